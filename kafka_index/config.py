@@ -1,0 +1,166 @@
+"""Settings under Kafka's own property names.
+
+One precedence everywhere: an explicit option, then the settings file, then Kafka's default.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from os import PathLike
+from pathlib import Path
+
+from kafka_index.errors import ConfigError
+
+INDEX_INTERVAL_BYTES = "log.index.interval.bytes"
+INDEX_SIZE_MAX_BYTES = "log.index.size.max.bytes"
+INT32_MAX = 2**31 - 1
+
+# A topic calls the same settings by names of its own (TopicConfig).
+_TOPIC_NAMES = {
+    "index.interval.bytes": "index_interval_bytes",
+    "segment.index.bytes": "index_size_max_bytes",
+}
+_BROKER_NAMES = {
+    INDEX_INTERVAL_BYTES: "index_interval_bytes",
+    INDEX_SIZE_MAX_BYTES: "index_size_max_bytes",
+}
+_LEAST = {"index_interval_bytes": 0, "index_size_max_bytes": 4}
+_TOPIC_PROPERTY = re.compile(
+    r"topic\.(?P<topic>.+)\.(?P<name>" + "|".join(map(re.escape, _TOPIC_NAMES)) + ")"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class IndexConfig:
+    """What decides the bytes of a segment's index files.
+
+    Parameters
+    ----------
+    index_interval_bytes : int
+        ``log.index.interval.bytes``, bytes of log between two entries, 0 or more.
+    index_size_max_bytes : int
+        ``log.index.size.max.bytes``, largest size of an index file in bytes, 4 or more.
+    """
+
+    index_interval_bytes: int = 4096
+    index_size_max_bytes: int = 10 * 1024 * 1024
+
+    def __post_init__(self) -> None:
+        for name, least in _LEAST.items():
+            value = getattr(self, name)
+            if not least <= value <= INT32_MAX:
+                raise ConfigError(
+                    f"{name.replace('_', '.')} is out of range",
+                    expected=f"{least}..{INT32_MAX}",
+                    found=value,
+                )
+
+
+@dataclass(frozen=True, slots=True)
+class LogConfig:
+    """The settings of all topics: a default and the topics that differ from it."""
+
+    default: IndexConfig = IndexConfig()
+    topics: Mapping[str, IndexConfig] = field(default_factory=dict)
+
+    def for_topic(self, topic: str) -> IndexConfig:
+        """Return the settings of one topic."""
+        return self.topics.get(topic, self.default)
+
+    @classmethod
+    def load(
+        cls,
+        path: str | PathLike[str] | None = None,
+        *,
+        index_interval_bytes: int | None = None,
+        index_size_max_bytes: int | None = None,
+    ) -> LogConfig:
+        """Settle the settings from options, a ``.properties`` file and Kafka's defaults.
+
+        Parameters
+        ----------
+        path : path, optional
+            A broker's ``server.properties`` or the like. Names other than the two of
+            `IndexConfig` (and ``topic.NAME.index.interval.bytes``,
+            ``topic.NAME.segment.index.bytes``) are a broker's business and are ignored.
+        index_interval_bytes, index_size_max_bytes : int, optional
+            Options; they win over the file, for every topic.
+
+        Raises
+        ------
+        ConfigError
+            The file cannot be read, or a value is not an integer in range.
+        """
+        properties = {} if path is None else read_properties(path)
+        options = {
+            name: value
+            for name, value in (
+                ("index_interval_bytes", index_interval_bytes),
+                ("index_size_max_bytes", index_size_max_bytes),
+            )
+            if value is not None
+        }
+        broker: dict[str, int] = {}
+        topics: dict[str, dict[str, int]] = {}
+        for name, text in properties.items():
+            match = _TOPIC_PROPERTY.fullmatch(name)
+            if name in _BROKER_NAMES:
+                broker[_BROKER_NAMES[name]] = _integer(name, text, path)
+            elif match is not None:
+                settings = topics.setdefault(match["topic"], {})
+                settings[_TOPIC_NAMES[match["name"]]] = _integer(name, text, path)
+        default = replace(IndexConfig(), **(broker | options))
+        return cls(
+            default,
+            {topic: replace(default, **(own | options)) for topic, own in topics.items()},
+        )
+
+
+def read_properties(path: str | PathLike[str]) -> dict[str, str]:
+    """Read a Java ``.properties`` file.
+
+    Comments (``#``, ``!``), the separators ``=``, ``:`` and blank, and lines continued by a
+    backslash are understood; the escapes of exotic characters are not.
+
+    Raises
+    ------
+    ConfigError
+        The file cannot be read.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise ConfigError(f"cannot read the settings file: {reason}", path=path) from error
+    properties: dict[str, str] = {}
+    logical = ""
+    for line in text.splitlines():
+        stripped = line.strip()
+        if not logical and (not stripped or stripped[0] in "#!"):
+            continue
+        if stripped.endswith("\\"):
+            logical += stripped[:-1]
+            continue
+        name, _, value = _split(logical + stripped)
+        properties[name] = value
+        logical = ""
+    if logical:
+        name, _, value = _split(logical)
+        properties[name] = value
+    return properties
+
+
+def _split(line: str) -> tuple[str, str, str]:
+    match = re.match(r"([^=:\s]+)(\s*[=:]\s*|\s+|$)(.*)", line)
+    return (match[1], match[2], match[3].strip()) if match else (line, "", "")
+
+
+def _integer(name: str, text: str, path: str | PathLike[str] | None) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ConfigError(
+            f"{name} is not an integer", path=path, expected="an integer", found=repr(text)
+        ) from None

@@ -1,0 +1,120 @@
+"""The error tree: every failure this package reports, with its place and what to do next.
+
+All errors pickle (they cross from Spark executors to the driver) and print as one line.
+"""
+
+from __future__ import annotations
+
+from os import PathLike, fspath
+
+
+class KafkaIndexError(Exception):
+    """Base of every error this package raises on purpose.
+
+    Parameters
+    ----------
+    message : str
+        What is wrong, without the place.
+    path : str or PathLike, optional
+        The file or folder concerned.
+    position_bytes : int, optional
+        Byte position in that file.
+    expected, found : object, optional
+        What the rules ask for, and what was there.
+    hint : str, optional
+        What to do next.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        path: str | PathLike[str] | None = None,
+        position_bytes: int | None = None,
+        expected: object = None,
+        found: object = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.path = None if path is None else fspath(path)
+        self.position_bytes = position_bytes
+        self.expected = None if expected is None else str(expected)
+        self.found = None if found is None else str(found)
+        self.hint = hint
+
+    def __str__(self) -> str:
+        """Return the error as one line: place, message, expected and found, hint."""
+        place = "" if self.path is None else f"{self.path}: "
+        if self.position_bytes is not None:
+            place += f"at byte {self.position_bytes}: "
+        details = [
+            f"{name} {value}"
+            for name, value in (("expected", self.expected), ("found", self.found))
+            if value is not None
+        ]
+        text = place + self.message + (f" ({', '.join(details)})" if details else "")
+        return " ".join((f"{text}; {self.hint}" if self.hint else text).split())
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle through the keyword arguments, which ``Exception`` alone would lose."""
+        fields = (
+            self.message,
+            self.path,
+            self.position_bytes,
+            self.expected,
+            self.found,
+            self.hint,
+        )
+        return _rebuild, (type(self), fields)
+
+
+_Fields = tuple[str, str | None, int | None, str | None, str | None, str | None]
+
+
+def _rebuild(kind: type[KafkaIndexError], fields: _Fields) -> KafkaIndexError:
+    message, path, position_bytes, expected, found, hint = fields
+    return kind(
+        message,
+        path=path,
+        position_bytes=position_bytes,
+        expected=expected,
+        found=found,
+        hint=hint,
+    )
+
+
+class ConfigError(KafkaIndexError):
+    """A setting has an illegal value, or a settings file cannot be read."""
+
+
+class InputError(KafkaIndexError):
+    """The input is missing, unreadable, or not what the command takes."""
+
+
+class CorruptLogError(KafkaIndexError):
+    """A ``.log`` holds bytes that Kafka's recovery would not keep."""
+
+
+class CorruptIndexError(KafkaIndexError):
+    """An index file fails its sanity check (Kafka: CorruptIndexException)."""
+
+
+class IndexFullError(KafkaIndexError):
+    """An append to an index without a free slot (Kafka: IllegalArgumentException)."""
+
+
+class InvalidOffsetError(KafkaIndexError):
+    """An offset that does not grow (Kafka: InvalidOffsetException)."""
+
+
+class InvalidTimestampError(KafkaIndexError):
+    """A timestamp below the last one of a time index (Kafka: IllegalStateException)."""
+
+
+class IndexOffsetOverflowError(KafkaIndexError):
+    """An offset outside base..base + 2^31 - 1 (Kafka: IndexOffsetOverflowException)."""
+
+
+class PublishError(KafkaIndexError):
+    """The target cannot be written: permissions, disk full, or held by a broker."""

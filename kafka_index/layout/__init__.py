@@ -1,0 +1,1 @@
+"""On-disk layouts: dtypes and field tables, limits, sentinels, names and checkpoint texts."""

@@ -1,0 +1,181 @@
+"""The checkpoint texts of a data directory and of a partition directory.
+
+Both are UTF-8 lines: a version (``0``), the count of entries, then an entry a line::
+
+    0                     0
+    2                     2
+    orders 0 368769       0 0
+    orders 1 368801       4 368769
+
+    offset checkpoint     leader-epoch-checkpoint
+    (topic partition      (epoch, start offset)
+    offset)
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from os import PathLike
+from typing import TypeVar
+
+from kafka_index.errors import InputError
+from kafka_index.layout.names import INT32_MAX, INT64_MAX, TopicPartition
+
+CHECKPOINT_VERSION = 0
+
+_Entry = TypeVar("_Entry")
+_Path = str | PathLike[str] | None
+_INTEGER = re.compile(r"[+-]?[0-9]+")
+# Java's \s, which is ASCII only.
+_BLANKS = re.compile(r"\s+", re.ASCII)
+# BufferedReader.readLine knows these line ends and no other; str.splitlines knows more.
+_LINE_END = re.compile(r"\r\n|\n|\r")
+
+
+@dataclass(frozen=True, slots=True)
+class EpochEntry:
+    """A leader epoch and where it starts.
+
+    Parameters
+    ----------
+    epoch : int
+        Leader epoch, int32.
+    start_offset : int
+        First offset of that epoch, absolute.
+    """
+
+    epoch: int
+    start_offset: int
+
+
+def parse_offset_checkpoint(text: str, *, path: _Path = None) -> dict[TopicPartition, int]:
+    """Parse an offset checkpoint (recovery point, high watermark, log start, cleaner).
+
+    Parameters
+    ----------
+    text : str
+        The whole file. An empty file has no entries.
+    path : path, optional
+        Where it came from, for errors.
+
+    Returns
+    -------
+    dict of TopicPartition to int
+        Absolute offsets. A partition named twice has its last offset, as in Kafka.
+
+    Raises
+    ------
+    InputError
+        Another version, a malformed line, or another number of entries than announced.
+
+    Notes
+    -----
+    OffsetCheckpointFile.Formatter.fromString; CheckpointFile.read.
+    """
+
+    def entry(words: list[str]) -> tuple[TopicPartition, int] | None:
+        if len(words) != 3:
+            return None
+        partition = _integer(words[1], INT32_MAX)
+        offset = _integer(words[2], INT64_MAX)
+        if partition is None or offset is None:
+            return None
+        return TopicPartition(words[0], partition), offset
+
+    return dict(_parse(text, entry, "topic partition offset", path))
+
+
+def format_offset_checkpoint(offsets: Mapping[TopicPartition, int]) -> str:
+    """Return the text of an offset checkpoint, entries in the order of the mapping."""
+    return _format(
+        f"{partition.topic} {partition.partition} {offset}" for partition, offset in offsets.items()
+    )
+
+
+def parse_leader_epoch_checkpoint(text: str, *, path: _Path = None) -> list[EpochEntry]:
+    """Parse a ``leader-epoch-checkpoint``.
+
+    Parameters
+    ----------
+    text : str
+        The whole file. An empty file has no entries.
+    path : path, optional
+        Where it came from, for errors.
+
+    Raises
+    ------
+    InputError
+        Another version, a malformed line, or another number of entries than announced.
+
+    Notes
+    -----
+    LeaderEpochCheckpointFile.Formatter.fromString; CheckpointFile.read. The order of the lines
+    is kept and not judged: the epoch cache does that.
+    """
+
+    def entry(words: list[str]) -> EpochEntry | None:
+        if len(words) != 2:
+            return None
+        epoch, start_offset = _integer(words[0], INT32_MAX), _integer(words[1], INT64_MAX)
+        return None if epoch is None or start_offset is None else EpochEntry(epoch, start_offset)
+
+    return _parse(text, entry, "epoch startOffset", path)
+
+
+def format_leader_epoch_checkpoint(entries: Iterable[EpochEntry]) -> str:
+    """Return the text of a ``leader-epoch-checkpoint``."""
+    return _format(f"{entry.epoch} {entry.start_offset}" for entry in entries)
+
+
+def _format(lines: Iterable[str]) -> str:
+    entries = list(lines)
+    return "".join(f"{line}\n" for line in [str(CHECKPOINT_VERSION), str(len(entries)), *entries])
+
+
+def _parse(
+    text: str, entry: Callable[[list[str]], _Entry | None], form: str, path: _Path
+) -> list[_Entry]:
+    lines = _LINE_END.split(text)
+    if lines[-1] == "":
+        del lines[-1]
+    # A file cut before its count reads as empty: CheckpointFile.read does the same.
+    if lines and _integer(lines[0], INT32_MAX) != CHECKPOINT_VERSION:
+        raise InputError(
+            "unknown version of a checkpoint",
+            path=path,
+            expected=CHECKPOINT_VERSION,
+            found=repr(lines[0]),
+        )
+    if len(lines) < 2:
+        return []
+    count = _integer(lines[1], INT32_MAX)
+    if count is None or count < 0:
+        raise InputError("line 2 of a checkpoint is not a count", path=path, found=repr(lines[1]))
+    entries: list[_Entry] = []
+    for number, line in enumerate(lines[2:], start=3):
+        parsed = entry(_BLANKS.split(line.rstrip(" \t\v\f")))
+        if parsed is None:
+            raise InputError(
+                f"line {number} of a checkpoint is malformed",
+                path=path,
+                expected=repr(form),
+                found=repr(line),
+            )
+        entries.append(parsed)
+    if len(entries) != count:
+        raise InputError(
+            "a checkpoint has another number of entries than its second line says",
+            path=path,
+            expected=count,
+            found=len(entries),
+        )
+    return entries
+
+
+def _integer(text: str, largest: int) -> int | None:
+    if _INTEGER.fullmatch(text) is None:
+        return None
+    value = int(text)
+    return value if -largest - 1 <= value <= largest else None

@@ -1,0 +1,206 @@
+"""File and folder names of a Kafka data directory.
+
+A partition directory is ``<topic>-<partition>``, split at the LAST dash because topics contain
+dashes. A segment is the files that share a 20-digit base offset::
+
+    00000000000000368769.timeindex.swap
+    `-- base offset ----'`- kind --'`- transient (may be absent)
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+LOG_SUFFIX = ".log"
+OFFSET_INDEX_SUFFIX = ".index"
+TIME_INDEX_SUFFIX = ".timeindex"
+TXN_INDEX_SUFFIX = ".txnindex"
+SNAPSHOT_SUFFIX = ".snapshot"
+INDEX_SUFFIXES = (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
+
+SWAP_SUFFIX = ".swap"
+CLEANED_SUFFIX = ".cleaned"
+DELETED_SUFFIX = ".deleted"
+TRANSIENT_SUFFIXES = (SWAP_SUFFIX, CLEANED_SUFFIX, DELETED_SUFFIX)
+
+LEADER_EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
+RECOVERY_POINT_CHECKPOINT = "recovery-point-offset-checkpoint"
+REPLICATION_CHECKPOINT = "replication-offset-checkpoint"
+LOG_START_CHECKPOINT = "log-start-offset-checkpoint"
+CLEANER_CHECKPOINT = "cleaner-offset-checkpoint"
+META_PROPERTIES = "meta.properties"
+BROKER_LOCK = ".lock"
+CLUSTER_METADATA_TOPIC = "__cluster_metadata"
+
+OFFSET_DIGITS = 20
+INT32_MAX = 2**31 - 1
+INT64_MAX = 2**63 - 1
+
+# Topic.java, detectInvalidTopic: 1 to 249 of these characters, and neither "." nor "..".
+_TOPIC = re.compile(r"(?!\.{1,2}\Z)[a-zA-Z0-9._-]{1,249}")
+_PARTITION_DIRECTORY = re.compile(r"(?P<topic>.+)-(?P<partition>[0-9]{1,10})")
+_MARKED_DIRECTORY = re.compile(r"(?P<name>.+)\.(?P<id>[^.\s]+)-(?P<mark>delete|future|stray)")
+_SEGMENT_FILE = re.compile(
+    rf"(?P<offset>[0-9]{{{OFFSET_DIGITS}}})"
+    rf"(?P<kind>\.log|\.index|\.timeindex|\.txnindex|\.snapshot)"
+    rf"(?P<transient>\.swap|\.cleaned|\.deleted)?"
+)
+
+
+class DirectoryKind(Enum):
+    """What the name of a folder in a data directory says about it."""
+
+    LIVE = "live"
+    DELETE = "delete"
+    FUTURE = "future"
+    STRAY = "stray"
+    OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TopicPartition:
+    """A partition of a topic.
+
+    Parameters
+    ----------
+    topic : str
+        Topic name; dots, dashes and underscores are common in it.
+    partition : int
+        Partition number, 0..2^31 - 1.
+    """
+
+    topic: str
+    partition: int
+
+    @property
+    def directory_name(self) -> str:
+        """The folder of this partition, ``<topic>-<partition>`` (LocalLog.logDirName)."""
+        return f"{self.topic}-{self.partition}"
+
+
+class SegmentFileName(NamedTuple):
+    """The parts of a segment file's name.
+
+    Parameters
+    ----------
+    base_offset : int
+        The segment's base offset (of a ``.snapshot``: the offset it was taken at).
+    kind : str
+        One of ``.log``, ``.index``, ``.timeindex``, ``.txnindex``, ``.snapshot``.
+    transient : str
+        Empty, ``.swap``, ``.cleaned`` or ``.deleted``.
+    """
+
+    base_offset: int
+    kind: str
+    transient: str
+
+
+def is_legal_topic(topic: str) -> bool:
+    """Return whether a broker would take this topic name (Topic.detectInvalidTopic)."""
+    return _TOPIC.fullmatch(topic) is not None
+
+
+def split_directory_name(name: str) -> tuple[TopicPartition, DirectoryKind] | None:
+    """Split a folder's name into the partition it belongs to and what became of that.
+
+    Parameters
+    ----------
+    name : str
+        Name only, no path.
+
+    Returns
+    -------
+    tuple of TopicPartition and DirectoryKind, or None
+        None when no broker could have made the name. The topic of a ``-delete`` or ``-stray``
+        folder may be cut short (LocalLog.logDirNameWithSuffixCappedLength).
+
+    Notes
+    -----
+    LocalLog.parseTopicPartitionName and its DELETE, FUTURE and STRAY_DIR_PATTERN. Stricter in
+    one point: the topic must be legal, since a broker cannot create another.
+    """
+    kind = DirectoryKind.LIVE
+    marked = _MARKED_DIRECTORY.fullmatch(name)
+    if marked is not None:
+        name, kind = marked["name"], DirectoryKind(marked["mark"])
+    match = _PARTITION_DIRECTORY.fullmatch(name)
+    if match is None or not is_legal_topic(match["topic"]):
+        return None
+    partition = int(match["partition"])
+    if partition > INT32_MAX:
+        return None
+    return TopicPartition(match["topic"], partition), kind
+
+
+def parse_partition_directory(name: str) -> TopicPartition | None:
+    """Return the partition of a live partition directory's name, else None."""
+    split = split_directory_name(name)
+    return split[0] if split is not None and split[1] is DirectoryKind.LIVE else None
+
+
+def directory_kind(name: str) -> DirectoryKind:
+    """Return what the name of a folder in a data directory says about it."""
+    split = split_directory_name(name)
+    return DirectoryKind.OTHER if split is None else split[1]
+
+
+def segment_file_name(base_offset: int, suffix: str) -> str:
+    """Return the name of a segment's file: 20 digits and a suffix.
+
+    Parameters
+    ----------
+    base_offset : int
+        0..2^63 - 1.
+    suffix : str
+        ``.log``, ``.index``..., with a transient suffix behind it if there is one.
+
+    Raises
+    ------
+    ValueError
+        The offset is negative or above 2^63 - 1.
+    """
+    if not 0 <= base_offset <= INT64_MAX:
+        raise ValueError(f"base offset out of range: {base_offset}")
+    return f"{base_offset:0{OFFSET_DIGITS}d}{suffix}"
+
+
+def parse_segment_file(name: str) -> SegmentFileName | None:
+    """Split the name of a segment's file; None when it is no such name.
+
+    A name of 20 digits above 2^63 - 1 is no offset (LogFileUtils.offsetFromFileName fails on it).
+    """
+    match = _SEGMENT_FILE.fullmatch(name)
+    if match is None:
+        return None
+    base_offset = int(match["offset"])
+    if base_offset > INT64_MAX:
+        return None
+    return SegmentFileName(base_offset, match["kind"], match["transient"] or "")
+
+
+def index_name_for(log_name: str, suffix: str) -> str:
+    """Return the name of the file of kind `suffix` that belongs to a log.
+
+    ``X.log`` has ``X.index``; ``X.log.swap`` has ``X.index.swap``, because the broker renames
+    every ``.swap`` file of a segment on its own (LogLoader.load, third pass).
+
+    Parameters
+    ----------
+    log_name : str
+        Name of a ``.log`` or ``.log.swap`` file, no path.
+    suffix : str
+        ``.index``, ``.timeindex``, ``.txnindex`` or ``.snapshot``.
+
+    Raises
+    ------
+    ValueError
+        `log_name` is not the name of a log.
+    """
+    parsed = parse_segment_file(log_name)
+    if parsed is None or parsed.kind != LOG_SUFFIX:
+        raise ValueError(f"not the name of a log: {log_name!r}")
+    return segment_file_name(parsed.base_offset, suffix + parsed.transient)

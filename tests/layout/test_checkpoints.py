@@ -1,0 +1,74 @@
+"""Checkpoint texts."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kafka_index.errors import InputError
+from kafka_index.layout.checkpoints import (
+    EpochEntry,
+    format_leader_epoch_checkpoint,
+    format_offset_checkpoint,
+    parse_leader_epoch_checkpoint,
+    parse_offset_checkpoint,
+)
+from kafka_index.layout.names import INT32_MAX, INT64_MAX, TopicPartition
+
+PARTITIONS = st.builds(
+    TopicPartition,
+    st.from_regex(r"[a-zA-Z0-9._-]{1,20}", fullmatch=True),
+    st.integers(0, INT32_MAX),
+)
+
+
+@given(st.dictionaries(PARTITIONS, st.integers(0, INT64_MAX)))
+def test_offsets_survive_writing_and_reading(offsets: dict[TopicPartition, int]) -> None:
+    assert parse_offset_checkpoint(format_offset_checkpoint(offsets)) == offsets
+
+
+@given(st.lists(st.builds(EpochEntry, st.integers(0, INT32_MAX), st.integers(0, INT64_MAX))))
+def test_epochs_survive_writing_and_reading(epochs: list[EpochEntry]) -> None:
+    assert parse_leader_epoch_checkpoint(format_leader_epoch_checkpoint(epochs)) == epochs
+
+
+def test_the_texts_are_the_ones_a_broker_writes() -> None:
+    offsets = {TopicPartition("or-ders", 1): 368801, TopicPartition("x", 0): 0}
+    assert format_offset_checkpoint(offsets) == "0\n2\nor-ders 1 368801\nx 0 0\n"
+    assert format_leader_epoch_checkpoint([EpochEntry(4, 77)]) == "0\n1\n4 77\n"
+
+
+@pytest.mark.parametrize("text", ["", "0\n", "0\n0\n", "0\r\n0"])
+def test_a_checkpoint_without_entries_is_empty(text: str) -> None:
+    assert parse_offset_checkpoint(text) == {}
+
+
+def test_blanks_between_words_may_be_several() -> None:
+    assert parse_leader_epoch_checkpoint("0\n1\n4 \t 77 \r\n") == [EpochEntry(4, 77)]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("1\n0\n", "unknown version"),
+        ("x\n", "unknown version"),
+        ("0\nmany\n", "line 2"),
+        ("0\n-1\n", "line 2"),
+        ("0\n1\norders 0\n", "line 3 .* malformed .*expected 'topic partition offset'"),
+        ("0\n1\norders zero 1\n", "line 3"),
+        ("0\n1\norders 0 9223372036854775808\n", "line 3"),
+        ("0\n2\norders 0 1\n", r"another number of entries .*\(expected 2, found 1\)"),
+        ("0\n1\norders 0 1\nx 0 1\n", r"\(expected 1, found 2\)"),
+        ("0\n1\norders 0 1\n\n", "line 4"),
+    ],
+)
+def test_a_malformed_checkpoint_is_refused_with_its_place(text: str, message: str) -> None:
+    with pytest.raises(InputError, match=message) as caught:
+        parse_offset_checkpoint(text, path="/data/recovery-point-offset-checkpoint")
+    assert caught.value.path == "/data/recovery-point-offset-checkpoint"
+
+
+def test_an_epoch_line_has_two_integers() -> None:
+    with pytest.raises(InputError, match="line 3"):
+        parse_leader_epoch_checkpoint("0\n1\n4 77 1\n")
