@@ -1,0 +1,48 @@
+"""Files in and files out: byte sources, listing a dump, publishing, locks, build records."""
+
+from kafka_index.storage.listing import Listing, list_dump
+from kafka_index.storage.locks import DirectoryLock
+from kafka_index.storage.paths import expand_directories, expand_input, local_path
+from kafka_index.storage.publish import SegmentPublication, StagedFile, publish_group
+from kafka_index.storage.record import BuildRecord, PublishedFile, record_path, unchanged_record
+from kafka_index.storage.scratch import (
+    create_scratch,
+    is_scratch,
+    remove_scratch,
+    scratch_path,
+    sweep,
+    write_scratch,
+)
+from kafka_index.storage.segment_file import SegmentFile, Skipped
+from kafka_index.storage.source import Bytes, ByteSource, MappedFile
+from kafka_index.storage.target import check_target, prepare_target_directory, target_directory
+
+__all__ = [
+    "BuildRecord",
+    "ByteSource",
+    "Bytes",
+    "DirectoryLock",
+    "Listing",
+    "MappedFile",
+    "PublishedFile",
+    "SegmentFile",
+    "SegmentPublication",
+    "Skipped",
+    "StagedFile",
+    "check_target",
+    "create_scratch",
+    "expand_directories",
+    "expand_input",
+    "is_scratch",
+    "list_dump",
+    "local_path",
+    "prepare_target_directory",
+    "publish_group",
+    "record_path",
+    "remove_scratch",
+    "scratch_path",
+    "sweep",
+    "target_directory",
+    "unchanged_record",
+    "write_scratch",
+]

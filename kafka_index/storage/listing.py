@@ -1,0 +1,257 @@
+"""Listing a dump: from paths to live segments, and to what was passed over and why."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from kafka_index.errors import InputError
+from kafka_index.layout.names import (
+    LOG_SUFFIX,
+    META_PROPERTIES,
+    DirectoryKind,
+    TopicPartition,
+    parse_segment_file,
+    split_directory_name,
+)
+from kafka_index.storage.partition_files import list_partition
+from kafka_index.storage.paths import expand_directories
+from kafka_index.storage.segment_file import SegmentFile, Skipped
+
+__all__ = ["Listing", "SegmentFile", "Skipped", "list_dump"]
+
+# Tiered storage keeps it among the partitions; LogManager.loadLogs passes over it too.
+_REMOTE_INDEX_CACHE = "remote-log-index-cache"
+_TOPICS_SHOWN = 5
+
+_REASONS = {
+    DirectoryKind.DELETE: "a partition marked for deletion",
+    DirectoryKind.FUTURE: "the unfinished copy of a partition being moved between directories",
+    DirectoryKind.STRAY: "a stray partition, not part of the cluster any more",
+}
+
+
+@dataclass
+class Listing:
+    """What was found in a dump.
+
+    Parameters
+    ----------
+    segments : list of SegmentFile
+        Live segments, sorted by topic, partition and base offset.
+    skipped : list of Skipped
+        Every entry that is not live, with why, sorted by path.
+    data_directories : list of str
+        The parents of the listed partition directories, absolute, each once.
+    partition_directories : list of str
+        The listed partition directories, absolute, empty ones included.
+    """
+
+    segments: list[SegmentFile] = field(default_factory=list)
+    skipped: list[Skipped] = field(default_factory=list)
+    data_directories: list[str] = field(default_factory=list)
+    partition_directories: list[str] = field(default_factory=list)
+
+
+def list_dump(inputs: Sequence[str], *, topics: re.Pattern[str] | None) -> Listing:
+    """List the live segments of a dump.
+
+    Parameters
+    ----------
+    inputs : sequence of str
+        Data directories, topic-partition directories, or globs of either; local paths or
+        ``file://`` URIs. A path that exists is never taken for a glob.
+    topics : re.Pattern, optional
+        Keep only topics that match it in full.
+
+    Returns
+    -------
+    Listing
+        Sorted. A log that cannot be read is listed all the same: it fails later, on its own.
+
+    Raises
+    ------
+    InputError
+        A path is missing, a directory cannot be read, no live segment is found, or two
+        directories hold the same segment of one partition.
+
+    Notes
+    -----
+    A directory is one partition when it holds logs, or when its name is ``<topic>-<partition>``
+    and it has no partition directories (nor ``meta.properties``) in it: a data directory may be
+    called ``data-1``. What is live within a partition: `list_partition`.
+    """
+    walk = _Walk(topics)
+    for directory in expand_directories(inputs):
+        walk.visit(directory)
+    listing = walk.listing
+    listing.segments.sort(key=lambda s: (s.topic, s.partition, s.base_offset))
+    listing.skipped.sort(key=lambda skipped: skipped.path)
+    _refuse_duplicates(listing.segments)
+    if not listing.segments:
+        raise _nothing_found(inputs, topics, walk)
+    return listing
+
+
+class _Walk:
+    def __init__(self, topics: re.Pattern[str] | None) -> None:
+        self.listing = Listing()
+        self.topics_seen: set[str] = set()
+        self.topics_kept = False
+        self._topics = topics
+        self._seen: dict[tuple[int, int], tuple[str, TopicPartition]] = {}
+        self._parents_seen: set[tuple[int, int]] = set()
+        self._skipped_paths: set[str] = set()
+
+    def visit(self, directory: str) -> None:
+        """List one input, whichever kind of directory it is."""
+        name = os.path.basename(directory)
+        split = split_directory_name(name)
+        if split is not None and split[1] is not DirectoryKind.LIVE:
+            self._skip(directory, _REASONS[split[1]])
+            return
+        entries = _scan(directory)
+        if self._is_data_directory(entries, named_as_partition=split is not None):
+            self._visit_data_directory(entries)
+        elif split is None:
+            raise InputError(
+                "holds segments, but its name does not say of which partition",
+                path=directory,
+                expected="<topic>-<partition>",
+                found=name,
+                hint="rename the directory",
+            )
+        else:
+            self._visit_partition(directory, split[0], entries)
+
+    @staticmethod
+    def _is_data_directory(entries: list[os.DirEntry[str]], *, named_as_partition: bool) -> bool:
+        holds_logs = False
+        holds_partitions = False
+        for entry in entries:
+            parsed = parse_segment_file(entry.name)
+            if parsed is not None:
+                holds_logs |= parsed.kind == LOG_SUFFIX
+            elif entry.name == META_PROPERTIES or (
+                split_directory_name(entry.name) is not None and _is_directory(entry)
+            ):
+                holds_partitions = True
+        if named_as_partition:
+            return holds_partitions and not holds_logs
+        return holds_partitions or not holds_logs
+
+    def _visit_data_directory(self, entries: list[os.DirEntry[str]]) -> None:
+        for entry in entries:
+            split = split_directory_name(entry.name)
+            if not _is_directory(entry):
+                parsed = parse_segment_file(entry.name)
+                if parsed is not None and parsed.kind == LOG_SUFFIX:
+                    self._skip(entry.path, "a log outside any topic-partition directory")
+            elif split is None:
+                if entry.name != _REMOTE_INDEX_CACHE:
+                    self._skip(entry.path, "not named like a topic-partition directory")
+            elif split[1] is not DirectoryKind.LIVE:
+                if self._wanted(split[0].topic):
+                    self._skip(entry.path, _REASONS[split[1]])
+            else:
+                self._visit_partition(entry.path, split[0], None)
+
+    def _visit_partition(
+        self, directory: str, partition: TopicPartition, entries: list[os.DirEntry[str]] | None
+    ) -> None:
+        self.topics_seen.add(partition.topic)
+        if not self._wanted(partition.topic):
+            return
+        self.topics_kept = True
+        identity = _identity(directory)
+        before = self._seen.setdefault(identity, (directory, partition))
+        if before[0] is not directory:
+            if before[1] != partition:
+                self._skip(directory, f"the same directory as {before[0]}")
+            return
+        segments, skipped = list_partition(
+            partition, _scan(directory) if entries is None else entries
+        )
+        self.listing.segments += segments
+        self.listing.skipped += skipped
+        self.listing.partition_directories.append(directory)
+        parent = os.path.dirname(directory)
+        parent_identity = _identity(parent)
+        if parent_identity not in self._parents_seen:
+            self._parents_seen.add(parent_identity)
+            self.listing.data_directories.append(parent)
+
+    def _wanted(self, topic: str) -> bool:
+        return self._topics is None or self._topics.fullmatch(topic) is not None
+
+    def _skip(self, path: str, reason: str) -> None:
+        if path not in self._skipped_paths:
+            self._skipped_paths.add(path)
+            self.listing.skipped.append(Skipped(path, reason))
+
+
+def _scan(directory: str) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(directory) as entries:
+            return list(entries)
+    except OSError as error:
+        raise InputError(
+            f"cannot read the directory: {error.strerror}",
+            path=directory,
+            hint="check its permissions, or leave it out of the input",
+        ) from error
+
+
+def _is_directory(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:
+        # A link that leads in circles and the like: nothing that a broker would load.
+        return False
+
+
+def _identity(directory: str) -> tuple[int, int]:
+    try:
+        found = os.stat(directory)
+    except OSError as error:
+        raise InputError(f"cannot read the directory: {error.strerror}", path=directory) from error
+    return found.st_dev, found.st_ino
+
+
+def _refuse_duplicates(segments: Sequence[SegmentFile]) -> None:
+    for one, other in pairwise(segments):
+        if (
+            one.base_offset == other.base_offset
+            and one.partition == other.partition
+            and one.topic == other.topic
+        ):
+            raise InputError(
+                f"the same segment of {one.topic}-{one.partition} is also in {other.log_path}",
+                path=one.log_path,
+                hint="give one copy of each partition (replicas need a run each)",
+            )
+
+
+def _nothing_found(
+    inputs: Sequence[str], topics: re.Pattern[str] | None, walk: _Walk
+) -> InputError:
+    path = ", ".join(inputs)
+    if topics is not None and walk.topics_seen and not walk.topics_kept:
+        names = sorted(walk.topics_seen)
+        shown = ", ".join(names[:_TOPICS_SHOWN])
+        more = len(names) - _TOPICS_SHOWN
+        return InputError(
+            f"no topic matches {topics.pattern!r} (the whole name must match)",
+            path=path,
+            found=f"{shown} and {more} more" if more > 0 else shown,
+        )
+    skipped = walk.listing.skipped
+    hint = "give a data directory, one topic-partition directory, or a glob of either"
+    if skipped:
+        hint = f"passed over {len(skipped)}, the first: {skipped[0].path}: {skipped[0].reason}"
+    elif walk.topics_seen:
+        hint = "its topic-partition directories hold no .log files"
+    return InputError("no segments found", path=path, hint=hint)

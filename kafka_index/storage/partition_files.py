@@ -1,0 +1,236 @@
+"""Which files of one partition directory are its live segments.
+
+A directory left by a killed broker can hold the traces of an interrupted compaction or split.
+What counts is what the broker would load at its next start: `LogLoader.load`, its passes one to
+four, without touching anything.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from kafka_index.layout.names import (
+    CLEANED_SUFFIX,
+    DELETED_SUFFIX,
+    INDEX_SUFFIXES,
+    LOG_SUFFIX,
+    SWAP_SUFFIX,
+    TRANSIENT_SUFFIXES,
+    TopicPartition,
+    parse_segment_file,
+)
+from kafka_index.storage.segment_file import SegmentFile, Skipped
+
+# Base offset @0, length @8, magic @16, last offset delta @23: all a next offset needs.
+_HEADER = struct.Struct(">qi4xb6xi")
+_OVERHEAD_BYTES = 12
+_SHORT_HEADER_BYTES = 17
+_LEAST_LENGTH = 14
+_MAGIC_2 = 2
+_MAGIC_2_HEADER_BYTES = 61
+
+_DEAD = {
+    CLEANED_SUFFIX: "an unfinished compaction or split",
+    DELETED_SUFFIX: "marked for deletion",
+}
+_LOG_ENDINGS = (LOG_SUFFIX, *(LOG_SUFFIX + suffix for suffix in TRANSIENT_SUFFIXES))
+
+
+@dataclass(slots=True)
+class _Found:
+    """The entries of a partition directory, told apart by their names alone."""
+
+    logs: dict[int, os.DirEntry[str]] = field(default_factory=dict)
+    swaps: dict[int, os.DirEntry[str]] = field(default_factory=dict)
+    swap_indexes: dict[int, os.DirEntry[str]] = field(default_factory=dict)
+    cleaned: list[int] = field(default_factory=list)
+    skipped: list[Skipped] = field(default_factory=list)
+
+    def add(self, entry: os.DirEntry[str]) -> None:
+        parsed = parse_segment_file(entry.name)
+        if parsed is None:
+            if entry.name.endswith(_LOG_ENDINGS):
+                self.skipped.append(Skipped(entry.path, "its name is no 20-digit offset"))
+            return
+        base_offset, kind, transient = parsed
+        if kind == LOG_SUFFIX:
+            reason = _why_not_a_file(entry) or _DEAD.get(transient)
+            if reason is not None:
+                self.skipped.append(Skipped(entry.path, reason))
+            else:
+                (self.swaps if transient == SWAP_SUFFIX else self.logs)[base_offset] = entry
+        elif transient == SWAP_SUFFIX and kind in INDEX_SUFFIXES:
+            self.swap_indexes[base_offset] = entry
+        # Of any kind: the broker takes the offset of every .cleaned file it sees.
+        if transient == CLEANED_SUFFIX and _why_not_a_file(entry) is None:
+            self.cleaned.append(base_offset)
+
+
+@dataclass(frozen=True, slots=True)
+class _SwapEnd:
+    next_offset: int
+    doubt: str = ""
+
+
+def list_partition(
+    partition: TopicPartition, entries: Iterable[os.DirEntry[str]]
+) -> tuple[list[SegmentFile], list[Skipped]]:
+    """Tell the live segments of a partition directory from what is not live.
+
+    Parameters
+    ----------
+    partition : TopicPartition
+        Whose directory it is.
+    entries : iterable of os.DirEntry
+        The directory, scanned. Only logs are looked at closer (one stat each).
+
+    Returns
+    -------
+    tuple of list of SegmentFile and list of Skipped
+        Segments in no particular order. Index files, snapshots, checkpoints and unknown files
+        are not mentioned.
+
+    Notes
+    -----
+    LogLoader.removeTempFilesAndCollectSwapFiles and LogLoader.load. A ``.swap`` at or above the
+    lowest ``.cleaned`` offset belongs to a split that did not finish and is dead (KAFKA-6264).
+    The live ``.log.swap`` files ARE segments, and replace every segment whose base offset lies
+    between the lowest of them and the highest next offset among them.
+    """
+    found = _Found()
+    for entry in entries:
+        found.add(entry)
+    logs, swaps, skipped = found.logs, found.swaps, found.skipped
+    swap_indexes = {o: entry for o, entry in found.swap_indexes.items() if o not in swaps}
+    if found.cleaned:
+        skipped += _drop_unfinished_split(swaps, swap_indexes, min(found.cleaned))
+    skipped += _lone_swap_indexes(swap_indexes, logs)
+    skipped += _drop_replaced(logs, swaps)
+    segments = [
+        _segment(partition, base_offset, entry)
+        for live in (logs, swaps)
+        for base_offset, entry in live.items()
+    ]
+    return segments, skipped
+
+
+def _end_of(path: str, base_offset: int) -> _SwapEnd:
+    """Return the offset after the last batch of a log, from the batches' headers alone.
+
+    A damaged log has an end too: that of the batches before the damage; `doubt` then says so
+    (the broker itself refuses to start on such a swap file). An incomplete last batch is not
+    counted, and none at all gives the base offset (LogSegment.readNextOffset).
+    """
+    next_offset = base_offset
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        return _SwapEnd(base_offset, f"its end is unknown, it cannot be read: {error.strerror}")
+    try:
+        size_bytes = os.fstat(descriptor).st_size
+        position_bytes = 0
+        while position_bytes < size_bytes - _SHORT_HEADER_BYTES:
+            header = os.pread(descriptor, _HEADER.size, position_bytes)
+            # The four bytes of the delta may lie behind the end of a tiny old message.
+            padded = header.ljust(_HEADER.size, b"\0")
+            offset, length, magic, last_offset_delta = _HEADER.unpack(padded)
+            batch_bytes = _OVERHEAD_BYTES + length
+            incomplete = position_bytes > size_bytes - batch_bytes
+            too_small = magic >= _MAGIC_2 and batch_bytes < _MAGIC_2_HEADER_BYTES
+            if length < _LEAST_LENGTH or (too_small and not incomplete):
+                return _SwapEnd(
+                    next_offset,
+                    f"its end is doubtful, it is damaged at byte {position_bytes} "
+                    f"(a batch of length {length})",
+                )
+            if incomplete:
+                break
+            next_offset = offset + 1 + (last_offset_delta if magic >= _MAGIC_2 else 0)
+            position_bytes += batch_bytes
+    except OSError as error:
+        return _SwapEnd(next_offset, f"its end is unknown, reading failed: {error.strerror}")
+    finally:
+        os.close(descriptor)
+    return _SwapEnd(next_offset)
+
+
+def _drop_replaced(
+    logs: dict[int, os.DirEntry[str]], swaps: dict[int, os.DirEntry[str]]
+) -> list[Skipped]:
+    """Take the segments that the live swaps replace out of `logs`."""
+    if not swaps or not logs:
+        return []
+    ends = {offset: _end_of(entry.path, offset) for offset, entry in swaps.items()}
+    first = min(swaps)
+    end_exclusive = max(end.next_offset for end in ends.values())
+    doubts = "".join(
+        f"; {swaps[offset].name}: {end.doubt}" for offset, end in ends.items() if end.doubt
+    )
+    skipped = []
+    for offset in list(logs):
+        # A swap without batches has an empty range, but its renaming overwrites its namesake.
+        if first <= offset < end_exclusive or offset in swaps:
+            reason = (
+                f"replaced by a finished compaction or split: {swaps[first].name} and what "
+                f"else was swapped in hold offsets {first} to {end_exclusive} (exclusive){doubts}"
+            )
+            skipped.append(Skipped(logs.pop(offset).path, reason))
+    return skipped
+
+
+def _drop_unfinished_split(
+    swaps: dict[int, os.DirEntry[str]],
+    lone_indexes: dict[int, os.DirEntry[str]],
+    lowest_cleaned: int,
+) -> list[Skipped]:
+    """Take the swap files that the broker would delete out of both."""
+    reason = (
+        f"left by a split that did not finish: a .cleaned file at offset {lowest_cleaned} "
+        f"makes the broker delete it (KAFKA-6264)"
+    )
+    return [
+        Skipped(files.pop(offset).path, reason)
+        for files in (swaps, lone_indexes)
+        for offset in list(files)
+        if offset >= lowest_cleaned
+    ]
+
+
+def _lone_swap_indexes(
+    indexes: dict[int, os.DirEntry[str]], logs: dict[int, os.DirEntry[str]]
+) -> list[Skipped]:
+    """Name the swapped index files whose log is not swapped, or not any more."""
+    return [
+        Skipped(
+            entry.path,
+            "an index of a swap whose log has its final name already; the broker renames it too"
+            if offset in logs
+            else "a swapped index without a log",
+        )
+        for offset, entry in indexes.items()
+    ]
+
+
+def _why_not_a_file(entry: os.DirEntry[str]) -> str | None:
+    try:
+        if entry.is_file():
+            return None
+    except OSError as error:
+        return f"cannot be looked at: {error.strerror}"
+    return "a link to nothing" if entry.is_symlink() else "not a file"
+
+
+def _segment(partition: TopicPartition, base_offset: int, entry: os.DirEntry[str]) -> SegmentFile:
+    try:
+        found = entry.stat()
+    except OSError:
+        # Opening it will fail as well, and that becomes the segment's row in the report.
+        size_bytes, mtime_ns = 0, 0
+    else:
+        size_bytes, mtime_ns = found.st_size, found.st_mtime_ns
+    return SegmentFile(
+        partition.topic, partition.partition, base_offset, entry.path, size_bytes, mtime_ns
+    )

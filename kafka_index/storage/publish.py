@@ -1,0 +1,181 @@
+"""Publishing: how finished index files appear where a broker will read them.
+
+The one rule: a broker rebuilds a segment that has no ``.index`` and believes one that has
+(LogLoader.loadSegmentFiles, LogSegment.sanityCheck), and silently makes an empty ``.timeindex``
+where only that one is missing. So an ``.index`` may exist only beside the files it belongs to::
+
+    all scratch files of the group      data made durable (one sync for many files)
+    each segment    build record        unlinked: it speaks of the old files
+                    old .index          unlinked: from here on the broker would rebuild
+                    .timeindex, ...     renamed into place
+                    .index              renamed into place: from here on the broker believes it
+                    build record        renamed into place: from here on we believe it
+    all touched folders                 entries made durable (again one sync for many)
+
+A killed process leaves one of these states. So does a power cut, which may undo a tail of the
+steps but not one from their middle: ext4, XFS and btrfs commit the changes of one folder's
+entries in the order in which they were made, and NFS makes each durable before it answers. On a
+file system without that promise (ext2, FAT) only the killed process is covered.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kafka_index.errors import PublishError
+from kafka_index.layout.names import OFFSET_INDEX_SUFFIX, SWAP_SUFFIX
+from kafka_index.storage.durability import make_durable
+from kafka_index.storage.failures import publish_error
+from kafka_index.storage.scratch import remove_scratch, take_attributes
+
+_OFFSET_INDEX_NAMES = (OFFSET_INDEX_SUFFIX, OFFSET_INDEX_SUFFIX + SWAP_SUFFIX)
+
+
+@dataclass(frozen=True, slots=True)
+class StagedFile:
+    """A finished scratch file and the path it is to have, in the same folder."""
+
+    scratch_path: str
+    final_path: str
+
+    def __post_init__(self) -> None:
+        """Refuse a rename that would not be one."""
+        if os.path.dirname(self.scratch_path) != os.path.dirname(self.final_path):
+            raise ValueError(f"not in one folder: {self.scratch_path}, {self.final_path}")
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentPublication:
+    """The files of one segment, ready to be published.
+
+    Parameters
+    ----------
+    files : tuple of StagedFile
+        In the order in which they are to appear: the ``.index`` last.
+    record : StagedFile
+        The build record; it appears after all of them.
+    attributes_of : str, optional
+        The log whose mode and owner the files take (in place).
+    """
+
+    files: tuple[StagedFile, ...]
+    record: StagedFile
+    attributes_of: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse an order in which a crash would leave a lie behind."""
+        indexes = [f.final_path.endswith(_OFFSET_INDEX_NAMES) for f in self.files]
+        if not indexes or not indexes[-1] or any(indexes[:-1]):
+            raise ValueError("the .index must be among the files of a segment, once, and last")
+
+    @property
+    def staged(self) -> tuple[StagedFile, ...]:
+        """All files, the record last."""
+        return (*self.files, self.record)
+
+    @property
+    def index_path(self) -> str:
+        """Where the ``.index`` will be."""
+        return self.files[-1].final_path
+
+    @property
+    def directory(self) -> str:
+        """The folder of all files."""
+        return os.path.dirname(self.index_path)
+
+
+def publish_group(publications: Sequence[SegmentPublication]) -> list[PublishError | None]:
+    """Publish the finished files of several segments, durably.
+
+    Parameters
+    ----------
+    publications : sequence of SegmentPublication
+        Each of another segment.
+
+    Returns
+    -------
+    list of PublishError or None
+        One for each publication, in order: None when its files are in place and durable. After
+        an error the segment has either no ``.index`` or a whole one, old or new, and its
+        scratch files are gone. One segment's error leaves the others alone.
+    """
+    errors: list[PublishError | None] = [_prepare(each) for each in publications]
+    undurable = make_durable(
+        staged.scratch_path
+        for each, error in zip(publications, errors, strict=True)
+        if error is None
+        for staged in each.staged
+    )
+    for number, each in enumerate(publications):
+        if errors[number] is None:
+            errors[number] = _first_failure(each, undurable) or _put_in_place(each)
+        if errors[number] is not None:
+            for staged in each.staged:
+                remove_scratch(staged.scratch_path)
+    # Also the folders of failed segments: an old .index may have been taken away there.
+    folders = {each.directory: _folders(each) for each in publications}
+    undurable = make_durable(path for paths in folders.values() for path in paths)
+    for number, each in enumerate(publications):
+        for path in folders[each.directory]:
+            if errors[number] is None and path in undurable:
+                errors[number] = publish_error(undurable[path], path, "make the folder durable")
+    return errors
+
+
+def _prepare(publication: SegmentPublication) -> PublishError | None:
+    """Set mode and owner before anything is visible."""
+    for staged in publication.staged:
+        try:
+            if publication.attributes_of is not None:
+                take_attributes(staged.scratch_path, publication.attributes_of)
+            elif not os.path.exists(staged.scratch_path):
+                return PublishError(
+                    "the finished file is gone before it was published",
+                    path=staged.scratch_path,
+                    hint="is another run writing to the same target?",
+                )
+        except PublishError as error:
+            return error
+    return None
+
+
+def _first_failure(
+    publication: SegmentPublication, failures: dict[str, OSError]
+) -> PublishError | None:
+    for staged in publication.staged:
+        if staged.scratch_path in failures:
+            return publish_error(
+                failures[staged.scratch_path], staged.final_path, "make the file durable"
+            )
+    return None
+
+
+def _put_in_place(publication: SegmentPublication) -> PublishError | None:
+    path = publication.record.final_path
+    try:
+        _unlink_if_there(path)
+        path = publication.index_path
+        _unlink_if_there(path)
+        for staged in publication.staged:
+            path = staged.final_path
+            os.replace(staged.scratch_path, path)
+    except OSError as error:
+        return publish_error(error, path, "put the file in place")
+    return None
+
+
+def _unlink_if_there(path: str) -> None:
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        return
+
+
+def _folders(publication: SegmentPublication) -> tuple[str, ...]:
+    """Return the folders whose entries changed: a target folder may itself be new."""
+    directory = publication.directory
+    if publication.attributes_of is not None:
+        return (directory,)
+    return (directory, os.path.dirname(directory))

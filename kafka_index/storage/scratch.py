@@ -1,0 +1,207 @@
+"""Scratch files: what is not published yet, beside the place where it will be.
+
+``.<final name>.<run id>.<attempt id>.tmp`` in the folder of the final file, so that a rename
+publishes it. A broker passes over such names (LogLoader.load looks at suffixes), but it refuses
+to start on a file it cannot READ (LogLoader.removeTempFilesAndCollectSwapFiles). A killed run
+leaves scratch files behind, so they have the log's mode and owner from the beginning.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterable
+
+from kafka_index.errors import PublishError
+from kafka_index.storage.failures import publish_error
+
+# Only names this package gives: sweeping must never take a stranger's file.
+_SCRATCH = re.compile(
+    r"\.(?P<final>\.?[0-9]{20}\.[A-Za-z.-]+)"
+    r"\.(?P<run>[A-Za-z0-9_]+)\.(?P<attempt>[A-Za-z0-9_]+)\.tmp"
+)
+_NEW_FILE_MODE = 0o666
+
+
+def scratch_path(final_path: str, run_id: str, attempt_id: str) -> str:
+    """Return the scratch file's path for a file of a segment (or its build record).
+
+    Parameters
+    ----------
+    final_path : str
+        Where the file will be; its name starts with the 20 digits of a base offset, behind a
+        dot or not.
+    run_id, attempt_id : str
+        Letters, digits and underscores. Two attempts at one segment never share both.
+
+    Raises
+    ------
+    ValueError
+        The name or an id has another form, and a sweep would not find the file again.
+    """
+    directory, name = os.path.split(final_path)
+    scratch_name = f".{name}.{run_id}.{attempt_id}.tmp"
+    match = _SCRATCH.fullmatch(scratch_name)
+    if match is None or match.groups() != (name, run_id, attempt_id):
+        raise ValueError(f"cannot make a scratch name of {name!r}, {run_id!r}, {attempt_id!r}")
+    return os.path.join(directory, scratch_name)
+
+
+def is_scratch(name: str) -> bool:
+    """Return whether a file name (no path) is that of a scratch file."""
+    return _SCRATCH.fullmatch(name) is not None
+
+
+def create_scratch(path: str, *, attributes_of: str | None, size_bytes: int = 0) -> int:
+    """Create a scratch file and return its descriptor, open for reading and writing.
+
+    Parameters
+    ----------
+    path : str
+        From `scratch_path`. One left behind by the same attempt is replaced.
+    attributes_of : str, optional
+        The log whose mode and owner the file takes (in place).
+    size_bytes : int
+        Reserve and zero-fill this much. A file that is going to be written through a map MUST
+        reserve: without room for a page the kernel kills the writer (SIGBUS), and ENOSPC is
+        reported only here.
+
+    Raises
+    ------
+    PublishError
+        The file cannot be created, there is no room, or the owner cannot be set; nothing is
+        left behind.
+    """
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    try:
+        try:
+            descriptor = os.open(path, flags, _NEW_FILE_MODE)
+        except FileExistsError:
+            os.unlink(path)
+            descriptor = os.open(path, flags, _NEW_FILE_MODE)
+    except OSError as error:
+        raise publish_error(error, path, "create a file") from error
+    try:
+        if attributes_of is not None:
+            take_attributes(descriptor, attributes_of)
+        if size_bytes:
+            os.posix_fallocate(descriptor, 0, size_bytes)
+    except BaseException as error:
+        os.close(descriptor)
+        remove_scratch(path)
+        if isinstance(error, OSError):
+            raise publish_error(error, path, f"reserve {size_bytes} bytes") from error
+        raise
+    return descriptor
+
+
+def write_scratch(path: str, data: bytes | memoryview, *, attributes_of: str | None) -> None:
+    """Write a whole scratch file (see `create_scratch`). Durable only once published.
+
+    Raises
+    ------
+    PublishError
+        It cannot be created or written; nothing is left behind.
+    """
+    descriptor = create_scratch(path, attributes_of=attributes_of)
+    try:
+        view = memoryview(data).cast("B")
+        while view:
+            view = view[os.write(descriptor, view) :]
+    except OSError as error:
+        remove_scratch(path)
+        raise publish_error(error, path, "write a file") from error
+    finally:
+        os.close(descriptor)
+
+
+def take_attributes(target: int | str, log_path: str) -> None:
+    """Give a file (descriptor or path) the mode and owner of a log, where they differ.
+
+    Raises
+    ------
+    PublishError
+        This user may not; the message names both owners.
+    """
+    try:
+        wanted, found = os.stat(log_path), os.stat(target)
+    except OSError as error:
+        raise publish_error(error, log_path, "look at mode and owner of the log") from error
+    owner, had = (wanted.st_uid, wanted.st_gid), (found.st_uid, found.st_gid)
+    place = log_path if isinstance(target, int) else target
+    if owner != had:
+        try:
+            os.chown(target, *owner)
+        except OSError as error:
+            raise PublishError(
+                f"cannot give a new file the owner of its log: {error.strerror}",
+                path=place,
+                expected=f"{owner[0]}:{owner[1]}",
+                found=f"{had[0]}:{had[1]}",
+                hint="run as the broker's user or as root, or use --output",
+            ) from error
+    # After chown, which may clear mode bits.
+    mode = stat.S_IMODE(wanted.st_mode)
+    if mode != stat.S_IMODE(found.st_mode) or owner != had:
+        try:
+            os.chmod(target, mode)
+        except OSError as error:
+            raise publish_error(error, place, "give a new file the mode of its log") from error
+
+
+def remove_scratch(path: str) -> None:
+    """Remove a scratch file after a failure, if it is there and can be removed.
+
+    Best effort: the failure that led here is the one to report, and what stays is swept.
+    """
+    try:
+        os.unlink(path)
+    except OSError:
+        return
+
+
+def sweep(directories: Iterable[str], *, run_id: str | None) -> int:
+    """Remove scratch files left behind in these folders (not in folders below them).
+
+    Call it while holding the target's lock: then no other run's files can be in use.
+
+    Parameters
+    ----------
+    directories : iterable of str
+        Target folders; one that does not exist is empty.
+    run_id : str, optional
+        Only this run's files; None for those of any run.
+
+    Returns
+    -------
+    int
+        How many were removed.
+
+    Raises
+    ------
+    PublishError
+        A folder cannot be read or a file cannot be removed.
+    """
+    removed = 0
+    for directory in directories:
+        try:
+            with os.scandir(directory) as entries:
+                names = [entry.name for entry in entries]
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise publish_error(error, directory, "sweep the folder") from error
+        for name in names:
+            match = _SCRATCH.fullmatch(name)
+            if match is None or (run_id is not None and match["run"] != run_id):
+                continue
+            path = os.path.join(directory, name)
+            try:
+                os.unlink(path)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                raise publish_error(error, path, "remove a leftover file") from error
+            removed += 1
+    return removed

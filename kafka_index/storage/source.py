@@ -1,0 +1,170 @@
+"""Byte sources: how a log's bytes are reached, mapped locally or read from elsewhere."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import stat
+from os import PathLike
+from types import TracebackType
+from typing import Protocol, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from kafka_index.errors import InputError
+
+Bytes = npt.NDArray[np.uint8]
+
+_NO_BYTES: Bytes = np.frombuffer(b"", np.uint8)
+
+
+class ByteSource(Protocol):
+    """Bytes of known size that can be read anywhere."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Size in bytes; it does not change while the source is open."""
+        ...
+
+    def read_at(self, position_bytes: int, size_bytes: int) -> Bytes:
+        """Return up to `size_bytes` bytes from `position_bytes` on, fewer only at the end."""
+        ...
+
+    def close(self) -> None:
+        """Let the source go."""
+        ...
+
+
+class MappedFile:
+    """A local file mapped read-only, whole.
+
+    A view taken from it stays valid for as long as it is held, even after `close`.
+
+    Parameters
+    ----------
+    path : path
+        A regular file, opened read-only (KAFKA-5104: no write permission needed).
+
+    Raises
+    ------
+    InputError
+        The file is missing, unreadable, or not a regular file.
+
+    Notes
+    -----
+    If another process cuts the file shorter while it is mapped, touching a page behind the new
+    end kills this process (SIGBUS). `changed` cannot prevent that; it tells of the rest.
+    """
+
+    def __init__(self, path: str | PathLike[str]) -> None:
+        self.path = os.fspath(path)
+        self._map: mmap.mmap | None = None
+        self._array: Bytes = _NO_BYTES
+        try:
+            # O_NONBLOCK so that a named pipe is refused below instead of waited for here.
+            descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except OSError as error:
+            raise InputError(f"cannot open the file: {error.strerror}", path=path) from error
+        try:
+            self._opened = os.fstat(descriptor)
+            if not stat.S_ISREG(self._opened.st_mode):
+                raise InputError("not a regular file", path=path)
+            # An empty file cannot be mapped.
+            if self._opened.st_size:
+                self._map = mmap.mmap(descriptor, self._opened.st_size, access=mmap.ACCESS_READ)
+                self._array = np.frombuffer(self._map, np.uint8)
+        except (OSError, ValueError) as error:
+            # ValueError: the file shrank between fstat and mmap.
+            raise InputError(f"cannot map the file: {error}", path=path) from error
+        finally:
+            os.close(descriptor)
+
+    @property
+    def size_bytes(self) -> int:
+        """Size when opened."""
+        return self._opened.st_size
+
+    @property
+    def mtime_ns(self) -> int:
+        """Modification time when opened, nanoseconds since the epoch."""
+        return self._opened.st_mtime_ns
+
+    @property
+    def array(self) -> Bytes:
+        """The whole file as a read-only array of uint8; empty after `close`."""
+        return self._array
+
+    def read_at(self, position_bytes: int, size_bytes: int) -> Bytes:
+        """Return a view of up to `size_bytes` bytes, fewer only at the end of the file.
+
+        Raises
+        ------
+        ValueError
+            A negative position or size.
+        """
+        if position_bytes < 0 or size_bytes < 0:
+            raise ValueError(f"negative position or size: {position_bytes}, {size_bytes}")
+        return self._array[position_bytes : position_bytes + size_bytes]
+
+    def advise_sequential(self) -> None:
+        """Tell the kernel to read far ahead."""
+        self._advise("MADV_SEQUENTIAL")
+
+    def advise_random(self) -> None:
+        """Tell the kernel not to read ahead."""
+        self._advise("MADV_RANDOM")
+
+    def changed(self) -> str | None:
+        """Return how the file at this path differs from the one opened, None when it does not.
+
+        Returns
+        -------
+        str or None
+            ``"it grew from 10 to 20 bytes"`` and the like: replaced, gone, cut, modified.
+        """
+        try:
+            now = os.stat(self.path)
+        except FileNotFoundError:
+            return "it was removed"
+        except OSError as error:
+            return f"it cannot be looked at any more: {error.strerror}"
+        before = self._opened
+        if (now.st_dev, now.st_ino) != (before.st_dev, before.st_ino):
+            return "it was replaced by another file"
+        if now.st_size != before.st_size:
+            how = "grew" if now.st_size > before.st_size else "was cut"
+            return f"it {how} from {before.st_size} to {now.st_size} bytes"
+        if now.st_mtime_ns != before.st_mtime_ns:
+            return "it was modified"
+        return None
+
+    def close(self) -> None:
+        """Unmap the file, or leave that to the last view of it."""
+        self._array = _NO_BYTES
+        if self._map is not None:
+            # BufferError: someone (often the frame of a traceback) still holds a view. Unmapping
+            # under it would crash the process; the map goes when the last view goes.
+            with contextlib.suppress(BufferError):
+                self._map.close()
+            self._map = None
+
+    def __enter__(self) -> Self:
+        """Return the mapped file itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close the map."""
+        self.close()
+
+    def _advise(self, name: str) -> None:
+        # Not every platform knows every advice, and it is only advice.
+        advice = getattr(mmap, name, None)
+        if self._map is not None and advice is not None:
+            self._map.madvise(advice)
