@@ -1,0 +1,399 @@
+"""What the offset index and the time index share: one memory-mapped file of equal entries.
+
+Source: Kafka's ``AbstractIndex``, whose names the methods keep. Offsets are absolute on the outside;
+only this room knows that files hold them relative to the base offset.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import threading
+from abc import ABC, abstractmethod
+from os import PathLike
+from types import TracebackType
+from typing import ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kafka_index.errors import (
+    ConfigError,
+    CorruptIndexError,
+    IndexOffsetOverflowError,
+    InputError,
+    KafkaIndexError,
+    PublishError,
+)
+from kafka_index.index.remap_lock import RemapLock
+from kafka_index.kernels import NOT_FOUND, find_floors
+from kafka_index.layout.index_entries import INT32_MAX, WARM_BYTES
+from kafka_index.layout.records import field_position
+
+Offsets = NDArray[np.int64]
+
+_FIRST_GROWTH_BYTES = mmap.PAGESIZE
+
+
+class AbstractIndex(ABC):
+    """A memory-mapped index file of one segment.
+
+    Parameters
+    ----------
+    path : path
+        The index file. A writable index creates it at ``max_index_size`` rounded down to whole
+        entries, with no entry. An existing file is taken as full of entries.
+    base_offset : int
+        Base offset of the segment, absolute.
+    max_index_size : int, optional
+        ``segment.index.bytes``, in bytes; needed to create a file or to `reset` it.
+    writable : bool
+        Without it the file is opened read-only and needs no write permission (KAFKA-5104).
+    growing : bool
+        Start an empty index in the file, and let the file grow with its entries up to
+        ``max_index_size`` instead of taking all of it at once.
+
+    Raises
+    ------
+    InputError
+        A file to be read is missing or cannot be opened.
+    PublishError
+        A file cannot be created or made as large as asked (disk full).
+    ConfigError
+        ``max_index_size`` is less than one entry.
+    """
+
+    layout: ClassVar[np.dtype[np.void]]
+    #: The field that lookups go by, and the one that holds a relative offset.
+    key_field: ClassVar[str]
+
+    def __init__(
+        self,
+        path: str | PathLike[str],
+        base_offset: int,
+        max_index_size: int = -1,
+        *,
+        writable: bool = True,
+        growing: bool = False,
+    ) -> None:
+        self.path = os.fspath(path)
+        self.base_offset = base_offset
+        self.max_index_size = max_index_size
+        self.writable = writable
+        self._growing = growing
+        # Serialises what changes the index; the other one keeps readers off a map that changes.
+        self._lock = threading.RLock()
+        self._remap_lock = RemapLock()
+        self._map: mmap.mmap | None = None
+        self._bytes = np.empty(0, np.uint8)
+        self._view = np.empty(0, self.layout)
+        self._length = 0
+        self._max_entries = 0
+        self._entries = 0
+        created = writable and (growing or not os.path.exists(self.path))
+        if created and max_index_size < self.entry_size:
+            raise ConfigError(
+                "the largest index size is less than one entry",
+                path=self.path,
+                expected=f"{self.entry_size} bytes or more",
+                found=max_index_size,
+            )
+        if created:
+            size = 0 if growing else self._rounded(max_index_size)
+            self._map_file(size)
+            self._max_entries = max_index_size // self.entry_size
+        else:
+            self._map_file(None)
+            self._entries = self._max_entries = self._length // self.entry_size
+
+    @property
+    def entry_size(self) -> int:
+        """Size of an entry in bytes."""
+        return self.layout.itemsize
+
+    @property
+    def warm_entries(self) -> int:
+        """How many of the last entries are searched first (KAFKA-6432)."""
+        return WARM_BYTES // self.entry_size
+
+    @property
+    def entries(self) -> int:
+        """Number of entries."""
+        return self._entries
+
+    @property
+    def max_entries(self) -> int:
+        """Number of entries there is room for."""
+        return self._max_entries
+
+    @property
+    def length(self) -> int:
+        """Size of the file in bytes."""
+        return self._length
+
+    @property
+    def size_in_bytes(self) -> int:
+        """Size of the entries in bytes."""
+        return self._entries * self.entry_size
+
+    @property
+    def is_full(self) -> bool:
+        """Whether there is no room for another entry."""
+        return self._entries >= self._max_entries
+
+    def can_append_offset(self, offset: int) -> bool:
+        """Whether an offset can be stored relative to the base offset."""
+        return 0 <= offset - self.base_offset <= INT32_MAX
+
+    def relative_offset(self, offset: int) -> int:
+        """Return an offset relative to the base offset.
+
+        Raises
+        ------
+        IndexOffsetOverflowError
+            It is not in 0 .. 2^31 - 1.
+        """
+        if not self.can_append_offset(offset):
+            raise self._overflow(offset)
+        return offset - self.base_offset
+
+    def resize(self, new_size: int) -> bool:
+        """Set the size of the file, rounded down to whole entries; the entries stay.
+
+        Returns
+        -------
+        bool
+            False when it has that size already.
+        """
+        with self._lock:
+            rounded = self._rounded(new_size)
+            if rounded == self._length and self._max_entries * self.entry_size == rounded:
+                return False
+            self._remap(rounded)
+            self._max_entries = rounded // self.entry_size
+            # Kafka's buffer position is pulled back to a new end in the same way.
+            self._entries = min(self._entries, self._max_entries)
+            self._entries_changed()
+            return True
+
+    def trim_to_valid_size(self) -> None:
+        """Cut the file behind the last entry."""
+        with self._lock:
+            if self.writable:
+                self.resize(self.size_in_bytes)
+
+    def truncate(self) -> None:
+        """Drop all entries; the file keeps its size."""
+        self._truncate_to_entries(0)
+
+    @abstractmethod
+    def truncate_to(self, offset: int) -> None:
+        """Drop the entries at and above an offset."""
+
+    def reset(self) -> None:
+        """Drop all entries and set the file to its largest size."""
+        with self._lock:
+            self.truncate()
+            self.resize(self.max_index_size)
+
+    @abstractmethod
+    def sanity_check(self) -> None:
+        """Check what the file alone can tell.
+
+        Raises
+        ------
+        CorruptIndexError
+            The size is no multiple of an entry, or the last entry cannot be right.
+        """
+
+    def flush(self) -> None:
+        """Write changed pages to the disk."""
+        with self._lock:
+            if self._map is not None and self.writable:
+                self._map.flush()
+
+    def rename_to(self, path: str | PathLike[str]) -> None:
+        """Move the file, replacing what is there; the index stays open."""
+        with self._lock:
+            os.replace(self.path, path)
+            self.path = os.fspath(path)
+
+    def update_parent_dir(self, directory: str | PathLike[str]) -> None:
+        """Take note that the folder of the file was renamed."""
+        with self._lock:
+            self.path = os.path.join(directory, os.path.basename(self.path))
+
+    def delete_if_exists(self) -> bool:
+        """Close the index and remove its file; return whether there was one."""
+        self.close_handler()
+        try:
+            os.unlink(self.path)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def close_handler(self) -> None:
+        """Unmap the file as it is, without trimming it."""
+        with self._lock, self._remap_lock.writing():
+            self._unmap()
+
+    def close(self) -> None:
+        """Trim a writable index and unmap it."""
+        with self._lock:
+            if self._map is not None:
+                self.trim_to_valid_size()
+            self.close_handler()
+
+    def __enter__(self) -> Self:
+        """Return the index itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close the index."""
+        self.close()
+
+    def floor_slots(self, targets: Offsets, field: str | None = None) -> Offsets:
+        """Find, for each target, the slot of the last entry at or below it.
+
+        Parameters
+        ----------
+        targets : ndarray of int64, shape (n,)
+            Keys as stored: timestamps in ms, or offsets relative to the base offset.
+        field : str, optional
+            The field to go by, `key_field` by default.
+
+        Returns
+        -------
+        ndarray of int64, shape (n,)
+            Slots, `kafka_index.kernels.NOT_FOUND` where all entries are above.
+        """
+        slots = np.empty(len(targets), np.int64)
+        name = self.key_field if field is None else field
+        with self._remap_lock.reading():
+            find_floors(
+                self._bytes,
+                self._entries,
+                self.entry_size,
+                field_position(self.layout, name),
+                self.layout[name].itemsize,
+                np.ascontiguousarray(targets, np.int64),
+                self.warm_entries,
+                slots,
+            )
+        return slots
+
+    def ceiling_slots(self, targets: Offsets, field: str | None = None) -> Offsets:
+        """Find, for each target, the slot of the first entry above it, or equal to it.
+
+        As in Kafka, an equal entry counts unless it is the very first, whose key the search never
+        compares for equality. Parameters and result are those of `floor_slots`.
+        """
+        floors = self.floor_slots(targets, field)
+        name = self.key_field if field is None else field
+        with self._remap_lock.reading():
+            keys = self._view[name][np.maximum(floors, 0)] if self._entries else floors
+        equal = (floors > 0) & (keys == targets)
+        ceilings = np.where(equal, floors, floors + 1)
+        return np.where(ceilings < self._entries, ceilings, NOT_FOUND)
+
+    def _field(self, name: str, slots: Offsets | slice) -> Offsets:
+        with self._remap_lock.reading():
+            return self._view[: self._entries][name][slots].astype(np.int64)
+
+    def _checked_range(self, start: int, stop: int | None) -> slice:
+        end = self._entries if stop is None else stop
+        if not 0 <= start <= end <= self._entries:
+            raise IndexError(f"entries {start}:{end} of {self._entries} in {self.path}")
+        return slice(start, end)
+
+    def _truncate_to_entries(self, entries: int) -> None:
+        with self._lock:
+            self._entries = entries
+            self._entries_changed()
+
+    def _truncate_to(self, offset: int, field: str) -> None:
+        with self._lock:
+            relative = offset - self.base_offset
+            slot = int(self.floor_slots(np.array([relative], np.int64), field)[0])
+            if slot == NOT_FOUND:
+                self._truncate_to_entries(0)
+            else:
+                exact = int(self._field(field, np.array([slot]))[0]) == relative
+                self._truncate_to_entries(slot if exact else slot + 1)
+
+    def _entries_changed(self) -> None:
+        """Take note of another last entry."""
+
+    def _check_size(self) -> None:
+        if self._length % self.entry_size:
+            raise CorruptIndexError(
+                "the size is not a whole number of entries",
+                path=self.path,
+                expected=f"a multiple of {self.entry_size} bytes",
+                found=f"{self._length} bytes",
+            )
+
+    def _overflow(self, offset: int) -> IndexOffsetOverflowError:
+        return IndexOffsetOverflowError(
+            "the offset cannot be stored relative to the base offset",
+            path=self.path,
+            expected=f"{self.base_offset}..{self.base_offset + INT32_MAX}",
+            found=offset,
+        )
+
+    def _make_room(self, entries: int) -> None:
+        """Let a growing file grow so that these many more entries fit."""
+        needed = (self._entries + entries) * self.entry_size
+        if needed > self._length:
+            largest = self._max_entries * self.entry_size
+            self._remap(min(largest, max(needed, 2 * self._length, _FIRST_GROWTH_BYTES)))
+
+    def _rounded(self, size: int) -> int:
+        return size - size % self.entry_size
+
+    def _remap(self, size: int) -> None:
+        with self._remap_lock.writing():
+            self._unmap()
+            self._map_file(size)
+
+    def _unmap(self) -> None:
+        # Views first: a map with live views cannot be closed.
+        self._bytes = np.empty(0, np.uint8)
+        self._view = np.empty(0, self.layout)
+        if self._map is not None:
+            self._map.close()
+            self._map = None
+
+    def _map_file(self, size: int | None) -> None:
+        """Open the file, set its size when one is given, and map it."""
+        flags = os.O_CLOEXEC | (os.O_RDWR if self.writable else os.O_RDONLY)
+        try:
+            descriptor = os.open(self.path, flags | (os.O_CREAT if size is not None else 0), 0o644)
+        except OSError as error:
+            kind: type[KafkaIndexError] = InputError if size is None else PublishError
+            raise kind(f"cannot open the index: {error.strerror}", path=self.path) from error
+        try:
+            if size is not None:
+                old_size = os.fstat(descriptor).st_size
+                os.ftruncate(descriptor, min(old_size, size))
+                if size > old_size:
+                    # Real blocks: writing to a hole of a full disk through a map ends the process.
+                    os.posix_fallocate(descriptor, 0, size)
+            self._length = os.fstat(descriptor).st_size
+            if self._length:
+                access = mmap.ACCESS_WRITE if self.writable else mmap.ACCESS_READ
+                self._map = mmap.mmap(descriptor, self._length, access=access)
+                self._bytes = np.frombuffer(self._map, np.uint8)
+                whole = self._length // self.entry_size
+                self._view = np.frombuffer(self._map, self.layout, count=whole)
+        except OSError as error:
+            raise PublishError(
+                f"cannot make room for the index: {error.strerror}", path=self.path
+            ) from error
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,189 @@
+"""The offset index, ``.index``: from an offset to a position in the log.
+
+Source: Kafka's ``OffsetIndex``.
+"""
+
+from __future__ import annotations
+
+from os import PathLike
+from typing import NamedTuple
+
+import numpy as np
+
+from kafka_index.errors import (
+    CorruptIndexError,
+    IndexFullError,
+    InvalidOffsetError,
+    KafkaIndexError,
+)
+from kafka_index.index.abstract_index import AbstractIndex, Offsets
+from kafka_index.kernels import NOT_FOUND
+from kafka_index.layout.index_entries import INT32_MAX, OFFSET_ENTRY
+
+
+class OffsetPosition(NamedTuple):
+    """An entry: the last offset of a batch, absolute, and where in the log the batch begins."""
+
+    offset: int
+    position: int
+
+
+class OffsetIndex(AbstractIndex):
+    """The memory-mapped ``.index`` of one segment. Parameters are those of `AbstractIndex`."""
+
+    layout = OFFSET_ENTRY
+    key_field = "relative_offset"
+
+    def __init__(
+        self,
+        path: str | PathLike[str],
+        base_offset: int,
+        max_index_size: int = -1,
+        *,
+        writable: bool = True,
+        growing: bool = False,
+    ) -> None:
+        super().__init__(path, base_offset, max_index_size, writable=writable, growing=growing)
+        self._entries_changed()
+
+    @property
+    def last_offset(self) -> int:
+        """Offset of the last entry; the base offset while there is none."""
+        return self._last_offset
+
+    def append(self, offset: int, position: int) -> None:
+        """Append one entry.
+
+        Raises
+        ------
+        IndexFullError
+            There is no room.
+        InvalidOffsetError
+            The offset is not above the last one.
+        IndexOffsetOverflowError
+            It cannot be stored relative to the base offset.
+        """
+        self.append_many(np.array([offset], np.int64), np.array([position], np.int64))
+
+    def append_many(self, offsets: Offsets, positions: Offsets) -> None:
+        """Append entries in order, up to the first that `append` would refuse, which is raised.
+
+        Parameters
+        ----------
+        offsets, positions : ndarray of int64, shape (n,)
+            Absolute offsets, and byte positions in the log.
+        """
+        _, error = self.try_append_many(offsets, positions)
+        if error is not None:
+            raise error
+
+    def try_append_many(
+        self, offsets: Offsets, positions: Offsets
+    ) -> tuple[int, KafkaIndexError | None]:
+        """Do `append_many`, but return how many were appended, and the refusal of the next."""
+        with self._lock:
+            previous = np.empty(len(offsets), np.int64)
+            previous[:1] = self._last_offset
+            previous[1:] = offsets[:-1]
+            grows = offsets > previous
+            if not self._entries:
+                grows[:1] = True
+            relative = offsets - self.base_offset
+            sound = grows & (relative >= 0) & (relative <= INT32_MAX)
+            room = self._max_entries - self._entries
+            accepted = len(offsets) if sound.all() else int(np.argmin(sound))
+            accepted = min(accepted, room)
+            if accepted:
+                self._make_room(accepted)
+                slots = slice(self._entries, self._entries + accepted)
+                self._view["relative_offset"][slots] = relative[:accepted]
+                self._view["position_bytes"][slots] = positions[:accepted]
+                self._entries += accepted
+                self._last_offset = int(offsets[accepted - 1])
+            if accepted == len(offsets):
+                return accepted, None
+            return accepted, self._refusal(int(offsets[accepted]))
+
+    def lookup(self, target_offset: int) -> OffsetPosition:
+        """Return the last entry at or below an offset; (base offset, 0) when there is none."""
+        offsets, positions = self.lookup_many(np.array([target_offset], np.int64))
+        return OffsetPosition(int(offsets[0]), int(positions[0]))
+
+    def lookup_many(self, target_offsets: Offsets) -> tuple[Offsets, Offsets]:
+        """Do `lookup` for many offsets, in any order.
+
+        Parameters
+        ----------
+        target_offsets : ndarray of int64, shape (n,)
+            Absolute offsets.
+
+        Returns
+        -------
+        tuple of ndarray of int64, shape (n,)
+            Absolute offsets and byte positions of the entries found.
+        """
+        slots = self.floor_slots(target_offsets - self.base_offset)
+        return self._entries_at(slots, missing=OffsetPosition(self.base_offset, 0))
+
+    def fetch_upper_bound_offset(
+        self, fetch_offset: OffsetPosition, fetch_size: int
+    ) -> OffsetPosition | None:
+        """Return the first entry whose position is at or behind the end of a fetch, or None."""
+        target = np.array([fetch_offset.position + fetch_size], np.int64)
+        slot = int(self.ceiling_slots(target, "position_bytes")[0])
+        return None if slot == NOT_FOUND else self.entry(slot)
+
+    def entry(self, slot: int) -> OffsetPosition:
+        """Return the entry in a slot; IndexError when there is none."""
+        offsets, positions = self.read_entries(slot, slot + 1)
+        return OffsetPosition(int(offsets[0]), int(positions[0]))
+
+    def read_entries(self, start: int = 0, stop: int | None = None) -> tuple[Offsets, Offsets]:
+        """Return the absolute offsets and the positions of the entries ``start:stop``."""
+        slots = self._checked_range(start, stop)
+        relative = self._field("relative_offset", slots)
+        return relative + self.base_offset, self._field("position_bytes", slots)
+
+    def truncate_to(self, offset: int) -> None:
+        """Drop the entries at and above an offset."""
+        self._truncate_to(offset, "relative_offset")
+
+    def sanity_check(self) -> None:
+        """Check the size, and that the last offset is not below the base offset."""
+        if self._entries and self._last_offset < self.base_offset:
+            raise CorruptIndexError(
+                "the last offset is below the base offset",
+                path=self.path,
+                position_bytes=self.size_in_bytes - self.entry_size,
+                expected=f"{self.base_offset} or more",
+                found=self._last_offset,
+            )
+        self._check_size()
+
+    def _entries_at(
+        self, slots: Offsets, *, missing: OffsetPosition
+    ) -> tuple[Offsets, Offsets]:
+        found = slots != NOT_FOUND
+        offsets = np.full(len(slots), missing.offset, np.int64)
+        positions = np.full(len(slots), missing.position, np.int64)
+        offsets[found] = self._field("relative_offset", slots[found]) + self.base_offset
+        positions[found] = self._field("position_bytes", slots[found])
+        return offsets, positions
+
+    def _entries_changed(self) -> None:
+        last = self.entry(self._entries - 1).offset if self._entries else self.base_offset
+        self._last_offset = last
+
+    def _refusal(self, offset: int) -> KafkaIndexError:
+        if self.is_full:
+            return IndexFullError(
+                "the offset index is full", path=self.path, expected=f"{self._max_entries} entries"
+            )
+        if self._entries and offset <= self._last_offset:
+            return InvalidOffsetError(
+                "the offset is not above the last one of the offset index",
+                path=self.path,
+                expected=f"more than {self._last_offset}",
+                found=offset,
+            )
+        return self._overflow(offset)

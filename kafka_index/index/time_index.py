@@ -1,0 +1,234 @@
+"""The time index, ``.timeindex``: from a timestamp to an offset.
+
+Source: Kafka's ``TimeIndex``.
+"""
+
+from __future__ import annotations
+
+from os import PathLike
+from typing import NamedTuple
+
+import numpy as np
+
+from kafka_index.errors import (
+    CorruptIndexError,
+    IndexFullError,
+    InvalidOffsetError,
+    InvalidTimestampError,
+    KafkaIndexError,
+)
+from kafka_index.index.abstract_index import AbstractIndex, Offsets
+from kafka_index.kernels import NOT_FOUND
+from kafka_index.layout.index_entries import INT32_MAX, TIME_ENTRY
+from kafka_index.layout.records import NO_TIMESTAMP
+
+
+class TimestampOffset(NamedTuple):
+    """An entry: no record up to this offset (absolute) is later than this timestamp (ms)."""
+
+    timestamp: int
+    offset: int
+
+
+class TimeIndex(AbstractIndex):
+    """The memory-mapped ``.timeindex`` of one segment. Parameters are those of `AbstractIndex`."""
+
+    layout = TIME_ENTRY
+    key_field = "timestamp_ms"
+
+    def __init__(
+        self,
+        path: str | PathLike[str],
+        base_offset: int,
+        max_index_size: int = -1,
+        *,
+        writable: bool = True,
+        growing: bool = False,
+    ) -> None:
+        super().__init__(path, base_offset, max_index_size, writable=writable, growing=growing)
+        self._entries_changed()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether only the slot is left that is kept for the roll of the segment."""
+        return self._entries >= self._max_entries - 1
+
+    @property
+    def last_entry(self) -> TimestampOffset:
+        """The last entry; (-1, base offset) while there is none."""
+        return self._last_entry
+
+    def maybe_append(self, timestamp: int, offset: int, *, skip_full_check: bool = False) -> None:
+        """Append one entry, unless its timestamp is that of the last.
+
+        Parameters
+        ----------
+        timestamp : int
+            In ms.
+        offset : int
+            Absolute.
+        skip_full_check : bool
+            Use the slot that is kept for the roll.
+
+        Raises
+        ------
+        IndexFullError
+            There is no room; raised even when nothing would be appended.
+        InvalidOffsetError, InvalidTimestampError
+            The offset or the timestamp is below that of the last entry.
+        IndexOffsetOverflowError
+            The offset cannot be stored relative to the base offset.
+        """
+        self.maybe_append_many(
+            np.array([timestamp], np.int64),
+            np.array([offset], np.int64),
+            skip_full_check=skip_full_check,
+        )
+
+    def maybe_append_many(
+        self, timestamps: Offsets, offsets: Offsets, *, skip_full_check: bool = False
+    ) -> None:
+        """Do `maybe_append` in order, up to the first that is refused, which is raised.
+
+        Parameters
+        ----------
+        timestamps, offsets : ndarray of int64, shape (n,)
+            In ms, and absolute.
+        skip_full_check : bool
+            As in `maybe_append`.
+        """
+        _, error = self.try_maybe_append_many(
+            timestamps, offsets, skip_full_check=skip_full_check
+        )
+        if error is not None:
+            raise error
+
+    def try_maybe_append_many(
+        self, timestamps: Offsets, offsets: Offsets, *, skip_full_check: bool = False
+    ) -> tuple[int, KafkaIndexError | None]:
+        """Do `maybe_append_many`, but return how many were taken, and the refusal of the next."""
+        if not len(timestamps):
+            return 0, None
+        with self._lock:
+            last = self._last_entry
+            # What the last entry is when each of these comes, were none before it refused.
+            highest = np.maximum.accumulate(np.concatenate(([last.timestamp], timestamps)))[:-1]
+            appended = timestamps > highest
+            entries = self._entries + np.cumsum(appended) - appended
+            rows = np.maximum.accumulate(np.where(appended, np.arange(len(offsets)), -1))
+            rows = np.concatenate(([-1], rows[:-1]))
+            last_offsets = np.where(rows >= 0, offsets[rows], last.offset)
+            relative = offsets - self.base_offset
+            limit = self._max_entries - (0 if skip_full_check else 1)
+            full = (entries >= limit) & (appended if skip_full_check else True)
+            refused = (
+                full
+                | ((entries > 0) & ((offsets < last_offsets) | (timestamps < highest)))
+                | (appended & ((relative < 0) | (relative > INT32_MAX)))
+            )
+            accepted = int(np.argmax(refused)) if refused.any() else len(offsets)
+            chosen = np.flatnonzero(appended[:accepted])
+            if len(chosen):
+                self._make_room(len(chosen))
+                slots = slice(self._entries, self._entries + len(chosen))
+                self._view["timestamp_ms"][slots] = timestamps[chosen]
+                self._view["relative_offset"][slots] = relative[chosen]
+                self._entries += len(chosen)
+                self._last_entry = TimestampOffset(
+                    int(timestamps[chosen[-1]]), int(offsets[chosen[-1]])
+                )
+            if accepted == len(offsets):
+                return accepted, None
+            return accepted, self._refusal(
+                int(timestamps[accepted]), int(offsets[accepted]), full=bool(full[accepted])
+            )
+
+    def lookup(self, target_timestamp: int) -> TimestampOffset:
+        """Return the last entry at or below a timestamp; (-1, base offset) when there is none."""
+        timestamps, offsets = self.lookup_many(np.array([target_timestamp], np.int64))
+        return TimestampOffset(int(timestamps[0]), int(offsets[0]))
+
+    def lookup_many(self, target_timestamps: Offsets) -> tuple[Offsets, Offsets]:
+        """Do `lookup` for many timestamps, in any order.
+
+        Parameters
+        ----------
+        target_timestamps : ndarray of int64, shape (n,)
+            In ms.
+
+        Returns
+        -------
+        tuple of ndarray of int64, shape (n,)
+            Timestamps in ms and absolute offsets of the entries found.
+        """
+        slots = self.floor_slots(target_timestamps)
+        found = slots != NOT_FOUND
+        timestamps = np.full(len(slots), NO_TIMESTAMP, np.int64)
+        offsets = np.full(len(slots), self.base_offset, np.int64)
+        timestamps[found] = self._field("timestamp_ms", slots[found])
+        offsets[found] += self._field("relative_offset", slots[found])
+        return timestamps, offsets
+
+    def entry(self, slot: int) -> TimestampOffset:
+        """Return the entry in a slot; IndexError when there is none."""
+        timestamps, offsets = self.read_entries(slot, slot + 1)
+        return TimestampOffset(int(timestamps[0]), int(offsets[0]))
+
+    def read_entries(self, start: int = 0, stop: int | None = None) -> tuple[Offsets, Offsets]:
+        """Return the timestamps and the absolute offsets of the entries ``start:stop``."""
+        slots = self._checked_range(start, stop)
+        relative = self._field("relative_offset", slots)
+        return self._field("timestamp_ms", slots), relative + self.base_offset
+
+    def truncate_to(self, offset: int) -> None:
+        """Drop the entries at and above an offset."""
+        self._truncate_to(offset, "relative_offset")
+
+    def sanity_check(self) -> None:
+        """Check the size, and the last entry against the first and the base offset."""
+        last = self._last_entry
+        if self._entries and last.timestamp < self.entry(0).timestamp:
+            raise CorruptIndexError(
+                "the last timestamp is below the first",
+                path=self.path,
+                position_bytes=self.size_in_bytes - self.entry_size,
+                expected=f"{self.entry(0).timestamp} or more",
+                found=last.timestamp,
+            )
+        if self._entries and last.offset < self.base_offset:
+            raise CorruptIndexError(
+                "the last offset is below the base offset",
+                path=self.path,
+                position_bytes=self.size_in_bytes - self.entry_size,
+                expected=f"{self.base_offset} or more",
+                found=last.offset,
+            )
+        self._check_size()
+
+    def _entries_changed(self) -> None:
+        self._last_entry = (
+            self.entry(self._entries - 1)
+            if self._entries
+            else TimestampOffset(NO_TIMESTAMP, self.base_offset)
+        )
+
+    def _refusal(self, timestamp: int, offset: int, *, full: bool) -> KafkaIndexError:
+        if full:
+            return IndexFullError(
+                "the time index is full", path=self.path, expected=f"{self._max_entries} entries"
+            )
+        if self._entries and offset < self._last_entry.offset:
+            return InvalidOffsetError(
+                "the offset is below the last one of the time index",
+                path=self.path,
+                expected=f"{self._last_entry.offset} or more",
+                found=offset,
+            )
+        if self._entries and timestamp < self._last_entry.timestamp:
+            return InvalidTimestampError(
+                "the timestamp is below the last one of the time index",
+                path=self.path,
+                expected=f"{self._last_entry.timestamp} or more",
+                found=timestamp,
+            )
+        return self._overflow(offset)

@@ -1,0 +1,45 @@
+"""Compiled loops: scan with CRC, choice of sparse entries, slot search, transaction tracking.
+
+Loops over ``uint8`` and int64 arrays that the caller provides, with integer codes for results: no
+objects, no exceptions. Numba and google-crc32c are imported in this room alone.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from kafka_index.kernels.headers import read_headers
+from kafka_index.kernels.scan import SCAN_COLUMNS, batch_checksums, scan_batches
+from kafka_index.kernels.search import NOT_FOUND, find_floors
+from kafka_index.kernels.sparse import choose_entries
+from kafka_index.kernels.transactions import rehash, track_producers
+
+__all__ = [
+    "NOT_FOUND",
+    "batch_checksums",
+    "choose_entries",
+    "find_floors",
+    "read_headers",
+    "rehash",
+    "scan_batches",
+    "track_producers",
+    "warm_up",
+]
+
+
+def warm_up() -> None:
+    """Load or compile every kernel for the types it is called with, so that no task has to."""
+    nothing = np.empty(0, np.int64)
+    data = np.empty(0, np.uint8)
+    read_only = np.frombuffer(b"", np.uint8)
+    columns = np.empty((SCAN_COLUMNS, 1), np.int64)
+    for window in (data, read_only):
+        scan_batches(window, 0, 0, 0, 0, True, columns)
+        find_floors(window, 0, 8, 0, 4, nothing, 1, nothing)
+        read_headers(window, 0, nothing, columns)
+    choose_entries(nothing, nothing, nothing, 0, np.zeros(3, np.int64), nothing, nothing, nothing)
+    keys, slots, state = np.zeros((2, 2), np.int64), np.zeros((2, 2), np.uint8), np.zeros(4, np.int64)
+    track_producers(
+        nothing, nothing, nothing, nothing, nothing, 0, keys, slots, keys[0], state
+    )
+    rehash(keys, slots, keys[0], keys, slots, keys[0])

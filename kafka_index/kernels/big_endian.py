@@ -1,0 +1,48 @@
+"""Reading the big-endian integers of Kafka's files inside compiled loops.
+
+Reads go by memory address, not by array and index: an array handed to a function costs a counted
+reference, which at 80-byte batches is most of the time of a scan. Whoever calls a kernel keeps the
+array alive, and the kernel keeps to its bounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numba.extending
+import numpy as np
+from llvmlite import ir
+from numba import types
+
+
+_WIDEST = 64
+
+
+def _reader(bits: int, *, swap: bool = True) -> Any:
+    """Make the intrinsic that loads an unaligned integer, widened to int64."""
+
+    @numba.extending.intrinsic  # type: ignore[untyped-decorator]  # because numba has no types
+    def read(_context: Any, _address: Any) -> tuple[Any, Callable[..., Any]]:
+        def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+            kind = ir.IntType(bits)
+            pointer = builder.inttoptr(arguments[0], kind.as_pointer())
+            loaded = builder.load(pointer, align=1)
+            value = builder.bswap(loaded) if swap else loaded
+            return value if bits == _WIDEST else builder.sext(value, ir.IntType(_WIDEST))
+
+        return types.int64(types.uint64), generate
+
+    return read
+
+
+#: Read an int8, int16, int32 or int64 at an address (uint64); all come back as int64.
+read_int8 = _reader(8, swap=False)
+read_int16 = _reader(16)
+read_int32 = _reader(32)
+read_int64 = _reader(64)
+#: The same of a little-endian int32, for checksums (every machine Kafka runs on is one).
+read_int32_little = _reader(32, swap=False)
+
+#: Takes an int32 that was widened back to the unsigned one it was.
+UINT32_MASK = np.int64(0xFFFFFFFF)

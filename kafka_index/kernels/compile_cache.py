@@ -1,0 +1,216 @@
+"""`compiled`: numba for the kernels, with a cache of machine code that is safe on executors.
+
+Numba's own ``cache=True`` keys its files by the path of the module. On an executor the package
+comes out of a zip whose path is new for every application, so that cache never hits there, and it
+raises where its folder cannot be written. It also takes no notice of a change in another module
+whose code or constants were compiled in. Here one folder belongs to one content: a hash over the
+sources of the rooms a kernel can see and the versions of what compiles them; the CPU is part of
+each file's name. A file is written under a name of its own and renamed into place, one file per
+compiled signature, so that any number of processes may write at once. Whatever goes wrong with
+the cache, the kernels still compile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import logging
+import os
+import pickle
+import platform
+import stat
+import tempfile
+import uuid
+from collections.abc import Callable, Iterator
+from importlib import metadata
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any, TypeVar, overload
+
+import numba
+import numpy as np
+from numba.core import caching, compiler, config, serialize
+
+# The one place where numba, which has no types of its own, is `Any`.
+_config: Any = config
+_rebuild: Any = compiler.CompileResult._rebuild  # noqa: SLF001
+_dumps: Any = serialize.dumps
+
+_log = logging.getLogger(__name__)
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+_PACKAGE = __name__.partition(".")[0]
+_KERNELS = __name__.rpartition(".")[0] + "."
+#: What a kernel may see: code and constants of these are compiled into it.
+_COMPILED_IN = ("kernels", "layout", "config.py", "errors.py")
+_DIGEST_BYTES = hashlib.sha256().digest_size
+
+
+@overload
+def compiled(function: _Function) -> _Function: ...
+
+
+@overload
+def compiled(*, signature: object = None) -> Callable[[_Function], _Function]: ...
+
+
+def compiled(
+    function: _Function | None = None, *, signature: object = None
+) -> _Function | Callable[[_Function], _Function]:
+    """Compile a kernel: no GIL, no fast-math, numpy's division, machine code cached.
+
+    Used as ``@compiled`` or as ``@compiled(signature=...)``.
+
+    Parameters
+    ----------
+    function : callable
+        A module-level function of `kafka_index.kernels` (any other is compiled, but not cached).
+    signature : str or numba signature or list of them, optional
+        Compile for these argument types, and no others, while the module is imported. Without
+        it, each new combination of argument types is compiled at its first call.
+
+    Returns
+    -------
+    callable
+        The compiled function; `function` itself under ``NUMBA_DISABLE_JIT=1``.
+    """
+    if function is None:
+        return functools.partial(_compile, signature=signature)
+    return _compile(function, signature=signature)
+
+
+def _compile(function: _Function, *, signature: object) -> _Function:
+    if _config.DISABLE_JIT:
+        return function
+    dispatcher: Any = numba.njit(nogil=True, error_model="numpy")(function)
+    folder = _cache_folder() if function.__module__.startswith(_KERNELS) else None
+    if folder is not None:
+        dispatcher._cache = _ContentCache(function, folder)  # noqa: SLF001
+    if signature is not None:
+        for one in signature if isinstance(signature, list) else [signature]:
+            dispatcher.compile(one)
+        dispatcher.disable_compile()
+    result: _Function = dispatcher
+    return result
+
+
+class _ContentCache(caching._Cache):  # noqa: SLF001
+    """The compiled signatures of one function, a file each."""
+
+    def __init__(self, function: Callable[..., Any], folder: Path) -> None:
+        self._name = f"{function.__module__[len(_KERNELS) :]}.{function.__qualname__}"
+        self._folder = folder
+        self._enabled = True
+
+    @property
+    def cache_path(self) -> str:
+        return str(self._folder)
+
+    def enable(self) -> None:
+        self._enabled = True
+
+    def disable(self) -> None:
+        self._enabled = False
+
+    def flush(self) -> None:
+        for path in self._folder.glob(f"{self._name}-*.bin"):
+            path.unlink(missing_ok=True)
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        target_context.refresh()
+        if not self._enabled:
+            return None
+        path = self._path(sig, target_context.codegen())
+        try:
+            content = path.read_bytes()
+        except OSError:
+            return None
+        digest, payload = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
+        if hashlib.sha256(payload).digest() != digest:
+            return None
+        try:
+            return _rebuild(target_context, *pickle.loads(payload))  # noqa: S301, a folder of ours
+        except Exception as error:  # noqa: BLE001, because it can be compiled again
+            _log.debug("cannot use the compiled kernel %s: %s", path, error)
+            return None
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        if not self._enabled or data.lifted or data.library.has_dynamic_globals:
+            return
+        path = self._path(sig, data.codegen)
+        scratch = path.with_name(f"{path.name}.{uuid.uuid4().hex}.tmp")
+        try:
+            payload = _dumps(data._reduce())  # noqa: SLF001
+            scratch.write_bytes(hashlib.sha256(payload).digest() + payload)
+            scratch.replace(path)
+        except Exception as error:  # noqa: BLE001, because it has been compiled all the same
+            _log.debug("cannot keep the compiled kernel %s: %s", path, error)
+            with contextlib.suppress(OSError):
+                scratch.unlink(missing_ok=True)
+
+    def _path(self, sig: Any, codegen: Any) -> Path:
+        key = repr((sig, codegen.magic_tuple()))  # the types; triple, name and features of the CPU
+        return self._folder / f"{self._name}-{hashlib.sha256(key.encode()).hexdigest()[:32]}.bin"
+
+
+@functools.cache
+def _cache_folder() -> Path | None:
+    """Return this content's folder, made and ours alone, or None where none can be written."""
+    name = f"kernels-{_content_hash()}"
+    for parent in _candidates():
+        folder = parent / name
+        try:
+            for level in (parent, folder):
+                level.mkdir(mode=0o700, parents=True, exist_ok=True)
+                if not _is_private(level):
+                    raise PermissionError(f"{level} belongs to, or is writable by, others")
+            tempfile.TemporaryFile(dir=folder).close()
+        except OSError as error:
+            _log.debug("no cache of compiled kernels in %s: %s", folder, error)
+        else:
+            return folder
+    return None
+
+
+def _candidates() -> Iterator[Path]:
+    if _config.CACHE_DIR:  # NUMBA_CACHE_DIR
+        yield Path(_config.CACHE_DIR) / _PACKAGE
+    with contextlib.suppress(RuntimeError):  # no home folder
+        yield Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / _PACKAGE
+    user = os.geteuid() if hasattr(os, "geteuid") else os.environ.get("USERNAME", "user")
+    with contextlib.suppress(OSError):  # no temporary folder
+        yield Path(tempfile.gettempdir()) / f"{_PACKAGE}-{user}"
+
+
+def _is_private(folder: Path) -> bool:
+    """Tell whether nobody else can plant machine code in a folder."""
+    if not hasattr(os, "geteuid"):
+        return True
+    status = folder.lstat()
+    return (
+        stat.S_ISDIR(status.st_mode)
+        and status.st_uid == os.geteuid()
+        and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    )
+
+
+def _content_hash() -> str:
+    versions = (platform.python_implementation(), platform.python_version(), platform.machine())
+    libraries = (numba.__version__, metadata.version("llvmlite"), np.__version__)
+    digest = hashlib.sha256(repr(versions + libraries).encode())
+    package = files(_PACKAGE)
+    for name in _COMPILED_IN:
+        for path, content in _sources(package / name, name):
+            digest.update(f"{path}\0{len(content)}\0".encode())
+            digest.update(content)
+    return digest.hexdigest()[:32]
+
+
+def _sources(entry: Traversable, path: str) -> Iterator[tuple[str, bytes]]:
+    if entry.is_dir():
+        for child in sorted(entry.iterdir(), key=lambda one: one.name):
+            yield from _sources(child, f"{path}/{child.name}")
+    elif path.endswith(".py"):
+        yield path, entry.read_bytes()

@@ -1,0 +1,202 @@
+"""The scan: walks record batches of a log into columns, verifying each, and stops as a broker does.
+
+Sources: Kafka's ``FileLogInputStream.nextBatch``, ``DefaultRecordBatch.ensureValid``,
+``LegacyRecord.ensureValid`` and ``LogSegment.recover``.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kafka_index.kernels.big_endian import (
+    UINT32_MASK,
+    read_int8,
+    read_int16,
+    read_int32,
+    read_int64,
+)
+from kafka_index.kernels.compile_cache import compiled
+from kafka_index.kernels.crc import crc32, crc32c_extend
+from kafka_index.kernels.markers import CONTROL_NONE, read_control_batch
+from kafka_index.layout.index_entries import INT32_MAX
+from kafka_index.layout.records import (
+    CONTROL_MASK,
+    HEADER_SIZE_UP_TO_MAGIC,
+    LOG_OVERHEAD_BYTES,
+    MAGIC_POSITION,
+    MAGIC_RECORD_BATCH,
+    MESSAGE_V0_HEADER,
+    MESSAGE_V1_HEADER,
+    MIN_LENGTH,
+    NO_LEADER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_TIMESTAMP,
+    RECORD_BATCH_HEADER,
+    RECORD_BATCH_OVERHEAD_BYTES,
+    field_position,
+)
+
+#: Rows of the array that `scan_batches` fills: one int64 column each, what an index build needs.
+(
+    COLUMN_POSITION,
+    COLUMN_SIZE,
+    COLUMN_BASE_OFFSET,
+    COLUMN_LAST_OFFSET,
+    COLUMN_MAX_TIMESTAMP,
+    COLUMN_LEADER_EPOCH,
+    COLUMN_ATTRIBUTES,
+    COLUMN_PRODUCER_ID,
+    COLUMN_CONTROL_TYPE,
+) = range(9)
+SCAN_COLUMNS = 9
+#: Batches a chunk. Small enough for all columns to stay in the second level cache, and no power of
+#: two: columns that lie 64 KiB apart fall on the same cache lines, and a scan takes twice as long.
+CHUNK_BATCHES = 8192 + 72
+
+#: Why a call of `scan_batches` came back.
+(
+    SCAN_ROWS_FULL,
+    SCAN_NEED_BYTES,
+    SCAN_END,
+    SCAN_TORN_HEADER,
+    SCAN_TORN_BATCH,
+    SCAN_BAD_LENGTH,
+    SCAN_BAD_SIZE,
+    SCAN_BAD_CRC,
+    SCAN_OFFSET_OVERFLOW,
+) = range(9)
+
+_LENGTH = field_position(RECORD_BATCH_HEADER, "length")
+_LEADER_EPOCH = field_position(RECORD_BATCH_HEADER, "leader_epoch")
+_CRC = field_position(RECORD_BATCH_HEADER, "crc")
+_ATTRIBUTES = field_position(RECORD_BATCH_HEADER, "attributes")
+_LAST_OFFSET_DELTA = field_position(RECORD_BATCH_HEADER, "last_offset_delta")
+_MAX_TIMESTAMP = field_position(RECORD_BATCH_HEADER, "max_timestamp_ms")
+_PRODUCER_ID = field_position(RECORD_BATCH_HEADER, "producer_id")
+_MESSAGE_CRC = field_position(MESSAGE_V0_HEADER, "crc")
+_MESSAGE_ATTRIBUTES = field_position(MESSAGE_V0_HEADER, "attributes")
+_MESSAGE_TIMESTAMP = field_position(MESSAGE_V1_HEADER, "timestamp_ms")
+
+
+@compiled
+def _message_crc_matches(start: np.uint64, size: int) -> bool:
+    found = crc32(start + np.uint64(MAGIC_POSITION), np.uint64(size - MAGIC_POSITION))
+    return found == read_int32(start + np.uint64(_MESSAGE_CRC)) & UINT32_MASK
+
+
+@compiled
+def scan_batches(
+    window: NDArray[np.uint8],
+    window_position: int,
+    log_size: int,
+    position: int,
+    segment_base_offset: int,
+    verify_crc: bool,
+    columns: NDArray[np.int64],
+) -> tuple[int, int, int]:
+    """Walk batches from a position until the columns, the window or the log ends.
+
+    Parameters
+    ----------
+    window : ndarray of uint8
+        Bytes of the log from ``window_position`` on.
+    window_position : int
+        Byte position in the log of ``window[0]``.
+    log_size : int
+        Size of the whole log in bytes.
+    position : int
+        Byte position of the next batch: all the state there is between two calls.
+    segment_base_offset : int
+        Offsets must lie in this offset .. this + 2^31 - 1.
+    verify_crc : bool
+        Without it only headers are read, and no other byte is touched.
+    columns : ndarray of int64, shape (SCAN_COLUMNS, capacity)
+        Filled from column 0 on.
+
+    Returns
+    -------
+    tuple of int
+        One of the ``SCAN_`` codes, the position of the next (or the faulty) batch, and how many
+        batches were filled in.
+    """
+    window_end = window_position + len(window)
+    capacity = columns.shape[1]
+    address = np.uint64(window.ctypes.data)
+    count = 0
+    while True:
+        if position >= log_size - HEADER_SIZE_UP_TO_MAGIC:
+            return (SCAN_END if position == log_size else SCAN_TORN_HEADER), position, count
+        if count == capacity:
+            return SCAN_ROWS_FULL, position, count
+        if position < window_position or position + HEADER_SIZE_UP_TO_MAGIC > window_end:
+            return SCAN_NEED_BYTES, position, count
+        start = address + np.uint64(position - window_position)
+        length = read_int32(start + np.uint64(_LENGTH))
+        if length < MIN_LENGTH:
+            return SCAN_BAD_LENGTH, position, count
+        size = LOG_OVERHEAD_BYTES + length
+        if position > log_size - size:
+            return SCAN_TORN_BATCH, position, count
+        magic = read_int8(start + np.uint64(MAGIC_POSITION))
+        if magic >= MAGIC_RECORD_BATCH and size < RECORD_BATCH_OVERHEAD_BYTES:
+            return SCAN_BAD_SIZE, position, count
+        if position + size > window_end:
+            return SCAN_NEED_BYTES, position, count
+        base_offset = read_int64(start)
+        control = np.int64(CONTROL_NONE)
+        if magic >= MAGIC_RECORD_BATCH:
+            if verify_crc:
+                found = crc32c_extend(
+                    np.uint32(0),
+                    start + np.uint64(_ATTRIBUTES),
+                    np.uint64(size - _ATTRIBUTES),
+                )
+                if np.int64(found) != read_int32(start + np.uint64(_CRC)) & UINT32_MASK:
+                    return SCAN_BAD_CRC, position, count
+            leader_epoch = read_int32(start + np.uint64(_LEADER_EPOCH))
+            attributes = read_int16(start + np.uint64(_ATTRIBUTES))
+            last_offset = base_offset + read_int32(start + np.uint64(_LAST_OFFSET_DELTA))
+            max_timestamp = read_int64(start + np.uint64(_MAX_TIMESTAMP))
+            producer_id = read_int64(start + np.uint64(_PRODUCER_ID))
+            if attributes & CONTROL_MASK and producer_id >= 0:
+                control = read_control_batch(np.int64(start), np.int64(start) + size)[0]
+        else:
+            if verify_crc and not _message_crc_matches(start, size):
+                return SCAN_BAD_CRC, position, count
+            leader_epoch = np.int64(NO_LEADER_EPOCH)
+            attributes = read_int8(start + np.uint64(_MESSAGE_ATTRIBUTES))
+            last_offset = base_offset
+            max_timestamp = np.int64(NO_TIMESTAMP)
+            if magic != 0:
+                max_timestamp = read_int64(start + np.uint64(_MESSAGE_TIMESTAMP))
+            producer_id = np.int64(NO_PRODUCER_ID)
+        relative_offset = last_offset - segment_base_offset
+        if relative_offset < 0 or relative_offset > INT32_MAX:
+            return SCAN_OFFSET_OVERFLOW, position, count
+        columns[COLUMN_POSITION, count] = position
+        columns[COLUMN_SIZE, count] = size
+        columns[COLUMN_BASE_OFFSET, count] = base_offset
+        columns[COLUMN_LAST_OFFSET, count] = last_offset
+        columns[COLUMN_MAX_TIMESTAMP, count] = max_timestamp
+        columns[COLUMN_ATTRIBUTES, count] = attributes
+        columns[COLUMN_PRODUCER_ID, count] = producer_id
+        columns[COLUMN_CONTROL_TYPE, count] = control
+        columns[COLUMN_LEADER_EPOCH, count] = leader_epoch
+        count += 1
+        position += size
+
+
+@compiled
+def batch_checksums(window: NDArray[np.uint8], start: int, size: int) -> tuple[int, int]:
+    """Return the stored and the computed checksum of the entry at ``window[start:start + size]``."""
+    address = np.uint64(window.ctypes.data) + np.uint64(start)
+    if read_int8(address + np.uint64(MAGIC_POSITION)) >= MAGIC_RECORD_BATCH:
+        stored = read_int32(address + np.uint64(_CRC)) & UINT32_MASK
+        first = address + np.uint64(_ATTRIBUTES)
+        return stored, np.int64(
+            crc32c_extend(np.uint32(0), first, np.uint64(size - _ATTRIBUTES))
+        )
+    stored = read_int32(address + np.uint64(_MESSAGE_CRC)) & UINT32_MASK
+    covered = address + np.uint64(MAGIC_POSITION)
+    return stored, crc32(covered, np.uint64(size - MAGIC_POSITION))

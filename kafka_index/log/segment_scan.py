@@ -1,0 +1,295 @@
+"""Scanning a segment: bytes of a log, mapped or streamed, to batch columns in bounded chunks.
+
+Source of the stopping rules: Kafka's ``FileLogInputStream.nextBatch`` and ``LogSegment.recover``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from os import PathLike
+from typing import Self
+
+import numpy as np
+
+from kafka_index.errors import InputError
+from kafka_index.kernels import batch_checksums, scan_batches
+from kafka_index.kernels.scan import (
+    CHUNK_BATCHES,
+    SCAN_BAD_CRC,
+    SCAN_BAD_LENGTH,
+    SCAN_BAD_SIZE,
+    SCAN_COLUMNS,
+    SCAN_END,
+    SCAN_NEED_BYTES,
+    SCAN_OFFSET_OVERFLOW,
+    SCAN_ROWS_FULL,
+    SCAN_TORN_BATCH,
+    SCAN_TORN_HEADER,
+)
+from kafka_index.layout.index_entries import INT32_MAX
+from kafka_index.layout.names import parse_segment_file
+from kafka_index.layout.records import (
+    HEADER_SIZE_UP_TO_MAGIC,
+    LOG_OVERHEAD_BYTES,
+    MIN_LENGTH,
+    RECORD_BATCH_OVERHEAD_BYTES,
+)
+from kafka_index.log import source
+from kafka_index.log.batch_table import BatchColumns
+from kafka_index.log.compressed_markers import resolve_compressed_markers
+from kafka_index.log.source import ScanStop
+from kafka_index.storage import Bytes, MappedFile, SegmentFile
+
+_ZERO_CHECK_BYTES = 1 << 20
+
+
+class _Scanner:
+    """The scan kernel with its columns, and what its codes mean."""
+
+    def __init__(self, segment_base_offset: int, *, verify_crc: bool) -> None:
+        self._segment_base_offset = segment_base_offset
+        self._verify_crc = verify_crc
+        self._columns = np.empty((SCAN_COLUMNS, CHUNK_BATCHES), np.int64)
+        self.position = 0
+
+    def scan(self, window: Bytes, window_position: int, log_size: int) -> tuple[int, BatchColumns]:
+        """Scan on from `position`; return the kernel's code and the batches."""
+        code, self.position, count = scan_batches(
+            window,
+            window_position,
+            log_size,
+            self.position,
+            self._segment_base_offset,
+            self._verify_crc,
+            self._columns,
+        )
+        batches = BatchColumns.of_scan(self._columns, count)
+        resolve_compressed_markers(window, window_position, batches)
+        return code, batches
+
+    def stop(self, code: int, window: Bytes, window_position: int, log_size: int) -> ScanStop:
+        """Say why the scan stopped at `position`, whose bytes are in the window."""
+        position = self.position
+        rest = window[position - window_position :]
+        left = log_size - position
+        if code in (SCAN_TORN_HEADER, SCAN_BAD_LENGTH) and _only_zeros(rest):
+            return ScanStop(source.PREALLOCATED_TAIL, position)
+        if code == SCAN_TORN_HEADER:
+            expected = f"more than {HEADER_SIZE_UP_TO_MAGIC} bytes"
+            return ScanStop(source.TORN_HEADER, position, expected, str(left))
+        length = int.from_bytes(rest[8:LOG_OVERHEAD_BYTES].tobytes(), "big", signed=True)
+        size = LOG_OVERHEAD_BYTES + length
+        if code == SCAN_TORN_BATCH:
+            return ScanStop(source.TORN_BATCH, position, f"{size} bytes", str(left))
+        if code == SCAN_BAD_LENGTH:
+            return ScanStop(source.BAD_LENGTH, position, f"{MIN_LENGTH} or more", str(length))
+        if code == SCAN_BAD_SIZE:
+            expected = f"{RECORD_BATCH_OVERHEAD_BYTES} bytes or more"
+            return ScanStop(source.BAD_SIZE, position, expected, str(size))
+        if code == SCAN_BAD_CRC:
+            stored, computed = batch_checksums(window, position - window_position, size)
+            return ScanStop(source.BAD_CRC, position, f"0x{stored:08x}", f"0x{computed:08x}")
+        if code != SCAN_OFFSET_OVERFLOW:
+            raise ValueError(f"the scan kernel returned {code}")
+        base = self._segment_base_offset
+        return ScanStop(
+            source.OFFSET_OVERFLOW,
+            position,
+            f"a last offset in {base}..{base + INT32_MAX}",
+            str(_last_offset(rest)),
+            refused=True,
+        )
+
+
+class LogFileSource:
+    """The batches of a ``.log`` on a local disk, which is mapped and never written.
+
+    Parameters
+    ----------
+    path : path
+        The log.
+    verify_crc : bool
+        Without it only the headers are read, and no other page of the file is touched.
+    segment_base_offset : int, optional
+        By default what the file's name says.
+    listed : SegmentFile, optional
+        The log as it was listed: if it is another by now, that is an error.
+
+    Raises
+    ------
+    InputError
+        The name of the file holds no base offset.
+    """
+
+    def __init__(
+        self,
+        path: str | PathLike[str],
+        *,
+        verify_crc: bool = True,
+        segment_base_offset: int | None = None,
+        listed: SegmentFile | None = None,
+    ) -> None:
+        self.path = os.fspath(path)
+        self._verify_crc = verify_crc
+        self._base_offset = (
+            base_offset_of(self.path) if segment_base_offset is None else segment_base_offset
+        )
+        self._listed = listed
+        self._stop: ScanStop | None = None
+        self._size = 0
+
+    @classmethod
+    def of_segment(cls, segment: SegmentFile, *, verify_crc: bool) -> Self:
+        """Return the source over a listed segment."""
+        return cls(
+            segment.log_path,
+            verify_crc=verify_crc,
+            segment_base_offset=segment.base_offset,
+            listed=segment,
+        )
+
+    @property
+    def log_size_bytes(self) -> int:
+        """Size of the log in bytes; 0 before `chunks` has begun."""
+        return self._size
+
+    @property
+    def stop(self) -> ScanStop | None:
+        """Why the batches ended before the end of the log."""
+        return self._stop
+
+    def chunks(self) -> Iterator[BatchColumns]:
+        """Yield the batches, as `BatchSource.chunks` says."""
+        for _, batches in self.mapped_chunks():
+            yield batches
+
+    def mapped_chunks(self) -> Iterator[tuple[Bytes, BatchColumns]]:
+        """Yield the bytes of the whole log with each chunk of batches."""
+        with MappedFile(self.path) as file:
+            self._size = file.size_bytes
+            self._check_size(file)
+            if self._verify_crc:
+                file.advise_sequential()
+            else:
+                file.advise_random()
+            scanner = _Scanner(self._base_offset, verify_crc=self._verify_crc)
+            code = SCAN_ROWS_FULL
+            while code == SCAN_ROWS_FULL:
+                code, batches = scanner.scan(file.array, 0, self._size)
+                if len(batches):
+                    yield file.array, batches
+            if code != SCAN_END:
+                self._stop = scanner.stop(code, file.array, 0, self._size)
+            self._check_unchanged(file)
+
+    def _check_size(self, file: MappedFile) -> None:
+        if self._size > INT32_MAX:
+            raise InputError(
+                "the log is larger than any broker's", expected=INT32_MAX, found=self._size
+            )
+        listed = self._listed
+        if listed is None:
+            return
+        before = (listed.log_size_bytes, listed.log_mtime_ns)
+        if before != (file.size_bytes, file.mtime_ns):
+            raise _changed(f"it had {before[0]} bytes when listed, {file.size_bytes} when opened")
+
+    def _check_unchanged(self, file: MappedFile) -> None:
+        how = file.changed()
+        if how is not None:
+            raise _changed(how)
+
+
+class ByteStreamSource:
+    """The batches of a log that comes as consecutive pieces of any size.
+
+    Parameters
+    ----------
+    windows : iterable of ndarray of uint8
+        The bytes, from the start of the log on. A batch may span pieces.
+    segment_base_offset : int
+        Base offset of the segment.
+    verify_crc : bool
+        Whether checksums are verified.
+    """
+
+    def __init__(
+        self, windows: Iterable[Bytes], *, segment_base_offset: int, verify_crc: bool = True
+    ) -> None:
+        self._windows = iter(windows)
+        self._scanner = _Scanner(segment_base_offset, verify_crc=verify_crc)
+        self._stop: ScanStop | None = None
+        self._size = 0
+
+    @property
+    def log_size_bytes(self) -> int:
+        """How many bytes have come so far."""
+        return self._size
+
+    @property
+    def stop(self) -> ScanStop | None:
+        """Why the batches ended before the end of the log."""
+        return self._stop
+
+    def chunks(self) -> Iterator[BatchColumns]:
+        """Yield the batches, as `BatchSource.chunks` says."""
+        window = np.empty(0, np.uint8)
+        start = 0
+        ended = False
+        code = SCAN_NEED_BYTES
+        while code in (SCAN_ROWS_FULL, SCAN_NEED_BYTES):
+            if code == SCAN_NEED_BYTES:
+                more = next(self._windows, None)
+                ended = more is None
+                if more is not None:
+                    rest = window[self._scanner.position - start :]
+                    # A piece that begins with a batch is scanned where it is.
+                    window = np.concatenate((rest, more)) if len(rest) else more
+                    start = self._scanner.position
+                    self._size += len(more)
+            # Until the last piece is here the end is nowhere near.
+            log_size = self._size if ended else self._size + 2 * INT32_MAX
+            code, batches = self._scanner.scan(window, start, log_size)
+            if len(batches):
+                yield batches
+        if code != SCAN_END:
+            self._stop = self._scanner.stop(code, window, start, self._size)
+
+
+def base_offset_of(path: str) -> int:
+    """Return the base offset that the name of a segment's file holds.
+
+    Raises
+    ------
+    InputError
+        It holds none.
+    """
+    parsed = parse_segment_file(os.path.basename(path))
+    if parsed is None:
+        raise InputError(
+            "the file's name holds no base offset", path=path, expected="20 digits before the kind"
+        )
+    return parsed.base_offset
+
+
+def _changed(how: str) -> InputError:
+    return InputError(
+        f"the log changed while it was read: {how}",
+        hint="build again when nothing writes to it",
+    )
+
+
+def _last_offset(header: Bytes) -> int:
+    base_offset = int.from_bytes(header[:8].tobytes(), "big", signed=True)
+    magic = int.from_bytes(header[16:17].tobytes(), "big", signed=True)
+    if magic < 2:  # noqa: PLR2004, the entry is a message
+        return base_offset
+    return base_offset + int.from_bytes(header[23:27].tobytes(), "big", signed=True)
+
+
+def _only_zeros(data: Bytes) -> bool:
+    return not any(
+        data[start : start + _ZERO_CHECK_BYTES].any()
+        for start in range(0, len(data), _ZERO_CHECK_BYTES)
+    )
