@@ -1,0 +1,75 @@
+"""The plan of a build: from listed segments to bins of work. Nothing is read or written here."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+
+from kafka_index.storage import SegmentFile
+
+#: A row per segment: a `SegmentFile`, and the bin that it is built in.
+WORK_SCHEMA = pa.schema(
+    [
+        pa.field("topic", pa.string(), nullable=False),
+        pa.field("partition", pa.int32(), nullable=False),
+        pa.field("segment_base_offset", pa.int64(), nullable=False),
+        pa.field("log_path", pa.string(), nullable=False),
+        pa.field("log_size_bytes", pa.int64(), nullable=False),
+        pa.field("log_mtime_ns", pa.int64(), nullable=False),
+        pa.field("bin", pa.int32(), nullable=False),
+    ]
+)
+
+# What opening, creating and publishing cost, in bytes that could be scanned meanwhile: it keeps a
+# bin of many small segments from lasting longer than a bin of one large one.
+_SEGMENT_COST_BYTES = 4 << 20
+
+
+def plan_build(segments: Sequence[SegmentFile], *, bins: int) -> pa.Table:
+    """Spread segments over bins of equal work.
+
+    Parameters
+    ----------
+    segments : sequence of SegmentFile
+        Any number.
+    bins : int
+        How many bins, 1 or more; some stay empty when there are fewer segments.
+
+    Returns
+    -------
+    pa.Table
+        `WORK_SCHEMA`, sorted by bin; in a bin, segments of a partition stand together.
+    """
+    if bins < 1:
+        raise ValueError(f"a build needs one bin or more, not {bins}")
+    sizes = [segment.log_size_bytes for segment in segments]
+    bin_of = [0] * len(segments)
+    # The largest first, each to the bin that has least: no bin ends up with more than the
+    # smallest bin and one segment.
+    loads = [(0, number) for number in range(bins)]
+    for index in sorted(range(len(segments)), key=lambda index: -sizes[index]):
+        load, number = loads[0]
+        bin_of[index] = number
+        heapq.heapreplace(loads, (load + sizes[index] + _SEGMENT_COST_BYTES, number))
+    table = pa.table(
+        [
+            [segment.topic for segment in segments],
+            [segment.partition for segment in segments],
+            [segment.base_offset for segment in segments],
+            [segment.log_path for segment in segments],
+            sizes,
+            [segment.log_mtime_ns for segment in segments],
+            bin_of,
+        ],
+        schema=WORK_SCHEMA,
+    )
+    keys = ("bin", "topic", "partition", "segment_base_offset")
+    return table.sort_by([(key, "ascending") for key in keys])
+
+
+def read_plan(rows: pa.Table | pa.RecordBatch) -> Iterator[SegmentFile]:
+    """Return the segments of rows of `WORK_SCHEMA`, in their order."""
+    columns = [rows.column(name).to_pylist() for name in WORK_SCHEMA.names if name != "bin"]
+    return map(SegmentFile, *columns)

@@ -1,0 +1,43 @@
+"""What every segment of a build shares."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+
+from kafka_index.config import LogConfig
+
+
+def new_run_id() -> str:
+    """Return an id that names a run's scratch files: 16 hexadecimal digits."""
+    return os.urandom(8).hex()
+
+
+@dataclass(frozen=True, slots=True)
+class BuildSettings:
+    """How to build, and where to.
+
+    Parameters
+    ----------
+    config : LogConfig
+        Kafka's settings, by topic.
+    target_root : str, optional
+        Folder that mirrors the partition directories; None to write beside the logs.
+    verify_crc : bool
+        Whether checksums are verified.
+    force : bool
+        Build also what is known to be right.
+    run_id : str
+        Letters, digits and underscores; no two runs share it.
+    """
+
+    config: LogConfig = field(default_factory=LogConfig)
+    target_root: str | None = None
+    verify_crc: bool = True
+    force: bool = False
+    run_id: str = field(default_factory=new_run_id)
+
+    @property
+    def in_place(self) -> bool:
+        """Whether index files go beside their logs."""
+        return self.target_root is None
