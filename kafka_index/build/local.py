@@ -1,4 +1,4 @@
-"""The local engine: bins on threads of this process. The kernels let go of the interpreter's lock."""
+"""The local engine: bins on threads of this process, whose kernels let go of the GIL."""
 
 from __future__ import annotations
 

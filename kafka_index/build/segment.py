@@ -319,7 +319,7 @@ def _scan(
     )
     if cut is not None and settings.in_place:
         return _Staged(replace(row, reason=f"{cut.text}; {NOT_IN_PLACE}"))
-    record = _record(segment, row, config, settings, publication)
+    record = _record(segment, row, builder, settings, publication)
     write_scratch(
         publication.record.scratch_path,
         record.to_bytes(),
@@ -361,16 +361,11 @@ def _fill(
 def _record(
     segment: SegmentFile,
     row: SegmentReport,
-    config: IndexConfig,
+    builder: IndexBuilder,
     settings: BuildSettings,
     publication: SegmentPublication,
 ) -> BuildRecord:
-    assert row.valid_bytes is not None
-    assert row.batch_count is not None
-    assert row.offset_entries is not None
-    assert row.time_entries is not None
-    assert row.next_offset is not None
-    assert row.max_timestamp_ms is not None
+    config = settings.config.for_topic(segment.topic)
     return BuildRecord(
         log_name=os.path.basename(segment.log_path),
         log_size_bytes=segment.log_size_bytes,
@@ -381,12 +376,12 @@ def _record(
         status=row.status,
         reason=row.reason,
         position_bytes=row.position_bytes,
-        valid_bytes=row.valid_bytes,
-        batch_count=row.batch_count,
-        offset_entries=row.offset_entries,
-        time_entries=row.time_entries,
-        next_offset=row.next_offset,
-        max_timestamp_ms=row.max_timestamp_ms,
+        valid_bytes=builder.valid_bytes,
+        batch_count=builder.batch_count,
+        offset_entries=builder.offset_index.entries,
+        time_entries=builder.time_index.entries,
+        next_offset=builder.next_offset,
+        max_timestamp_ms=builder.max_timestamp_ms,
         files=tuple(
             PublishedFile.of(file.scratch_path, os.path.basename(file.final_path))
             for file in publication.files

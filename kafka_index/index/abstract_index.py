@@ -1,7 +1,7 @@
 """What the offset index and the time index share: one memory-mapped file of equal entries.
 
-Source: Kafka's ``AbstractIndex``, whose names the methods keep. Offsets are absolute on the outside;
-only this room knows that files hold them relative to the base offset.
+Source: Kafka's ``AbstractIndex``, whose names the methods keep. Offsets are absolute on the
+outside; only this room knows that files hold them relative to the base offset.
 """
 
 from __future__ import annotations
@@ -326,6 +326,7 @@ class AbstractIndex(ABC):
                 exact = int(self._field(field, np.array([slot]))[0]) == relative
                 self._truncate_to_entries(slot if exact else slot + 1)
 
+    @abstractmethod
     def _entries_changed(self) -> None:
         """Take note of another last entry."""
 

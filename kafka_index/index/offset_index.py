@@ -33,6 +33,7 @@ class OffsetIndex(AbstractIndex):
 
     layout = OFFSET_ENTRY
     key_field = "relative_offset"
+    _last_offset: int
 
     def __init__(
         self,
@@ -160,9 +161,7 @@ class OffsetIndex(AbstractIndex):
             )
         self._check_size()
 
-    def _entries_at(
-        self, slots: Offsets, *, missing: OffsetPosition
-    ) -> tuple[Offsets, Offsets]:
+    def _entries_at(self, slots: Offsets, *, missing: OffsetPosition) -> tuple[Offsets, Offsets]:
         found = slots != NOT_FOUND
         offsets = np.full(len(slots), missing.offset, np.int64)
         positions = np.full(len(slots), missing.position, np.int64)

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 class RemapLock:
     """Many readers or one writer; a writer that waits goes before new readers.
 
-    Reading a page behind the end of a file that was cut ends the process (SIGBUS), and kernels read
-    without the GIL, so a mapping may be resized only while nobody reads it. Kafka's ``remapLock`` is
-    the model. A thread that reads must not ask for the lock again.
+    Reading a page behind the end of a file that was cut ends the process (SIGBUS), and kernels
+    read without the GIL, so a mapping may be resized only while nobody reads it. Kafka's
+    ``remapLock`` is the model. A thread that reads must not ask for the lock again.
     """
 
     def __init__(self) -> None:

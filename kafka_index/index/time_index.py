@@ -35,6 +35,7 @@ class TimeIndex(AbstractIndex):
 
     layout = TIME_ENTRY
     key_field = "timestamp_ms"
+    _last_entry: TimestampOffset
 
     def __init__(
         self,
@@ -97,9 +98,7 @@ class TimeIndex(AbstractIndex):
         skip_full_check : bool
             As in `maybe_append`.
         """
-        _, error = self.try_maybe_append_many(
-            timestamps, offsets, skip_full_check=skip_full_check
-        )
+        _, error = self.try_maybe_append_many(timestamps, offsets, skip_full_check=skip_full_check)
         if error is not None:
             raise error
 

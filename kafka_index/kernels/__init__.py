@@ -38,8 +38,10 @@ def warm_up() -> None:
         find_floors(window, 0, 8, 0, 4, nothing, 1, nothing)
         read_headers(window, 0, nothing, columns)
     choose_entries(nothing, nothing, nothing, 0, np.zeros(3, np.int64), nothing, nothing, nothing)
-    keys, slots, state = np.zeros((2, 2), np.int64), np.zeros((2, 2), np.uint8), np.zeros(4, np.int64)
-    track_producers(
-        nothing, nothing, nothing, nothing, nothing, 0, keys, slots, keys[0], state
+    keys, slots, state = (
+        np.zeros((2, 2), np.int64),
+        np.zeros((2, 2), np.uint8),
+        np.zeros(4, np.int64),
     )
+    track_producers(nothing, nothing, nothing, nothing, nothing, 0, keys, slots, keys[0], state)
     rehash(keys, slots, keys[0], keys, slots, keys[0])

@@ -8,13 +8,15 @@ array alive, and the kernel keeps to its bounds.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import numba.extending
 import numpy as np
 from llvmlite import ir
 from numba import types
 
+#: What compiled code calls an integer: Python's type and numpy's mix there.
+Integer: TypeAlias = int | np.integer[Any]
 
 _WIDEST = 64
 
@@ -22,7 +24,7 @@ _WIDEST = 64
 def _reader(bits: int, *, swap: bool = True) -> Any:
     """Make the intrinsic that loads an unaligned integer, widened to int64."""
 
-    @numba.extending.intrinsic  # type: ignore[untyped-decorator]  # because numba has no types
+    @numba.extending.intrinsic
     def read(_context: Any, _address: Any) -> tuple[Any, Callable[..., Any]]:
         def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
             kind = ir.IntType(bits)

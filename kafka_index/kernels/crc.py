@@ -9,8 +9,9 @@ by table.
 from __future__ import annotations
 
 import ctypes
+import importlib.util
+from typing import Any
 
-import google_crc32c
 import llvmlite.binding
 import numpy as np
 from numba import types
@@ -24,10 +25,10 @@ _CRC32_POLYNOMIAL = 0xEDB88320
 
 
 def _register() -> None:
-    extension = google_crc32c._crc32c if google_crc32c.implementation == "c" else None
-    if extension is None:
+    extension = importlib.util.find_spec("google_crc32c._crc32c")
+    if extension is None or extension.origin is None:
         raise ImportError("google-crc32c has no compiled extension on this platform")
-    function = ctypes.CDLL(extension.__file__).crc32c_extend
+    function = ctypes.CDLL(extension.origin).crc32c_extend
     address = ctypes.cast(function, ctypes.c_void_p).value
     llvmlite.binding.add_symbol(_SYMBOL, address)
 
@@ -35,7 +36,7 @@ def _register() -> None:
 _register()
 
 #: ``crc32c_extend(crc, address, size)``: the CRC-32C of what ``crc`` covers and these bytes.
-crc32c_extend = types.ExternalFunction(
+crc32c_extend: Any = types.ExternalFunction(
     _SYMBOL, types.uint32(types.uint32, types.uintp, types.uintp)
 )
 

@@ -5,7 +5,14 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from kafka_index.kernels.big_endian import UINT32_MASK, read_int8, read_int16, read_int32, read_int64
+from kafka_index.kernels.big_endian import (
+    UINT32_MASK,
+    Integer,
+    read_int8,
+    read_int16,
+    read_int32,
+    read_int64,
+)
 from kafka_index.kernels.compile_cache import compiled
 from kafka_index.kernels.markers import read_control_batch
 from kafka_index.layout.records import (
@@ -78,7 +85,7 @@ def read_headers(
         columns[HEADER_CONTROL_TIMESTAMP, row] = NO_TIMESTAMP
         if magic < MAGIC_RECORD_BATCH:
             columns[HEADER_CRC, row] = read_int32(start + np.uint64(_MESSAGE_CRC)) & UINT32_MASK
-            timestamp = np.int64(NO_TIMESTAMP)
+            timestamp: Integer = np.int64(NO_TIMESTAMP)
             if magic != 0:
                 timestamp = read_int64(start + np.uint64(_MESSAGE_TIMESTAMP))
             columns[HEADER_BASE_TIMESTAMP, row] = timestamp
@@ -93,9 +100,7 @@ def read_headers(
         columns[HEADER_RECORD_COUNT, row] = read_int32(start + np.uint64(_RECORD_COUNT))
         if read_int16(start + np.uint64(_ATTRIBUTES)) & CONTROL_MASK:
             size = LOG_OVERHEAD_BYTES + read_int32(start + np.uint64(_LENGTH))
-            control, epoch, timestamp = read_control_batch(
-                np.int64(start), np.int64(start) + size
-            )
+            control, epoch, timestamp = read_control_batch(np.int64(start), np.int64(start) + size)
             columns[HEADER_CONTROL_TYPE, row] = control
             columns[HEADER_COORDINATOR_EPOCH, row] = epoch
             columns[HEADER_CONTROL_TIMESTAMP, row] = timestamp

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from kafka_index.kernels.big_endian import read_int8, read_int16, read_int32, read_int64
+from kafka_index.kernels.big_endian import Integer, read_int8, read_int16, read_int32, read_int64
 from kafka_index.kernels.compile_cache import compiled
 from kafka_index.layout.records import (
     COMPRESSION_MASK,
@@ -50,8 +50,8 @@ _SHORT_BYTES = 2
 
 @compiled
 def _read_varint(
-    position: int, end: int, most_bytes: int
-) -> tuple[int, int, int]:
+    position: Integer, end: Integer, most_bytes: int
+) -> tuple[Integer, Integer, Integer]:
     """Read a zigzag varint; return (fault, value, position behind it)."""
     value = np.uint64(0)
     shift = np.uint64(0)
@@ -70,7 +70,7 @@ def _read_varint(
 
 
 @compiled
-def _read_field(position: int, end: int) -> tuple[bool, int, int]:
+def _read_field(position: Integer, end: Integer) -> tuple[bool, Integer, Integer]:
     """Read a length and skip as many bytes; return (sound, length or -1, position behind)."""
     fault, length, position = _read_varint(position, end, _VARINT_BYTES)
     if fault != _VARINT_OK or length > end - position:
@@ -81,7 +81,7 @@ def _read_field(position: int, end: int) -> tuple[bool, int, int]:
 
 
 @compiled
-def _skip_headers(position: int, end: int) -> int:
+def _skip_headers(position: Integer, end: Integer) -> Integer:
     """Skip the headers of a record; return the position behind them, or -1 when not sound."""
     fault, headers, position = _read_varint(position, end, _VARINT_BYTES)
     if fault != _VARINT_OK or headers < 0 or headers > end - position:
@@ -97,9 +97,9 @@ def _skip_headers(position: int, end: int) -> int:
 
 
 @compiled
-def read_marker_record(  # noqa: PLR0911, C901 because each of Kafka's refusals is one exit
-    start: int, end: int, only: bool
-) -> tuple[int, int, int]:
+def read_marker_record(  # noqa: PLR0911, C901, because each of Kafka's refusals is one exit
+    start: Integer, end: Integer, only: bool
+) -> tuple[Integer, Integer, Integer]:
     """Read one control record; return (control type or code, coordinator epoch, time delta)."""
     fault, size, position = _read_varint(start, end, _VARINT_BYTES)
     if fault == _VARINT_LONG:
@@ -139,7 +139,9 @@ def read_marker_record(  # noqa: PLR0911, C901 because each of Kafka's refusals 
 
 
 @compiled
-def read_control_batch(start: int, end: int) -> tuple[int, int, int]:
+def read_control_batch(  # noqa: PLR0911, because each of Kafka's refusals is one exit
+    start: Integer, end: Integer
+) -> tuple[Integer, Integer, Integer]:
     """Read the marker of a control batch with a producer id.
 
     Parameters

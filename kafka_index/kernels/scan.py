@@ -6,11 +6,14 @@ Sources: Kafka's ``FileLogInputStream.nextBatch``, ``DefaultRecordBatch.ensureVa
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
 from kafka_index.kernels.big_endian import (
     UINT32_MASK,
+    Integer,
     read_int8,
     read_int16,
     read_int32,
@@ -80,21 +83,21 @@ _MESSAGE_TIMESTAMP = field_position(MESSAGE_V1_HEADER, "timestamp_ms")
 
 
 @compiled
-def _message_crc_matches(start: np.uint64, size: int) -> bool:
+def _message_crc_matches(start: np.uint64, size: Integer) -> Any:
     found = crc32(start + np.uint64(MAGIC_POSITION), np.uint64(size - MAGIC_POSITION))
     return found == read_int32(start + np.uint64(_MESSAGE_CRC)) & UINT32_MASK
 
 
 @compiled
-def scan_batches(
+def scan_batches(  # noqa: PLR0911, PLR0912, PLR0915, C901, because it is one loop, and hot
     window: NDArray[np.uint8],
     window_position: int,
     log_size: int,
-    position: int,
+    position: Integer,
     segment_base_offset: int,
     verify_crc: bool,
     columns: NDArray[np.int64],
-) -> tuple[int, int, int]:
+) -> tuple[int, Integer, int]:
     """Walk batches from a position until the columns, the window or the log ends.
 
     Parameters
@@ -144,7 +147,7 @@ def scan_batches(
         if position + size > window_end:
             return SCAN_NEED_BYTES, position, count
         base_offset = read_int64(start)
-        control = np.int64(CONTROL_NONE)
+        control: Integer = np.int64(CONTROL_NONE)
         if magic >= MAGIC_RECORD_BATCH:
             if verify_crc:
                 found = crc32c_extend(
@@ -188,15 +191,13 @@ def scan_batches(
 
 
 @compiled
-def batch_checksums(window: NDArray[np.uint8], start: int, size: int) -> tuple[int, int]:
-    """Return the stored and the computed checksum of the entry at ``window[start:start + size]``."""
+def batch_checksums(window: NDArray[np.uint8], start: int, size: int) -> tuple[Integer, Integer]:
+    """Return the stored and the computed checksum of the entry of a size at a place."""
     address = np.uint64(window.ctypes.data) + np.uint64(start)
     if read_int8(address + np.uint64(MAGIC_POSITION)) >= MAGIC_RECORD_BATCH:
         stored = read_int32(address + np.uint64(_CRC)) & UINT32_MASK
         first = address + np.uint64(_ATTRIBUTES)
-        return stored, np.int64(
-            crc32c_extend(np.uint32(0), first, np.uint64(size - _ATTRIBUTES))
-        )
+        return stored, np.int64(crc32c_extend(np.uint32(0), first, np.uint64(size - _ATTRIBUTES)))
     stored = read_int32(address + np.uint64(_MESSAGE_CRC)) & UINT32_MASK
     covered = address + np.uint64(MAGIC_POSITION)
     return stored, crc32(covered, np.uint64(size - MAGIC_POSITION))

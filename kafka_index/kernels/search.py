@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from kafka_index.kernels.big_endian import read_int32, read_int64
+from kafka_index.kernels.big_endian import Integer, read_int32, read_int64
 from kafka_index.kernels.compile_cache import compiled
 
 #: No slot is at or below (for a ceiling: above) the target.
@@ -22,12 +22,11 @@ _INT32_BYTES = 4
 @compiled
 def read_key(
     address: np.uint64, slot: int, entry_bytes: int, key_position: int, key_bytes: int
-) -> np.int64:
+) -> Integer:
     """Read the int32 or int64 key of a slot."""
     position = address + np.uint64(slot * entry_bytes + key_position)
-    if key_bytes == _INT32_BYTES:
-        return read_int32(position)
-    return read_int64(position)
+    key: Integer = read_int32(position) if key_bytes == _INT32_BYTES else read_int64(position)
+    return key
 
 
 @compiled
@@ -110,7 +109,14 @@ def find_floor(
         reads += 1
         if read_key(address, first_warm, entry_bytes, key_position, key_bytes) < target:
             slot, more = binary_search(
-                address, entry_bytes, key_position, key_bytes, target, first_warm, high, trace[reads:]
+                address,
+                entry_bytes,
+                key_position,
+                key_bytes,
+                target,
+                first_warm,
+                high,
+                trace[reads:],
             )
             return slot, reads + more
         high = first_warm

@@ -10,13 +10,19 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from kafka_index.kernels.big_endian import Integer
 from kafka_index.kernels.compile_cache import compiled
 from kafka_index.kernels.markers import (
     CONTROL_EMPTY,
     CONTROL_INVALID,
     CONTROL_REFUSED,
 )
-from kafka_index.layout.records import CONTROL_ABORT, CONTROL_COMMIT, CONTROL_MASK, TRANSACTIONAL_MASK
+from kafka_index.layout.records import (
+    CONTROL_ABORT,
+    CONTROL_COMMIT,
+    CONTROL_MASK,
+    TRANSACTIONAL_MASK,
+)
 
 #: What `track_producers` found.
 (
@@ -44,7 +50,7 @@ _HIGH_HALF = np.uint64(32)
 
 
 @compiled
-def find_slot(keys: NDArray[np.int64], slots: NDArray[np.uint8], key: int) -> int:
+def find_slot(keys: NDArray[np.int64], slots: NDArray[np.uint8], key: int) -> Integer:
     """Return the slot of a key, or the free slot where it belongs."""
     mask = np.uint64(len(keys) - 1)
     slot = ((np.uint64(key) * _MULTIPLIER) >> _HIGH_HALF) & mask
@@ -54,7 +60,7 @@ def find_slot(keys: NDArray[np.int64], slots: NDArray[np.uint8], key: int) -> in
 
 
 @compiled
-def _open(keys: NDArray[np.int64], slots: NDArray[np.uint8], key: int) -> int:
+def _open(keys: NDArray[np.int64], slots: NDArray[np.uint8], key: int) -> Integer:
     slot = find_slot(keys, slots, key)
     keys[slot] = key
     slots[slot] = SLOT_OPEN
@@ -62,7 +68,7 @@ def _open(keys: NDArray[np.int64], slots: NDArray[np.uint8], key: int) -> int:
 
 
 @compiled
-def track_producers(  # noqa: PLR0911, C901 because each of Kafka's refusals is one exit
+def track_producers(  # noqa: PLR0911, PLR0912, C901, because each of Kafka's refusals is one exit
     base_offsets: NDArray[np.int64],
     leader_epochs: NDArray[np.int64],
     producer_ids: NDArray[np.int64],

@@ -14,6 +14,7 @@ import numpy as np
 
 from kafka_index.errors import InputError
 from kafka_index.kernels import batch_checksums, scan_batches
+from kafka_index.kernels.big_endian import Integer
 from kafka_index.kernels.scan import (
     CHUNK_BATCHES,
     SCAN_BAD_CRC,
@@ -51,7 +52,7 @@ class _Scanner:
         self._segment_base_offset = segment_base_offset
         self._verify_crc = verify_crc
         self._columns = np.empty((SCAN_COLUMNS, CHUNK_BATCHES), np.int64)
-        self.position = 0
+        self.position: Integer = 0
 
     def scan(self, window: Bytes, window_position: int, log_size: int) -> tuple[int, BatchColumns]:
         """Scan on from `position`; return the kernel's code and the batches."""
@@ -68,9 +69,11 @@ class _Scanner:
         resolve_compressed_markers(window, window_position, batches)
         return code, batches
 
-    def stop(self, code: int, window: Bytes, window_position: int, log_size: int) -> ScanStop:
+    def stop(  # noqa: PLR0911, because each of the kernel's codes is one exit
+        self, code: int, window: Bytes, window_position: int, log_size: int
+    ) -> ScanStop:
         """Say why the scan stopped at `position`, whose bytes are in the window."""
-        position = self.position
+        position = int(self.position)
         rest = window[position - window_position :]
         left = log_size - position
         if code in (SCAN_TORN_HEADER, SCAN_BAD_LENGTH) and _only_zeros(rest):
@@ -199,6 +202,8 @@ class LogFileSource:
         how = file.changed()
         if how is not None:
             raise _changed(how)
+        if file.faulted:
+            raise InputError("the disk or the file system failed while the log was read")
 
 
 class ByteStreamSource:
@@ -243,10 +248,10 @@ class ByteStreamSource:
                 more = next(self._windows, None)
                 ended = more is None
                 if more is not None:
-                    rest = window[self._scanner.position - start :]
+                    rest = window[int(self._scanner.position) - start :]
                     # A piece that begins with a batch is scanned where it is.
                     window = np.concatenate((rest, more)) if len(rest) else more
-                    start = self._scanner.position
+                    start = int(self._scanner.position)
                     self._size += len(more)
             # Until the last piece is here the end is nowhere near.
             log_size = self._size if ended else self._size + 2 * INT32_MAX
@@ -283,7 +288,7 @@ def _changed(how: str) -> InputError:
 def _last_offset(header: Bytes) -> int:
     base_offset = int.from_bytes(header[:8].tobytes(), "big", signed=True)
     magic = int.from_bytes(header[16:17].tobytes(), "big", signed=True)
-    if magic < 2:  # noqa: PLR2004, the entry is a message
+    if magic < 2:
         return base_offset
     return base_offset + int.from_bytes(header[23:27].tobytes(), "big", signed=True)
 

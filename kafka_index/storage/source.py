@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kafka_index.errors import InputError
+from kafka_index.kernels.fault_guard import FaultGuard
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -54,14 +55,15 @@ class MappedFile:
 
     Notes
     -----
-    If another process cuts the file shorter while it is mapped, touching a page behind the new
-    end kills this process (SIGBUS). `changed` cannot prevent that; it tells of the rest.
+    If another process cuts the file shorter while it is mapped, or its disk fails, the pages that
+    are lost read as zeros, and `faulted` says so (`kafka_index.kernels.fault_guard`).
     """
 
     def __init__(self, path: str | PathLike[str]) -> None:
         self.path = os.fspath(path)
         self._map: mmap.mmap | None = None
         self._array: Bytes = _NO_BYTES
+        self._guard: FaultGuard | None = None
         try:
             # O_NONBLOCK so that a named pipe is refused below instead of waited for here.
             descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -75,6 +77,7 @@ class MappedFile:
             if self._opened.st_size:
                 self._map = mmap.mmap(descriptor, self._opened.st_size, access=mmap.ACCESS_READ)
                 self._array = np.frombuffer(self._map, np.uint8)
+                self._guard = FaultGuard(self._array.ctypes.data, self._opened.st_size)
         except (OSError, ValueError) as error:
             # ValueError: the file shrank between fstat and mmap.
             raise InputError(f"cannot map the file: {error}", path=path) from error
@@ -116,6 +119,11 @@ class MappedFile:
         """Tell the kernel not to read ahead."""
         self._advise("MADV_RANDOM")
 
+    @property
+    def faulted(self) -> bool:
+        """Whether bytes were lost while the file was open, and zeros read in their place."""
+        return self._guard is not None and self._guard.faulted
+
     def changed(self) -> str | None:
         """Return how the file at this path differs from the one opened, None when it does not.
 
@@ -143,6 +151,8 @@ class MappedFile:
     def close(self) -> None:
         """Unmap the file, or leave that to the last view of it."""
         self._array = _NO_BYTES
+        if self._guard is not None:
+            self._guard.release()
         if self._map is not None:
             # BufferError: someone (often the frame of a traceback) still holds a view. Unmapping
             # under it would crash the process; the map goes when the last view goes.

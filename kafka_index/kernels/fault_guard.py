@@ -1,0 +1,153 @@
+"""Surviving a mapped file that is cut, or whose disk fails, while a kernel reads it.
+
+The system then sends SIGBUS, which ends the process: with it a Spark worker and every segment it
+has in hand. The handler installed here puts a page of zeros where a guarded map has lost one and
+notes it; the scan goes on over zeros, and whoever holds the guard asks it afterwards and throws the
+result away. A fault anywhere else is handed back to whatever handled it before.
+
+The handler is machine code with nothing of Python in it, as a signal handler has to be. It is only
+there on 64-bit Linux with glibc's layout of ``sigaction``; elsewhere guards do nothing.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import platform
+import signal
+import sys
+import threading
+from typing import Any
+
+import llvmlite.binding
+import numpy as np
+
+_PAGE = mmap.PAGESIZE
+_PROT_READ = 1
+_MAP_PRIVATE_FIXED_ANONYMOUS = 0x02 | 0x10 | 0x20
+_SA_SIGINFO_ONSTACK = 0x4 | 0x08000000
+_ADDRESS_IN_SIGINFO = 16
+_SIGACTION_BYTES = 152
+_FLAGS_IN_SIGACTION = 136
+_SUPPORTED = sys.platform == "linux" and platform.machine() in ("x86_64", "aarch64")
+
+#: Guarded maps that can be open at once; further ones go unguarded.
+_SLOTS = 1024
+_START, _END, _FAULTS = range(3)
+# What the handler reads and writes: start, end and faults of each guarded map. It lives as long as
+# the process, and so does its address.
+_table = np.zeros((_SLOTS, 3), np.uint64)
+_previous_action = ctypes.create_string_buffer(_SIGACTION_BYTES)
+_previous_address = ctypes.addressof(_previous_action)
+_free_slots = list(range(_SLOTS - 1, -1, -1))
+_lock = threading.Lock()
+_installed = False
+_keep_alive: list[Any] = []
+
+
+class FaultGuard:
+    """Guards one mapping, from its making to `release`.
+
+    Parameters
+    ----------
+    address : int
+        Where the mapping begins, on a page.
+    size_bytes : int
+        How long it is.
+    """
+
+    def __init__(self, address: int, size_bytes: int) -> None:
+        self._slot: int | None = None
+        with _lock:
+            if not _install() or not _free_slots:
+                return
+            self._slot = _free_slots.pop()
+            # The end last: a range that is half written holds no address.
+            _table[self._slot, _FAULTS] = 0
+            _table[self._slot, _START] = address
+            _table[self._slot, _END] = address + size_bytes
+
+    @property
+    def faulted(self) -> bool:
+        """Whether a page was lost, so that what was read cannot be trusted."""
+        return self._slot is not None and bool(_table[self._slot, _FAULTS])
+
+    def release(self) -> None:
+        """Give up the guard; to be called before the mapping goes."""
+        with _lock:
+            if self._slot is not None:
+                _table[self._slot, _END] = 0
+                _table[self._slot, _START] = 0
+                _free_slots.append(self._slot)
+                self._slot = None
+
+
+def _install() -> bool:
+    """Install the handler, once a process; a forked process inherits it."""
+    global _installed  # noqa: PLW0603, because a process has one handler
+    if _installed or not _SUPPORTED:
+        return _installed
+    action = ctypes.create_string_buffer(_SIGACTION_BYTES)
+    ctypes.c_void_p.from_buffer(action, 0).value = _compile_handler()
+    ctypes.c_int.from_buffer(action, _FLAGS_IN_SIGACTION).value = _SA_SIGINFO_ONSTACK
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.sigaction(signal.SIGBUS, action, _previous_action) != 0:
+        return False
+    _installed = True
+    return True
+
+
+def _compile_handler() -> int:
+    """Compile the signal handler around the addresses of this process; return its own."""
+    llvmlite.binding.initialize_native_target()
+    llvmlite.binding.initialize_native_asmprinter()
+    machine = llvmlite.binding.Target.from_default_triple().create_target_machine(jit=True)
+    module = llvmlite.binding.parse_assembly(_handler_source())
+    engine = llvmlite.binding.create_mcjit_compiler(module, machine)
+    engine.finalize_object()
+    _keep_alive.append(engine)
+    return int(engine.get_function_address("kafka_index_handle_fault"))
+
+
+def _handler_source() -> str:
+    # LLVM's own text, because numba takes half a second over the same and cannot cache it.
+    return f"""
+declare i64 @mmap(i64, i64, i32, i32, i32, i64)
+declare i32 @sigaction(i32, i64, i64)
+
+define void @kafka_index_handle_fault(i32 %number, ptr %information, ptr %context) {{
+entry:
+  %place = getelementptr i8, ptr %information, i64 {_ADDRESS_IN_SIGINFO}
+  %address = load i64, ptr %place
+  br label %look
+look:
+  %slot = phi i64 [ 0, %entry ], [ %following, %miss ]
+  %offset = mul i64 %slot, {_table.strides[0]}
+  %row_address = add i64 %offset, {_table.ctypes.data}
+  %row = inttoptr i64 %row_address to ptr
+  %start = load volatile i64, ptr %row
+  %end_place = getelementptr i8, ptr %row, i64 {8 * _END}
+  %end = load volatile i64, ptr %end_place
+  %behind_start = icmp ule i64 %start, %address
+  %before_end = icmp ult i64 %address, %end
+  %guarded = and i1 %behind_start, %before_end
+  br i1 %guarded, label %mend, label %miss
+miss:
+  %following = add i64 %slot, 1
+  %more = icmp ult i64 %following, {_SLOTS}
+  br i1 %more, label %look, label %strange
+mend:
+  %page = and i64 %address, {-_PAGE}
+  %mapped = call i64 @mmap(i64 %page, i64 {_PAGE}, i32 {_PROT_READ},
+                           i32 {_MAP_PRIVATE_FIXED_ANONYMOUS}, i32 -1, i64 0)
+  %mended = icmp eq i64 %mapped, %page
+  br i1 %mended, label %note, label %strange
+note:
+  %faults = getelementptr i8, ptr %row, i64 {8 * _FAULTS}
+  store volatile i64 1, ptr %faults
+  ret void
+strange:
+  %restored = call i32 @sigaction(i32 %number, i64 {_previous_address}, i64 0)
+  ret void
+}}
+"""
