@@ -272,20 +272,8 @@ class AbstractIndex(ABC):
         ndarray of int64, shape (n,)
             Slots, `kafka_index.kernels.NOT_FOUND` where all entries are above.
         """
-        slots = np.empty(len(targets), np.int64)
-        name = self.key_field if field is None else field
         with self._remap_lock.reading():
-            find_floors(
-                self._bytes,
-                self._entries,
-                self.entry_size,
-                field_position(self.layout, name),
-                self.layout[name].itemsize,
-                np.ascontiguousarray(targets, np.int64),
-                self.warm_entries,
-                slots,
-            )
-        return slots
+            return self._find_floors(targets, field)
 
     def ceiling_slots(self, targets: Offsets, field: str | None = None) -> Offsets:
         """Find, for each target, the slot of the first entry above it, or equal to it.
@@ -293,17 +281,53 @@ class AbstractIndex(ABC):
         As in Kafka, an equal entry counts unless it is the very first, whose key the search never
         compares for equality. Parameters and result are those of `floor_slots`.
         """
-        floors = self.floor_slots(targets, field)
-        name = self.key_field if field is None else field
         with self._remap_lock.reading():
-            keys = self._view[name][np.maximum(floors, 0)] if self._entries else floors
+            entries = self._entries
+            floors = self._find_floors(targets, field)
+            keys = floors
+            if entries:
+                keys = self._read(self.key_field if field is None else field, np.maximum(floors, 0))
         equal = (floors > 0) & (keys == targets)
         ceilings = np.where(equal, floors, floors + 1)
-        return np.where(ceilings < self._entries, ceilings, NOT_FOUND)
+        return np.where(ceilings < entries, ceilings, NOT_FOUND)
+
+    def _find_floors(self, targets: Offsets, field: str | None = None) -> Offsets:
+        """Do `floor_slots`; whoever calls it holds the remap lock until the slots are read."""
+        self._check_open()
+        name = self.key_field if field is None else field
+        slots = np.empty(len(targets), np.int64)
+        find_floors(
+            self._bytes,
+            self._entries,
+            self.entry_size,
+            field_position(self.layout, name),
+            self.layout[name].itemsize,
+            np.ascontiguousarray(targets, np.int64),
+            self.warm_entries,
+            slots,
+        )
+        return slots
+
+    def _read(self, name: str, slots: Offsets | slice) -> Offsets:
+        """Read a field of slots; whoever calls it holds the remap lock.
+
+        As in Kafka, a slot that was found can be read even if it has been truncated meanwhile.
+        """
+        return self._view[name][slots].astype(np.int64)
 
     def _field(self, name: str, slots: Offsets | slice) -> Offsets:
         with self._remap_lock.reading():
-            return self._view[: self._entries][name][slots].astype(np.int64)
+            self._check_open()
+            return self._read(name, slots)
+
+    def _check_open(self) -> None:
+        # Kernels would read, or write, whatever is in memory behind an array without bytes.
+        if self._map is None and self._length:
+            raise ValueError(f"the index is closed: {self.path}")
+
+    def _check_writable(self) -> None:
+        if not self.writable:
+            raise PublishError("the index is open for reading only", path=self.path)
 
     def _checked_range(self, start: int, stop: int | None) -> slice:
         end = self._entries if stop is None else stop
@@ -318,7 +342,7 @@ class AbstractIndex(ABC):
 
     def _truncate_to(self, offset: int, field: str) -> None:
         with self._lock:
-            relative = offset - self.base_offset
+            relative = max(offset - self.base_offset, -1)
             slot = int(self.floor_slots(np.array([relative], np.int64), field)[0])
             if slot == NOT_FOUND:
                 self._truncate_to_entries(0)
@@ -348,16 +372,19 @@ class AbstractIndex(ABC):
         )
 
     def _make_room(self, entries: int) -> None:
-        """Let a growing file grow so that these many more entries fit."""
+        """Let a growing file grow so that these many more entries fit, as far as it may."""
+        self._check_writable()
+        self._check_open()
         needed = (self._entries + entries) * self.entry_size
-        if needed > self._length:
-            largest = self._max_entries * self.entry_size
+        largest = self._max_entries * self.entry_size
+        if self._length < min(needed, largest):
             self._remap(min(largest, max(needed, 2 * self._length, _FIRST_GROWTH_BYTES)))
 
     def _rounded(self, size: int) -> int:
         return size - size % self.entry_size
 
     def _remap(self, size: int) -> None:
+        self._check_writable()
         with self._remap_lock.writing():
             self._unmap()
             self._map_file(size)

@@ -17,8 +17,8 @@ from kafka_index.errors import (
     KafkaIndexError,
 )
 from kafka_index.index.abstract_index import AbstractIndex, Offsets
-from kafka_index.kernels import NOT_FOUND
-from kafka_index.layout.index_entries import INT32_MAX, OFFSET_ENTRY
+from kafka_index.kernels import NOT_FOUND, append_offset_entries
+from kafka_index.layout.index_entries import OFFSET_ENTRY
 
 
 class OffsetPosition(NamedTuple):
@@ -83,22 +83,17 @@ class OffsetIndex(AbstractIndex):
     ) -> tuple[int, KafkaIndexError | None]:
         """Do `append_many`, but return how many were appended, and the refusal of the next."""
         with self._lock:
-            previous = np.empty(len(offsets), np.int64)
-            previous[:1] = self._last_offset
-            previous[1:] = offsets[:-1]
-            grows = offsets > previous
-            if not self._entries:
-                grows[:1] = True
-            relative = offsets - self.base_offset
-            sound = grows & (relative >= 0) & (relative <= INT32_MAX)
-            room = self._max_entries - self._entries
-            accepted = len(offsets) if sound.all() else int(np.argmin(sound))
-            accepted = min(accepted, room)
+            self._make_room(len(offsets))
+            accepted = append_offset_entries(
+                self._bytes,
+                self._entries,
+                self._max_entries,
+                self.base_offset,
+                self._last_offset,
+                offsets,
+                positions,
+            )
             if accepted:
-                self._make_room(accepted)
-                slots = slice(self._entries, self._entries + accepted)
-                self._view["relative_offset"][slots] = relative[:accepted]
-                self._view["position_bytes"][slots] = positions[:accepted]
                 self._entries += accepted
                 self._last_offset = int(offsets[accepted - 1])
             if accepted == len(offsets):
@@ -123,8 +118,16 @@ class OffsetIndex(AbstractIndex):
         tuple of ndarray of int64, shape (n,)
             Absolute offsets and byte positions of the entries found.
         """
-        slots = self.floor_slots(target_offsets - self.base_offset)
-        return self._entries_at(slots, missing=OffsetPosition(self.base_offset, 0))
+        # Offsets far below would wrap around to far above.
+        targets = np.maximum(target_offsets, self.base_offset - 1) - self.base_offset
+        offsets = np.full(len(targets), self.base_offset, np.int64)
+        positions = np.zeros(len(targets), np.int64)
+        with self._remap_lock.reading():
+            slots = self._find_floors(targets)
+            found = slots != NOT_FOUND
+            offsets[found] += self._read("relative_offset", slots[found])
+            positions[found] = self._read("position_bytes", slots[found])
+        return offsets, positions
 
     def fetch_upper_bound_offset(
         self, fetch_offset: OffsetPosition, fetch_size: int
@@ -160,14 +163,6 @@ class OffsetIndex(AbstractIndex):
                 found=self._last_offset,
             )
         self._check_size()
-
-    def _entries_at(self, slots: Offsets, *, missing: OffsetPosition) -> tuple[Offsets, Offsets]:
-        found = slots != NOT_FOUND
-        offsets = np.full(len(slots), missing.offset, np.int64)
-        positions = np.full(len(slots), missing.position, np.int64)
-        offsets[found] = self._field("relative_offset", slots[found]) + self.base_offset
-        positions[found] = self._field("position_bytes", slots[found])
-        return offsets, positions
 
     def _entries_changed(self) -> None:
         last = self.entry(self._entries - 1).offset if self._entries else self.base_offset

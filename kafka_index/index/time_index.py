@@ -18,7 +18,7 @@ from kafka_index.errors import (
     KafkaIndexError,
 )
 from kafka_index.index.abstract_index import AbstractIndex, Offsets
-from kafka_index.kernels import NOT_FOUND
+from kafka_index.kernels import NOT_FOUND, append_time_entries
 from kafka_index.layout.index_entries import INT32_MAX, TIME_ENTRY
 from kafka_index.layout.records import NO_TIMESTAMP
 
@@ -106,40 +106,26 @@ class TimeIndex(AbstractIndex):
         self, timestamps: Offsets, offsets: Offsets, *, skip_full_check: bool = False
     ) -> tuple[int, KafkaIndexError | None]:
         """Do `maybe_append_many`, but return how many were taken, and the refusal of the next."""
-        if not len(timestamps):
-            return 0, None
         with self._lock:
-            last = self._last_entry
-            # What the last entry is when each of these comes, were none before it refused.
-            highest = np.maximum.accumulate(np.concatenate(([last.timestamp], timestamps)))[:-1]
-            appended = timestamps > highest
-            entries = self._entries + np.cumsum(appended) - appended
-            rows = np.maximum.accumulate(np.where(appended, np.arange(len(offsets)), -1))
-            rows = np.concatenate(([-1], rows[:-1]))
-            last_offsets = np.where(rows >= 0, offsets[rows], last.offset)
-            relative = offsets - self.base_offset
-            limit = self._max_entries - (0 if skip_full_check else 1)
-            full = (entries >= limit) & (appended if skip_full_check else True)
-            refused = (
-                full
-                | ((entries > 0) & ((offsets < last_offsets) | (timestamps < highest)))
-                | (appended & ((relative < 0) | (relative > INT32_MAX)))
+            full_entries = INT32_MAX if skip_full_check else self._max_entries - 1
+            self._make_room(len(offsets))
+            accepted, entries = append_time_entries(
+                self._bytes,
+                self._entries,
+                self._max_entries,
+                full_entries,
+                self.base_offset,
+                *self._last_entry,
+                timestamps,
+                offsets,
             )
-            accepted = int(np.argmax(refused)) if refused.any() else len(offsets)
-            chosen = np.flatnonzero(appended[:accepted])
-            if len(chosen):
-                self._make_room(len(chosen))
-                slots = slice(self._entries, self._entries + len(chosen))
-                self._view["timestamp_ms"][slots] = timestamps[chosen]
-                self._view["relative_offset"][slots] = relative[chosen]
-                self._entries += len(chosen)
-                self._last_entry = TimestampOffset(
-                    int(timestamps[chosen[-1]]), int(offsets[chosen[-1]])
-                )
+            if entries != self._entries:
+                self._entries = entries
+                self._entries_changed()
             if accepted == len(offsets):
                 return accepted, None
             return accepted, self._refusal(
-                int(timestamps[accepted]), int(offsets[accepted]), full=bool(full[accepted])
+                int(timestamps[accepted]), int(offsets[accepted]), full_entries
             )
 
     def lookup(self, target_timestamp: int) -> TimestampOffset:
@@ -160,12 +146,13 @@ class TimeIndex(AbstractIndex):
         tuple of ndarray of int64, shape (n,)
             Timestamps in ms and absolute offsets of the entries found.
         """
-        slots = self.floor_slots(target_timestamps)
-        found = slots != NOT_FOUND
-        timestamps = np.full(len(slots), NO_TIMESTAMP, np.int64)
-        offsets = np.full(len(slots), self.base_offset, np.int64)
-        timestamps[found] = self._field("timestamp_ms", slots[found])
-        offsets[found] += self._field("relative_offset", slots[found])
+        timestamps = np.full(len(target_timestamps), NO_TIMESTAMP, np.int64)
+        offsets = np.full(len(target_timestamps), self.base_offset, np.int64)
+        with self._remap_lock.reading():
+            slots = self._find_floors(target_timestamps)
+            found = slots != NOT_FOUND
+            timestamps[found] = self._read("timestamp_ms", slots[found])
+            offsets[found] += self._read("relative_offset", slots[found])
         return timestamps, offsets
 
     def entry(self, slot: int) -> TimestampOffset:
@@ -211,11 +198,13 @@ class TimeIndex(AbstractIndex):
             else TimestampOffset(NO_TIMESTAMP, self.base_offset)
         )
 
-    def _refusal(self, timestamp: int, offset: int, *, full: bool) -> KafkaIndexError:
-        if full:
-            return IndexFullError(
-                "the time index is full", path=self.path, expected=f"{self._max_entries} entries"
-            )
+    def _refusal(self, timestamp: int, offset: int, full_entries: int) -> KafkaIndexError:
+        """Say why an entry was refused, asking in Kafka's order."""
+        full = IndexFullError(
+            "the time index is full", path=self.path, expected=f"{self._max_entries} entries"
+        )
+        if self._entries >= full_entries:
+            return full
         if self._entries and offset < self._last_entry.offset:
             return InvalidOffsetError(
                 "the offset is below the last one of the time index",
@@ -230,4 +219,4 @@ class TimeIndex(AbstractIndex):
                 expected=f"{self._last_entry.timestamp} or more",
                 found=timestamp,
             )
-        return self._overflow(offset)
+        return full if self._entries >= self._max_entries else self._overflow(offset)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from kafka_index.kernels.entries import append_offset_entries, append_time_entries
 from kafka_index.kernels.headers import read_headers
 from kafka_index.kernels.scan import SCAN_COLUMNS, batch_checksums, scan_batches
 from kafka_index.kernels.search import NOT_FOUND, find_floors
@@ -16,6 +17,8 @@ from kafka_index.kernels.transactions import rehash, track_producers
 
 __all__ = [
     "NOT_FOUND",
+    "append_offset_entries",
+    "append_time_entries",
     "batch_checksums",
     "choose_entries",
     "find_floors",
@@ -34,9 +37,11 @@ def warm_up() -> None:
     read_only = np.frombuffer(b"", np.uint8)
     columns = np.empty((SCAN_COLUMNS, 1), np.int64)
     for window in (data, read_only):
-        scan_batches(window, 0, 0, 0, 0, True, columns)
+        scan_batches(window, 0, 0, 0, 0, True, columns, 0)
         find_floors(window, 0, 8, 0, 4, nothing, 1, nothing)
         read_headers(window, 0, nothing, columns)
+    append_offset_entries(data, 0, 0, 0, 0, nothing, nothing)
+    append_time_entries(data, 0, 0, 0, 0, 0, 0, nothing, nothing)
     choose_entries(nothing, nothing, nothing, 0, np.zeros(3, np.int64), nothing, nothing, nothing)
     keys, slots, state = (
         np.zeros((2, 2), np.int64),

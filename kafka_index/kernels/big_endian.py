@@ -1,4 +1,4 @@
-"""Reading the big-endian integers of Kafka's files inside compiled loops.
+"""Reading and writing the big-endian integers of Kafka's files inside compiled loops.
 
 Reads go by memory address, not by array and index: an array handed to a function costs a counted
 reference, which at 80-byte batches is most of the time of a scan. Whoever calls a kernel keeps the
@@ -38,6 +38,23 @@ def _reader(bits: int, *, swap: bool = True) -> Any:
     return read
 
 
+def _writer(bits: int) -> Any:
+    """Make the intrinsic that stores the low bits of an int64, unaligned and big-endian."""
+
+    @numba.extending.intrinsic
+    def write(_context: Any, _address: Any, _value: Any) -> tuple[Any, Callable[..., Any]]:
+        def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+            kind = ir.IntType(bits)
+            pointer = builder.inttoptr(arguments[0], kind.as_pointer())
+            value = arguments[1] if bits == _WIDEST else builder.trunc(arguments[1], kind)
+            builder.store(builder.bswap(value), pointer, align=1)
+            return context.get_dummy_value()
+
+        return types.void(types.uint64, types.int64), generate
+
+    return write
+
+
 #: Read an int8, int16, int32 or int64 at an address (uint64); all come back as int64.
 read_int8 = _reader(8, swap=False)
 read_int16 = _reader(16)
@@ -45,6 +62,9 @@ read_int32 = _reader(32)
 read_int64 = _reader(64)
 #: The same of a little-endian int32, for checksums (every machine Kafka runs on is one).
 read_int32_little = _reader(32, swap=False)
+#: Write an int64 as an int32 or int64 at an address (uint64).
+write_int32 = _writer(32)
+write_int64 = _writer(64)
 
 #: Takes an int32 that was widened back to the unsigned one it was.
 UINT32_MASK = np.int64(0xFFFFFFFF)

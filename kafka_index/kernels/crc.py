@@ -1,7 +1,8 @@
 """Checksums callable from compiled loops.
 
-Magic 2 is covered by CRC-32C: the compiled function of google-crc32c is registered with LLVM under
-a name of our own, which numba can call and cache (a ctypes pointer cannot be cached). Magic 0 and 1
+Magic 2 is covered by CRC-32C: a compiled function, our own for CPUs with wide carry-less
+multiplication and google-crc32c's for all others, is registered with LLVM under a name that numba
+can call and cache (a ctypes pointer cannot be cached). Magic 0 and 1
 are covered by CRC-32 (IEEE), for which no library gives us a symbol everywhere: eight bytes a step
 by table.
 """
@@ -19,17 +20,25 @@ from numpy.typing import NDArray
 
 from kafka_index.kernels.big_endian import read_int8, read_int32_little
 from kafka_index.kernels.compile_cache import compiled
+from kafka_index.kernels.fast_crc32c import fast_crc32c_address
 
 _SYMBOL = "kafka_index_crc32c_extend"
 _CRC32_POLYNOMIAL = 0xEDB88320
 
 
-def _register() -> None:
+def _library_address() -> int:
     extension = importlib.util.find_spec("google_crc32c._crc32c")
     if extension is None or extension.origin is None:
         raise ImportError("google-crc32c has no compiled extension on this platform")
     function = ctypes.CDLL(extension.origin).crc32c_extend
     address = ctypes.cast(function, ctypes.c_void_p).value
+    if address is None:
+        raise ImportError("google-crc32c's extension has no crc32c_extend")
+    return address
+
+
+def _register() -> None:
+    address = fast_crc32c_address() or _library_address()
     llvmlite.binding.add_symbol(_SYMBOL, address)
 
 

@@ -17,11 +17,12 @@ import platform
 import signal
 import sys
 import threading
-from typing import Any
 
-import llvmlite.binding
 import numpy as np
 
+from kafka_index.kernels.machine_code import compile_function
+
+_NAME = "kafka_index_handle_fault"
 _PAGE = mmap.PAGESIZE
 _PROT_READ = 1
 _MAP_PRIVATE_FIXED_ANONYMOUS = 0x02 | 0x10 | 0x20
@@ -42,7 +43,6 @@ _previous_address = ctypes.addressof(_previous_action)
 _free_slots = list(range(_SLOTS - 1, -1, -1))
 _lock = threading.Lock()
 _installed = False
-_keep_alive: list[Any] = []
 
 
 class FaultGuard:
@@ -88,7 +88,7 @@ def _install() -> bool:
     if _installed or not _SUPPORTED:
         return _installed
     action = ctypes.create_string_buffer(_SIGACTION_BYTES)
-    ctypes.c_void_p.from_buffer(action, 0).value = _compile_handler()
+    ctypes.c_void_p.from_buffer(action, 0).value = compile_function(_NAME, _handler_source())
     ctypes.c_int.from_buffer(action, _FLAGS_IN_SIGACTION).value = _SA_SIGINFO_ONSTACK
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.sigaction(signal.SIGBUS, action, _previous_action) != 0:
@@ -97,25 +97,13 @@ def _install() -> bool:
     return True
 
 
-def _compile_handler() -> int:
-    """Compile the signal handler around the addresses of this process; return its own."""
-    llvmlite.binding.initialize_native_target()
-    llvmlite.binding.initialize_native_asmprinter()
-    machine = llvmlite.binding.Target.from_default_triple().create_target_machine(jit=True)
-    module = llvmlite.binding.parse_assembly(_handler_source())
-    engine = llvmlite.binding.create_mcjit_compiler(module, machine)
-    engine.finalize_object()
-    _keep_alive.append(engine)
-    return int(engine.get_function_address("kafka_index_handle_fault"))
-
-
 def _handler_source() -> str:
     # LLVM's own text, because numba takes half a second over the same and cannot cache it.
     return f"""
 declare i64 @mmap(i64, i64, i32, i32, i32, i64)
 declare i32 @sigaction(i32, i64, i64)
 
-define void @kafka_index_handle_fault(i32 %number, ptr %information, ptr %context) {{
+define void @{_NAME}(i32 %number, ptr %information, ptr %context) {{
 entry:
   %place = getelementptr i8, ptr %information, i64 {_ADDRESS_IN_SIGINFO}
   %address = load i64, ptr %place

@@ -21,7 +21,7 @@ from kafka_index.kernels.big_endian import (
 )
 from kafka_index.kernels.compile_cache import compiled
 from kafka_index.kernels.crc import crc32, crc32c_extend
-from kafka_index.kernels.markers import CONTROL_NONE, read_control_batch
+from kafka_index.kernels.markers import CONTROL_COMPRESSED, CONTROL_NONE, read_control_batch
 from kafka_index.layout.index_entries import INT32_MAX
 from kafka_index.layout.records import (
     CONTROL_MASK,
@@ -61,6 +61,7 @@ CHUNK_BATCHES = 8192 + 72
 (
     SCAN_ROWS_FULL,
     SCAN_NEED_BYTES,
+    SCAN_COMPRESSED_MARKER,
     SCAN_END,
     SCAN_TORN_HEADER,
     SCAN_TORN_BATCH,
@@ -68,7 +69,7 @@ CHUNK_BATCHES = 8192 + 72
     SCAN_BAD_SIZE,
     SCAN_BAD_CRC,
     SCAN_OFFSET_OVERFLOW,
-) = range(9)
+) = range(10)
 
 _LENGTH = field_position(RECORD_BATCH_HEADER, "length")
 _LEADER_EPOCH = field_position(RECORD_BATCH_HEADER, "leader_epoch")
@@ -97,6 +98,7 @@ def scan_batches(  # noqa: PLR0911, PLR0912, PLR0915, C901, because it is one lo
     segment_base_offset: int,
     verify_crc: bool,
     columns: NDArray[np.int64],
+    count: int,
 ) -> tuple[int, Integer, int]:
     """Walk batches from a position until the columns, the window or the log ends.
 
@@ -115,18 +117,19 @@ def scan_batches(  # noqa: PLR0911, PLR0912, PLR0915, C901, because it is one lo
     verify_crc : bool
         Without it only headers are read, and no other byte is touched.
     columns : ndarray of int64, shape (SCAN_COLUMNS, capacity)
-        Filled from column 0 on.
+        Filled, a row of each column for each batch.
+    count : int
+        How many batches are in there already.
 
     Returns
     -------
     tuple of int
         One of the ``SCAN_`` codes, the position of the next (or the faulty) batch, and how many
-        batches were filled in.
+        batches are filled in now.
     """
     window_end = window_position + len(window)
     capacity = columns.shape[1]
     address = np.uint64(window.ctypes.data)
-    count = 0
     while True:
         if position >= log_size - HEADER_SIZE_UP_TO_MAGIC:
             return (SCAN_END if position == log_size else SCAN_TORN_HEADER), position, count
@@ -188,6 +191,8 @@ def scan_batches(  # noqa: PLR0911, PLR0912, PLR0915, C901, because it is one lo
         columns[COLUMN_LEADER_EPOCH, count] = leader_epoch
         count += 1
         position += size
+        if control == CONTROL_COMPRESSED:
+            return SCAN_COMPRESSED_MARKER, position, count
 
 
 @compiled

@@ -62,8 +62,8 @@ class read_batches:  # noqa: N801, because it is used as a function that can be 
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         """Scan the log."""
-        for data, batches in self._source.mapped_chunks():
-            read_headers(data, 0, batches.position_bytes, self._headers)
+        for data, start, batches in self._source.windows():
+            read_headers(data, start, batches.position_bytes, self._headers)
             yield self._record_batch(batches, self._headers[:, : len(batches)])
 
     def _record_batch(self, batches: BatchColumns, headers: Longs) -> pa.RecordBatch:

@@ -18,6 +18,7 @@ from kafka_index.kernels.transactions import (
     PRODUCERS_OK,
     PRODUCERS_TABLE_FULL,
     PRODUCERS_TRANSACTION_UNKNOWN,
+    SLOT_OPEN,
     STATE_LATEST_EPOCH,
     STATE_SIZE,
     STATE_USED,
@@ -85,8 +86,11 @@ class ProducerCheck:
 
     def _grow(self) -> None:
         keys, slots, first_offsets = self._keys, self._slots, self._first_offsets
-        # Only open transactions move: most often that alone makes room.
-        self._make_tables(4 * keys.shape[1])
+        # Only open transactions move: most often that alone makes room, and the tables do not grow
+        # with the transactions of a log, only with those that are open at a time.
+        length = keys.shape[1]
+        open_transactions = int(np.count_nonzero(slots == SLOT_OPEN, axis=1).max())
+        self._make_tables(length if 4 * open_transactions <= length else 4 * length)
         self._state[STATE_USED] = rehash(
             keys, slots, first_offsets, self._keys, self._slots, self._first_offsets
         )

@@ -21,6 +21,7 @@ from kafka_index.kernels.scan import (
     SCAN_BAD_LENGTH,
     SCAN_BAD_SIZE,
     SCAN_COLUMNS,
+    SCAN_COMPRESSED_MARKER,
     SCAN_END,
     SCAN_NEED_BYTES,
     SCAN_OFFSET_OVERFLOW,
@@ -40,7 +41,7 @@ from kafka_index.log import source
 from kafka_index.log.batch_table import BatchColumns
 from kafka_index.log.compressed_markers import resolve_compressed_markers
 from kafka_index.log.source import ScanStop
-from kafka_index.storage import Bytes, MappedFile, SegmentFile
+from kafka_index.storage import WINDOW_BYTES, Bytes, MappedFile, SegmentFile, WindowWalk
 
 _ZERO_CHECK_BYTES = 1 << 20
 
@@ -52,22 +53,35 @@ class _Scanner:
         self._segment_base_offset = segment_base_offset
         self._verify_crc = verify_crc
         self._columns = np.empty((SCAN_COLUMNS, CHUNK_BATCHES), np.int64)
+        self._count = 0
         self.position: Integer = 0
 
-    def scan(self, window: Bytes, window_position: int, log_size: int) -> tuple[int, BatchColumns]:
-        """Scan on from `position`; return the kernel's code and the batches."""
-        code, self.position, count = scan_batches(
-            window,
-            window_position,
-            log_size,
-            self.position,
-            self._segment_base_offset,
-            self._verify_crc,
-            self._columns,
-        )
-        batches = BatchColumns.of_scan(self._columns, count)
-        resolve_compressed_markers(window, window_position, batches)
-        return code, batches
+    def scan(self, window: Bytes, window_position: int, log_size: int) -> int:
+        """Scan on from `position`, behind the batches that are there; return the kernel's code."""
+        code = SCAN_COMPRESSED_MARKER
+        while code == SCAN_COMPRESSED_MARKER:
+            code, self.position, self._count = scan_batches(
+                window,
+                window_position,
+                log_size,
+                self.position,
+                self._segment_base_offset,
+                self._verify_crc,
+                self._columns,
+                self._count,
+            )
+            if code == SCAN_COMPRESSED_MARKER:
+                resolve_compressed_markers(window, window_position, self._batches())
+        return code
+
+    def take(self) -> Iterator[BatchColumns]:
+        """Yield the batches that are there, if any, and make room for others."""
+        if self._count:
+            yield self._batches()
+            self._count = 0
+
+    def _batches(self) -> BatchColumns:
+        return BatchColumns.of_scan(self._columns, self._count)
 
     def stop(  # noqa: PLR0911, because each of the kernel's codes is one exit
         self, code: int, window: Bytes, window_position: int, log_size: int
@@ -81,7 +95,7 @@ class _Scanner:
         if code == SCAN_TORN_HEADER:
             expected = f"more than {HEADER_SIZE_UP_TO_MAGIC} bytes"
             return ScanStop(source.TORN_HEADER, position, expected, str(left))
-        length = int.from_bytes(rest[8:LOG_OVERHEAD_BYTES].tobytes(), "big", signed=True)
+        length = _length(rest)
         size = LOG_OVERHEAD_BYTES + length
         if code == SCAN_TORN_BATCH:
             return ScanStop(source.TORN_BATCH, position, f"{size} bytes", str(left))
@@ -164,24 +178,38 @@ class LogFileSource:
 
     def chunks(self) -> Iterator[BatchColumns]:
         """Yield the batches, as `BatchSource.chunks` says."""
-        for _, batches in self.mapped_chunks():
+        for _, _, batches in self._scan(flush_windows=False):
             yield batches
 
-    def mapped_chunks(self) -> Iterator[tuple[Bytes, BatchColumns]]:
-        """Yield the bytes of the whole log with each chunk of batches."""
+    def windows(self) -> Iterator[tuple[Bytes, int, BatchColumns]]:
+        """Yield each chunk of batches with bytes that hold them whole, and where those begin."""
+        return self._scan(flush_windows=True)
+
+    def _scan(self, *, flush_windows: bool) -> Iterator[tuple[Bytes, int, BatchColumns]]:
         with MappedFile(self.path) as file:
             self._size = file.size_bytes
             self._check_size(file)
+            scanner = _Scanner(self._base_offset, verify_crc=self._verify_crc)
+            walk = WindowWalk(file)
             if self._verify_crc:
                 file.advise_sequential()
+                window, start = np.empty(0, np.uint8), 0
             else:
                 file.advise_random()
-            scanner = _Scanner(self._base_offset, verify_crc=self._verify_crc)
+                window, start = file.array, 0
             code = SCAN_ROWS_FULL
-            while code == SCAN_ROWS_FULL:
-                code, batches = scanner.scan(file.array, 0, self._size)
-                if len(batches):
-                    yield file.array, batches
+            while code in (SCAN_ROWS_FULL, SCAN_NEED_BYTES):
+                if code == SCAN_NEED_BYTES:
+                    at = int(scanner.position)
+                    # No progress: the batch is larger than a window.
+                    stuck = len(window) and at == start
+                    size = LOG_OVERHEAD_BYTES + _length(window) if stuck else WINDOW_BYTES
+                    window, start = walk.window(at, size), at
+                code = scanner.scan(window, start, self._size)
+                # Few batches of many windows make one chunk: each has its cost behind here.
+                if flush_windows or code != SCAN_NEED_BYTES:
+                    for batches in scanner.take():
+                        yield window, start, batches
             if code != SCAN_END:
                 self._stop = scanner.stop(code, file.array, 0, self._size)
             self._check_unchanged(file)
@@ -217,12 +245,21 @@ class ByteStreamSource:
         Base offset of the segment.
     verify_crc : bool
         Whether checksums are verified.
+    whole_batches : bool
+        No batch spans pieces. Where one seems to, its length is wrong, and the scan ends there
+        instead of gathering all that follows.
     """
 
     def __init__(
-        self, windows: Iterable[Bytes], *, segment_base_offset: int, verify_crc: bool = True
+        self,
+        windows: Iterable[Bytes],
+        *,
+        segment_base_offset: int,
+        verify_crc: bool = True,
+        whole_batches: bool = False,
     ) -> None:
         self._windows = iter(windows)
+        self._whole_batches = whole_batches
         self._scanner = _Scanner(segment_base_offset, verify_crc=verify_crc)
         self._stop: ScanStop | None = None
         self._size = 0
@@ -245,7 +282,8 @@ class ByteStreamSource:
         code = SCAN_NEED_BYTES
         while code in (SCAN_ROWS_FULL, SCAN_NEED_BYTES):
             if code == SCAN_NEED_BYTES:
-                more = next(self._windows, None)
+                spans = int(self._scanner.position) < self._size
+                more = None if spans and self._whole_batches else next(self._windows, None)
                 ended = more is None
                 if more is not None:
                     rest = window[int(self._scanner.position) - start :]
@@ -255,11 +293,24 @@ class ByteStreamSource:
                     self._size += len(more)
             # Until the last piece is here the end is nowhere near.
             log_size = self._size if ended else self._size + 2 * INT32_MAX
-            code, batches = self._scanner.scan(window, start, log_size)
-            if len(batches):
-                yield batches
+            code = self._scanner.scan(window, start, log_size)
+            if code != SCAN_NEED_BYTES or ended:
+                yield from self._scanner.take()
+        if code == SCAN_BAD_LENGTH:
+            window = self._behind_zeros(window, start)
         if code != SCAN_END:
             self._stop = self._scanner.stop(code, window, start, self._size)
+
+    def _behind_zeros(self, window: Bytes, start: int) -> Bytes:
+        """Read on over zeros, to tell a preallocated tail from damage: what is not may come yet."""
+        rest = window[int(self._scanner.position) - start :]
+        if not _only_zeros(rest):
+            return window
+        for more in self._windows:
+            self._size += len(more)
+            if not _only_zeros(more):
+                return np.concatenate((window, more))
+        return window
 
 
 def base_offset_of(path: str) -> int:
@@ -283,6 +334,10 @@ def _changed(how: str) -> InputError:
         f"the log changed while it was read: {how}",
         hint="build again when nothing writes to it",
     )
+
+
+def _length(entry: Bytes) -> int:
+    return int.from_bytes(entry[8:LOG_OVERHEAD_BYTES].tobytes(), "big", signed=True)
 
 
 def _last_offset(header: Bytes) -> int:

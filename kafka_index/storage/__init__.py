@@ -16,8 +16,10 @@ from kafka_index.storage.scratch import (
 from kafka_index.storage.segment_file import SegmentFile, Skipped
 from kafka_index.storage.source import Bytes, ByteSource, MappedFile
 from kafka_index.storage.target import check_target, prepare_target_directory, target_directory
+from kafka_index.storage.window import WINDOW_BYTES, WindowWalk
 
 __all__ = [
+    "WINDOW_BYTES",
     "BuildRecord",
     "ByteSource",
     "Bytes",
@@ -29,6 +31,7 @@ __all__ = [
     "SegmentPublication",
     "Skipped",
     "StagedFile",
+    "WindowWalk",
     "check_target",
     "create_scratch",
     "expand_directories",

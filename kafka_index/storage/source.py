@@ -39,9 +39,11 @@ class ByteSource(Protocol):
 
 
 class MappedFile:
-    """A local file mapped read-only, whole.
+    """A local file, open for reading and mapped whole.
 
-    A view taken from it stays valid for as long as it is held, even after `close`.
+    A view taken from the map stays valid for as long as it is held, even after `close`. Reading
+    into a buffer that stays in the cache is faster than going through the map page by page; the
+    map is for what reads little of a file, or must see it all.
 
     Parameters
     ----------
@@ -64,6 +66,7 @@ class MappedFile:
         self._map: mmap.mmap | None = None
         self._array: Bytes = _NO_BYTES
         self._guard: FaultGuard | None = None
+        self._descriptor = -1
         try:
             # O_NONBLOCK so that a named pipe is refused below instead of waited for here.
             descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -72,7 +75,7 @@ class MappedFile:
         try:
             self._opened = os.fstat(descriptor)
             if not stat.S_ISREG(self._opened.st_mode):
-                raise InputError("not a regular file", path=path)
+                raise InputError("not a regular file", path=path)  # noqa: TRY301, because it closes
             # An empty file cannot be mapped.
             if self._opened.st_size:
                 self._map = mmap.mmap(descriptor, self._opened.st_size, access=mmap.ACCESS_READ)
@@ -80,9 +83,12 @@ class MappedFile:
                 self._guard = FaultGuard(self._array.ctypes.data, self._opened.st_size)
         except (OSError, ValueError) as error:
             # ValueError: the file shrank between fstat and mmap.
-            raise InputError(f"cannot map the file: {error}", path=path) from error
-        finally:
             os.close(descriptor)
+            raise InputError(f"cannot map the file: {error}", path=path) from error
+        except InputError:
+            os.close(descriptor)
+            raise
+        self._descriptor = descriptor
 
     @property
     def size_bytes(self) -> int:
@@ -111,9 +117,34 @@ class MappedFile:
             raise ValueError(f"negative position or size: {position_bytes}, {size_bytes}")
         return self._array[position_bytes : position_bytes + size_bytes]
 
+    def read_into(self, position_bytes: int, buffer: Bytes) -> int:
+        """Fill a buffer from a position on; return how many bytes there were.
+
+        Raises
+        ------
+        InputError
+            The disk or the file system failed.
+        """
+        filled = 0
+        view = memoryview(buffer.data)
+        while filled < len(buffer):
+            try:
+                more = os.preadv(self._descriptor, [view[filled:]], position_bytes + filled)
+            except OSError as error:
+                raise InputError(
+                    f"cannot read the file: {error.strerror}",
+                    path=self.path,
+                    position_bytes=position_bytes + filled,
+                ) from error
+            if not more:
+                break
+            filled += more
+        return filled
+
     def advise_sequential(self) -> None:
         """Tell the kernel to read far ahead."""
-        self._advise("MADV_SEQUENTIAL")
+        if hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_SEQUENTIAL)
 
     def advise_random(self) -> None:
         """Tell the kernel not to read ahead."""
@@ -159,6 +190,9 @@ class MappedFile:
             with contextlib.suppress(BufferError):
                 self._map.close()
             self._map = None
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
 
     def __enter__(self) -> Self:
         """Return the mapped file itself."""

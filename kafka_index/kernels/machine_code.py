@@ -1,0 +1,46 @@
+"""Small functions in LLVM's own text, for what numba can neither express nor cache."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import llvmlite.binding
+
+# The code lives as long as its engine, and somebody holds its address: so as long as the process.
+_engines: list[Any] = []
+
+
+def host_has(*features: str) -> bool:
+    """Return whether this CPU has all of these features, by LLVM's names."""
+    found = llvmlite.binding.get_host_cpu_features()
+    return all(found.get(feature, False) for feature in features)
+
+
+def compile_function(name: str, source: str) -> int:
+    """Compile LLVM assembly for this CPU.
+
+    Parameters
+    ----------
+    name : str
+        The function wanted.
+    source : str
+        A module that defines it.
+
+    Returns
+    -------
+    int
+        Its address.
+    """
+    llvmlite.binding.initialize_native_target()
+    llvmlite.binding.initialize_native_asmprinter()
+    machine = llvmlite.binding.Target.from_default_triple().create_target_machine(
+        cpu=llvmlite.binding.get_host_cpu_name(),
+        features=llvmlite.binding.get_host_cpu_features().flatten(),
+        opt=3,
+        jit=True,
+    )
+    module = llvmlite.binding.parse_assembly(source)
+    engine = llvmlite.binding.create_mcjit_compiler(module, machine)
+    engine.finalize_object()
+    _engines.append(engine)
+    return int(engine.get_function_address(name))
