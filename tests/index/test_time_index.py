@@ -1,0 +1,210 @@
+"""The time index against Kafka's semantics."""
+
+from __future__ import annotations
+
+import struct
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kafka_index.errors import (
+    CorruptIndexError,
+    IndexFullError,
+    IndexOffsetOverflowError,
+    InvalidOffsetError,
+    InvalidTimestampError,
+    KafkaIndexError,
+)
+from kafka_index.index import TimeIndex, TimestampOffset
+from tests.index.twins import TimeTwin
+
+BASE = 45
+Entry = tuple[int, int]
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> TimeIndex:
+    """An empty index with room for 30 entries."""
+    return TimeIndex(tmp_path / "0.timeindex", BASE, 30 * 12)
+
+
+def appended(index: TimeIndex, *entries: Entry) -> TimeIndex:
+    for entry in entries:
+        index.maybe_append(*entry)
+    return index
+
+
+def entries_of(index: TimeIndex) -> list[Entry]:
+    timestamps, offsets = index.read_entries()
+    return list(zip(timestamps.tolist(), offsets.tolist(), strict=True))
+
+
+def file_of(path: Path, *entries: Entry) -> Path:
+    """A closed index file of (timestamp, relative offset)."""
+    path.write_bytes(b"".join(struct.pack(">qi", *entry) for entry in entries))
+    return path
+
+
+def test_an_empty_index_finds_no_timestamp_at_the_base_offset(index: TimeIndex) -> None:
+    assert index.lookup(100) == TimestampOffset(-1, BASE)
+    assert index.last_entry == TimestampOffset(-1, BASE)
+
+
+def test_entries_are_relative_to_the_base_offset_and_big_endian(index: TimeIndex) -> None:
+    appended(index, (1000, 49), (2**40, 52)).close()
+    assert Path(index.path).read_bytes() == struct.pack(">qiqi", 1000, 4, 2**40, 7)
+
+
+def test_lookups_give_the_floor(index: TimeIndex) -> None:
+    appended(index, (100, 50), (110, 60), (120, 70))
+    found = [index.lookup(time) for time in (-5, 99, 100, 115, 120, 2**62)]
+    assert found == [(-1, BASE), (-1, BASE), (100, 50), (110, 60), (120, 70), (120, 70)]
+
+
+def test_the_last_slot_is_kept_for_the_roll(index: TimeIndex) -> None:
+    appended(index, *((number, BASE + number) for number in range(29)))
+    assert index.is_full
+    with pytest.raises(IndexFullError):
+        index.maybe_append(29, BASE + 29)
+    index.maybe_append(29, BASE + 29, skip_full_check=True)
+    assert index.entries == 30
+    with pytest.raises(IndexFullError):
+        index.maybe_append(30, BASE + 30, skip_full_check=True)
+
+
+def test_a_full_index_refuses_even_what_it_would_leave_out(index: TimeIndex) -> None:
+    appended(index, *((number, BASE + number) for number in range(29)))
+    with pytest.raises(IndexFullError):
+        index.maybe_append(28, BASE + 28)
+    index.maybe_append(28, BASE + 28, skip_full_check=True)
+    assert index.entries == 29
+
+
+def test_the_offset_index_is_full_one_entry_later(tmp_path: Path) -> None:
+    assert TimeIndex(tmp_path / "0.timeindex", 0, 12).is_full
+
+
+def test_an_equal_timestamp_is_left_out_and_keeps_the_first_offset(index: TimeIndex) -> None:
+    appended(index, (100, 50), (100, 55))
+    assert entries_of(index) == [(100, 50)]
+    assert index.last_entry == (100, 50)
+
+
+def test_an_equal_offset_is_taken(index: TimeIndex) -> None:
+    assert entries_of(appended(index, (100, 50), (101, 50))) == [(100, 50), (101, 50)]
+
+
+def test_a_smaller_offset_is_refused_even_with_an_equal_timestamp(index: TimeIndex) -> None:
+    appended(index, (100, 50))
+    for timestamp in (99, 100, 101):
+        with pytest.raises(InvalidOffsetError, match="50 or more"):
+            index.maybe_append(timestamp, 49)
+
+
+def test_a_smaller_timestamp_is_refused(index: TimeIndex) -> None:
+    with pytest.raises(InvalidTimestampError, match="100 or more"):
+        appended(index, (100, 50)).maybe_append(99, 51)
+
+
+@pytest.mark.parametrize("timestamp", [-1, -2, -(2**63)])
+def test_an_empty_index_leaves_out_what_is_no_timestamp(index: TimeIndex, timestamp: int) -> None:
+    assert entries_of(appended(index, (timestamp, 50))) == []
+
+
+@pytest.mark.parametrize("offset", [BASE - 1, BASE + 2**31])
+def test_an_offset_that_is_not_representable_is_refused(index: TimeIndex, offset: int) -> None:
+    with pytest.raises(IndexOffsetOverflowError):
+        index.maybe_append(100, offset)
+    assert index.entries == 0
+
+
+def test_truncation_goes_by_offset(index: TimeIndex) -> None:
+    appended(index, (100, 50), (110, 60), (120, 70))
+    index.truncate_to(65)
+    assert entries_of(index) == [(100, 50), (110, 60)]
+    index.truncate_to(60)
+    assert index.last_entry == (100, 50)
+    index.truncate_to(0)
+    assert index.last_entry == (-1, BASE)
+
+
+def test_a_last_timestamp_below_the_first_fails_the_sanity_check(tmp_path: Path) -> None:
+    index = TimeIndex(file_of(tmp_path / "0.timeindex", (100, 1), (90, 2)), BASE)
+    with pytest.raises(CorruptIndexError, match="timestamp is below the first"):
+        index.sanity_check()
+
+
+def test_a_last_offset_below_the_base_fails_the_sanity_check(tmp_path: Path) -> None:
+    index = TimeIndex(file_of(tmp_path / "0.timeindex", (100, 1), (110, -2)), BASE)
+    with pytest.raises(CorruptIndexError, match="below the base offset"):
+        index.sanity_check()
+
+
+TIMES = st.integers(-2, 40) | st.sampled_from((-(2**63), 2**63 - 1))
+OFFSETS = st.integers(BASE - 1, BASE + 60) | st.sampled_from((BASE + 2**31 - 1, BASE + 2**31))
+
+
+@st.composite
+def runs(draw: st.DrawFn) -> list[Entry]:
+    """Entries that mostly rise, so that many are taken before one is refused."""
+    wild = draw(st.booleans())
+    entries = draw(st.lists(st.tuples(TIMES, OFFSETS), max_size=30))
+    if wild:
+        return entries
+    times, offsets = sorted(time for time, _ in entries), sorted(offset for _, offset in entries)
+    return list(zip(times, offsets, strict=True))
+
+
+@settings(deadline=None)
+@given(
+    runs(),
+    st.integers(1, 25),
+    st.lists(st.tuples(st.integers(1, 9), st.booleans()), max_size=10),
+    st.booleans(),
+)
+def test_appending_many_is_appending_one_by_one(
+    entries: list[Entry], room: int, parts: list[tuple[int, bool]], growing: bool
+) -> None:
+    twin = TimeTwin(BASE, room)
+    with tempfile.TemporaryDirectory() as folder:
+        index = TimeIndex(f"{folder}/0.timeindex", BASE, room * 12, growing=growing)
+        for size, skip in [*parts, (len(entries), False)]:
+            part, entries = entries[:size], entries[size:]
+            expected: tuple[int, str | None] = (len(part), None)
+            for number, entry in enumerate(part):
+                error = twin.maybe_append(*entry, skip_full_check=skip)
+                if error is not None:
+                    expected = number, error
+                    break
+            columns = np.array(part, np.int64).reshape(-1, 2).T.copy()
+            taken, refusal = index.try_maybe_append_many(*columns, skip_full_check=skip)
+            assert (taken, _name(refusal)) == expected
+            assert entries_of(index) == twin.entries
+            assert index.last_entry == (twin.entries[-1] if twin.entries else (-1, BASE))
+        index.close()
+
+
+def _name(error: KafkaIndexError | None) -> str | None:
+    return None if error is None else type(error).__name__
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.integers(0, 2**62), unique=True, max_size=60).map(sorted),
+    st.lists(st.integers(-(2**63), 2**63 - 1), max_size=30),
+)
+def test_lookups_are_those_of_a_list(times: list[int], targets: list[int]) -> None:
+    entries = [(time, number // 2) for number, time in enumerate(times)]
+    twin = TimeTwin(BASE, 100, [(time, BASE + offset) for time, offset in entries])
+    wanted = targets + times
+    with tempfile.TemporaryDirectory() as folder:
+        index = TimeIndex(file_of(Path(folder) / "0.timeindex", *entries), BASE)
+        expected = [twin.lookup(target) for target in wanted]
+        timestamps, offsets = index.lookup_many(np.array(wanted, np.int64))
+        assert list(zip(timestamps.tolist(), offsets.tolist(), strict=True)) == expected
+        assert [index.lookup(target) for target in wanted] == expected
+        index.close()

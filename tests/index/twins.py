@@ -1,0 +1,68 @@
+"""The two indexes as lists, with the semantics of Kafka's ``OffsetIndex`` and ``TimeIndex``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+INT32_MAX = 2**31 - 1
+
+
+@dataclass
+class OffsetTwin:
+    """Entries are (offset, position)."""
+
+    base_offset: int
+    max_entries: int
+    entries: list[tuple[int, int]] = field(default_factory=list)
+
+    def append(self, offset: int, position: int) -> str | None:
+        """The name of the error, or None."""
+        if len(self.entries) >= self.max_entries:
+            return "IndexFullError"
+        if self.entries and offset <= self.entries[-1][0]:
+            return "InvalidOffsetError"
+        if not 0 <= offset - self.base_offset <= INT32_MAX:
+            return "IndexOffsetOverflowError"
+        self.entries.append((offset, position))
+        return None
+
+    def lookup(self, offset: int) -> tuple[int, int]:
+        """The last entry at or below an offset."""
+        below = [entry for entry in self.entries if entry[0] <= offset]
+        return below[-1] if below else (self.base_offset, 0)
+
+    def truncate_to(self, offset: int) -> None:
+        """Drop what is at or above an offset."""
+        self.entries = [entry for entry in self.entries if entry[0] < offset]
+
+
+@dataclass
+class TimeTwin:
+    """Entries are (timestamp, offset)."""
+
+    base_offset: int
+    max_entries: int
+    entries: list[tuple[int, int]] = field(default_factory=list)
+
+    def maybe_append(self, timestamp: int, offset: int, *, skip_full_check: bool) -> str | None:
+        """The name of the error, or None."""
+        last = self.entries[-1] if self.entries else (-1, self.base_offset)
+        if not skip_full_check and len(self.entries) >= self.max_entries - 1:
+            return "IndexFullError"
+        if self.entries and offset < last[1]:
+            return "InvalidOffsetError"
+        if self.entries and timestamp < last[0]:
+            return "InvalidTimestampError"
+        if timestamp <= last[0]:
+            return None
+        if len(self.entries) >= self.max_entries:
+            return "IndexFullError"
+        if not 0 <= offset - self.base_offset <= INT32_MAX:
+            return "IndexOffsetOverflowError"
+        self.entries.append((timestamp, offset))
+        return None
+
+    def lookup(self, timestamp: int) -> tuple[int, int]:
+        """The last entry at or below a timestamp."""
+        below = [entry for entry in self.entries if entry[0] <= timestamp]
+        return below[-1] if below else (-1, self.base_offset)

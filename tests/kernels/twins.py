@@ -1,0 +1,266 @@
+"""The kernels once more, slowly: plain Python that follows Kafka's code line by line."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import google_crc32c
+
+from kafka_index.kernels import markers, scan, transactions
+
+INT32_MAX = 2**31 - 1
+BATCH_HEADER = struct.Struct(">qiibIhiqqqhii")
+CONTROL, TRANSACTIONAL = 0x20, 0x10
+
+
+def int64(value: int) -> int:
+    """What a Java long makes of it."""
+    return (value + 2**63) % 2**64 - 2**63
+
+
+@dataclass(frozen=True)
+class Row:
+    """A batch as the scan sees it, in the order of its columns."""
+
+    position: int
+    size: int
+    base_offset: int
+    last_offset: int
+    max_timestamp: int
+    leader_epoch: int
+    attributes: int
+    producer_id: int
+    control_type: int
+
+
+def scan_log(
+    log: bytes, segment_base_offset: int, *, verify_crc: bool = True
+) -> tuple[int, int, list[Row]]:
+    """The batches of a whole log, and why and where they end."""
+    rows: list[Row] = []
+    position = 0
+    while True:
+        left = len(log) - position
+        if left <= 17:
+            return (scan.SCAN_TORN_HEADER if left else scan.SCAN_END), position, rows
+        length, magic = struct.unpack_from(">i4xb", log, position + 8)
+        if length < 14:
+            return scan.SCAN_BAD_LENGTH, position, rows
+        if left < 12 + length:
+            return scan.SCAN_TORN_BATCH, position, rows
+        entry = log[position : position + 12 + length]
+        if magic >= 2 and len(entry) < BATCH_HEADER.size:
+            return scan.SCAN_BAD_SIZE, position, rows
+        stored, computed = checksums(entry)
+        if verify_crc and stored != computed:
+            return scan.SCAN_BAD_CRC, position, rows
+        row = _batch_row(entry, position) if magic >= 2 else _message_row(entry, position)
+        if not 0 <= int64(row.last_offset - segment_base_offset) <= INT32_MAX:
+            return scan.SCAN_OFFSET_OVERFLOW, position, rows
+        rows.append(row)
+        position += len(entry)
+
+
+def checksums(entry: bytes) -> tuple[int, int]:
+    """The stored and the right checksum of an entry."""
+    if struct.unpack_from(">b", entry, 16)[0] >= 2:
+        return struct.unpack_from(">I", entry, 17)[0], google_crc32c.value(entry[21:])
+    return struct.unpack_from(">I", entry, 12)[0], zlib.crc32(entry[16:])
+
+
+def _batch_row(entry: bytes, position: int) -> Row:
+    (base, _, epoch, _, _, attributes, delta, _, latest, producer, _, _, _) = (
+        BATCH_HEADER.unpack_from(entry)
+    )
+    control = markers.CONTROL_NONE
+    if attributes & CONTROL and producer >= 0:
+        control = control_type(entry)
+    return Row(
+        position, len(entry), base, int64(base + delta), latest, epoch, attributes, producer, control
+    )
+
+
+def _message_row(entry: bytes, position: int) -> Row:
+    offset, magic, attributes = struct.unpack_from(">q8xbb", entry)
+    timestamp = struct.unpack_from(">q", entry, 18)[0] if magic else -1
+    return Row(
+        position, len(entry), offset, offset, timestamp, -1, attributes, -1, markers.CONTROL_NONE
+    )
+
+
+class InvalidRecord(Exception):  # noqa: N818
+    """Kafka's InvalidRecordException."""
+
+
+class LongVarint(Exception):  # noqa: N818
+    """Kafka's IllegalArgumentException about a varint."""
+
+
+class _Reader:
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.at = 0
+
+    def byte(self) -> int:
+        if self.at == len(self.data):
+            raise InvalidRecord
+        self.at += 1
+        return self.data[self.at - 1]
+
+    def varint(self, most_bytes: int = 5) -> int:
+        raw = 0
+        for number in range(most_bytes):
+            byte = self.byte()
+            raw |= (byte & 0x7F) << 7 * number
+            if byte < 0x80:
+                raw %= 2**32 if most_bytes == 5 else 2**64
+                return -(raw + 1) // 2 if raw % 2 else raw // 2
+        raise LongVarint
+
+    def sized(self) -> bytes | None:
+        size = self.varint()
+        if size < 0:
+            return None
+        if size > len(self.data) - self.at:
+            raise InvalidRecord
+        self.at += size
+        return self.data[self.at - size : self.at]
+
+
+def control_type(entry: bytes) -> int:
+    """What recovery makes of a control batch with a producer."""
+    attributes, count = BATCH_HEADER.unpack_from(entry)[5], BATCH_HEADER.unpack_from(entry)[-1]
+    if count == 0:
+        return markers.CONTROL_EMPTY
+    if attributes & 7 > 4:
+        return markers.CONTROL_REFUSED
+    if attributes & 7:
+        return markers.CONTROL_COMPRESSED
+    if count < 0:
+        return markers.CONTROL_INVALID
+    try:
+        return _marker_type(_Reader(entry[BATCH_HEADER.size :]), only=count == 1)
+    except InvalidRecord:
+        return markers.CONTROL_INVALID
+
+
+def _marker_type(reader: _Reader, *, only: bool) -> int:
+    try:
+        size = reader.varint()
+    except LongVarint:
+        return markers.CONTROL_REFUSED
+    try:
+        key, value = _key_and_value(reader, size)
+    except LongVarint:
+        raise InvalidRecord from None
+    if only and reader.at != len(reader.data):
+        raise InvalidRecord
+    if key is None:
+        return markers.CONTROL_REFUSED
+    if len(key) < 4 or struct.unpack_from(">h", key)[0] < 0:
+        raise InvalidRecord
+    kind: int = struct.unpack_from(">h", key, 2)[0]
+    if kind not in {0, 1} or value is None or len(value) < 2:
+        return markers.CONTROL_REFUSED
+    if struct.unpack_from(">h", value)[0] < 0:
+        raise InvalidRecord
+    return kind if len(value) >= 6 else markers.CONTROL_REFUSED
+
+
+def _key_and_value(reader: _Reader, size: int) -> tuple[bytes | None, bytes | None]:
+    if size > len(reader.data) - reader.at:
+        raise InvalidRecord
+    start = reader.at
+    reader.byte()
+    reader.varint(10)
+    reader.varint()
+    key, value = reader.sized(), reader.sized()
+    headers = reader.varint()
+    if not 0 <= headers <= len(reader.data) - reader.at:
+        raise InvalidRecord
+    for _ in range(headers):
+        if reader.sized() is None:
+            raise InvalidRecord
+        reader.sized()
+    if reader.at - start != size:
+        raise InvalidRecord
+    return key, value
+
+
+def choose_entries(
+    batches: Sequence[tuple[int, int, int]], interval: int
+) -> tuple[list[tuple[int, int, int]], tuple[int, int, int]]:
+    """Rows with their time entries, and the state at the end, of (position, offset, time)."""
+    chosen = []
+    last_position, latest, latest_offset = 0, -1, -1
+    for row, (position, last_offset, max_timestamp) in enumerate(batches):
+        if max_timestamp > latest:
+            latest, latest_offset = max_timestamp, last_offset
+        if position - last_position > interval:
+            chosen.append((row, latest, latest_offset))
+            last_position = position
+    return chosen, (last_position, latest, latest_offset)
+
+
+def floor_slot(keys: Sequence[int], target: int) -> int:
+    """The last slot whose key is at or below the target, -1 for none."""
+    return max((slot for slot, key in enumerate(keys) if key <= target), default=-1)
+
+
+@dataclass(frozen=True)
+class ProducerRow:
+    """What of a batch matters to producers and epochs."""
+
+    base_offset: int
+    leader_epoch: int
+    producer_id: int
+    attributes: int
+    control_type: int
+
+
+@dataclass
+class Producers:
+    """Producers and epochs in dicts."""
+
+    latest_epoch: int = -1
+    open: dict[int, int] = field(default_factory=dict)
+    ongoing: set[int] = field(default_factory=set)
+    last_abort: int | None = None
+
+    def follow(self, row: ProducerRow) -> int:
+        """Take up a batch; a code of `kafka_index.kernels.transactions`."""
+        if row.leader_epoch > self.latest_epoch:
+            if row.base_offset < 0:
+                return transactions.PRODUCERS_EPOCH_OFFSET_NEGATIVE
+            self.latest_epoch = row.leader_epoch
+        if row.producer_id < 0:
+            return transactions.PRODUCERS_OK
+        if row.attributes & CONTROL:
+            return self._marker(row)
+        if row.attributes & TRANSACTIONAL:
+            if row.producer_id not in self.open:
+                self.open[row.producer_id] = row.base_offset
+                self.ongoing.add(row.base_offset)
+        elif row.producer_id in self.open:
+            return transactions.PRODUCERS_NOT_TRANSACTIONAL
+        return transactions.PRODUCERS_OK
+
+    def _marker(self, row: ProducerRow) -> int:
+        if row.control_type == markers.CONTROL_INVALID:
+            return transactions.PRODUCERS_MARKER_INVALID
+        if row.control_type == markers.CONTROL_REFUSED or row.control_type > 1:
+            return transactions.PRODUCERS_MARKER_REFUSED
+        if row.control_type == markers.CONTROL_EMPTY or row.producer_id not in self.open:
+            return transactions.PRODUCERS_OK
+        first_offset = self.open.pop(row.producer_id)
+        if row.control_type == 0:
+            if self.last_abort is not None and row.base_offset <= self.last_abort:
+                return transactions.PRODUCERS_ABORT_OFFSET_BACKWARD
+            self.last_abort = row.base_offset
+        if first_offset not in self.ongoing:
+            return transactions.PRODUCERS_TRANSACTION_UNKNOWN
+        self.ongoing.remove(first_offset)
+        return transactions.PRODUCERS_OK
