@@ -1,0 +1,219 @@
+"""Building from Parquet: what both engines do with a bin, and threads of this process over bins."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import pyarrow as pa
+
+from kafka_index.build.parquet_gather import GatherLimits, can_order, pack, read_bin
+from kafka_index.build.parquet_plan import (
+    SegmentCount,
+    count_segments,
+    list_row_groups,
+    why_no_segment,
+)
+from kafka_index.build.parquet_read import RowGroup
+from kafka_index.build.parquet_rows import SegmentRows, split_segments
+from kafka_index.build.parquet_schema import ParquetInput
+from kafka_index.build.parquet_source import segment_source
+from kafka_index.build.report import FAILED, SegmentReport
+from kafka_index.build.segment import build_from_sources
+from kafka_index.build.settings import BuildSettings
+from kafka_index.errors import InputError, KafkaIndexError
+from kafka_index.layout.names import LOG_SUFFIX, TopicPartition, segment_file_name
+from kafka_index.log import BatchSource
+from kafka_index.storage.segment_file import SegmentFile
+
+UNORDERED = "unordered_positions"
+
+_UNORDERED_HINT = "sort the input by segment and position, or use --engine spark"
+_GONE = "the input changed since it was counted: the rows of this segment are gone"
+_DEFAULT_LIMITS = GatherLimits()
+# Size and time of a log that is not there: the record of what was built matches no real log.
+_NO_LOG = -1
+
+
+def build_parquet(
+    source: ParquetInput,
+    settings: BuildSettings,
+    *,
+    threads: int,
+    on_report: Callable[[SegmentReport], None],
+    fail_fast: bool = False,
+    limits: GatherLimits = _DEFAULT_LIMITS,
+) -> None:
+    """Build the indexes of a Parquet input with threads of this process.
+
+    Parameters
+    ----------
+    source : ParquetInput
+        What `open_parquet` checked.
+    settings : BuildSettings
+        As for logs; `target_root` is needed, and every segment is built, whatever is there.
+    threads : int
+        Bins at a time.
+    on_report : callable
+        Called with each segment's row, by one thread at a time.
+    fail_fast : bool
+        Begin no further segment once one has failed.
+    limits : GatherLimits
+        Bounds of the memory of a bin.
+
+    Raises
+    ------
+    InputError
+        No target folder, or the input as a whole cannot be used (`count_segments`).
+    """
+    require_target(settings)
+    groups = list_row_groups(source)
+    counts = count_segments(source, groups)
+    run = _Run(source, groups, settings, on_report, fail_fast=fail_fast)
+    runnable = []
+    for one in counts:
+        reason = why_no_segment(one.topic, one.partition, one.base_offset)
+        if reason is None and not can_order(one, source.form, limits):
+            reason = f"{UNORDERED}; {_UNORDERED_HINT}"
+        if reason is None:
+            runnable.append(one)
+        else:
+            run.report(failed_report(source.path, one, reason))
+    bins = pack(runnable, source.form, limits, threads)
+    with ThreadPoolExecutor(threads, thread_name_prefix="build") as pool:
+        try:
+            for future in [
+                pool.submit(run.build, number, work) for number, work in enumerate(bins)
+            ]:
+                future.result()
+        finally:  # an interrupt, or an error of our own: the other bins need not go on
+            run.stopped.set()
+
+
+def build_stream(
+    batches: Iterator[pa.RecordBatch],
+    source: ParquetInput,
+    settings: BuildSettings,
+    *,
+    attempt_id: str,
+) -> Iterator[SegmentReport]:
+    """Build from rows in segment and position order: what both engines call for a bin.
+
+    Parameters
+    ----------
+    batches : iterator of pa.RecordBatch
+        The canonical columns of `source` and `ROW_COUNT`.
+    source : ParquetInput
+        Where they are from.
+    settings : BuildSettings
+        How and where to.
+    attempt_id : str
+        Names this attempt's scratch files.
+
+    Yields
+    ------
+    SegmentReport
+        A row per segment.
+    """
+    sources: dict[tuple[str, int, int], BatchSource] = {}
+
+    def work() -> Iterator[tuple[SegmentFile, BatchSource]]:
+        for rows in split_segments(batches):
+            one = segment_source(rows, source.form, verify_crc=settings.verify_crc)
+            sources[rows.topic, rows.partition, rows.base_offset] = one
+            yield _segment_file(source.path, rows), one
+
+    for row in build_from_sources(work(), settings, attempt_id=attempt_id):
+        one = sources.pop((row.topic, row.partition, row.segment_base_offset))
+        yield replace(row, log_path=source.path, log_size_bytes=one.log_size_bytes)
+
+
+def require_target(settings: BuildSettings) -> None:
+    """Refuse to build in place: a Parquet input has no logs to lie beside.
+
+    Raises
+    ------
+    InputError
+        The settings name no target folder.
+    """
+    if settings.target_root is None:
+        raise InputError("Parquet input cannot be built in place", hint="give --output")
+
+
+def failed_report(path: str, one: SegmentCount, reason: str) -> SegmentReport:
+    """Return the row of a segment that could not be begun."""
+    return SegmentReport(
+        topic=one.topic,
+        partition=one.partition,
+        segment_base_offset=one.base_offset,
+        log_path=path,
+        log_size_bytes=one.size_bytes,
+        valid_bytes=None,
+        batch_count=None,
+        offset_entries=None,
+        time_entries=None,
+        next_offset=None,
+        max_timestamp_ms=None,
+        status=FAILED,
+        reason=reason,
+        position_bytes=None,
+        seconds=0.0,
+    )
+
+
+class _Run:
+    """One local build: what its threads share."""
+
+    def __init__(
+        self,
+        source: ParquetInput,
+        groups: Sequence[RowGroup],
+        settings: BuildSettings,
+        on_report: Callable[[SegmentReport], None],
+        *,
+        fail_fast: bool,
+    ) -> None:
+        self.stopped = threading.Event()
+        self._source = source
+        self._groups = groups
+        self._settings = settings
+        self._on_report = on_report
+        self._fail_fast = fail_fast
+        self._lock = threading.Lock()
+
+    def report(self, row: SegmentReport) -> None:
+        """Hand on a row."""
+        with self._lock:
+            self._on_report(row)
+        if self._fail_fast and row.status == FAILED:
+            self.stopped.set()
+
+    def build(self, number: int, work: Sequence[SegmentCount]) -> None:
+        """Build the segments of a bin; each gets a row, also when reading fails midway."""
+        if self.stopped.is_set():
+            return
+        waiting = {(one.topic, one.partition, one.base_offset): one for one in work}
+        batches = read_bin(self._source, self._groups, work)
+        reason = _GONE
+        try:
+            for row in build_stream(
+                batches, self._source, self._settings, attempt_id=f"bin{number}"
+            ):
+                del waiting[row.topic, row.partition, row.segment_base_offset]
+                self.report(row)
+                if self.stopped.is_set():
+                    return
+        except KafkaIndexError as error:
+            reason = str(error)
+        for one in waiting.values():
+            self.report(failed_report(self._source.path, one, reason))
+
+
+def _segment_file(path: str, rows: SegmentRows) -> SegmentFile:
+    """Return a stand-in whose log path names the index files as a real log would."""
+    folder = TopicPartition(rows.topic, rows.partition).directory_name
+    log_path = os.path.join(path, folder, segment_file_name(rows.base_offset, LOG_SUFFIX))
+    return SegmentFile(rows.topic, rows.partition, rows.base_offset, log_path, _NO_LOG, _NO_LOG)

@@ -1,0 +1,224 @@
+"""Parquet input: which files, which of the two forms, and whether the columns are right.
+
+======================== ============================ =======================================
+form                     needed columns               used when present
+======================== ============================ =======================================
+batch metadata           keys, ``position_bytes``,    ``base_offset``, ``leader_epoch``,
+                         ``size_bytes``,              ``attributes``, ``producer_id``,
+                         ``last_offset``,             ``control_type``
+                         ``max_timestamp_ms``
+raw batches              keys, ``position_bytes``,
+                         ``batch``
+======================== ============================ =======================================
+
+The keys are ``topic``, ``partition`` and ``segment_base_offset``. A row is a record batch. Where
+the columns of both forms are there, the raw batches win: their bytes are verified.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from kafka_index.errors import InputError
+from kafka_index.storage.paths import expand_input
+
+KEY_COLUMNS = ("topic", "partition", "segment_base_offset")
+POSITION = "position_bytes"
+BATCH = "batch"
+METADATA_COLUMNS = ("size_bytes", "last_offset", "max_timestamp_ms")
+OPTIONAL_COLUMNS = (
+    "base_offset",
+    "leader_epoch",
+    "attributes",
+    "producer_id",
+    "control_type",
+)
+#: How many rows a segment has in all; joined to each row, so that a task knows when it has met all.
+ROW_COUNT = "segment_rows"
+
+_SUFFIXES = (".parquet", ".parq", ".pq")
+
+
+class ParquetForm(Enum):
+    """What a row of the input holds."""
+
+    METADATA = "batch metadata"
+    RAW = "raw batches"
+
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """Names of the columns that must be there."""
+        own = (BATCH,) if self is ParquetForm.RAW else METADATA_COLUMNS
+        return (*KEY_COLUMNS, POSITION, *own)
+
+
+@dataclass(frozen=True, slots=True)
+class ParquetInput:
+    """A checked Parquet input.
+
+    Parameters
+    ----------
+    path : str
+        What the report calls it: the one input path, or the folder that all of them share.
+    files : tuple of str
+        The files, absolute, in the order they are read.
+    form : ParquetForm
+        What a row holds.
+    columns : tuple of str
+        The columns to read, the needed ones first.
+    both_forms : bool
+        Whether metadata columns are passed over because raw batches are there too.
+    """
+
+    path: str
+    files: tuple[str, ...]
+    form: ParquetForm
+    columns: tuple[str, ...]
+    both_forms: bool
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns as this package reads them: wide integers, plain strings and binaries."""
+        return pa.schema([(name, _canonical_type(name)) for name in self.columns])
+
+
+def open_parquet(paths: Sequence[str]) -> ParquetInput:
+    """Find the files of a Parquet input and check every file's columns.
+
+    Parameters
+    ----------
+    paths : sequence of str
+        Parquet files, folders of them (searched through; names that start with ``_`` or ``.``
+        are passed over), or globs of either.
+
+    Raises
+    ------
+    InputError
+        A path is missing, there is no file, one cannot be read, or columns are missing or of
+        the wrong type: all of them are named in the one error.
+    """
+    roots = [root for path in paths for root in expand_input(path)]
+    files = list(dict.fromkeys(file for root in roots for file in _files(root)))
+    if not files:
+        raise InputError(
+            "no Parquet file found",
+            path=", ".join(paths) or None,
+            hint=f"name a file, or a folder with files that end in {', '.join(_SUFFIXES)}",
+        )
+    schemas = [_read_schema(file) for file in files]
+    form = _choose_form(schemas)
+    _check_columns(form, files, schemas)
+    optional: tuple[str, ...] = ()
+    if form is ParquetForm.METADATA:
+        present = {name for schema in schemas for name in schema.names}
+        optional = tuple(name for name in OPTIONAL_COLUMNS if name in present)
+    return ParquetInput(
+        path=roots[0] if len(roots) == 1 else os.path.commonpath(roots),
+        files=tuple(files),
+        form=form,
+        columns=(*form.needed, *optional),
+        both_forms=form is ParquetForm.RAW and all(_has_metadata(one) for one in schemas),
+    )
+
+
+def is_parquet_path(path: str) -> bool:
+    """Tell whether a path is a Parquet file, or a folder that holds some directly."""
+    if os.path.isdir(path):
+        return any(_is_wanted(name) for name in os.listdir(path))
+    return path.endswith(_SUFFIXES)
+
+
+def _files(root: str) -> list[str]:
+    if not os.path.isdir(root):
+        return [root]
+    found = []
+    for folder, folders, names in os.walk(root):
+        folders[:] = sorted(name for name in folders if not name.startswith(("_", ".")))
+        found += [os.path.join(folder, name) for name in names if _is_wanted(name)]
+    return sorted(found)
+
+
+def _is_wanted(name: str) -> bool:
+    return name.endswith(_SUFFIXES) and not name.startswith(("_", "."))
+
+
+def _read_schema(file: str) -> pa.Schema:
+    try:
+        return pq.read_schema(file)
+    except OSError as error:
+        raise InputError(
+            f"cannot read the Parquet file: {error.strerror or error}", path=file
+        ) from error
+    except pa.ArrowException as error:
+        raise InputError(f"not a Parquet file: {error}", path=file) from error
+
+
+def _choose_form(schemas: Sequence[pa.Schema]) -> ParquetForm:
+    with_batch = [BATCH in schema.names for schema in schemas]
+    if all(with_batch) or (any(with_batch) and not all(map(_has_metadata, schemas))):
+        return ParquetForm.RAW
+    return ParquetForm.METADATA
+
+
+def _has_metadata(schema: pa.Schema) -> bool:
+    return set(METADATA_COLUMNS).issubset(schema.names)
+
+
+def _check_columns(form: ParquetForm, files: Sequence[str], schemas: Sequence[pa.Schema]) -> None:
+    bad: dict[tuple[str, ...], list[str]] = {}
+    for file, schema in zip(files, schemas, strict=True):
+        problems = tuple(_problems(form, schema))
+        if problems:
+            bad.setdefault(problems, []).append(file)
+    if not bad:
+        return
+    texts = []
+    for problems, where in bad.items():
+        others = f" (and {len(where) - 1} more files)" if len(where) > 1 else ""
+        texts.append(f"{where[0]}{others}: {', '.join(problems)}")
+    raise InputError(
+        f"not the columns of {form.value}: {'; '.join(texts)}",
+        hint=f"metadata needs {', '.join(ParquetForm.METADATA.needed)}; "
+        f"raw batches need {', '.join(ParquetForm.RAW.needed)}",
+    )
+
+
+def _problems(form: ParquetForm, schema: pa.Schema) -> Iterable[str]:
+    names = form.needed + (OPTIONAL_COLUMNS if form is ParquetForm.METADATA else ())
+    for name in names:
+        count = schema.names.count(name)
+        if count == 0:
+            if name in form.needed:
+                yield f"{name} is missing"
+        elif count > 1:
+            yield f"{name} is there {count} times"
+        else:
+            found = schema.field(name).type
+            expected = _expected(name, found)
+            if expected is not None:
+                yield f"{name} is {found}, not {expected}"
+
+
+def _expected(name: str, found: pa.DataType) -> str | None:
+    """Return what a column must be, or None if it is that."""
+    kind = found.value_type if pa.types.is_dictionary(found) else found
+    if name == "topic":
+        types = pa.types
+        strings = (types.is_string, types.is_large_string, types.is_string_view)
+        return None if any(check(kind) for check in strings) else "a string"
+    if name == BATCH:
+        return None if pa.types.is_binary(found) or pa.types.is_large_binary(found) else "binary"
+    fits = pa.types.is_integer(found) and found != pa.uint64()
+    return None if fits else "an integer of at most 64 signed bits"
+
+
+def _canonical_type(name: str) -> pa.DataType:
+    if name == "topic":
+        return pa.string()
+    return pa.large_binary() if name == BATCH else pa.int64()

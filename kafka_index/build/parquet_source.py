@@ -1,0 +1,225 @@
+"""Rows of a Parquet input as what the builder reads: one `BatchSource` per segment.
+
+Both engines end here. The rows of a segment come in position order; the sources check what the
+builder relies on: no nulls, positions that start at 0 and leave neither gap nor overlap, sizes
+and offsets that a log can hold, and as many rows as were counted before. An input that ends early
+looks like one that is done (a cancelled Spark task sees that), so the count decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from kafka_index.build.parquet_rows import SegmentRows
+from kafka_index.build.parquet_schema import (
+    BATCH,
+    METADATA_COLUMNS,
+    POSITION,
+    ParquetForm,
+)
+from kafka_index.config import INT32_MAX
+from kafka_index.errors import InputError
+from kafka_index.log.batch_table import CONTROL_NONE, BatchColumns
+from kafka_index.log.segment_scan import ByteStreamSource
+from kafka_index.log.source import OFFSET_OVERFLOW, BatchSource, ScanStop
+
+_Longs = npt.NDArray[np.int64]
+
+# What stands for an absent value of an optional column.
+_DEFAULTS = {
+    "leader_epoch": -1,
+    "attributes": 0,
+    "producer_id": -1,
+    "control_type": CONTROL_NONE,
+}
+
+
+def segment_source(
+    rows: SegmentRows, form: ParquetForm, *, verify_crc: bool
+) -> MetadataSource | RawBatchSource:
+    """Return the source over the rows of one segment."""
+    if form is ParquetForm.RAW:
+        return RawBatchSource(rows, verify_crc=verify_crc)
+    return MetadataSource(rows)
+
+
+class MetadataSource:
+    """A `BatchSource` over batch metadata."""
+
+    def __init__(self, rows: SegmentRows) -> None:
+        self.stop: ScanStop | None = None
+        self._rows = rows
+
+    @property
+    def log_size_bytes(self) -> int:
+        """End of the last batch met so far."""
+        return self._rows.end_bytes
+
+    def chunks(self) -> Iterator[BatchColumns]:
+        """Yield the rows as batch columns.
+
+        Raises
+        ------
+        InputError
+            A row is not what a log can hold, or rows are missing.
+        """
+        try:
+            for columns in self._columns():
+                kept = self._representable(columns)
+                if kept:
+                    yield columns.head(kept)
+                if self.stop is not None:
+                    break
+        except InputError:
+            self._rows.skip_rest()
+            raise
+        self._rows.skip_rest()
+
+    def _columns(self) -> Iterator[BatchColumns]:
+        first_row = 0
+        for chunk in self._rows:
+            position = _longs(chunk, POSITION, first_row)
+            size, last_offset, max_timestamp = (
+                _longs(chunk, name, first_row) for name in METADATA_COLUMNS
+            )
+            base_offset = _filled(chunk, "base_offset", last_offset)
+            _check_positions(position, size, self._rows)
+            _refuse("last_offset is negative", last_offset < 0, position, last_offset)
+            _refuse("base_offset is negative", base_offset < 0, position, base_offset)
+            backwards = base_offset > last_offset
+            _refuse("base_offset above last_offset", backwards, position, base_offset)
+            optional = {name: _filled(chunk, name, value) for name, value in _DEFAULTS.items()}
+            yield BatchColumns(
+                position_bytes=position,
+                size_bytes=size,
+                base_offset=base_offset,
+                last_offset=last_offset,
+                max_timestamp_ms=max_timestamp,
+                leader_epoch=optional["leader_epoch"],
+                attributes=optional["attributes"],
+                producer_id=optional["producer_id"],
+                # Other negative codes are findings of a scan, not for an input to claim.
+                control_type=np.maximum(optional["control_type"], CONTROL_NONE),
+            )
+            first_row += chunk.num_rows
+
+    def _representable(self, columns: BatchColumns) -> int:
+        """Return how many batches an index can represent; note where recovery would fail."""
+        relative = columns.last_offset - self._rows.base_offset
+        outside = (relative < 0) | (relative > INT32_MAX)
+        if not outside.any():
+            return len(columns)
+        row = int(np.argmax(outside))
+        self.stop = ScanStop(
+            OFFSET_OVERFLOW,
+            int(columns.position_bytes[row]),
+            expected=f"last offset {self._rows.base_offset} to 2^31 - 1 above it",
+            found=str(columns.last_offset[row]),
+            refused=True,
+        )
+        return row
+
+
+class RawBatchSource:
+    """A `BatchSource` over raw batches, which together are the bytes of the log."""
+
+    def __init__(self, rows: SegmentRows, *, verify_crc: bool) -> None:
+        self._rows = rows
+        self._bytes: BatchSource = ByteStreamSource(
+            self._windows(),
+            segment_base_offset=rows.base_offset,
+            verify_crc=verify_crc,
+            whole_batches=True,
+        )
+
+    @property
+    def stop(self) -> ScanStop | None:
+        """Why the scan ended before the end of the log."""
+        return self._bytes.stop
+
+    @property
+    def log_size_bytes(self) -> int:
+        """End of the last batch met so far."""
+        return self._rows.end_bytes
+
+    def chunks(self) -> Iterator[BatchColumns]:
+        """Scan the bytes; raises as `MetadataSource.chunks` does."""
+        try:
+            yield from self._bytes.chunks()
+        except InputError:
+            self._rows.skip_rest()
+            raise
+        self._rows.skip_rest()
+
+    def _windows(self) -> Iterator[npt.NDArray[np.uint8]]:
+        first_row = 0
+        for chunk in self._rows:
+            position = _longs(chunk, POSITION, first_row)
+            batch = chunk[BATCH]
+            _refuse_null(batch, BATCH, first_row)
+            _, offsets_buffer, data = batch.buffers()
+            offsets = np.frombuffer(
+                offsets_buffer, np.int64, chunk.num_rows + 1, offset=8 * batch.offset
+            )
+            _check_positions(position, np.diff(offsets), self._rows)
+            start, end = int(offsets[0]), int(offsets[-1])
+            yield np.frombuffer(data, np.uint8, end - start, offset=start)
+            first_row += chunk.num_rows
+
+
+def _check_positions(position: _Longs, size: _Longs, rows: SegmentRows) -> None:
+    wrong_size = (size <= 0) | (size > INT32_MAX)
+    _refuse(f"size_bytes outside 1..{INT32_MAX}", wrong_size, position, size)
+    expected = np.empty_like(position)
+    expected[0] = rows.end_bytes
+    np.add(position[:-1], size[:-1], out=expected[1:])
+    wrong = np.flatnonzero(position != expected)
+    if wrong.size:
+        row = int(wrong[0])
+        overlaps = position[row] < expected[row]
+        place = position[row] if 0 <= position[row] < expected[row] else expected[row]
+        raise InputError(
+            "overlapping_positions" if overlaps else "position_gap",
+            position_bytes=int(place),
+            expected=f"a batch at {expected[row]}",
+            found=int(position[row]),
+        )
+    rows.end_bytes = int(position[-1] + size[-1])
+    if rows.end_bytes > INT32_MAX:
+        raise InputError(
+            "the log is larger than any broker's", expected=INT32_MAX, found=rows.end_bytes
+        )
+
+
+def _refuse(message: str, wrong: npt.NDArray[np.bool_], position: _Longs, value: _Longs) -> None:
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        raise InputError(message, position_bytes=int(position[row]), found=int(value[row]))
+
+
+def _refuse_null(column: pa.Array, name: str, first_row: int) -> None:
+    if column.null_count:
+        row = first_row + int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))
+        raise InputError(f"null in column {name}, in row {row} of the segment (from 0)")
+
+
+def _longs(chunk: pa.RecordBatch, name: str, first_row: int) -> _Longs:
+    column = chunk[name]
+    _refuse_null(column, name, first_row)
+    values: _Longs = column.to_numpy()
+    return values
+
+
+def _filled(chunk: pa.RecordBatch, name: str, default: int | _Longs) -> _Longs:
+    if name not in chunk.schema.names:
+        return np.broadcast_to(np.asarray(default, np.int64), chunk.num_rows).copy()
+    column = chunk[name]
+    if not column.null_count:
+        values: _Longs = column.to_numpy()
+        return values
+    present = column.is_valid().to_numpy(zero_copy_only=False)
+    return np.where(present, column.fill_null(0).to_numpy(zero_copy_only=False), default)

@@ -1,0 +1,314 @@
+"""Building from Parquet in this process: right bytes from any order, a row for what is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from kafka_index.build import build_segments
+from kafka_index.build.parquet import build_parquet
+from kafka_index.build.parquet_gather import GatherLimits
+from kafka_index.build.parquet_schema import ParquetForm, open_parquet
+from kafka_index.build.report import SegmentReport
+from kafka_index.errors import InputError
+from kafka_index.storage import list_dump
+from tests.spark.dumps import (
+    Log,
+    Segment,
+    change,
+    dump,
+    index_files,
+    leftovers,
+    metadata_table,
+    raw_table,
+    settings,
+    write_logs,
+    write_parquet,
+)
+
+_Form = Callable[[dict[Segment, Log]], pa.Table]
+FORMS = pytest.mark.parametrize("form", [metadata_table, raw_table])
+ONE = {("t", 3, 30): dump()["orders", 0, 0][10:60]}
+
+#: Every segment is read alone; and gathered ones are, in bins of a few rows.
+SMALL = GatherLimits(rows=50, size_bytes=5000, unordered_rows=100)
+
+
+def _build(
+    table: pa.Table, tmp_path: Path, limits: GatherLimits | None = None, *, fail_fast: bool = False
+) -> list[SegmentReport]:
+    source = open_parquet([write_parquet(tmp_path / "in.parquet", table)])
+    rows: list[SegmentReport] = []
+    build_parquet(
+        source,
+        settings(tmp_path / "out"),
+        threads=2,
+        on_report=rows.append,
+        fail_fast=fail_fast,
+        limits=limits or GatherLimits(),
+    )
+    return rows
+
+
+def _from_logs(tmp_path: Path, segments: dict[Segment, Log]) -> dict[str, bytes]:
+    logs = write_logs(tmp_path / "logs", segments)
+    listed = list_dump([str(logs)], topics=None).segments
+    list(build_segments(listed, settings(tmp_path / "expected"), attempt_id="local"))
+    return index_files(tmp_path / "expected")
+
+
+def _shuffled(table: pa.Table) -> pa.Table:
+    return table.take(pa.array(np.random.default_rng(3).permutation(table.num_rows)))
+
+
+def _interleaved(table: pa.Table) -> pa.Table:
+    """Sorted by position: segments mixed, each in order."""
+    return table.sort_by("position_bytes")
+
+
+@FORMS
+@pytest.mark.parametrize("limits", [GatherLimits(), SMALL])
+@pytest.mark.parametrize("arrange", [pa.Table.combine_chunks, _interleaved])
+def test_parquet_gives_the_bytes_that_the_logs_give(
+    tmp_path: Path, form: _Form, limits: GatherLimits, arrange: Callable[[pa.Table], pa.Table]
+) -> None:
+    rows = _build(arrange(form(dump())), tmp_path, limits)
+
+    assert [row.status for row in rows] == ["built"] * 4
+    assert index_files(tmp_path / "out") == _from_logs(tmp_path, dump())
+    assert leftovers(tmp_path) == []
+
+
+@FORMS
+def test_rows_out_of_order_are_sorted_within_the_limits(tmp_path: Path, form: _Form) -> None:
+    _build(_shuffled(form(dump())), tmp_path)
+
+    assert index_files(tmp_path / "out") == _from_logs(tmp_path, dump())
+
+
+@FORMS
+def test_rows_out_of_order_beyond_the_limits_fail_with_a_way_out(
+    tmp_path: Path, form: _Form
+) -> None:
+    rows = _build(_shuffled(form(dump())), tmp_path, SMALL)
+
+    by_base = {(row.topic, row.partition, row.segment_base_offset): row for row in rows}
+    large = by_base["orders", 0, 0]
+    assert large.status == "failed"
+    assert (large.reason or "").startswith("unordered_positions; ")
+    assert "--engine spark" in (large.reason or "")
+    assert by_base["orders", 1, 0].status == "built"
+
+
+def test_the_rows_of_a_segment_may_lie_in_many_files(tmp_path: Path) -> None:
+    table = raw_table(dump())
+    folder = tmp_path / "in"
+    folder.mkdir()
+    write_parquet(folder / "part-0.parquet", table.slice(0, 333))
+    write_parquet(folder / "part-1.parquet", table.slice(333))
+    (folder / "_SUCCESS").touch()
+    rows: list[SegmentReport] = []
+
+    build_parquet(
+        open_parquet([str(folder)]), settings(tmp_path / "out"), threads=1, on_report=rows.append
+    )
+
+    assert {row.log_path for row in rows} == {str(folder)}
+    assert index_files(tmp_path / "out") == _from_logs(tmp_path, dump())
+
+
+def test_other_integer_widths_and_strings_are_the_same(tmp_path: Path) -> None:
+    narrow = pa.schema(
+        [
+            ("topic", pa.dictionary(pa.int32(), pa.string())),
+            ("partition", pa.int8()),
+            ("segment_base_offset", pa.uint32()),
+            ("position_bytes", pa.uint32()),
+            ("batch", pa.large_binary()),
+        ]
+    )
+
+    _build(raw_table(dump()).cast(narrow), tmp_path)
+
+    assert index_files(tmp_path / "out") == _from_logs(tmp_path, dump())
+
+
+@FORMS
+@pytest.mark.parametrize(
+    ("row", "value", "reason"),
+    [
+        pytest.param(0, 7, "at byte 0: position_gap", id="first-not-0"),
+        pytest.param(0, -5, "at byte 0: overlapping_positions", id="negative"),
+        pytest.param(49, 2**62, "position_gap", id="far-away"),
+        pytest.param(20, None, "null in column position_bytes, in row", id="null"),
+    ],
+)
+def test_positions_that_are_no_log_fail(
+    tmp_path: Path, form: _Form, row: int, value: int | None, reason: str
+) -> None:
+    (report,) = _build(change(form(ONE), row, "position_bytes", value), tmp_path)
+
+    assert report.status == "failed"
+    assert reason in (report.reason or "")
+    assert index_files(tmp_path) == {}
+
+
+@FORMS
+def test_a_row_that_comes_twice_overlaps(tmp_path: Path, form: _Form) -> None:
+    table = form(ONE)
+    doubled = pa.concat_tables([table.slice(0, 20), table.slice(19)])
+
+    (report,) = _build(doubled, tmp_path)
+
+    assert report.status == "failed"
+    assert "overlapping_positions" in (report.reason or "")
+    assert report.position_bytes == table["position_bytes"][19].as_py()
+
+
+@FORMS
+def test_a_row_that_is_missing_leaves_a_gap(tmp_path: Path, form: _Form) -> None:
+    table = form(ONE)
+
+    (report,) = _build(pa.concat_tables([table.slice(0, 20), table.slice(21)]), tmp_path)
+
+    assert report.status == "failed"
+    assert "position_gap" in (report.reason or "")
+    assert report.position_bytes == table["position_bytes"][20].as_py()
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "reason"),
+    [
+        ("size_bytes", 0, "size_bytes outside 1..2147483647"),
+        ("size_bytes", -1, "size_bytes outside"),
+        ("size_bytes", 2**31, "size_bytes outside"),
+        ("size_bytes", None, "null in column size_bytes, in row 20 of the segment"),
+        ("last_offset", -1, "last_offset is negative"),
+        ("last_offset", None, "null in column last_offset"),
+        ("last_offset", 29, "offset_overflow"),
+        ("last_offset", 30 + 2**31, "offset_overflow"),
+        ("max_timestamp_ms", None, "null in column max_timestamp_ms"),
+    ],
+)
+def test_values_that_no_log_holds_fail(
+    tmp_path: Path, column: str, value: int | None, reason: str
+) -> None:
+    table = metadata_table(ONE)
+    (report,) = _build(change(table, 20, column, value), tmp_path)
+
+    assert report.status == "failed"
+    assert reason in (report.reason or "")
+    assert report.log_size_bytes > 0
+    assert index_files(tmp_path) == {}
+    assert leftovers(tmp_path) == []
+
+
+def test_a_damaged_raw_batch_truncates_as_in_a_log(tmp_path: Path) -> None:
+    data = bytearray(ONE["t", 3, 30][20])
+    data[-1] ^= 1
+    segments = {("t", 3, 30): [*ONE["t", 3, 30][:20], bytes(data), *ONE["t", 3, 30][21:]]}
+
+    (report,) = _build(raw_table(segments), tmp_path)
+
+    assert report.status == "truncated"
+    assert "bad_crc" in (report.reason or "")
+    assert report.log_size_bytes == sum(map(len, ONE["t", 3, 30]))
+    assert index_files(tmp_path / "out") == _from_logs(tmp_path, segments)
+
+
+@pytest.mark.parametrize("topic", ["..", "../up", "a/b", "", "x" * 250])
+def test_a_topic_that_is_no_folder_name_fails_and_writes_nowhere(
+    tmp_path: Path, topic: str
+) -> None:
+    table = metadata_table({(topic, 0, 0): ONE["t", 3, 30], **ONE})
+
+    rows = _build(table, tmp_path)
+
+    assert {(row.topic, row.status) for row in rows} == {(topic, "failed"), ("t", "built")}
+    assert set(index_files(tmp_path)) == {
+        f"out/t-3/{30:020d}.index",
+        f"out/t-3/{30:020d}.timeindex",
+    }
+
+
+def test_fail_fast_begins_nothing_more(tmp_path: Path) -> None:
+    table = metadata_table({("..", 0, 0): ONE["t", 3, 30], **ONE})
+
+    rows = _build(table, tmp_path, fail_fast=True)
+
+    assert [row.status for row in rows] == ["failed"]
+
+
+@pytest.mark.parametrize("column", ["topic", "partition", "segment_base_offset"])
+def test_rows_without_a_segment_stop_the_run(tmp_path: Path, column: str) -> None:
+    with pytest.raises(InputError, match=f"null in column {column}"):
+        _build(change(metadata_table(ONE), 4, column, None), tmp_path)
+
+
+def test_without_rows_there_is_nothing_to_do(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no rows"):
+        _build(metadata_table(ONE).slice(0, 0), tmp_path)
+
+
+def test_all_that_is_wrong_with_the_columns_is_said_at_once(tmp_path: Path) -> None:
+    table = metadata_table(ONE).drop_columns(["size_bytes", "last_offset"])
+    table = table.set_column(1, "partition", table["partition"].cast(pa.string()))
+
+    with pytest.raises(InputError) as error:
+        open_parquet([write_parquet(tmp_path / "in.parquet", table)])
+
+    for problem in (
+        "partition is string, not an integer",
+        "size_bytes is missing",
+        "last_offset is missing",
+    ):
+        assert problem in str(error.value)
+
+
+def test_raw_batches_win_over_metadata(tmp_path: Path) -> None:
+    table = metadata_table(ONE).append_column("batch", raw_table(ONE)["batch"])
+    path = write_parquet(tmp_path / "in.parquet", table)
+
+    source = open_parquet([path])
+
+    assert source.form is ParquetForm.RAW
+    assert source.both_forms
+    assert open_parquet([path]).columns == ParquetForm.RAW.needed
+
+
+@pytest.mark.parametrize("name", ["missing.parquet", "text.parquet", "folder", "*.nothing"])
+def test_an_input_that_is_no_parquet_is_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / "text.parquet").write_text("text")
+    (tmp_path / "folder").mkdir()
+
+    with pytest.raises(InputError):
+        open_parquet([str(tmp_path / name)])
+
+
+def test_parquet_is_not_built_in_place(tmp_path: Path) -> None:
+    source = open_parquet([write_parquet(tmp_path / "in.parquet", metadata_table(ONE))])
+    in_place = type(settings(tmp_path))()
+
+    with pytest.raises(InputError, match="--output"):
+        build_parquet(source, in_place, threads=1, on_report=lambda _: None)
+
+
+def test_a_file_damaged_in_the_middle_gives_each_of_its_segments_a_row(tmp_path: Path) -> None:
+    path = tmp_path / "in.parquet"
+    pq.write_table(metadata_table(dump()), path, compression="zstd", use_dictionary=False)
+    source = open_parquet([str(path)])
+    column = pq.read_metadata(path).row_group(0).column(6)  # max_timestamp_ms, not read to count
+    with path.open("r+b") as file:
+        file.seek(column.data_page_offset)
+        file.write(b"\xff" * column.total_compressed_size)
+    rows: list[SegmentReport] = []
+
+    build_parquet(source, settings(tmp_path / "out"), threads=1, on_report=rows.append)
+
+    assert [row.status for row in rows] == ["failed"] * 4
+    assert index_files(tmp_path) == {}
