@@ -1,0 +1,209 @@
+"""How a build runs, from options to an exit code: list, lock, build, report, sweep, tell."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import click
+
+from kafka_index.build import BuildSettings
+from kafka_index.build.parquet_plan import count_segments, list_row_groups
+from kafka_index.build.parquet_schema import ParquetInput, is_parquet_path, open_parquet
+from kafka_index.build.report import ReportWriter
+from kafka_index.cli.build_outcome import BuildOutcome
+from kafka_index.cli.build_summary import PlannedSegment, plan_lines, skipped_lines
+from kafka_index.cli.detail import Detail
+from kafka_index.cli.engines import Engine, LocalEngine, SparkEngine
+from kafka_index.cli.exit_code import ExitCode
+from kafka_index.cli.text import Paint
+from kafka_index.config import LogConfig
+from kafka_index.errors import InputError
+from kafka_index.layout.names import TopicPartition
+from kafka_index.storage import (
+    DirectoryLock,
+    Listing,
+    Skipped,
+    check_target,
+    expand_input,
+    list_dump,
+    sweep,
+    target_directory,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class BuildOptions:
+    """The options of one build, checked as far as that needs no look at the disk.
+
+    Parameters
+    ----------
+    inputs : tuple of str
+        Paths as given.
+    output : str, optional
+        Root of the index files; None in place (or in a dry run).
+    input_format : str
+        ``auto``, ``log`` or ``parquet``.
+    topics : re.Pattern, optional
+        Topics to keep.
+    config : LogConfig
+        Kafka's settings.
+    verify_crc, force, dry_run, fail_fast : bool
+        As the options say.
+    report : str, optional
+        Path of the report.
+    engine : str
+        ``local`` or ``spark``.
+    master : str, optional
+        Spark's master.
+    threads : int
+        Of the local engine.
+    detail : Detail
+        How much to say.
+    """
+
+    inputs: tuple[str, ...]
+    output: str | None
+    input_format: str
+    topics: re.Pattern[str] | None
+    config: LogConfig
+    verify_crc: bool
+    force: bool
+    dry_run: bool
+    report: str | None
+    fail_fast: bool
+    engine: str
+    master: str | None
+    threads: int
+    detail: Detail
+
+    def make_engine(self) -> Engine:
+        """Return the engine that was asked for; nothing is started yet."""
+        if self.engine == "spark":
+            return SparkEngine(self.master)
+        return LocalEngine(self.threads)
+
+
+def run_build(options: BuildOptions) -> ExitCode:
+    """Run a build and tell how it went.
+
+    Raises
+    ------
+    KafkaIndexError
+        Whatever keeps the run as a whole from starting or going on.
+    """
+    if _wants_parquet(options):
+        if options.topics is not None:
+            raise InputError("--topics is for logs", hint="filter the Parquet input instead")
+        source = open_parquet(options.inputs)
+        if options.dry_run:
+            counts = count_segments(source, list_row_groups(source))
+            planned = [PlannedSegment(c.topic, c.partition, c.size_bytes) for c in counts]
+            return _tell_plan(options, planned, [])
+        return _build_parquet(options, source)
+    listing = list_dump(options.inputs, topics=options.topics)
+    if options.dry_run:
+        planned = [PlannedSegment(s.topic, s.partition, s.log_size_bytes) for s in listing.segments]
+        return _tell_plan(options, planned, listing.skipped)
+    return _build_logs(options, listing)
+
+
+def _wants_parquet(options: BuildOptions) -> bool:
+    if options.input_format != "auto":
+        return options.input_format == "parquet"
+    paths = [path for given in options.inputs for path in expand_input(given)]
+    parquet = [is_parquet_path(path) for path in paths]
+    if any(parquet) and not all(parquet):
+        raise InputError(
+            "Parquet and logs in one input",
+            path=paths[parquet.index(not parquet[0])],
+            hint="give each a run of its own, or say --format",
+        )
+    return all(parquet)
+
+
+def _build_logs(options: BuildOptions, listing: Listing) -> ExitCode:
+    segments = listing.segments
+    with ExitStack() as stack:
+        writer = (
+            None if options.report is None else stack.enter_context(ReportWriter(options.report))
+        )
+        if options.output is None:
+            target_root = None
+            stack.enter_context(DirectoryLock.of_data_directories(listing.data_directories))
+        else:
+            inputs = [*options.inputs, *listing.partition_directories]
+            target_root = check_target(options.output, inputs)
+            stack.enter_context(DirectoryLock.of_output(target_root))
+        folders = _target_folders(target_root, listing)
+        settings = _settings(options, target_root)
+        # Under the lock no other run is at work here: what lies about was left by a killed one.
+        sweep(folders, run_id=None)
+        stack.callback(sweep, folders, run_id=settings.run_id)
+        total_bytes = sum(segment.log_size_bytes for segment in segments)
+        with BuildOutcome(writer, len(segments), total_bytes, options.detail) as outcome:
+            options.make_engine().build_logs(
+                segments, settings, outcome, fail_fast=options.fail_fast
+            )
+    return outcome.tell(listing.skipped, target=_told(target_root), planned=len(segments))
+
+
+def _build_parquet(options: BuildOptions, source: ParquetInput) -> ExitCode:
+    if options.output is None:
+        raise InputError("Parquet input cannot be built in place", hint="give --output")
+    with ExitStack() as stack:
+        writer = (
+            None if options.report is None else stack.enter_context(ReportWriter(options.report))
+        )
+        target_root = check_target(options.output, options.inputs)
+        stack.enter_context(DirectoryLock.of_output(target_root))
+        settings = _settings(options, target_root)
+        sweep(_subfolders(target_root), run_id=None)
+        # The folders are made by the run, so they are listed when it has ended.
+        stack.callback(lambda: sweep(_subfolders(target_root), run_id=settings.run_id))
+        with BuildOutcome(writer, 0, 0, options.detail) as outcome:
+            options.make_engine().build_parquet(
+                source, settings, outcome, fail_fast=options.fail_fast
+            )
+    return outcome.tell([], target=_told(target_root), planned=0)
+
+
+def _told(target_root: str | None) -> str:
+    return "beside the logs" if target_root is None else f"in {target_root}"
+
+
+def _settings(options: BuildOptions, target_root: str | None) -> BuildSettings:
+    return BuildSettings(
+        config=options.config,
+        target_root=target_root,
+        verify_crc=options.verify_crc,
+        force=options.force,
+    )
+
+
+def _target_folders(target_root: str | None, listing: Listing) -> list[str]:
+    folders = {
+        target_directory(
+            target_root, TopicPartition(one.topic, one.partition), one.partition_directory
+        )
+        for one in listing.segments
+    }
+    return sorted(folders)
+
+
+def _subfolders(root: str) -> list[str]:
+    with os.scandir(root) as entries:
+        return [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
+
+
+def _tell_plan(
+    options: BuildOptions, planned: list[PlannedSegment], skipped: list[Skipped]
+) -> ExitCode:
+    paint = Paint(sys.stdout)
+    every = options.detail is Detail.VERBOSE
+    for line in [*plan_lines(planned, paint), *skipped_lines(skipped, paint, every=every)]:
+        click.echo(line)
+    return ExitCode.DONE

@@ -1,0 +1,93 @@
+"""Dump of a ``.log``: a row per record batch, and why the scan ends where it does."""
+
+from __future__ import annotations
+
+import os
+
+import pyarrow as pa
+
+from kafka_index.cli.dump_output import DumpOutput
+from kafka_index.cli.text import format_count, plural
+from kafka_index.errors import CorruptLogError, KafkaIndexError
+from kafka_index.layout.records import (
+    COMPRESSION_MASK,
+    COMPRESSION_NAMES,
+    CONTROL_MASK,
+    DELETE_HORIZON_MASK,
+    TIMESTAMP_TYPE_MASK,
+    TRANSACTIONAL_MASK,
+)
+from kafka_index.log import read_batches
+from kafka_index.log.source import PREALLOCATED_TAIL
+
+_SEGMENT_COLUMNS = ("topic", "partition", "segment_base_offset")
+_FLAGS = (
+    (TRANSACTIONAL_MASK, "txn"),
+    (CONTROL_MASK, "control"),
+    (TIMESTAMP_TYPE_MASK, "append-time"),
+    (DELETE_HORIZON_MASK, "horizon"),
+)
+
+
+def dump_log(
+    path: str, base_offset: int, output: DumpOutput, *, verify_crc: bool
+) -> KafkaIndexError | None:
+    """Print the batches of a log.
+
+    Parameters
+    ----------
+    path : str
+        The log.
+    base_offset : int
+        From its name.
+    output : DumpOutput
+        Where to.
+    verify_crc : bool
+        Whether to check each batch's checksum.
+
+    Returns
+    -------
+    KafkaIndexError or None
+        What ended the scan, when that is damage.
+    """
+    size_bytes = os.path.getsize(path)
+    output.begin(f"{path}: log, base offset {base_offset}, {format_count(size_bytes)} bytes")
+    batches = read_batches(path, verify_crc=verify_crc)
+    count = 0
+    for batch in batches:
+        count += batch.num_rows
+        output.rows(batch if output.as_json else _readable(batch))
+    stop = batches.stop
+    if stop is None:
+        output.remark(f"{plural(count, 'batch', 'batches')} up to the end of the file")
+        return None
+    damaged = stop.reason != PREALLOCATED_TAIL
+    output.remark(
+        f"{plural(count, 'batch', 'batches')}; the scan ends at byte {stop.position_bytes} of "
+        f"{size_bytes}: {stop.text}",
+        bad=damaged,
+    )
+    if not damaged:
+        return None
+    return CorruptLogError(
+        stop.reason,
+        path=path,
+        position_bytes=stop.position_bytes,
+        expected=stop.expected,
+        found=stop.found,
+    )
+
+
+def _readable(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Leave out what the title says already, and spell the attributes out."""
+    batch = batch.drop_columns([n for n in _SEGMENT_COLUMNS if n in batch.schema.names])
+    place = batch.schema.get_field_index("attributes")
+    encoded = batch.column(place).dictionary_encode()
+    names = pa.array([_attributes_text(value) for value in encoded.dictionary.to_pylist()])
+    return batch.set_column(place, "attributes", names.take(encoded.indices))
+
+
+def _attributes_text(attributes: int) -> str:
+    codec = attributes & COMPRESSION_MASK
+    name = COMPRESSION_NAMES[codec] if codec < len(COMPRESSION_NAMES) else f"codec-{codec}"
+    return "+".join([name, *(flag for mask, flag in _FLAGS if attributes & mask)])

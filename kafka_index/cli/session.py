@@ -1,0 +1,179 @@
+"""The one place where Spark sessions are made.
+
+Started by ``spark-submit``, a session takes what the user set there: its settings win over those
+made here. Started by the console script, the session's JVM is ours, and so are its logs.
+
+The workers' daemon imports this package before any task, and so before Spark adds the files of
+``--py-files`` to a worker's path. They are put on the daemon's path here: by their names, which
+an executor finds in its working folder, where Spark has unpacked them by then.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import kafka_index
+from kafka_index.errors import InputError
+
+if TYPE_CHECKING:
+    from pyspark import SparkConf
+    from pyspark.sql import SparkSession
+
+LEAST_JAVA = 17
+
+_ARROW_SETTINGS = {
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
+    # Raw batches are up to megabytes each: bytes bound a record batch, not only rows.
+    "spark.sql.execution.arrow.maxBytesPerBatch": str(16 << 20),
+    "spark.sql.execution.arrow.pyspark.validateSchema.enabled": "true",
+}
+_SETTINGS = {
+    **_ARROW_SETTINGS,
+    "spark.python.unix.domain.socket.enabled": "true",
+    "spark.python.daemon.module": "kafka_index.spark.daemon",
+    "spark.ui.showConsoleProgress": "false",
+}
+_LOG_LEVEL = "spark.log.level"
+_DRIVER_OPTIONS = "spark.driver.extraJavaOptions"
+_WORKER_PATH = "spark.executorEnv.PYTHONPATH"
+_LOG_CONFIGURATION = "log4j2.configurationFile"
+_JAVA_HINT = f"install Java {LEAST_JAVA} or newer and set JAVA_HOME, or use --engine local"
+
+
+def build_session(master: str | None, app_name: str) -> SparkSession:
+    """Start a Spark session, or take the one that runs already.
+
+    Parameters
+    ----------
+    master : str, optional
+        ``local[N]``, ``spark://host:port``, ``yarn``, or ``sc://host:port`` for Spark Connect.
+        Without it: what ``spark-submit`` says, else all cores of this machine.
+    app_name : str
+        Name of the application; one that the user gave to ``spark-submit`` wins.
+
+    Raises
+    ------
+    InputError
+        PySpark is not installed, there is no Java to run it, or Spark does not start.
+    """
+    for needed in ("pyspark", "pandas"):  # mapInArrow asks for pandas, without using it
+        if importlib.util.find_spec(needed) is None:
+            raise InputError(
+                f"the Spark engine needs {needed}, which is not installed",
+                hint="install it, or use --engine local",
+            )
+    from pyspark.sql import SparkSession
+
+    remote = os.environ.get("SPARK_REMOTE") or master or ""
+    if remote.startswith("sc://"):
+        return _connect(remote)
+    submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+    if not submitted:
+        check_java()
+    conf = _settle(_known_settings(submitted=submitted), master, app_name, submitted=submitted)
+    try:
+        return SparkSession.builder.config(conf=conf).getOrCreate()
+    except Exception as error:
+        first_line = str(error).strip().partition("\n")[0]
+        raise InputError(
+            f"Spark does not start: {first_line or type(error).__name__}",
+            hint="check --master and the Spark settings",
+        ) from error
+
+
+def check_java() -> None:
+    """Refuse to go on without a Java that Spark runs on.
+
+    Raises
+    ------
+    InputError
+        No ``java`` in JAVA_HOME or on the PATH, or one that is too old or does not run.
+    """
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home, "bin", "java")) if home else shutil.which("java")
+    if java is None:
+        raise InputError("Spark needs Java, and there is no java on the PATH", hint=_JAVA_HINT)
+    try:
+        answer = subprocess.run(
+            [java, "-version"], capture_output=True, text=True, timeout=60, check=True
+        ).stderr
+    except (OSError, subprocess.SubprocessError) as error:
+        raise InputError(
+            "Spark needs Java, and this one does not run", path=java, hint=_JAVA_HINT
+        ) from error
+    version = re.search(r'version "(?:1\.)?(\d+)', answer)
+    if version is not None and int(version[1]) < LEAST_JAVA:
+        raise InputError(
+            "this Java is too old for Spark",
+            path=java,
+            expected=f"{LEAST_JAVA} or newer",
+            found=version[1],
+            hint=_JAVA_HINT,
+        )
+
+
+def _known_settings(*, submitted: bool) -> SparkConf:
+    from pyspark import SparkConf, SparkContext
+
+    if submitted:
+        # Only the JVM knows what spark-submit was given, and nothing public connects to it
+        # without starting a context as well.
+        SparkContext._ensure_initialized()  # noqa: SLF001
+    return SparkConf()
+
+
+def _settle(conf: SparkConf, master: str | None, app_name: str, *, submitted: bool) -> SparkConf:
+    settings = dict(_SETTINGS)
+    if not submitted or conf.get("spark.master", None) is None:
+        settings["spark.master"] = master or "local[*]"
+    if not submitted or conf.get("spark.app.name", None) in (None, Path(sys.argv[0]).name):
+        conf.setAppName(app_name)
+    chosen = conf.get("spark.master", None) or settings["spark.master"]
+    if chosen.startswith("local"):
+        settings["spark.ui.enabled"] = "false"
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    java_options = conf.get(_DRIVER_OPTIONS, None) or ""
+    if _LOG_CONFIGURATION not in java_options:
+        configuration = Path(kafka_index.__file__).parent / "spark" / "log4j2.properties"
+        if submitted or not configuration.is_file():
+            settings[_LOG_LEVEL] = "ERROR"
+        else:
+            settings[_DRIVER_OPTIONS] = f"-D{_LOG_CONFIGURATION}={configuration.as_uri()}"
+    for name, value in settings.items():
+        conf.setIfMissing(name, value)
+    path = [conf.get(_WORKER_PATH, None), *_package_paths(conf, chosen)]
+    conf.set(_WORKER_PATH, os.pathsep.join(part for part in path if part))
+    return conf
+
+
+def _package_paths(conf: SparkConf, master: str) -> list[str]:
+    files = (conf.get("spark.submit.pyFiles", None) or "").split(",")
+    names = [name.rpartition("/")[2] for name in files if name.endswith((".zip", ".egg"))]
+    if master.startswith("local"):
+        # The executors are on this machine: the package this process imported is theirs, too.
+        names.insert(0, str(Path(kafka_index.__file__).resolve().parent.parent))
+    return names
+
+
+def _connect(remote: str) -> SparkSession:
+    from pyspark.sql import SparkSession
+
+    try:
+        session = SparkSession.builder.remote(remote).getOrCreate()
+        for name, value in _ARROW_SETTINGS.items():
+            session.conf.set(name, value)
+    except Exception as error:
+        first_line = str(error).strip().partition("\n")[0]
+        raise InputError(
+            f"cannot use the Spark Connect server: {first_line}",
+            path=remote,
+            hint="check the address and that the server runs Spark 4",
+        ) from error
+    return session

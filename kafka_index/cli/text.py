@@ -1,0 +1,113 @@
+"""How figures, tables and colours look."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TextIO
+
+import click
+
+_UNITS = ("kB", "MB", "GB", "TB", "PB")
+_MINUTE = 60
+_HOUR = 3600
+
+
+def format_bytes(size_bytes: float) -> str:
+    """Return a size in decimal units: ``512 B``, ``4.05 MB``, ``2.15 GB``."""
+    if size_bytes < 1000:
+        return f"{size_bytes:.0f} B"
+    scaled = size_bytes
+    unit = ""
+    for unit in _UNITS:  # noqa: B007, because the unit at the break is the one to print
+        scaled /= 1000
+        if scaled < 999.5:
+            break
+    digits = 2 if scaled < 9.995 else 1 if scaled < 99.95 else 0
+    return f"{scaled:.{digits}f} {unit}"
+
+
+def format_count(count: int) -> str:
+    """Return a count with its thousands apart: ``1,234,567``."""
+    return f"{count:,}"
+
+
+def format_seconds(seconds: float) -> str:
+    """Return a duration: ``0.42 s``, ``12.3 s``, ``3 min 05 s``, ``1 h 02 min``."""
+    if seconds < 9.995:
+        return f"{seconds:.2f} s"
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < _HOUR:
+        return f"{whole // _MINUTE} min {whole % _MINUTE:02d} s"
+    minutes = round(seconds / _MINUTE)
+    return f"{minutes // 60:,} h {minutes % 60:02d} min"
+
+
+def plural(count: int, noun: str, nouns: str | None = None) -> str:
+    """Return a count with its noun: ``1 segment``, ``2 segments``."""
+    return f"{format_count(count)} {noun if count == 1 else nouns or noun + 's'}"
+
+
+def table_lines(
+    header: Sequence[str], rows: Sequence[Sequence[str]], *, left: Sequence[int] = (0,)
+) -> list[str]:
+    """Return an aligned table as lines, the header first.
+
+    Parameters
+    ----------
+    header : sequence of str
+        Column titles.
+    rows : sequence of sequence of str
+        As many cells each.
+    left : sequence of int
+        Columns aligned to the left; the others are aligned to the right, as figures are.
+    """
+    every = [header, *rows]
+    widths = [max(len(row[column]) for row in every) for column in range(len(header))]
+    return [
+        "  ".join(
+            cell.ljust(width) if column in left else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in every
+    ]
+
+
+class Paint:
+    """Colours, where the reader can see them: a terminal, unless ``NO_COLOR`` is set.
+
+    Parameters
+    ----------
+    stream : TextIO
+        Where the text goes.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._enabled = (
+            stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+        )
+
+    def good(self, text: str) -> str:
+        """Return the text as something that went well."""
+        return self._style(text, "green")
+
+    def notable(self, text: str) -> str:
+        """Return the text as something to look at."""
+        return self._style(text, "yellow")
+
+    def bad(self, text: str) -> str:
+        """Return the text as something that went wrong."""
+        return self._style(text, "red")
+
+    def strong(self, text: str) -> str:
+        """Return the text as a title."""
+        return click.style(text, bold=True) if self._enabled else text
+
+    def faint(self, text: str) -> str:
+        """Return the text as something that matters less."""
+        return click.style(text, dim=True) if self._enabled else text
+
+    def _style(self, text: str, colour: str) -> str:
+        return click.style(text, fg=colour) if self._enabled else text

@@ -1,0 +1,75 @@
+"""Parent of an executor's Python workers: forks them with the kernels compiled.
+
+Set as ``spark.python.daemon.module``. A worker that is forked from here finds every module
+imported and every kernel compiled; freezing the collector keeps its passes from touching, and so
+copying, the pages that workers share. The package has to be importable when the daemon starts:
+installed, or on the ``PYTHONPATH`` of the executors (`kafka_index.cli.session` puts the zips of
+``--py-files`` there).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import os
+import socket
+import sys
+from collections.abc import Iterator
+
+# Frozen with the rest; what a worker imports by itself, its collector visits after every task.
+_IMPORTED_BY_TASKS = (
+    "pyspark.worker",
+    "pandas",
+    "kafka_index.spark.build",
+    "kafka_index.spark.parquet",
+)
+
+
+@contextlib.contextmanager
+def _quiet_stdout() -> Iterator[None]:
+    """Send what is printed to stderr: on its stdout a daemon talks to the JVM."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(kept, 1)
+        os.close(kept)
+
+
+def prepare() -> None:
+    """Import what tasks import and compile the kernels; on failure tasks do so themselves."""
+    with _quiet_stdout():
+        try:
+            for name in _IMPORTED_BY_TASKS:
+                importlib.import_module(name)
+            importlib.import_module("kafka_index.kernels").warm_up()
+        except Exception as error:  # noqa: BLE001, because tasks can do without
+            sys.stderr.write(f"kafka-index: workers start cold: {error!r}\n")
+    gc.collect()
+    gc.freeze()
+
+
+def main() -> None:
+    """Run PySpark's daemon, prepared."""
+    prepare()
+    from pyspark import daemon
+
+    run_worker = daemon.worker
+
+    def worker(sock: socket.socket, authenticated: bool) -> int:  # noqa: FBT001, PySpark's
+        """Run a worker; one that the JVM lets go of after a minute without work is no error."""
+        try:
+            return run_worker(sock, authenticated)
+        except BrokenPipeError:
+            return 0
+
+    daemon.worker = worker
+    daemon.manager()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,65 @@
+"""Running the command line in a process of its own, over copies of a real broker's files."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+DUMP = ROOT / "examples" / "dump"
+SETTINGS = ROOT / "examples" / "dump.properties"
+COMMAND = [sys.executable, "-m", "kafka_index.cli"]
+
+
+def environment() -> dict[str, str]:
+    """Return an environment in which this checkout is imported, whatever the working folder."""
+    path = os.pathsep.join(part for part in (str(ROOT), os.environ.get("PYTHONPATH")) if part)
+    return {**os.environ, "PYTHONPATH": path}
+
+
+def kafka_index(
+    *arguments: str | Path | int, folder: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*COMMAND, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=folder,
+        env=environment(),
+        timeout=300,
+    )
+
+
+def copy_partitions(target: Path, *names: str) -> Path:
+    """Copy partitions of the example dump, without the indexes, into a data directory."""
+    for name in names:
+        folder = target / name
+        folder.mkdir(parents=True)
+        for log in sorted((DUMP / name).glob("*.log")):
+            shutil.copy2(log, folder / log.name)
+    return target
+
+
+def index_files(root: Path) -> dict[str, bytes]:
+    """Return the index files of the partitions below a folder, by their relative names."""
+    return {
+        str(path.relative_to(root)): path.read_bytes()
+        for path in sorted(root.glob("*/*"))
+        if path.suffix in (".index", ".timeindex")
+    }
+
+
+def broker_files(*names: str) -> dict[str, bytes]:
+    """Return the broker's own index files of some partitions."""
+    return {path: data for path, data in index_files(DUMP).items() if path.split("/")[0] in names}
+
+
+def first_log(data: Path) -> Path:
+    return min(data.glob("*/*.log"))
+
+
+def files_below(root: Path) -> Iterator[str]:
+    return (str(path.relative_to(root)) for path in sorted(root.rglob("*")))

@@ -1,0 +1,62 @@
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError, version
+
+import pytest
+
+from kafka_index.cli import job_main, main
+
+from .running import environment, kafka_index
+
+
+def test_help_shows_commands_and_examples() -> None:
+    result = kafka_index("--help")
+    assert result.returncode == 0
+    for word in ("build", "dump", "Examples"):
+        assert word in result.stdout
+
+
+@pytest.mark.parametrize("command", ["build", "dump"])
+def test_every_command_has_help_with_examples(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([command, "--help"]) == 0
+    assert f"kafka-index {command} " in capsys.readouterr().out.partition("Examples:")[2]
+
+
+def test_version_is_that_of_the_installed_package(capsys: pytest.CaptureFixture[str]) -> None:
+    try:
+        expected = version("kafka-index")
+    except PackageNotFoundError:
+        expected = "not installed"
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"kafka-index {expected}\n"
+
+
+@pytest.mark.parametrize("arguments", [[], ["nonsense"], ["--nonsense"], ["build", "--nonsense"]])
+def test_wrong_usage_is_one_line(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+    assert "--help" in captured.err
+
+
+@pytest.mark.parametrize("option", ["--engine", "--master", "--threads"])
+def test_a_job_has_no_choice_of_engine(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as leaving:
+        job_main("build", ["--input", "x", "--output", "y", option, "1"])
+    assert leaving.value.code == 2
+    assert option in capsys.readouterr().err
+
+
+def test_a_job_that_went_well_ends_without_an_exit(capsys: pytest.CaptureFixture[str]) -> None:
+    job_main("build", ["--help"])
+    assert "spark-submit jobs/build_index.py" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("module", ["kafka_index", "kafka_index.cli", "kafka_index.build"])
+def test_the_core_imports_no_pyspark(module: str) -> None:
+    program = f"import sys, {module}; sys.exit('pyspark' in sys.modules)"
+    result = subprocess.run([sys.executable, "-c", program], check=False, env=environment())
+    assert result.returncode == 0

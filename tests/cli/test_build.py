@@ -1,0 +1,278 @@
+import json
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pq
+import pytest
+
+from kafka_index.build.report import REPORT_SCHEMA
+from kafka_index.storage import DirectoryLock
+
+from .running import (
+    COMMAND,
+    DUMP,
+    SETTINGS,
+    broker_files,
+    copy_partitions,
+    environment,
+    files_below,
+    first_log,
+    index_files,
+    kafka_index,
+)
+
+PARTITION = "orders.eu-west-0"
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    return copy_partitions(tmp_path / "data", PARTITION)
+
+
+def flip_byte(log: Path, position: int) -> None:
+    content = bytearray(log.read_bytes())
+    content[position] ^= 0xFF
+    log.write_bytes(content)
+
+
+def test_writes_what_the_broker_wrote(tmp_path: Path) -> None:
+    result = kafka_index(
+        "build", "--input", DUMP, "--output", tmp_path / "out", "--config", SETTINGS
+    )
+    assert result.returncode == 0, result.stderr
+    assert index_files(tmp_path / "out") == index_files(DUMP)
+    assert "built" in result.stdout
+    assert str(tmp_path / "out") in result.stdout
+
+
+def test_the_spark_engine_writes_the_same_files(data: Path, tmp_path: Path) -> None:
+    report = tmp_path / "report.parquet"
+    arguments = ("--input", data, "--output", tmp_path / "out", "--report", report)
+    result = kafka_index("build", *arguments, "--engine", "spark", "--master", "local[1]")
+    assert result.returncode == 0, result.stderr
+    assert index_files(tmp_path / "out") == broker_files(PARTITION)
+    assert pq.read_table(report)["status"].to_pylist() == ["built"] * 4
+
+
+def test_an_option_wins_over_the_settings_file(tmp_path: Path) -> None:
+    name = "trace-spans.fine-0"
+    data = copy_partitions(tmp_path / "data", name)
+    build = ("build", "--input", data, "--config", SETTINGS, "--output")
+    assert kafka_index(*build, tmp_path / "file").returncode == 0
+    assert index_files(tmp_path / "file") == broker_files(name)
+    assert kafka_index(*build, tmp_path / "option", "--index-interval-bytes", 4096).returncode == 0
+    assert index_files(tmp_path / "option") != broker_files(name)
+
+
+def test_in_place_writes_beside_the_logs(data: Path) -> None:
+    result = kafka_index("build", "--input", data, "--in-place")
+    assert result.returncode == 0, result.stderr
+    assert index_files(data) == broker_files(PARTITION)
+    assert "beside the logs" in result.stdout
+
+
+def test_in_place_is_refused_while_the_directory_is_locked(data: Path) -> None:
+    with DirectoryLock.of_data_directories([str(data)]):
+        before = list(files_below(data))
+        result = kafka_index("build", "--input", data, "--in-place")
+        assert list(files_below(data)) == before
+    assert result.returncode == 1
+    assert result.stderr.count("\n") == 1
+    assert ".lock" in result.stderr
+
+
+def test_a_second_run_finds_nothing_to_do(data: Path, tmp_path: Path) -> None:
+    arguments = ("build", "--input", data, "--output", tmp_path / "out")
+    assert kafka_index(*arguments).returncode == 0
+    again = kafka_index(*arguments)
+    assert again.returncode == 0
+    assert "unchanged" in again.stdout
+    assert "built " not in again.stdout
+    assert "built " in kafka_index(*arguments, "--force").stdout
+
+
+def test_a_dry_run_says_what_it_would_do_and_does_nothing(data: Path, tmp_path: Path) -> None:
+    (data / "orders.eu-west-7.0f6e-delete").mkdir()
+    before = list(files_below(tmp_path))
+    result = kafka_index("build", "--input", data, "--output", tmp_path / "out", "--dry-run")
+    assert result.returncode == 0
+    assert list(files_below(tmp_path)) == before
+    assert "would build 4 segments of 1 partition" in result.stdout
+    assert "marked for deletion" in result.stdout
+
+
+@pytest.mark.parametrize("form", ["several options", "one option", "no option", "a glob"])
+def test_inputs_may_be_given_in_several_ways(form: str, tmp_path: Path) -> None:
+    other = "app-logs-0"
+    data = copy_partitions(tmp_path / "data", PARTITION, other)
+    one, two = str(data / PARTITION), str(data / other)
+    inputs = {
+        "several options": ["--input", one, "--input", two],
+        "one option": ["--input", one, two],
+        "no option": [one, two],
+        "a glob": ["--input", str(data / "*")],
+    }[form]
+    result = kafka_index("build", *inputs, "--output", tmp_path / "out")
+    assert result.returncode == 0, result.stderr
+    assert index_files(tmp_path / "out") == broker_files(PARTITION, other)
+
+
+def test_topics_are_chosen_by_their_whole_name(tmp_path: Path) -> None:
+    data = copy_partitions(tmp_path / "data", PARTITION, "app-logs-0")
+    build = ("build", "--input", data, "--output", tmp_path / "out", "--topics")
+    assert kafka_index(*build, "app-.*").returncode == 0
+    assert index_files(tmp_path / "out") == broker_files("app-logs-0")
+    assert kafka_index(*build, "app").returncode == 2
+
+
+def test_a_damaged_segment_is_a_row_and_an_exit_code(data: Path, tmp_path: Path) -> None:
+    log = first_log(data)
+    flip_byte(log, 30_000)
+    report = tmp_path / "report.json"
+    result = kafka_index("build", "--input", data, "--output", tmp_path / "out", "--report", report)
+    assert result.returncode == 1
+    assert result.stderr == ""
+    rows = [json.loads(line) for line in report.read_text().splitlines()]
+    assert sorted(row["status"] for row in rows) == ["built", "built", "built", "truncated"]
+    (damaged,) = (row for row in rows if row["status"] == "truncated")
+    assert damaged["log_path"] == str(log)
+    assert damaged["position_bytes"] == damaged["valid_bytes"] <= 30_000
+    assert f"{log}: truncated at byte {damaged['position_bytes']}" in result.stdout
+
+
+def test_a_preallocated_tail_is_no_damage(data: Path, tmp_path: Path) -> None:
+    log = max(data.glob("*/*.log"))
+    with log.open("ab") as file:
+        file.truncate(log.stat().st_size + 100_000)
+    result = kafka_index("build", "--input", data, "--output", tmp_path / "out")
+    assert result.returncode == 0
+    assert "preallocated zeros" in result.stdout
+    assert index_files(tmp_path / "out") == broker_files(PARTITION)
+
+
+def test_quiet_says_nothing_unless_something_is_wrong(data: Path, tmp_path: Path) -> None:
+    build = ("build", "--input", data, "--output", tmp_path / "out", "--quiet")
+    good = kafka_index(*build)
+    assert (good.returncode, good.stdout, good.stderr) == (0, "", "")
+    flip_byte(first_log(data), 30_000)
+    bad = kafka_index(*build)
+    assert (bad.returncode, bad.stdout) == (1, "")
+    assert str(first_log(data)) in bad.stderr
+
+
+def test_reports_of_all_endings_hold_the_same_rows(data: Path, tmp_path: Path) -> None:
+    tables = {}
+    for ending in ("parquet", "json", "csv"):
+        report = tmp_path / f"report.{ending}"
+        build = ("build", "--input", data, "--output", tmp_path / ending, "--threads", 1)
+        assert kafka_index(*build, "--report", report).returncode == 0
+        if ending == "parquet":
+            tables[ending] = pq.read_table(report).to_pylist()
+        elif ending == "csv":
+            tables[ending] = pa_csv.read_csv(report).to_pylist()
+        else:
+            tables[ending] = [json.loads(line) for line in report.read_text().splitlines()]
+        assert list(tables[ending][0]) == REPORT_SCHEMA.names
+        for row in tables[ending]:
+            row.pop("seconds")
+            row["reason"] = row["reason"] or None
+        tables[ending].sort(key=lambda row: row["segment_base_offset"])
+    assert tables["parquet"] == tables["json"] == tables["csv"]
+    assert not list(tmp_path.glob(".*"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ([], "give --input"),
+        (["--input", "{data}"], "--in-place"),
+        (["--input", "{data}", "--output", "{out}", "--in-place"], "exclude each other"),
+        (["--input", "{data}", "--output", "{out}", "--quiet", "--verbose"], "exclude each other"),
+        (["--input", "{data}", "--output", "{out}", "--report", "x.xml"], ".parquet"),
+        (["--input", "{data}", "--output", "{out}", "--topics", "("], "regular expression"),
+        (["--input", "{data}", "--output", "{out}", "--master", "local"], "--engine spark"),
+        (["--input", "{data}", "--output", "{out}", "--config", "{out}/none"], "settings file"),
+        (["--input", "{data}", "--output", "{out}", "--index-size-max-bytes", "3"], "range"),
+        (["--input", "{data}", "--output", "{out}", "--engine", "flink"], "flink"),
+        (["--input", "{data}", "--output", "{data}/out"], "inside the input"),
+        (["--input", "{data}", "--output", "{data}"], "is the input"),
+        (["--input", "{out}", "--output", "{out}"], "{out}"),
+        (["--input", "{data}", "--output", "s3://bucket/out"], "s3"),
+        (["--input", "{empty}", "--output", "{out}"], "no segments found"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_exit_code_2(
+    arguments: list[str], says: str, data: Path, tmp_path: Path
+) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    places = {"data": data, "out": tmp_path / "out", "empty": empty}
+    before = list(files_below(tmp_path))
+    result = kafka_index("build", *(one.format(**places) for one in arguments), folder=tmp_path)
+    assert result.returncode == 2
+    assert result.stdout == ""
+    assert result.stderr.count("\n") == 1
+    assert says.format(**places) in result.stderr
+    assert list(files_below(tmp_path)) == before
+
+
+def test_a_report_that_cannot_be_written_is_refused_before_the_work(
+    data: Path, tmp_path: Path
+) -> None:
+    result = kafka_index(
+        *("build", "--input", data, "--output", tmp_path / "out"),
+        *("--report", tmp_path / "missing" / "report.csv"),
+    )
+    assert result.returncode == 1
+    assert result.stderr.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_verbose_shows_where_an_error_arose(data: Path) -> None:
+    result = kafka_index("build", "--input", data, "--output", data / "out", "--verbose")
+    assert result.returncode == 2
+    assert "Traceback" in result.stderr
+    assert result.stderr.splitlines()[-1].startswith("kafka-index: error: ")
+
+
+def test_ctrl_c_ends_with_one_line_and_130(data: Path, tmp_path: Path) -> None:
+    log = first_log(data)
+    content = log.read_bytes()
+    for number in range(1, 400):
+        copy = data / f"copies-{number}"
+        copy.mkdir()
+        (copy / log.name).write_bytes(content)
+    process = subprocess.Popen(
+        [*COMMAND, "build", "--input", data, "--output", tmp_path / "out", "--threads", "1"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(),
+    )
+    deadline = time.monotonic() + 60
+    while not list(tmp_path.glob("out/*-*")) and time.monotonic() < deadline:
+        time.sleep(0.005)
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert stderr.splitlines() == [
+        "kafka-index: error: interrupted; what is finished is kept, run again to go on"
+    ]
+
+
+def test_the_local_engine_starts_no_spark(data: Path, tmp_path: Path) -> None:
+    program = (
+        "import sys; from kafka_index.cli import main; code = main(sys.argv[1:]);"
+        "sys.exit(code or 'pyspark' in sys.modules)"
+    )
+    result = subprocess.run(
+        [COMMAND[0], "-c", program, "build", "--input", data, "--output", tmp_path / "out"],
+        check=False,
+        env=environment(),
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 0, result.stderr

@@ -1,0 +1,198 @@
+import json
+import shutil
+import struct
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kafka_index.log.batch_table import BATCH_SCHEMA
+
+from .running import COMMAND, DUMP, environment, kafka_index
+
+PARTITION = DUMP / "payments-0"
+LOG = sorted(PARTITION.glob("*.log"))[1]
+BASE_OFFSET = int(LOG.stem)
+
+
+def entries(path: Path, form: str) -> list[tuple[int, int]]:
+    return list(struct.iter_unpack(form, path.read_bytes()))
+
+
+def json_rows(path: Path) -> list[dict[str, Any]]:
+    result = kafka_index("dump", "--json", path)
+    assert result.returncode == 0, result.stderr
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def test_offset_index_entries_are_absolute() -> None:
+    index = LOG.with_suffix(".index")
+    assert json_rows(index) == [
+        {"offset": BASE_OFFSET + relative, "position_bytes": position}
+        for relative, position in entries(index, ">ii")
+    ]
+
+
+def test_time_index_entries_are_absolute() -> None:
+    index = LOG.with_suffix(".timeindex")
+    assert json_rows(index) == [
+        {"timestamp_ms": timestamp, "offset": BASE_OFFSET + relative}
+        for timestamp, relative in entries(index, ">qi")
+    ]
+
+
+def test_a_log_has_a_row_per_batch_with_every_column() -> None:
+    rows = json_rows(LOG)
+    assert list(rows[0]) == BATCH_SCHEMA.names
+    assert rows[0]["topic"] == "payments"
+    assert rows[0]["segment_base_offset"] == rows[0]["base_offset"] == BASE_OFFSET
+    position = 0
+    content = LOG.read_bytes()
+    for row in rows:
+        base_offset, length = struct.unpack_from(">qi", content, position)
+        crc, attributes = struct.unpack_from(">Ih", content, position + 17)
+        found = (row["position_bytes"], row["size_bytes"], row["base_offset"], row["crc"])
+        assert found == (position, 12 + length, base_offset, crc)
+        assert row["attributes"] == attributes
+        position += 12 + length
+    assert position == len(content)
+    assert {row["control_type"] for row in rows} == {None, 0, 1}
+
+
+def test_the_table_says_what_the_file_is_and_how_it_ends() -> None:
+    lines = kafka_index("dump", LOG).stdout.splitlines()
+    assert lines[0].startswith(f"{LOG}: log, base offset {BASE_OFFSET}")
+    assert "leader_epoch" in lines[1]
+    assert len({len(line) for line in lines[1:-1]}) == 1
+    assert lines[-1] == f"{len(lines) - 3} batches up to the end of the file"
+
+
+def test_attributes_are_spelt_out_for_people() -> None:
+    table = kafka_index("dump", LOG).stdout
+    assert "none+txn+control" in table
+    assert "none+txn " in table
+
+
+def test_several_files_are_printed_one_after_another() -> None:
+    files = sorted(PARTITION.glob("*.index"))
+    result = kafka_index("dump", *files)
+    assert [line for line in result.stdout.splitlines() if "offset index" in line] == [
+        f"{file}: offset index, base offset {int(file.stem)}, {file.stat().st_size // 8} entries"
+        for file in files
+    ]
+
+
+@pytest.mark.parametrize("suffix", [".swap", ".cleaned", ".deleted"])
+def test_transient_suffixes_are_understood(suffix: str, tmp_path: Path) -> None:
+    index = LOG.with_suffix(".index")
+    copy = tmp_path / (index.name + suffix)
+    shutil.copy(index, copy)
+    assert json_rows(copy) == json_rows(index)
+
+
+@pytest.mark.parametrize(("suffix", "entry_bytes"), [(".index", 8), (".timeindex", 12)])
+def test_the_zero_tail_of_a_preallocated_index_is_told_apart(
+    suffix: str, entry_bytes: int, tmp_path: Path
+) -> None:
+    index = LOG.with_suffix(suffix)
+    copy = tmp_path / index.name
+    size_bytes = 10_485_760 // entry_bytes * entry_bytes
+    copy.write_bytes(index.read_bytes().ljust(size_bytes, b"\0"))
+    assert json_rows(copy) == json_rows(index)
+    count = (size_bytes - index.stat().st_size) // entry_bytes
+    result = kafka_index("dump", copy)
+    assert result.stdout.splitlines()[-1] == f"{count:,} preallocated entries of zeros behind them"
+
+
+@pytest.mark.parametrize("content", [b"", bytes(800)])
+def test_an_index_without_entries_has_no_rows(content: bytes, tmp_path: Path) -> None:
+    index = tmp_path / "00000000000000000000.index"
+    index.write_bytes(content)
+    assert json_rows(index) == []
+
+
+def test_a_lone_zero_entry_of_a_time_index_is_an_entry(tmp_path: Path) -> None:
+    index = tmp_path / "00000000000000000007.timeindex"
+    index.write_bytes(bytes(12))
+    assert json_rows(index) == [{"timestamp_ms": 0, "offset": 7}]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "position", "says"),
+    [
+        (".index", struct.pack(">6i", 5, 10, 5, 20, 9, 30), 8, "offset does not ascend"),
+        (".index", struct.pack(">4i", 5, 20, 6, 10), 8, "position_bytes does not ascend"),
+        (".index", struct.pack(">2i", -1, 20), 0, "offset is too small"),
+        (".index", struct.pack(">3i", 5, 20, 6), 8, "ends inside an entry"),
+        (".timeindex", struct.pack(">qiqi", 5, 1, 5, 2), 12, "timestamp_ms does not ascend"),
+        (".timeindex", struct.pack(">qiqi", 5, 2, 6, 1), 12, "offset does not ascend"),
+    ],
+)
+def test_a_damaged_index_is_printed_and_its_fault_named(
+    name: str, content: bytes, position: int, says: str, tmp_path: Path
+) -> None:
+    index = tmp_path / f"00000000000000000100{name}"
+    index.write_bytes(content)
+    result = kafka_index("dump", index)
+    assert result.returncode == 1
+    (line,) = result.stderr.splitlines()
+    assert f"{index}: at byte {position}: " in line
+    assert says in line
+    assert "expected" in line
+    assert "found" in line
+    as_json = kafka_index("dump", "--json", index)
+    rows = len(content) // (8 if name == ".index" else 12)
+    assert len(as_json.stdout.splitlines()) == rows
+    assert as_json.returncode == 1
+
+
+def test_a_damaged_log_is_printed_up_to_the_damage(tmp_path: Path) -> None:
+    copy = tmp_path / LOG.name
+    content = bytearray(LOG.read_bytes())
+    last = json_rows(LOG)[-1]
+    position = last["position_bytes"]
+    content[position + 30] ^= 1
+    copy.write_bytes(content)
+    result = kafka_index("dump", copy)
+    assert result.returncode == 1
+    assert f"ends at byte {position} of {len(content)}" in result.stdout.splitlines()[-1]
+    (line,) = result.stderr.splitlines()
+    assert f"{copy}: at byte {position}: " in line
+
+
+def test_damage_in_one_file_does_not_hide_the_next(tmp_path: Path) -> None:
+    bad = tmp_path / "00000000000000000000.index"
+    bad.write_bytes(b"123")
+    result = kafka_index("dump", bad, LOG.with_suffix(".index"))
+    assert result.returncode == 1
+    assert str(LOG.with_suffix(".index")) in result.stdout
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "12.log", "00000000000000000000.snapshot"])
+def test_an_unknown_kind_of_file_is_exit_code_2(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(b"")
+    result = kafka_index("dump", tmp_path / name)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_missing_file_is_exit_code_2(tmp_path: Path) -> None:
+    result = kafka_index("dump", LOG, tmp_path / LOG.name)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert str(tmp_path / LOG.name) in result.stderr
+
+
+def test_a_reader_that_goes_away_is_no_error() -> None:
+    with subprocess.Popen(
+        [*COMMAND, "dump", *[str(LOG)] * 400],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(),
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 141

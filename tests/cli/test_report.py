@@ -1,0 +1,136 @@
+import json
+from dataclasses import fields, replace
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from kafka_index.build.report import (
+    REPORT_SCHEMA,
+    ReportWriter,
+    SegmentReport,
+    report_rows,
+    report_table,
+)
+from kafka_index.errors import InputError, PublishError
+
+ROW = SegmentReport(
+    topic="orders",
+    partition=3,
+    segment_base_offset=42,
+    log_path="/dump/orders-3/00000000000000000042.log",
+    log_size_bytes=1000,
+    valid_bytes=1000,
+    batch_count=7,
+    offset_entries=1,
+    time_entries=2,
+    next_offset=50,
+    max_timestamp_ms=1_700_000_000_000,
+    status="built",
+    reason=None,
+    position_bytes=None,
+    seconds=0.25,
+)
+FAILED = replace(
+    ROW, valid_bytes=None, next_offset=None, status="failed", reason='a "reason", long', seconds=1
+)
+
+
+def test_schema_and_row_have_the_same_columns() -> None:
+    assert REPORT_SCHEMA.names == [field.name for field in fields(SegmentReport)]
+
+
+def test_rows_survive_arrow() -> None:
+    assert report_rows(report_table([ROW, FAILED])) == [ROW, FAILED]
+
+
+def test_rows_and_tables_land_in_one_file_in_order(tmp_path: Path) -> None:
+    path = tmp_path / "report.parquet"
+    with ReportWriter(str(path)) as writer:
+        writer.write([ROW])
+        writer.write_table(report_table([FAILED]))
+        writer.write([ROW])
+    assert report_rows(pq.read_table(path)) == [ROW, FAILED, ROW]
+
+
+def test_nothing_is_seen_before_the_end(tmp_path: Path) -> None:
+    path = tmp_path / "report.json"
+    path.write_text("an older one")
+    with ReportWriter(str(path)) as writer:
+        writer.write([ROW])
+        assert path.read_text() == "an older one"
+    assert json.loads(path.read_text())["topic"] == "orders"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def fail_after(path: Path, rows: list[SegmentReport]) -> None:
+    with ReportWriter(str(path)) as writer:
+        writer.write(rows)
+        raise RuntimeError("the run broke")
+
+
+def test_a_run_that_breaks_leaves_its_rows(tmp_path: Path) -> None:
+    path = tmp_path / "report.csv"
+    with pytest.raises(RuntimeError):
+        fail_after(path, [ROW, FAILED])
+    assert len(path.read_text().splitlines()) == 3
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_run_that_breaks_before_its_first_row_leaves_the_older_report(tmp_path: Path) -> None:
+    path = tmp_path / "report.csv"
+    path.write_text("an older one")
+    with pytest.raises(RuntimeError):
+        fail_after(path, [])
+    assert path.read_text() == "an older one"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_what_a_killed_run_left_behind_is_used_up(tmp_path: Path) -> None:
+    (tmp_path / ".report.json.tmp").write_text("half a row, and longer than what comes now" * 100)
+    path = tmp_path / "report.json"
+    with ReportWriter(str(path)) as writer:
+        writer.write([ROW])
+    assert len(path.read_text().splitlines()) == 1
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("ending", ["parquet", "json", "csv"])
+def test_a_report_without_rows_can_be_read(ending: str, tmp_path: Path) -> None:
+    path = tmp_path / f"report.{ending}"
+    with ReportWriter(str(path)):
+        pass
+    assert path.exists()
+    if ending == "parquet":
+        assert pq.read_schema(path).names == REPORT_SCHEMA.names
+
+
+def test_two_writers_of_one_report_exclude_each_other(tmp_path: Path) -> None:
+    path = str(tmp_path / "report.csv")
+    with ReportWriter(path), pytest.raises(PublishError, match="another run"):
+        ReportWriter(path)
+
+
+def test_other_endings_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="ending"):
+        ReportWriter(str(tmp_path / "report.txt"))
+
+
+def test_a_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "report.csv").mkdir()
+    with pytest.raises(InputError, match="folder"):
+        ReportWriter(str(tmp_path / "report.csv"))
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "damage"),
+    [
+        ("built", None, False),
+        ("unchanged", None, False),
+        ("truncated", "preallocated_tail", False),
+        ("truncated", "bad_crc", True),
+        ("failed", "index_full", True),
+    ],
+)
+def test_what_counts_as_damage(status: str, reason: str | None, damage: bool) -> None:  # noqa: FBT001, because pytest passes parameters by name
+    assert replace(ROW, status=status, reason=reason).is_damage is damage

@@ -1,0 +1,22 @@
+"""One Spark session for all tests that need one, made as the product makes it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from pyspark.sql import SparkSession
+
+from kafka_index.cli.session import build_session
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    with pytest.MonkeyPatch.context() as patch:
+        # Quick to start rather than quick to run, for jobs of a few rows.
+        patch.setenv("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+        patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+        session = build_session("local[2]", "kafka-index tests")
+        session.conf.set("spark.sql.shuffle.partitions", "2")
+        yield session
+        session.stop()

@@ -1,0 +1,118 @@
+"""Small dumps, as logs and as Parquet of both forms, and what a build made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from kafka_index.build import BuildSettings
+from kafka_index.config import LogConfig
+from tests.conformance.segments import batch
+
+Segment = tuple[str, int, int]
+Log = list[bytes]
+
+KEYS = ("topic", "partition", "segment_base_offset")
+
+
+def log(base_offset: int, batches: int = 200, value_size: int = 60) -> Log:
+    """A log of batches of three records."""
+    return [batch(base_offset + 3 * i, 3, value_size) for i in range(batches)]
+
+
+def dump() -> dict[Segment, Log]:
+    """A few segments of very different sizes."""
+    return {
+        ("orders", 0, 0): log(0, 900),
+        ("orders", 0, 2700): log(2700, 40),
+        ("orders", 1, 0): log(0, 1),
+        ("a.b-c", 7, 500): log(500, 120),
+    }
+
+
+def write_logs(root: Path, segments: Mapping[Segment, Log]) -> Path:
+    """Write segments as a broker's data directory."""
+    for (topic, partition, base_offset), batches in segments.items():
+        folder = root / f"{topic}-{partition}"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{base_offset:020d}.log").write_bytes(b"".join(batches))
+    return root
+
+
+def raw_table(segments: Mapping[Segment, Log]) -> pa.Table:
+    """Segments as raw batches."""
+    rows = []
+    for key, batches in segments.items():
+        position = 0
+        for data in batches:
+            rows.append((*key, position, data))
+            position += len(data)
+    return _table(rows, [*KEYS, "position_bytes", "batch"])
+
+
+def metadata_table(segments: Mapping[Segment, Log]) -> pa.Table:
+    """Segments as batch metadata."""
+    rows = []
+    for key, batches in segments.items():
+        position = 0
+        for data in batches:
+            last_offset = int.from_bytes(data[:8]) + int.from_bytes(data[23:27])
+            timestamp = int.from_bytes(data[35:43], signed=True)
+            rows.append((*key, position, len(data), last_offset, timestamp))
+            position += len(data)
+    names = [*KEYS, "position_bytes", "size_bytes", "last_offset", "max_timestamp_ms"]
+    return _table(rows, names)
+
+
+def change(table: pa.Table, row: int, column: str, value: object) -> pa.Table:
+    """Replace one value."""
+    values = table[column].to_pylist()
+    values[row] = value
+    index = table.column_names.index(column)
+    return table.set_column(index, column, pa.array(values, table.schema.field(column).type))
+
+
+def write_parquet(path: Path, table: pa.Table, row_group_size: int = 100) -> str:
+    """Write a table in many row groups."""
+    pq.write_table(table, path, row_group_size=row_group_size)
+    return str(path)
+
+
+def settings(target: Path, run_id: str = "run") -> BuildSettings:
+    """Kafka's defaults, to a folder."""
+    return BuildSettings(
+        config=LogConfig(), target_root=str(target), verify_crc=True, force=False, run_id=run_id
+    )
+
+
+def index_files(root: Path) -> dict[str, bytes]:
+    """All index files below a folder, by relative path."""
+    return {
+        str(path.relative_to(root)): path.read_bytes()
+        for path in sorted(root.rglob("*"))
+        if path.suffix in {".index", ".timeindex"}
+    }
+
+
+def leftovers(root: Path) -> list[str]:
+    """Scratch files below a folder."""
+    return [str(path) for path in root.rglob("*") if path.name.endswith(".tmp")]
+
+
+def outcomes(rows: pa.Table) -> list[tuple[object, ...]]:
+    """What a report says of each segment, but for paths and times, in order of segments."""
+    names = [*KEYS, "valid_bytes", "batch_count", "offset_entries", "time_entries"]
+    names += ["next_offset", "max_timestamp_ms", "status", "reason", "position_bytes"]
+    return sorted(zip(*(rows[name].to_pylist() for name in names), strict=True), key=_key)
+
+
+def _key(row: Sequence[object]) -> tuple[str, ...]:
+    return tuple(map(repr, row[:3]))
+
+
+def _table(rows: Sequence[tuple[object, ...]], names: Sequence[str]) -> pa.Table:
+    columns = zip(*rows, strict=True)
+    return pa.table(dict(zip(names, map(list, columns), strict=True)))

@@ -1,0 +1,75 @@
+"""Compiled kernels are kept by content: wherever the package lies, whoever writes at once."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.spark.test_cluster import package_zip
+
+#: Compiles one kernel and says how often it came from the cache.
+PROBE = """
+import numpy as np
+from kafka_index.kernels import find_floors
+nothing = np.empty(0, np.int64)
+find_floors(np.empty(0, np.uint8), 0, 8, 0, 4, nothing, 1, nothing)
+print(sum(find_floors.stats.cache_hits.values()), find_floors.stats.cache_path)
+"""
+
+
+def _start(package: Path, cache: Path) -> subprocess.Popen[str]:
+    environment = {name: value for name, value in os.environ.items() if name != "NUMBA_CACHE_DIR"}
+    environment |= {
+        "PYTHONPATH": str(package),
+        "XDG_CACHE_HOME": str(cache),
+        "TMPDIR": str(cache),
+        "NUMBA_DISABLE_JIT": "0",
+    }
+    return subprocess.Popen(
+        [sys.executable, "-W", "error", "-P", "-c", PROBE],
+        env=environment,
+        cwd="/",
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def _probe(package: Path, cache: Path) -> list[str]:
+    process = _start(package, cache)
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 0
+    return output.split()
+
+
+def test_the_next_zip_of_the_same_content_compiles_nothing(tmp_path: Path) -> None:
+    first, second = package_zip(tmp_path / "a.zip"), package_zip(tmp_path / "b.zip")
+    cache = tmp_path / "cache"
+
+    assert _probe(first, cache)[0] == "0"
+    assert _probe(second, cache)[0] == "1"
+
+
+def test_processes_that_start_at_once_leave_a_sound_cache(tmp_path: Path) -> None:
+    package, cache = package_zip(tmp_path / "a.zip"), tmp_path / "cache"
+
+    for process in [_start(package, cache) for _ in range(3)]:
+        process.communicate(timeout=120)
+        assert process.returncode == 0
+
+    assert _probe(package, cache)[0] == "1"
+    assert list(cache.rglob("*.tmp")) == []
+
+
+@pytest.mark.parametrize("spoil", [b"", b"\0" * 100], ids=["empty", "zeros"])
+def test_a_spoiled_file_is_compiled_again(tmp_path: Path, spoil: bytes) -> None:
+    package, cache = package_zip(tmp_path / "a.zip"), tmp_path / "cache"
+    _probe(package, cache)
+    for path in cache.rglob("*.bin"):
+        path.write_bytes(spoil)
+
+    assert _probe(package, cache)[0] == "0"
+    assert _probe(package, cache)[0] == "1"
