@@ -1,0 +1,89 @@
+# The front door. Needs make and Python 3.11 or newer; everything else lands in .venv.
+#
+#   make demo                    rebuild the indexes of a real broker's dump, compare, print a table
+#   make check                   everything that has to hold before a change goes in
+#   make install PYTHON=python3.12   choose the interpreter
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+# The first interpreter that is new enough; asked only when the environment has to be made.
+CANDIDATES := $(PYTHON) python3 python3.11 python3.12 python3.13 python3.14 python
+NEW_ENOUGH := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
+
+# Spark finds itself through the interpreter, and Java through JAVA_HOME.
+export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
+export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
+WITH_JAVA = JAVA_HOME="$$(sh tools/java/java-home.sh $(VENV))" PATH="$(CURDIR)/$(BIN):$$PATH"
+
+PYTEST := $(BIN)/python -m pytest
+SOURCES := $(wildcard kafka_index jobs examples benchmarks tests tools)
+
+.PHONY: help
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
+
+.PHONY: install
+install: $(STAMP) ## make .venv with everything the other targets need
+
+$(STAMP): pyproject.toml tools/java/install.sh tools/java/java-home.sh tools/java/java-wrapper.sh
+	@set -e; if [ ! -x $(BIN)/python ]; then \
+		for candidate in $(CANDIDATES); do \
+			if "$$candidate" -c '$(NEW_ENOUGH)' >/dev/null 2>&1; then found=$$candidate; break; fi; \
+		done; \
+		if [ -z "$${found:-}" ]; then \
+			echo "make install needs Python 3.11 or newer with venv (Debian: apt-get install python3-venv)" >&2; \
+			exit 1; \
+		fi; \
+		echo "making $(VENV) with $$("$$found" --version)"; \
+		"$$found" -m venv $(VENV); \
+	fi
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	sh tools/java/install.sh $(VENV)
+	@touch $@
+
+.PHONY: demo
+demo: $(STAMP) ## rebuild the indexes of a real broker's dump and compare them with its own
+	@$(WITH_JAVA) $(BIN)/python examples/demo.py
+
+.PHONY: test
+test: $(STAMP) ## run every test that does not need Kafka's own jars
+	$(WITH_JAVA) $(PYTEST) tests --ignore=tests/conformance
+
+.PHONY: conformance
+conformance: $(STAMP) ## compare with Kafka's own code (Maven fetches its jars)
+	$(WITH_JAVA) $(PYTEST) tests/conformance
+
+.PHONY: lint
+lint: $(STAMP) ## check style, formatting and the rooms' import contracts
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+
+.PHONY: types
+types: $(STAMP) ## check types
+	$(BIN)/mypy $(SOURCES)
+
+.PHONY: check
+check: lint types ## all of the above: style, contracts, types, tests, conformance
+	$(MAKE) test
+	$(MAKE) conformance
+
+.PHONY: benchmark
+benchmark: $(STAMP) ## measure against Kafka's own code on this machine
+	$(WITH_JAVA) $(BIN)/python -m benchmarks
+
+.PHONY: package
+package: $(STAMP) ## build wheel, source archive and the zip for --py-files into dist/
+	rm -rf build dist
+	$(BIN)/python -m pip install --quiet build
+	$(BIN)/python -m build --outdir dist
+	cp dist/kafka_index-*.whl dist/kafka_index.zip
+
+.PHONY: clean
+clean: ## remove what the targets made, .venv too
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache \
+		.hypothesis artifacts metastore_db spark-warehouse derby.log
+	find kafka_index jobs tests examples benchmarks tools -name __pycache__ -type d \
+		-exec rm -rf {} + 2>/dev/null || true

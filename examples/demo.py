@@ -1,0 +1,162 @@
+"""Rebuild the index files of a real broker's data directory and compare them with its own.
+
+Runs the command line as anybody would, into a temporary directory, and compares every ``.index``
+and ``.timeindex`` byte for byte with the file the broker wrote. Ends with 1 if one differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow.parquet as pq
+
+from kafka_index.cli.text import (
+    Paint,
+    format_bytes,
+    format_count,
+    format_seconds,
+    plural,
+    table_lines,
+)
+
+HERE = Path(__file__).resolve().parent
+DUMP = HERE / "dump"
+SETTINGS = HERE / "dump.properties"
+SUFFIXES = (".index", ".timeindex")
+
+
+@dataclass
+class Partition:
+    """What is said of a partition in the table."""
+
+    segments: int = 0
+    log_bytes: int = 0
+    offset_entries: int = 0
+    time_entries: int = 0
+    seconds: float = 0.0
+    files: int = 0
+    different: list[str] = field(default_factory=list)
+
+
+def main() -> int:
+    """Run the demo and return the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--engine", choices=["local", "spark"], default="spark")
+    engine = parser.parse_args().engine
+    paint = Paint(sys.stdout)
+    with tempfile.TemporaryDirectory(prefix="kafka-index-demo-") as folder:
+        output, report = Path(folder, "indexes"), Path(folder, "report.parquet")
+        print("The data directory of a Kafka 4.3.1 broker; only its logs are read:\n", flush=True)
+        code = rebuild(engine, output, report, paint)
+        if code:
+            return code
+        partitions = read_report(report)
+        compare(output, partitions)
+    print()
+    for line in tell(partitions, paint):
+        print(line)
+    return 1 if any(one.different for one in partitions.values()) else 0
+
+
+def rebuild(engine: str, output: Path, report: Path, paint: Paint) -> int:
+    """Run ``kafka-index build`` as a process of its own."""
+    command = [str(Path(sys.executable).with_name("kafka-index")), "build"]
+    command += ["--input", short(DUMP), "--config", short(SETTINGS)]
+    command += ["--output", str(output), "--report", str(report), "--engine", engine]
+    print(paint.strong("$ " + shlex.join(["kafka-index", *command[1:]])), flush=True)
+    return subprocess.run(command, check=False).returncode
+
+
+def short(path: Path) -> str:
+    """Return a path as one would type it here."""
+    working_folder = Path.cwd()
+    return str(path.relative_to(working_folder) if path.is_relative_to(working_folder) else path)
+
+
+def read_report(report: Path) -> dict[str, Partition]:
+    """Sum the rows of the report up to partitions."""
+    partitions: dict[str, Partition] = {}
+    for row in pq.read_table(report).to_pylist():
+        one = partitions.setdefault(f"{row['topic']}-{row['partition']}", Partition())
+        one.segments += 1
+        one.log_bytes += row["log_size_bytes"]
+        one.offset_entries += row["offset_entries"]
+        one.time_entries += row["time_entries"]
+        one.seconds += row["seconds"]
+    return partitions
+
+
+def compare(output: Path, partitions: dict[str, Partition]) -> None:
+    """Compare every index file that the broker or the build wrote."""
+    files = sorted(set(index_files(DUMP)) | set(index_files(output)))
+    for name in files:
+        broker, ours = DUMP / name, output / name
+        one = partitions.setdefault(name.parent.name, Partition())
+        one.files += 1
+        if not ours.exists():
+            one.different.append(f"{name}: the build did not write it")
+        elif not broker.exists():
+            one.different.append(f"{name}: the broker has no such file")
+        elif ours.read_bytes() != broker.read_bytes():
+            one.different.append(f"{name}: other bytes than the broker's")
+
+
+def index_files(root: Path) -> Iterator[Path]:
+    """Yield the index files of the partitions below a data directory, relative to it."""
+    for path in root.glob("*/*"):
+        if path.suffix in SUFFIXES:
+            yield path.relative_to(root)
+
+
+def tell(partitions: dict[str, Partition], paint: Paint) -> Iterator[str]:
+    """Yield the table, and what it comes to."""
+    header = (
+        "partition",
+        "segments",
+        "log bytes",
+        "offset entries",
+        "time entries",
+        "index files",
+        "identical",
+    )
+    rows = [
+        (
+            name,
+            format_count(one.segments),
+            format_bytes(one.log_bytes),
+            format_count(one.offset_entries),
+            format_count(one.time_entries),
+            format_count(one.files),
+            "no" if one.different else "yes",
+        )
+        for name, one in sorted(partitions.items())
+    ]
+    first, *lines = table_lines(header, rows)
+    yield paint.strong(first)
+    for line, row in zip(lines, rows, strict=True):
+        answer = row[-1]
+        colour = paint.good if answer == "yes" else paint.bad
+        yield line.removesuffix(answer) + colour(answer)
+    different = [text for one in partitions.values() for text in one.different]
+    files = sum(one.files for one in partitions.values())
+    seconds = sum(one.seconds for one in partitions.values())
+    yield ""
+    yield from (paint.bad(text) for text in different)
+    if different or not files:
+        yield paint.bad(f"{plural(len(different), 'file')} of {files} differ from the broker's")
+    else:
+        yield paint.good(
+            f"all {files} index files are the broker's own, byte for byte "
+            f"({format_seconds(seconds)} of work in the tasks)"
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
