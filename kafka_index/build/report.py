@@ -87,9 +87,7 @@ class SegmentReport:
     @property
     def is_damage(self) -> bool:
         """Whether someone should look at this segment, and the exit code say so."""
-        return self.status == FAILED or (
-            self.status == TRUNCATED and not self.is_preallocated_tail
-        )
+        return self.status == FAILED or (self.status == TRUNCATED and not self.is_preallocated_tail)
 
 
 REPORT_SCHEMA = pa.schema(

@@ -21,10 +21,9 @@ from kafka_index.errors import (
     ConfigError,
     CorruptIndexError,
     IndexOffsetOverflowError,
-    InputError,
-    KafkaIndexError,
     PublishError,
 )
+from kafka_index.index.entry_map import EntryMap
 from kafka_index.index.remap_lock import RemapLock
 from kafka_index.kernels import NOT_FOUND, find_floors
 from kafka_index.layout.index_entries import INT32_MAX, WARM_BYTES
@@ -80,14 +79,10 @@ class AbstractIndex(ABC):
         self.base_offset = base_offset
         self.max_index_size = max_index_size
         self.writable = writable
-        self._growing = growing
         # Serialises what changes the index; the other one keeps readers off a map that changes.
         self._lock = threading.RLock()
         self._remap_lock = RemapLock()
-        self._map: mmap.mmap | None = None
-        self._bytes = np.empty(0, np.uint8)
-        self._view = np.empty(0, self.layout)
-        self._length = 0
+        self._mapping = EntryMap(self.layout, writable=writable)
         self._max_entries = 0
         self._entries = 0
         created = writable and (growing or not os.path.exists(self.path))
@@ -100,11 +95,11 @@ class AbstractIndex(ABC):
             )
         if created:
             size = 0 if growing else self._rounded(max_index_size)
-            self._map_file(size)
+            self._mapping.open(self.path, size)
             self._max_entries = max_index_size // self.entry_size
         else:
-            self._map_file(None)
-            self._entries = self._max_entries = self._length // self.entry_size
+            self._mapping.open(self.path, None)
+            self._entries = self._max_entries = self._mapping.length // self.entry_size
 
     @property
     def entry_size(self) -> int:
@@ -129,7 +124,7 @@ class AbstractIndex(ABC):
     @property
     def length(self) -> int:
         """Size of the file in bytes."""
-        return self._length
+        return self._mapping.length
 
     @property
     def size_in_bytes(self) -> int:
@@ -167,7 +162,7 @@ class AbstractIndex(ABC):
         """
         with self._lock:
             rounded = self._rounded(new_size)
-            if rounded == self._length and self._max_entries * self.entry_size == rounded:
+            if rounded == self._mapping.length and self._max_entries * self.entry_size == rounded:
                 return False
             self._remap(rounded)
             self._max_entries = rounded // self.entry_size
@@ -209,8 +204,7 @@ class AbstractIndex(ABC):
     def flush(self) -> None:
         """Write changed pages to the disk."""
         with self._lock:
-            if self._map is not None and self.writable:
-                self._map.flush()
+            self._mapping.flush()
 
     def rename_to(self, path: str | PathLike[str]) -> None:
         """Move the file, replacing what is there; the index stays open."""
@@ -235,12 +229,12 @@ class AbstractIndex(ABC):
     def close_handler(self) -> None:
         """Unmap the file as it is, without trimming it."""
         with self._lock, self._remap_lock.writing():
-            self._unmap()
+            self._mapping.close()
 
     def close(self) -> None:
         """Trim a writable index and unmap it."""
         with self._lock:
-            if self._map is not None:
+            if self._mapping.is_open:
                 self.trim_to_valid_size()
             self.close_handler()
 
@@ -297,7 +291,7 @@ class AbstractIndex(ABC):
         name = self.key_field if field is None else field
         slots = np.empty(len(targets), np.int64)
         find_floors(
-            self._bytes,
+            self._mapping.data,
             self._entries,
             self.entry_size,
             field_position(self.layout, name),
@@ -313,7 +307,7 @@ class AbstractIndex(ABC):
 
         As in Kafka, a slot that was found can be read even if it has been truncated meanwhile.
         """
-        return self._view[name][slots].astype(np.int64)
+        return self._mapping.entries[name][slots].astype(np.int64)
 
     def _field(self, name: str, slots: Offsets | slice) -> Offsets:
         with self._remap_lock.reading():
@@ -322,7 +316,7 @@ class AbstractIndex(ABC):
 
     def _check_open(self) -> None:
         # Kernels would read, or write, whatever is in memory behind an array without bytes.
-        if self._map is None and self._length:
+        if not self._mapping.is_open:
             raise ValueError(f"the index is closed: {self.path}")
 
     def _check_writable(self) -> None:
@@ -355,12 +349,12 @@ class AbstractIndex(ABC):
         """Take note of another last entry."""
 
     def _check_size(self) -> None:
-        if self._length % self.entry_size:
+        if self._mapping.length % self.entry_size:
             raise CorruptIndexError(
                 "the size is not a whole number of entries",
                 path=self.path,
                 expected=f"a multiple of {self.entry_size} bytes",
-                found=f"{self._length} bytes",
+                found=f"{self._mapping.length} bytes",
             )
 
     def _overflow(self, offset: int) -> IndexOffsetOverflowError:
@@ -377,8 +371,8 @@ class AbstractIndex(ABC):
         self._check_open()
         needed = (self._entries + entries) * self.entry_size
         largest = self._max_entries * self.entry_size
-        if self._length < min(needed, largest):
-            self._remap(min(largest, max(needed, 2 * self._length, _FIRST_GROWTH_BYTES)))
+        if self._mapping.length < min(needed, largest):
+            self._remap(min(largest, max(needed, 2 * self._mapping.length, _FIRST_GROWTH_BYTES)))
 
     def _rounded(self, size: int) -> int:
         return size - size % self.entry_size
@@ -386,42 +380,5 @@ class AbstractIndex(ABC):
     def _remap(self, size: int) -> None:
         self._check_writable()
         with self._remap_lock.writing():
-            self._unmap()
-            self._map_file(size)
-
-    def _unmap(self) -> None:
-        # Views first: a map with live views cannot be closed.
-        self._bytes = np.empty(0, np.uint8)
-        self._view = np.empty(0, self.layout)
-        if self._map is not None:
-            self._map.close()
-            self._map = None
-
-    def _map_file(self, size: int | None) -> None:
-        """Open the file, set its size when one is given, and map it."""
-        flags = os.O_CLOEXEC | (os.O_RDWR if self.writable else os.O_RDONLY)
-        try:
-            descriptor = os.open(self.path, flags | (os.O_CREAT if size is not None else 0), 0o644)
-        except OSError as error:
-            kind: type[KafkaIndexError] = InputError if size is None else PublishError
-            raise kind(f"cannot open the index: {error.strerror}", path=self.path) from error
-        try:
-            if size is not None:
-                old_size = os.fstat(descriptor).st_size
-                os.ftruncate(descriptor, min(old_size, size))
-                if size > old_size:
-                    # Real blocks: writing to a hole of a full disk through a map ends the process.
-                    os.posix_fallocate(descriptor, 0, size)
-            self._length = os.fstat(descriptor).st_size
-            if self._length:
-                access = mmap.ACCESS_WRITE if self.writable else mmap.ACCESS_READ
-                self._map = mmap.mmap(descriptor, self._length, access=access)
-                self._bytes = np.frombuffer(self._map, np.uint8)
-                whole = self._length // self.entry_size
-                self._view = np.frombuffer(self._map, self.layout, count=whole)
-        except OSError as error:
-            raise PublishError(
-                f"cannot make room for the index: {error.strerror}", path=self.path
-            ) from error
-        finally:
-            os.close(descriptor)
+            self._mapping.close()
+            self._mapping.open(self.path, size)

@@ -85,7 +85,7 @@ class OffsetIndex(AbstractIndex):
         with self._lock:
             self._make_room(len(offsets))
             accepted = append_offset_entries(
-                self._bytes,
+                self._mapping.data,
                 self._entries,
                 self._max_entries,
                 self.base_offset,

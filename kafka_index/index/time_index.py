@@ -109,8 +109,8 @@ class TimeIndex(AbstractIndex):
         with self._lock:
             full_entries = INT32_MAX if skip_full_check else self._max_entries - 1
             self._make_room(len(offsets))
-            accepted, entries = append_time_entries(
-                self._bytes,
+            accepted, self._entries, last_row = append_time_entries(
+                self._mapping.data,
                 self._entries,
                 self._max_entries,
                 full_entries,
@@ -119,9 +119,10 @@ class TimeIndex(AbstractIndex):
                 timestamps,
                 offsets,
             )
-            if entries != self._entries:
-                self._entries = entries
-                self._entries_changed()
+            if last_row >= 0:
+                self._last_entry = TimestampOffset(
+                    int(timestamps[last_row]), int(offsets[last_row])
+                )
             if accepted == len(offsets):
                 return accepted, None
             return accepted, self._refusal(

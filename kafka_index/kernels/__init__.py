@@ -13,7 +13,7 @@ from kafka_index.kernels.headers import read_headers
 from kafka_index.kernels.scan import SCAN_COLUMNS, batch_checksums, scan_batches
 from kafka_index.kernels.search import NOT_FOUND, find_floors
 from kafka_index.kernels.sparse import choose_entries
-from kafka_index.kernels.transactions import rehash, track_producers
+from kafka_index.kernels.transactions import STATE_SIZE, rehash, track_producers
 
 __all__ = [
     "NOT_FOUND",
@@ -46,7 +46,7 @@ def warm_up() -> None:
     keys, slots, state = (
         np.zeros((2, 2), np.int64),
         np.zeros((2, 2), np.uint8),
-        np.zeros(4, np.int64),
+        np.zeros(STATE_SIZE, np.int64),
     )
     track_producers(nothing, nothing, nothing, nothing, nothing, 0, keys, slots, keys[0], state)
     rehash(keys, slots, keys[0], keys, slots, keys[0])

@@ -55,6 +55,28 @@ def _writer(bits: int) -> Any:
     return write
 
 
+def _prefetcher() -> Any:
+    """Make the intrinsic that asks for the cache line of an address, which may be any at all."""
+
+    @numba.extending.intrinsic
+    def ask(_context: Any, _address: Any) -> tuple[Any, Callable[..., Any]]:
+        def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+            pointer_type, number = ir.IntType(8).as_pointer(), ir.IntType(32)
+            kind = ir.FunctionType(ir.VoidType(), [pointer_type, number, number, number])
+            function = builder.module.declare_intrinsic("llvm.prefetch", [pointer_type], kind)
+            pointer = builder.inttoptr(arguments[0], pointer_type)
+            # A read of data that stays in all caches.
+            builder.call(function, [pointer, number(0), number(3), number(1)])
+            return context.get_dummy_value()
+
+        return types.void(types.uint64), generate
+
+    return ask
+
+
+#: Ask for a cache line before it is needed.
+prefetch = _prefetcher()
+
 #: Read an int8, int16, int32 or int64 at an address (uint64); all come back as int64.
 read_int8 = _reader(8, swap=False)
 read_int16 = _reader(16)

@@ -73,7 +73,7 @@ def append_time_entries(
     last_offset: int,
     timestamps: NDArray[np.int64],
     offsets: NDArray[np.int64],
-) -> tuple[int, int]:
+) -> tuple[int, int, int]:
     """Append time entries, leaving out equal timestamps, up to the first that must be refused.
 
     Parameters
@@ -90,23 +90,26 @@ def append_time_entries(
     Returns
     -------
     tuple of int
-        How many were taken, and how many entries there are now.
+        How many were taken, how many entries there are now, and the row of the last one appended
+        (-1 when none was).
     """
+    last_row = -1
     address = np.uint64(data.ctypes.data)
     for row in range(len(offsets)):
         timestamp = timestamps[row]
         if entries >= full_entries:
-            return row, entries
+            return row, entries, last_row
         if entries > 0 and (offsets[row] < last_offset or timestamp < last_timestamp):
-            return row, entries
+            return row, entries, last_row
         if timestamp > last_timestamp:
             relative = offsets[row] - base_offset
             if entries >= max_entries or relative < 0 or relative > INT32_MAX:
-                return row, entries
+                return row, entries, last_row
             entry = address + np.uint64(entries * _TIME_ENTRY_BYTES)
             write_int64(entry, timestamp)
             write_int32(entry + np.uint64(_TIME_OFFSET), relative)
             last_timestamp = timestamp
             last_offset = offsets[row]
+            last_row = row
             entries += 1
-    return len(offsets), entries
+    return len(offsets), entries, last_row

@@ -37,9 +37,9 @@ from kafka_index.layout.records import (
 ) = range(8)
 
 #: Places of the state array: slots in use, the last abort marker's offset and whether there was
-#: one, the latest leader epoch (-1 for none).
-STATE_USED, STATE_LAST_ABORT, STATE_ANY_ABORT, STATE_LATEST_EPOCH = range(4)
-STATE_SIZE = 4
+#: one, the latest leader epoch (-1 for none), whether any batch of a producer was transactional.
+STATE_USED, STATE_LAST_ABORT, STATE_ANY_ABORT, STATE_LATEST_EPOCH, STATE_TRANSACTIONAL = range(5)
+STATE_SIZE = 5
 
 #: The two tables: producers, with the first offset of their transaction; first offsets.
 TABLE_PRODUCERS, TABLE_FIRST_OFFSETS = range(2)
@@ -111,6 +111,8 @@ def track_producers(  # noqa: PLR0911, PLR0912, C901, because each of Kafka's re
         producer_id = producer_ids[row]
         if producer_id < 0:
             continue
+        if attributes[row] & TRANSACTIONAL_MASK:
+            state[STATE_TRANSACTIONAL] = 1
         if attributes[row] & CONTROL_MASK:
             control = control_types[row]
             if control == CONTROL_INVALID:

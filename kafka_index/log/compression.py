@@ -9,14 +9,12 @@ Sources: Kafka's ``GzipCompression``, ``SnappyCompression``, ``Lz4Compression`` 
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterator
 from typing import Protocol
 
-import pyarrow as pa
-
 from kafka_index.errors import CorruptLogError
 from kafka_index.layout.records import COMPRESSION_NAMES
+from kafka_index.log.packed_streams import ArrowStream, open_gzip, open_lz4, open_snappy
 from kafka_index.storage import Bytes
 
 #: A thousand times what a broker takes as a batch by default. A few kilobytes can say that they
@@ -25,7 +23,7 @@ MOST_BYTES = 1 << 30
 
 _GZIP, _SNAPPY, _LZ4, _ZSTD = range(1, len(COMPRESSION_NAMES))
 _PIECE_BYTES = 16 * 1024
-_INT32_BYTES = 4
+_SNAPPY_BUFFER_BYTES = 2 * 1024
 
 
 class UnpackingStream(Protocol):
@@ -91,15 +89,15 @@ def open_stream(codec: int, data: bytes | Bytes, *, magic: int = 2) -> Unpacking
     """
     packed = bytes(data)
     if codec == _GZIP:
-        return _Pieces(_gzip_pieces(packed, _gzip_header_end(packed, 0)))
+        return _Pieces(open_gzip(packed))
     if codec == _SNAPPY:
         # Snappy-java fills what it is given, Kafka's buffer, chunk by chunk: a fault in one of them
         # comes before all of it. The others return what they have.
-        return _FilledStream(_Pieces(_open_snappy(packed)), _SNAPPY_BUFFER_BYTES)
+        return _FilledStream(_Pieces(open_snappy(packed)), _SNAPPY_BUFFER_BYTES)
     if codec == _LZ4:
-        return _Pieces(_open_lz4(packed, ignore_header_checksum=magic == 0))
+        return _Pieces(open_lz4(packed, ignore_header_checksum=magic == 0))
     if codec == _ZSTD:
-        return _ArrowStream(packed, "zstd")
+        return ArrowStream(packed, "zstd")
     if codec == 0:
         return _Pieces(iter((packed,)))
     raise CorruptLogError("unknown codec", expected="0..4", found=codec)
@@ -146,230 +144,3 @@ class _FilledStream:
         filled = self._stream.read(self._buffer_bytes)
         self._buffer = filled[left:]
         return taken + filled[:left]
-
-
-class _ArrowStream:
-    """A stream that Arrow unpacks."""
-
-    def __init__(self, packed: bytes, name: str) -> None:
-        self._name = name
-        self._stream = pa.CompressedInputStream(pa.BufferReader(packed), name)
-
-    def read(self, size: int, /) -> bytes:
-        try:
-            unpacked: bytes = self._stream.read(size)
-        except OSError as error:
-            raise _broken(self._name, str(error)) from error
-        return unpacked
-
-
-def _broken(name: str, how: str) -> CorruptLogError:
-    return CorruptLogError(f"the records cannot be unpacked with {name}: {how}")
-
-
-# ------------------------------------------------------------------------------------- gzip
-
-_GZIP_MAGIC = b"\x1f\x8b\x08"
-_GZIP_FIXED_BYTES = 10
-_GZIP_HEADER_CRC, _GZIP_EXTRA, _GZIP_NAME, _GZIP_COMMENT = 2, 4, 8, 16
-_GZIP_TRAILER_BYTES = 8
-#: No more than this behind a trailer is not looked at: no header, no data and no trailer fit in.
-_GZIP_SMALLEST_BYTES = 18
-_GZIP_INPUT_BYTES = 8 * 1024
-
-
-def _gzip_header_end(packed: bytes, start: int) -> int:
-    if packed[start : start + len(_GZIP_MAGIC)] != _GZIP_MAGIC:
-        raise _broken("gzip", "no gzip header")
-    end = start + _GZIP_FIXED_BYTES
-    flags = packed[start + 3] if end <= len(packed) else 0
-    if flags & _GZIP_EXTRA:
-        end += 2 + int.from_bytes(packed[end : end + 2], "little")
-    for flag in (_GZIP_NAME, _GZIP_COMMENT):
-        if flags & flag:
-            # Not found is 0: behind the end, as it is when all that was asked for is missing.
-            end = packed.find(b"\0", end) + 1 or len(packed) + 1
-    if flags & _GZIP_HEADER_CRC:
-        found = zlib.crc32(packed[start:end]) & 0xFFFF
-        if int.from_bytes(packed[end : end + 2], "little") != found:
-            raise _broken("gzip", "wrong checksum of the header")
-        end += 2
-    if end > len(packed):
-        raise _broken("gzip", "the header is cut short")
-    return end
-
-
-def _gzip_pieces(packed: bytes, position: int) -> Iterator[bytes]:
-    while True:
-        inflater = zlib.decompressobj(-zlib.MAX_WBITS)
-        checksum = size = 0
-        pending = b""
-        while not inflater.eof:
-            if not pending:
-                pending = packed[position : position + _GZIP_INPUT_BYTES]
-                position += len(pending)
-            try:
-                piece = inflater.decompress(pending, _PIECE_BYTES)
-            except zlib.error as error:
-                raise _broken("gzip", str(error)) from error
-            if not (piece or inflater.eof or position < len(packed)):
-                raise _broken("gzip", "the data is cut short")
-            pending = inflater.unconsumed_tail
-            checksum = zlib.crc32(piece, checksum)
-            size += len(piece)
-            if piece:
-                yield piece
-        position -= len(inflater.unused_data)
-        trailer = packed[position : position + _GZIP_TRAILER_BYTES]
-        expected = checksum.to_bytes(4, "little") + (size & 0xFFFFFFFF).to_bytes(4, "little")
-        if trailer != expected:
-            raise _broken("gzip", "wrong checksum or size")
-        position += _GZIP_TRAILER_BYTES
-        if len(packed) - position <= _GZIP_SMALLEST_BYTES:
-            return
-        try:
-            position = _gzip_header_end(packed, position)
-        except CorruptLogError:
-            return  # what follows a stream and is none itself is passed over
-
-
-# ----------------------------------------------------------------------------------- snappy
-
-_XERIAL_MAGIC = b"\x82SNAPPY\0"
-_XERIAL_HEADER_BYTES = 16
-_XERIAL_LEAST_VERSION = 1
-_SNAPPY_BUFFER_BYTES = 2 * 1024
-_SNAPPY_LARGEST_CHUNK = 512 * 1024 * 1024
-
-
-def _open_snappy(packed: bytes) -> Iterator[bytes]:
-    if not packed:
-        raise _broken("snappy", "no bytes")
-    header = packed[:_XERIAL_HEADER_BYTES]
-    if len(header) < _XERIAL_HEADER_BYTES or not header.startswith(_XERIAL_MAGIC):
-        # One block without framing, which Kafka unpacks while it opens the stream.
-        return iter((_snappy_block(packed),))
-    return _xerial_pieces(packed)
-
-
-def _xerial_pieces(packed: bytes) -> Iterator[bytes]:
-    position = _XERIAL_HEADER_BYTES
-    # A length that is cut short is the end.
-    while position + _INT32_BYTES <= len(packed):
-        length = packed[position : position + _INT32_BYTES]
-        if length == _XERIAL_MAGIC[:_INT32_BYTES]:
-            header = packed[position : position + _XERIAL_HEADER_BYTES]
-            if len(header) < _XERIAL_HEADER_BYTES:
-                raise _broken("snappy", "a further header is cut short")
-            if not header.startswith(_XERIAL_MAGIC):
-                return
-            # Snappy-java looks at the version of a further header, not at that of the first.
-            if int.from_bytes(header[8:12], "big", signed=True) < _XERIAL_LEAST_VERSION:
-                raise _broken("snappy", "a further header with an unknown version")
-            position += _XERIAL_HEADER_BYTES
-            continue
-        size = int.from_bytes(length, "big", signed=True)
-        position += _INT32_BYTES
-        if not 0 <= size <= _SNAPPY_LARGEST_CHUNK or size > len(packed) - position:
-            raise _broken(
-                "snappy", f"a chunk of {size} bytes where {len(packed) - position} are left"
-            )
-        piece = _snappy_block(packed[position : position + size])
-        position += size
-        if piece:
-            yield piece
-
-
-def _snappy_block(block: bytes) -> bytes:
-    size = 0
-    for at, byte in enumerate(block[:5]):
-        size |= (byte & 0x7F) << 7 * at
-        if byte < 0x80:
-            break
-    else:
-        raise _broken("snappy", "no size")
-    # Snappy cannot make more than 64 bytes of 3.
-    if size > 64 * len(block):
-        raise _broken("snappy", f"{len(block)} bytes cannot unpack to {size}")
-    try:
-        unpacked: bytes = pa.Codec("snappy").decompress(block, size, asbytes=True)
-    except (OSError, pa.ArrowInvalid) as error:
-        raise _broken("snappy", str(error)) from error
-    return unpacked
-
-
-# -------------------------------------------------------------------------------------- lz4
-
-_LZ4_MAGIC = b"\x04\x22\x4d\x18"
-_LZ4_CONTENT_CHECKSUM, _LZ4_CONTENT_SIZE, _LZ4_BLOCK_CHECKSUM = 4, 8, 16
-#: Version 1, blocks that do not depend on one another, nothing reserved: all that Kafka reads.
-_LZ4_FIXED_MASK, _LZ4_FIXED_FLAGS = 0xE3, 0x60
-_LZ4_SMALLEST_HEADER = 6
-_LZ4_STORED = 0x80000000
-
-
-def _open_lz4(packed: bytes, *, ignore_header_checksum: bool) -> Iterator[bytes]:
-    if len(packed) < _LZ4_SMALLEST_HEADER or not packed.startswith(_LZ4_MAGIC):
-        raise _broken("lz4", "no frame header")
-    flags, block_descriptor = packed[4], packed[5]
-    if flags & _LZ4_FIXED_MASK != _LZ4_FIXED_FLAGS:
-        raise _broken("lz4", f"flags 0x{flags:02x}")
-    if block_descriptor & 0x8F or block_descriptor < 0x40:
-        raise _broken("lz4", f"block descriptor 0x{block_descriptor:02x}")
-    end = _LZ4_SMALLEST_HEADER + (8 if flags & _LZ4_CONTENT_SIZE else 0)
-    if end >= len(packed):
-        raise _broken("lz4", "the frame header is cut short")
-    if not ignore_header_checksum and packed[end] != _header_checksum(packed[4:end]):
-        raise _broken("lz4", "wrong checksum of the frame header")
-    return _lz4_pieces(packed, end + 1, flags, block_descriptor)
-
-
-def _lz4_pieces(packed: bytes, position: int, flags: int, block_descriptor: int) -> Iterator[bytes]:
-    # Each block is unpacked in a frame of its own: Kafka does not look at the content checksum,
-    # nor at anything behind the end mark.
-    checksum_bytes = _INT32_BYTES if flags & _LZ4_BLOCK_CHECKSUM else 0
-    descriptor = bytes((_LZ4_FIXED_FLAGS | flags & _LZ4_BLOCK_CHECKSUM, block_descriptor))
-    header = _LZ4_MAGIC + descriptor + bytes((_header_checksum(descriptor),))
-    while True:
-        size = int.from_bytes(packed[position : position + _INT32_BYTES], "little")
-        start = position
-        position += _INT32_BYTES
-        if position > len(packed):
-            raise _broken("lz4", "no end mark")
-        if size & ~_LZ4_STORED == 0:
-            if flags & _LZ4_CONTENT_CHECKSUM and position + _INT32_BYTES > len(packed):
-                raise _broken("lz4", "no content checksum")
-            return
-        position += (size & ~_LZ4_STORED) + checksum_bytes
-        if position > len(packed):
-            raise _broken("lz4", "a block is cut short")
-        frame = header + packed[start:position] + bytes(_INT32_BYTES)
-        piece = _ArrowStream(frame, "lz4").read(_LZ4_LARGEST_BLOCK)
-        if piece:
-            yield piece
-
-
-_LZ4_LARGEST_BLOCK = 4 * 1024 * 1024
-_XX_1, _XX_2, _XX_3 = 0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D
-_XX_4, _XX_5 = 0x27D4EB2F, 0x165667B1
-_UINT32 = 0xFFFFFFFF
-
-
-def _header_checksum(descriptor: bytes) -> int:
-    """Return the second byte of the xxHash32 of fewer than 16 bytes."""
-    value = _XX_5 + len(descriptor)
-    words = len(descriptor) // _INT32_BYTES * _INT32_BYTES
-    for at in range(0, words, _INT32_BYTES):
-        word = int.from_bytes(descriptor[at : at + _INT32_BYTES], "little")
-        value = _rotated(value + word * _XX_3, 17) * _XX_4
-    for byte in descriptor[words:]:
-        value = _rotated(value + byte * _XX_5, 11) * _XX_1
-    value &= _UINT32
-    value = (value ^ value >> 15) * _XX_2 & _UINT32
-    value = (value ^ value >> 13) * _XX_3 & _UINT32
-    return (value ^ value >> 16) >> 8 & 0xFF
-
-
-def _rotated(value: int, bits: int) -> int:
-    value &= _UINT32
-    return (value << bits | value >> 32 - bits) & _UINT32

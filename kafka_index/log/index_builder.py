@@ -17,7 +17,7 @@ from kafka_index.errors import (
 from kafka_index.index import OffsetIndex, TimeIndex
 from kafka_index.kernels import choose_entries
 from kafka_index.kernels.sparse import STATE_MAX_TIMESTAMP, STATE_OFFSET_OF_MAX_TIMESTAMP
-from kafka_index.layout.records import NO_TIMESTAMP, TRANSACTIONAL_MASK
+from kafka_index.layout.records import NO_TIMESTAMP
 from kafka_index.log.batch_table import BatchColumns
 from kafka_index.log.producer_check import ProducerCheck
 from kafka_index.log.source import ScanStop
@@ -51,11 +51,15 @@ class IndexBuilder:
         self.valid_bytes = 0
         self.batch_count = 0
         self.next_offset = offset_index.base_offset
-        self.has_transactions = False
         self._interval = index_interval_bytes
         self._producers = ProducerCheck()
         self._state = np.array([0, NO_TIMESTAMP, -1], np.int64)
         self._chosen = np.empty((3, 0), np.int64)
+
+    @property
+    def has_transactions(self) -> bool:
+        """Whether any batch so far belongs to a transaction."""
+        return self._producers.has_transactions
 
     @property
     def max_timestamp_ms(self) -> int:
@@ -71,13 +75,12 @@ class IndexBuilder:
             Why recovery goes no further; None to go on.
         """
         taken, stop = self._producers.follow(batches)
-        batches = batches.head(taken)
+        if taken < len(batches):
+            batches = batches.head(taken)
         refusal = self._append_entries(batches)
         self.batch_count += taken
         self.valid_bytes = batches.end_bytes
         self.next_offset = int(batches.last_offset[-1]) + 1
-        transactional = (batches.attributes & TRANSACTIONAL_MASK != 0) & (batches.producer_id >= 0)
-        self.has_transactions = self.has_transactions or bool(transactional.any())
         return refusal or stop
 
     def finish(self) -> ScanStop | None:

@@ -21,6 +21,7 @@ from kafka_index.kernels.transactions import (
     SLOT_OPEN,
     STATE_LATEST_EPOCH,
     STATE_SIZE,
+    STATE_TRANSACTIONAL,
     STATE_USED,
 )
 from kafka_index.log.batch_table import BatchColumns
@@ -44,6 +45,11 @@ class ProducerCheck:
         self._make_tables(_FIRST_SLOTS)
         self._state = np.zeros(STATE_SIZE, np.int64)
         self._state[STATE_LATEST_EPOCH] = -1
+
+    @property
+    def has_transactions(self) -> bool:
+        """Whether any batch so far belongs to a transaction."""
+        return bool(self._state[STATE_TRANSACTIONAL])
 
     def follow(self, batches: BatchColumns) -> tuple[int, ScanStop | None]:
         """Follow a chunk.

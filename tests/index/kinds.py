@@ -15,7 +15,7 @@ class Kind:
     """A kind of index, and entries for it: the n-th has the key n."""
 
     name: str
-    index_class: type[OffsetIndex] | type[TimeIndex]
+    index_class: type[OffsetIndex | TimeIndex]
     entry_size: int
 
     def open(

@@ -148,7 +148,7 @@ def test_truncation_drops_what_is_at_or_above(index: OffsetIndex, offset: int, l
     index.truncate_to(offset)
     assert index.entries == left
     assert index.last_offset == (BASE + left - 1 if left else BASE)
-    index.append(offset if offset > BASE else BASE, 99)
+    index.append(max(BASE, offset), 99)
 
 
 def test_truncation_between_entries_keeps_the_one_below(index: OffsetIndex) -> None:
@@ -167,13 +167,13 @@ OFFSETS = st.integers(BASE - 1, BASE + 60) | st.sampled_from((BASE + 2**31 - 1, 
 
 @settings(deadline=None)
 @given(
-    st.lists(st.tuples(OFFSETS, st.integers(0, 2**31 - 1)), max_size=40),
-    st.integers(1, 25),
-    st.lists(st.integers(1, 9), max_size=10),
-    st.booleans(),
+    entries=st.lists(st.tuples(OFFSETS, st.integers(0, 2**31 - 1)), max_size=40),
+    room=st.integers(1, 25),
+    sizes=st.lists(st.integers(1, 9), max_size=10),
+    growing=st.booleans(),
 )
 def test_appending_many_is_appending_one_by_one(
-    entries: list[Entry], room: int, sizes: list[int], growing: bool
+    *, entries: list[Entry], room: int, sizes: list[int], growing: bool
 ) -> None:
     twin = OffsetTwin(BASE, room)
     with tempfile.TemporaryDirectory() as folder:
@@ -184,10 +184,10 @@ def test_appending_many_is_appending_one_by_one(
                 ((n, error) for n, entry in enumerate(part) if (error := twin.append(*entry))),
                 (len(part), None),
             )
-            taken, error = index.try_append_many(
+            taken, refusal = index.try_append_many(
                 longs(*(offset for offset, _ in part)), longs(*(at for _, at in part))
             )
-            assert (taken, _name(error)) == expected
+            assert (taken, _name(refusal)) == expected
             assert entries_of(index) == twin.entries
             assert index.last_offset == (twin.entries[-1][0] if twin.entries else BASE)
         index.close()

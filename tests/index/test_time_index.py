@@ -161,13 +161,13 @@ def runs(draw: st.DrawFn) -> list[Entry]:
 
 @settings(deadline=None)
 @given(
-    runs(),
-    st.integers(1, 25),
-    st.lists(st.tuples(st.integers(1, 9), st.booleans()), max_size=10),
-    st.booleans(),
+    entries=runs(),
+    room=st.integers(1, 25),
+    parts=st.lists(st.tuples(st.integers(1, 9), st.booleans()), max_size=10),
+    growing=st.booleans(),
 )
 def test_appending_many_is_appending_one_by_one(
-    entries: list[Entry], room: int, parts: list[tuple[int, bool]], growing: bool
+    *, entries: list[Entry], room: int, parts: list[tuple[int, bool]], growing: bool
 ) -> None:
     twin = TimeTwin(BASE, room)
     with tempfile.TemporaryDirectory() as folder:

@@ -44,7 +44,9 @@ class TimeTwin:
     max_entries: int
     entries: list[tuple[int, int]] = field(default_factory=list)
 
-    def maybe_append(self, timestamp: int, offset: int, *, skip_full_check: bool) -> str | None:
+    def maybe_append(  # noqa: PLR0911, because each of Kafka's refusals is one exit
+        self, timestamp: int, offset: int, *, skip_full_check: bool
+    ) -> str | None:
         """The name of the error, or None."""
         last = self.entries[-1] if self.entries else (-1, self.base_offset)
         if not skip_full_check and len(self.entries) >= self.max_entries - 1:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable
+from typing import Any
 
 import google_crc32c
 import numpy as np
@@ -17,13 +19,13 @@ SIZES = [0, 1, 7, 8, 9, 15, 16, 17, 4096, 100_003]
 
 
 @compiled
-def _crc32c(address: int, size: int) -> int:
+def _crc32c(address: int, size: int) -> np.int64:
     return np.int64(crc32c_extend(np.uint32(0), np.uint64(address), np.uint64(size)))
 
 
-def of(kernel: object, data: bytes, start: int = 0) -> int:
+def of(kernel: Callable[..., Any], data: bytes, start: int = 0) -> int:
     memory = np.frombuffer(bytes(start) + data, np.uint8)
-    return int(kernel(np.uint64(memory.ctypes.data + start), np.uint64(len(data))))  # type: ignore[operator]
+    return int(kernel(np.uint64(memory.ctypes.data + start), np.uint64(len(data))))
 
 
 @given(st.binary(max_size=200), st.integers(0, 7))

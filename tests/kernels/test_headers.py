@@ -63,9 +63,7 @@ def test_a_marker_shows_type_coordinator_epoch_and_timestamp() -> None:
 
 
 def test_the_time_of_a_marker_with_log_append_time_is_the_batchs() -> None:
-    entry = control_batch(
-        3, 7, 0, control_key(0), marker_value(2), 50, attributes=LOG_APPEND_TIME
-    )
+    entry = control_batch(3, 7, 0, control_key(0), marker_value(2), 50, attributes=LOG_APPEND_TIME)
     entry = entry[:27] + struct.pack(">q", 49) + entry[35:]
     assert headers(entry)[0][6:] == [0, 2, 50]
 

@@ -37,9 +37,25 @@ from tests.conformance.segments import (
 from tests.conformance.strategies import segments
 from tests.kernels import twins
 
-
 #: A compressed marker is handed out at once, to be unpacked while its bytes are in the window.
 GO_ON = (SCAN_ROWS_FULL, SCAN_COMPRESSED_MARKER)
+
+
+def call(
+    window: NDArray[np.uint8],
+    window_position: int,
+    log_size: int,
+    position: int,
+    base_offset: int,
+    columns: NDArray[np.int64],
+    *,
+    count: int = 0,
+    verify_crc: bool = True,
+) -> tuple[int, int, int]:
+    code, end, count = scan_batches(
+        window, window_position, log_size, position, base_offset, verify_crc, columns, count
+    )
+    return code, int(end), count
 
 
 def rows_of(columns: NDArray[np.int64], count: int) -> list[twins.Row]:
@@ -55,8 +71,8 @@ def scan(
     rows: list[twins.Row] = []
     code, position = SCAN_ROWS_FULL, 0
     while code in GO_ON:
-        code, position, count = scan_batches(
-            window, 0, len(one.log), position, one.base_offset, verify_crc, columns, 0
+        code, position, count = call(
+            window, 0, len(one.log), position, one.base_offset, columns, verify_crc=verify_crc
         )
         rows += rows_of(columns, count)
     return code, position, rows
@@ -68,8 +84,8 @@ def stop_of(*entries: bytes, base_offset: int = 0) -> tuple[int, int]:
 
 
 @settings(deadline=None, max_examples=300)
-@given(segments(), st.booleans(), st.integers(1, 40))
-def test_any_log_is_walked_as_by_hand(one: Segment, verify_crc: bool, capacity: int) -> None:
+@given(one=segments(), verify_crc=st.booleans(), capacity=st.integers(1, 40))
+def test_any_log_is_walked_as_by_hand(*, one: Segment, verify_crc: bool, capacity: int) -> None:
     expected = twins.scan_log(one.log, one.base_offset, verify_crc=verify_crc)
     assert scan(one, verify_crc=verify_crc, capacity=capacity) == expected
 
@@ -98,8 +114,8 @@ def test_a_window_anywhere_in_the_log_gives_the_same(one: Segment, data: st.Data
         start = data.draw(st.integers(0, position))
         end = data.draw(st.integers(position, len(log))) if got_on else len(log)
         before = position
-        code, position, count = scan_batches(
-            log[start:end], start, len(log), position, one.base_offset, True, columns, 0
+        code, position, count = call(
+            log[start:end], start, len(log), position, one.base_offset, columns
         )
         got_on = position > before
         rows += rows_of(columns, count)
@@ -180,7 +196,7 @@ def test_rows_that_are_there_already_stay() -> None:
     entry = batch(0)
     log = np.frombuffer(entry * 2, np.uint8)
     columns = np.full((SCAN_COLUMNS, 4), -9, np.int64)
-    result = scan_batches(log, 0, len(log), len(entry), 0, True, columns, 2)
+    result = call(log, 0, len(log), len(entry), 0, columns, count=2)
     assert result == (SCAN_END, len(log), 3)
     assert [list(column[:2]) for column in columns] == [[-9, -9]] * SCAN_COLUMNS
     assert rows_of(columns[:, 2:], 1) == twins.scan_log(entry * 2, 0)[2][1:]
@@ -190,5 +206,5 @@ def test_a_compressed_marker_is_handed_out_at_once() -> None:
     packed = control_batch(0, 7, 0, control_key(0), marker_value(), attributes=1)
     log = np.frombuffer(packed * 2, np.uint8)
     columns = np.empty((SCAN_COLUMNS, 4), np.int64)
-    result = scan_batches(log, 0, len(log), 0, 0, True, columns, 0)
+    result = call(log, 0, len(log), 0, 0, columns)
     assert result == (SCAN_COMPRESSED_MARKER, len(packed), 1)

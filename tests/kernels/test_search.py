@@ -109,9 +109,7 @@ def test_there_is_nothing_to_find_without_entries() -> None:
 # something in the last page leaves pages 6, 9 and 11 and wants 7 and 10, gone cold since long ago.
 
 
-@pytest.mark.parametrize(
-    ("pages", "touched"), [(13, [0, 6, 9, 11, 12]), (14, [0, 7, 10, 12, 13])]
-)
+@pytest.mark.parametrize(("pages", "touched"), [(13, [0, 6, 9, 11, 12]), (14, [0, 7, 10, 12, 13])])
 def test_a_plain_search_for_the_last_page_changes_pages_as_the_file_grows(
     pages: int, touched: list[int]
 ) -> None:

@@ -55,9 +55,7 @@ def logs(draw: st.DrawFn) -> list[ProducerRow]:
     for _ in range(draw(st.integers(0, 40))):
         offset += draw(st.sampled_from((1, 1, 1, 1, 1, 1, 5, 0, -1)))
         attributes, control = draw(kinds)
-        rows.append(
-            ProducerRow(offset, draw(st.integers(-1, 2)), draw(few), attributes, control)
-        )
+        rows.append(ProducerRow(offset, draw(st.integers(-1, 2)), draw(few), attributes, control))
     return rows
 
 
@@ -85,9 +83,7 @@ def columns(rows: list[ProducerRow]) -> BatchColumns:
     )
 
 
-def followed(
-    rows: list[ProducerRow], check: ProducerCheck | None = None
-) -> tuple[int, str | None]:
+def followed(rows: list[ProducerRow], check: ProducerCheck | None = None) -> tuple[int, str | None]:
     """How many batches are taken up, and the reason to stop."""
     taken, stop = (check or ProducerCheck()).follow(columns(rows))
     if stop is not None:

@@ -79,7 +79,15 @@ def _batch_row(entry: bytes, position: int) -> Row:
     if attributes & CONTROL and producer >= 0:
         control = control_type(entry)
     return Row(
-        position, len(entry), base, int64(base + delta), latest, epoch, attributes, producer, control
+        position,
+        len(entry),
+        base,
+        int64(base + delta),
+        latest,
+        epoch,
+        attributes,
+        producer,
+        control,
     )
 
 

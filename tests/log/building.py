@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -34,19 +35,14 @@ def write_log(directory: Path, log: bytes, base_offset: int = 0) -> Path:
 def cut(log: bytes, cuts: Iterable[int]) -> list[Bytes]:
     """The log in pieces that begin at these positions, and at 0."""
     places = sorted({0, len(log), *(one % (len(log) + 1) for one in cuts)})
-    return [
-        np.frombuffer(log[start:end], np.uint8)
-        for start, end in zip(places, places[1:], strict=False)
-    ]
+    return [np.frombuffer(log[start:end], np.uint8) for start, end in pairwise(places)]
 
 
 def streamed(
     log: bytes, cuts: Iterable[int] = (), base_offset: int = 0, *, verify_crc: bool = True
 ) -> ByteStreamSource:
     """A source over the pieces of a log."""
-    return ByteStreamSource(
-        cut(log, cuts), segment_base_offset=base_offset, verify_crc=verify_crc
-    )
+    return ByteStreamSource(cut(log, cuts), segment_base_offset=base_offset, verify_crc=verify_crc)
 
 
 def rows(source: BatchSource) -> list[Cell]:

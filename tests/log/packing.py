@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pyarrow as pa
 
 GZIP, SNAPPY, LZ4, ZSTD = 1, 2, 3, 4
+LZ4_BLOCK = 64 * 1024
 XERIAL_MAGIC = b"\x82SNAPPY\0"
 XERIAL_HEADER = XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 
@@ -29,8 +30,14 @@ def xerial(data: bytes, chunk_bytes: int = 16) -> bytes:
 
 
 def lz4(data: bytes) -> bytes:
-    """An lz4 frame."""
-    packed: bytes = pa.compress(data, "lz4", asbytes=True)
+    """An lz4 frame of blocks that do not depend on one another, as Kafka wants them."""
+    frames = [
+        pa.compress(data[start : start + LZ4_BLOCK], "lz4", asbytes=True)
+        for start in range(0, max(len(data), 1), LZ4_BLOCK)
+    ]
+    header_bytes, end_mark_bytes = 7, 4
+    blocks = b"".join(frame[header_bytes:-end_mark_bytes] for frame in frames)
+    packed: bytes = frames[0][:header_bytes] + blocks + bytes(end_mark_bytes)
     return packed
 
 

@@ -71,9 +71,7 @@ def test_a_control_batch_without_a_marker_has_no_control_fields(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(("magic", "timestamp"), [(0, -1), (1, 99)])
-def test_a_message_has_what_its_format_holds(
-    tmp_path: Path, magic: int, timestamp: int
-) -> None:
+def test_a_message_has_what_its_format_holds(tmp_path: Path, magic: int, timestamp: int) -> None:
     row = table(write_log(tmp_path, message(5, magic, 99, b"v"))).to_pylist()[0]
     assert (row["magic"], row["base_offset"], row["last_offset"]) == (magic, 5, 5)
     assert (row["base_timestamp_ms"], row["max_timestamp_ms"]) == (timestamp, timestamp)
@@ -83,7 +81,7 @@ def test_a_message_has_what_its_format_holds(
 
 
 @pytest.mark.parametrize("verify_crc", [True, False])
-def test_rows_of_many_chunks_keep_their_values(tmp_path: Path, verify_crc: bool) -> None:
+def test_rows_of_many_chunks_keep_their_values(tmp_path: Path, *, verify_crc: bool) -> None:
     log = b"".join(batch(at, 1, value_size=at % 500) for at in range(CHUNK_BATCHES + 100))
     batches = list(read_batches(write_log(tmp_path, log), verify_crc=verify_crc))
     assert len(batches) > 1

@@ -7,6 +7,7 @@ import io
 import struct
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -93,8 +94,7 @@ def test_a_fault_is_raised_where_it_is_read_and_not_before(codec: int) -> None:
     if codec == SNAPPY:
         packed = xerial(BULK[:8192], 2048)[:-1]
     else:
-        packed = PACKERS[codec](BULK[:100_000] + BULK[-100_000:])
-        packed = packed[: len(packed) - 9]
+        packed = PACKERS[codec](BULK[:300_000])[:-9]
     stream = open_stream(codec, packed)
     assert stream.read(100) == BULK[:100]
     with pytest.raises(CorruptLogError):
@@ -181,6 +181,12 @@ def test_a_wrong_lz4_header_checksum_is_refused_but_in_magic_0() -> None:
 
 def test_what_follows_an_lz4_end_mark_is_passed_over() -> None:
     assert decompress(LZ4, lz4(DATA) + b"anything") == DATA
+
+
+def test_lz4_blocks_that_depend_on_one_another_are_refused_as_kafka_does() -> None:
+    packed = pa.compress(BULK, "lz4", asbytes=True)
+    with pytest.raises(CorruptLogError, match="flags 0x40"):
+        decompress(LZ4, packed)
 
 
 @pytest.mark.parametrize(

@@ -51,9 +51,9 @@ def stop_of(*entries: bytes, base_offset: int = 0) -> ScanStop | None:
 
 
 @settings(deadline=None, max_examples=200)
-@given(segments(), CUTS, st.booleans())
+@given(one=segments(), cuts=CUTS, verify_crc=st.booleans())
 def test_pieces_of_any_size_give_what_the_file_gives(
-    one: Segment, cuts: list[int], verify_crc: bool
+    *, one: Segment, cuts: list[int], verify_crc: bool
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = write_log(Path(folder), one.log, one.base_offset)
@@ -88,7 +88,7 @@ def test_a_log_of_many_windows_and_chunks_gives_the_batches_one_by_one(tmp_path:
 
 @pytest.mark.parametrize("verify_crc", [True, False])
 def test_a_batch_larger_than_what_is_read_at_a_time_is_one_batch(
-    tmp_path: Path, verify_crc: bool
+    tmp_path: Path, *, verify_crc: bool
 ) -> None:
     entries = [batch(0), batch(3, 1, value_size=3 << 20), batch(4), batch(7, 1, value_size=5 << 20)]
     one = file_source(write_log(tmp_path, b"".join(entries)), verify_crc=verify_crc)
@@ -128,9 +128,7 @@ def test_a_torn_header_is_named() -> None:
 
 
 def test_a_torn_batch_is_named() -> None:
-    assert stop_of(SOUND, SOUND[:-1]) == ScanStop(
-        source.TORN_BATCH, AT, f"{AT} bytes", str(AT - 1)
-    )
+    assert stop_of(SOUND, SOUND[:-1]) == ScanStop(source.TORN_BATCH, AT, f"{AT} bytes", str(AT - 1))
 
 
 def test_a_bad_length_is_named() -> None:
@@ -216,7 +214,7 @@ def after_a_chunk(path: Path, change: Callable[..., object], *, verify_crc: bool
 )
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 def test_a_log_that_changes_while_it_is_read_is_an_error(
-    tmp_path: Path, change: Callable[..., object], how: str, verify_crc: bool
+    tmp_path: Path, change: Callable[..., object], how: str, *, verify_crc: bool
 ) -> None:
     path = write_log(tmp_path, long_log())
     path.with_name("new").write_bytes(long_log())
