@@ -1,0 +1,1 @@
+"""What this project claims about speed and memory, measured against Kafka on this machine."""

@@ -1,0 +1,68 @@
+"""One core: a build from headers alone, against a compiled loop that reads each length and hops on.
+
+Both map the file anew each time, so that both pay for its pages.
+"""
+
+from __future__ import annotations
+
+import mmap
+import statistics
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.logs import write_log
+from benchmarks.recover import compute, seconds
+
+BATCH_BYTES = (80, 200, 1024, 16384)
+_LOG_BYTES = 1 << 28
+_ROUNDS = 9
+_GOAL = 0.5
+
+
+@numba.njit(nogil=True)
+def _hop(data: NDArray[np.uint8]) -> int:
+    position, count = np.uint64(0), 0
+    while position < len(data):
+        at = position + np.uint64(8)
+        length = (
+            (np.uint64(data[at]) << np.uint64(24))
+            | (np.uint64(data[at + np.uint64(1)]) << np.uint64(16))
+            | (np.uint64(data[at + np.uint64(2)]) << np.uint64(8))
+            | np.uint64(data[at + np.uint64(3)])
+        )
+        position += length + np.uint64(12)
+        count += 1
+    return count
+
+
+def hop(log: Path) -> int:
+    """Map a log and hop from length to length; return the number of batches."""
+    with log.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+        view = np.frombuffer(mapped, np.uint8)
+        count = int(_hop(view))
+        del view
+    return count
+
+
+def run(scratch: Path) -> bool:
+    """Measure, print, and return whether the goal is reached."""
+    print("Headers only, one core, ns a batch (median of rounds, in turn)")
+    print("batch bytes     hop    build   ratio    goal")
+    reached = True
+    with TemporaryDirectory(dir=scratch) as folder:
+        for batch_bytes in BATCH_BYTES:
+            log = write_log(scratch / f"headers-{batch_bytes}" / "topic-0", batch_bytes, _LOG_BYTES)
+            count = hop(log)
+            hops, builds = [], []
+            for _ in range(_ROUNDS):
+                hops.append(seconds(partial(hop, log)))
+                builds.append(seconds(partial(compute, log, Path(folder), verify_crc=False)))
+            h, b = (1e9 * statistics.median(times) / count for times in (hops, builds))
+            reached &= h / b >= _GOAL
+            print(f"{batch_bytes:11d} {h:7.1f} {b:8.1f} {h / b:7.2f} {_GOAL:7.2f}", flush=True)
+    return reached

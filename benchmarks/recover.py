@@ -1,0 +1,76 @@
+"""One core, warm page cache: our build and Kafka's ``LogSegment.recover`` on the same files.
+
+Build: the index files and their record written, made durable and renamed into place. Compute: the
+same without publishing, as Kafka's recovery does not make files durable either.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from benchmarks.logs import write_log
+from kafka_index.build import build_segment_files
+from kafka_index.config import IndexConfig
+from kafka_index.index import OffsetIndex, TimeIndex
+from kafka_index.log import IndexBuilder, LogFileSource
+from tests.conformance.judge import Judge
+
+BATCH_BYTES = (200, 1024, 16384)
+LOG_BYTES = 1 << 29
+_GOALS = {200: 30.0, 1024: 12.0, 16384: 3.5}
+_ROUNDS = 5
+_KAFKA_SECONDS = 3
+
+
+def compute(log: Path, directory: Path, *, verify_crc: bool = True) -> None:
+    """Fill both index files of a log, without publishing them."""
+    config = IndexConfig()
+    size = config.index_size_max_bytes
+    offset_path, time_path = directory / "0.index", directory / "0.timeindex"
+    with (
+        OffsetIndex(offset_path, 0, size, growing=True) as offset_index,
+        TimeIndex(time_path, 0, size, growing=True) as time_index,
+    ):
+        builder = IndexBuilder(offset_index, time_index, config.index_interval_bytes)
+        for batches in LogFileSource(log, verify_crc=verify_crc).chunks():
+            builder.append(batches)
+        builder.finish()
+        if builder.valid_bytes != log.stat().st_size:
+            raise RuntimeError(f"{log} was not read to its end")
+
+
+def seconds(work: Callable[[], object]) -> float:
+    """Return how long one call takes."""
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
+
+
+def run(scratch: Path) -> bool:
+    """Measure, print, and return whether all goals are reached."""
+    print("Verified build, one core, GB/s (median of rounds; ours and Kafka's in turn)")
+    print("batch bytes    Kafka   compute   x Kafka    build   x Kafka    goal")
+    reached = True
+    with Judge() as judge, TemporaryDirectory(dir=scratch) as folder:
+        for batch_bytes in BATCH_BYTES:
+            log = write_log(scratch / str(batch_bytes) / "topic-0", batch_bytes, LOG_BYTES)
+            target = Path(folder)
+            kafka, computed, built = [], [], []
+            compute(log, target)
+            for _ in range(_ROUNDS):
+                bench = judge.bench(log.parent, 0, 4096, _KAFKA_SECONDS)
+                kafka.append(bench.median_seconds)
+                computed += [seconds(partial(compute, log, target)) for _ in range(3)]
+                built += [seconds(partial(build_segment_files, log, target)) for _ in range(3)]
+            size = log.stat().st_size / 1e9
+            k, c, b = (size / statistics.median(times) for times in (kafka, computed, built))
+            goal = _GOALS[batch_bytes]
+            reached &= c / k >= goal
+            row = f"{batch_bytes:11d} {k:8.2f} {c:9.2f} {c / k:9.1f} {b:8.2f} {b / k:9.1f}"
+            print(f"{row} {goal:7.1f}", flush=True)
+    return reached
