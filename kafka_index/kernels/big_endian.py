@@ -38,8 +38,8 @@ def _reader(bits: int, *, swap: bool = True) -> Any:
     return read
 
 
-def _writer(bits: int) -> Any:
-    """Make the intrinsic that stores the low bits of an int64, unaligned and big-endian."""
+def _writer(bits: int, *, swap: bool = True) -> Any:
+    """Make the intrinsic that stores the low bits of an int64, unaligned."""
 
     @numba.extending.intrinsic
     def write(_context: Any, _address: Any, _value: Any) -> tuple[Any, Callable[..., Any]]:
@@ -47,7 +47,7 @@ def _writer(bits: int) -> Any:
             kind = ir.IntType(bits)
             pointer = builder.inttoptr(arguments[0], kind.as_pointer())
             value = arguments[1] if bits == _WIDEST else builder.trunc(arguments[1], kind)
-            builder.store(builder.bswap(value), pointer, align=1)
+            builder.store(builder.bswap(value) if swap else value, pointer, align=1)
             return context.get_dummy_value()
 
         return types.void(types.uint64, types.int64), generate
@@ -87,6 +87,8 @@ read_int32_little = _reader(32, swap=False)
 #: Write an int64 as an int32 or int64 at an address (uint64).
 write_int32 = _writer(32)
 write_int64 = _writer(64)
+#: Write an int64 as this machine has it, into an array of its own.
+write_int64_native = _writer(64, swap=False)
 
 #: Takes an int32 that was widened back to the unsigned one it was.
 UINT32_MASK = np.int64(0xFFFFFFFF)

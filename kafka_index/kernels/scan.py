@@ -19,6 +19,7 @@ from kafka_index.kernels.big_endian import (
     read_int16,
     read_int32,
     read_int64,
+    write_int64_native,
 )
 from kafka_index.kernels.compile_cache import compiled
 from kafka_index.kernels.crc import crc32, crc32c_extend
@@ -72,7 +73,8 @@ CHUNK_BATCHES = 16384 + 72
     SCAN_OFFSET_OVERFLOW,
 ) = range(10)
 
-_BATCHES_AHEAD = 24
+_SMALL_BATCHES_AHEAD = 24
+_LARGE_BATCHES_AHEAD = 4
 _CACHE_LINE = 64
 _SMALL_BATCH = 512
 _LENGTH = field_position(RECORD_BATCH_HEADER, "length")
@@ -134,6 +136,9 @@ def scan_batches(  # noqa: PLR0911, PLR0912, PLR0915, C901, because it is one lo
     window_end = window_position + len(window)
     capacity = columns.shape[1]
     address = np.uint64(window.ctypes.data)
+    # Stores go by address too: an index that might be negative costs more than the store.
+    first_row = np.uint64(columns.ctypes.data)
+    stride = np.uint64(columns.strides[0])
     while True:
         if position >= log_size - HEADER_SIZE_UP_TO_MAGIC:
             return (SCAN_END if position == log_size else SCAN_TORN_HEADER), position, count
@@ -153,12 +158,13 @@ def scan_batches(  # noqa: PLR0911, PLR0912, PLR0915, C901, because it is one lo
             return SCAN_BAD_SIZE, position, count
         if position + size > window_end:
             return SCAN_NEED_BYTES, position, count
-        if not verify_crc and size <= _SMALL_BATCH:
+        if not verify_crc:
             # Where headers alone are read, the CPU cannot guess what comes next; but batches are
-            # of similar sizes. Larger ones lie on pages of their own, which would not be mapped.
-            ahead = start + np.uint64(_BATCHES_AHEAD * size)
-            prefetch(ahead)
-            prefetch(ahead + np.uint64(_CACHE_LINE))
+            # of similar sizes.
+            ahead = _SMALL_BATCHES_AHEAD if size <= _SMALL_BATCH else _LARGE_BATCHES_AHEAD
+            header_ahead = start + np.uint64(ahead * size)
+            prefetch(header_ahead)
+            prefetch(header_ahead + np.uint64(_CACHE_LINE))
         base_offset = read_int64(start)
         control: Integer = np.int64(CONTROL_NONE)
         if magic >= MAGIC_RECORD_BATCH:
@@ -190,15 +196,16 @@ def scan_batches(  # noqa: PLR0911, PLR0912, PLR0915, C901, because it is one lo
         relative_offset = last_offset - segment_base_offset
         if relative_offset < 0 or relative_offset > INT32_MAX:
             return SCAN_OFFSET_OVERFLOW, position, count
-        columns[COLUMN_POSITION, count] = position
-        columns[COLUMN_SIZE, count] = size
-        columns[COLUMN_BASE_OFFSET, count] = base_offset
-        columns[COLUMN_LAST_OFFSET, count] = last_offset
-        columns[COLUMN_MAX_TIMESTAMP, count] = max_timestamp
-        columns[COLUMN_ATTRIBUTES, count] = attributes
-        columns[COLUMN_PRODUCER_ID, count] = producer_id
-        columns[COLUMN_CONTROL_TYPE, count] = control
-        columns[COLUMN_LEADER_EPOCH, count] = leader_epoch
+        row = first_row + np.uint64(8 * count)
+        write_int64_native(row + np.uint64(COLUMN_POSITION) * stride, position)
+        write_int64_native(row + np.uint64(COLUMN_SIZE) * stride, size)
+        write_int64_native(row + np.uint64(COLUMN_BASE_OFFSET) * stride, base_offset)
+        write_int64_native(row + np.uint64(COLUMN_LAST_OFFSET) * stride, last_offset)
+        write_int64_native(row + np.uint64(COLUMN_MAX_TIMESTAMP) * stride, max_timestamp)
+        write_int64_native(row + np.uint64(COLUMN_ATTRIBUTES) * stride, attributes)
+        write_int64_native(row + np.uint64(COLUMN_PRODUCER_ID) * stride, producer_id)
+        write_int64_native(row + np.uint64(COLUMN_CONTROL_TYPE) * stride, control)
+        write_int64_native(row + np.uint64(COLUMN_LEADER_EPOCH) * stride, leader_epoch)
         count += 1
         position += size
         if control == CONTROL_COMPRESSED:

@@ -7,6 +7,7 @@ an fcntl record lock over the whole file, the same as ``fcntl.lockf`` here.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -22,6 +23,8 @@ from kafka_index.storage.failures import publish_error
 OUTPUT_LOCK = ".kafka-index.lock"
 _LOCK_MODE = 0o644
 _TRIES = 10
+# What a lock file made here says, so that the run after a killed one knows it from a broker's.
+_MARK = b"kafka-index\n"
 
 # A process drops its lock on a file as soon as it closes ANY descriptor of that file, and never
 # conflicts with itself. So each file is open at most once, and this is where that is known.
@@ -41,8 +44,8 @@ class DirectoryLock:
 
     Notes
     -----
-    Use as a context manager, in the driver and for the whole run. A lock file made here is
-    removed at the end while still held; one that existed stays, as a broker leaves it.
+    Use as a context manager, in the driver and for the whole run. A lock file made here, by this
+    run or by one that was killed, is removed at the end while still held; a broker's stays.
     """
 
     def __init__(self, directories: Iterable[str], *, file_name: str) -> None:
@@ -109,12 +112,12 @@ class _LockFile:
         """Take the lock; False when the file was replaced between opening and locking it."""
         with _held_guard:
             self._refuse_if_ours()
-            self._created = True
+            self._ours = True
             flags = os.O_RDWR | os.O_CLOEXEC
             try:
                 self._descriptor = os.open(self._path, flags | os.O_CREAT | os.O_EXCL, _LOCK_MODE)
             except FileExistsError:
-                self._created = False
+                self._ours = False
                 try:
                     self._descriptor = os.open(self._path, flags)
                 except FileNotFoundError:
@@ -126,18 +129,22 @@ class _LockFile:
                 # Its last holder may have removed the file after we opened it: then the lock is
                 # on a file that nobody else will ever see.
                 current = _identity(self._path)
+                if self._ours:
+                    self._mark()
+                else:
+                    self._ours = self._left_by_us()
             except OSError as error:
                 os.close(self._descriptor)
                 if error.errno in (errno.EAGAIN, errno.EACCES):
                     raise _held_elsewhere(self._path) from error
-                if self._created:
+                if self._ours:
                     os.unlink(self._path)
                 raise
             if current != self._identity:
                 os.close(self._descriptor)
                 return False
             _held.add(self._identity)
-        if self._created:
+        if self._ours:
             try:
                 self._give_to_owner_of_directory()
             except OSError:
@@ -154,6 +161,17 @@ class _LockFile:
                 hint="run one build into a directory at a time",
             )
 
+    def _mark(self) -> None:
+        # On a full disk the lock holds all the same; at worst an empty file outlives a kill.
+        with contextlib.suppress(OSError):
+            os.pwrite(self._descriptor, _MARK, 0)
+
+    def _left_by_us(self) -> bool:
+        """Tell whether a lock file that was there already is one of ours, whose run was killed."""
+        if os.path.basename(self._path) == OUTPUT_LOCK:
+            return True
+        return os.pread(self._descriptor, len(_MARK), 0) == _MARK
+
     def _give_to_owner_of_directory(self) -> None:
         """Let the broker's user open the file if we are killed and leave it behind."""
         if os.geteuid() == 0:
@@ -163,7 +181,7 @@ class _LockFile:
     def release(self) -> None:
         with _held_guard:
             try:
-                if self._created and _identity(self._path) == self._identity:
+                if self._ours and _identity(self._path) == self._identity:
                     os.unlink(self._path)
             finally:
                 _held.discard(self._identity)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-import uuid
 from collections.abc import Iterable
 
 from kafka_index.errors import InputError, PublishError
 from kafka_index.layout.names import TopicPartition, is_legal_topic
 from kafka_index.storage.failures import publish_error
 from kafka_index.storage.paths import expand_input, local_path
+
+_PROBE = ".kafka-index.probe"
 
 
 def target_directory(target_root: str | None, partition: TopicPartition, log_directory: str) -> str:
@@ -111,12 +113,14 @@ def check_target(output_root: str, inputs: Iterable[str]) -> str:
                     path=output_root,
                     hint="choose another --output, or say --in-place to write beside the logs",
                 )
-    probe = os.path.join(root, f".kafka-index.{uuid.uuid4().hex}.probe")
+    # One name for all runs, so that what a killed one leaves is used up by the next.
+    probe = os.path.join(root, _PROBE)
     try:
         os.makedirs(root, exist_ok=True)
         # Permission bits do not tell (root, read-only mounts, access lists): only a write does.
-        os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-        os.unlink(probe)
+        os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+        with contextlib.suppress(FileNotFoundError):  # another run tried at the same time
+            os.unlink(probe)
     except OSError as error:
         raise publish_error(error, root, "write to the output") from error
     return root

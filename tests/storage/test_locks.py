@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import signal
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 from kafka_index.errors import PublishError
 from kafka_index.storage import DirectoryLock
+from kafka_index.storage.locks import OUTPUT_LOCK
 
 from .conftest import NOBODY, as_nobody, in_child, open_to_all
 
@@ -49,6 +51,19 @@ def test_a_lock_file_left_by_a_broker_stays(tmp_path: Path) -> None:
     with DirectoryLock.of_data_directories([str(tmp_path)]):
         pass
     assert os.listdir(tmp_path) == [".lock"]
+
+
+@pytest.mark.parametrize("name", [".lock", OUTPUT_LOCK])
+def test_a_lock_file_left_by_a_killed_run_is_removed_by_the_next(tmp_path: Path, name: str) -> None:
+    def take_and_die() -> None:
+        DirectoryLock([str(tmp_path)], file_name=name).__enter__()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    assert in_child(take_and_die) == signal.SIGKILL
+    assert os.listdir(tmp_path) == [name]
+    with DirectoryLock([str(tmp_path)], file_name=name):
+        assert os.listdir(tmp_path) == [name]
+    assert os.listdir(tmp_path) == []
 
 
 def test_the_lock_of_a_killed_broker_can_be_taken(tmp_path: Path, hold_lock: HoldLock) -> None:
