@@ -8,6 +8,7 @@ import os
 import numpy as np
 
 from kafka_index.errors import InputError, KafkaIndexError, PublishError
+from kafka_index.storage.failures import publish_error
 
 _MODE = 0o644
 
@@ -63,9 +64,7 @@ class EntryMap:
                 whole = self.length // self._layout.itemsize
                 self.entries = np.frombuffer(self._map, self._layout, count=whole)
         except OSError as error:
-            raise PublishError(
-                f"cannot make room for the index: {error.strerror}", path=path
-            ) from error
+            raise publish_error(error, path, "make room for the index") from error
         finally:
             os.close(descriptor)
         self.is_open = True
