@@ -1,4 +1,5 @@
-# The front door. Needs make and Python 3.11 or newer; everything else lands in .venv.
+# The front door. Needs make and Python 3.11 or newer; Python packages and, where it is
+# needed, Java land in .venv.
 #
 #   make demo                    rebuild the indexes of a real broker's dump, compare, print a table
 #   make check                   everything that has to hold before a change goes in
@@ -18,7 +19,7 @@ export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 WITH_JAVA = JAVA_HOME="$$(sh tools/java/java-home.sh $(VENV))" PATH="$(CURDIR)/$(BIN):$$PATH"
 
 PYTEST := $(BIN)/python -m pytest
-SOURCES := $(wildcard kafka_index jobs examples benchmarks tests tools)
+SOURCES := kafka_index jobs examples benchmarks tests
 
 .PHONY: help
 help: ## show this list
@@ -66,7 +67,7 @@ types: $(STAMP) ## check types
 	$(BIN)/mypy $(SOURCES)
 
 .PHONY: check
-check: lint types ## all of the above: style, contracts, types, tests, conformance
+check: lint types ## everything that has to hold: style, contracts, types, tests, conformance
 	$(MAKE) test
 	$(MAKE) conformance
 
@@ -82,8 +83,8 @@ package: $(STAMP) ## build wheel, source archive and the zip for --py-files into
 	cp dist/kafka_index-*.whl dist/kafka_index.zip
 
 .PHONY: clean
-clean: ## remove what the targets made, .venv too
+clean: ## remove what the targets made, .venv and Kafka's jars too
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache \
-		.hypothesis artifacts metastore_db spark-warehouse derby.log
+		.hypothesis artifacts metastore_db spark-warehouse derby.log tests/conformance/judge/target
 	find kafka_index jobs tests examples benchmarks tools -name __pycache__ -type d \
 		-exec rm -rf {} + 2>/dev/null || true

@@ -27,6 +27,7 @@ _BROKER_NAMES = {
     INDEX_SIZE_MAX_BYTES: "index_size_max_bytes",
 }
 _LEAST = {"index_interval_bytes": 0, "index_size_max_bytes": 4}
+_TOPIC_PREFIX = "topic."
 _TOPIC_PROPERTY = re.compile(
     r"topic\.(?P<topic>.+)\.(?P<name>" + "|".join(map(re.escape, _TOPIC_NAMES)) + ")"
 )
@@ -91,7 +92,8 @@ class LogConfig:
         Raises
         ------
         ConfigError
-            The file cannot be read, or a value is not an integer in range.
+            The file cannot be read, a value is not an integer in range, or a name that begins
+            with ``topic.`` is not one of these.
         """
         properties = {} if path is None else read_properties(path)
         options = {
@@ -111,6 +113,13 @@ class LogConfig:
             elif match is not None:
                 settings = topics.setdefault(match["topic"], {})
                 settings[_TOPIC_NAMES[match["name"]]] = _integer(name, text, path)
+            elif name.startswith(_TOPIC_PREFIX):
+                # No broker has such names, so this one was meant for us.
+                raise ConfigError(
+                    f"{name} is not a setting of a topic",
+                    path=path,
+                    expected=f"{_TOPIC_PREFIX}NAME. and one of {', '.join(_TOPIC_NAMES)}",
+                )
         default = replace(IndexConfig(), **(broker | options))
         return cls(
             default,

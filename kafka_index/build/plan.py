@@ -18,6 +18,7 @@ WORK_SCHEMA = pa.schema(
         pa.field("log_path", pa.string(), nullable=False),
         pa.field("log_size_bytes", pa.int64(), nullable=False),
         pa.field("log_mtime_ns", pa.int64(), nullable=False),
+        pa.field("is_last", pa.bool_(), nullable=False),
         pa.field("bin", pa.int32(), nullable=False),
     ]
 )
@@ -61,6 +62,7 @@ def plan_build(segments: Sequence[SegmentFile], *, bins: int) -> pa.Table:
             [segment.log_path for segment in segments],
             sizes,
             [segment.log_mtime_ns for segment in segments],
+            [segment.is_last for segment in segments],
             bin_of,
         ],
         schema=WORK_SCHEMA,

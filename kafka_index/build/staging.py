@@ -21,6 +21,7 @@ from kafka_index.layout.names import (
     index_name_for,
 )
 from kafka_index.log import BatchSource, IndexBuilder, ScanStop
+from kafka_index.log.source import PREALLOCATED_TAIL, ZERO_TAIL
 from kafka_index.storage import (
     BuildRecord,
     PublishedFile,
@@ -29,6 +30,7 @@ from kafka_index.storage import (
     StagedFile,
     create_scratch,
     prepare_target_directory,
+    publish_error,
     record_path,
     remove_scratch,
     scratch_path,
@@ -134,6 +136,9 @@ def stage_segment(
             raise
     except KafkaIndexError as error:
         return StagedSegment(_timed(failed_row(row, error), source, started))
+    except OSError as error:
+        found = publish_error(error, segment.log_path, "build the indexes")
+        return StagedSegment(_timed(failed_row(row, found), source, started))
     if staged.publication is None:
         remove_staged(publication)
     return replace(staged, report=_timed(staged.report, source, started))
@@ -162,6 +167,8 @@ def _scan(
     if builder.has_transactions and settings.in_place:
         return StagedSegment(replace(row, reason=TRANSACTIONAL))
     cut = stop if builder.valid_bytes < source.log_size_bytes else None
+    if cut is not None and cut.reason == PREALLOCATED_TAIL and not segment.is_last:
+        cut = replace(cut, reason=ZERO_TAIL)
     row = replace(
         row,
         log_size_bytes=source.log_size_bytes,

@@ -1,14 +1,17 @@
 """Entry points: the console script with its commands, and one command as a Spark job.
 
 An error a user can act on is one line on stderr; exit codes are 0, 1 and 2 (see `ExitCode`), 130
-after Ctrl-C and 141 when the reader of the output went away, as a shell would report them.
+after Ctrl-C, 143 after SIGTERM and 141 when the reader of the output went away, as a shell would
+report them.
 """
 
 from __future__ import annotations
 
 import importlib
 import os
+import signal
 import sys
+import threading
 import traceback
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
@@ -21,6 +24,7 @@ from kafka_index.errors import ConfigError, InputError, KafkaIndexError
 _PROGRAM = "kafka-index"
 _INTERRUPTED = 130
 _NO_READER = 141
+_TERMINATED = 143
 
 
 # Command, where it lives, what it is for. The modules are imported when a command is called for:
@@ -129,7 +133,21 @@ def job_main(name: str, arguments: Sequence[str] | None = None) -> None:
         raise SystemExit(code)
 
 
-def _run(command: click.Command, arguments: list[str], program: str) -> int:
+class _Terminated(BaseException):
+    """SIGTERM came: what a scheduler sends before it kills."""
+
+
+def _terminate(_number: int, _frame: object) -> None:
+    # Once: what is cleaned up now must not be interrupted by a second one.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise _Terminated
+
+
+def _run(  # noqa: PLR0911, because each way to end is one exit
+    command: click.Command, arguments: list[str], program: str
+) -> int:
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, _terminate)
     try:
         with command.make_context(program, arguments) as context:
             code = command.invoke(context)
@@ -141,6 +159,9 @@ def _run(command: click.Command, arguments: list[str], program: str) -> int:
         return _misused(error, program)
     except KafkaIndexError as error:
         return _failed(error, verbose=not {"--verbose", "-v"}.isdisjoint(arguments))
+    except _Terminated:
+        _complain("terminated; what is finished is kept, run again to go on")
+        return _TERMINATED
     except (KeyboardInterrupt, click.Abort):
         _complain("interrupted; what is finished is kept, run again to go on")
         return _INTERRUPTED

@@ -22,7 +22,6 @@ from kafka_index.cli.exit_code import ExitCode
 from kafka_index.cli.text import Paint
 from kafka_index.config import LogConfig
 from kafka_index.errors import InputError
-from kafka_index.layout.names import TopicPartition
 from kafka_index.storage import (
     DirectoryLock,
     Listing,
@@ -31,7 +30,6 @@ from kafka_index.storage import (
     expand_input,
     list_dump,
     sweep,
-    target_directory,
 )
 
 
@@ -138,11 +136,17 @@ def _build_logs(options: BuildOptions, listing: Listing) -> ExitCode:
             inputs = [*options.inputs, *listing.partition_directories]
             target_root = check_target(options.output, inputs)
             stack.enter_context(DirectoryLock.of_output(target_root))
-        folders = _target_folders(target_root, listing)
+        folders = listing.partition_directories if target_root is None else _subfolders(target_root)
         settings = _settings(options, target_root)
         # Under the lock no other run is at work here: what lies about was left by a killed one.
         sweep(folders, run_id=None)
-        stack.callback(sweep, folders, run_id=settings.run_id)
+        # Folders that the run makes are listed when it has ended.
+        stack.callback(
+            lambda: sweep(
+                folders if target_root is None else _subfolders(target_root),
+                run_id=settings.run_id,
+            )
+        )
         total_bytes = sum(segment.log_size_bytes for segment in segments)
         with BuildOutcome(writer, len(segments), total_bytes, options.detail) as outcome:
             options.make_engine().build_logs(
@@ -182,16 +186,6 @@ def _settings(options: BuildOptions, target_root: str | None) -> BuildSettings:
         verify_crc=options.verify_crc,
         force=options.force,
     )
-
-
-def _target_folders(target_root: str | None, listing: Listing) -> list[str]:
-    folders = {
-        target_directory(
-            target_root, TopicPartition(one.topic, one.partition), one.partition_directory
-        )
-        for one in listing.segments
-    }
-    return sorted(folders)
 
 
 def _subfolders(root: str) -> list[str]:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _APP_NAME = "kafka-index build"
 _BINS_PER_CORE = 4
 _BIN_BYTES = 1 << 30
+_MOST_BINS = 20_000
 # What a Connect server says about its cores is nothing; this is its number of shuffle partitions.
 _CONNECT_PARALLELISM = "spark.sql.shuffle.partitions"
 
@@ -177,7 +178,7 @@ def _bins(segments: Sequence[SegmentFile], parallelism: int) -> int:
     """Enough bins to keep all cores busy to the end, and none so large that it is lost dearly."""
     total_bytes = sum(segment.log_size_bytes for segment in segments)
     wanted = max(_BINS_PER_CORE * parallelism, total_bytes // _BIN_BYTES)
-    return min(len(segments), wanted)
+    return min(len(segments), wanted, _MOST_BINS)
 
 
 def _parallelism(session: SparkSession) -> int:

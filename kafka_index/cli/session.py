@@ -39,6 +39,9 @@ _SETTINGS = {
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.python.daemon.module": "kafka_index.spark.daemon",
     "spark.ui.showConsoleProgress": "false",
+    # Two attempts at one bin write the same files: the slower one could take away an index that
+    # the other has published, and be ended before it puts its own there.
+    "spark.speculation": "false",
 }
 _LOG_LEVEL = "spark.log.level"
 _DRIVER_OPTIONS = "spark.driver.extraJavaOptions"

@@ -42,7 +42,7 @@ _previous_action = ctypes.create_string_buffer(_SIGACTION_BYTES)
 _previous_address = ctypes.addressof(_previous_action)
 _free_slots = list(range(_SLOTS - 1, -1, -1))
 _lock = threading.Lock()
-_installed = False
+_handler_address: int | None = None
 
 
 class FaultGuard:
@@ -83,18 +83,23 @@ class FaultGuard:
 
 
 def _install() -> bool:
-    """Install the handler, once a process; a forked process inherits it."""
-    global _installed  # noqa: PLW0603, because a process has one handler
-    if _installed or not _SUPPORTED:
-        return _installed
-    action = ctypes.create_string_buffer(_SIGACTION_BYTES)
-    ctypes.c_void_p.from_buffer(action, 0).value = compile_function(_NAME, _handler_source())
-    ctypes.c_int.from_buffer(action, _FLAGS_IN_SIGACTION).value = _SA_SIGINFO_ONSTACK
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.sigaction(signal.SIGBUS, action, _previous_action) != 0:
+    """Install the handler, and again where something else took its place since."""
+    global _handler_address  # noqa: PLW0603, because a process has one handler
+    if not _SUPPORTED:
         return False
-    _installed = True
-    return True
+    if _handler_address is None:
+        _handler_address = compile_function(_NAME, _handler_source())
+    libc = ctypes.CDLL(None, use_errno=True)
+    found = ctypes.create_string_buffer(_SIGACTION_BYTES)
+    if libc.sigaction(signal.SIGBUS, None, found) != 0:
+        return False
+    if ctypes.c_void_p.from_buffer(found, 0).value == _handler_address:
+        return True
+    action = ctypes.create_string_buffer(_SIGACTION_BYTES)
+    ctypes.c_void_p.from_buffer(action, 0).value = _handler_address
+    ctypes.c_int.from_buffer(action, _FLAGS_IN_SIGACTION).value = _SA_SIGINFO_ONSTACK
+    ctypes.memmove(_previous_action, found, _SIGACTION_BYTES)
+    return bool(libc.sigaction(signal.SIGBUS, action, None) == 0)
 
 
 def _handler_source() -> str:

@@ -80,7 +80,8 @@ class IndexBuilder:
         refusal = self._append_entries(batches)
         self.batch_count += taken
         self.valid_bytes = batches.end_bytes
-        self.next_offset = int(batches.last_offset[-1]) + 1
+        # The offset after the largest one is the smallest one, as in Java.
+        self.next_offset = int((batches.last_offset[-1:] + 1)[0])
         return refusal or stop
 
     def finish(self) -> ScanStop | None:

@@ -134,8 +134,10 @@ class LogFileSource:
         if listed is None:
             return
         before = (listed.log_size_bytes, listed.log_mtime_ns)
-        if before != (file.size_bytes, file.mtime_ns):
+        if before[0] != file.size_bytes:
             raise _changed(f"it had {before[0]} bytes when listed, {file.size_bytes} when opened")
+        if before[1] != file.mtime_ns:
+            raise _changed("it was modified after it was listed")
 
     def _check_unchanged(self, file: MappedFile) -> None:
         how = file.changed()

@@ -10,6 +10,8 @@ from kafka_index.log.batch_table import BatchColumns
 
 #: The log ends in zero bytes, as preallocation leaves them: no damage.
 PREALLOCATED_TAIL = "preallocated_tail"
+#: The same in a segment that is not its partition's last, and so was never left preallocated.
+ZERO_TAIL = "zero_tail"
 #: Fewer bytes are left than a header needs; a broker passes over them.
 TORN_HEADER = "torn_header"
 #: The length field reaches behind the end of the log.

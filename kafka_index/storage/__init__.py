@@ -1,5 +1,6 @@
 """Files in and files out: byte sources, listing a dump, publishing, locks, build records."""
 
+from kafka_index.storage.failures import publish_error
 from kafka_index.storage.listing import Listing, list_dump
 from kafka_index.storage.locks import DirectoryLock
 from kafka_index.storage.paths import expand_directories, expand_input, local_path
@@ -40,6 +41,7 @@ __all__ = [
     "list_dump",
     "local_path",
     "prepare_target_directory",
+    "publish_error",
     "publish_group",
     "record_path",
     "remove_scratch",

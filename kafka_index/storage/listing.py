@@ -178,11 +178,13 @@ class _Walk:
         self.listing.segments += segments
         self.listing.skipped += skipped
         self.listing.partition_directories.append(directory)
-        parent = os.path.dirname(directory)
-        parent_identity = _identity(parent)
-        if parent_identity not in self._parents_seen:
-            self._parents_seen.add(parent_identity)
-            self.listing.data_directories.append(parent)
+        # A partition directory that is a link belongs to two data directories, and a broker may
+        # run on either.
+        for parent in (os.path.dirname(directory), os.path.dirname(os.path.realpath(directory))):
+            parent_identity = _identity(parent)
+            if parent_identity not in self._parents_seen:
+                self._parents_seen.add(parent_identity)
+                self.listing.data_directories.append(parent)
 
     def _wanted(self, topic: str) -> bool:
         return self._topics is None or self._topics.fullmatch(topic) is not None

@@ -109,8 +109,9 @@ def list_partition(
         skipped += _drop_unfinished_split(swaps, swap_indexes, min(found.cleaned))
     skipped += _lone_swap_indexes(swap_indexes, logs)
     skipped += _drop_replaced(logs, swaps)
+    last = max((*logs, *swaps), default=0)
     segments = [
-        _segment(partition, base_offset, entry)
+        _segment(partition, base_offset, entry, is_last=base_offset == last)
         for live in (logs, swaps)
         for base_offset, entry in live.items()
     ]
@@ -223,7 +224,9 @@ def _why_not_a_file(entry: os.DirEntry[str]) -> str | None:
     return "a link to nothing" if entry.is_symlink() else "not a file"
 
 
-def _segment(partition: TopicPartition, base_offset: int, entry: os.DirEntry[str]) -> SegmentFile:
+def _segment(
+    partition: TopicPartition, base_offset: int, entry: os.DirEntry[str], *, is_last: bool
+) -> SegmentFile:
     try:
         found = entry.stat()
     except OSError:
@@ -232,5 +235,11 @@ def _segment(partition: TopicPartition, base_offset: int, entry: os.DirEntry[str
     else:
         size_bytes, mtime_ns = found.st_size, found.st_mtime_ns
     return SegmentFile(
-        partition.topic, partition.partition, base_offset, entry.path, size_bytes, mtime_ns
+        partition.topic,
+        partition.partition,
+        base_offset,
+        entry.path,
+        size_bytes,
+        mtime_ns,
+        is_last,
     )

@@ -28,6 +28,14 @@ def local_path(path: str) -> str:
     """
     if not path:
         raise InputError("an empty path", hint="name a directory")
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        raise InputError(
+            "the path is not UTF-8, and a report could not name it",
+            path=path.encode(errors="backslashreplace").decode(),
+            hint="give a link to it that has another name",
+        ) from None
     match = _URI.match(path)
     if match is None:
         return path

@@ -157,7 +157,10 @@ def _put_in_place(publication: SegmentPublication) -> PublishError | None:
     try:
         _unlink_if_there(path)
         path = publication.index_path
-        _unlink_if_there(path)
+        # A swapped log without its index gets one of zeros when a broker starts (LogLoader.load
+        # asks it for its next offset): there the old index stays until the new one replaces it.
+        if not path.endswith(SWAP_SUFFIX):
+            _unlink_if_there(path)
         for staged in publication.staged:
             path = staged.final_path
             os.replace(staged.scratch_path, path)

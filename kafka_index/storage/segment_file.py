@@ -24,6 +24,9 @@ class SegmentFile:
         Size of the log in bytes.
     log_mtime_ns : int
         Modification time of the log, nanoseconds since the epoch.
+    is_last : bool
+        Whether no later segment of the partition stands in the same directory: only such a log may
+        have been preallocated.
     """
 
     topic: str
@@ -32,6 +35,7 @@ class SegmentFile:
     log_path: str
     log_size_bytes: int
     log_mtime_ns: int
+    is_last: bool = True
 
     @property
     def partition_directory(self) -> str:

@@ -1,0 +1,211 @@
+"""Real builds: started, watched, stopped, killed; and what they leave in a folder."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kafka_index.cli import main
+from tests.cli.running import COMMAND, DUMP, environment
+
+TRANSACTIONAL_TOPICS = ("payments",)
+WITHOUT_TRANSACTIONS = r"(?!payments).*"
+TIMEOUT_SECONDS = 120
+
+# A process of root without root's right to read and write everything (CAP_DAC_OVERRIDE,
+# CAP_DAC_READ_SEARCH, dropped from what a program started here can have).
+_WITHOUT_PRIVILEGES = """
+import ctypes, os, sys
+for capability in (1, 2):
+    ctypes.CDLL(None).prctl(24, capability, 0, 0, 0)
+os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
+"""
+
+Argument = str | Path | int
+
+
+def start(*arguments: Argument, privileged: bool = True) -> subprocess.Popen[str]:
+    """Start the command line, in a session of its own."""
+    command = [*COMMAND, "build", *map(str, arguments)]
+    if not privileged:
+        command = [sys.executable, "-c", _WITHOUT_PRIVILEGES, *command[1:]]
+    return subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(),
+        start_new_session=True,
+    )
+
+
+def finish(process: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]:
+    try:
+        stdout, stderr = process.communicate(timeout=TIMEOUT_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        raise
+    return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
+
+
+def build(*arguments: Argument, privileged: bool = True) -> subprocess.CompletedProcess[str]:
+    """Run the command line in a process of its own."""
+    return finish(start(*arguments, privileged=privileged))
+
+
+def build_here(*arguments: Argument) -> subprocess.CompletedProcess[str]:
+    """Run the command line in this process, for tests that look at nothing but its effects."""
+    stdout, stderr = io.StringIO(), io.StringIO()
+    with redirect_stdout(stdout), redirect_stderr(stderr):
+        code = main(["build", *map(str, arguments)])
+    return subprocess.CompletedProcess(
+        list(map(str, arguments)), code, stdout.getvalue(), stderr.getvalue()
+    )
+
+
+def with_rows(
+    build: Callable[..., subprocess.CompletedProcess[str]], folder: Path, *arguments: Argument
+) -> tuple[subprocess.CompletedProcess[str], list[dict[str, Any]]]:
+    """Build, and return the rows of the report too, by path and offset."""
+    report = folder / "report.json"
+    report.unlink(missing_ok=True)
+    done = build(*arguments, "--report", report)
+    if not report.exists():
+        return done, []
+    rows = [json.loads(line) for line in report.read_text().splitlines()]
+    return done, sorted(rows, key=lambda row: (row["log_path"], row["segment_base_offset"]))
+
+
+def wait_until(
+    process: subprocess.Popen[str], happened: Callable[[], bool], *, every: float = 0.0005
+) -> bool:
+    """Watch closely until something happens (True) or the process has ended (False)."""
+    deadline = time.monotonic() + TIMEOUT_SECONDS
+    while time.monotonic() < deadline:
+        began = time.monotonic()
+        if happened():
+            return True
+        if process.poll() is not None:
+            return False
+        # At most half of a core for watching.
+        time.sleep(max(every, time.monotonic() - began))
+    raise TimeoutError
+
+
+def kill(process: subprocess.Popen[str]) -> None:
+    """Kill a process and every other one of its session, and wait until all of them are gone."""
+    while others := session(process.pid):
+        for pid in others:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        process.poll()
+        time.sleep(0.001)
+    process.communicate()
+
+
+def session(leader: int) -> list[int]:
+    """Return the processes of the session of one that we started, zombies left out."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                state, _, _, session = (entry / "stat").read_text().rpartition(")")[2].split()[:4]
+            except OSError:
+                continue
+            if int(session) == leader and state != "Z":
+                found.append(int(entry.name))
+    return found
+
+
+# ----------------------------------------------------------------------------------- folders
+
+
+def names(root: Path) -> Iterator[str]:
+    """Names of all files below a folder, with their way there; quick, for watching."""
+    try:
+        with os.scandir(root) as entries:
+            folders = [entry.path for entry in entries if entry.is_dir()]
+    except FileNotFoundError:
+        return
+    for folder in folders:
+        for name in os.listdir(folder):
+            yield f"{os.path.basename(folder)}/{name}"
+
+
+def published(root: Path) -> set[str]:
+    return {name for name in names(root) if name.endswith(".index")}
+
+
+def rubbish(root: Path) -> list[str]:
+    """What no finished run may leave."""
+    return sorted(
+        str(path.relative_to(root))
+        for path in root.rglob("*")
+        if path.name.endswith((".tmp", ".lock", ".probe"))
+    )
+
+
+def state(root: Path) -> dict[str, tuple[int, int, int, int, int]]:
+    """Everything below a folder: what it is, its size, when it was written, and by which file."""
+    found = {}
+    for path in (root, *sorted(root.rglob("*"))):
+        at = path.lstat()
+        found[str(path.relative_to(root))] = (
+            at.st_mode,
+            at.st_uid,
+            at.st_size if path.is_file() else 0,
+            at.st_mtime_ns,
+            at.st_ino,
+        )
+    return found
+
+
+def copy_dump(target: Path, *, copies: int = 1) -> Path:
+    """Copy the example dump without its indexes, each partition several times."""
+    for folder in sorted(path for path in DUMP.iterdir() if path.is_dir()):
+        topic, _, partition = folder.name.rpartition("-")
+        for number in range(copies):
+            copy = target / f"{topic}-{int(partition) + 10 * number}"
+            shutil.copytree(folder, copy, ignore=shutil.ignore_patterns("*.index", "*.timeindex"))
+    return target
+
+
+def is_transactional(name: str) -> bool:
+    return name.rpartition("-")[0].split("/")[0] in TRANSACTIONAL_TOPICS
+
+
+def remove_indexes(root: Path) -> None:
+    """Take index files and records of builds away."""
+    for path in root.glob("*/*"):
+        if path.name.endswith((".index", ".timeindex", ".kafka-index")):
+            path.unlink()
+
+
+@contextmanager
+def small_disk(folder: Path, size: str) -> Iterator[Path]:
+    """A file system with so much room."""
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(folder)]
+    if subprocess.run(command, check=False, capture_output=True).returncode != 0:
+        if "CI" in os.environ:
+            pytest.fail("cannot mount a tmpfs here, and these tests must not be skipped in CI")
+        pytest.skip("CANNOT MOUNT a tmpfs: what a build does on a full disk is NOT tested")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)

@@ -1,0 +1,400 @@
+"""Input, output and directories that cannot be used: one line that says so, and nothing written."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from kafka_index.storage.locks import OUTPUT_LOCK
+from tests.cli.running import broker_files, copy_partitions, first_log, index_files
+from tests.spark.dumps import Log, Segment, change, dump, metadata_table, raw_table
+
+from .building import Argument, build, build_here, rubbish, small_disk, state, with_rows
+
+PARTITION = "orders.eu-west-0"
+ONE: dict[Segment, Log] = {("t", 3, 30): dump()["orders", 0, 0][10:60]}
+_Form = Callable[[dict[Segment, Log]], pa.Table]
+FORMS = pytest.mark.parametrize("form", [metadata_table, raw_table])
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    return copy_partitions(tmp_path / "data", PARTITION)
+
+
+def refused(root: Path, *arguments: Argument, code: int, privileged: bool = True) -> str:
+    """Run a build that is refused as a whole; return the line it says."""
+    before = state(root)
+    done = build_here(*arguments) if privileged else build(*arguments, privileged=False)
+    assert state(root) == before
+    assert (done.returncode, done.stdout) == (code, ""), done.stderr
+    assert done.stderr.startswith("kafka-index: error: ")
+    assert done.stderr.count("\n") == 1
+    return done.stderr
+
+
+# ------------------------------------------------------------------------------------- inputs
+
+
+@pytest.mark.parametrize("given", ["missing", "missing/*", "data/missing-0"])
+def test_a_missing_path_is_named(data: Path, tmp_path: Path, given: str) -> None:
+    inputs = ("--input", data, "--input", tmp_path / given)
+    said = refused(tmp_path, *inputs, "--output", tmp_path / "out", code=2)
+    assert str(tmp_path / given) in said
+
+
+def test_a_partition_without_logs_holds_no_segments(tmp_path: Path) -> None:
+    (tmp_path / "data" / "orders-0").mkdir(parents=True)
+    said = refused(tmp_path, "--input", tmp_path / "data", "--in-place", code=2)
+    assert "no segments found" in said
+    assert "hold no .log files" in said
+
+
+def test_two_copies_of_a_partition_are_refused_by_name(data: Path, tmp_path: Path) -> None:
+    other = copy_partitions(tmp_path / "replica", PARTITION)
+    inputs = ("--input", data, "--input", other)
+    said = refused(tmp_path, *inputs, "--output", tmp_path / "out", code=2)
+    assert "the same segment of orders.eu-west-0" in said
+    for root in (data, other):
+        assert str(first_log(root)) in said
+
+
+def test_a_directory_that_may_not_be_read_is_named(data: Path, tmp_path: Path) -> None:
+    (data / PARTITION).chmod(0)
+    arguments = ("--input", data, "--output", tmp_path / "out")
+    try:
+        done = build(*arguments, privileged=False)
+    finally:
+        (data / PARTITION).chmod(0o755)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert f"{data / PARTITION}: cannot read the directory: Permission denied" in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def _forbid(log: Path) -> str:
+    log.chmod(0)
+    return "cannot open the file: Permission denied"
+
+
+def _make_too_large(log: Path) -> str:
+    log.unlink()
+    log.touch()
+    os.truncate(log, 1 << 31)
+    return "the log is larger than any broker's"
+
+
+@pytest.mark.parametrize("make", [_forbid, _make_too_large])
+def test_a_log_that_cannot_be_read_is_a_row_and_the_others_are_built(
+    data: Path, tmp_path: Path, make: Callable[[Path], str]
+) -> None:
+    log = first_log(data)
+    reason = make(log)
+    done, rows = with_rows(
+        partial(build, privileged=False), tmp_path, "--input", data, "--output", tmp_path / "out"
+    )
+    assert done.returncode == 1, done.stderr
+    by_status = {row["log_path"]: row["status"] for row in rows}
+    assert by_status.pop(str(log)) == "failed"
+    assert set(by_status.values()) == {"built"}
+    assert len(by_status) == 3
+    (failed,) = (row for row in rows if row["status"] == "failed")
+    assert reason in failed["reason"]
+    assert failed["valid_bytes"] is None
+    others = {
+        name: content
+        for name, content in broker_files(PARTITION).items()
+        if not name.startswith(f"{PARTITION}/{log.stem}")
+    }
+    assert index_files(tmp_path / "out") == others
+    assert rubbish(tmp_path) == []
+
+
+def test_what_is_named_like_a_log_and_is_no_file_is_passed_over_by_name(
+    data: Path, tmp_path: Path
+) -> None:
+    folder, link = (data / PARTITION / f"{number:020d}.log" for number in (7, 8))
+    folder.mkdir()
+    link.symlink_to("nowhere")
+    done = build_here("--input", data, "--output", tmp_path / "out")
+    assert done.returncode == 0
+    assert f"{folder}: not a file" in done.stdout
+    assert f"{link}: a link to nothing" in done.stdout
+    assert index_files(tmp_path / "out") == broker_files(PARTITION)
+
+
+# ------------------------------------------------------------------------------------ Parquet
+
+
+def parquet(tmp_path: Path, table: pa.Table) -> list[Argument]:
+    path = tmp_path / "input.parquet"
+    pq.write_table(table, path)
+    return ["--input", path, "--output", tmp_path / "out"]
+
+
+def test_all_wrong_columns_of_a_parquet_input_are_named_at_once(tmp_path: Path) -> None:
+    table = metadata_table(ONE).drop_columns(["size_bytes", "last_offset"])
+    index = table.column_names.index("partition")
+    table = table.set_column(index, "partition", table["partition"].cast(pa.string()))
+    said = refused(tmp_path, *parquet(tmp_path, table), code=2)
+    for problem in (
+        "size_bytes is missing",
+        "last_offset is missing",
+        "partition is string, not an integer",
+    ):
+        assert problem in said
+
+
+@pytest.mark.parametrize(
+    ("form", "column"),
+    [
+        *((metadata_table, name) for name in metadata_table(ONE).column_names),
+        *((raw_table, name) for name in raw_table(ONE).column_names),
+    ],
+)
+def test_a_column_of_the_wrong_type_is_named(tmp_path: Path, form: _Form, column: str) -> None:
+    table = form(ONE)
+    index = table.column_names.index(column)
+    wrong = pa.array([1.5] * table.num_rows)
+    said = refused(tmp_path, *parquet(tmp_path, table.set_column(index, column, wrong)), code=2)
+    assert f"{column} is double, not " in said
+
+
+@FORMS
+@pytest.mark.parametrize("column", ["topic", "partition", "segment_base_offset"])
+def test_a_row_that_names_no_segment_stops_the_run(
+    tmp_path: Path, form: _Form, column: str
+) -> None:
+    table = change(form(ONE), 4, column, None)
+    done = build_here(*parquet(tmp_path, table))
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert f"null in column {column}" in done.stderr
+    assert list((tmp_path / "out").rglob("*")) == []
+
+
+def _null(column: str) -> Callable[[pa.Table], pa.Table]:
+    return lambda table: change(table, 20, column, None)
+
+
+def _twice(table: pa.Table) -> pa.Table:
+    return pa.concat_tables([table.slice(0, 20), table.slice(19)])
+
+
+def _gap(table: pa.Table) -> pa.Table:
+    return pa.concat_tables([table.slice(0, 20), table.slice(21)])
+
+
+@pytest.mark.parametrize(
+    ("form", "spoil", "reason"),
+    [
+        (metadata_table, _null("position_bytes"), "null in column position_bytes"),
+        (metadata_table, _null("size_bytes"), "null in column size_bytes"),
+        (metadata_table, _null("last_offset"), "null in column last_offset"),
+        (metadata_table, _null("max_timestamp_ms"), "null in column max_timestamp_ms"),
+        (raw_table, _null("position_bytes"), "null in column position_bytes"),
+        (raw_table, _null("batch"), "null in column batch"),
+        (metadata_table, _twice, "overlapping_positions"),
+        (raw_table, _twice, "overlapping_positions"),
+        (metadata_table, _gap, "position_gap"),
+        (raw_table, _gap, "position_gap"),
+    ],
+)
+def test_rows_that_are_no_log_fail_their_segment_and_no_other(
+    tmp_path: Path, form: _Form, spoil: Callable[[pa.Table], pa.Table], reason: str
+) -> None:
+    good = form({("good", 0, 0): dump()["orders", 0, 0]})
+    table = pa.concat_tables([spoil(form(ONE)), good])
+    done, rows = with_rows(build_here, tmp_path, *parquet(tmp_path, table))
+    assert done.returncode == 1
+    assert {row["topic"]: row["status"] for row in rows} == {"t": "failed", "good": "built"}
+    (failed,) = (row for row in rows if row["status"] == "failed")
+    assert reason in failed["reason"]
+    assert set(index_files(tmp_path / "out")) == {
+        f"good-0/{0:020d}.index",
+        f"good-0/{0:020d}.timeindex",
+    }
+    assert rubbish(tmp_path) == []
+
+
+@FORMS
+def test_rows_in_any_order_are_the_same_segment(tmp_path: Path, form: _Form) -> None:
+    table = form(ONE)
+    shuffled = table.take(pa.array(range(table.num_rows - 1, -1, -1)))
+    found = []
+    for name, one in (("ordered", table), ("shuffled", shuffled)):
+        (tmp_path / name).mkdir()
+        done = build_here(*parquet(tmp_path / name, one))
+        assert done.returncode == 0, done.stderr
+        found.append(index_files(tmp_path / name / "out"))
+    assert found[0] == found[1] != {}
+
+
+# ------------------------------------------------------------------------------------- output
+
+
+@pytest.mark.parametrize("output", ["data", "data/out", "data/orders.eu-west-0", "."])
+def test_an_output_that_overlaps_the_input_is_refused(
+    data: Path, tmp_path: Path, output: str
+) -> None:
+    said = refused(tmp_path, "--input", data, "--output", tmp_path / output, code=2)
+    assert "--in-place" in said
+
+
+@pytest.mark.parametrize("output", ["out", "out/new/root"])
+def test_an_output_that_may_not_be_written_is_refused(
+    data: Path, tmp_path: Path, output: str
+) -> None:
+    (tmp_path / "out").mkdir(mode=0o555)
+    arguments = ("--input", data, "--output", tmp_path / output)
+    said = refused(tmp_path, *arguments, code=1, privileged=False)
+    assert "no permission to write here" in said
+
+
+def test_logs_in_a_folder_that_may_not_be_written_are_not_built_in_place(
+    data: Path, tmp_path: Path
+) -> None:
+    (data / PARTITION).chmod(0o555)
+    before = state(data / PARTITION)
+    done, rows = with_rows(
+        partial(build, privileged=False), tmp_path, "--input", data, "--in-place"
+    )
+    (data / PARTITION).chmod(0o755)
+    assert done.returncode == 1
+    assert [row["status"] for row in rows] == ["failed"] * 4
+    assert all("no permission to write here" in row["reason"] for row in rows)
+    assert rubbish(data) == []
+    assert {name: at for name, at in state(data / PARTITION).items() if name != "."}.items() <= (
+        before.items()
+    )
+
+
+def test_a_file_where_the_output_goes_is_an_error(data: Path, tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("precious")
+    said = refused(tmp_path, "--input", data, "--output", tmp_path / "out", code=1)
+    assert "a file stands where a directory is needed" in said
+    assert (tmp_path / "out").read_text() == "precious"
+
+
+def test_a_full_disk_fails_segments_and_the_next_run_with_room_finishes(tmp_path: Path) -> None:
+    partitions = (PARTITION, "app-logs-0", "page-views-0", "customer-profiles-0")
+    data = copy_partitions(tmp_path / "data", *partitions)
+    with small_disk(tmp_path / "disk", "100k") as disk:
+        arguments: list[Argument] = ["--input", data, "--output", disk / "out", "--threads", 2]
+        done, rows = with_rows(build, tmp_path, *arguments)
+
+        assert done.returncode == 1
+        assert done.stderr == ""
+        failed = [row for row in rows if row["status"] == "failed"]
+        assert failed
+        assert {row["status"] for row in rows} <= {"built", "failed"}
+        assert all("no space left" in row["reason"] for row in failed), failed
+        assert "no space left" in done.stdout
+        whole = broker_files(*partitions)
+        there = index_files(disk / "out")
+        assert there.items() <= whole.items()
+        for name in there:
+            assert name.replace(".timeindex", ".index") in there
+            assert name.replace(".index", ".timeindex") in there
+        assert len(there) == 2 * (len(rows) - len(failed))
+        assert rubbish(disk) == []
+
+        subprocess.run(["mount", "-o", "remount,size=4m", str(disk)], check=True)
+        done, again = with_rows(build, tmp_path, *arguments)
+
+        assert done.returncode == 0
+        assert index_files(disk / "out") == whole
+        built = [row["log_path"] for row in again if row["status"] == "built"]
+        assert built == [row["log_path"] for row in failed]
+
+
+def test_a_disk_without_any_room_is_an_error(data: Path, tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", "16k") as disk:
+        (disk / "filler").write_bytes(bytes(16 << 10))
+        done = build("--input", data, "--output", disk / "out")
+        assert done.returncode == 1
+        assert "no space left" in done.stdout + done.stderr
+        assert "Traceback" not in done.stderr
+        assert [path.name for path in disk.rglob("*") if path.is_file()] == ["filler"]
+
+
+# -------------------------------------------------------------------------------------- locks
+
+
+LOCK_HOLDER = """
+import fcntl, sys
+file = open(sys.argv[1], "a+b")
+fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+print("locked", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def hold() -> Iterator[Callable[[Path], None]]:
+    """Let another process hold a lock file, as a broker does."""
+    holders: list[Any] = []
+
+    def start(path: Path) -> None:
+        holder = subprocess.Popen(
+            [sys.executable, "-c", LOCK_HOLDER, path],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        holders.append(holder)
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"locked\n"
+
+    yield start
+    for holder in holders:
+        holder.communicate(b"")
+
+
+def test_a_data_directory_that_a_broker_holds_is_not_written(
+    data: Path, tmp_path: Path, hold: Callable[[Path], None]
+) -> None:
+    other = copy_partitions(tmp_path / "other", "app-logs-0")
+    hold(data / ".lock")
+    before = state(data)
+    for inputs in ([data], [data / PARTITION], [other, data]):
+        done = build_here(*(part for one in inputs for part in ("--input", one)), "--in-place")
+        assert done.returncode == 1
+        assert done.stdout == ""
+        assert done.stderr.count("\n") == 1
+        assert f"{data / '.lock'}: a broker (or another run) holds this directory" in done.stderr
+        assert state(data) == before
+        assert index_files(other) == {}
+        assert rubbish(other) == []
+
+
+def test_a_data_directory_that_a_broker_holds_can_be_built_elsewhere(
+    data: Path, tmp_path: Path, hold: Callable[[Path], None]
+) -> None:
+    hold(data / ".lock")
+    before = state(data)
+    assert build_here("--input", data, "--output", tmp_path / "out").returncode == 0
+    assert index_files(tmp_path / "out") == broker_files(PARTITION)
+    assert state(data) == before
+
+
+def test_an_output_that_another_run_holds_is_not_written(
+    data: Path, tmp_path: Path, hold: Callable[[Path], None]
+) -> None:
+    out = tmp_path / "out"
+    assert build_here("--input", data, "--output", out).returncode == 0
+    hold(out / OUTPUT_LOCK)
+    before = state(out / PARTITION)
+    done = build_here("--input", data, "--output", out, "--force")
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert "another run holds this directory's .kafka-index.lock" in done.stderr
+    assert state(out / PARTITION) == before

@@ -1,0 +1,212 @@
+"""Builds that are killed at any moment: what is there is whole, and the next run mends the rest."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from kafka_index.storage import is_scratch
+from tests.cli.running import SETTINGS, index_files
+
+from .building import (
+    WITHOUT_TRANSACTIONS,
+    Argument,
+    build,
+    build_here,
+    copy_dump,
+    is_transactional,
+    kill,
+    names,
+    published,
+    remove_indexes,
+    rubbish,
+    start,
+    state,
+    wait_until,
+    with_rows,
+)
+
+COPIES = 2
+BROKER, OTHER = 4096, 600
+_Files = dict[str, bytes]
+
+
+class _Dump:
+    """The example dump several times over, and what undisturbed runs make of it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.data = copy_dump(folder / "data", copies=COPIES)
+        self.logs = {path: at for path, at in state(self.data).items() if path.endswith(".log")}
+        self.expected: dict[int, _Files] = {}
+        self.seconds = 0.0
+        for interval in (BROKER, OTHER):
+            began = time.monotonic()
+            out = folder / f"undisturbed-{interval}"
+            done = build(*self.options(interval), "--output", out)
+            self.seconds = time.monotonic() - began
+            assert done.returncode == 0, done.stderr
+            self.expected[interval] = index_files(out)
+
+    def options(self, interval: int) -> list[Argument]:
+        options: list[Argument] = ["--input", self.data, "--topics", WITHOUT_TRANSACTIONS]
+        if interval == BROKER:
+            return [*options, "--config", SETTINGS]
+        return [*options, "--index-interval-bytes", interval]
+
+    @property
+    def segments(self) -> int:
+        return len(self.expected[BROKER]) // 2
+
+
+@pytest.fixture(scope="module")
+def dump(tmp_path_factory: pytest.TempPathFactory) -> _Dump:
+    return _Dump(tmp_path_factory.mktemp("killed"))
+
+
+@pytest.fixture(params=["output", "in place"])
+def target(request: pytest.FixtureRequest, dump: _Dump, tmp_path: Path) -> Iterator[Path]:
+    if request.param == "output":
+        yield tmp_path / "out"
+        return
+    yield dump.data
+    remove_indexes(dump.data)
+
+
+def where(dump: _Dump, target: Path) -> list[Argument]:
+    return ["--in-place"] if target == dump.data else ["--output", target]
+
+
+def check_what_a_kill_left(target: Path, builds: list[_Files]) -> set[str]:
+    """Every index is whole and beside the time index of the same build; return those there."""
+    found = index_files(target)
+    indexes = {name for name in found if name.endswith(".index")}
+    for name in indexes:
+        pair = name, name.replace(".index", ".timeindex")
+        assert pair[1] in found, f"{name} without its .timeindex"
+        whole = [tuple(one[part] for part in pair) for one in builds]
+        assert tuple(found[part] for part in pair) in whole, f"{name} is not what was built"
+    assert not any(map(is_transactional, indexes))
+    return indexes
+
+
+def test_the_undisturbed_run_writes_what_the_broker_wrote(dump: _Dump) -> None:
+    broker = {
+        name: data
+        for name, data in index_files(SETTINGS.parent / "dump").items()
+        if not is_transactional(name)
+    }
+    assert dump.expected[BROKER].items() >= broker.items()
+    assert len(dump.expected[BROKER]) == COPIES * len(broker)
+    assert dump.expected[BROKER] != dump.expected[OTHER]
+
+
+def _scratch_files(count: int, target: Path) -> bool:
+    return sum(is_scratch(path.split("/")[1]) for path in names(target)) >= count
+
+
+def _indexes(count: int, target: Path) -> bool:
+    return len(published(target)) >= count
+
+
+def _moments(segments: int) -> list[Callable[[Path], bool]]:
+    """Moments at which to kill, each told by what there is to see in the target."""
+    some = random.Random(20261121).sample(range(2, segments), 2)
+    return [
+        partial(_scratch_files, 1),
+        partial(_indexes, 1),
+        *(partial(_indexes, count) for count in some),
+    ]
+
+
+def test_a_killed_build_is_mended_by_the_next(dump: _Dump, target: Path, tmp_path: Path) -> None:
+    options = [*dump.options(BROKER), *where(dump, target), "--threads", 2]
+    left = []
+    for moment in _moments(dump.segments):
+        remove_indexes(target)
+        process = start(*options)
+        wait_until(process, partial(moment, target))
+        kill(process)
+        there = check_what_a_kill_left(target, [dump.expected[BROKER]])
+        left.append(len(there))
+        recorded = sum(path.endswith(".kafka-index") for path in names(target))
+
+        done, rows = with_rows(build_here, tmp_path, *options)
+
+        assert done.returncode == 0, done.stderr
+        assert index_files(target) == dump.expected[BROKER]
+        assert rubbish(target) == []
+        statuses = [row["status"] for row in rows]
+        assert len(statuses) == dump.segments
+        # What was finished is not done again.
+        assert statuses.count("unchanged") == recorded <= len(there)
+        assert statuses.count("built") == dump.segments - statuses.count("unchanged")
+    # Otherwise the moments were no moments: some run must have been killed in the middle.
+    assert any(0 < count < dump.segments for count in left), left
+
+
+def inodes(target: Path, names: Iterable[str]) -> dict[str, int]:
+    """Which files have these names; 0 for none."""
+    found = {}
+    for name in names:
+        try:
+            found[name] = (target / name).stat().st_ino
+        except FileNotFoundError:
+            found[name] = 0
+    return found
+
+
+def _replaced(target: Path, before: dict[str, int], wanted: int) -> bool:
+    """Tell whether so many files are other ones by now."""
+    now = inodes(target, before)
+    return sum(now[name] != inode for name, inode in before.items()) >= wanted
+
+
+def test_a_build_killed_over_older_files_leaves_pairs_of_one_build(
+    dump: _Dump, target: Path
+) -> None:
+    generator = random.Random(7)
+    place = [*where(dump, target), "--threads", 2]
+    assert build(*dump.options(OTHER), *place).returncode == 0
+    both = [dump.expected[BROKER], dump.expected[OTHER]]
+    killed = 0
+    for interval in (BROKER, OTHER, BROKER):
+        before = inodes(target, dump.expected[BROKER])
+        wanted = generator.randrange(1, dump.segments)
+        process = start(*dump.options(interval), *place)
+        killed += wait_until(process, partial(_replaced, target, before, wanted))
+        kill(process)
+        check_what_a_kill_left(target, both)
+
+    done = build(*dump.options(BROKER), *place)
+
+    assert done.returncode == 0, done.stderr
+    assert index_files(target) == dump.expected[BROKER]
+    assert rubbish(target) == []
+    assert killed
+
+
+def test_a_build_killed_again_and_again_at_random_gets_done(dump: _Dump, tmp_path: Path) -> None:
+    generator = random.Random(20261121)
+    target = tmp_path / "out"
+    options = [*dump.options(BROKER), "--output", target, "--threads", 2]
+    for _ in range(6):
+        process = start(*options)
+        try:
+            process.communicate(timeout=generator.uniform(0.3, 1) * dump.seconds)
+        except subprocess.TimeoutExpired:
+            kill(process)
+        check_what_a_kill_left(target, [dump.expected[BROKER]])
+
+    assert build(*options).returncode == 0
+    assert index_files(target) == dump.expected[BROKER]
+    assert rubbish(target) == []
+
+
+def test_the_logs_are_as_they_were(dump: _Dump) -> None:
+    assert dump.logs.items() <= state(dump.data).items()

@@ -1,0 +1,232 @@
+"""What a build says of each segment, run after run: exit codes, report rows, files."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.running import broker_files, copy_partitions, first_log, index_files
+
+from .building import Argument, build_here, rubbish, state, with_rows
+
+PARTITION = "orders.eu-west-0"
+TRANSACTIONAL = "payments-0"
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    return copy_partitions(tmp_path / "data", PARTITION)
+
+
+def run(tmp_path: Path, data: Path, *options: Argument) -> tuple[int, list[dict[str, Any]]]:
+    """Build into a folder; return exit code and report rows."""
+    done, rows = with_rows(
+        build_here, tmp_path, "--input", data, "--output", tmp_path / "out", *options
+    )
+    assert done.stderr == ""
+    assert rubbish(tmp_path) == []
+    return done.returncode, rows
+
+
+def statuses(rows: list[dict[str, Any]]) -> list[str]:
+    return [row["status"] for row in rows]
+
+
+def damage(log: Path, position: int) -> None:
+    """Flip a byte, and leave size and time as they would be if nobody had been here."""
+    before = log.stat()
+    content = bytearray(log.read_bytes())
+    content[position] ^= 0xFF
+    log.write_bytes(content)
+    os.utime(log, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+# ------------------------------------------------------------------------------------ in place
+
+
+def test_in_place_a_damaged_segment_stays_without_index_and_the_others_get_theirs(
+    data: Path, tmp_path: Path
+) -> None:
+    log = first_log(data)
+    damage(log, 30_000)
+    for _ in range(2):
+        done, rows = with_rows(build_here, tmp_path, "--input", data, "--in-place")
+        assert done.returncode == 1
+        assert statuses(rows)[0] == "truncated"
+        assert rows[0]["reason"].startswith("bad_crc (expected 0x")
+        assert "not published in place" in rows[0]["reason"]
+        assert rows[0]["position_bytes"] == rows[0]["valid_bytes"] <= 30_000
+        name = f"{PARTITION}/{log.stem}"
+        others = {
+            path: content
+            for path, content in broker_files(PARTITION).items()
+            if not path.startswith(name)
+        }
+        assert index_files(data) == others
+        assert rubbish(data) == []
+    assert statuses(rows)[1:] == ["unchanged"] * 3
+
+
+def test_in_place_transactional_segments_are_refused_and_others_built(tmp_path: Path) -> None:
+    data = copy_partitions(tmp_path / "data", PARTITION, TRANSACTIONAL)
+    before = state(data / TRANSACTIONAL)
+    done, rows = with_rows(build_here, tmp_path, "--input", data, "--in-place")
+    assert done.returncode == 1
+    # Sorted by path: orders.eu-west comes before payments.
+    assert statuses(rows) == ["built"] * 4 + ["failed"] * 3
+    for row in rows[4:]:
+        assert row["topic"] == "payments"
+        assert row["reason"].startswith("transactional: not built in place, because a broker")
+        assert ".txnindex" in row["reason"]
+    assert index_files(data) == broker_files(PARTITION)
+    # Not even a file that comes and goes again: but for its time, the folder is as it was.
+    after = state(data / TRANSACTIONAL)
+    assert after.pop(".")[0] == before.pop(".")[0]
+    assert after == before
+
+
+def test_in_place_preallocated_zeros_are_no_damage_and_are_left_to_the_broker(
+    data: Path, tmp_path: Path
+) -> None:
+    log = max(data.glob("*/*.log"))
+    size = log.stat().st_size
+    os.truncate(log, size + 50_000)
+    done, rows = with_rows(build_here, tmp_path, "--input", data, "--in-place")
+    assert done.returncode == 0
+    assert statuses(rows) == ["built"] * 3 + ["truncated"]
+    assert rows[-1]["reason"].startswith("preallocated_tail; not published in place")
+    assert rows[-1]["position_bytes"] == rows[-1]["valid_bytes"] == size
+    assert not log.with_suffix(".index").exists()
+
+
+def test_in_place_older_wrong_indexes_are_replaced(data: Path, tmp_path: Path) -> None:
+    for log in data.glob("*/*.log"):
+        log.with_suffix(".index").write_bytes(b"\1" * 24)
+        log.with_suffix(".timeindex").write_bytes(b"\2" * 13)
+    done, rows = with_rows(build_here, tmp_path, "--input", data, "--in-place")
+    assert done.returncode == 0
+    assert statuses(rows) == ["built"] * 4
+    assert index_files(data) == broker_files(PARTITION)
+
+
+# ------------------------------------------------------------------------------------- output
+
+
+def test_transactional_segments_are_built_to_another_folder(tmp_path: Path) -> None:
+    data = copy_partitions(tmp_path / "data", TRANSACTIONAL)
+    code, rows = run(tmp_path, data)
+    assert code == 0
+    assert statuses(rows) == ["built"] * 3
+    assert index_files(tmp_path / "out") == broker_files(TRANSACTIONAL)
+
+
+def test_a_truncated_segment_is_truncated_in_every_run_and_not_read_again(
+    data: Path, tmp_path: Path
+) -> None:
+    damage(first_log(data), 30_000)
+    code, rows = run(tmp_path, data)
+    assert (code, statuses(rows)) == (1, ["truncated"] + ["built"] * 3)
+    written = state(tmp_path / "out")
+
+    code, again = run(tmp_path, data)
+
+    assert (code, statuses(again)) == (1, ["truncated"] + ["unchanged"] * 3)
+    for one in (rows[0], again[0]):
+        one.pop("seconds")
+    assert again[0] == rows[0]
+    # The lock has come and gone.
+    now = state(tmp_path / "out")
+    assert now.pop(".") != written.pop(".")
+    assert now == written
+
+
+def _touch(log: Path) -> None:
+    os.utime(log, ns=(1, 1))
+
+
+def _replace(log: Path) -> None:
+    new = log.with_suffix(".new")
+    shutil.copyfile(log, new)
+    os.replace(new, log)
+
+
+def _cut(path: Path) -> None:
+    os.truncate(path, path.stat().st_size - 8)
+
+
+def _flip(path: Path) -> None:
+    damage(path, 9)
+
+
+@pytest.mark.parametrize(
+    ("which", "change"),
+    [
+        ("data/*/*.log", _touch),
+        ("data/*/*.log", _replace),
+        ("out/*/*.index", _cut),
+        ("out/*/*.index", _flip),
+        ("out/*/*.index", Path.unlink),
+        ("out/*/*.timeindex", _flip),
+        ("out/*/*.timeindex", Path.unlink),
+        ("out/*/.*.kafka-index", _flip),
+        ("out/*/.*.kafka-index", Path.unlink),
+    ],
+)
+def test_a_segment_that_changed_is_built_again_and_no_other(
+    data: Path, tmp_path: Path, which: str, change: Callable[[Path], None]
+) -> None:
+    assert run(tmp_path, data)[0] == 0
+    change(min(tmp_path.glob(which)))
+
+    code, rows = run(tmp_path, data)
+
+    assert (code, statuses(rows)) == (0, ["built"] + ["unchanged"] * 3)
+    assert index_files(tmp_path / "out") == broker_files(PARTITION)
+
+
+def test_a_log_that_grew_is_built_again(data: Path, tmp_path: Path) -> None:
+    log = first_log(data)
+    whole = log.read_bytes()
+    os.truncate(log, 30_000)
+    code, rows = run(tmp_path, data)
+    assert (code, rows[0]["status"]) == (1, "truncated")
+    assert "torn" in rows[0]["reason"]
+    log.write_bytes(whole)
+
+    code, rows = run(tmp_path, data)
+
+    assert (code, statuses(rows)) == (0, ["built"] + ["unchanged"] * 3)
+    assert index_files(tmp_path / "out") == broker_files(PARTITION)
+
+
+def test_other_settings_build_everything_again(data: Path, tmp_path: Path) -> None:
+    for option in ("--index-interval-bytes", "--index-size-max-bytes"):
+        for value in (8000, 8001):
+            code, rows = run(tmp_path, data, option, value)
+            assert (code, statuses(rows)) == (0, ["built"] * 4), (option, value)
+        code, rows = run(tmp_path, data, option, value)
+        assert (code, statuses(rows)) == (0, ["unchanged"] * 4)
+    code, rows = run(tmp_path, data, "--force", option, value)
+    assert (code, statuses(rows)) == (0, ["built"] * 4)
+
+
+def test_what_was_built_without_checksums_is_verified_when_that_is_asked_for(
+    data: Path, tmp_path: Path
+) -> None:
+    damage(first_log(data), 30_000)
+    for expected in (["built"] * 4, ["unchanged"] * 4):
+        code, rows = run(tmp_path, data, "--no-verify-crc")
+        assert (code, statuses(rows)) == (0, expected)
+
+    code, rows = run(tmp_path, data)
+    assert (code, statuses(rows)) == (1, ["truncated"] + ["built"] * 3)
+    assert rows[0]["reason"].startswith("bad_crc")
+
+    # What was verified is good enough for a run that does not ask.
+    code, rows = run(tmp_path, data, "--no-verify-crc")
+    assert (code, statuses(rows)) == (1, ["truncated"] + ["unchanged"] * 3)
