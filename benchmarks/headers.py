@@ -16,7 +16,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.logs import write_log
+from benchmarks.logs import warm, write_log
 from benchmarks.recover import LOG_BYTES, compute, seconds
 from kafka_index.log import LogFileSource
 
@@ -63,6 +63,7 @@ def run(scratch: Path) -> bool:
     with TemporaryDirectory(dir=scratch) as folder:
         for batch_bytes in BATCH_BYTES:
             log = write_log(scratch / str(batch_bytes) / "topic-0", batch_bytes, LOG_BYTES)
+            warm(log)
             count = hop(log)
             if walk(log) != count:
                 raise RuntimeError(f"the scan of {log} missed batches")

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from benchmarks.logs import write_log
+from benchmarks.logs import warm, write_log
 from kafka_index.build import build_segment_files
 from kafka_index.config import IndexConfig
 from kafka_index.index import OffsetIndex, TimeIndex
@@ -61,6 +61,7 @@ def run(scratch: Path) -> bool:
             log = write_log(scratch / str(batch_bytes) / "topic-0", batch_bytes, LOG_BYTES)
             target = Path(folder)
             kafka, computed, built = [], [], []
+            warm(log)
             compute(log, target)
             for _ in range(_ROUNDS):
                 bench = judge.bench(log.parent, 0, 4096, _KAFKA_SECONDS)

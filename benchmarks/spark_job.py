@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from benchmarks.logs import write_log
+from benchmarks.logs import warm, write_log
 from benchmarks.recover import seconds
 from kafka_index.build import BuildSettings, plan_build, run_local
 from kafka_index.cli.session import build_session
@@ -21,7 +21,7 @@ from kafka_index.spark.build import build_logs
 from kafka_index.storage import list_dump
 
 _BATCH_BYTES = 1024
-_SEGMENTS = 256
+_SEGMENTS = 384
 _LOG_BYTES = 1 << 29
 _SMALL_SEGMENTS = 200
 _SMALL_BYTES = 1 << 16
@@ -48,6 +48,7 @@ def run(scratch: Path) -> bool:
 
 def _throughput(session: SparkSession, scratch: Path) -> bool:
     dump = _partitions(scratch, "spark-dump", _SEGMENTS, _BATCH_BYTES, _LOG_BYTES)
+    warm(next(dump.glob("topic-0/*.log")))
     plan = plan_build(list_dump([str(dump)], topics=None).segments, bins=8)
     one, two = [], []
     for _ in range(_ROUNDS + 1):

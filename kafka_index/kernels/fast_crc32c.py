@@ -16,6 +16,8 @@ from kafka_index.kernels.machine_code import compile_function, host_has
 
 _NAME = "kafka_index_fold_crc32c"
 _POLYNOMIAL = 0x1EDC6F41
+# The CPU's own prefetching ends with a page of memory.
+_PREFETCH_BYTES = 4096
 _FEATURES = ("sse4.2", "pclmul", "vpclmulqdq", "avx512f")
 
 
@@ -56,6 +58,13 @@ def _load(result: str, place: str, offset: int = 0) -> str:
   {result} = load <8 x i64>, ptr {result}.pointer, align 1"""
 
 
+def _prefetch(name: str, place: str, offset: int) -> str:
+    return f"""
+  {name}.at = add i64 {place}, {offset}
+  {name} = inttoptr i64 {name}.at to ptr
+  call void @llvm.prefetch.p0(ptr {name}, i32 0, i32 3, i32 1)"""
+
+
 def _lane(result: str, number: int) -> str:
     places = f"<i32 {2 * number}, i32 {2 * number + 1}>"
     return f"""
@@ -67,6 +76,7 @@ def _source() -> str:
     return f"""
 declare <8 x i64> @llvm.x86.pclmulqdq.512(<8 x i64>, <8 x i64>, i8 immarg)
 declare <2 x i64> @llvm.x86.pclmulqdq(<2 x i64>, <2 x i64>, i8 immarg)
+declare void @llvm.prefetch.p0(ptr, i32, i32, i32)
 declare i64 @llvm.x86.sse42.crc32.64.64(i64, i64)
 declare i32 @llvm.x86.sse42.crc32.32.8(i32, i8)
 
@@ -100,6 +110,7 @@ four_loop:
   br i1 %four_more, label %four, label %four_end
 four:{"".join(_load(f"%d{n}", "%fa", 64 * n) for n in registers)}
   {"".join(_fold(f"%y{n}", f"%x{n}", f"%d{n}", 2048) for n in registers)}
+{"".join(_prefetch(f"%p{n}", "%fa", _PREFETCH_BYTES + 64 * n) for n in registers)}
   %fa.next = add i64 %fa, 256
   %fs.next = sub i64 %fs, 256
   br label %four_loop

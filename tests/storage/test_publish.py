@@ -339,3 +339,26 @@ def test_an_immutable_old_index_is_an_error_and_stays(tmp_path: Path) -> None:
     assert "is it immutable?" in str(error)
     assert contents(tmp_path)[f"{BASE}.index"] == b"offset old"
     assert is_whole(tmp_path)
+
+
+def test_a_swapped_index_stays_until_the_new_one_replaces_it(tmp_path: Path) -> None:
+    # A broker that starts meanwhile would make one of zeros where there is none.
+    directory = tmp_path / "t-0"
+    directory.mkdir()
+    staged = []
+    for suffix in (".timeindex.swap", ".index.swap"):
+        final = str(directory / (BASE + suffix))
+        scratch = f"{directory}/.{BASE}{suffix}.run1.0.tmp"
+        write_scratch(scratch, b"new", attributes_of=None)
+        staged.append(StagedFile(scratch, final))
+    (directory / f"{BASE}.index.swap").write_bytes(b"old")
+    # The time index cannot be put in place, so publishing ends before the index is.
+    (directory / f"{BASE}.timeindex.swap" / "in the way").mkdir(parents=True)
+    record = record_path(str(directory), int(BASE))
+    write_scratch(f"{directory}/.{os.path.basename(record)}.run1.0.tmp", b"{}", attributes_of=None)
+    publication = SegmentPublication(
+        tuple(staged),
+        StagedFile(f"{directory}/.{os.path.basename(record)}.run1.0.tmp", record),
+    )
+    assert isinstance(publish_group([publication])[0], PublishError)
+    assert (directory / f"{BASE}.index.swap").read_bytes() == b"old"

@@ -1,0 +1,133 @@
+"""One segment, or a few, through the function that both engines call."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kafka_index.build import (
+    BuildSettings,
+    SegmentReport,
+    build_segment_files,
+    build_segments,
+    plan_build,
+    read_plan,
+)
+from kafka_index.build.report import report_table
+from kafka_index.errors import InputError
+from kafka_index.storage import SegmentFile, list_dump
+from tests.conformance.segments import batch
+
+INT64_MAX = 2**63 - 1
+
+
+def log_of(directory: Path, base_offset: int, content: bytes) -> Path:
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / f"{base_offset:020d}.log"
+    path.write_bytes(content)
+    return path
+
+
+def built(tmp_path: Path) -> list[SegmentReport]:
+    listing = list_dump([str(tmp_path / "dump")], topics=None)
+    target = BuildSettings(target_root=str(tmp_path / "out"))
+    return list(build_segments(listing.segments, target, attempt_id="test"))
+
+
+def test_zeros_at_the_end_of_the_last_segment_are_preallocation(tmp_path: Path) -> None:
+    log_of(tmp_path / "dump" / "t-0", 0, batch(0))
+    log_of(tmp_path / "dump" / "t-0", 3, batch(3) + bytes(1000))
+    last = built(tmp_path)[1]
+    assert (last.status, last.reason, last.is_damage) == ("truncated", "preallocated_tail", False)
+
+
+def test_zeros_at_the_end_of_any_other_segment_are_damage(tmp_path: Path) -> None:
+    log_of(tmp_path / "dump" / "t-0", 0, batch(0) + bytes(1000))
+    log_of(tmp_path / "dump" / "t-0", 3, batch(3))
+    first = built(tmp_path)[0]
+    assert (first.status, first.reason, first.is_damage) == ("truncated", "zero_tail", True)
+    assert first.position_bytes == len(batch(0))
+
+
+def test_the_offset_after_the_largest_one_fits_the_report(tmp_path: Path) -> None:
+    log_of(tmp_path / "dump" / "t-0", INT64_MAX, batch(INT64_MAX, records=1))
+    (row,) = built(tmp_path)
+    assert row.status == "built"
+    assert report_table([row]).column("next_offset").to_pylist() == [-(2**63)]
+
+
+def test_a_log_that_is_gone_is_a_failed_row_and_the_next_is_built(tmp_path: Path) -> None:
+    gone = log_of(tmp_path / "dump" / "t-0", 0, batch(0))
+    log_of(tmp_path / "dump" / "t-0", 3, batch(3))
+    segments = list_dump([str(tmp_path / "dump")], topics=None).segments
+    gone.unlink()
+    rows = list(
+        build_segments(
+            segments, BuildSettings(target_root=str(tmp_path / "out")), attempt_id="test"
+        )
+    )
+    assert [row.status for row in rows] == ["failed", "built"]
+    assert str(gone) in str(rows[0].reason)
+
+
+def test_rows_not_asked_for_leave_no_files(tmp_path: Path) -> None:
+    for base_offset in range(0, 900, 3):
+        log_of(tmp_path / "dump" / "t-0", base_offset, batch(base_offset))
+    segments = list_dump([str(tmp_path / "dump")], topics=None).segments
+    rows = build_segments(
+        segments, BuildSettings(target_root=str(tmp_path / "out")), attempt_id="test"
+    )
+    next(rows)
+    del rows
+    names = os.listdir(tmp_path / "out" / "t-0")
+    assert not [name for name in names if name.endswith(".tmp")]
+    assert len([name for name in names if name.endswith(".index")]) == 256
+
+
+def test_one_log_is_built_whatever_its_folder_is_called(tmp_path: Path) -> None:
+    log = log_of(tmp_path / "broken", 7, batch(7))
+    (tmp_path / "out").mkdir()
+    row = build_segment_files(log, tmp_path / "out")
+    assert (row.status, row.next_offset, row.batch_count) == ("built", 10, 1)
+    assert (tmp_path / "out" / "00000000000000000007.timeindex").stat().st_size == 12
+
+
+def test_one_log_is_not_built_into_its_own_folder(tmp_path: Path) -> None:
+    log = log_of(tmp_path / "t-0", 7, batch(7))
+    with pytest.raises(InputError, match="folder of the log"):
+        build_segment_files(log, tmp_path / "t-0")
+
+
+@given(
+    sizes=st.lists(st.integers(0, 2**31 - 1), max_size=60),
+    bins=st.integers(min_value=1, max_value=9),
+)
+def test_a_plan_holds_every_segment_once_and_its_bins_are_even(sizes: list[int], bins: int) -> None:
+    segments = [
+        SegmentFile("t", number % 3, number, f"/d/t/{number}.log", size, 1, is_last=number % 2 == 0)
+        for number, size in enumerate(sizes)
+    ]
+    plan = plan_build(segments, bins=bins)
+    assert sorted(read_plan(plan), key=lambda one: one.base_offset) == segments
+    loads = [0] * bins
+    counts = [0] * bins
+    for number, size in zip(
+        plan.column("bin").to_pylist(), plan.column("log_size_bytes").to_pylist(), strict=True
+    ):
+        loads[number] += size
+        counts[number] += 1
+    # The fullest bin had the least before its last segment came.
+    cost = 4 << 20
+    full = [load + count * cost for load, count in zip(loads, counts, strict=True)]
+    assert max(full) - min(full) <= max(sizes, default=0) + cost
+
+
+def test_a_plan_is_a_table_of_plain_columns() -> None:
+    plan = plan_build([], bins=3)
+    assert plan.num_rows == 0
+    assert isinstance(plan, pa.Table)

@@ -1,0 +1,71 @@
+"""Maps that lose pages: zeros and a note instead of the end of the process."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kafka_index.storage import MappedFile
+
+_REINSTALL = """
+import faulthandler, os, sys
+from kafka_index.storage import MappedFile
+path = sys.argv[1]
+MappedFile(path).close()
+faulthandler.enable()
+faulthandler.disable()
+with MappedFile(path) as file:
+    os.truncate(path, 0)
+    print(int(file.array[5000]), file.faulted)
+"""
+
+_STRANGE = """
+import mmap, os, sys
+from kafka_index.storage import MappedFile
+path = sys.argv[1]
+with MappedFile(path), open(path, "r+b") as file:
+    other = mmap.mmap(file.fileno(), 0)
+    os.truncate(path, 0)
+    print(other[5000])
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "mapped"
+    path.write_bytes(b"\x01" * 100_000)
+    return path
+
+
+def run(program: str, path: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", program, str(path)], capture_output=True, text=True, check=False
+    )
+
+
+def test_pages_behind_a_new_end_read_as_zeros_and_are_noted(path: Path) -> None:
+    with MappedFile(path) as file:
+        assert not file.faulted
+        with path.open("r+b") as other:
+            other.truncate(8192)
+        assert int(np.sum(file.array, dtype=np.int64)) == 8192
+        assert file.faulted
+
+
+def test_a_file_that_keeps_its_pages_is_not_noted(path: Path) -> None:
+    with MappedFile(path) as file:
+        assert int(np.sum(file.array, dtype=np.int64)) == 100_000
+        assert not file.faulted
+
+
+def test_the_guard_comes_back_after_something_else_took_its_place(path: Path) -> None:
+    done = run(_REINSTALL, path)
+    assert (done.returncode, done.stdout) == (0, "0 True\n"), done.stderr
+
+
+def test_a_fault_in_a_map_of_somebody_else_still_ends_the_process(path: Path) -> None:
+    assert run(_STRANGE, path).returncode < 0

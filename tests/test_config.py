@@ -1,0 +1,63 @@
+"""Settings: Kafka's names, and which of an option, a file and a default wins."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kafka_index.config import IndexConfig, LogConfig
+from kafka_index.errors import ConfigError
+
+
+def properties(folder: Path, text: str) -> Path:
+    path = folder / "server.properties"
+    path.write_text(text)
+    return path
+
+
+def test_without_a_file_kafkas_defaults_hold() -> None:
+    assert LogConfig.load().for_topic("any") == IndexConfig(4096, 10 * 1024 * 1024)
+
+
+def test_a_brokers_own_file_is_read_and_the_rest_of_it_passed_over(tmp_path: Path) -> None:
+    path = properties(
+        tmp_path,
+        "# a comment\n! another\nnode.id=1\nlog.index.interval.bytes = 1000\n"
+        "log.index.size.max.bytes:\\\n   2000\nlisteners=PLAINTEXT://:9092\n",
+    )
+    assert LogConfig.load(path).default == IndexConfig(1000, 2000)
+
+
+def test_a_topic_takes_its_own_setting_and_the_default_of_the_other(tmp_path: Path) -> None:
+    path = properties(tmp_path, "log.index.interval.bytes=9\ntopic.a.b-c.segment.index.bytes=800\n")
+    assert LogConfig.load(path).for_topic("a.b-c") == IndexConfig(9, 800)
+    assert LogConfig.load(path).for_topic("a.b") == IndexConfig(9)
+
+
+def test_an_option_wins_over_the_file_for_every_topic(tmp_path: Path) -> None:
+    path = properties(tmp_path, "topic.t.index.interval.bytes=5\nlog.index.interval.bytes=6\n")
+    config = LogConfig.load(path, index_interval_bytes=7)
+    assert config.for_topic("t").index_interval_bytes == 7
+    assert config.default.index_interval_bytes == 7
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "log.index.interval.bytes=4k",
+        "log.index.interval.bytes=-1",
+        "log.index.size.max.bytes=3",
+        "log.index.size.max.bytes=2147483648",
+        "topic.orders.index.intervall.bytes=1",
+        "topic.orders.index.interval.bytes=",
+    ],
+)
+def test_a_setting_that_cannot_be_meant_is_refused(tmp_path: Path, text: str) -> None:
+    with pytest.raises(ConfigError):
+        LogConfig.load(properties(tmp_path, text))
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"none\.properties"):
+        LogConfig.load(tmp_path / "none.properties")

@@ -1,0 +1,34 @@
+"""Errors: one line each, and the same after a trip between processes."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from kafka_index import errors
+
+KINDS = [
+    kind
+    for kind in vars(errors).values()
+    if isinstance(kind, type) and issubclass(kind, errors.KafkaIndexError)
+]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_error_comes_out_of_a_pickle_as_it_went_in(kind: type[errors.KafkaIndexError]) -> None:
+    error = kind("bad", path="/a/b", position_bytes=7, expected=1, found=2, hint="mend it")
+    again = pickle.loads(pickle.dumps(error))  # noqa: S301, because it is our own
+    assert type(again) is kind
+    assert vars(again) == vars(error)
+
+
+def test_an_error_is_one_line_with_place_expected_found_and_hint() -> None:
+    error = errors.CorruptLogError(
+        "bad\nCRC", path="/a/b.log", position_bytes=7, expected="1", found="2", hint="cut it"
+    )
+    assert str(error) == "/a/b.log: at byte 7: bad CRC (expected 1, found 2); cut it"
+
+
+def test_what_an_error_does_not_know_it_does_not_mention() -> None:
+    assert str(errors.InputError("nothing there")) == "nothing there"
