@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -20,6 +19,7 @@ from kafka_index.cli.text import (
     format_count,
     format_seconds,
     plural,
+    shown_path,
     table_lines,
 )
 from kafka_index.storage import Skipped
@@ -186,5 +186,5 @@ def skipped_lines(skipped: Sequence[Skipped], paint: Paint, *, every: bool) -> l
             lines += [f"  {path}: {reason}" for path in paths]
         else:
             more = "" if len(paths) == 1 else f" and {plural(len(paths) - 1, 'other', 'others')}"
-            lines.append(f"  {os.path.relpath(paths[0])}{more}: {reason}")
+            lines.append(f"  {shown_path(paths[0])}{more}: {reason}")
     return lines

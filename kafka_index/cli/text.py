@@ -111,3 +111,9 @@ class Paint:
 
     def _style(self, text: str, colour: str) -> str:
         return click.style(text, fg=colour) if self._enabled else text
+
+
+def shown_path(path: str) -> str:
+    """Return a path as a person would type it: from here when it lies below, else as it is."""
+    relative = os.path.relpath(path)
+    return path if relative.startswith(os.pardir) else relative

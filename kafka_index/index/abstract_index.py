@@ -31,7 +31,7 @@ from kafka_index.layout.records import field_position
 
 Offsets = NDArray[np.int64]
 
-_FIRST_GROWTH_BYTES = 32 * mmap.PAGESIZE
+_FIRST_GROWTH_BYTES = mmap.PAGESIZE
 
 
 class AbstractIndex(ABC):
