@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from kafka_index.cli.text import shown_path
 from kafka_index.storage.locks import OUTPUT_LOCK
 from tests.cli.running import broker_files, copy_partitions, first_log, index_files
 from tests.spark.dumps import Log, Segment, change, dump, metadata_table, raw_table
@@ -127,8 +128,8 @@ def test_what_is_named_like_a_log_and_is_no_file_is_passed_over_by_name(
     link.symlink_to("nowhere")
     done = build_here("--input", data, "--output", tmp_path / "out")
     assert done.returncode == 0
-    assert f"{folder}: not a file" in done.stdout
-    assert f"{link}: a link to nothing" in done.stdout
+    assert f"{shown_path(str(folder))}: not a file" in done.stdout
+    assert f"{shown_path(str(link))}: a link to nothing" in done.stdout
     assert index_files(tmp_path / "out") == broker_files(PARTITION)
 
 
