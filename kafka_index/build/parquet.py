@@ -145,22 +145,8 @@ def require_target(settings: BuildSettings) -> None:
 
 def failed_report(path: str, one: SegmentCount, reason: str) -> SegmentReport:
     """Return the row of a segment that could not be begun."""
-    return SegmentReport(
-        topic=one.topic,
-        partition=one.partition,
-        segment_base_offset=one.base_offset,
-        log_path=path,
-        log_size_bytes=one.size_bytes,
-        valid_bytes=None,
-        batch_count=None,
-        offset_entries=None,
-        time_entries=None,
-        next_offset=None,
-        max_timestamp_ms=None,
-        status=FAILED,
-        reason=reason,
-        position_bytes=None,
-        seconds=0.0,
+    return SegmentReport.failed(
+        one.topic, one.partition, one.base_offset, path, one.size_bytes, reason
     )
 
 

@@ -79,6 +79,35 @@ class SegmentReport:
     position_bytes: int | None
     seconds: float
 
+    @classmethod
+    def failed(
+        cls,
+        topic: str,
+        partition: int,
+        segment_base_offset: int,
+        log_path: str,
+        log_size_bytes: int,
+        reason: str | None = None,
+    ) -> Self:
+        """Return the row of a segment of which nothing more is known."""
+        return cls(
+            topic=topic,
+            partition=partition,
+            segment_base_offset=segment_base_offset,
+            log_path=log_path,
+            log_size_bytes=log_size_bytes,
+            valid_bytes=None,
+            batch_count=None,
+            offset_entries=None,
+            time_entries=None,
+            next_offset=None,
+            max_timestamp_ms=None,
+            status=FAILED,
+            reason=reason,
+            position_bytes=None,
+            seconds=0.0,
+        )
+
     @property
     def is_preallocated_tail(self) -> bool:
         """Whether the log ends in the zeros of preallocation, and all before them is sound."""

@@ -258,22 +258,12 @@ def _record(
 
 
 def _empty_row(segment: SegmentFile) -> SegmentReport:
-    return SegmentReport(
-        topic=segment.topic,
-        partition=segment.partition,
-        segment_base_offset=segment.base_offset,
-        log_path=segment.log_path,
-        log_size_bytes=segment.log_size_bytes,
-        valid_bytes=None,
-        batch_count=None,
-        offset_entries=None,
-        time_entries=None,
-        next_offset=None,
-        max_timestamp_ms=None,
-        status=FAILED,
-        reason=None,
-        position_bytes=None,
-        seconds=0.0,
+    return SegmentReport.failed(
+        segment.topic,
+        segment.partition,
+        segment.base_offset,
+        segment.log_path,
+        segment.log_size_bytes,
     )
 
 

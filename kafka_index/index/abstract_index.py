@@ -100,6 +100,7 @@ class AbstractIndex(ABC):
         else:
             self._mapping.open(self.path, None)
             self._entries = self._max_entries = self._mapping.length // self.entry_size
+        self._entries_changed()
 
     @property
     def entry_size(self) -> int:

@@ -5,7 +5,6 @@ Source: Kafka's ``OffsetIndex``.
 
 from __future__ import annotations
 
-from os import PathLike
 from typing import NamedTuple
 
 import numpy as np
@@ -34,18 +33,6 @@ class OffsetIndex(AbstractIndex):
     layout = OFFSET_ENTRY
     key_field = "relative_offset"
     _last_offset: int
-
-    def __init__(
-        self,
-        path: str | PathLike[str],
-        base_offset: int,
-        max_index_size: int = -1,
-        *,
-        writable: bool = True,
-        growing: bool = False,
-    ) -> None:
-        super().__init__(path, base_offset, max_index_size, writable=writable, growing=growing)
-        self._entries_changed()
 
     @property
     def last_offset(self) -> int:

@@ -5,7 +5,6 @@ Source: Kafka's ``TimeIndex``.
 
 from __future__ import annotations
 
-from os import PathLike
 from typing import NamedTuple
 
 import numpy as np
@@ -36,18 +35,6 @@ class TimeIndex(AbstractIndex):
     layout = TIME_ENTRY
     key_field = "timestamp_ms"
     _last_entry: TimestampOffset
-
-    def __init__(
-        self,
-        path: str | PathLike[str],
-        base_offset: int,
-        max_index_size: int = -1,
-        *,
-        writable: bool = True,
-        growing: bool = False,
-    ) -> None:
-        super().__init__(path, base_offset, max_index_size, writable=writable, growing=growing)
-        self._entries_changed()
 
     @property
     def is_full(self) -> bool:
