@@ -99,15 +99,6 @@ NO_PRODUCER_EPOCH = -1
 NO_SEQUENCE = -1
 NO_LEADER_EPOCH = -1
 
-#: Types of control records (``ControlRecordType``); the first two end a transaction.
+#: The types of control records that end a transaction (``ControlRecordType``).
 CONTROL_ABORT = 0
 CONTROL_COMMIT = 1
-CONTROL_TYPE_NAMES = (
-    "abort",
-    "commit",
-    "leader_change",
-    "snapshot_header",
-    "snapshot_footer",
-    "kraft_version",
-    "kraft_voters",
-)
