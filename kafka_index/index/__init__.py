@@ -1,7 +1,18 @@
 """Memory-mapped index files, with Kafka's names and semantics, one entry or many at a time."""
 
-from kafka_index.index.abstract_index import AbstractIndex
+from kafka_index.index.abstract_index import IN_MEMORY, AbstractIndex
+from kafka_index.index.lazy_index import LazyIndex
 from kafka_index.index.offset_index import OffsetIndex, OffsetPosition
+from kafka_index.index.ordering import ascending
 from kafka_index.index.time_index import TimeIndex, TimestampOffset
 
-__all__ = ["AbstractIndex", "OffsetIndex", "OffsetPosition", "TimeIndex", "TimestampOffset"]
+__all__ = [
+    "IN_MEMORY",
+    "AbstractIndex",
+    "LazyIndex",
+    "OffsetIndex",
+    "OffsetPosition",
+    "TimeIndex",
+    "TimestampOffset",
+    "ascending",
+]

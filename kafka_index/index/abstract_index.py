@@ -9,13 +9,12 @@ from __future__ import annotations
 import mmap
 import os
 import threading
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from os import PathLike
 from types import TracebackType
-from typing import ClassVar, Self
+from typing import Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kafka_index.errors import (
     ConfigError,
@@ -24,24 +23,25 @@ from kafka_index.errors import (
     PublishError,
 )
 from kafka_index.index.entry_map import EntryMap
-from kafka_index.index.remap_lock import RemapLock
-from kafka_index.kernels import NOT_FOUND, find_floors
-from kafka_index.layout.index_entries import INT32_MAX, WARM_BYTES
-from kafka_index.layout.records import field_position
+from kafka_index.index.slot_search import SlotSearch
+from kafka_index.kernels import NOT_FOUND, count_entries
+from kafka_index.layout.index_entries import INT32_MAX
 
-Offsets = NDArray[np.int64]
+#: In place of a path: the index lives in memory, and is gone when it is closed.
+IN_MEMORY = "<memory>"
 
 _FIRST_GROWTH_BYTES = mmap.PAGESIZE
 
 
-class AbstractIndex(ABC):
+class AbstractIndex(SlotSearch):
     """A memory-mapped index file of one segment.
 
     Parameters
     ----------
     path : path
         The index file. A writable index creates it at ``max_index_size`` rounded down to whole
-        entries, with no entry. An existing file is taken as full of entries.
+        entries, with no entry. An existing file is taken as full of entries. `IN_MEMORY` for no
+        file at all.
     base_offset : int
         Base offset of the segment, absolute.
     max_index_size : int, optional
@@ -62,10 +62,6 @@ class AbstractIndex(ABC):
         ``max_index_size`` is less than one entry.
     """
 
-    layout: ClassVar[np.dtype[np.void]]
-    #: The field that lookups go by, and the one that holds a relative offset.
-    key_field: ClassVar[str]
-
     def __init__(
         self,
         path: str | PathLike[str],
@@ -75,17 +71,16 @@ class AbstractIndex(ABC):
         writable: bool = True,
         growing: bool = False,
     ) -> None:
-        self.path = os.fspath(path)
+        in_memory = path == IN_MEMORY
+        mapping = EntryMap(self.layout, writable=writable, in_memory=in_memory)
+        super().__init__(os.fspath(path), mapping)
         self.base_offset = base_offset
         self.max_index_size = max_index_size
         self.writable = writable
-        # Serialises what changes the index; the other one keeps readers off a map that changes.
+        # Serialises what changes the index.
         self._lock = threading.RLock()
-        self._remap_lock = RemapLock()
-        self._mapping = EntryMap(self.layout, writable=writable)
         self._max_entries = 0
-        self._entries = 0
-        created = writable and (growing or not os.path.exists(self.path))
+        created = writable and (growing or in_memory or not os.path.exists(self.path))
         if created and max_index_size < self.entry_size:
             raise ConfigError(
                 "the largest index size is less than one entry",
@@ -101,21 +96,6 @@ class AbstractIndex(ABC):
             self._mapping.open(self.path, None)
             self._entries = self._max_entries = self._mapping.length // self.entry_size
         self._entries_changed()
-
-    @property
-    def entry_size(self) -> int:
-        """Size of an entry in bytes."""
-        return self.layout.itemsize
-
-    @property
-    def warm_entries(self) -> int:
-        """How many of the last entries are searched first (KAFKA-6432)."""
-        return WARM_BYTES // self.entry_size
-
-    @property
-    def entries(self) -> int:
-        """Number of entries."""
-        return self._entries
 
     @property
     def max_entries(self) -> int:
@@ -202,6 +182,12 @@ class AbstractIndex(ABC):
             The size is no multiple of an entry, or the last entry cannot be right.
         """
 
+    def skip_padding(self) -> None:
+        """Take the zeros at the end of the file, which a killed broker leaves, for free slots."""
+        with self._lock:
+            address = np.uint64(self._mapping.data.ctypes.data)
+            self._truncate_to_entries(count_entries(address, self._entries, self.entry_size))
+
     def flush(self) -> None:
         """Write changed pages to the disk."""
         with self._lock:
@@ -252,83 +238,9 @@ class AbstractIndex(ABC):
         """Close the index."""
         self.close()
 
-    def floor_slots(self, targets: Offsets, field: str | None = None) -> Offsets:
-        """Find, for each target, the slot of the last entry at or below it.
-
-        Parameters
-        ----------
-        targets : ndarray of int64, shape (n,)
-            Keys as stored: timestamps in ms, or offsets relative to the base offset.
-        field : str, optional
-            The field to go by, `key_field` by default.
-
-        Returns
-        -------
-        ndarray of int64, shape (n,)
-            Slots, `kafka_index.kernels.NOT_FOUND` where all entries are above.
-        """
-        with self._remap_lock.reading():
-            return self._find_floors(targets, field)
-
-    def ceiling_slots(self, targets: Offsets, field: str | None = None) -> Offsets:
-        """Find, for each target, the slot of the first entry above it, or equal to it.
-
-        As in Kafka, an equal entry counts unless it is the very first, whose key the search never
-        compares for equality. Parameters and result are those of `floor_slots`.
-        """
-        with self._remap_lock.reading():
-            entries = self._entries
-            floors = self._find_floors(targets, field)
-            keys = floors
-            if entries:
-                keys = self._read(self.key_field if field is None else field, np.maximum(floors, 0))
-        equal = (floors > 0) & (keys == targets)
-        ceilings = np.where(equal, floors, floors + 1)
-        return np.where(ceilings < entries, ceilings, NOT_FOUND)
-
-    def _find_floors(self, targets: Offsets, field: str | None = None) -> Offsets:
-        """Do `floor_slots`; whoever calls it holds the remap lock until the slots are read."""
-        self._check_open()
-        name = self.key_field if field is None else field
-        slots = np.empty(len(targets), np.int64)
-        find_floors(
-            self._mapping.data,
-            self._entries,
-            self.entry_size,
-            field_position(self.layout, name),
-            self.layout[name].itemsize,
-            np.ascontiguousarray(targets, np.int64),
-            self.warm_entries,
-            slots,
-        )
-        return slots
-
-    def _read(self, name: str, slots: Offsets | slice) -> Offsets:
-        """Read a field of slots; whoever calls it holds the remap lock.
-
-        As in Kafka, a slot that was found can be read even if it has been truncated meanwhile.
-        """
-        return self._mapping.entries[name][slots].astype(np.int64)
-
-    def _field(self, name: str, slots: Offsets | slice) -> Offsets:
-        with self._remap_lock.reading():
-            self._check_open()
-            return self._read(name, slots)
-
-    def _check_open(self) -> None:
-        # Kernels would read, or write, whatever is in memory behind an array without bytes.
-        if not self._mapping.is_open:
-            raise ValueError(f"the index is closed: {self.path}")
-
     def _check_writable(self) -> None:
         if not self.writable:
             raise PublishError("the index is open for reading only", path=self.path)
-
-    def _checked_range(self, start: int, stop: int | None) -> slice:
-        end = self._entries if stop is None else stop
-        if not 0 <= start <= end <= self._entries:
-            raise IndexError(f"entries {start}:{end} of {self._entries} in {self.path}")
-        return slice(start, end)
 
     def _truncate_to_entries(self, entries: int) -> None:
         with self._lock:
@@ -381,5 +293,4 @@ class AbstractIndex(ABC):
     def _remap(self, size: int) -> None:
         self._check_writable()
         with self._remap_lock.writing():
-            self._mapping.close()
-            self._mapping.open(self.path, size)
+            self._mapping.resize(self.path, size)

@@ -1,4 +1,4 @@
-"""The mapping of an index file: its size is set, its bytes become entries, and it goes again."""
+"""The mapping of an index: its size is set, its bytes become entries, and it goes again."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import mmap
 import os
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kafka_index.errors import InputError, KafkaIndexError, PublishError
+from kafka_index.kernels.fault_guard import FaultGuard
 from kafka_index.storage.failures import publish_error
 
 _MODE = 0o644
@@ -22,12 +24,18 @@ class EntryMap:
         Layout of an entry.
     writable : bool
         Whether the file is opened for writing too (KAFKA-5104).
+    in_memory : bool
+        There is no file, only memory.
     """
 
-    def __init__(self, layout: np.dtype[np.void], *, writable: bool) -> None:
+    def __init__(
+        self, layout: np.dtype[np.void], *, writable: bool, in_memory: bool = False
+    ) -> None:
         self._layout = layout
         self._writable = writable
+        self._in_memory = in_memory
         self._map: mmap.mmap | None = None
+        self._guard: FaultGuard | None = None
         self._forget()
         self.length = 0
         self.is_open = False
@@ -42,6 +50,9 @@ class EntryMap:
         PublishError
             It cannot be made, or there is no room for its size.
         """
+        if self._in_memory:
+            self._allocate(size or 0)
+            return
         flags = os.O_CLOEXEC | (os.O_RDWR if self._writable else os.O_RDONLY)
         try:
             descriptor = os.open(path, flags | (os.O_CREAT if size is not None else 0), _MODE)
@@ -60,14 +71,28 @@ class EntryMap:
             if self.length:
                 access = mmap.ACCESS_WRITE if self._writable else mmap.ACCESS_READ
                 self._map = mmap.mmap(descriptor, self.length, access=access)
-                self.data = np.frombuffer(self._map, np.uint8)
-                whole = self.length // self._layout.itemsize
-                self.entries = np.frombuffer(self._map, self._layout, count=whole)
+                self._view(np.frombuffer(self._map, np.uint8))
+                if not self._writable:
+                    # Whoever owns the file may cut it at any time.
+                    self._guard = FaultGuard(self.data.ctypes.data, self.length)
         except OSError as error:
             raise publish_error(error, path, "make room for the index") from error
         finally:
             os.close(descriptor)
         self.is_open = True
+
+    def resize(self, path: str, size: int) -> None:
+        """Set the size; what is in front of the new end stays, what is new is zeros."""
+        if self._in_memory:
+            self._allocate(size)
+            return
+        self.close()
+        self.open(path, size)
+
+    @property
+    def faulted(self) -> bool:
+        """Whether bytes of a file that is only read were lost, and zeros read in their place."""
+        return self._guard is not None and self._guard.faulted
 
     def flush(self) -> None:
         """Write changed pages to the disk."""
@@ -79,9 +104,25 @@ class EntryMap:
         self.is_open = False
         # Views first: a map with live views cannot be closed.
         self._forget()
+        if self._guard is not None:
+            self._guard.release()
+            self._guard = None
         if self._map is not None:
             self._map.close()
             self._map = None
+
+    def _allocate(self, size: int) -> None:
+        old = self.data[:size]
+        data = np.zeros(size, np.uint8)
+        data[: len(old)] = old
+        self.length = size
+        self._view(data)
+        self.is_open = True
+
+    def _view(self, data: NDArray[np.uint8]) -> None:
+        self.data = data
+        whole = len(data) // self._layout.itemsize
+        self.entries = data[: whole * self._layout.itemsize].view(self._layout)
 
     def _forget(self) -> None:
         self.data = np.empty(0, np.uint8)

@@ -15,7 +15,9 @@ from kafka_index.errors import (
     InvalidOffsetError,
     KafkaIndexError,
 )
-from kafka_index.index.abstract_index import AbstractIndex, Offsets
+from kafka_index.index.abstract_index import AbstractIndex
+from kafka_index.index.ordering import ascending
+from kafka_index.index.slot_search import BULK_LOOKUPS, Offsets
 from kafka_index.kernels import NOT_FOUND, append_offset_entries
 from kafka_index.layout.index_entries import OFFSET_ENTRY
 
@@ -32,6 +34,7 @@ class OffsetIndex(AbstractIndex):
 
     layout = OFFSET_ENTRY
     key_field = "relative_offset"
+    least_step = 1
     _last_offset: int
 
     @property
@@ -105,16 +108,46 @@ class OffsetIndex(AbstractIndex):
         tuple of ndarray of int64, shape (n,)
             Absolute offsets and byte positions of the entries found.
         """
-        # Offsets far below would wrap around to far above.
-        targets = np.maximum(target_offsets, self.base_offset - 1) - self.base_offset
+        if len(target_offsets) >= BULK_LOOKUPS:
+            found = np.empty((2, len(target_offsets)), np.int64)
+            self.look_up_ascending(*ascending(target_offsets), *found)
+            return found[0], found[1]
+        targets = self._as_stored(target_offsets)
         offsets = np.full(len(targets), self.base_offset, np.int64)
         positions = np.zeros(len(targets), np.int64)
         with self._remap_lock.reading():
             slots = self._find_floors(targets)
-            found = slots != NOT_FOUND
-            offsets[found] += self._read("relative_offset", slots[found])
-            positions[found] = self._read("position_bytes", slots[found])
+            present = slots != NOT_FOUND
+            offsets[present] += self._read("relative_offset", slots[present])
+            positions[present] = self._read("position_bytes", slots[present])
         return offsets, positions
+
+    def look_up_ascending(
+        self, targets: Offsets, rows: Offsets, offsets: Offsets, positions: Offsets
+    ) -> None:
+        """Do `lookup` for ascending offsets.
+
+        Parameters
+        ----------
+        targets : ndarray of int64, shape (n,)
+            Absolute offsets, ascending.
+        rows : ndarray of int64, shape (n,)
+            Where the answer to each goes.
+        offsets, positions : ndarray of int64
+            Filled there.
+        """
+        if len(targets) and targets[0] < self.base_offset - 1:
+            # Offsets far below would wrap around to far above.
+            targets = np.maximum(targets, self.base_offset - 1)
+        self._look_up_ascending(
+            targets,
+            rows,
+            offsets,
+            positions,
+            key_base=self.base_offset,
+            value_base=0,
+            missing_key=self.base_offset,
+        )
 
     def fetch_upper_bound_offset(
         self, fetch_offset: OffsetPosition, fetch_size: int
@@ -131,9 +164,7 @@ class OffsetIndex(AbstractIndex):
 
     def read_entries(self, start: int = 0, stop: int | None = None) -> tuple[Offsets, Offsets]:
         """Return the absolute offsets and the positions of the entries ``start:stop``."""
-        slots = self._checked_range(start, stop)
-        relative = self._field("relative_offset", slots)
-        return relative + self.base_offset, self._field("position_bytes", slots)
+        return self._entries_in(self._checked_range(start, stop))
 
     def truncate_to(self, offset: int) -> None:
         """Drop the entries at and above an offset."""
@@ -150,6 +181,14 @@ class OffsetIndex(AbstractIndex):
                 found=self._last_offset,
             )
         self._check_size()
+
+    def _as_stored(self, targets: Offsets) -> Offsets:
+        # Offsets far below would wrap around to far above.
+        return np.maximum(targets, self.base_offset - 1) - self.base_offset
+
+    def _entries_in(self, slots: Offsets | slice) -> tuple[Offsets, Offsets]:
+        relative = self._field("relative_offset", slots)
+        return relative + self.base_offset, self._field("position_bytes", slots)
 
     def _entries_changed(self) -> None:
         last = self.entry(self._entries - 1).offset if self._entries else self.base_offset

@@ -16,7 +16,9 @@ from kafka_index.errors import (
     InvalidTimestampError,
     KafkaIndexError,
 )
-from kafka_index.index.abstract_index import AbstractIndex, Offsets
+from kafka_index.index.abstract_index import AbstractIndex
+from kafka_index.index.ordering import ascending
+from kafka_index.index.slot_search import BULK_LOOKUPS, Offsets
 from kafka_index.kernels import NOT_FOUND, append_time_entries
 from kafka_index.layout.index_entries import INT32_MAX, TIME_ENTRY
 from kafka_index.layout.records import NO_TIMESTAMP
@@ -34,6 +36,7 @@ class TimeIndex(AbstractIndex):
 
     layout = TIME_ENTRY
     key_field = "timestamp_ms"
+    least_step = 0
     _last_entry: TimestampOffset
 
     @property
@@ -134,14 +137,42 @@ class TimeIndex(AbstractIndex):
         tuple of ndarray of int64, shape (n,)
             Timestamps in ms and absolute offsets of the entries found.
         """
+        if len(target_timestamps) >= BULK_LOOKUPS:
+            found = np.empty((2, len(target_timestamps)), np.int64)
+            self.look_up_ascending(*ascending(target_timestamps), *found)
+            return found[0], found[1]
         timestamps = np.full(len(target_timestamps), NO_TIMESTAMP, np.int64)
         offsets = np.full(len(target_timestamps), self.base_offset, np.int64)
         with self._remap_lock.reading():
             slots = self._find_floors(target_timestamps)
-            found = slots != NOT_FOUND
-            timestamps[found] = self._read("timestamp_ms", slots[found])
-            offsets[found] += self._read("relative_offset", slots[found])
+            present = slots != NOT_FOUND
+            timestamps[present] = self._read("timestamp_ms", slots[present])
+            offsets[present] += self._read("relative_offset", slots[present])
         return timestamps, offsets
+
+    def look_up_ascending(
+        self, targets: Offsets, rows: Offsets, timestamps: Offsets, offsets: Offsets
+    ) -> None:
+        """Do `lookup` for ascending timestamps.
+
+        Parameters
+        ----------
+        targets : ndarray of int64, shape (n,)
+            In ms, ascending.
+        rows : ndarray of int64, shape (n,)
+            Where the answer to each goes.
+        timestamps, offsets : ndarray of int64
+            Filled there.
+        """
+        self._look_up_ascending(
+            targets,
+            rows,
+            timestamps,
+            offsets,
+            key_base=0,
+            value_base=self.base_offset,
+            missing_key=NO_TIMESTAMP,
+        )
 
     def entry(self, slot: int) -> TimestampOffset:
         """Return the entry in a slot; IndexError when there is none."""
@@ -150,9 +181,7 @@ class TimeIndex(AbstractIndex):
 
     def read_entries(self, start: int = 0, stop: int | None = None) -> tuple[Offsets, Offsets]:
         """Return the timestamps and the absolute offsets of the entries ``start:stop``."""
-        slots = self._checked_range(start, stop)
-        relative = self._field("relative_offset", slots)
-        return self._field("timestamp_ms", slots), relative + self.base_offset
+        return self._entries_in(self._checked_range(start, stop))
 
     def truncate_to(self, offset: int) -> None:
         """Drop the entries at and above an offset."""
@@ -178,6 +207,13 @@ class TimeIndex(AbstractIndex):
                 found=last.offset,
             )
         self._check_size()
+
+    def _as_stored(self, targets: Offsets) -> Offsets:
+        return targets
+
+    def _entries_in(self, slots: Offsets | slice) -> tuple[Offsets, Offsets]:
+        relative = self._field("relative_offset", slots)
+        return self._field("timestamp_ms", slots), relative + self.base_offset
 
     def _entries_changed(self) -> None:
         self._last_entry = (

@@ -33,7 +33,7 @@ _FLAGS_IN_SIGACTION = 136
 _SUPPORTED = sys.platform == "linux" and platform.machine() in ("x86_64", "aarch64")
 
 #: Guarded maps that can be open at once; further ones go unguarded.
-_SLOTS = 1024
+_SLOTS = 4096
 _START, _END, _FAULTS = range(3)
 # What the handler reads and writes: start, end and faults of each guarded map. It lives as long as
 # the process, and so does its address.

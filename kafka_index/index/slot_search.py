@@ -1,0 +1,210 @@
+"""Searching the entries of a mapped index: what all kinds of index share, and needs no writing.
+
+Source: the lookups of Kafka's ``AbstractIndex``.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kafka_index.index.entry_map import EntryMap
+from kafka_index.index.remap_lock import RemapLock
+from kafka_index.kernels import NOT_FOUND, find_disorder, find_entries, find_floors
+from kafka_index.layout.index_entries import WARM_BYTES
+from kafka_index.layout.records import field_position
+
+Offsets = NDArray[np.int64]
+
+#: From so many lookups on sorting them pays.
+BULK_LOOKUPS = 32
+
+
+class SlotSearch(ABC):
+    """The entries of an index, to be searched.
+
+    Parameters
+    ----------
+    path : str
+        The index file, for errors.
+    mapping : EntryMap
+        Its mapping; whoever changes that holds the remap lock.
+    """
+
+    layout: ClassVar[np.dtype[np.void]]
+    #: The field that lookups go by, and the one that holds a relative offset.
+    key_field: ClassVar[str]
+    #: By how much the other field grows from entry to entry, at the least.
+    least_step: ClassVar[int]
+
+    def __init__(self, path: str, mapping: EntryMap) -> None:
+        self.path = path
+        self._mapping = mapping
+        # Keeps readers off a map that changes.
+        self._remap_lock = RemapLock()
+        self._entries = 0
+
+    @property
+    def entry_size(self) -> int:
+        """Size of an entry in bytes."""
+        return self.layout.itemsize
+
+    @property
+    def warm_entries(self) -> int:
+        """How many of the last entries are searched first (KAFKA-6432)."""
+        return WARM_BYTES // self.entry_size
+
+    @property
+    def entries(self) -> int:
+        """Number of entries."""
+        return self._entries
+
+    @property
+    def faulted(self) -> bool:
+        """Whether the file was cut while it was open for reading, and zeros were read from it."""
+        return self._mapping.faulted
+
+    def find_disorder(self) -> int:
+        """Return the first slot that cannot follow the one before it, `NOT_FOUND` for none."""
+        with self._remap_lock.reading():
+            self._check_open()
+            return find_disorder(
+                np.uint64(self._mapping.data.ctypes.data),
+                self._entries,
+                self.entry_size,
+                self.layout[self.key_field].itemsize,
+                self.least_step,
+            )
+
+    def floor_slots(self, targets: Offsets, field: str | None = None) -> Offsets:
+        """Find, for each target, the slot of the last entry at or below it.
+
+        Parameters
+        ----------
+        targets : ndarray of int64, shape (n,)
+            Keys as stored: timestamps in ms, or offsets relative to the base offset.
+        field : str, optional
+            The field to go by, `key_field` by default.
+
+        Returns
+        -------
+        ndarray of int64, shape (n,)
+            Slots, `kafka_index.kernels.NOT_FOUND` where all entries are above.
+        """
+        with self._remap_lock.reading():
+            return self._find_floors(targets, field)
+
+    def ceiling_slots(self, targets: Offsets, field: str | None = None) -> Offsets:
+        """Find, for each target, the slot of the first entry above it, or equal to it.
+
+        As in Kafka, an equal entry counts unless it is the very first, whose key the search never
+        compares for equality. Parameters and result are those of `floor_slots`.
+        """
+        with self._remap_lock.reading():
+            entries = self._entries
+            floors = self._find_floors(targets, field)
+            keys = floors
+            if entries:
+                keys = self._read(self.key_field if field is None else field, np.maximum(floors, 0))
+        equal = (floors > 0) & (keys == targets)
+        ceilings = np.where(equal, floors, floors + 1)
+        return np.where(ceilings < entries, ceilings, NOT_FOUND)
+
+    def ceiling_many(self, targets: Offsets) -> tuple[Offsets, Offsets]:
+        """Return the first entries above, or equal to, targets in any order.
+
+        Parameters
+        ----------
+        targets : ndarray of int64, shape (n,)
+            What `lookup_many` takes.
+
+        Returns
+        -------
+        tuple of ndarray of int64, shape (n,)
+            What `lookup_many` returns; `kafka_index.kernels.NOT_FOUND` in both where all entries
+            are below. `ceiling_slots` says what Kafka's search makes of the very first entry.
+        """
+        slots = self.ceiling_slots(self._as_stored(targets))
+        found = slots != NOT_FOUND
+        keys, values = (np.full(len(targets), NOT_FOUND, np.int64) for _ in range(2))
+        keys[found], values[found] = self._entries_in(slots[found])
+        return keys, values
+
+    @abstractmethod
+    def _as_stored(self, targets: Offsets) -> Offsets:
+        """Return what lookups are asked for as the keys that are stored."""
+
+    @abstractmethod
+    def _entries_in(self, slots: Offsets | slice) -> tuple[Offsets, Offsets]:
+        """Return the entries in slots, offsets absolute."""
+
+    def _look_up_ascending(
+        self,
+        targets: Offsets,
+        rows: Offsets,
+        keys: Offsets,
+        values: Offsets,
+        *,
+        key_base: int,
+        value_base: int,
+        missing_key: int,
+    ) -> None:
+        """Look up ascending targets by `kafka_index.kernels.find_entries`."""
+        with self._remap_lock.reading():
+            self._check_open()
+            find_entries(
+                np.uint64(self._mapping.data.ctypes.data),
+                self._entries,
+                self.entry_size,
+                self.layout[self.key_field].itemsize,
+                key_base,
+                value_base,
+                missing_key,
+                targets,
+                rows,
+                keys,
+                values,
+            )
+
+    def _find_floors(self, targets: Offsets, field: str | None = None) -> Offsets:
+        """Do `floor_slots`; whoever calls it holds the remap lock until the slots are read."""
+        self._check_open()
+        name = self.key_field if field is None else field
+        slots = np.empty(len(targets), np.int64)
+        find_floors(
+            self._mapping.data,
+            self._entries,
+            self.entry_size,
+            field_position(self.layout, name),
+            self.layout[name].itemsize,
+            np.ascontiguousarray(targets, np.int64),
+            self.warm_entries,
+            slots,
+        )
+        return slots
+
+    def _read(self, name: str, slots: Offsets | slice) -> Offsets:
+        """Read a field of slots; whoever calls it holds the remap lock.
+
+        As in Kafka, a slot that was found can be read even if it has been truncated meanwhile.
+        """
+        return self._mapping.entries[name][slots].astype(np.int64)
+
+    def _field(self, name: str, slots: Offsets | slice) -> Offsets:
+        with self._remap_lock.reading():
+            self._check_open()
+            return self._read(name, slots)
+
+    def _check_open(self) -> None:
+        # Kernels would read, or write, whatever is in memory behind an array without bytes.
+        if not self._mapping.is_open:
+            raise ValueError(f"the index is closed: {self.path}")
+
+    def _checked_range(self, start: int, stop: int | None) -> slice:
+        end = self._entries if stop is None else stop
+        if not 0 <= start <= end <= self._entries:
+            raise IndexError(f"entries {start}:{end} of {self._entries} in {self.path}")
+        return slice(start, end)

@@ -1,0 +1,165 @@
+"""Many lookups in one index file: the entries below ascending targets, by a galloping merge.
+
+Two targets that follow each other lie close together, so the search for the second begins where
+the first one ended and doubles its steps: the cost is that of a merge where targets are dense, and
+that of a binary search over the gap where they are not.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kafka_index.kernels.big_endian import Integer, read_int32, read_int64
+from kafka_index.kernels.compile_cache import compiled
+from kafka_index.kernels.search import NOT_FOUND, read_key
+
+_INT32_BYTES = 4
+_STRIDE = 512
+
+
+@compiled
+def gallop_floor(
+    address: np.uint64, entries: int, entry_bytes: int, key_bytes: int, target: int, slot: int
+) -> int:
+    """Find the last slot whose key is at or below a target, at or behind a slot known to be so.
+
+    Parameters
+    ----------
+    address : int
+        Memory address of the entries, each of which begins with its key.
+    entries, entry_bytes, key_bytes : int
+        How many there are, and how wide entries and keys are (keys of 4 or 8 bytes).
+    target : int
+        A key as stored.
+    slot : int
+        Where to begin: its key is not above the target; or `NOT_FOUND`.
+    """
+    step = 1
+    high = slot + 1
+    while high < entries and read_key(address, high, entry_bytes, 0, key_bytes) <= target:
+        slot = high
+        step <<= 1
+        high = slot + step
+    high = min(high, entries)
+    while slot + 1 < high:
+        middle = (slot + high) >> 1
+        if read_key(address, middle, entry_bytes, 0, key_bytes) <= target:
+            slot = middle
+        else:
+            high = middle
+    return slot
+
+
+@compiled
+def find_entries(
+    address: np.uint64,
+    entries: int,
+    entry_bytes: int,
+    key_bytes: int,
+    key_base: int,
+    value_base: int,
+    missing_key: int,
+    targets: NDArray[np.int64],
+    rows: NDArray[np.int64],
+    keys: NDArray[np.int64],
+    values: NDArray[np.int64],
+) -> None:
+    """Look up the last entries at or below ascending targets.
+
+    Parameters
+    ----------
+    address, entries, entry_bytes, key_bytes : int
+        As for `gallop_floor`; behind the key of an entry stands an int32.
+    key_base, value_base : int
+        Added to a key and to an int32 that were found: the base offset where they are offsets
+        relative to it, else 0.
+    missing_key : int
+        The key that is given where all entries are above the target; the value is `value_base`.
+    targets : ndarray of int64, shape (n,)
+        Ascending, `key_base` included.
+    rows : ndarray of int64, shape (n,)
+        Where the answer to each target goes.
+    keys, values : ndarray of int64
+        Filled there.
+    """
+    slot = NOT_FOUND
+    key: Integer = missing_key
+    value: Integer = value_base
+    next_key: Integer = np.int64(0)
+    if entries:
+        next_key = read_key(address, 0, entry_bytes, 0, key_bytes)
+    for query in range(len(targets)):
+        target = targets[query] - key_base
+        if slot + 1 < entries and next_key <= target:
+            slot = gallop_floor(address, entries, entry_bytes, key_bytes, target, slot + 1)
+            at = address + np.uint64(slot * entry_bytes)
+            found = read_int32(at) if key_bytes == _INT32_BYTES else read_int64(at)
+            key = found + key_base
+            value = read_int32(at + np.uint64(key_bytes)) + value_base
+            if slot + 1 < entries:
+                next_key = read_key(address, slot + 1, entry_bytes, 0, key_bytes)
+        row = rows[query]
+        keys[row] = key
+        values[row] = value
+
+
+@compiled
+def count_entries(address: np.uint64, entries: int, entry_bytes: int) -> int:
+    """Return how many entries there are in front of the zeros that an index file ends in.
+
+    A broker that is killed leaves its index files at their full size.
+    """
+    while entries > 0:
+        at = address + np.uint64((entries - 1) * entry_bytes)
+        # Entries of 8 bytes, or of 12.
+        if read_int64(at) != 0 or read_int32(at + np.uint64(entry_bytes - _INT32_BYTES)) != 0:
+            break
+        entries -= 1
+    return entries
+
+
+@compiled
+def find_disorder(
+    address: np.uint64, entries: int, entry_bytes: int, key_bytes: int, least_step: int
+) -> int:
+    """Return the first slot that no broker could have written behind the one before it.
+
+    Parameters
+    ----------
+    address, entries, entry_bytes, key_bytes : int
+        As for `gallop_floor`; behind the key of an entry stands an int32.
+    least_step : int
+        By how much that int32 has to grow from entry to entry; keys have to grow by 1 or more.
+
+    Returns
+    -------
+    int
+        A slot, or `NOT_FOUND`.
+    """
+    last_key = np.int64(0)
+    last_value = np.int64(0)
+    for slot in range(entries):
+        at = address + np.uint64(slot * entry_bytes)
+        key = read_int32(at) if key_bytes == _INT32_BYTES else read_int64(at)
+        value = read_int32(at + np.uint64(key_bytes))
+        if value < 0 or key < 0:
+            return slot
+        if slot and (key <= last_key or value < last_value + least_step):
+            return slot
+        last_key = key
+        last_value = value
+    return NOT_FOUND
+
+
+@compiled
+def is_ascending(values: NDArray[np.int64]) -> bool:
+    """Return whether no value is below the one before it."""
+    for start in range(1, len(values), _STRIDE):
+        # Without an exit inside, this becomes vector instructions.
+        falls = 0
+        for row in range(start, min(start + _STRIDE, len(values))):
+            falls += values[row] < values[row - 1]
+        if falls:
+            return False
+    return True
