@@ -1,4 +1,4 @@
-"""Rebuild the indexes of Kafka logs, byte for byte as the broker writes them.
+"""Rebuild the indexes of Kafka logs as the broker writes them, and look up offsets and times.
 
 The names below are loaded when they are first used, so that importing the package costs nothing,
 and neither this package nor anything it loads imports Spark unless Spark is asked for.
@@ -14,16 +14,26 @@ if TYPE_CHECKING:
     from kafka_index.build import build_segment_files as build_segment_files
     from kafka_index.config import IndexConfig as IndexConfig
     from kafka_index.errors import KafkaIndexError as KafkaIndexError
+    from kafka_index.index import LazyIndex as LazyIndex
     from kafka_index.index import OffsetIndex as OffsetIndex
     from kafka_index.index import TimeIndex as TimeIndex
+    from kafka_index.log import LogSegment as LogSegment
+    from kafka_index.log import PartitionLog as PartitionLog
+    from kafka_index.log import Resolve as Resolve
+    from kafka_index.log import UpperBound as UpperBound
     from kafka_index.log import read_batches as read_batches
 
 _HOMES = {
     "IndexConfig": "config",
     "KafkaIndexError": "errors",
+    "LazyIndex": "index",
+    "LogSegment": "log",
     "OffsetIndex": "index",
+    "PartitionLog": "log",
+    "Resolve": "log",
     "SegmentReport": "build",
     "TimeIndex": "index",
+    "UpperBound": "log",
     "build_segment_files": "build",
     "read_batches": "log",
 }

@@ -8,12 +8,21 @@ from __future__ import annotations
 
 import numpy as np
 
+from kafka_index.kernels.bulk_search import (
+    count_entries,
+    find_disorder,
+    find_entries,
+    is_ascending,
+)
 from kafka_index.kernels.entries import append_offset_entries, append_time_entries
+from kafka_index.kernels.find_records import warm_up as warm_up_find_records
 from kafka_index.kernels.headers import read_headers
+from kafka_index.kernels.records import decode_records
 from kafka_index.kernels.scan import SCAN_COLUMNS, batch_checksums, scan_batches
 from kafka_index.kernels.search import NOT_FOUND, find_floors
 from kafka_index.kernels.sparse import choose_entries
 from kafka_index.kernels.transactions import STATE_SIZE, rehash, track_producers
+from kafka_index.kernels.walk import warm_up as warm_up_walk
 
 __all__ = [
     "NOT_FOUND",
@@ -21,7 +30,11 @@ __all__ = [
     "append_time_entries",
     "batch_checksums",
     "choose_entries",
+    "count_entries",
+    "find_disorder",
+    "find_entries",
     "find_floors",
+    "is_ascending",
     "read_headers",
     "rehash",
     "scan_batches",
@@ -48,5 +61,13 @@ def warm_up() -> None:
         np.zeros((2, 2), np.uint8),
         np.zeros(STATE_SIZE, np.int64),
     )
+    address = np.uint64(data.ctypes.data)
+    find_entries(address, 0, 8, 4, 0, 0, 0, nothing, nothing, nothing, nothing)
+    count_entries(address, 0, 8)
+    find_disorder(address, 0, 8, 4, 1)
+    is_ascending(nothing)
+    decode_records(address, address, 0, 0, 0, 0, 0, nothing, nothing)
+    warm_up_walk(address, nothing)
+    warm_up_find_records(address, nothing)
     track_producers(nothing, nothing, nothing, nothing, nothing, 0, keys, slots, keys[0], state)
     rehash(keys, slots, keys[0], keys, slots, keys[0])

@@ -41,10 +41,17 @@ class IndexBuilder:
         Empty and writable.
     index_interval_bytes : int
         ``index.interval.bytes``: an entry is due when more than this lies since the last.
+    check_producers : bool
+        Refuse what recovery refuses because of its producers; entries do not depend on it.
     """
 
     def __init__(
-        self, offset_index: OffsetIndex, time_index: TimeIndex, index_interval_bytes: int
+        self,
+        offset_index: OffsetIndex,
+        time_index: TimeIndex,
+        index_interval_bytes: int,
+        *,
+        check_producers: bool = True,
     ) -> None:
         self.offset_index = offset_index
         self.time_index = time_index
@@ -52,14 +59,14 @@ class IndexBuilder:
         self.batch_count = 0
         self.next_offset = offset_index.base_offset
         self._interval = index_interval_bytes
-        self._producers = ProducerCheck()
+        self._producers = ProducerCheck() if check_producers else None
         self._state = np.array([0, NO_TIMESTAMP, -1], np.int64)
         self._chosen = np.empty((3, 0), np.int64)
 
     @property
     def has_transactions(self) -> bool:
         """Whether any batch so far belongs to a transaction."""
-        return self._producers.has_transactions
+        return self._producers is not None and self._producers.has_transactions
 
     @property
     def max_timestamp_ms(self) -> int:
@@ -74,7 +81,9 @@ class IndexBuilder:
         ScanStop or None
             Why recovery goes no further; None to go on.
         """
-        taken, stop = self._producers.follow(batches)
+        taken, stop = len(batches), None
+        if self._producers is not None:
+            taken, stop = self._producers.follow(batches)
         if taken < len(batches):
             batches = batches.head(taken)
         refusal = self._append_entries(batches)
