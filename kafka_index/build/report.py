@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
-import fcntl
-import json
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Protocol, Self
+from typing import Self
 
 import pyarrow as pa
-import pyarrow.csv as pa_csv
-import pyarrow.parquet as pq
 
-from kafka_index.errors import InputError, PublishError
 from kafka_index.log.source import PREALLOCATED_TAIL
-from kafka_index.storage.failures import publish_error
-from kafka_index.storage.paths import local_path
+from kafka_index.storage.report_file import ReportFile
 
 BUILT = "built"
 UNCHANGED = "unchanged"
@@ -158,140 +149,32 @@ def report_rows(table: pa.Table) -> list[SegmentReport]:
     return [SegmentReport(*values) for values in zip(*columns, strict=True)]
 
 
-class _Sink(Protocol):
-    def write_table(self, table: pa.Table) -> None: ...
-
-    def close(self) -> None: ...
-
-
-class _JsonSink:
-    def __init__(self, path: str) -> None:
-        self._file = open(path, "w", encoding="utf-8")  # noqa: SIM115, because close() is a method here
-
-    def write_table(self, table: pa.Table) -> None:
-        for row in report_rows(table):
-            self._file.write(json.dumps(dataclasses.asdict(row), ensure_ascii=False) + "\n")
-
-    def close(self) -> None:
-        self._file.close()
-
-
-_SINKS: dict[str, Callable[[str], _Sink]] = {
-    ".parquet": lambda path: pq.ParquetWriter(path, REPORT_SCHEMA, compression="zstd"),
-    ".json": _JsonSink,
-    ".csv": lambda path: pa_csv.CSVWriter(path, REPORT_SCHEMA),
-}
-
-
-def check_report_path(path: str) -> str:
-    """Return the local path of a report, if its ending says what to write.
-
-    Raises
-    ------
-    InputError
-        The ending is none of ``.parquet``, ``.json`` and ``.csv``.
-    """
-    local = local_path(path)
-    ending = os.path.splitext(local)[1].lower()
-    if ending not in _SINKS:
-        raise InputError(
-            "the report's ending does not say its format",
-            path=path,
-            expected=" or ".join(_SINKS),
-            found=ending or "none",
-        )
-    return local
-
-
-class ReportWriter:
-    """Writes a report, row by row into bounded memory, and lets it appear whole.
+class ReportWriter(ReportFile):
+    """Writes the build report row by row; see `ReportFile`.
 
     Parameters
     ----------
     path : str
         Ends in ``.parquet``, ``.json`` (one object a line) or ``.csv``.
-
-    Raises
-    ------
-    InputError
-        The path has another ending, or is a folder.
-    PublishError
-        It cannot be written; found out here, before any work is done.
-
-    Notes
-    -----
-    A context manager. The rows go to a hidden file beside the report, which takes the report's
-    name at the end, also when the run ends in an error, with the rows so far (but an error
-    before the first row leaves an older report alone). Not for use by several threads at once.
     """
 
     def __init__(self, path: str) -> None:
-        self.path = check_report_path(path)
-        if os.path.isdir(self.path):
-            raise InputError("the report is a folder", path=path, hint="name a file in it")
-        folder, name = os.path.split(self.path)
-        self._scratch = os.path.join(folder, f".{name}.tmp")
+        super().__init__(path, REPORT_SCHEMA)
         self._pending: list[SegmentReport] = []
-        self._rows = 0
-        try:
-            self._lock = os.open(self._scratch, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        except OSError as error:
-            raise publish_error(error, self.path, "write the report") from error
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self._sink = _SINKS[os.path.splitext(self.path)[1].lower()](self._scratch)
-        except BlockingIOError as error:
-            os.close(self._lock)
-            raise PublishError(
-                "another run is writing this report", path=self.path, hint="give it another name"
-            ) from error
-        except OSError as error:
-            os.close(self._lock)
-            raise publish_error(error, self.path, "write the report") from error
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        keep = kind is None or self._rows > 0
-        try:
-            self._flush()
-            self._sink.close()
-            if keep:
-                os.fsync(self._lock)
-                os.replace(self._scratch, self.path)
-            else:
-                os.unlink(self._scratch)
-        except OSError as failure:
-            raise publish_error(failure, self.path, "write the report") from failure
-        finally:
-            os.close(self._lock)
 
     def write(self, rows: Sequence[SegmentReport]) -> None:
         """Add rows."""
         self._pending += rows
-        self._rows += len(rows)
+        self._count(len(rows))
         if len(self._pending) >= _ROWS_AT_A_TIME:
-            self._flush()
+            self._finish()
 
     def write_table(self, table: pa.Table) -> None:
         """Add the rows of a table of `REPORT_SCHEMA`."""
-        self._flush()
-        self._rows += table.num_rows
-        self._write(table.select(REPORT_SCHEMA.names).cast(REPORT_SCHEMA))
+        self._finish()
+        super().write_table(table)
 
-    def _flush(self) -> None:
+    def _finish(self) -> None:
         if self._pending:
             self._write(report_table(self._pending))
             self._pending = []
-
-    def _write(self, table: pa.Table) -> None:
-        try:
-            self._sink.write_table(table)
-        except OSError as error:
-            raise publish_error(error, self.path, "write the report") from error

@@ -247,11 +247,14 @@ def largest_behind(
 def first_with_timestamp(
     log: np.uint64, log_size: int, position: Integer, timestamp: Integer
 ) -> Integer:
-    """Return the first batch from a position on whose largest timestamp is this very one."""
+    """Return the first batch from a position on whose largest timestamp is this very one.
+
+    Without one it is `AT_END`, or `damage_at`.
+    """
     while True:
         size = batch_size(log, log_size, position)
         if size < 0:
-            return size
+            return size if size == AT_END else damage_at(position)
         if max_timestamp_of(log + np.uint64(position)) == timestamp:
             return position
         position += size

@@ -1,7 +1,7 @@
 """Logs: scanning segments into the batch table, building indexes from it, and looking things up.
 
-Scanning and building: `LogFileSource`, `IndexBuilder`. Reading by offset and time: `PartitionLog`, a
-partition of `LogSegment`.
+Scanning and building: `LogFileSource`, `IndexBuilder`. Reading by offset and time: `PartitionLog`,
+which is made of `LogSegment`.
 """
 
 from kafka_index.log.answers import ANSWER_SCHEMA, Resolve, Status, UpperBound

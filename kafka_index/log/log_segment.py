@@ -309,8 +309,8 @@ class LogSegment:
         """
         self._cache.use(self)
         timestamp, offset, _ = self.indexes.largest()
-        floor = self.indexes.offset_index.lookup(offset)
-        at = int(first_with_timestamp(self._log.address, self._size(), floor.position, timestamp))
+        floor = self.indexes.floor_position(offset)
+        at = int(first_with_timestamp(self._log.address, self._size(), floor, timestamp))
         located = Located.at_batches(self._log, np.array([at], np.int64), resolve)
         if at >= 0 and resolve is Resolve.RECORD:
             located.put_largest(self._log, at, timestamp)

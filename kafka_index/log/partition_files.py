@@ -34,8 +34,8 @@ class PartitionFiles:
         What lies below was deleted: never below the first base offset.
     high_watermark : int, optional
         Answers end below it; by default they end with the log.
-    earliest_epoch, latest_epoch : EpochEntry, optional
-        First and last of the epochs that ``leader-epoch-checkpoint`` has for the log.
+    epochs : tuple of EpochEntry
+        What ``leader-epoch-checkpoint`` has from the log's start on.
     """
 
     topic: str
@@ -44,8 +44,7 @@ class PartitionFiles:
     index_directory: str | None = None
     log_start_offset: int = 0
     high_watermark: int | None = None
-    earliest_epoch: EpochEntry | None = None
-    latest_epoch: EpochEntry | None = None
+    epochs: tuple[EpochEntry, ...] = ()
 
 
 class CheckpointReader:
@@ -102,7 +101,6 @@ class CheckpointReader:
         data_directory = self._directories.setdefault(parent, LogDirectory(parent))
         noted = data_directory.log_start_offset(partition) or 0
         start = max(noted, segments[0].base_offset)
-        epochs = self._epochs(directory)
         return PartitionFiles(
             topic=partition.topic,
             partition=partition.partition,
@@ -110,8 +108,7 @@ class CheckpointReader:
             index_directory=index_directory,
             log_start_offset=start,
             high_watermark=self._high_watermark(data_directory, partition, start),
-            earliest_epoch=_earliest(epochs, noted),
-            latest_epoch=epochs[-1] if epochs else None,
+            epochs=_from_start(self._epochs(directory), noted),
         )
 
     def _high_watermark(
@@ -139,15 +136,16 @@ class CheckpointReader:
         return sorted(entries, key=lambda entry: entry.epoch)
 
 
-def _earliest(epochs: Sequence[EpochEntry], log_start_offset: int) -> EpochEntry | None:
-    """Return the first epoch that is left once those before the log's start are cut off.
+def _from_start(epochs: Sequence[EpochEntry], log_start_offset: int) -> tuple[EpochEntry, ...]:
+    """Cut off the epochs before the log's start, all but the one it lies in.
 
     As a broker does when it loads a log (LeaderEpochFileCache.truncateFromStartAsyncFlush).
     """
     before = [entry for entry in epochs if entry.start_offset <= log_start_offset]
+    behind = [entry for entry in epochs if entry.start_offset > log_start_offset]
     if before:
-        return EpochEntry(before[-1].epoch, log_start_offset)
-    return epochs[0] if epochs else None
+        behind.insert(0, EpochEntry(before[-1].epoch, log_start_offset))
+    return tuple(behind)
 
 
 def _directory_of(segments: Sequence[SegmentFile]) -> str:

@@ -122,6 +122,19 @@ class SegmentIndexes:
                 self._largest = Largest(*index.last_entry, is_certain=whole)
         return self._largest
 
+    def floor_position(self, offset: int) -> int:
+        """Return the position that the offset index has for an offset, held against the log."""
+        while True:
+            entry = self.offset_index.lookup(offset)
+            if not entry.position:
+                return 0
+            address, size = self._log.address, self._log.size_bytes
+            if entry_end(address, size, entry.position, entry.offset) != AT_DAMAGE:
+                return entry.position
+            self.refuse(
+                OFFSET_INDEX_SUFFIX, f"no batch where its entry for offset {entry.offset} leads to"
+            )
+
     def refuse(self, suffix: str, reason: str) -> None:
         """Use what is built in memory from now on, because an entry of a file does not hold.
 
@@ -230,8 +243,8 @@ class SegmentIndexes:
         position = 0
         last = index.last_entry
         if index.entries:
-            floor = self.offset_index.lookup(last.offset)
-            position = int(time_entry_end(address, size, floor.position, *last))
+            floor = self.floor_position(last.offset)
+            position = int(time_entry_end(address, size, floor, *last))
             if position == AT_DAMAGE:
                 return f"no batch with offset {last.offset} has {last.timestamp} as its latest time"
         timestamp, offset, end = largest_behind(address, size, position)

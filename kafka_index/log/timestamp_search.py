@@ -139,22 +139,24 @@ class TimestampSearch:
     def _answer_edge(self, special: SpecialTimestamp) -> Answers:
         """Answer for the log's start or end."""
         answers = Answers.empty(1, Resolve.RECORD)
-        earliest, latest = self._log.files.earliest_epoch, self._log.files.latest_epoch
-        epoch = latest
+        rows = np.zeros(1, np.int64)
+        last = self._log.segments[-1]
+        try:
+            end_offset = self._log.log_end_offset
+            if special is SpecialTimestamp.LATEST and last.damage is not None:
+                last.verdicts.give_up(answers, rows, last.damage.position_bytes)
+                return answers
+        except KafkaIndexError as error:
+            last.verdicts.fail(answers, rows, error)
+            return answers
+        # One that starts at the very end is that of a leader which has not appended anything yet.
+        epochs = [one for one in self._log.files.epochs if one.start_offset <= end_offset]
         if special is SpecialTimestamp.EARLIEST:
             offset = self._log.log_start_offset
-            epoch = earliest if earliest and earliest.start_offset <= offset else None
+            epoch = epochs[0] if epochs and epochs[0].start_offset <= offset else None
         else:
-            rows = np.zeros(1, np.int64)
-            last = self._log.segments[-1]
-            try:
-                offset = self._log.end_offset
-                if last.damage is not None:
-                    last.verdicts.give_up(answers, rows, last.damage.position_bytes)
-                    return answers
-            except KafkaIndexError as error:
-                last.verdicts.fail(answers, rows, error)
-                return answers
+            offset = self._log.end_offset
+            epoch = epochs[-1] if epochs else None
         answers.values[FOUND_OFFSET] = offset
         answers.values[FOUND_TIMESTAMP] = NO_TIMESTAMP
         answers.values[FOUND_LEADER_EPOCH] = NULL if epoch is None else epoch.epoch

@@ -1,0 +1,216 @@
+"""Bulk lookups: queries grouped by partition, and their answers put back in order."""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from kafka_index.errors import KafkaIndexError
+from kafka_index.log.answers import Answers, SpecialTimestamp, Status
+from kafka_index.log.findings import UNREADABLE, Finding, Findings
+from kafka_index.log.partition_files import PartitionFiles
+from kafka_index.log.partition_log import PartitionLog
+from kafka_index.log.segment_cache import SegmentCache
+from kafka_index.lookup.inventory_tables import Inventory
+from kafka_index.lookup.keys import Flags, Keys, Longs, integers, plain_array
+from kafka_index.lookup.ordering import grouping_order, put_back, runs
+from kafka_index.lookup.partition_codes import NO_PARTITION
+from kafka_index.lookup.settings import By, LookupSettings
+
+# Of the partitions that are kept, so that ten thousand of a few segments stay, and so do a few of
+# ten thousand.
+_MOST_KEPT_SEGMENTS = 100_000
+
+
+class Lookups:
+    """Answers queries over an inventory; one for each thread or worker.
+
+    Parameters
+    ----------
+    inventory : Inventory
+        The logs.
+    settings : LookupSettings
+        How to look up.
+
+    Notes
+    -----
+    A context manager; keeps a bounded number of partitions and segments open.
+    """
+
+    def __init__(self, inventory: Inventory, settings: LookupSettings) -> None:
+        self.inventory = inventory
+        self.settings = settings
+        self._cache = SegmentCache(settings.max_open_segments)
+        self._logs: OrderedDict[int, PartitionLog] = OrderedDict()
+        self._kept_segments = 0
+        self._findings = Findings()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def answer(
+        self,
+        topics: pa.Array | pa.ChunkedArray,
+        partitions: pa.Array | pa.ChunkedArray,
+        keys: Keys,
+    ) -> Answers:
+        """Answer queries.
+
+        Parameters
+        ----------
+        topics : Array of strings or binaries, also dictionary-encoded, shape (n,)
+            Topics.
+        partitions : Array of integers, shape (n,)
+            Partitions; null where a cell is none.
+        keys : Keys
+            What each query asks for.
+
+        Returns
+        -------
+        Answers
+            One a query, in order. Whatever is wrong with a query or a partition is a status.
+        """
+        numbers, present = integers(plain_array(partitions))
+        codes = self.inventory.codes(topics, numbers)
+        sound = self._sound(topics, present, keys)
+        asked = codes if sound is None else np.where(sound, codes, np.int32(NO_PARTITION))
+        order = grouping_order(asked)
+        ordered = asked if order is None else asked[order]
+        values = keys.values if order is None else keys.values[order]
+        answers = Answers.empty(len(keys), self.settings.resolve, Status.UNKNOWN_PARTITION)
+        for code, rows in runs(ordered):
+            if code != NO_PARTITION:
+                found = self._answer_partition(code, values[rows])
+                answers.status[rows] = found.status
+                answers.values[: len(found.values), rows] = found.values
+        if order is not None:
+            answers = put_back(answers, order)
+        if sound is not None:
+            answers.status[~sound] = Status.INVALID_QUERY
+        return answers
+
+    def start_offset(self, code: int) -> int:
+        """Return the first offset that a partition still has."""
+        return int(self.inventory.partitions["log_start_offset"][code].as_py())
+
+    def end_offset(self, code: int) -> int | None:
+        """Return where a partition ends: its log end offset, or its high watermark when bound.
+
+        None when the log cannot be read; there is a finding then.
+        """
+        try:
+            return self._log(code).end_offset
+        except (KafkaIndexError, OSError) as error:
+            self._note_unreadable(self.inventory.files_of(code), error, 0)
+            return None
+
+    def take_findings(self) -> list[Finding]:
+        """Return what was noticed since this was last called, each once."""
+        for log in self._logs.values():
+            self._gather(log)
+        return self._findings.take()
+
+    def close(self) -> None:
+        """Close what is open; what was noticed can still be taken."""
+        while self._logs:
+            self._let_go()
+
+    def _sound(
+        self, topics: pa.Array | pa.ChunkedArray, present: Flags | None, keys: Keys
+    ) -> Flags | None:
+        """Return which queries are valid (None: all), wherever they lead."""
+        least = 0
+        if self.settings.by is By.TIMESTAMP and keys.specials:
+            least = SpecialTimestamp.MAX_TIMESTAMP
+        wrong = [~flags for flags in (present, keys.valid) if flags is not None]
+        if len(keys) and int(keys.values.min()) < least:
+            wrong.append(keys.values < least)
+        if topics.null_count or pa.types.is_dictionary(topics.type):
+            missing = _is_null(topics)
+            if missing.any():
+                wrong.append(missing)
+        return None if not wrong else ~np.logical_or.reduce(wrong)
+
+    def _answer_partition(self, code: int, keys: Longs) -> Answers:
+        resolve = self.settings.resolve
+        try:
+            log = self._log(code)
+            if self.settings.by is By.OFFSET:
+                return log.answer_offsets(keys, resolve)
+            return log.answer_timestamps(keys, resolve)
+        except (KafkaIndexError, OSError) as error:
+            self._note_unreadable(self.inventory.files_of(code), error, len(keys))
+            return Answers.empty(len(keys), resolve, Status.UNREADABLE)
+
+    def _log(self, code: int) -> PartitionLog:
+        log = self._logs.get(code)
+        if log is None:
+            files = self.inventory.files_of(code)
+            config = self.settings.config.for_topic(files.topic)
+            log = PartitionLog(files, config=config, cache=self._cache)
+            self._logs[code] = log
+            self._kept_segments += len(files.segments)
+            while self._kept_segments > _MOST_KEPT_SEGMENTS and len(self._logs) > 1:
+                self._let_go()
+        self._logs.move_to_end(code)
+        return log
+
+    def _let_go(self) -> None:
+        """Close the partition that was not asked for longest."""
+        _, log = self._logs.popitem(last=False)
+        self._kept_segments -= len(log.segments)
+        self._gather(log)
+        log.close()
+
+    def _gather(self, log: PartitionLog) -> None:
+        for finding in log.take_findings():
+            self._findings.add(finding)
+
+    def _note_unreadable(
+        self, files: PartitionFiles, error: KafkaIndexError | OSError, queries: int
+    ) -> None:
+        path, reason, position_bytes = None, str(error), None
+        if isinstance(error, KafkaIndexError):
+            path, position_bytes = error.path, error.position_bytes
+        elif error.filename is not None:
+            path, reason = os.fsdecode(error.filename), str(error.strerror)
+        self._findings.add(
+            Finding(
+                files.topic,
+                files.partition,
+                None,
+                path or files.segments[0].partition_directory,
+                UNREADABLE,
+                reason,
+                position_bytes,
+                queries,
+            )
+        )
+
+
+def _is_null(topics: pa.Array | pa.ChunkedArray) -> Flags:
+    chunks = topics.chunks if isinstance(topics, pa.ChunkedArray) else [topics]
+    # A dictionary can hold a null, too, which Arrow itself does not count.
+    nulls = [
+        pc.is_null(pc.take(chunk.dictionary, chunk.indices))
+        if pa.types.is_dictionary(chunk.type) and chunk.dictionary.null_count
+        else pc.is_null(chunk)
+        for chunk in chunks
+    ]
+    return np.concatenate([null.to_numpy(zero_copy_only=False) for null in nulls] or [[]]).astype(
+        np.bool_
+    )

@@ -1,0 +1,92 @@
+"""From topics and partitions of queries to numbers of partitions, without a string a row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+Codes = NDArray[np.int32]
+Longs = NDArray[np.int64]
+
+#: No such partition, or the topic is null.
+NO_PARTITION = -1
+
+# A table with a cell for each partition up to a topic's largest is the fastest way, as long as
+# partitions are numbered as brokers number them; one folder named t-2147483647 would fill memory.
+_CELLS_PER_PARTITION = 16
+_CELLS_ANYWAY = 1 << 16
+_PARTITION_BITS = 32
+
+
+class PartitionCodes:
+    """Finds the numbers of partitions.
+
+    Parameters
+    ----------
+    topics : sequence of str
+        Topic of each partition.
+    partitions : ndarray of int64
+        Number of each partition in its topic, 0..2^31 - 1.
+    codes : ndarray of int32
+        What to return for each.
+    """
+
+    def __init__(self, topics: Sequence[str], partitions: NDArray[np.int64], codes: Codes) -> None:
+        self._topics = {topic: number for number, topic in enumerate(dict.fromkeys(topics))}
+        numbers = np.array([self._topics[topic] for topic in topics], np.int64)
+        counts = np.zeros(len(self._topics), np.int64)
+        np.maximum.at(counts, numbers, partitions + 1)
+        self._dense: Codes | None = None
+        if counts.sum() <= _CELLS_PER_PARTITION * len(codes) + _CELLS_ANYWAY:
+            # A last row, of no cells, for unknown topics.
+            self._counts = np.append(counts, 0)
+            self._starts = np.append(0, np.cumsum(counts))
+            self._dense = np.full(max(int(counts.sum()), 1), NO_PARTITION, np.int32)
+            self._dense[self._starts[numbers] + partitions] = codes
+        else:
+            keys = (numbers << _PARTITION_BITS) | partitions
+            order = np.argsort(keys)
+            self._keys, self._codes = keys[order], codes[order]
+
+    def find(self, topics: pa.Array | pa.ChunkedArray, partitions: NDArray[np.int64]) -> Codes:
+        """Return the number of each row's partition, `NO_PARTITION` where there is none."""
+        if not len(partitions):
+            return np.empty(0, np.int32)
+        numbers = self._topic_numbers(topics)
+        if self._dense is None:
+            return self._search(numbers, partitions)
+        known = (partitions >= 0) & (partitions < self._counts[numbers])
+        cells = np.where(known, self._starts[numbers] + partitions, 0)
+        return np.where(known, self._dense[cells], np.int32(NO_PARTITION))
+
+    def _search(self, numbers: NDArray[np.int64], partitions: NDArray[np.int64]) -> Codes:
+        # An unknown topic has the number behind the last one, so it is never found.
+        known = (partitions >= 0) & (partitions < 1 << _PARTITION_BITS)
+        keys = (numbers << _PARTITION_BITS) | np.where(known, partitions, 0)
+        places = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
+        known &= self._keys[places] == keys
+        return np.where(known, self._codes[places], np.int32(NO_PARTITION))
+
+    def _topic_numbers(self, topics: pa.Array | pa.ChunkedArray) -> NDArray[np.int64]:
+        if isinstance(topics, pa.ChunkedArray):
+            topics = pa.concat_arrays(topics.chunks)
+        encoded = topics if pa.types.is_dictionary(topics.type) else pc.dictionary_encode(topics)
+        unknown = len(self._topics)
+        numbers = np.array(
+            [*(self._topics.get(name, unknown) for name in _texts(encoded.dictionary)), unknown],
+            np.int64,
+        )
+        # A null is a topic that nobody knows.
+        indices = encoded.indices.fill_null(len(encoded.dictionary))
+        found: Longs = numbers[indices.to_numpy(zero_copy_only=False)]
+        return found
+
+
+def _texts(names: pa.Array) -> list[str]:
+    """Return names that may be null or not UTF-8: no topic has such a name."""
+    cells = names.cast(pa.large_binary()).to_pylist()
+    return ["" if cell is None else cell.decode(errors="replace") for cell in cells]

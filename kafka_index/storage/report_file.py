@@ -1,0 +1,154 @@
+"""A report as a file: Arrow tables in, Parquet, JSON lines or CSV out, whole or not at all."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Callable
+from types import TracebackType
+from typing import Protocol, Self
+
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pq
+
+from kafka_index.errors import InputError, PublishError
+from kafka_index.storage.failures import publish_error
+from kafka_index.storage.paths import local_path
+
+
+class _Sink(Protocol):
+    def write_table(self, table: pa.Table) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class _JsonSink:
+    def __init__(self, path: str, _schema: pa.Schema) -> None:
+        self._file = open(path, "w", encoding="utf-8")  # noqa: SIM115, because close() is a method here
+
+    def write_table(self, table: pa.Table) -> None:
+        for row in table.to_pylist():
+            self._file.write(json.dumps(row, ensure_ascii=False) + "\n")
+
+    def close(self) -> None:
+        self._file.close()
+
+
+_SINKS: dict[str, Callable[[str, pa.Schema], _Sink]] = {
+    ".parquet": lambda path, schema: pq.ParquetWriter(path, schema, compression="zstd"),
+    ".json": _JsonSink,
+    ".csv": pa_csv.CSVWriter,
+}
+
+
+def check_report_path(path: str) -> str:
+    """Return the local path of a report, if its ending says what to write.
+
+    Raises
+    ------
+    InputError
+        The ending is none of ``.parquet``, ``.json`` and ``.csv``.
+    """
+    local = local_path(path)
+    ending = os.path.splitext(local)[1].lower()
+    if ending not in _SINKS:
+        raise InputError(
+            "the report's ending does not say its format",
+            path=path,
+            expected=" or ".join(_SINKS),
+            found=ending or "none",
+        )
+    return local
+
+
+class ReportFile:
+    """Writes a report, table by table into bounded memory, and lets it appear whole.
+
+    Parameters
+    ----------
+    path : str
+        Ends in ``.parquet``, ``.json`` (one object a line) or ``.csv``.
+    schema : pa.Schema
+        Its columns.
+
+    Raises
+    ------
+    InputError
+        The path has another ending, or is a folder.
+    PublishError
+        It cannot be written; found out here, before any work is done.
+
+    Notes
+    -----
+    A context manager. The rows go to a hidden file beside the report, which takes the report's
+    name at the end, also when the run ends in an error, with the rows so far (but an error
+    before the first row leaves an older report alone). Not for use by several threads at once.
+    """
+
+    def __init__(self, path: str, schema: pa.Schema) -> None:
+        self.path = check_report_path(path)
+        if os.path.isdir(self.path):
+            raise InputError("the report is a folder", path=path, hint="name a file in it")
+        folder, name = os.path.split(self.path)
+        self._schema = schema
+        self._scratch = os.path.join(folder, f".{name}.tmp")
+        self._rows = 0
+        try:
+            self._lock = os.open(self._scratch, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        except OSError as error:
+            raise publish_error(error, self.path, "write the report") from error
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            ending = os.path.splitext(self.path)[1].lower()
+            self._sink = _SINKS[ending](self._scratch, schema)
+        except BlockingIOError as error:
+            os.close(self._lock)
+            raise PublishError(
+                "another run is writing this report", path=self.path, hint="give it another name"
+            ) from error
+        except OSError as error:
+            os.close(self._lock)
+            raise publish_error(error, self.path, "write the report") from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        keep = kind is None or self._rows > 0
+        try:
+            self._finish()
+            self._sink.close()
+            if keep:
+                os.fsync(self._lock)
+                os.replace(self._scratch, self.path)
+            else:
+                os.unlink(self._scratch)
+        except OSError as failure:
+            raise publish_error(failure, self.path, "write the report") from failure
+        finally:
+            os.close(self._lock)
+
+    def write_table(self, table: pa.Table) -> None:
+        """Add the rows of a table that has the report's columns."""
+        self._count(table.num_rows)
+        self._write(table.select(self._schema.names).cast(self._schema))
+
+    def _count(self, rows: int) -> None:
+        """Note rows that are written, or about to be."""
+        self._rows += rows
+
+    def _finish(self) -> None:
+        """Write what is held back; nothing here."""
+
+    def _write(self, table: pa.Table) -> None:
+        try:
+            self._sink.write_table(table)
+        except OSError as error:
+            raise publish_error(error, self.path, "write the report") from error

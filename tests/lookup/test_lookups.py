@@ -1,0 +1,177 @@
+"""Bulk lookups: every query gets the answer that its partition gives to it alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import kafka_index.lookup.lookups as lookups_module
+from kafka_index.log.answers import Answers, Resolve, Status, UpperBound
+from kafka_index.log.findings import UNREADABLE
+from kafka_index.log.partition_log import PartitionLog
+from kafka_index.lookup import By, Keys, Lookups, LookupSettings, take_inventory
+from tests.lookup.building import PARTITIONS, make_dump
+
+TOPICS = st.sampled_from(["orders", "pay.v1-x", "nowhere", None])
+NUMBERS = st.one_of(st.sampled_from([0, 1, 7, None]), st.integers(-(2**63), 2**63 - 1))
+KEYS = st.one_of(st.none(), st.integers(-5, 160), st.integers(990, 1160), st.just(2**63 - 1))
+
+Query = tuple[str | None, int | None, int | None]
+Row = tuple[object, ...]
+
+
+@pytest.fixture(scope="module")
+def dump(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    yield make_dump(tmp_path_factory.mktemp("dump"))
+    alone.cache_clear()
+
+
+def rows_of(answers: Answers) -> list[Row]:
+    return [tuple(row.values()) for row in answers.to_arrow().to_pylist()]
+
+
+def only_status(status: Status, resolve: Resolve) -> Row:
+    return rows_of(Answers.empty(1, resolve, status))[0]
+
+
+@cache
+def alone(directory: Path, by: By, resolve: Resolve, key: int) -> Row:
+    """The answer of one partition to one question."""
+    with PartitionLog.open(directory) as log:
+        asked = np.array([key])
+        if by is By.OFFSET:
+            return rows_of(log.answer_offsets(asked, resolve))[0]
+        return rows_of(log.answer_timestamps(asked, resolve))[0]
+
+
+def ask(
+    dump: Path,
+    by: By,
+    queries: list[Query],
+    resolve: Resolve = Resolve.BATCH,
+    *,
+    specials: bool = True,
+) -> list[Row]:
+    topics, partitions, keys = zip(*queries, strict=True) if queries else ((), (), ())
+    numbers = Keys.of(pa.array(keys, pa.int64()), by)
+    with Lookups(take_inventory([str(dump)]), LookupSettings(by, resolve)) as lookups:
+        answers = lookups.answer(
+            pa.array(topics, pa.string()),
+            pa.array(partitions, pa.int64()),
+            Keys(numbers.values, numbers.valid, specials),
+        )
+    return rows_of(answers)
+
+
+@settings(max_examples=60)
+@given(
+    by=st.sampled_from(By),
+    resolve=st.sampled_from(Resolve),
+    queries=st.lists(st.tuples(TOPICS, NUMBERS, KEYS), max_size=40),
+)
+def test_each_query_is_answered_as_if_it_were_asked_alone(
+    dump: Path, by: By, resolve: Resolve, queries: list[Query]
+) -> None:
+    least = 0 if by is By.OFFSET else -3
+    expected = []
+    for topic, partition, key in queries:
+        if topic is None or partition is None or key is None or key < least:
+            expected.append(only_status(Status.INVALID_QUERY, resolve))
+        elif f"{topic}-{partition}" not in PARTITIONS:
+            expected.append(only_status(Status.UNKNOWN_PARTITION, resolve))
+        else:
+            expected.append(alone(dump / f"{topic}-{partition}", by, resolve, key))
+    assert ask(dump, by, queries, resolve) == expected
+
+
+def test_before_1970_nothing_is_special_in_a_column_of_times(dump: Path) -> None:
+    queries: list[Query] = [("orders", 0, key) for key in (-1, -2, -3, 1007)]
+    found = [row[0] for row in ask(dump, By.TIMESTAMP, queries, Resolve.RECORD, specials=False)]
+    assert found == ["invalid_query"] * 3 + ["found"]
+
+
+def test_no_queries_have_no_answers(dump: Path) -> None:
+    assert ask(dump, By.OFFSET, []) == []
+
+
+@pytest.mark.parametrize(
+    "topics",
+    [
+        pa.array(["orders", None, "nowhere"], pa.large_string()),
+        pa.array([b"orders", None, b"\xff"], pa.binary()),
+        pa.array(["orders", None, "nowhere"]).dictionary_encode(),
+        pa.chunked_array([["orders"], [None, "nowhere"]]),
+        pa.DictionaryArray.from_arrays(pa.array([1, 0, 2]), pa.array([None, "orders", "nowhere"])),
+    ],
+)
+def test_topics_of_any_kind_are_understood(dump: Path, topics: pa.Array) -> None:
+    with Lookups(take_inventory([str(dump)]), LookupSettings(By.OFFSET, Resolve.BATCH)) as lookups:
+        answers = lookups.answer(topics, pa.array([0, 0, 0]), Keys(np.array([5, 5, 5])))
+    assert answers.status.tolist() == [
+        Status.FOUND,
+        Status.INVALID_QUERY,
+        Status.UNKNOWN_PARTITION,
+    ]
+
+
+def test_few_partitions_kept_open_answer_as_many(
+    dump: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queries: list[Query] = [
+        (topic, partition, key)
+        for key in range(0, 160, 9)
+        for topic, partition in (("orders", 0), ("pay.v1-x", 7), ("orders", 1))
+    ]
+    before = ask(dump, By.OFFSET, queries)
+    monkeypatch.setattr(lookups_module, "_MOST_KEPT_SEGMENTS", 1)
+    assert ask(dump, By.OFFSET, queries) == before
+
+
+def test_a_partition_that_cannot_be_read_leaves_the_others_alone(tmp_path: Path) -> None:
+    make_dump(tmp_path)
+    inventory = take_inventory([str(tmp_path)])
+    for log in (tmp_path / "orders-1").iterdir():
+        log.unlink()
+    with Lookups(inventory, LookupSettings(By.OFFSET, Resolve.BATCH)) as lookups:
+        answers = lookups.answer(
+            pa.array(["orders"] * 4), pa.array([1, 0, 1, 0]), Keys(np.array([120, 5, 105, 50]))
+        )
+        findings = lookups.take_findings()
+        damage = [one for one in findings if one.kind == UNREADABLE]
+        assert lookups.take_findings() == []
+    assert [Status(status).text for status in answers.status] == [
+        "unreadable",
+        "found",
+        "unreadable",
+        "log_end",
+    ]
+    assert {(one.topic, one.partition) for one in damage} == {("orders", 1)}
+    assert sum(one.queries for one in damage) == 2
+
+
+def test_what_was_noticed_outlives_what_was_closed(tmp_path: Path) -> None:
+    make_dump(tmp_path)
+    with Lookups(
+        take_inventory([str(tmp_path)]), LookupSettings(By.OFFSET, Resolve.BATCH)
+    ) as lookups:
+        lookups.answer(pa.array(["orders"]), pa.array([0]), Keys(np.array([5])))
+    assert {one.kind for one in lookups.take_findings()} == {"no_index"}
+
+
+def test_a_partition_ends_at_its_high_watermark_if_that_is_the_bound(tmp_path: Path) -> None:
+    make_dump(tmp_path)
+    (tmp_path / "replication-offset-checkpoint").write_text("0\n1\norders 0 33\n")
+    ends = {}
+    for bound in UpperBound:
+        inventory = take_inventory([str(tmp_path)], upper_bound=bound)
+        with Lookups(inventory, LookupSettings(By.OFFSET, Resolve.BATCH)) as lookups:
+            ends[bound] = [lookups.end_offset(code) for code in range(3)]
+            assert [lookups.start_offset(code) for code in range(3)] == [0, 100, 0]
+    assert ends == {UpperBound.LOG_END: [50, 150, 20], UpperBound.HIGH_WATERMARK: [33, 100, 0]}
