@@ -183,8 +183,13 @@ class AbstractIndex(SlotSearch):
         """
 
     def skip_padding(self) -> None:
-        """Take the zeros at the end of the file, which a killed broker leaves, for free slots."""
+        """Take the zeros at the end of the file, which a killed broker leaves, for free slots.
+
+        One entry alone is none: that of a time index may say 0 ms, at the base offset.
+        """
         with self._lock:
+            if self._entries == 1:
+                return
             address = np.uint64(self._mapping.data.ctypes.data)
             self._truncate_to_entries(count_entries(address, self._entries, self.entry_size))
 

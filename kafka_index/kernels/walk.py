@@ -56,8 +56,9 @@ WALK_DONE, WALK_MISFIT, WALK_TIME_MISFIT, WALK_NEEDS_FIRST_OFFSET = range(4)
     STATE_TOLD_POSITION,
     STATE_TOLD_FIRST_OFFSET,
     STATE_DAMAGE,
-) = range(7)
-STATE_SIZE = 7
+    STATE_DAMAGED_ENTRY,
+) = range(8)
+STATE_SIZE = 8
 #: In place of a base offset that is not in the header of a batch.
 NOT_IN_HEADER = -(2**63)
 #: In place of a position in the state: there is none.
@@ -79,7 +80,7 @@ _MESSAGE_TIMESTAMP = field_position(MESSAGE_V1_HEADER, "timestamp_ms")
 def new_state() -> NDArray[np.int64]:
     """Return the state of a walk that has not begun."""
     state = np.zeros(STATE_SIZE, np.int64)
-    state[[STATE_PREVIOUS, STATE_TOLD_POSITION, STATE_DAMAGE]] = NOWHERE
+    state[[STATE_PREVIOUS, STATE_TOLD_POSITION, STATE_DAMAGE, STATE_DAMAGED_ENTRY]] = NOWHERE
     return state
 
 
@@ -168,8 +169,8 @@ def entry_end(log: np.uint64, log_size: int, position: Integer, offset: Integer)
     -------
     int
         Position of the batch whose last offset it is. That is the one the entry leads to, or (an
-        entry an append, as older brokers made them) one behind it. `AT_DAMAGE` when the entry
-        does not fit the log.
+        entry an append, as older brokers made them) one behind it. `AT_END` when no batch
+        ends there, `AT_DAMAGE` when what is no batch comes first.
     """
     while True:
         size = batch_size(log, log_size, position)
@@ -177,8 +178,19 @@ def entry_end(log: np.uint64, log_size: int, position: Integer, offset: Integer)
             return AT_DAMAGE
         last_offset = last_offset_of(log + np.uint64(position))
         if last_offset >= offset:
-            return position if last_offset == offset else AT_DAMAGE
+            return position if last_offset == offset else AT_END
         position += size
+
+
+@compiled
+def reaches(log: np.uint64, log_size: int, start: Integer, position: Integer) -> bool:
+    """Return whether a walk over batches from a start comes by a position."""
+    while start < position:
+        size = batch_size(log, log_size, start)
+        if size < 0:
+            return False
+        start += size
+    return bool(start == position)
 
 
 @compiled
@@ -285,7 +297,9 @@ def walk_to_offsets(  # noqa: PLR0912, PLR0915, C901, because it is one loop, an
     state : ndarray of int64, shape (STATE_SIZE,)
         From `new_state`; a call that came back before the end is continued with it. After
         `WALK_NEEDS_FIRST_OFFSET` the caller fills in ``STATE_TOLD_FIRST_OFFSET``, and after
-        damage inside that message sets ``STATE_DAMAGE`` to its position instead.
+        damage inside that message sets ``STATE_DAMAGE`` to its position instead. After
+        `WALK_MISFIT` it may find that the log is to blame, set ``STATE_DAMAGED_ENTRY`` to the
+        position of the entry, and go on.
     batches : ndarray of int64, shape (n,)
         Filled with positions of batches, `AT_END` or `damage_at`.
 
@@ -309,7 +323,10 @@ def walk_to_offsets(  # noqa: PLR0912, PLR0915, C901, because it is one loop, an
                 _prefetch_walk(log + np.uint64(ahead), size)
         begun_there = floor == position and previous == NOWHERE
         if floor > previous and floor > 0 and not begun_there:
-            if entry_end(log, log_size, floor, entry_offsets[query]) == AT_DAMAGE:
+            if (
+                floor != state[STATE_DAMAGED_ENTRY]
+                and entry_end(log, log_size, floor, entry_offsets[query]) < 0
+            ):
                 code = WALK_MISFIT
                 break
             position = floor
@@ -406,12 +423,18 @@ def walk_to_timestamps(
                 _prefetch_walk(log + np.uint64(ahead), size)
         offset = entry_offsets[query]
         if floor > position or (query == 0 and entry_timestamps[query] > NO_TIMESTAMP):
-            if floor > 0 and entry_end(log, log_size, floor, floor_offsets[query]) == AT_DAMAGE:
+            is_damaged = floor == state[STATE_DAMAGED_ENTRY]
+            if (
+                floor > 0
+                and not is_damaged
+                and entry_end(log, log_size, floor, floor_offsets[query]) < 0
+            ):
                 code = WALK_MISFIT
                 break
             position = floor
             if (
-                entry_timestamps[query] > NO_TIMESTAMP
+                not is_damaged
+                and entry_timestamps[query] > NO_TIMESTAMP
                 and offset >= starting_offset
                 and offset != proven
             ):
@@ -470,6 +493,7 @@ def read_batch_fields(
 def warm_up(address: np.uint64, nothing: NDArray[np.int64]) -> None:
     """Load or compile the walks, over a log without bytes."""
     entry_end(address, 0, 0, 0)
+    reaches(address, 0, 0, 0)
     time_entry_end(address, 0, 0, 0, 0)
     largest_behind(address, 0, 0)
     first_with_timestamp(address, 0, 0, 0)

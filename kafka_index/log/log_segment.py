@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from kafka_index.config import IndexConfig
 from kafka_index.errors import CorruptLogError
 from kafka_index.index import ascending
-from kafka_index.kernels.walk import AT_END, damage_at, first_with_timestamp
+from kafka_index.kernels.walk import AT_DAMAGE, AT_END, damage_at, first_with_timestamp
 from kafka_index.layout.names import TopicPartition, parse_partition_directory
 from kafka_index.log.answers import (
     BATCH_BASE_OFFSET,
@@ -79,7 +79,7 @@ class LogSegment:
     ) -> None:
         self.file = segment
         self.base_offset = segment.base_offset
-        self._cache = cache or SegmentCache()
+        self._cache = SegmentCache() if cache is None else cache
         interval = (config or IndexConfig()).index_interval_bytes
         self._log = OpenLog(segment)
         self.verdicts = SegmentVerdicts(segment, self._log, findings or Findings())
@@ -321,7 +321,13 @@ class LogSegment:
         damage = None
         if self.file.is_last and (located.batches == AT_END).any():
             damage = self.damage
+        self._cache.use(self)
         return self.verdicts.settle(answers, rows, located, damage)
+
+    def give_up(self, answers: Answers, rows: Longs, position_bytes: int) -> None:
+        """Do `SegmentVerdicts.give_up`."""
+        self._cache.use(self)
+        self.verdicts.give_up(answers, rows, position_bytes)
 
     def close(self) -> None:
         """Let go of maps and files; they are opened again when they are needed."""
@@ -348,8 +354,11 @@ class LogSegment:
 
     def _nothing_at(self, located: Located) -> bool:
         at = int(located.batches[0])
+        position = int(damage_at(at))
+        if at == AT_END and self.file.is_last and self.damage is not None:
+            # Nobody knows what is behind it.
+            at, position = AT_DAMAGE, self.damage.position_bytes
         if at < AT_END:
-            position = int(damage_at(at))
             raise CorruptLogError(
                 self.verdicts.reason_at(position), path=self.file.log_path, position_bytes=position
             )

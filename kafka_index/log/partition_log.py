@@ -64,7 +64,7 @@ class PartitionLog:
     ) -> None:
         self.files = files
         self._findings = Findings()
-        cache = cache or SegmentCache()
+        cache = SegmentCache() if cache is None else cache
         self.segments = tuple(
             LogSegment(
                 segment,
@@ -283,7 +283,7 @@ class PartitionLog:
         answers.status[rows[behind:]] = Status.AFTER_LOG_END
         if damage is not None:
             hidden = max(below, int(np.searchsorted(targets, last.next_offset)))
-            last.verdicts.give_up(answers, rows[hidden:], damage.position_bytes)
+            last.give_up(answers, rows[hidden:], damage.position_bytes)
         return below
 
     def _answer_in_segments(

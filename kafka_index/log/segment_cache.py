@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+import resource
+import threading
 from collections import OrderedDict
-from typing import Protocol
+from typing import ClassVar, Protocol
+from weakref import WeakSet
+
+# A map of a file keeps a descriptor, and so does the log itself.
+_FILES_OF_A_SEGMENT = 4
+_FILES_FOR_OTHERS = 128
+_FEWEST = 8
 
 
 class Closeable(Protocol):
@@ -19,14 +27,20 @@ class SegmentCache:
     Parameters
     ----------
     max_open : int
-        Segments open at a time; each takes up to three maps and one file handle.
+        Segments open at a time. Fewer are, at least one, where all the caches of this process
+        together would reach its limit of open files: a segment takes up to four.
     """
+
+    _all: ClassVar[WeakSet[SegmentCache]] = WeakSet()
+    _guard: ClassVar[threading.Lock] = threading.Lock()
 
     def __init__(self, max_open: int = 256) -> None:
         if max_open < 1:
             raise ValueError(f"at least one segment has to be open: {max_open}")
         self._max_open = max_open
         self._open: OrderedDict[int, Closeable] = OrderedDict()
+        with self._guard:
+            self._all.add(self)
 
     def __len__(self) -> int:
         """Return how many are open."""
@@ -34,12 +48,27 @@ class SegmentCache:
 
     def use(self, segment: Closeable) -> None:
         """Take note that a segment is about to be used."""
+        if id(segment) not in self._open:
+            self._make_room()
         self._open[id(segment)] = segment
         self._open.move_to_end(id(segment))
-        while len(self._open) > self._max_open:
-            _, oldest = self._open.popitem(last=False)
-            oldest.close()
 
     def forget(self, segment: Closeable) -> None:
         """Take note that a segment is closed."""
         self._open.pop(id(segment), None)
+
+    def _make_room(self) -> None:
+        with self._guard:
+            elsewhere = sum(len(cache) for cache in self._all) - len(self)
+        most = max(1, min(self._max_open, _most_segments() - elsewhere))
+        while len(self._open) >= most:
+            _, oldest = self._open.popitem(last=False)
+            oldest.close()
+
+
+def _most_segments() -> int:
+    """Return how many segments this process can have open."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if limit == resource.RLIM_INFINITY:
+        limit = 1 << 20
+    return max(_FEWEST, (limit - _FILES_FOR_OTHERS) // _FILES_OF_A_SEGMENT)

@@ -129,7 +129,7 @@ class SegmentIndexes:
             if not entry.position:
                 return 0
             address, size = self._log.address, self._log.size_bytes
-            if entry_end(address, size, entry.position, entry.offset) != AT_DAMAGE:
+            if entry_end(address, size, entry.position, entry.offset) >= 0:
                 return entry.position
             self.refuse(
                 OFFSET_INDEX_SUFFIX, f"no batch where its entry for offset {entry.offset} leads to"
@@ -196,8 +196,11 @@ class SegmentIndexes:
         misfit: Callable[[_Index], str | None],
     ) -> _Index | None:
         path = self._path(suffix)
-        if suffix in self._refused:
+        if not self._refused.isdisjoint((suffix, OFFSET_INDEX_SUFFIX)):
+            # An offset index that does not fit comes with a time index of the same time.
             return None
+        # What is wrong with the log is not the fault of its index.
+        _ = self._log.file
         if not os.path.exists(path):
             self._refused.add(suffix)
             self._notice(NO_INDEX, path, "there is no such file: built in memory")
@@ -208,8 +211,8 @@ class SegmentIndexes:
             self._refuse(suffix, path, error.message)
             return None
         try:
-            index.sanity_check()
             index.skip_padding()
+            index.sanity_check()
             reason = misfit(index)
         except KafkaIndexError as error:
             reason = error.message
@@ -229,7 +232,7 @@ class SegmentIndexes:
             offset, last_position = index.entry(index.entries - 1)
             if last_position >= log.size_bytes:
                 return f"its last entry points to byte {last_position}, behind the end of the log"
-            if entry_end(log.address, log.size_bytes, last_position, offset) == AT_DAMAGE:
+            if entry_end(log.address, log.size_bytes, last_position, offset) < 0:
                 return f"no batch at byte {last_position} or soon behind it ends at offset {offset}"
         if not self._segment.is_last and self._is_long(log.size_bytes - last_position):
             return f"it ends at byte {last_position} of the log, which has {log.size_bytes}"

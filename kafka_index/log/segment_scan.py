@@ -245,5 +245,5 @@ def base_offset_of(path: str) -> int:
 def _changed(how: str) -> InputError:
     return InputError(
         f"the log changed while it was read: {how}",
-        hint="build again when nothing writes to it",
+        hint="run again when nothing writes to it",
     )

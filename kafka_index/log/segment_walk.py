@@ -147,7 +147,7 @@ def locate_offsets(
     address = log.address
     state = walk.new_state()
     code = walk.WALK_NEEDS_FIRST_OFFSET
-    while code == walk.WALK_NEEDS_FIRST_OFFSET:
+    while code != walk.WALK_DONE:
         code = walk.walk_to_offsets(
             address,
             size_bytes,
@@ -164,9 +164,10 @@ def locate_offsets(
                 state[walk.STATE_TOLD_POSITION] = position
             except CorruptLogError:
                 state[walk.STATE_DAMAGE] = position
-    if code == walk.WALK_MISFIT:
-        entry = int(values[ENTRY_OFFSET, state[walk.STATE_QUERY]])
-        raise Misfit(OFFSET_INDEX_SUFFIX, f"no batch where its entry for offset {entry} leads to")
+        elif code == walk.WALK_MISFIT:
+            query = int(state[walk.STATE_QUERY])
+            entry = (int(values[row, query]) for row in (ENTRY_OFFSET, ENTRY_POSITION))
+            state[walk.STATE_DAMAGED_ENTRY] = _damaged_entry(log, indexes, *entry)
     if resolve is Resolve.RECORD:
         _find_records(log, size_bytes, targets, located, starting_offset=None)
     located.read_headers(log)
@@ -203,34 +204,54 @@ def locate_timestamps(
     if resolve is Resolve.INDEX:
         return located
     state = walk.new_state()
-    code = walk.walk_to_timestamps(
-        log.address,
-        size_bytes,
-        starting_offset,
-        targets,
-        values[ENTRY_TIMESTAMP],
-        values[ENTRY_OFFSET],
-        floors,
-        values[ENTRY_POSITION],
-        state,
-        batches,
-    )
-    if code != walk.WALK_DONE:
+    code = walk.WALK_MISFIT
+    while code != walk.WALK_DONE:
+        code = walk.walk_to_timestamps(
+            log.address,
+            size_bytes,
+            starting_offset,
+            targets,
+            values[ENTRY_TIMESTAMP],
+            values[ENTRY_OFFSET],
+            floors,
+            values[ENTRY_POSITION],
+            state,
+            batches,
+        )
         query = int(state[walk.STATE_QUERY])
         if code == walk.WALK_MISFIT:
-            raise Misfit(
-                OFFSET_INDEX_SUFFIX,
-                f"no batch where its entry for offset {int(floors[query])} leads to",
+            state[walk.STATE_DAMAGED_ENTRY] = _damaged_entry(
+                log, indexes, int(floors[query]), int(values[ENTRY_POSITION, query])
             )
-        timestamp, offset = (int(values[row, query]) for row in (ENTRY_TIMESTAMP, ENTRY_OFFSET))
-        raise Misfit(
-            TIME_INDEX_SUFFIX, f"its entry {timestamp} at offset {offset} is not in the log"
-        )
+        elif code == walk.WALK_TIME_MISFIT:
+            timestamp, offset = (int(values[row, query]) for row in (ENTRY_TIMESTAMP, ENTRY_OFFSET))
+            raise Misfit(
+                TIME_INDEX_SUFFIX, f"its entry {timestamp} at offset {offset} is not in the log"
+            )
     if resolve is Resolve.RECORD:
         _find_records(log, size_bytes, targets, located, starting_offset=starting_offset)
     located.read_headers(log)
     log.check_faults()
     return located
+
+
+def _damaged_entry(log: OpenLog, indexes: SegmentIndexes, offset: int, position: int) -> int:
+    """Return the position of an entry that does not hold if that is the log's fault.
+
+    It is when the batches in front of it lead to that very place, and what is no batch follows.
+
+    Raises
+    ------
+    Misfit
+        It is the index's fault.
+    """
+    address, size = log.address, log.size_bytes
+    before = indexes.offset_index.lookup(offset - 1)
+    if walk.entry_end(address, size, position, offset) == walk.AT_DAMAGE and walk.reaches(
+        address, size, before.position, position
+    ):
+        return position
+    raise Misfit(OFFSET_INDEX_SUFFIX, f"no batch where its entry for offset {offset} leads to")
 
 
 def _find_records(

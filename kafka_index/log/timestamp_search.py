@@ -44,8 +44,8 @@ class TimestampSearch:
         self._log = log
         # The largest timestamp up to each segment, for the first segments.
         self._reach: list[int] = []
-        # The segment that ends this: nobody knows what it hides.
-        self._hidden: LogSegment | None = None
+        # The segment that ends this, and why: nobody knows what it hides.
+        self._hidden: tuple[LogSegment, KafkaIndexError | None] | None = None
 
     def answer(self, answers: Answers, targets: Longs, rows: Longs, resolve: Resolve) -> None:
         """Answer timestamps.
@@ -61,6 +61,7 @@ class TimestampSearch:
         resolve : Resolve
             How far to go.
         """
+        self._try_again()
         while not self._answer_once(answers, targets, rows, resolve):
             # An index file that did not hold had told a wrong largest timestamp.
             self._reach, self._hidden = [], None
@@ -95,7 +96,7 @@ class TimestampSearch:
         beyond = rows[int(bounds[len(reach)]) :]
         answers.status[beyond] = Status.NO_RECORD_AT_OR_AFTER
         if self._hidden is not None:
-            self._fail_hidden(answers, beyond, self._hidden)
+            self._fail_hidden(answers, beyond, *self._hidden)
         return True
 
     def _extend_reach(self, segments: Sequence[LogSegment], timestamp: int) -> None:
@@ -108,13 +109,13 @@ class TimestampSearch:
             segment = segments[len(self._reach)]
             try:
                 largest = segment.largest
-            except KafkaIndexError:
-                self._hidden = segment
+            except KafkaIndexError as error:
+                self._hidden = segment, error
                 return
             before = self._reach[-1] if self._reach else NO_TIMESTAMP
             self._reach.append(max(before, largest.timestamp_ms))
             if not largest.is_certain:
-                self._hidden = segment
+                self._hidden = segment, None
 
     def answer_special(
         self, answers: Answers, targets: Longs, rows: Longs, resolve: Resolve
@@ -139,24 +140,24 @@ class TimestampSearch:
     def _answer_edge(self, special: SpecialTimestamp) -> Answers:
         """Answer for the log's start or end."""
         answers = Answers.empty(1, Resolve.RECORD)
-        rows = np.zeros(1, np.int64)
-        last = self._log.segments[-1]
-        try:
-            end_offset = self._log.log_end_offset
-            if special is SpecialTimestamp.LATEST and last.damage is not None:
-                last.verdicts.give_up(answers, rows, last.damage.position_bytes)
-                return answers
-        except KafkaIndexError as error:
-            last.verdicts.fail(answers, rows, error)
-            return answers
-        # One that starts at the very end is that of a leader which has not appended anything yet.
-        epochs = [one for one in self._log.files.epochs if one.start_offset <= end_offset]
+        epochs = self._log.files.epochs
         if special is SpecialTimestamp.EARLIEST:
             offset = self._log.log_start_offset
             epoch = epochs[0] if epochs and epochs[0].start_offset <= offset else None
         else:
-            offset = self._log.end_offset
-            epoch = epochs[-1] if epochs else None
+            rows = np.zeros(1, np.int64)
+            last = self._log.segments[-1]
+            try:
+                offset, log_end = self._log.end_offset, self._log.log_end_offset
+                if last.damage is not None:
+                    last.give_up(answers, rows, last.damage.position_bytes)
+                    return answers
+            except KafkaIndexError as error:
+                last.verdicts.fail(answers, rows, error)
+                return answers
+            # One that starts at the very end is that of a leader which has not appended yet.
+            known = [one for one in epochs if one.start_offset <= log_end]
+            epoch = known[-1] if known else None
         answers.values[FOUND_OFFSET] = offset
         answers.values[FOUND_TIMESTAMP] = NO_TIMESTAMP
         answers.values[FOUND_LEADER_EPOCH] = NULL if epoch is None else epoch.epoch
@@ -167,9 +168,10 @@ class TimestampSearch:
         answers = Answers.empty(1, resolve, Status.NO_RECORD_AT_OR_AFTER)
         rows = np.zeros(1, np.int64)
         segments = self._log.live_segments()
+        self._try_again()
         self._extend_reach(segments, np.iinfo(np.int64).max)
         if self._hidden is not None:
-            self._fail_hidden(answers, rows, self._hidden)
+            self._fail_hidden(answers, rows, *self._hidden)
         elif segments:
             latest = max(segments, key=lambda segment: segment.largest.timestamp_ms)
             try:
@@ -178,13 +180,18 @@ class TimestampSearch:
                 latest.verdicts.fail(answers, rows, error)
         return answers
 
-    def _fail_hidden(self, answers: Answers, rows: Longs, segment: LogSegment) -> None:
+    def _try_again(self) -> None:
+        """Forget what kept a segment from being read: it may be gone by now."""
+        if self._hidden is not None and self._hidden[1] is not None:
+            self._hidden = None
+
+    @staticmethod
+    def _fail_hidden(
+        answers: Answers, rows: Longs, segment: LogSegment, error: KafkaIndexError | None
+    ) -> None:
         """Give up what might be in the part of a segment that cannot be read."""
         stop = segment.indexes.stop
-        if stop is not None:
-            segment.verdicts.give_up(answers, rows, stop.position_bytes)
-            return
-        try:
-            _ = segment.largest
-        except KafkaIndexError as error:
+        if error is not None:
             segment.verdicts.fail(answers, rows, error)
+        elif stop is not None:
+            segment.give_up(answers, rows, stop.position_bytes)

@@ -1,0 +1,356 @@
+"""Walks that many targets share against one walk for each."""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kafka_index.kernels import walk
+from tests.conformance.segments import batch, message
+from tests.kernels import walk_twin
+from tests.kernels.walk_twin import OffsetEntry, TimeEntry
+from tests.kernels.walking import (
+    GZIP,
+    INT64S,
+    UNTOUCHED,
+    Log,
+    address_of,
+    all_offsets,
+    damaged,
+    entries_of,
+    logs,
+    longs,
+    offset_answer,
+    time_answer,
+    walk_offsets,
+    walk_times,
+)
+
+# --------------------------------------------------------------------------- single headers
+
+
+HEADERS = [
+    batch(7, 3, last_offset_delta=9, max_timestamp=50, attributes=4, payload=b""),
+    message(7, 0, value=b"v", attributes=2),
+    message(7, 1, 50, b"v", attributes=3),
+    message(7, -5, 50, b"v"),
+    batch(7, 3, magic=100),
+]
+
+
+@pytest.mark.parametrize("entry", HEADERS, ids=["2", "0", "1", "-5", "100"])
+def test_fields_of_a_header_are_read_as_with_struct(entry: bytes) -> None:
+    data = np.frombuffer(entry, np.uint8)
+    start = address_of(data)
+    header = walk_twin.header_at(entry, 0)
+    assert (
+        walk.batch_size(start, len(entry), 0),
+        walk.magic_of(start),
+        walk.last_offset_of(start),
+        walk.max_timestamp_of(start),
+        walk.codec_of(start),
+    ) == (header.size, header.magic, header.last_offset, header.max_timestamp, header.codec)
+
+
+def size_at(entry: bytes, log_size: int | None = None, position: int = 0) -> int:
+    data = np.frombuffer(entry, np.uint8)
+    size = len(entry) if log_size is None else log_size
+    return int(walk.batch_size(address_of(data), size, position))
+
+
+def test_behind_the_last_byte_is_the_end() -> None:
+    assert size_at(batch(0), position=len(batch(0))) == walk.AT_END
+
+
+@pytest.mark.parametrize("left", range(1, 18))
+def test_less_than_a_header_is_damage(left: int) -> None:
+    assert size_at(batch(0) * 2, log_size=len(batch(0)) + left, position=len(batch(0))) == (
+        walk.AT_DAMAGE
+    )
+
+
+@pytest.mark.parametrize("length", [-(2**31), -13, -1, 0, 13, 2**31 - 1])
+def test_a_length_that_no_batch_has_is_damage(length: int) -> None:
+    assert size_at(batch(0, length=length)) == walk.AT_DAMAGE
+
+
+@pytest.mark.parametrize("over", [1, 2, 50])
+def test_a_length_behind_the_end_of_the_log_is_damage(over: int) -> None:
+    whole = batch(0)
+    assert size_at(whole, log_size=len(whole) - over) == walk.AT_DAMAGE
+
+
+@pytest.mark.parametrize(("magic", "size"), [(0, 26), (1, 60), (2, 61), (127, 61), (-1, 26)])
+def test_the_smallest_size_of_each_magic_is_none_smaller(magic: int, size: int) -> None:
+    entry = bytearray(size + 20)
+    struct.pack_into(">i", entry, 8, size - 12)
+    struct.pack_into(">b", entry, 16, magic)
+    assert size_at(bytes(entry)) == size
+    if size in (26, 61):
+        struct.pack_into(">i", entry, 8, size - 13)
+        assert size_at(bytes(entry)) == walk.AT_DAMAGE
+
+
+@given(st.integers(0, 2**62))
+def test_damage_tells_its_position(position: int) -> None:
+    assert walk.damage_at(walk.damage_at(position)) == position
+    assert walk.damage_at(position) < walk.AT_END
+
+
+# ------------------------------------------------------------------------- walks to offsets
+
+
+@settings(max_examples=150)
+@given(logs(backward=True), st.data())
+def test_a_shared_walk_to_offsets_is_a_walk_for_each(log: Log, data: st.DataObject) -> None:
+    entries, _ = entries_of(data, log)
+    targets = sorted(data.draw(st.lists(st.sampled_from(all_offsets(log)), max_size=30)))
+    floors = [walk_twin.floor_offset(entries, target, 0) for target in targets]
+    walked = walk_offsets(log, targets, floors)
+    expected = [
+        offset_answer(log, floor.position, target)
+        for target, floor in zip(targets, floors, strict=True)
+    ]
+    assert (walked.code, walked.batches) == (walk.WALK_DONE, expected)
+
+
+@settings(max_examples=100)
+@given(logs(), st.sampled_from((0, 90, 300)))
+def test_an_entry_of_a_sound_log_changes_no_answer(log: Log, interval: int) -> None:
+    entries, _ = walk_twin.index_of(log.headers, interval)
+    targets = all_offsets(log)
+    floors = [walk_twin.floor_offset(entries, target, 0) for target in targets]
+    assert walk_offsets(log, targets, floors).batches == [
+        offset_answer(log, 0, target) for target in targets
+    ]
+
+
+@settings(max_examples=100)
+@given(logs(backward=True, damaged_inside=True), st.data())
+def test_damage_inside_a_message_hides_what_only_unpacking_tells(
+    log: Log, data: st.DataObject
+) -> None:
+    entries, _ = entries_of(data, log)
+    targets = all_offsets(log)
+    floors = [walk_twin.floor_offset(entries, target, 0) for target in targets]
+    assert walk_offsets(log, targets, floors).batches == [
+        offset_answer(log, floor.position, target)
+        for target, floor in zip(targets, floors, strict=True)
+    ]
+
+
+@settings(max_examples=150)
+@given(logs(), st.data())
+def test_a_walk_over_damage_is_a_walk_for_each(log: Log, data: st.DataObject) -> None:
+    broken = damaged(data, log)
+    targets = sorted(data.draw(st.lists(st.sampled_from(all_offsets(broken)) | INT64S)))
+    floors = [OffsetEntry(0, 0)] * len(targets)
+    assert walk_offsets(broken, targets, floors).batches == [
+        offset_answer(broken, 0, target) for target in targets
+    ]
+
+
+@settings(max_examples=100)
+@given(logs(), st.data())
+def test_a_walk_that_begins_with_a_wrong_entry_says_so(log: Log, data: st.DataObject) -> None:
+    positions = [header.position for header in log.headers if header.position]
+    if not positions:
+        return
+    near = st.sampled_from(positions) | st.integers(1, len(log.data) + 20)
+    entry = OffsetEntry(data.draw(st.integers(0, 60)), data.draw(near))
+    walked = walk_offsets(log, [entry.offset], [entry])
+    holds = walk_twin.offset_entry_holds(log.data, entry)
+    assert (walked.code == walk.WALK_DONE) == holds
+    assert walked.code in (walk.WALK_DONE, walk.WALK_MISFIT)
+    if holds:
+        assert walked.batches == [offset_answer(log, 0, entry.offset)]
+
+
+@settings(max_examples=100)
+@given(logs(), st.data())
+def test_answers_in_front_of_a_wrong_entry_are_right(log: Log, data: st.DataObject) -> None:
+    entries, _ = entries_of(data, log, interval=0)
+    if not entries:
+        return
+    slot = data.draw(st.integers(0, len(entries) - 1))
+    shifted = entries[slot].position + data.draw(st.sampled_from((-9, -1, 1, 30)))
+    entries[slot] = entries[slot]._replace(position=max(shifted, 0))
+    targets = all_offsets(log)
+    floors = [walk_twin.floor_offset(entries, target, 0) for target in targets]
+    walked = walk_offsets(log, targets, floors)
+    right = [offset_answer(log, 0, target) for target in targets]
+    if walked.code == walk.WALK_MISFIT:
+        assert floors[walked.query] == entries[slot]
+        assert walked.batches[walked.query] == UNTOUCHED
+        right = right[: walked.query]
+    assert walked.batches[: len(right)] == right
+
+
+def test_an_entry_for_several_batches_leads_to_the_one_asked_for() -> None:
+    # Older brokers made one entry for an append: the first batch's position, the last's offset.
+    log = Log(b"".join(batch(offset) for offset in (0, 3, 6, 9)))
+    size = len(batch(0))
+    entry = OffsetEntry(8, size)
+    assert walk_offsets(log, [8, 9, 11], [entry] * 3).batches == [2 * size, 3 * size, 3 * size]
+
+
+def test_a_message_is_unpacked_once_for_all_targets_in_it() -> None:
+    entry = message(9, 1, value=b"", attributes=GZIP)
+    log = Log(entry + batch(10), {0: 4})
+    walked = walk_offsets(log, [5, 6, 7, 8, 9, 10], [OffsetEntry(0, 0)] * 6)
+    assert walked.batches == [0] * 5 + [len(entry)]
+    assert walked.told == [0]
+
+
+def test_a_message_that_ends_below_the_target_is_not_unpacked() -> None:
+    entry = message(9, 1, value=b"", attributes=GZIP)
+    assert walk_offsets(Log(entry), [10], [OffsetEntry(0, 0)]).told == []
+
+
+def test_batch_in_front_of_damage_still_answers() -> None:
+    log = Log(batch(0) + batch(3, length=5))
+    walked = walk_offsets(log, [2, 3], [OffsetEntry(0, 0)] * 2)
+    assert walked.batches == [0, walk.damage_at(len(batch(0)))]
+
+
+# ---------------------------------------------------------------------- walks to timestamps
+
+
+@settings(max_examples=150)
+@given(logs(), st.data())
+def test_a_shared_walk_to_timestamps_is_a_walk_for_each(log: Log, data: st.DataObject) -> None:
+    offsets, times = entries_of(data, log)
+    starting = data.draw(st.sampled_from(all_offsets(log)[1:-1]))
+    targets = sorted(data.draw(st.lists(st.integers(0, 14), max_size=30)))
+    entries = [walk_twin.floor_time(times, target, 0) for target in targets]
+    floors = [walk_twin.floor_offset(offsets, max(one.offset, starting), 0) for one in entries]
+    walked = walk_times(log, targets, entries, floors, starting)
+    expected = [
+        time_answer(log, floor.position, target)
+        for target, floor in zip(targets, floors, strict=True)
+    ]
+    assert (walked.code, walked.batches) == (walk.WALK_DONE, expected)
+
+
+@settings(max_examples=100)
+@given(logs(), st.sampled_from((0, 90, 300)))
+def test_no_entry_of_a_sound_log_changes_the_batch_of_a_timestamp(log: Log, interval: int) -> None:
+    offsets, times = walk_twin.index_of(log.headers, interval)
+    targets = list(range(14))
+    entries = [walk_twin.floor_time(times, target, 0) for target in targets]
+    floors = [walk_twin.floor_offset(offsets, one.offset, 0) for one in entries]
+    assert walk_times(log, targets, entries, floors).batches == [
+        time_answer(log, 0, target) for target in targets
+    ]
+
+
+@settings(max_examples=100)
+@given(logs(), st.data())
+def test_a_walk_to_timestamps_over_damage_is_a_walk_for_each(log: Log, data: st.DataObject) -> None:
+    broken = damaged(data, log)
+    targets = list(range(14))
+    entries, floors = [TimeEntry(-1, 0)] * 14, [OffsetEntry(0, 0)] * 14
+    assert walk_times(broken, targets, entries, floors).batches == [
+        time_answer(broken, 0, target) for target in targets
+    ]
+
+
+@settings(max_examples=150)
+@given(logs(), st.data())
+def test_a_walk_that_begins_with_a_wrong_time_entry_says_so(log: Log, data: st.DataObject) -> None:
+    offsets, _ = entries_of(data, log)
+    entry = TimeEntry(data.draw(st.integers(0, 13)), data.draw(st.integers(0, 50)))
+    floor = walk_twin.floor_offset(offsets, entry.offset, 0)
+    walked = walk_times(log, [entry.timestamp], [entry], [floor])
+    holds = walk_twin.time_entry_holds(log.data, floor.position, entry)
+    assert walked.code == (walk.WALK_DONE if holds else walk.WALK_TIME_MISFIT)
+
+
+def test_a_time_entry_below_the_starting_offset_is_not_asked_to_hold() -> None:
+    # Kafka begins at the starting offset then, whatever the entry says.
+    log = Log(batch(0, max_timestamp=5) + batch(3, max_timestamp=9))
+    size = len(batch(0))
+    walked = walk_times(log, [7], [TimeEntry(7, 1)], [OffsetEntry(5, size)], starting_offset=4)
+    assert (walked.code, walked.batches) == (walk.WALK_DONE, [size])
+
+
+def test_a_wrong_entry_of_the_offset_index_is_told_from_one_of_the_time_index() -> None:
+    log = Log(batch(0, max_timestamp=5) + batch(3, max_timestamp=9))
+    walked = walk_times(log, [9], [TimeEntry(9, 5)], [OffsetEntry(4, len(batch(0)))])
+    assert walked.code == walk.WALK_MISFIT
+
+
+# ------------------------------------------------------------------ entries and what follows
+
+
+@settings(max_examples=100)
+@given(logs(), st.data())
+def test_an_offset_entry_ends_at_the_batch_with_its_offset(log: Log, data: st.DataObject) -> None:
+    headers = log.headers
+    if not headers:
+        return
+    begin = data.draw(st.integers(0, len(headers) - 1))
+    offset = data.draw(st.integers(0, 60))
+    found = walk.entry_end(address_of(log.array), len(log.data), headers[begin].position, offset)
+    ends = [one.position for one in headers[begin:] if one.last_offset == offset]
+    # Which of the two it is depends on what stands in the way first.
+    assert found == ends[0] if ends else found in (walk.AT_END, walk.AT_DAMAGE)
+
+
+@settings(max_examples=100)
+@given(logs(), st.data())
+def test_the_largest_timestamp_behind_a_batch_is_the_first_of_its_kind(
+    log: Log, data: st.DataObject
+) -> None:
+    headers = log.headers
+    begin = data.draw(st.integers(0, len(headers)))
+    start = headers[begin].position if begin < len(headers) else len(log.data)
+    behind = [one for one in headers[begin:] if one.max_timestamp > -1]
+    expected = max(
+        ((one.max_timestamp, one.last_offset) for one in behind),
+        key=lambda pair: pair[0],
+        default=(-1, -1),
+    )
+    found = walk.largest_behind(address_of(log.array), len(log.data), start)
+    assert found == (*expected, len(log.data))
+
+
+def test_the_largest_timestamp_behind_a_batch_is_that_in_front_of_damage() -> None:
+    log = Log(batch(0, max_timestamp=5) + batch(3, max_timestamp=9, length=0))
+    found = walk.largest_behind(address_of(log.array), len(log.data), 0)
+    assert found == (5, 2, len(batch(0)))
+
+
+@settings(max_examples=100)
+@given(logs(), st.integers(-3, 12))
+def test_the_first_batch_with_this_very_timestamp_is_found(log: Log, timestamp: int) -> None:
+    same = [one.position for one in log.headers if one.max_timestamp == timestamp]
+    found = walk.first_with_timestamp(address_of(log.array), len(log.data), 0, timestamp)
+    assert found == (same[0] if same else walk.AT_END)
+
+
+def test_a_search_for_this_very_timestamp_ends_at_damage() -> None:
+    log = Log(batch(0, max_timestamp=5) + batch(3, max_timestamp=9, length=0))
+    found = walk.first_with_timestamp(address_of(log.array), len(log.data), 0, 9)
+    assert found == walk.damage_at(len(batch(0)))
+
+
+@given(logs(), st.data())
+def test_headers_are_read_where_there_is_a_position(log: Log, data: st.DataObject) -> None:
+    by_position = {one.position: one for one in log.headers}
+    asked = data.draw(st.lists(st.sampled_from([-1, -2, -40, *by_position])))
+    fields = np.full((3, len(asked)), UNTOUCHED, np.int64)
+    walk.read_batch_fields(address_of(log.array), longs(asked), fields[0], fields[1], fields[2])
+    expected = []
+    for position in asked:
+        one = by_position.get(position)
+        if one is None:
+            expected.append([UNTOUCHED] * 3)
+        else:
+            base = walk.NOT_IN_HEADER if one.is_packed_legacy else one.base_offset
+            expected.append([base, one.last_offset, one.size])
+    assert fields.T.tolist() == expected
