@@ -377,6 +377,7 @@ def walk_to_timestamps(
     log: np.uint64,
     log_size: int,
     starting_offset: int,
+    least_offset: int,
     targets: NDArray[np.int64],
     entry_timestamps: NDArray[np.int64],
     entry_offsets: NDArray[np.int64],
@@ -393,6 +394,9 @@ def walk_to_timestamps(
         As for `walk_to_offsets`.
     starting_offset : int
         The log start offset: what lies below it counts for nothing.
+    least_offset : int
+        A batch that ends below it does not count. To find records, all count: it is those that are
+        held against the starting offset then.
     targets : ndarray of int64, shape (n,)
         Timestamps in ms, ascending.
     entry_timestamps, entry_offsets : ndarray of int64, shape (n,)
@@ -450,7 +454,8 @@ def walk_to_timestamps(
             if size < 0:
                 batches[query] = AT_END if size == AT_END else damage_at(position)
                 break
-            if max_timestamp_of(log + np.uint64(position)) >= target:
+            start = log + np.uint64(position)
+            if max_timestamp_of(start) >= target and last_offset_of(start) >= least_offset:
                 batches[query] = position
                 break
             position += size
@@ -500,6 +505,6 @@ def warm_up(address: np.uint64, nothing: NDArray[np.int64]) -> None:
     magic_of(np.uint64(np.zeros(HEADER_SIZE_UP_TO_MAGIC, np.uint8).ctypes.data))
     walk_to_offsets(address, 0, nothing, nothing, nothing, new_state(), nothing)
     walk_to_timestamps(
-        address, 0, 0, nothing, nothing, nothing, nothing, nothing, new_state(), nothing
+        address, 0, 0, 0, nothing, nothing, nothing, nothing, nothing, new_state(), nothing
     )
     read_batch_fields(address, nothing, nothing, nothing, nothing)

@@ -210,6 +210,7 @@ def locate_timestamps(
             log.address,
             size_bytes,
             starting_offset,
+            starting_offset if resolve is Resolve.BATCH else NULL,
             targets,
             values[ENTRY_TIMESTAMP],
             values[ENTRY_OFFSET],

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from .both import Both
 from .judge import Judge
 from .judge_build import JudgeUnavailable
 
@@ -35,3 +36,9 @@ def scratch() -> Iterator[Path]:
     memory = Path("/dev/shm")  # noqa: S108
     with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else None) as folder:
         yield Path(folder)
+
+
+@pytest.fixture
+def both(judge: Judge, scratch: Path) -> Both:
+    """Kafka and us, to be asked the same."""
+    return Both(judge, scratch)

@@ -1,20 +1,23 @@
-"""Kafka's own recovery of a segment as a Python object: starts the judge and talks to it.
+"""Kafka's own recovery and lookups as a Python object: starts the judge and talks to it.
 
-The judge is one long-running JVM (``judge/src/main/java/Judge.java``) with Kafka's storage classes
-in it; `judge_build` builds it when its sources have changed.
+The judge is one long-running JVM (``judge/src/main/java``) with Kafka's storage classes in it;
+`judge_build` builds it when its sources have changed.
 """
 
 from __future__ import annotations
 
 import subprocess
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 from .judge_build import class_path, ensure_judge, tool
+from .judge_results import BenchResult, LookupBenchResult, RecoverResult
+from .judged_partition import NEVER_MS, JudgedPartition
 
 if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
+
+__all__ = ["BenchResult", "Judge", "JudgeError", "LookupBenchResult", "RecoverResult"]
 
 DEFAULT_SEGMENT_INDEX_BYTES = 10 * 1024 * 1024
 
@@ -23,43 +26,6 @@ _JVM_OPTIONS = ("-Xmx1g", "-XX:+UseSerialGC", "-Xshare:auto")
 
 class JudgeError(Exception):
     """The judge broke the line protocol or died; the message says at which request."""
-
-
-@dataclass(frozen=True)
-class RecoverResult:
-    """What ``LogSegment.recover`` did with a segment.
-
-    Attributes
-    ----------
-    truncated_bytes
-        Bytes cut off the end of the log; None when Kafka refused.
-    next_offset
-        Last offset of the last batch that stayed, plus one, or the base offset when none did; None
-        when Kafka refused.
-    error_class
-        Simple name of the exception that recovery threw; None when it went well.
-    error_message
-        Its message.
-    """
-
-    truncated_bytes: int | None
-    next_offset: int | None
-    error_class: str | None = None
-    error_message: str | None = None
-
-    @property
-    def refused(self) -> bool:
-        """Whether recovery threw."""
-        return self.error_class is not None
-
-
-@dataclass(frozen=True)
-class BenchResult:
-    """Speed of ``LogSegment.recover`` on one segment, the JVM warm, the pages cached."""
-
-    median_seconds: float
-    log_size_bytes: int
-    rounds: int
 
 
 class Judge:
@@ -125,10 +91,76 @@ class Judge:
         JudgeError
             When Kafka refuses the segment or cuts it.
         """
-        reply = self._ask("bench", partition_dir, base_offset, index_interval_bytes, seconds)
-        if reply[0] == "error":
-            raise JudgeError(f"bench of {partition_dir}: {reply[1]}: {_unescape(reply[2])}")
+        reply = self._demand("bench", partition_dir, base_offset, index_interval_bytes, seconds)
         return BenchResult(float(reply[1]), int(reply[2]), int(reply[3]))
+
+    def open_partition(
+        self,
+        partition_dir: Path,
+        index_interval_bytes: int = 4096,
+        segment_index_bytes: int = DEFAULT_SEGMENT_INDEX_BYTES,
+        *,
+        log_start_offset: int = 0,
+        file_time_ms: int = NEVER_MS,
+    ) -> JudgedPartition:
+        """Open a partition as a broker does after a clean shutdown; one at a time.
+
+        Parameters
+        ----------
+        partition_dir
+            Partition directory with copies of its logs. Segments without ``.index`` get their
+            index files by recovery of each alone; the others' are believed. What a broker leaves
+            there (snapshots, trimmed index files) is left there.
+        log_start_offset
+            The entry of the data directory's ``log-start-offset-checkpoint``.
+        file_time_ms
+            Modification time that all files get. Kafka takes it for the largest timestamp of a
+            segment without timestamps; the default lies before every timestamp.
+
+        Raises
+        ------
+        JudgeError
+            When Kafka refuses the partition.
+        """
+        reply = self._demand(
+            "open",
+            partition_dir,
+            index_interval_bytes,
+            segment_index_bytes,
+            log_start_offset,
+            file_time_ms,
+        )
+        return JudgedPartition(self._demand, reply)
+
+    def bench_index_lookup(
+        self,
+        partition_dir: Path,
+        base_offset: int,
+        seconds: float = 5.0,
+        *,
+        in_order: bool = False,
+    ) -> LookupBenchResult:
+        """Time ``OffsetIndex.lookup`` in an ``.index``, of random offsets or of these sorted."""
+        kind = "index-sorted" if in_order else "index-random"
+        return self._bench_lookup(kind, partition_dir, base_offset, seconds)
+
+    def bench_translate_offset(
+        self, partition_dir: Path, base_offset: int, seconds: float = 5.0
+    ) -> LookupBenchResult:
+        """Time ``LogSegment.translateOffset`` of random offsets of a segment.
+
+        Index files that are missing are built first, and stay.
+        """
+        return self._bench_lookup("translate", partition_dir, base_offset, seconds)
+
+    def bench_find_offset_by_timestamp(
+        self, partition_dir: Path, base_offset: int, seconds: float = 5.0
+    ) -> LookupBenchResult:
+        """Time ``LogSegment.findOffsetByTimestamp`` between a segment's batches' timestamps.
+
+        Index files that are missing are built first, and stay.
+        """
+        return self._bench_lookup("find", partition_dir, base_offset, seconds)
 
     def close(self) -> None:
         """End the JVM."""
@@ -152,6 +184,20 @@ class Judge:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+    def _bench_lookup(
+        self, kind: str, partition_dir: Path, base_offset: int, seconds: float
+    ) -> LookupBenchResult:
+        reply = self._demand("bench-lookup", kind, partition_dir, base_offset, seconds)
+        return LookupBenchResult(float(reply[1]), int(reply[2]), int(reply[3]))
+
+    def _demand(self, *fields: object) -> list[str]:
+        """Ask what must not be refused."""
+        reply = self._ask(*fields)
+        if reply[0] == "error":
+            what = " ".join(str(field) for field in fields[:5])
+            raise JudgeError(f"{what}: {reply[1]}: {_unescape(reply[2])}")
+        return reply
 
     def _ask(self, *fields: object) -> list[str]:
         assert self._process.stdin is not None

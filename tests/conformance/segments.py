@@ -51,14 +51,9 @@ def record(
     offset_delta: int, timestamp_delta: int, key: bytes | None, value: bytes | None
 ) -> bytes:
     """One record of a magic 2 batch, without headers."""
-    body = (
-        b"\0"
-        + varint(timestamp_delta)
-        + varint(offset_delta)
-        + _sized(key)
-        + _sized(value)
-        + varint(0)
-    )
+    # Timestamps further apart than int64 wrap around, there and back.
+    wrapped = (timestamp_delta + 2**63) % 2**64 - 2**63
+    body = b"\0" + varint(wrapped) + varint(offset_delta) + _sized(key) + _sized(value) + varint(0)
     return varint(len(body)) + body
 
 

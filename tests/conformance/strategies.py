@@ -29,21 +29,22 @@ from .segments import (
 DEFAULT_INDEX_BYTES = 10 * 1024 * 1024
 MAX_ENTRIES = 28
 
-_BASE_OFFSETS = st.sampled_from((0, 0, 1, 1000, 2**31 - 5, 2**40))
+BASE_OFFSETS = st.sampled_from((0, 0, 1, 1000, 2**31 - 5, 2**40))
 _INTERVALS = st.sampled_from((0, 0, 1, 90, 200, 500, 1000, 4096, INT32_MAX))
 _SMALL_INDEXES = st.integers(min_value=12, max_value=130)
-_CLOCKS = st.sampled_from(("rising", "constant", "any", "extreme"))
+CLOCKS = st.sampled_from(("rising", "constant", "any", "extreme"))
 _EXTREMES = st.sampled_from((-(2**63), -1, 0, 1, 2**63 - 1))
 _SMALL_BYTES = st.binary(max_size=12)
 
 
 @dataclass
-class _State:
+class State:
     """What the next entry follows from."""
 
     next_offset: int
     clock: str
     wild: bool
+    steps_back: bool = True
     now: int = 1_000_000
     open_transactions: list[int] = field(default_factory=list)
 
@@ -51,10 +52,10 @@ class _State:
 @st.composite
 def segments(draw: st.DrawFn, *, damaged: bool | None = None) -> Segment:
     """A segment and the settings to recover it with; damaged, sound, or (None) one of both."""
-    base_offset = draw(_BASE_OFFSETS)
-    state = _State(base_offset, draw(_CLOCKS), wild=draw(st.integers(0, 2)) == 0)
+    base_offset = draw(BASE_OFFSETS)
+    state = State(base_offset, draw(CLOCKS), wild=draw(st.integers(0, 2)) == 0)
     count = draw(st.integers(0, MAX_ENTRIES))
-    entries = [_entry(draw, state) for _ in range(count)]
+    entries = [draw_entry(draw, state) for _ in range(count)]
     drawn = Segment(
         b"".join(entries),
         base_offset,
@@ -69,10 +70,10 @@ def segments(draw: st.DrawFn, *, damaged: bool | None = None) -> Segment:
     return drawn
 
 
-def _entry(draw: st.DrawFn, state: _State) -> bytes:
+def draw_entry(draw: st.DrawFn, state: State) -> bytes:
     """One entry; moves the state on."""
     kind = draw(st.integers(0, 11))
-    offset = state.next_offset + _gap(draw, state)
+    offset = state.next_offset + draw_gap(draw, state)
     if state.wild and draw(st.integers(0, 7)) == 0:
         return _odd_entry(draw, state, offset)
     if kind == 0:
@@ -81,24 +82,26 @@ def _entry(draw: st.DrawFn, state: _State) -> bytes:
         return message(
             offset,
             magic,
-            _time(draw, state),
+            draw_time(draw, state),
             bytes(draw(st.integers(0, 90))),
             draw(st.none() | _SMALL_BYTES),
         )
     if kind == 1 and state.open_transactions:
         state.next_offset = offset + 1
         ended = state.open_transactions.pop(draw(st.integers(0, len(state.open_transactions) - 1)))
-        return marker(offset, ended, 0, commit=draw(st.booleans()), timestamp=_time(draw, state))
+        return marker(
+            offset, ended, 0, commit=draw(st.booleans()), timestamp=draw_time(draw, state)
+        )
     if kind == 2:
         # What compaction leaves of a batch: the header.
         delta = draw(st.integers(0, 50))
         state.next_offset = offset + delta + 1
-        return batch(offset, 0, last_offset_delta=delta, max_timestamp=_time(draw, state))
+        return batch(offset, 0, last_offset_delta=delta, max_timestamp=draw_time(draw, state))
     return _data_batch(draw, state, offset, transactional=kind in (3, 4), idempotent=kind == 5)
 
 
 def _data_batch(
-    draw: st.DrawFn, state: _State, offset: int, *, transactional: bool, idempotent: bool
+    draw: st.DrawFn, state: State, offset: int, *, transactional: bool, idempotent: bool
 ) -> bytes:
     """A data batch, of a producer or of none, with or without what compaction takes away."""
     records = draw(st.integers(1, 4))
@@ -115,7 +118,7 @@ def _data_batch(
         offset,
         records,
         value_size=draw(st.integers(0, 120)),
-        timestamps=[_time(draw, state) for _ in range(records)],
+        timestamps=[draw_time(draw, state) for _ in range(records)],
         producer_id=producer,
         producer_epoch=0 if producer >= 0 else -1,
         base_sequence=draw(st.sampled_from((0, 5, INT32_MAX))) if producer >= 0 else -1,
@@ -126,10 +129,10 @@ def _data_batch(
     )
 
 
-def _odd_entry(draw: st.DrawFn, state: _State, offset: int) -> bytes:
+def _odd_entry(draw: st.DrawFn, state: State, offset: int) -> bytes:
     """An entry with a sound checksum that a broker would not have written."""
     state.next_offset = offset + 1
-    time = _time(draw, state)
+    time = draw_time(draw, state)
     producer = draw(st.sampled_from((-1, 0, 1, 2, 10)))
     match draw(st.integers(0, 8)):
         case 0:
@@ -198,19 +201,19 @@ def _odd_entry(draw: st.DrawFn, state: _State, offset: int) -> bytes:
     return entry
 
 
-def _gap(draw: st.DrawFn, state: _State) -> int:
+def draw_gap(draw: st.DrawFn, state: State) -> int:
     """Offsets left out by compaction; in a wild segment sometimes a step back or a leap."""
     pick = draw(st.integers(0, 24))
     if pick < 3:
         return draw(st.integers(1, 1000))
-    if state.wild and pick == 3:
+    if state.wild and state.steps_back and pick == 3:
         return -draw(st.integers(1, 12))
     if state.wild and pick == 4:
         return draw(st.integers(2**30, 2**31))
     return 0
 
 
-def _time(draw: st.DrawFn, state: _State) -> int:
+def draw_time(draw: st.DrawFn, state: State) -> int:
     """The next timestamp, by the segment's kind of clock."""
     match state.clock:
         case "rising":

@@ -230,7 +230,7 @@ def test_a_shared_walk_to_timestamps_is_a_walk_for_each(log: Log, data: st.DataO
     floors = [walk_twin.floor_offset(offsets, max(one.offset, starting), 0) for one in entries]
     walked = walk_times(log, targets, entries, floors, starting)
     expected = [
-        time_answer(log, floor.position, target)
+        time_answer(log, floor.position, target, starting)
         for target, floor in zip(targets, floors, strict=True)
     ]
     assert (walked.code, walked.batches) == (walk.WALK_DONE, expected)

@@ -128,9 +128,16 @@ def _base_offset(header: Header, target: int, first_offsets: Mapping[int, int | 
     return first
 
 
-def search_time(log: bytes, start: int, timestamp: int) -> int:
-    """Position of the first batch from a position on that is as late, or `AT_END`."""
-    late = (head for head in headers_from(log, start) if head.max_timestamp >= timestamp)
+def search_time(log: bytes, start: int, timestamp: int, starting_offset: int = 0) -> int:
+    """Position of the first batch from a position on that is as late, or `AT_END`.
+
+    One that ends below the starting offset does not count.
+    """
+    late = (
+        head
+        for head in headers_from(log, start)
+        if head.max_timestamp >= timestamp and head.last_offset >= starting_offset
+    )
     found = next(late, None)
     return AT_END if found is None else found.position
 

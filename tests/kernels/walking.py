@@ -147,6 +147,7 @@ def walk_times(
         address_of(data),
         len(data),
         starting_offset,
+        starting_offset,
         longs(targets),
         longs(entry.timestamp for entry in entries),
         longs(entry.offset for entry in entries),
@@ -165,9 +166,9 @@ def offset_answer(log: Log, start: int, target: int) -> int:
         return int(walk.damage_at(damage.position))
 
 
-def time_answer(log: Log, start: int, timestamp: int) -> int:
+def time_answer(log: Log, start: int, timestamp: int, starting_offset: int = 0) -> int:
     try:
-        return walk_twin.search_time(log.data, start, timestamp)
+        return walk_twin.search_time(log.data, start, timestamp, starting_offset)
     except Damage as damage:
         return int(walk.damage_at(damage.position))
 

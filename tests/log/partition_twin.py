@@ -73,7 +73,7 @@ class Twin:
         if resolve is Resolve.INDEX:
             return entered
         for position, batch in _batches(segment):
-            if position < floor.position or batch.max_timestamp < time:
+            if position < floor.position or batch.max_timestamp < time or batch.last_offset < start:
                 continue
             row = _with_batch(entered, position, batch)
             if resolve is Resolve.BATCH:

@@ -1,0 +1,169 @@
+"""Kafka's answers to the questions of a lookup, in the columns of the product.
+
+What a broker says is translated here and nowhere else: exceptions to statuses, bounds by the high
+watermark, and which of Kafka's methods stands for which level.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from kafka_index.log.answers import NULL, Resolve, SpecialTimestamp
+
+from .judged_partition import EMPTY, Refused
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from .judged_partition import Answer, JudgedPartition
+
+OUT_OF_RANGE = "OffsetOutOfRangeException"
+_NO_EPOCH = -1
+_LATEST, _EARLIEST, _LARGEST = (int(special) for special in SpecialTimestamp)
+
+
+class Row(NamedTuple):
+    """One answer; the columns are those of ``ANSWER_SCHEMA``."""
+
+    status: str
+    segment_base_offset: int | None = None
+    entry_offset: int | None = None
+    entry_position_bytes: int | None = None
+    entry_timestamp_ms: int | None = None
+    batch_base_offset: int | None = None
+    batch_last_offset: int | None = None
+    batch_position_bytes: int | None = None
+    batch_size_bytes: int | None = None
+    found_offset: int | None = None
+    found_timestamp_ms: int | None = None
+    found_leader_epoch: int | None = None
+
+
+UNREADABLE = Row("unreadable")
+NO_RECORD = Row("no_record_at_or_after")
+
+
+def offset_rows(
+    judged: JudgedPartition,
+    offsets: Sequence[int],
+    resolve: Resolve,
+    high_watermark: int | None = None,
+) -> list[Row]:
+    """Kafka's answers to lookups of offsets, none negative.
+
+    Parameters
+    ----------
+    judged
+        The partition.
+    offsets, resolve
+        What is asked, and the level.
+    high_watermark
+        The bound, which `judged` was given before; None for the log end.
+    """
+    if resolve is Resolve.INDEX:
+        return [
+            Row("before_log_start")
+            if offset < judged.log_start_offset
+            else Row("found", *_numbers(answer))
+            for offset, answer in zip(offsets, judged.offset_entry(offsets), strict=True)
+        ]
+    fetched = judged.fetch(offsets, committed=high_watermark is not None)
+    answers = judged.record(offsets) if resolve is Resolve.RECORD else fetched
+    bound = judged.log_end_offset if high_watermark is None else high_watermark
+    return [
+        _offset_row(judged.log_start_offset, bound, *asked)
+        for asked in zip(offsets, fetched, answers, strict=True)
+    ]
+
+
+def _offset_row(log_start: int, bound: int, offset: int, fetched: Answer, answer: Answer) -> Row:
+    if isinstance(fetched, Refused) and fetched.error_class == OUT_OF_RANGE:
+        return Row("before_log_start" if offset < log_start else "after_log_end")
+    if fetched is EMPTY and offset >= bound:
+        return Row("log_end")
+    if fetched is EMPTY or answer is None:
+        return NO_RECORD
+    if isinstance(answer, Refused):
+        return UNREADABLE
+    segment, base, last, position, size, *entry_and_record = _numbers(answer)
+    entry, record = entry_and_record[:2], entry_and_record[2:]
+    if record and record[0] >= bound:
+        return NO_RECORD
+    floor = Row("found", segment, *entry)
+    return _with_batch(floor, (base, last, position, size), record)
+
+
+def time_rows(
+    judged: JudgedPartition,
+    times: Sequence[int],
+    resolve: Resolve,
+    high_watermark: int | None = None,
+) -> list[Row]:
+    """Kafka's answers to lookups of timestamps, none negative but the special ones.
+
+    Parameters are those of `offset_rows`. The rules of the high watermark are those of Kafka's
+    ``Partition.fetchOffsetForTimestamp``, which hands a client nothing at or above it.
+    """
+    bound = judged.log_end_offset if high_watermark is None else high_watermark
+    questions = {Resolve.INDEX: judged.time_entry, Resolve.BATCH: judged.time_batch}
+    answers = questions.get(resolve, judged.time)(times)
+    entries = judged.time_entry(times)
+    rows = []
+    for time, answer, entry in zip(times, answers, entries, strict=True):
+        edge = {_LATEST: bound, _EARLIEST: judged.log_start_offset}.get(time)
+        if resolve is Resolve.INDEX and time in (_LATEST, _LARGEST):
+            rows.append(Row("invalid_query"))
+        elif edge is not None and resolve is not Resolve.RECORD:
+            rows += offset_rows(judged, [edge], resolve, high_watermark)
+        elif edge is not None:
+            _, _, epoch = _numbers(answer)
+            rows.append(_with_batch(Row("found"), (), [edge, -1, epoch]))
+        else:
+            rows.append(_time_row(time, answer, entry, resolve, bound))
+    return rows
+
+
+def _time_row(time: int, answer: Answer, entry: Answer, resolve: Resolve, bound: int) -> Row:
+    if answer is None:
+        return NO_RECORD
+    if isinstance(answer, Refused):
+        return UNREADABLE
+    floor = Row("found")
+    if time != _LARGEST:
+        # The judge has them in the order of the search.
+        segment, timestamp, offset, position = _numbers(entry)
+        floor = Row("found", segment, offset, position, timestamp)
+        if resolve is Resolve.INDEX:
+            return floor
+    numbers = _numbers(answer)
+    record, batch = ((), numbers) if resolve is Resolve.BATCH else (numbers[:3], numbers[3:])
+    segment, base, *_ = batch
+    if (record[0] if record else base) >= bound:
+        return NO_RECORD
+    return _with_batch(floor._replace(segment_base_offset=segment), batch[1:], record)
+
+
+def _with_batch(row: Row, batch: Sequence[int], record: Sequence[int]) -> Row:
+    """Add a batch, without its segment, and a record, where there are any."""
+    if batch:
+        base, last, position, size = batch
+        row = row._replace(
+            batch_base_offset=base,
+            batch_last_offset=last,
+            batch_position_bytes=position,
+            batch_size_bytes=size,
+        )
+    if record:
+        offset, timestamp, epoch = record
+        row = row._replace(
+            found_offset=offset,
+            # The one number that stands for null in our answers.
+            found_timestamp_ms=None if timestamp == NULL else timestamp,
+            found_leader_epoch=None if epoch == _NO_EPOCH else epoch,
+        )
+    return row
+
+
+def _numbers(answer: Answer) -> tuple[int, ...]:
+    assert isinstance(answer, tuple), answer
+    return answer

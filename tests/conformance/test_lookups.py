@@ -1,0 +1,213 @@
+"""Lookups answer as a broker does that has correct index files.
+
+Partitions are drawn. Each is asked at every edge of all that is in it, at every level, with Kafka's
+own index files beside us, with none, and with damaged ones: the answers are always Kafka's.
+
+Some answers are ours alone (`test_lookup_differences`): a file's modification time is never taken
+for a timestamp, damage is never passed over in silence. No drawn partition shows these; where one
+may show a smaller difference, the comparison says which.
+
+Half of ``KAFKA_INDEX_CASES`` (default 400) is how many partitions are drawn for each test. Under
+``CI`` the draw is the same every time.
+"""
+
+from __future__ import annotations
+
+import operator
+import os
+import shutil
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from hypothesis import HealthCheck, assume, given, note, reject, settings
+from hypothesis import strategies as st
+
+from kafka_index.layout.names import LOG_START_CHECKPOINT, REPLICATION_CHECKPOINT
+from kafka_index.log.answers import Resolve
+from kafka_index.log.findings import NO_INDEX, TAIL, UNREADABLE
+
+from .index_damage import damaged_indexes
+from .judge import JudgeError
+from .kafka_answers import Row, offset_rows, time_rows
+from .our_answers import (
+    DIRECTORY,
+    Answered,
+    Questions,
+    ask_us,
+    differences,
+    write_checkpoint,
+)
+from .partitions import Partition, long_partitions, partitions, tails
+from .targets import offsets_of, times_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from .judge import Judge
+    from .judged_partition import JudgedPartition
+
+    Same = Callable[[Row, Row], bool]
+
+drawn_cases = settings(
+    max_examples=max(int(os.environ.get("KAFKA_INDEX_CASES", "400")) // 2, 1),
+    derandomize=bool(os.environ.get("CI")),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+
+
+@dataclass(frozen=True)
+class KafkaAnswered:
+    """What was asked, and Kafka's answers."""
+
+    questions: Questions
+    offsets: dict[Resolve, list[Row]]
+    times: dict[Resolve, list[Row]]
+    log_start_offset: int
+    log_end_offset: int
+
+
+def ask_kafka(judged: JudgedPartition, high_watermark: int | None = None) -> KafkaAnswered:
+    """Ask Kafka at every edge; timestamps first, a committed fetch moves the high watermark."""
+    offsets = offsets_of(judged)
+    times = times_of(judged, offsets)
+    return KafkaAnswered(
+        Questions(offsets, times),
+        times={level: time_rows(judged, times, level, high_watermark) for level in Resolve},
+        offsets={level: offset_rows(judged, offsets, level, high_watermark) for level in Resolve},
+        log_start_offset=judged.log_start_offset,
+        log_end_offset=judged.log_end_offset,
+    )
+
+
+def open_drawn(judge: Judge, directory: Path, partition: Partition) -> JudgedPartition:
+    """The partition, opened by Kafka from files of its own; what Kafka refuses is not asked."""
+    try:
+        judged = judge.open_partition(
+            directory,
+            partition.index_interval_bytes,
+            log_start_offset=partition.log_start_offset,
+        )
+    except JudgeError:
+        reject()
+    # What Kafka cuts off is not asked for either: `test_lookup_differences` does.
+    left = [path.stat().st_size for path in sorted(directory.glob("*.log"))]
+    assume(left == [len(segment.log) for segment in partition.segments])
+    return judged
+
+
+def write_both(scratch: Path, partition: Partition) -> tuple[Path, Path]:
+    """Partition directories for Kafka and for us, the same logs in both."""
+    shutil.rmtree(scratch / "lookups", ignore_errors=True)
+    for_kafka, for_us = scratch / "lookups/kafka", scratch / "lookups/us"
+    for data_directory in (for_kafka, for_us):
+        partition.write(data_directory / DIRECTORY)
+        write_checkpoint(data_directory, LOG_START_CHECKPOINT, partition.log_start_offset)
+    return for_kafka / DIRECTORY, for_us / DIRECTORY
+
+
+def assert_equal(ours: Answered, kafka: KafkaAnswered, same: Same = operator.eq) -> None:
+    """All answers are the same, and what was asked of both."""
+    assert (ours.log_start_offset, ours.log_end_offset) == (
+        kafka.log_start_offset,
+        kafka.log_end_offset,
+    )
+    for by in ("offsets", "times"):
+        for level, our_rows in getattr(ours, by).items():
+            if our_rows:
+                asked, kafkas_rows = getattr(kafka.questions, by), getattr(kafka, by)[level]
+                assert not differences(asked, our_rows, kafkas_rows, same), (by, level)
+
+
+def same_from_earlier_entry(ours: Row, kafkas: Row) -> bool:
+    """An index that lost entries is right, and leads to the same answers from earlier entries."""
+
+    def without_entry(row: Row) -> Row:
+        return row._replace(entry_offset=None, entry_position_bytes=None, entry_timestamp_ms=None)
+
+    return without_entry(ours) == without_entry(kafkas)
+
+
+@drawn_cases
+@given(partition=partitions())
+def test_answers_with_kafkas_index_files_are_kafkas(
+    judge: Judge, scratch: Path, partition: Partition
+) -> None:
+    for_kafka, for_us = write_both(scratch, partition)
+    with open_drawn(judge, for_kafka, partition) as judged:
+        kafka = ask_kafka(judged)
+    ours = ask_us(for_us, kafka.questions, indexes=for_kafka.parent)
+    assert_equal(ours, kafka)
+    if not any(path.read_bytes()[:12] == bytes(12) for path in for_kafka.glob("*.timeindex")):
+        assert {finding.kind for finding in ours.findings} <= {UNREADABLE}
+
+
+@drawn_cases
+@given(partition=partitions())
+def test_answers_without_index_files_are_kafkas(
+    judge: Judge, scratch: Path, partition: Partition
+) -> None:
+    for_kafka, for_us = write_both(scratch, partition)
+    with open_drawn(judge, for_kafka, partition) as judged:
+        kafka = ask_kafka(judged)
+    ours = ask_us(for_us, kafka.questions, interval=partition.index_interval_bytes)
+    assert_equal(ours, kafka)
+    assert {finding.kind for finding in ours.findings} <= {NO_INDEX, UNREADABLE}
+
+
+# Which of two equal batches is found depends on the entries between them.
+@drawn_cases
+@given(partition=partitions(repeating=False) | long_partitions(), data=st.data())
+def test_answers_with_damaged_index_files_are_kafkas(
+    judge: Judge, scratch: Path, partition: Partition, data: st.DataObject
+) -> None:
+    for_kafka, for_us = write_both(scratch, partition)
+    with open_drawn(judge, for_kafka, partition) as judged:
+        kafka = ask_kafka(judged)
+    note(data.draw(damaged_indexes(for_kafka)))
+    # On a log of its own each: what one answer shows about an index helps the next.
+    for level in Resolve:
+        for asked in (
+            Questions(offsets=kafka.questions.offsets),
+            Questions(times=kafka.questions.times),
+        ):
+            ours = ask_us(
+                for_us,
+                asked,
+                interval=partition.index_interval_bytes,
+                indexes=for_kafka.parent,
+                levels=[level],
+            )
+            assert_equal(ours, kafka, same_from_earlier_entry)
+
+
+@drawn_cases
+@given(partition=partitions(), tail=tails())
+def test_answers_with_a_torn_tail_are_kafkas(
+    judge: Judge, scratch: Path, partition: Partition, tail: bytes
+) -> None:
+    *others, last = partition.segments
+    torn = replace(partition, segments=(*others, replace(last, log=last.log + tail)))
+    for_kafka, for_us = write_both(scratch, torn)
+    with open_drawn(judge, for_kafka, partition) as judged:
+        kafka = ask_kafka(judged)
+    ours = ask_us(for_us, kafka.questions, interval=partition.index_interval_bytes)
+    assert_equal(ours, kafka)
+    assert TAIL in {finding.kind for finding in ours.findings}
+
+
+@drawn_cases
+@given(partition=partitions(), data=st.data())
+def test_answers_below_the_high_watermark_are_kafkas(
+    judge: Judge, scratch: Path, partition: Partition, data: st.DataObject
+) -> None:
+    for_kafka, for_us = write_both(scratch, partition)
+    with open_drawn(judge, for_kafka, partition) as judged:
+        batches = [batch for base in judged.base_offsets for batch, _ in judged.batches(base)]
+        edges = [0, judged.log_end_offset + 1, *(batch.last_offset + 1 for batch in batches)]
+        checkpointed = data.draw(st.sampled_from(edges))
+        kafka = ask_kafka(judged, judged.update_high_watermark(checkpointed))
+    write_checkpoint(for_us.parent, REPLICATION_CHECKPOINT, checkpointed)
+    ours = ask_us(for_us, kafka.questions, indexes=for_kafka.parent, high_watermark=True)
+    assert_equal(ours, kafka)

@@ -1,0 +1,95 @@
+"""A segment's own lookups are those of Kafka's ``LogSegment`` and its two indexes.
+
+Targets are any offsets and timestamps, negative ones and those of other segments included.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kafka_index.config import IndexConfig
+from kafka_index.errors import CorruptLogError
+from kafka_index.log.log_segment import LogSegment
+from kafka_index.storage import SegmentFile
+
+from .judged_partition import Refused
+from .partitions import Partition, partitions
+from .targets import INT64_MAX, offsets_of, times_of
+from .test_lookups import drawn_cases, open_drawn, write_both
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from .judge import Judge
+    from .judged_partition import Answer
+
+INT64_MIN = -INT64_MAX - 1
+_NO_EPOCH = -1
+
+
+def segment_file(directory: Path, base_offset: int, *, is_last: bool) -> SegmentFile:
+    """A segment as a listing hands it on."""
+    path = directory / f"{base_offset:020d}.log"
+    status = path.stat()
+    return SegmentFile(
+        "topic", 0, base_offset, str(path), status.st_size, status.st_mtime_ns, is_last
+    )
+
+
+def answer_of(ask: Callable[[], tuple[int | None, ...] | None]) -> Answer:
+    """Our answer in the form of Kafka's; what exactly cannot be read is not compared."""
+    try:
+        found = ask()
+    except CorruptLogError:
+        return Refused("")
+    return None if found is None else tuple(_NO_EPOCH if part is None else part for part in found)
+
+
+def unnamed(answers: list[Answer]) -> list[Answer]:
+    """Kafka's answers without the names of its exceptions."""
+    return [Refused("") if isinstance(answer, Refused) else answer for answer in answers]
+
+
+@drawn_cases
+@given(partition=partitions(), data=st.data())
+def test_segment_answers_as_kafkas(
+    judge: Judge, scratch: Path, partition: Partition, data: st.DataObject
+) -> None:
+    for_kafka, for_us = write_both(scratch, partition)
+    config = IndexConfig(index_interval_bytes=partition.index_interval_bytes)
+    with open_drawn(judge, for_kafka, partition) as judged:
+        offsets = [INT64_MIN, -1, *offsets_of(judged), INT64_MAX]
+        times = [INT64_MIN, INT64_MIN + 1, -10, -9, *times_of(judged, offsets_of(judged))]
+        starting = data.draw(st.sampled_from(offsets))
+        base_offset = data.draw(st.sampled_from(judged.base_offsets))
+        translated = judged.translate(base_offset, offsets)
+        found = judged.find(base_offset, times, starting)
+        offset_entries = judged.offset_entry_of(base_offset, offsets)
+        time_entries = judged.time_entry_of(base_offset, times)
+        largest = judged.largest_timestamp(base_offset)
+        is_last = base_offset == judged.base_offsets[-1]
+    listed = segment_file(for_us, base_offset, is_last=is_last)
+    with LogSegment(listed, config=config) as segment:
+        assert [
+            answer_of(partial(segment.offset_to_position, offset)) for offset in offsets
+        ] == unnamed(translated)
+        assert [
+            _as_kafka(answer_of(partial(segment.find_offset_by_timestamp, time, starting)))
+            for time in times
+        ] == unnamed(found)
+        assert [tuple(segment.indexes.offset_index.lookup(o)) for o in offsets] == offset_entries
+        assert [tuple(segment.indexes.time_index.lookup(t)) for t in times] == time_entries
+        assert tuple(segment.largest)[:2] == largest
+
+
+def _as_kafka(answer: Answer) -> Answer:
+    """Offset before timestamp."""
+    if not isinstance(answer, tuple):
+        return answer
+    timestamp, offset, epoch = answer
+    return offset, timestamp, epoch
