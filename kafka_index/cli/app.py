@@ -31,7 +31,13 @@ _TERMINATED = 143
 # they load numpy, pyarrow and the compiled kernels, and `--help` should not wait for that.
 _COMMANDS = {
     "build": ("kafka_index.cli.build_command", "Rebuild the index files of a dump of Kafka logs."),
+    "lookup": ("kafka_index.cli.lookup_command", "Find offsets and times in a dump of Kafka logs."),
     "dump": ("kafka_index.cli.dump_command", "Print what is in .log, .index, .timeindex files."),
+}
+# What is there once a command was stopped.
+_AFTER_A_STOP = {
+    "build": "; what is finished is kept, run again to go on",
+    "lookup": "; no answers were written",
 }
 
 
@@ -86,11 +92,12 @@ def _print_version(ctx: click.Context, parameter: click.Parameter, value: object
     help="Print the version and leave.",
 )
 def _cli() -> None:
-    """Rebuild Kafka's .index and .timeindex files from its logs, byte for byte.
+    """Rebuild the indexes of Kafka's logs byte for byte, and find offsets and times in them.
 
     \b
     Examples:
       kafka-index build --input /dump/broker-1 --output /tmp/indexes
+      kafka-index lookup --logs /dump/broker-1 --topic orders --partition 0 --offset 1234
       kafka-index dump /dump/broker-1/orders-0/00000000000000000000.index
     """  # noqa: D301, because \b is click's mark of a text not to be wrapped
 
@@ -146,6 +153,8 @@ def _terminate(_number: int, _frame: object) -> None:
 def _run(  # noqa: PLR0911, because each way to end is one exit
     command: click.Command, arguments: list[str], program: str
 ) -> int:
+    # Which command it is has to be known before click knows it, and whatever becomes of that.
+    name = next((one for one in (command.name, *arguments) if one in _COMMANDS), "")
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, _terminate)
     try:
@@ -160,10 +169,10 @@ def _run(  # noqa: PLR0911, because each way to end is one exit
     except KafkaIndexError as error:
         return _failed(error, verbose=not {"--verbose", "-v"}.isdisjoint(arguments))
     except _Terminated:
-        _complain("terminated; what is finished is kept, run again to go on")
+        _complain(f"terminated{_AFTER_A_STOP.get(name, '')}")
         return _TERMINATED
     except (KeyboardInterrupt, click.Abort):
-        _complain("interrupted; what is finished is kept, run again to go on")
+        _complain(f"interrupted{_AFTER_A_STOP.get(name, '')}")
         return _INTERRUPTED
     except BrokenPipeError:
         _forget_stdout()

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Callable
 
 import click
 
 from kafka_index.cli.build import BuildOptions, run_build
-from kafka_index.cli.detail import Detail
-from kafka_index.cli.options import pattern, report_path
+from kafka_index.cli.options import (
+    Decorator,
+    check_engine,
+    choose_detail,
+    decorate,
+    detail_options,
+    engine_options,
+    pattern,
+    report_path,
+    settings_options,
+)
 from kafka_index.config import INT32_MAX, LogConfig
 
 _HELP = """Rebuild the .index and .timeindex files of every segment below PATH.
@@ -40,10 +47,8 @@ _JOB_EXAMPLES = """\
           --input /mnt/dump/* --output /mnt/indexes --report /mnt/report.parquet
 """
 
-_Decorator = Callable[[Callable[..., int]], Callable[..., int]]
 
-
-def _options() -> list[_Decorator]:
+def _options() -> list[Decorator]:
     return [
         click.option(
             "--input",
@@ -70,19 +75,7 @@ def _options() -> list[_Decorator]:
         click.option(
             "--topics", callback=pattern, metavar="REGEX", help="Only topics that match in full."
         ),
-        click.option(
-            "--config",
-            "config_path",
-            metavar="FILE",
-            help="Settings under Kafka's names, such as a broker's server.properties; "
-            "topic.NAME.index.interval.bytes overrides one topic.",
-        ),
-        click.option(
-            "--index-interval-bytes",
-            type=click.IntRange(0, INT32_MAX),
-            metavar="N",
-            help="Bytes of log between two entries, over the settings file.  [default: 4096]",
-        ),
+        *settings_options(),
         click.option(
             "--index-size-max-bytes",
             type=click.IntRange(4, INT32_MAX),
@@ -105,32 +98,6 @@ def _options() -> list[_Decorator]:
             help="Write a row per segment: .parquet, .json (an object a line) or .csv.",
         ),
         click.option("--fail-fast", is_flag=True, help="Stop at the first segment that fails."),
-    ]
-
-
-def _engine_options() -> list[_Decorator]:
-    return [
-        click.option(
-            "--engine",
-            type=click.Choice(["local", "spark"]),
-            default="local",
-            show_default=True,
-            help="Threads of this process, or Spark.",
-        ),
-        click.option("--master", metavar="URL", help="Spark's master, with --engine spark."),
-        click.option(
-            "--threads",
-            type=click.IntRange(min=1),
-            metavar="N",
-            help="Threads of the local engine.  [default: one a core]",
-        ),
-    ]
-
-
-def _detail_options() -> list[_Decorator]:
-    return [
-        click.option("--quiet", "-q", is_flag=True, help="Say nothing unless something is wrong."),
-        click.option("--verbose", "-v", is_flag=True, help="Say more, also about errors."),
     ]
 
 
@@ -169,13 +136,7 @@ def make_command(*, as_job: bool) -> click.Command:
             output=output,
             in_place=in_place,
             dry_run=dry_run,
-            quiet=quiet,
-            verbose=verbose,
         )
-        if master is not None and engine != "spark":
-            raise click.UsageError("--master goes with --engine spark")
-        if threads is not None and engine != "local":
-            raise click.UsageError("--threads goes with --engine local")
         config = LogConfig.load(
             config_path,
             index_interval_bytes=index_interval_bytes,
@@ -195,14 +156,12 @@ def make_command(*, as_job: bool) -> click.Command:
                 fail_fast=fail_fast,
                 engine=engine,
                 master=master,
-                threads=threads or os.cpu_count() or 1,
-                detail=Detail.QUIET if quiet else Detail.VERBOSE if verbose else Detail.NORMAL,
+                threads=check_engine(engine, master, threads),
+                detail=choose_detail(quiet=quiet, verbose=verbose),
             )
         )
 
-    decorators = [*_options(), *([] if as_job else _engine_options()), *_detail_options()]
-    for decorate in reversed(decorators):
-        build = decorate(build)
+    options = [*_options(), *([] if as_job else engine_options()), *detail_options()]
     examples = _JOB_EXAMPLES if as_job else _CONSOLE_EXAMPLES
     return click.command(
         name="build",
@@ -210,23 +169,13 @@ def make_command(*, as_job: bool) -> click.Command:
         short_help="Rebuild index files.",
         context_settings={"help_option_names": ["-h", "--help"]},
         options_metavar="--input PATH... (--output PATH | --in-place) [OPTIONS]",
-    )(build)
+    )(decorate(build, options))
 
 
-def _check_usage(
-    *,
-    has_input: bool,
-    output: str | None,
-    in_place: bool,
-    dry_run: bool,
-    quiet: bool,
-    verbose: bool,
-) -> None:
+def _check_usage(*, has_input: bool, output: str | None, in_place: bool, dry_run: bool) -> None:
     if not has_input:
         raise click.UsageError("nothing to read: give --input PATH")
     if output is not None and in_place:
         raise click.UsageError("--output and --in-place exclude each other")
     if output is None and not in_place and not dry_run:
         raise click.UsageError("nowhere to write: give --output PATH or --in-place")
-    if quiet and verbose:
-        raise click.UsageError("--quiet and --verbose exclude each other")

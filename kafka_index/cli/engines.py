@@ -1,10 +1,9 @@
-"""The two engines behind one interface: threads of this process, and Spark."""
+"""The two engines of a build behind one interface: threads of this process, and Spark."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Sequence
+from typing import Protocol
 
 import pyarrow as pa
 
@@ -12,18 +11,14 @@ from kafka_index.build import BuildSettings, plan_build, run_local
 from kafka_index.build.parquet import build_parquet
 from kafka_index.build.parquet_schema import ParquetInput
 from kafka_index.build.report import SegmentReport
-from kafka_index.errors import KafkaIndexError
+from kafka_index.cli.session import open_session, parallelism
 from kafka_index.storage import SegmentFile
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 _APP_NAME = "kafka-index build"
+_AFTER_FAILURE = "segments that are finished stay finished: run again to go on"
 _BINS_PER_CORE = 4
 _BIN_BYTES = 1 << 30
 _MOST_BINS = 20_000
-# What a Connect server says about its cores is nothing; this is its number of shuffle partitions.
-_CONNECT_PARALLELISM = "spark.sql.shuffle.partitions"
 
 
 class Listener(Protocol):
@@ -130,9 +125,9 @@ class SparkEngine:
         from kafka_index.spark.build import build_logs
         from kafka_index.spark.progress import watch_progress
 
-        with self._session() as session:
+        with open_session(self._master, _APP_NAME, after_failure=_AFTER_FAILURE) as session:
             listener.on_begin()
-            bins = _bins(segments, _parallelism(session))
+            bins = _bins(segments, parallelism(session))
             plan = plan_build(segments, bins=bins)
             with watch_progress(session, listener.on_share):
                 rows = build_logs(session, plan, settings, bins=bins, fail_fast=fail_fast)
@@ -145,33 +140,14 @@ class SparkEngine:
         from kafka_index.spark.parquet import build_parquet as build_parquet_on_spark
         from kafka_index.spark.progress import watch_progress
 
-        with self._session() as session:
+        with open_session(self._master, _APP_NAME, after_failure=_AFTER_FAILURE) as session:
             listener.on_begin()
-            bins = _BINS_PER_CORE * _parallelism(session)
+            bins = _BINS_PER_CORE * parallelism(session)
             with watch_progress(session, listener.on_share):
                 rows = build_parquet_on_spark(
                     session, source, settings, bins=bins, fail_fast=fail_fast
                 )
         listener.on_table(rows)
-
-    @contextmanager
-    def _session(self) -> Iterator[SparkSession]:
-        """Start a session, and say in one line what goes wrong in it."""
-        from kafka_index.cli.session import build_session
-
-        session = build_session(self._master, _APP_NAME)
-        from py4j.protocol import Py4JError
-        from pyspark.errors import PySparkException
-
-        try:
-            yield session
-        except (PySparkException, Py4JError) as error:
-            raise KafkaIndexError(
-                f"the Spark job failed: {_reason(error)}",
-                hint="segments that are finished stay finished: run again to go on",
-            ) from error
-        finally:
-            session.stop()
 
 
 def _bins(segments: Sequence[SegmentFile], parallelism: int) -> int:
@@ -179,18 +155,3 @@ def _bins(segments: Sequence[SegmentFile], parallelism: int) -> int:
     total_bytes = sum(segment.log_size_bytes for segment in segments)
     wanted = max(_BINS_PER_CORE * parallelism, total_bytes // _BIN_BYTES)
     return min(len(segments), wanted, _MOST_BINS)
-
-
-def _parallelism(session: SparkSession) -> int:
-    from kafka_index.spark.progress import is_connect
-
-    if is_connect(session):
-        return int(session.conf.get(_CONNECT_PARALLELISM) or 1)
-    return session.sparkContext.defaultParallelism
-
-
-def _reason(error: Exception) -> str:
-    """Return the line of a Spark error that names its cause: often the last of a long text."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    causes = [line for line in lines if "Error: " in line or "Exception: " in line]
-    return (causes or lines or [type(error).__name__])[-1]

@@ -16,16 +16,20 @@ _CLEAR_LINE = "\r\x1b[K"
 
 
 class Progress:
-    """Shows segments and bytes done, the rate, and the time that is left.
+    """Shows what is done, the rate, and the time that is left.
 
     Parameters
     ----------
-    total_segments, total_bytes : int
-        What there is to do; 0 segments when that is not known.
+    total : int
+        How many things there are to do; 0 when that is not known.
+    total_bytes : int, optional
+        Their bytes, when those are the measure of the work; None: each is worth the same.
     stream : TextIO
         Usually stderr. A terminal gets one line that changes in place.
     enabled : bool
         Whether to show anything.
+    nouns : tuple of str
+        One of the things, and several.
 
     Notes
     -----
@@ -35,15 +39,22 @@ class Progress:
     """
 
     def __init__(
-        self, total_segments: int, total_bytes: int, stream: TextIO, *, enabled: bool = True
+        self,
+        total: int,
+        total_bytes: int | None,
+        stream: TextIO,
+        *,
+        enabled: bool = True,
+        nouns: tuple[str, str] = ("segment", "segments"),
     ) -> None:
-        self._total_segments = total_segments
+        self._total = total
         self._total_bytes = total_bytes
+        self._nouns = nouns
         self._stream = stream
         self._live = enabled and stream.isatty()
         self._enabled = enabled
         self._guard = threading.Lock()
-        self._segments = 0
+        self._count = 0
         self._bytes = 0
         self._started = time.monotonic()
         self._done = threading.Event()
@@ -66,37 +77,40 @@ class Progress:
         if self._thread is not None:
             self._thread.join()
 
-    def advance(self, segments: int, size_bytes: int) -> None:
-        """Count segments that are finished, and the bytes of their logs."""
+    def advance(self, count: int, size_bytes: int = 0) -> None:
+        """Count things that are finished, and their bytes."""
         with self._guard:
-            self._segments += segments
+            self._count += count
             self._bytes += size_bytes
 
     def set_share(self, done: int, total: int) -> None:
-        """Set the state to a share of the whole: of tasks over bins of about equal bytes."""
+        """Set the state to a share of the whole: of tasks over bins of about equal work."""
         with self._guard:
-            self._segments = self._total_segments * done // max(total, 1)
-            self._bytes = self._total_bytes * done // max(total, 1)
+            self._count = self._total * done // max(total, 1)
+            self._bytes = (self._total_bytes or 0) * done // max(total, 1)
 
     def line(self) -> str:
         """Return the state as one line of text."""
         with self._guard:
-            segments, size_bytes = self._segments, self._bytes
+            count, size_bytes = self._count, self._bytes
         seconds = max(time.monotonic() - self._started, 1e-9)
-        rate = size_bytes / seconds
-        if not self._total_segments:
-            return (
-                f"{plural(segments, 'segment')}  {format_bytes(size_bytes)}  {format_bytes(rate)}/s"
-            )
-        parts = [
-            f"{format_count(segments)}/{format_count(self._total_segments)} segments",
-            f"{format_bytes(size_bytes)} of {format_bytes(self._total_bytes)}",
-            f"{format_bytes(rate)}/s",
-        ]
-        share = size_bytes / self._total_bytes if self._total_bytes else 1.0
-        if rate and share < 1:
-            left = (self._total_bytes - size_bytes) / rate
-            parts.append(f"{format_seconds(left)} left")
+        if self._total_bytes is None:
+            done, total, rate = count, self._total, f"{format_count(round(count / seconds))}/s"
+        else:
+            done, total = size_bytes, self._total_bytes
+            rate = f"{format_bytes(size_bytes / seconds)}/s"
+        if not self._total:
+            parts = [plural(count, *self._nouns)]
+            if self._total_bytes is not None:
+                parts.append(format_bytes(size_bytes))
+            return "  ".join([*parts, rate])
+        parts = [f"{format_count(count)}/{format_count(self._total)} {self._nouns[1]}"]
+        if self._total_bytes is not None:
+            parts.append(f"{format_bytes(size_bytes)} of {format_bytes(self._total_bytes)}")
+        parts.append(rate)
+        share = done / total if total else 1.0
+        if done and share < 1:
+            parts.append(f"{format_seconds(seconds * (total - done) / done)} left")
         return f"{min(share, 1.0):4.0%}  " + "  ".join(parts)
 
     def _show(self) -> None:

@@ -16,11 +16,13 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import kafka_index
-from kafka_index.errors import InputError
+from kafka_index.errors import InputError, KafkaIndexError
 
 if TYPE_CHECKING:
     from pyspark import SparkConf
@@ -48,6 +50,52 @@ _DRIVER_OPTIONS = "spark.driver.extraJavaOptions"
 _WORKER_PATH = "spark.executorEnv.PYTHONPATH"
 _LOG_CONFIGURATION = "log4j2.configurationFile"
 _JAVA_HINT = f"install Java {LEAST_JAVA} or newer and set JAVA_HOME, or use --engine local"
+
+# What a Connect server says about its cores is nothing; this is its number of shuffle partitions.
+_CONNECT_PARALLELISM = "spark.sql.shuffle.partitions"
+
+
+@contextmanager
+def open_session(
+    master: str | None, app_name: str, *, after_failure: str
+) -> Iterator[SparkSession]:
+    """Start a session for the length of a context, and say in one line what goes wrong in it.
+
+    Parameters
+    ----------
+    master, app_name : str
+        As for `build_session`.
+    after_failure : str
+        What to do when a job fails.
+
+    Raises
+    ------
+    InputError
+        As `build_session`.
+    KafkaIndexError
+        A job fails.
+    """
+    session = build_session(master, app_name)
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        yield session
+    except (PySparkException, Py4JError) as error:
+        raise KafkaIndexError(
+            f"the Spark job failed: {_reason(error)}", hint=after_failure
+        ) from error
+    finally:
+        session.stop()
+
+
+def parallelism(session: SparkSession) -> int:
+    """Return how many tasks run at a time, as far as that is known."""
+    from kafka_index.spark.progress import is_connect
+
+    if is_connect(session):
+        return int(session.conf.get(_CONNECT_PARALLELISM) or 1)
+    return session.sparkContext.defaultParallelism
 
 
 def build_session(master: str | None, app_name: str) -> SparkSession:
@@ -120,6 +168,13 @@ def check_java() -> None:
             found=version[1],
             hint=_JAVA_HINT,
         )
+
+
+def _reason(error: Exception) -> str:
+    """Return the line of a Spark error that names its cause: often the last of a long text."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    causes = [line for line in lines if "Error: " in line or "Exception: " in line]
+    return (causes or lines or [type(error).__name__])[-1]
 
 
 def _known_settings(*, submitted: bool) -> SparkConf:

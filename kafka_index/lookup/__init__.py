@@ -1,19 +1,19 @@
 """Bulk lookups: queries in, answers out, over the logs and indexes of a dump."""
 
-from kafka_index.lookup.columns import check_columns
-from kafka_index.lookup.inventory import Inventory, take_inventory
+from kafka_index.lookup.answers.output import AnswerTarget
+from kafka_index.lookup.inventory.taking import Inventory, take_inventory
 from kafka_index.lookup.keys import Keys
 from kafka_index.lookup.local import run_local
 from kafka_index.lookup.lookups import Lookups
-from kafka_index.lookup.output import AnswerTarget
 from kafka_index.lookup.piece import answer_batch, answer_batches, answer_piece
-from kafka_index.lookup.piece_report import PartitionCount, PieceReport, StartingOffset
-from kafka_index.lookup.queries import Queries, QueryFormat, QueryPiece, open_queries
-from kafka_index.lookup.reading import QueryBatch, read_piece
-from kafka_index.lookup.report import LOOKUP_REPORT_SCHEMA, LookupTotals
+from kafka_index.lookup.queries.columns import check_columns
+from kafka_index.lookup.queries.opening import Queries, QueryFormat, QueryPiece, open_queries
+from kafka_index.lookup.queries.reading import QueryBatch, read_piece
+from kafka_index.lookup.reports.piece_report import PartitionCount, PieceReport, StartingOffset
+from kafka_index.lookup.reports.report import LOOKUP_REPORT_SCHEMA, LookupTotals
+from kafka_index.lookup.reports.starting_offsets import reset_offsets_csv, starting_offsets_json
+from kafka_index.lookup.reports.tally import PieceTally
 from kafka_index.lookup.settings import By, LookupSettings
-from kafka_index.lookup.starting_offsets import reset_offsets_csv, starting_offsets_json
-from kafka_index.lookup.tally import PieceTally
 
 __all__ = [
     "LOOKUP_REPORT_SCHEMA",

@@ -8,18 +8,16 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from typing import Self
 
-from kafka_index.lookup.answer_files import open_answers
-from kafka_index.lookup.csv_queries import csv_header
-from kafka_index.lookup.inventory_tables import Inventory
+from kafka_index.lookup.answers.answer_files import open_answers
+from kafka_index.lookup.answers.output import AnswerTarget
+from kafka_index.lookup.inventory.tables import Inventory
 from kafka_index.lookup.lookups import Lookups
-from kafka_index.lookup.output import AnswerTarget
 from kafka_index.lookup.piece import answer_batches, answer_piece
-from kafka_index.lookup.piece_report import PieceReport
-from kafka_index.lookup.queries import Queries
-from kafka_index.lookup.query_files import QueryFormat
-from kafka_index.lookup.query_piece import QueryPiece
+from kafka_index.lookup.queries.opening import Queries
+from kafka_index.lookup.queries.query_piece import QueryPiece
+from kafka_index.lookup.reports.piece_report import PieceReport
+from kafka_index.lookup.reports.tally import PieceTally
 from kafka_index.lookup.settings import LookupSettings
-from kafka_index.lookup.tally import PieceTally
 from kafka_index.storage import publish_error
 
 _Answer = Callable[[QueryPiece, Lookups], PieceReport]
@@ -145,11 +143,11 @@ class _OneFile:
         self, queries: Queries, target: AnswerTarget, turns: _Turns, *, starting_offsets: bool
     ) -> None:
         self._path = target.path
+        self._format = target.format
         self._turns = turns
         self._starting_offsets = starting_offsets
         with self._publishing():
-            template = _template(queries)
-            self._writer = open_answers(target.whole_path, queries.format, template, queries.by)
+            self._writer = open_answers(target.whole_path, target.format, queries.pieces[0])
 
     def __enter__(self) -> Self:
         return self
@@ -161,7 +159,7 @@ class _OneFile:
     def answer(self, piece: QueryPiece, lookups: Lookups) -> PieceReport:
         """Answer a piece behind all pieces before it."""
         tally = PieceTally(lookups, starting_offsets=self._starting_offsets)
-        for batch, answers in answer_batches(piece, lookups):
+        for batch, answers in answer_batches(piece, lookups, self._format):
             tally.add(batch, answers)
             self._turns.wait_for(piece)
             with self._publishing():
@@ -176,11 +174,3 @@ class _OneFile:
             yield
         except OSError as error:
             raise publish_error(error, self._path, "write the answers") from error
-
-
-def _template(queries: Queries) -> str:
-    """Return a file that has the columns of all: the first one, or the first with a header."""
-    files = queries.files
-    if queries.format is QueryFormat.CSV:
-        return next((file for file in files if csv_header(file) is not None), files[0])
-    return files[0]

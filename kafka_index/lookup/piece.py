@@ -9,29 +9,46 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from kafka_index.log.answers import Answers
-from kafka_index.lookup.answer_files import make_file_durable, open_answers
+from kafka_index.lookup.answers.answer_files import make_file_durable, open_answers
+from kafka_index.lookup.conversion.converter import Converter
 from kafka_index.lookup.lookups import Lookups
-from kafka_index.lookup.parquet_queries import PIECE_ROWS, READ_ROWS
-from kafka_index.lookup.piece_report import PieceReport
-from kafka_index.lookup.query_piece import QueryBatch, QueryPiece
-from kafka_index.lookup.reading import read_piece
-from kafka_index.lookup.tally import PieceTally
+from kafka_index.lookup.queries.parquet_queries import PIECE_ROWS, READ_ROWS
+from kafka_index.lookup.queries.query_files import QueryFormat
+from kafka_index.lookup.queries.query_piece import QueryBatch, QueryPiece
+from kafka_index.lookup.queries.reading import read_piece
+from kafka_index.lookup.reports.piece_report import PieceReport
+from kafka_index.lookup.reports.tally import PieceTally
 from kafka_index.storage import publish_error
 
 
-def answer_batches(piece: QueryPiece, lookups: Lookups) -> Iterator[tuple[QueryBatch, Answers]]:
+def answer_batches(
+    piece: QueryPiece, lookups: Lookups, output_format: QueryFormat | None = None
+) -> Iterator[tuple[QueryBatch, Answers]]:
     """Answer the queries of a piece, batch by batch, in order.
+
+    Parameters
+    ----------
+    piece : QueryPiece
+        The queries.
+    lookups : Lookups
+        Of this thread or worker.
+    output_format : QueryFormat, optional
+        What their rows are converted to; None: nothing.
 
     Raises
     ------
     InputError
         The queries cannot be read.
     """
+    converter = None
+    if output_format not in (None, piece.format):
+        converter = Converter(piece, output_format)
     # Each batch asks for all segments anew: with more of them than are kept open, rather few and
     # large ones.
     many = lookups.inventory.segment_count > lookups.settings.max_open_segments
     for batch in read_piece(piece, most_rows=PIECE_ROWS if many else READ_ROWS):
-        yield batch, lookups.answer(batch.topics, batch.partitions, batch.keys)
+        answers = lookups.answer(batch.topics, batch.partitions, batch.keys)
+        yield batch if converter is None else converter.convert(batch), answers
 
 
 def answer_piece(
@@ -51,7 +68,8 @@ def answer_piece(
     lookups : Lookups
         Of this thread or worker. What it noticed before and was not asked for is told, too.
     part_path : str
-        The file, as `AnswerTarget.part_path` says.
+        The file, as `AnswerTarget.part_path` says. Its ending is the format of the answers;
+        without one that is known, it is that of the queries.
     attempt_id : str
         Letters, digits and underscores. Two attempts at one piece that may overlap differ in it.
     starting_offsets : bool
@@ -64,13 +82,14 @@ def answer_piece(
     PublishError
         The part cannot be written.
     """
+    form = QueryFormat.of(part_path) or piece.format
     tally = PieceTally(lookups, starting_offsets=starting_offsets)
     folder, name = os.path.split(part_path)
     scratch = os.path.join(folder, f".{name}.{attempt_id}.tmp")
     try:
-        writer = open_answers(scratch, piece.format, piece.path, piece.by)
+        writer = open_answers(scratch, form, piece)
         try:
-            for batch, answers in answer_batches(piece, lookups):
+            for batch, answers in answer_batches(piece, lookups, form):
                 writer.write(batch, answers)
                 tally.add(batch, answers)
         finally:

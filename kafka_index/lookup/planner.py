@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 #: What sending a query to another task and its answer back costs, in seconds of one core.
-MOVE_SECONDS = 4e-6
+MOVE_SECONDS = 1e-6
 #: Opening a segment and its indexes on a local disk, in seconds.
 LOCAL_OPEN_SECONDS = 2e-4
 # Where both ways cost about the same, the simple one is taken.

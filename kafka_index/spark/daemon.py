@@ -23,6 +23,7 @@ _IMPORTED_BY_TASKS = (
     "pandas",
     "kafka_index.spark.build",
     "kafka_index.spark.parquet",
+    "kafka_index.spark.lookup",
 )
 
 

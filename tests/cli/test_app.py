@@ -8,15 +8,17 @@ from kafka_index.cli import job_main, main
 
 from .running import environment, kafka_index
 
+JOBS = {"build": "build_index.py", "lookup": "lookup.py"}
+
 
 def test_help_shows_commands_and_examples() -> None:
     result = kafka_index("--help")
     assert result.returncode == 0
-    for word in ("build", "dump", "Examples"):
+    for word in ("build", "lookup", "dump", "Examples"):
         assert word in result.stdout
 
 
-@pytest.mark.parametrize("command", ["build", "dump"])
+@pytest.mark.parametrize("command", ["build", "lookup", "dump"])
 def test_every_command_has_help_with_examples(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -42,20 +44,33 @@ def test_wrong_usage_is_one_line(arguments: list[str], capsys: pytest.CaptureFix
     assert "--help" in captured.err
 
 
-@pytest.mark.parametrize("option", ["--engine", "--master", "--threads"])
-def test_a_job_has_no_choice_of_engine(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("job", "option"),
+    [
+        *((job, option) for job in JOBS for option in ("--engine", "--master", "--threads")),
+        *(("lookup", option) for option in ("--topic", "--timestamp", "--json")),
+    ],
+)
+def test_a_job_has_no_choice_of_engine_and_no_single_questions(
+    job: str, option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as leaving:
-        job_main("build", ["--input", "x", "--output", "y", option, "1"])
+        job_main(job, ["--output", "y", option, "1"])
     assert leaving.value.code == 2
     assert option in capsys.readouterr().err
 
 
-def test_a_job_that_went_well_ends_without_an_exit(capsys: pytest.CaptureFixture[str]) -> None:
-    job_main("build", ["--help"])
-    assert "spark-submit jobs/build_index.py" in capsys.readouterr().out
+@pytest.mark.parametrize("job", JOBS)
+def test_a_job_that_went_well_ends_without_an_exit(
+    job: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job_main(job, ["--help"])
+    assert f"spark-submit jobs/{JOBS[job]}" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("module", ["kafka_index", "kafka_index.cli", "kafka_index.build"])
+@pytest.mark.parametrize(
+    "module", ["kafka_index", "kafka_index.cli", "kafka_index.build", "kafka_index.lookup"]
+)
 def test_the_core_imports_no_pyspark(module: str) -> None:
     program = f"import sys, {module}; sys.exit('pyspark' in sys.modules)"
     result = subprocess.run([sys.executable, "-c", program], check=False, env=environment())

@@ -241,7 +241,7 @@ def test_verbose_shows_where_an_error_arose(data: Path) -> None:
 def test_ctrl_c_ends_with_one_line_and_130(data: Path, tmp_path: Path) -> None:
     log = first_log(data)
     content = log.read_bytes()
-    for number in range(1, 400):
+    for number in range(1, 1500):
         copy = data / f"copies-{number}"
         copy.mkdir()
         (copy / log.name).write_bytes(content)

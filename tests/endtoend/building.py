@@ -36,9 +36,11 @@ os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
 Argument = str | Path | int
 
 
-def start(*arguments: Argument, privileged: bool = True) -> subprocess.Popen[str]:
+def start(
+    *arguments: Argument, command_name: str = "build", privileged: bool = True
+) -> subprocess.Popen[str]:
     """Start the command line, in a session of its own."""
-    command = [*COMMAND, "build", *map(str, arguments)]
+    command = [*COMMAND, command_name, *map(str, arguments)]
     if not privileged:
         command = [sys.executable, "-c", _WITHOUT_PRIVILEGES, *command[1:]]
     return subprocess.Popen(

@@ -72,7 +72,7 @@ def test_a_killed_build_is_mended_by_the_next_even_if_its_workers_are_killed(
     report = tmp_path / "report.parquet"
     process = start(*options(data, out, "local[2,3]"), "--report", report)
     assert wait_until(process, lambda: len(published(out)) > before, every=0.01)
-    workers = _workers(process.pid)
+    workers = workers_of(process.pid)
     for pid in workers:
         os.kill(pid, signal.SIGKILL)
     check_pairs(index_files(out), expected)
@@ -89,7 +89,7 @@ def test_a_killed_build_is_mended_by_the_next_even_if_its_workers_are_killed(
     assert len({tuple(one.values()) for one in segments}) == len(segments) == len(expected) // 2
 
 
-def _workers(leader: int) -> list[int]:
+def workers_of(leader: int) -> list[int]:
     """Return the workers that the prepared daemon of a build has forked."""
     parents = {pid: _status(pid) for pid in session(leader)}
     daemons = {

@@ -18,6 +18,7 @@ from kafka_index.lookup import (
     Inventory,
     LookupSettings,
     LookupTotals,
+    QueryFormat,
     open_queries,
     run_local,
     take_inventory,
@@ -26,6 +27,10 @@ from tests.conformance.segments import batch
 
 DUMP = Path(__file__).parents[2] / "examples" / "dump"
 ENDINGS = (".parquet", ".csv", ".json")
+
+P, C, J = QueryFormat.PARQUET, QueryFormat.CSV, QueryFormat.JSON
+#: A text that has everything in it that has to be quoted or escaped somewhere.
+ODD_TEXT = 'ü \u2028 "quoted", \\ and\r\n\tmore\x01'
 
 Row = dict[str, Any]
 
@@ -77,6 +82,7 @@ def run(
     *,
     resolve: Resolve | None = None,
     threads: int = 1,
+    output_format: QueryFormat | None = None,
     overwrite: bool = False,
     starting_offsets: bool = False,
 ) -> LookupTotals:
@@ -85,7 +91,9 @@ def run(
     inventory = logs if isinstance(logs, Inventory) else take_inventory([str(logs)])
     totals = LookupTotals()
     settings = LookupSettings(by, resolve or by.default_resolve)
-    with AnswerTarget(str(output), opened, overwrite=overwrite) as target:
+    with AnswerTarget(
+        str(output), opened, output_format=output_format, overwrite=overwrite
+    ) as target:
         run_local(
             opened,
             inventory,
@@ -97,6 +105,24 @@ def run(
         )
         target.publish(totals.rows_of_piece)
     return totals
+
+
+def convert(
+    folder: Path,
+    dump: Path,
+    content: pa.Table | str | bytes,
+    pair: tuple[QueryFormat, QueryFormat],
+    by: By = By.OFFSET,
+) -> Path:
+    """Write queries, and answer them into a file of another format."""
+    source = folder / f"q{pair[0].endings[0]}"
+    if isinstance(content, pa.Table):
+        pq.write_table(content, source)
+    else:
+        source.write_bytes(content if isinstance(content, bytes) else content.encode())
+    output = folder / f"out{pair[1].endings[0]}"
+    run(source, output, dump, by, output_format=pair[1])
+    return output
 
 
 def read_answers(path: Path) -> list[Row]:

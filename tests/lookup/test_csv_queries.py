@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafka_index.errors import InputError
-from kafka_index.lookup import By, open_queries, read_piece, text_records
+from kafka_index.lookup import By, open_queries, read_piece
+from kafka_index.lookup.queries import text_records
 
 HEADER = "topic,partition,offset,note\n"
 

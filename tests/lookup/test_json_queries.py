@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from kafka_index.errors import InputError
-from kafka_index.lookup import By, text_records
+from kafka_index.lookup import By
+from kafka_index.lookup.queries import text_records
 from tests.lookup.test_csv_queries import asked, put
 
 GOOD = '{"topic":"t","partition":0,"offset":5}'

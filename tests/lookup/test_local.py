@@ -14,7 +14,8 @@ import pytest
 
 from kafka_index.errors import InputError
 from kafka_index.log.answers import ANSWER_SCHEMA, Resolve, Status
-from kafka_index.lookup import By, parquet_queries, take_inventory, text_records
+from kafka_index.lookup import By, take_inventory
+from kafka_index.lookup.queries import parquet_queries, text_records
 from tests.lookup.building import (
     DUMP,
     ENDINGS,

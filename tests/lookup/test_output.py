@@ -21,11 +21,12 @@ from kafka_index.lookup import (
     LookupSettings,
     LookupTotals,
     Queries,
+    QueryFormat,
     answer_piece,
     open_queries,
-    swapping,
     take_inventory,
 )
+from kafka_index.lookup.answers import swapping
 from tests.lookup.building import (
     ENDINGS,
     make_dump,
@@ -213,9 +214,23 @@ def test_an_output_that_appears_meanwhile_is_not_replaced(
 
 
 @pytest.mark.parametrize("name", ["out.parquet", "out.json", "out.jsonl", "out.csv.gz"])
-def test_answers_are_not_written_in_another_format(work: Path, queries: Queries, name: str) -> None:
-    with pytest.raises(InputError, match=r"format of the queries.*expected \.csv, or a folder"):
+def test_answers_are_not_written_in_another_format_unasked(
+    work: Path, queries: Queries, name: str
+) -> None:
+    with pytest.raises(
+        InputError, match=r"format of the queries, CSV .*expected \.csv, or a folder"
+    ) as caught:
         AnswerTarget(str(work / name), queries)
+    hints = {".parquet": "say --output-format parquet", ".gz": None}
+    assert caught.value.hint == hints.get(Path(name).suffix, "say --output-format json")
+
+
+@pytest.mark.parametrize("name", ["out.csv", "out.parquet", "out.json.gz"])
+def test_an_ending_does_not_contradict_the_format_that_was_asked_for(
+    work: Path, queries: Queries, name: str
+) -> None:
+    with pytest.raises(InputError, match="that --output-format says, JSON lines"):
+        AnswerTarget(str(work / name), queries, output_format=QueryFormat.JSON)
 
 
 @pytest.mark.parametrize(
@@ -262,7 +277,7 @@ def test_an_output_that_cannot_be_written_is_refused(work: Path, queries: Querie
 _KILLED = """
 import os, signal, sys
 from kafka_index.lookup import *
-from kafka_index.lookup import swapping
+from kafka_index.lookup.answers import swapping
 from kafka_index.log.answers import Resolve
 
 queries = open_queries(sys.argv[1], By.OFFSET)

@@ -13,7 +13,7 @@ import pytest
 
 from kafka_index.errors import InputError
 from kafka_index.lookup import By, open_queries, read_piece
-from kafka_index.lookup.query_piece import QueryBatch
+from kafka_index.lookup.queries.query_piece import QueryBatch
 
 SCHEMA = pa.schema([("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64())])
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafka_index.lookup.partition_codes import NO_PARTITION, PartitionCodes
+from kafka_index.lookup.inventory.partition_codes import NO_PARTITION, PartitionCodes
 
 NAMES = st.sampled_from(["a", "b", "long.topic-name", "ä", ""])
 # The second kind makes the table of cells too large, so that they are searched for.

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kafka_index.errors import InputError
-from kafka_index.lookup.query_files import QueryFormat, find_query_files
+from kafka_index.lookup.queries.query_files import QueryFormat, find_query_files
 
 
 def put(folder: Path, *names: str) -> None:

@@ -23,10 +23,10 @@ from kafka_index.lookup import (
     PartitionCount,
     PieceReport,
     StartingOffset,
-    status_counts,
     take_inventory,
 )
-from kafka_index.lookup.status_counts import StatusCounts
+from kafka_index.lookup.reports import status_counts
+from kafka_index.lookup.reports.status_counts import StatusCounts
 from kafka_index.storage.report_file import ReportFile
 from tests.lookup.building import make_dump
 

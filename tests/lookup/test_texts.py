@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafka_index.lookup import By
-from kafka_index.lookup.texts import text_integers, text_keys, time_of
+from kafka_index.lookup.queries.texts import text_integers, text_keys, time_of
 
 EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001, as texts are
 MAY = 1_714_521_600_000  # 2024-05-01T00:00:00Z

@@ -12,7 +12,9 @@ import pyarrow.parquet as pq
 import pyspark
 
 import kafka_index
+from kafka_index.lookup import By
 from tests.spark.dumps import dump, index_files, write_logs
+from tests.spark.lookups import answer, files, make_dump, make_queries, write_queries
 
 ROOT = Path(kafka_index.__file__).resolve().parent.parent
 
@@ -34,12 +36,11 @@ def spark_home(folder: Path) -> Path:
     return folder
 
 
-def test_the_job_runs_on_a_cluster_with_the_package_in_a_zip(tmp_path: Path) -> None:
-    logs = write_logs(tmp_path / "logs", dump())
-    home = spark_home(tmp_path / "spark")
-    # The job away from the checkout: neither driver nor executors can see the package but zipped.
-    job = tmp_path / "build_index.py"
-    job.write_text((ROOT / "jobs" / "build_index.py").read_text())
+def submit(folder: Path, name: str, *options: str | Path) -> subprocess.CompletedProcess[str]:
+    """Submit a job, away from the checkout: nobody can see the package but zipped."""
+    home = spark_home(folder / "spark")
+    job = folder / name
+    job.write_text((ROOT / "jobs" / name).read_text())
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     environment |= {
         "SPARK_HOME": str(home),
@@ -47,22 +48,48 @@ def test_the_job_runs_on_a_cluster_with_the_package_in_a_zip(tmp_path: Path) -> 
         "PYSPARK_PYTHON": sys.executable,
         "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1",
     }
-    submit = [str(home / "bin" / "spark-submit"), "--master", "local-cluster[2,1,1024]"]
-    submit += ["--py-files", str(package_zip(tmp_path / "package.zip")), str(job)]
-    report = tmp_path / "report.parquet"
-    options = ["--input", str(logs), "--output", str(tmp_path / "out"), "--report", str(report)]
-
+    command = [home / "bin" / "spark-submit", "--master", "local-cluster[2,1,1024]"]
+    command += ["--py-files", package_zip(folder / "package.zip"), job, *options]
     done = subprocess.run(
-        submit + options,
+        list(map(str, command)),
         env=environment,
-        cwd=tmp_path,
+        cwd=folder,
         capture_output=True,
         text=True,
         timeout=180,
         check=False,
     )
-
     assert done.returncode == 0, done.stdout + done.stderr
     assert "workers start cold" not in done.stdout + done.stderr
+    return done
+
+
+def test_a_build_runs_on_a_cluster_with_the_package_in_a_zip(tmp_path: Path) -> None:
+    logs = write_logs(tmp_path / "logs", dump())
+    report = tmp_path / "report.parquet"
+
+    submit(
+        tmp_path,
+        "build_index.py",
+        *("--input", logs, "--output", tmp_path / "out", "--report", report),
+    )
+
     assert set(pq.read_table(report)["status"].to_pylist()) == {"built"}
     assert len(index_files(tmp_path / "out")) == 2 * len(dump())
+
+
+def test_lookups_run_on_a_cluster_with_the_package_in_a_zip(tmp_path: Path) -> None:
+    inventory = make_dump(tmp_path)
+    tables = [make_queries("offset", 200, seed) for seed in range(3)]
+    queries = write_queries(tmp_path / "queries", tables)
+    answer(queries, inventory, By.OFFSET, tmp_path / "local")
+
+    done = submit(
+        tmp_path,
+        "lookup.py",
+        *("--logs", tmp_path / "logs", "--indexes", tmp_path / "indexes", "--by", "offset"),
+        *("--queries", queries, "--output", tmp_path / "out", "--group-by-partition", "always"),
+    )
+
+    assert "600 queries in " in done.stdout
+    assert files(tmp_path / "out") == files(tmp_path / "local")

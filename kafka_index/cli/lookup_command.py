@@ -1,0 +1,184 @@
+"""``lookup``: its options, for the console script and for ``spark-submit``."""
+
+from __future__ import annotations
+
+import gc
+import re
+
+import click
+
+from kafka_index.cli.detail import Detail
+from kafka_index.cli.lookup_flags import lookup_options
+from kafka_index.cli.lookup_options import (
+    BulkOptions,
+    LogOptions,
+    Question,
+    make_question,
+    refuse_given,
+    was_given,
+)
+from kafka_index.cli.options import check_engine, choose_detail, decorate
+from kafka_index.config import LogConfig
+
+_HELP = """Find offsets and times in the logs below PATH, as a broker would.
+
+    PATH is a data directory of a broker, one topic-partition directory, or a glob of either;
+    several are fine, as `--logs A --logs B`, `--logs A B` or `--logs dump/*`. The queries are rows
+    of Parquet, CSV or JSON lines with the columns topic, partition, and offset or timestamp; the
+    answers are the same rows, in their order, with more columns. Logs and indexes are only read.
+
+    Exit code 0: every query has its answer. 1: damage stands before some of them, the summary and
+    the report say where. 2: wrong usage, or nothing was found.
+
+    \b
+    Examples:
+    """
+
+_CONSOLE_EXAMPLES = """\
+  kafka-index lookup --logs /dump/broker-1 --topic orders --partition 0 \\
+          --timestamp 2024-05-01T00:00:00Z
+      kafka-index lookup --logs /dump/broker-1 --topic orders --partition 0 --offset 1234 --json
+      kafka-index lookup --logs /dump/broker-1 --queries queries.parquet --by timestamp \\
+          --output answers.parquet
+      kafka-index lookup --logs /dump/* --indexes /tmp/indexes --queries 'queries/*.csv' \\
+          --by offset --resolve record --output answers --report report.csv
+      kafka-index lookup --logs /dump/broker-1 --queries q.csv --by timestamp \\
+          --output answers.csv --starting-offsets starting-offsets.json
+"""
+_JOB_EXAMPLES = """\
+  spark-submit jobs/lookup.py --logs /dump/broker-1 --queries /queries \\
+          --by offset --output /answers
+      spark-submit --master spark://host:7077 jobs/lookup.py --logs /mnt/dump/* \\
+          --indexes /mnt/indexes --queries /mnt/queries --by timestamp --output /mnt/answers
+"""
+_IN_BULK = "--queries PATH --output PATH --by offset|timestamp"
+_SINGLE = "--topic NAME --partition N --offset|--timestamp ..."
+
+
+def make_command(*, as_job: bool) -> click.Command:
+    """Return the ``lookup`` command.
+
+    Parameters
+    ----------
+    as_job : bool
+        For ``spark-submit``: always on Spark, so without the options that choose an engine, and
+        without those of a single question.
+    """
+
+    def lookup(
+        logs: tuple[str, ...],
+        more_logs: tuple[str, ...],
+        indexes: str | None,
+        queries: str | None,
+        output: str | None,
+        output_format: str | None,
+        by: str | None,
+        resolve: str | None,
+        upper_bound: str,
+        config_path: str | None,
+        index_interval_bytes: int | None,
+        topics: re.Pattern[str] | None,
+        report: str | None,
+        starting_offsets: str | None,
+        reset_offsets: str | None,
+        overwrite: bool,  # noqa: FBT001, because click passes options by name
+        group_by_partition: str | None,
+        quiet: bool,  # noqa: FBT001, because click passes options by name
+        verbose: bool,  # noqa: FBT001, because click passes options by name
+        topic: str | None = None,
+        partition: int | None = None,
+        offset: int | None = None,
+        timestamp: str | None = None,
+        as_json: bool = False,  # noqa: FBT001, FBT002, because click passes options by name
+        engine: str = "spark",
+        master: str | None = None,
+        threads: int | None = None,
+    ) -> int:
+        if not (logs or more_logs):
+            raise click.UsageError("nothing to look into: give --logs PATH")
+        config = LogConfig.load(config_path, index_interval_bytes=index_interval_bytes)
+        where = LogOptions((*logs, *more_logs), indexes, upper_bound, resolve, config)
+        detail = choose_detail(quiet=quiet, verbose=verbose)
+        of_question = {
+            "--topic": topic,
+            "--partition": partition,
+            "--offset": offset,
+            "--timestamp": timestamp,
+            "--json": as_json,
+        }
+        if queries is None and was_given(of_question):
+            of_queries = {
+                "--output": output,
+                "--output-format": output_format,
+                "--by": by,
+                "--topics": topics,
+                "--report": report,
+                "--starting-offsets": starting_offsets,
+                "--reset-offsets": reset_offsets,
+                "--overwrite": overwrite,
+                "--group-by-partition": group_by_partition,
+                "--engine spark": engine == "spark",
+                "--master": master,
+                "--threads": threads,
+            }
+            refuse_given(of_queries, "--queries, not with a single question")
+            question = make_question(topic, partition, offset, timestamp)
+            return _ask(question, where, detail, as_json=as_json)
+        refuse_given(of_question, "a single question, without --queries")
+        if engine != "spark":
+            refuse_given({"--group-by-partition": group_by_partition}, "--engine spark")
+        needed = _check_usage(queries, output, by, can_ask=not as_job)
+        from kafka_index.cli.lookup import run_lookup  # noqa: PLC0415
+
+        return run_lookup(
+            BulkOptions(
+                *needed,
+                output_format=output_format,
+                topics=topics,
+                report=report,
+                starting_offsets=starting_offsets,
+                reset_offsets=reset_offsets,
+                overwrite=overwrite,
+                grouping=group_by_partition or "auto",
+                engine=engine,
+                master=master,
+                threads=check_engine(engine, master, threads),
+                detail=detail,
+            ),
+            where,
+        )
+
+    return click.command(
+        name="lookup",
+        help=_HELP + (_JOB_EXAMPLES if as_job else _CONSOLE_EXAMPLES),
+        short_help="Find offsets and times.",
+        context_settings={"help_option_names": ["-h", "--help"]},
+        options_metavar=f"--logs PATH... {_IN_BULK if as_job else f'({_IN_BULK} | {_SINGLE})'} "
+        "[OPTIONS]",
+    )(decorate(lookup, lookup_options(as_job=as_job)))
+
+
+def _ask(question: Question, where: LogOptions, detail: Detail, *, as_json: bool) -> int:
+    # Nearly all of the time goes into imports: only those that a question needs, and without
+    # collecting garbage among what they leave, then and when the process ends.
+    gc.disable()
+    from kafka_index.cli.lookup_question import answer_question  # noqa: PLC0415
+
+    try:
+        return answer_question(question, where, detail, as_json=as_json)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+def _check_usage(
+    queries: str | None, output: str | None, by: str | None, *, can_ask: bool
+) -> tuple[str, str, str]:
+    if queries is None:
+        instead = ", or --topic and --partition" if can_ask else ""
+        raise click.UsageError(f"nothing to look up: give --queries PATH{instead}")
+    if output is None:
+        raise click.UsageError("nowhere to write: give --output PATH")
+    if by is None:
+        raise click.UsageError("what do the queries ask for? give --by offset or timestamp")
+    return queries, output, by

@@ -1,0 +1,113 @@
+"""The two engines of a lookup behind one interface: threads of this process, and Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from kafka_index.cli.session import open_session, parallelism
+from kafka_index.lookup import (
+    AnswerTarget,
+    Inventory,
+    LookupSettings,
+    PieceReport,
+    Queries,
+    run_local,
+)
+from kafka_index.lookup.planner import Grouping
+
+_APP_NAME = "kafka-index lookup"
+_AFTER_FAILURE = "no answers were written: run again"
+
+
+class Listener(Protocol):
+    """Whom an engine tells what it has done."""
+
+    def on_begin(self) -> None:
+        """Take that the work begins now: what the engine itself needed to start is over."""
+
+    def on_plan(self, text: str) -> None:
+        """Take how the engine goes about it, and why."""
+
+    def on_piece(self, report: PieceReport) -> None:
+        """Take the report of a finished piece; called from any thread."""
+
+    def on_share(self, done: int, total: int) -> None:
+        """Take how many of the equal parts of the work are done; called from any thread."""
+
+
+@dataclass(frozen=True, slots=True)
+class LookupWork:
+    """What an engine is to do: queries over an inventory, answered into a target.
+
+    Parameters
+    ----------
+    queries, inventory, settings, target
+        As for `kafka_index.lookup.run_local`; the target is entered, and published by the caller.
+    starting_offsets : bool
+        Whether the reports tell where to start reading.
+    """
+
+    queries: Queries
+    inventory: Inventory
+    settings: LookupSettings
+    target: AnswerTarget
+    starting_offsets: bool
+
+
+LookupEngine = Callable[[LookupWork, Listener], None]
+
+
+def local_engine(threads: int) -> LookupEngine:
+    """Return the engine that uses threads of this process."""
+
+    def run(work: LookupWork, listener: Listener) -> None:
+        listener.on_begin()
+        run_local(
+            work.queries,
+            work.inventory,
+            work.settings,
+            work.target,
+            threads=threads,
+            on_piece=listener.on_piece,
+            starting_offsets=work.starting_offsets,
+        )
+
+    return run
+
+
+def spark_engine(master: str | None, grouping: Grouping) -> LookupEngine:
+    """Return the engine that uses Spark: the session of ``spark-submit``, or one started here.
+
+    Parameters
+    ----------
+    master : str, optional
+        Spark's master; without it what ``spark-submit`` says, else this machine's cores.
+    grouping : Grouping
+        Whether queries are grouped by partition.
+    """
+
+    def run(work: LookupWork, listener: Listener) -> None:
+        # Spark is imported when it is asked for, never because something else is.
+        from kafka_index.spark.lookup import answer_queries  # noqa: PLC0415
+        from kafka_index.spark.progress import watch_progress  # noqa: PLC0415
+
+        with open_session(master, _APP_NAME, after_failure=_AFTER_FAILURE) as session:
+            listener.on_begin()
+            with watch_progress(session, listener.on_share):
+                choice, reports = answer_queries(
+                    session,
+                    work.queries,
+                    work.inventory,
+                    work.settings,
+                    work.target,
+                    workers=parallelism(session),
+                    grouping=grouping,
+                    starting_offsets=work.starting_offsets,
+                )
+        listener.on_plan(choice.text)
+        for report in reports:
+            listener.on_piece(report)
+
+    return run

@@ -1,0 +1,114 @@
+"""Takes the reports of a lookup's pieces as they come: into the totals and the progress line."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self
+
+import click
+
+from kafka_index.cli.build_summary import skipped_lines
+from kafka_index.cli.detail import Detail
+from kafka_index.cli.exit_code import ExitCode
+from kafka_index.cli.lookup_summary import damage_lines, note_lines, status_lines
+from kafka_index.cli.progress import Progress
+from kafka_index.cli.text import Paint
+from kafka_index.log.answers import Status
+from kafka_index.log.findings import UNREADABLE
+from kafka_index.lookup import LookupTotals, PieceReport
+from kafka_index.storage import Skipped
+
+
+class LookupOutcome:
+    """The listener of an engine; a context manager around its run.
+
+    Parameters
+    ----------
+    total_queries : int, optional
+        What there is to do; None when not known.
+    detail : Detail
+        How much to say.
+    """
+
+    def __init__(self, total_queries: int | None, detail: Detail) -> None:
+        self.totals = LookupTotals()
+        self._detail = detail
+        self._plan: str | None = None
+        self._guard = threading.Lock()
+        self._progress = Progress(
+            total_queries or 0,
+            None,
+            sys.stderr,
+            enabled=detail is not Detail.QUIET,
+            nouns=("query", "queries"),
+        )
+        self._entered = self._began = self._ended = time.monotonic()
+
+    def __enter__(self) -> Self:
+        self._entered = self._began = time.monotonic()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._ended = time.monotonic()
+        self._progress.__exit__(kind, error, traceback)
+
+    def on_begin(self) -> None:
+        """Start the clock of the work itself, and show how far it is."""
+        self._began = time.monotonic()
+        self._progress.__enter__()
+
+    def on_plan(self, text: str) -> None:
+        """Take how the engine goes about it, and why."""
+        self._plan = text
+
+    def on_piece(self, report: PieceReport) -> None:
+        """Take the report of a finished piece; called from any thread."""
+        with self._guard:
+            self.totals.add(report)
+        self._progress.advance(report.rows)
+
+    def on_share(self, done: int, total: int) -> None:
+        """Take how many of the equal parts of the work are done; called from any thread."""
+        self._progress.set_share(done, total)
+
+    def tell(self, skipped: Sequence[Skipped], *, target: str) -> ExitCode:
+        """Print the summary and return the exit code.
+
+        Parameters
+        ----------
+        skipped : sequence of Skipped
+            What of the dump was passed over.
+        target : str
+            Where the answers are, for people.
+        """
+        totals, every = self.totals, self._detail is Detail.VERBOSE
+        unanswered = totals.queries_of_status[Status.UNREADABLE]
+        stream = sys.stderr if self._detail is Detail.QUIET else sys.stdout
+        paint = Paint(stream)
+        lines = []
+        if self._detail is not Detail.QUIET:
+            lines += status_lines(
+                totals.queries_of_status,
+                seconds=self._ended - self._began,
+                startup_seconds=self._began - self._entered,
+                target=target,
+                paint=paint,
+            )
+            if every and self._plan is not None:
+                lines.append(self._plan)
+            lines += note_lines(totals.findings, paint, every=every)
+            lines += skipped_lines(list(skipped), paint, every=every)
+        lines += damage_lines(totals.findings, unanswered, totals.findings_left_out, paint)
+        for line in lines:
+            click.echo(line, file=stream)
+        damaged = unanswered or any(one.kind == UNREADABLE for one in totals.findings)
+        return ExitCode.DAMAGED if damaged else ExitCode.DONE

@@ -1,0 +1,142 @@
+"""What a lookup says about itself at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from kafka_index.cli.text import (
+    Paint,
+    format_count,
+    format_seconds,
+    plural,
+    shown_path,
+    table_lines,
+)
+from kafka_index.log.answers import Status
+from kafka_index.log.findings import INDEX_REFUSED, NO_INDEX, TAIL, UNREADABLE, Finding
+
+_SHOWN = 20
+_SHOWN_REFUSED = 5
+EXPLAINED: Mapping[Status, str] = {
+    Status.FOUND: "answered",
+    Status.BEFORE_LOG_START: "below the first offset that is left",
+    Status.LOG_END: "the next offset to be written: an empty read",
+    Status.AFTER_LOG_END: "above the end of the log: out of range",
+    Status.NO_RECORD_AT_OR_AFTER: "no record is that late, or left at or after the offset",
+    Status.UNKNOWN_PARTITION: "no segments of that partition",
+    Status.INVALID_QUERY: "nothing that can be asked: null, negative, or not at this level",
+    Status.UNREADABLE: "damage stands before the answer",
+}
+
+
+def status_lines(
+    queries: Mapping[Status, int],
+    *,
+    seconds: float,
+    startup_seconds: float,
+    target: str,
+    paint: Paint,
+) -> list[str]:
+    """Return the table of a finished run.
+
+    Parameters
+    ----------
+    queries : mapping of Status to int
+        How many had each status.
+    seconds : float
+        What the work took.
+    startup_seconds : float
+        What the engine took to start, before.
+    target : str
+        Where the answers are, for people.
+    paint : Paint
+        Colours.
+    """
+    colours = {Status.FOUND: paint.good, Status.UNREADABLE: paint.bad}
+    met = [status for status in Status if queries.get(status)]
+    rows = [(status.text, format_count(queries[status])) for status in met]
+    header, *table = table_lines(("status", "queries"), rows)
+    lines = [paint.strong(header)]
+    for status, line in zip(met, table, strict=True):
+        colour = colours.get(status, paint.notable)
+        width = len(status.text)
+        lines.append(f"{colour(line[:width])}{line[width:]}   {EXPLAINED[status]}")
+    total = sum(queries.values())
+    rate = f" ({format_count(round(total / seconds))}/s)" if total and seconds > 0 else ""
+    lines += [
+        "",
+        f"{plural(total, 'query', 'queries')} in {format_seconds(seconds)}{rate}, {target}",
+    ]
+    if startup_seconds >= 1:
+        lines.append(paint.faint(f"starting the engine took {format_seconds(startup_seconds)}"))
+    return lines
+
+
+def note_lines(findings: Iterable[Finding], paint: Paint, *, every: bool) -> list[str]:
+    """Return what was noticed and stands before no answer, kind by kind.
+
+    Parameters
+    ----------
+    findings : iterable of Finding
+        Of all kinds.
+    paint : Paint
+        Colours.
+    every : bool
+        Each by name.
+    """
+    kinds: dict[str, list[Finding]] = {}
+    for finding in findings:
+        kinds.setdefault(finding.kind, []).append(finding)
+    lines = []
+    if missing := kinds.get(NO_INDEX):
+        segments = {(one.topic, one.partition, one.segment_base_offset) for one in missing}
+        lines += ["", f"{plural(len(segments), 'segment')} without index files: built in memory"]
+        lines += _finding_lines(missing) if every else []
+    if refused := kinds.get(INDEX_REFUSED):
+        files = "index file that does not fit its log", "index files that do not fit their logs"
+        lines += ["", paint.notable(f"{plural(len(refused), *files)}, built in memory instead:")]
+        lines += _finding_lines(refused, None if every else _SHOWN_REFUSED)
+    if tails := kinds.get(TAIL):
+        logs = "log ends", "logs end"
+        lines += ["", paint.notable(f"{plural(len(tails), *logs)} before the end of the file:")]
+        lines += _finding_lines(tails, None if every else _SHOWN_REFUSED)
+    return lines
+
+
+def damage_lines(
+    findings: Iterable[Finding], queries: int, left_out: int, paint: Paint
+) -> list[str]:
+    """Return what stands before answers, none when nothing does.
+
+    Parameters
+    ----------
+    findings : iterable of Finding
+        Of all kinds.
+    queries : int
+        How many have no answer because of it.
+    left_out : int
+        Findings that are not told one by one.
+    paint : Paint
+        Colours.
+    """
+    damage = [finding for finding in findings if finding.kind == UNREADABLE]
+    if not (damage or queries):
+        return []
+    title = f"{plural(queries, 'query', 'queries')} not answered because of damage:"
+    lines = ["", paint.bad(title), *_finding_lines(damage, _SHOWN)]
+    if left_out:
+        lines.append(f"  and up to {format_count(left_out)} more")
+    return lines
+
+
+def finding_line(finding: Finding) -> str:
+    """Return a finding as one line: place and reason."""
+    place = "" if finding.position_bytes is None else f" at byte {finding.position_bytes}"
+    return f"{shown_path(finding.path)}{place}: {finding.reason}"
+
+
+def _finding_lines(findings: Sequence[Finding], most: int | None = None) -> list[str]:
+    lines = [f"  {finding_line(finding)}" for finding in findings[:most]]
+    if most is not None and len(findings) > most:
+        lines.append(f"  and {format_count(len(findings) - most)} more")
+    return lines

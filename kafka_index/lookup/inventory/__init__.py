@@ -1,0 +1,1 @@
+"""What there is to look into: partitions and their segments, as tables and by number."""

@@ -1,0 +1,185 @@
+"""Queries in Parquet files: checked by their footers, read by row groups."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from kafka_index.errors import InputError
+from kafka_index.lookup.queries.columns import TOPIC, check_columns, refuse_differences
+from kafka_index.lookup.queries.query_files import QueryFormat
+from kafka_index.lookup.queries.query_piece import QueryBatch, QueryPiece, file_size
+from kafka_index.lookup.settings import By
+
+#: Rows of a piece, where its row groups allow.
+PIECE_ROWS = 1_000_000
+#: Rows that are read at a time, if they are small. More are slower: they do not fit into caches.
+READ_ROWS = 250_000
+# Fewer queries make smaller pieces, so that there is work for all.
+_LEAST_PIECE_ROWS = 100_000
+_PIECES = 32
+_BATCH_BYTES = 256 << 20
+_LEAST_BATCH_ROWS = 1_000
+
+_ARROW_SCHEMA = b"ARROW:schema"
+# Spark and Hive write instants as 96-bit integers that have no unit. As nanoseconds they neither
+# fit nor can Spark read them again, so they become what Spark itself writes by now.
+_INSTANT = pa.timestamp("us", "UTC")
+
+
+def check_parquet(files: Sequence[str], by: By) -> tuple[pa.Schema, list[QueryPiece]]:
+    """Check the columns of all files, and cut them into pieces.
+
+    Raises
+    ------
+    InputError
+        A file cannot be read, or its columns are not right or not those of the others.
+    """
+    schemas: list[tuple[str, pa.Schema]] = []
+    footers: list[pq.FileMetaData] = []
+    sizes = [file_size(path) for path in files]
+    for path in files:
+        with _refusing(path):
+            footers.append(pq.read_metadata(path))
+            schemas.append((path, parquet_schema(footers[-1])))
+        check_columns(schemas[-1][1], by, path=path)
+    refuse_differences(schemas)
+    rows = sum(footer.num_rows for footer in footers)
+    piece_rows = min(max(rows // _PIECES, _LEAST_PIECE_ROWS), PIECE_ROWS)
+    pieces: list[QueryPiece] = []
+    for path, footer, size in zip(files, footers, sizes, strict=True):
+        for groups in _row_groups(footer, piece_rows):
+            metadata = [footer.row_group(group) for group in groups]
+            pieces.append(
+                QueryPiece(
+                    number=len(pieces),
+                    path=path,
+                    format=QueryFormat.PARQUET,
+                    by=by,
+                    row_groups=groups,
+                    rows=sum(one.num_rows for one in metadata),
+                    size_bytes=sum(_compressed_bytes(one) for one in metadata),
+                    file_bytes=size,
+                    columns=tuple(schemas[0][1].names),
+                )
+            )
+    return schemas[0][1], pieces
+
+
+def parquet_schema(footer: pq.FileMetaData) -> pa.Schema:
+    """Return the columns of a file as they are read, and written again."""
+    # What is said of the file as a whole comes with the schema only if Arrow wrote it.
+    metadata = {k: v for k, v in (footer.metadata or {}).items() if k != _ARROW_SCHEMA}
+    schema = footer.schema.to_arrow_schema()
+    schema = schema.with_metadata({**metadata, **(schema.metadata or {})} or None)
+    for number in _instants(footer):
+        name = footer.schema.column(number).path
+        place = schema.get_field_index(name)
+        if place >= 0:
+            schema = schema.set(place, schema.field(place).with_type(_INSTANT))
+    return schema
+
+
+def read_parquet(piece: QueryPiece, *, most_rows: int = READ_ROWS) -> Iterator[QueryBatch]:
+    """Read a piece of a Parquet file.
+
+    Parameters
+    ----------
+    piece : QueryPiece
+        Which.
+    most_rows : int
+        Rows at a time.
+
+    Raises
+    ------
+    InputError
+        It cannot be read, or is not what it was when it was checked.
+    """
+    piece.check_unchanged()
+    rows = 0
+    with _refusing(piece.path):
+        footer = pq.read_metadata(piece.path)
+        unit = "us" if _instants(footer) else None
+        if any(group >= footer.num_row_groups for group in piece.row_groups):
+            raise piece.changed()
+        schema = parquet_schema(footer)
+        with pq.ParquetFile(
+            piece.path,
+            metadata=footer,
+            coerce_int96_timestamp_unit=unit,
+            # Topics are looked up once each that way, not once a row.
+            read_dictionary=[TOPIC] if schema.field(TOPIC).type == pa.string() else [],
+        ) as file:
+            batches = file.iter_batches(
+                batch_size=_batch_rows(footer, piece.row_groups, most_rows),
+                row_groups=list(piece.row_groups),
+                use_threads=False,
+            )
+            for batch in batches if piece.row_groups else ():
+                rows += batch.num_rows
+                typed = _typed(batch, schema)
+                asked = QueryBatch.of(typed, piece.by)
+                yield QueryBatch(typed, batch.column(TOPIC), asked.partitions, asked.keys)
+    if rows != piece.rows:
+        raise piece.changed()
+
+
+def _typed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    if batch.schema.equals(schema):
+        return batch
+    columns = [
+        column if column.type == field.type else column.cast(field.type)
+        for column, field in zip(batch.columns, schema, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _row_groups(footer: pq.FileMetaData, most_rows: int) -> Iterator[tuple[int, ...]]:
+    """Yield groups of row groups: of at most so many rows, or a single larger one."""
+    groups: list[int] = []
+    rows = 0
+    for number in range(footer.num_row_groups):
+        more = footer.row_group(number).num_rows
+        if groups and rows + more > most_rows:
+            yield tuple(groups)
+            groups, rows = [], 0
+        groups.append(number)
+        rows += more
+    # A file without rows is a piece, too: its part says which columns there are.
+    yield tuple(groups)
+
+
+def _batch_rows(footer: pq.FileMetaData, row_groups: Sequence[int], most_rows: int) -> int:
+    groups = [footer.row_group(number) for number in row_groups]
+    rows = max(sum(group.num_rows for group in groups), 1)
+    size = max(sum(group.total_byte_size for group in groups), 1)
+    return int(max(min(most_rows, _BATCH_BYTES * rows // size), _LEAST_BATCH_ROWS))
+
+
+def _compressed_bytes(group: pq.RowGroupMetaData) -> int:
+    return sum(group.column(number).total_compressed_size for number in range(group.num_columns))
+
+
+def _instants(footer: pq.FileMetaData) -> list[int]:
+    """Return the columns of 96-bit instants."""
+    return [
+        number
+        for number in range(footer.num_columns)
+        if footer.schema.column(number).physical_type == "INT96"
+    ]
+
+
+@contextmanager
+def _refusing(path: str) -> Iterator[None]:
+    """Say of which file it is that something is wrong."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(
+            f"cannot read the Parquet file: {error.strerror or error}", path=path
+        ) from error
+    except pa.ArrowException as error:
+        raise InputError(f"not a sound Parquet file: {error}", path=path) from error

@@ -1,0 +1,128 @@
+"""Which files a path to queries names, and of which form they are."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Iterator
+from enum import Enum
+
+from kafka_index.errors import InputError
+from kafka_index.storage import expand_input, local_path
+
+# Spark writes whole folders of files; these names in them are not data (InMemoryFileIndex).
+_NOT_DATA = ("_", ".")
+_COPYING = "._COPYING_"
+#: Endings of compressed texts that are read as if they were not.
+COMPRESSIONS = (".gz", ".bz2", ".zst", ".lz4")
+_MOST_SHOWN = 3
+
+
+class QueryFormat(Enum):
+    """The form of query files, and of files of answers."""
+
+    PARQUET = "parquet"
+    CSV = "csv"
+    JSON = "json"
+
+    @property
+    def endings(self) -> tuple[str, ...]:
+        """What the names of such files end in."""
+        return _ENDINGS[self]
+
+    @property
+    def text(self) -> str:
+        """Its name, for people."""
+        return _TEXTS[self]
+
+    @classmethod
+    def of(cls, path: str) -> QueryFormat | None:
+        """Return the form that a file's name says, None when it says none."""
+        ending = os.path.splitext(path)[1].lower()
+        return next((one for one in cls if ending in one.endings), None)
+
+
+_TEXTS = {
+    QueryFormat.PARQUET: "Parquet",
+    QueryFormat.CSV: "CSV",
+    QueryFormat.JSON: "JSON lines",
+}
+_ENDINGS = {
+    QueryFormat.PARQUET: (".parquet",),
+    QueryFormat.CSV: (".csv",),
+    QueryFormat.JSON: (".json", ".jsonl", ".ndjson"),
+}
+
+
+def find_query_files(path: str) -> tuple[list[str], QueryFormat]:
+    """Find the files of queries.
+
+    Parameters
+    ----------
+    path : str
+        A file, a folder (searched through), or a glob of either.
+
+    Returns
+    -------
+    list of str, QueryFormat
+        Absolute paths, sorted within each folder; their form.
+
+    Raises
+    ------
+    InputError
+        Nothing is there, a name says no form, or there are several forms.
+    """
+    named_outright = os.path.exists(local_path(path)) or not glob.has_magic(path)
+    roots = expand_input(path)
+    files = [
+        file
+        for root in roots
+        if named_outright or not _is_hidden(os.path.basename(root))
+        for file in (_walk(root) if os.path.isdir(root) else [root])
+    ]
+    files = list(dict.fromkeys(files))
+    every = ", ".join(ending for one in QueryFormat for ending in one.endings)
+    if not files:
+        raise InputError("no query files found", path=path, expected=f"files that end in {every}")
+    forms = [_form_of(file) for file in files]
+    for file, form in zip(files, forms, strict=True):
+        if form is None:
+            raise InputError(
+                "the name of a query file does not say its format", path=file, expected=every
+            )
+        if form is not forms[0]:
+            raise InputError(
+                f"queries of several formats: also {file}",
+                path=files[0],
+                hint="give each format a run of its own",
+            )
+    assert forms[0] is not None  # noqa: S101, for mypy: the loop saw to it
+    return files, forms[0]
+
+
+def _form_of(path: str) -> QueryFormat | None:
+    stem, ending = os.path.splitext(path)
+    if ending.lower() not in COMPRESSIONS:
+        return QueryFormat.of(path)
+    form = QueryFormat.of(stem)
+    return None if form is QueryFormat.PARQUET else form
+
+
+def _is_hidden(name: str) -> bool:
+    return name.startswith(_NOT_DATA) or name.endswith(_COPYING)
+
+
+def _walk(root: str) -> Iterator[str]:
+    def fail(error: OSError) -> None:
+        raise InputError(f"cannot read the folder: {error.strerror}", path=error.filename)
+
+    for folder, folders, names in os.walk(root, onerror=fail, followlinks=True):
+        folders[:] = sorted(name for name in folders if not _is_hidden(name))
+        for name in folders:
+            if "=" in name:
+                raise InputError(
+                    "a folder that is named after a column's value",
+                    path=os.path.join(folder, name),
+                    hint="such columns are not read: have them in the files",
+                )
+        yield from (os.path.join(folder, name) for name in sorted(names) if not _is_hidden(name))

@@ -1,0 +1,152 @@
+"""What a run has to tell: counts by partition and status, and what was noticed in the logs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pyarrow as pa
+
+from kafka_index.log.answers import Status
+from kafka_index.log.findings import Finding
+from kafka_index.lookup.reports.piece_report import PieceReport, StartingOffset
+
+#: A row tells how many queries of a partition have a status (``status``, ``queries``), or it tells
+#: a finding (``finding``, ``segment_base_offset``, ``path``, ``position_bytes``, ``reason``, and in
+#: ``queries`` how many have no answer because of it). The rows with a status add up to all queries.
+LOOKUP_REPORT_SCHEMA = pa.schema(
+    [
+        pa.field("topic", pa.string()),
+        pa.field("partition", pa.int64()),
+        pa.field("status", pa.string()),
+        pa.field("queries", pa.int64(), nullable=False),
+        pa.field("finding", pa.string()),
+        pa.field("segment_base_offset", pa.int64()),
+        pa.field("path", pa.string()),
+        pa.field("position_bytes", pa.int64()),
+        pa.field("reason", pa.string()),
+    ]
+)
+
+# Queries may name any number of partitions that are not there.
+_STRANGE = (Status.UNKNOWN_PARTITION, Status.INVALID_QUERY)
+_MOST_STRANGERS = 10_000
+
+_Place = tuple[str | None, int | None, int]
+
+
+class LookupTotals:
+    """The reports of all pieces, put together. Not for use by several threads at once."""
+
+    def __init__(self) -> None:
+        self._rows: dict[int, int] = {}
+        self._counts: Counter[_Place] = Counter()
+        self._strangers = 0
+        self._findings: Counter[Finding] = Counter()
+        self._left_out = 0
+        self._starts: dict[int, tuple[StartingOffset, ...]] = {}
+
+    def add(self, report: PieceReport) -> None:
+        """Add a piece; a finding that another piece told is the same finding."""
+        self._rows[report.number] = self._rows.get(report.number, 0) + report.rows
+        for count in report.counts:
+            self._count((count.topic, count.partition, count.status), count.queries)
+        for finding in report.findings:
+            self._findings[replace(finding, queries=0)] += finding.queries
+        self._left_out += report.findings_left_out
+        if report.starting_offsets:
+            self._starts[report.number] = report.starting_offsets
+
+    @property
+    def rows(self) -> int:
+        """Answers so far."""
+        return sum(self._rows.values())
+
+    @property
+    def rows_of_piece(self) -> Mapping[int, int]:
+        """Answers of each piece, by its number."""
+        return self._rows
+
+    @property
+    def queries_of_status(self) -> Mapping[Status, int]:
+        """Queries of each status, every status in there."""
+        totals = dict.fromkeys(Status, 0)
+        for (_, _, status), queries in self._counts.items():
+            totals[Status(status)] += queries
+        return totals
+
+    @property
+    def findings(self) -> list[Finding]:
+        """Findings, sorted by partition, segment and position."""
+        noticed = [replace(one, queries=queries) for one, queries in self._findings.items()]
+        return sorted(noticed, key=_place)
+
+    @property
+    def findings_left_out(self) -> int:
+        """How many findings were not told one by one; some may be among those that were."""
+        return self._left_out
+
+    @property
+    def starting_offsets(self) -> list[StartingOffset]:
+        """One a query, in the order of the queries."""
+        return [start for number in sorted(self._starts) for start in self._starts[number]]
+
+    def report_table(self) -> pa.Table:
+        """Return the report, `LOOKUP_REPORT_SCHEMA`: counts by partition, then findings."""
+        counts = sorted(
+            self._counts.items(),
+            key=lambda item: (
+                item[0][0] or "",
+                -1 if item[0][1] is None else item[0][1],
+                item[0][2],
+            ),
+        )
+        rows: list[tuple[object, ...]] = [
+            (topic, partition, Status(status).text, queries, None, None, None, None, None)
+            for (topic, partition, status), queries in counts
+        ]
+        rows += [
+            (
+                finding.topic,
+                finding.partition,
+                None,
+                finding.queries,
+                finding.kind,
+                finding.segment_base_offset,
+                finding.path,
+                finding.position_bytes,
+                finding.reason,
+            )
+            for finding in self.findings
+        ]
+        columns = list(zip(*rows, strict=True)) or [()] * len(LOOKUP_REPORT_SCHEMA)
+        return pa.table(
+            [
+                pa.array(column, field.type)
+                for column, field in zip(columns, LOOKUP_REPORT_SCHEMA, strict=True)
+            ],
+            schema=LOOKUP_REPORT_SCHEMA,
+        )
+
+    def _count(self, place: _Place, queries: int) -> None:
+        if place[2] in _STRANGE and place not in self._counts:
+            if self._strangers >= _MOST_STRANGERS:
+                place = (None, None, place[2])
+            self._strangers += 1
+        self._counts[place] += queries
+
+
+def _count_place(topic: str | None, partition: int | None, status: int) -> tuple[str, int, int]:
+    return topic or "", -1 if partition is None else partition, status
+
+
+def _place(finding: Finding) -> tuple[str, int, int, int, str]:
+    segment, position = finding.segment_base_offset, finding.position_bytes
+    return (
+        finding.topic,
+        finding.partition,
+        -1 if segment is None else segment,
+        -1 if position is None else position,
+        finding.kind,
+    )

@@ -1,0 +1,171 @@
+"""Lookups of data frames: queries in, the same rows with their answers out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import partial
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import (
+    ByteType,
+    DataType,
+    DateType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StringType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from kafka_index.config import LogConfig
+from kafka_index.errors import InputError
+from kafka_index.log.answers import ANSWER_SCHEMA, Resolve
+from kafka_index.lookup import By, Inventory, Keys, LookupSettings
+from kafka_index.lookup.queries.columns import PARTITION, TOPIC, check_names
+from kafka_index.spark.lookup_tasks import SharedLookups
+from kafka_index.spark.schemas import spark_schema
+
+# The more queries are answered together, the more of them share what a segment costs.
+_ROWS_TOGETHER = 250_000
+_BYTES_TOGETHER = 64 << 20
+_INSTANT = "__kafka_index_instant"
+
+_INTEGERS = (ByteType, ShortType, IntegerType, LongType)
+_TIMES = (TimestampType, TimestampNTZType, DateType)
+_NEEDED: dict[str, tuple[tuple[type[DataType], ...], str]] = {
+    TOPIC: ((StringType,), "a string"),
+    PARTITION: (_INTEGERS, "an integer"),
+    By.OFFSET.column: (_INTEGERS, "an integer"),
+    By.TIMESTAMP.column: ((*_INTEGERS, *_TIMES), "an integer, a timestamp or a date"),
+}
+
+
+def lookup_offsets(
+    queries: DataFrame,
+    inventory: Inventory,
+    *,
+    resolve: Resolve = Resolve.BATCH,
+    config: LogConfig | None = None,
+) -> DataFrame:
+    """Look up offsets.
+
+    Parameters
+    ----------
+    queries : DataFrame
+        Columns topic (string), partition and offset (integers); others pass through.
+    inventory : Inventory
+        The logs (`kafka_index.lookup.take_inventory`), under paths that executors know, too.
+    resolve : Resolve
+        How far to go.
+    config : LogConfig, optional
+        Kafka's settings, for indexes that are missing.
+
+    Returns
+    -------
+    DataFrame
+        The columns of the queries, and behind them those of `ANSWER_SCHEMA`; a row for each
+        query, in the order in which the rows of a partition come.
+
+    Raises
+    ------
+    InputError
+        Columns are missing, of the wrong type, or named like those of answers.
+
+    Notes
+    -----
+    What is wrong with a log is a status, ``unreadable``; the command says why.
+    """
+    return _look_up(queries, inventory, LookupSettings(By.OFFSET, resolve, config or LogConfig()))
+
+
+def lookup_timestamps(
+    queries: DataFrame,
+    inventory: Inventory,
+    *,
+    resolve: Resolve = Resolve.RECORD,
+    config: LogConfig | None = None,
+) -> DataFrame:
+    """Look up timestamps.
+
+    Parameters
+    ----------
+    queries : DataFrame
+        As for `lookup_offsets`, with a column timestamp: an integer (milliseconds since 1970; -1,
+        -2 and -3 ask for the end, the start, and the largest timestamp), or a timestamp or date.
+        Those without a zone are in the session's, as Spark has it.
+    inventory, resolve, config
+        As for `lookup_offsets`.
+
+    Returns
+    -------
+    DataFrame
+        As from `lookup_offsets`.
+
+    Raises
+    ------
+    InputError
+        As `lookup_offsets`.
+    """
+    settings = LookupSettings(By.TIMESTAMP, resolve, config or LogConfig())
+    return _look_up(queries, inventory, settings)
+
+
+def answer_rows(
+    batches: Iterable[pa.RecordBatch], *, lookups: SharedLookups, key: str
+) -> Iterator[pa.RecordBatch]:
+    """Answer the queries of one task, whose keys are in the column `key`."""
+    opened = lookups.open()
+    for rows in gather(batches, _ROWS_TOGETHER, _BYTES_TOGETHER):
+        keys = Keys.of(rows.column(key), lookups.settings.by)
+        answers = opened.answer(rows.column(TOPIC), rows.column(PARTITION), keys).to_arrow()
+        columns = rows.drop_columns([_INSTANT]) if key == _INSTANT else rows
+        yield pa.RecordBatch.from_arrays(
+            [*columns.columns, *answers.columns],
+            schema=pa.schema([*columns.schema, *answers.schema]),
+        )
+    # Nobody asks for them here, and the process stays.
+    opened.take_findings()
+
+
+def gather(
+    batches: Iterable[pa.RecordBatch], most_rows: int, most_bytes: int
+) -> Iterator[pa.RecordBatch]:
+    """Put batches together until there are so many rows, or bytes."""
+    kept: list[pa.RecordBatch] = []
+    rows = size_bytes = 0
+    for batch in batches:
+        kept.append(batch)
+        rows += batch.num_rows
+        size_bytes += batch.nbytes
+        if rows >= most_rows or size_bytes >= most_bytes:
+            yield pa.concat_batches(kept)
+            kept, rows, size_bytes = [], 0, 0
+    if rows:
+        yield pa.concat_batches(kept)
+
+
+def _look_up(queries: DataFrame, inventory: Inventory, settings: LookupSettings) -> DataFrame:
+    by = settings.by
+    _check_columns(queries.schema, by)
+    schema = StructType([*queries.schema.fields, *spark_schema(ANSWER_SCHEMA).fields])
+    key = by.column
+    if by is By.TIMESTAMP and isinstance(queries.schema[key].dataType, DateType | TimestampNTZType):
+        queries = queries.withColumn(_INSTANT, F.col(key).cast("timestamp"))
+        key = _INSTANT
+    lookups = SharedLookups.of(inventory, settings)
+    return queries.mapInArrow(partial(answer_rows, lookups=lookups, key=key), schema)
+
+
+def _check_columns(schema: StructType, by: By) -> None:
+    check_names(schema.names, by)
+    problems = [
+        f"{name} is {schema[name].dataType.simpleString()}, not {wanted}"
+        for name, (kinds, wanted) in _NEEDED.items()
+        if name in (TOPIC, PARTITION, by.column) and not isinstance(schema[name].dataType, kinds)
+    ]
+    if problems:
+        raise InputError(f"columns of the wrong type: {', '.join(problems)}")

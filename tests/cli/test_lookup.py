@@ -1,0 +1,439 @@
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from .looking_up import answer_columns, lookup, queries, read_answers, write_queries
+from .running import COMMAND, DUMP, copy_partitions, environment, files_below
+
+TOPIC = "orders.eu-west"
+#: One of each status that sound logs give.
+OFFSETS = queries(
+    "offset",
+    [
+        (TOPIC, 0, 500),
+        ("shipments.tracking", 0, 1499),
+        (TOPIC, 0, 1463),
+        (TOPIC, 0, 1464),
+        ("nobody", 0, 1),
+        (TOPIC, 7, 1),
+        (TOPIC, 0, None),
+        (TOPIC, 0, -1),
+        (None, 0, 1),
+    ],
+)
+STATUSES = ["found", "before_log_start", "log_end", "after_log_end"]
+STATUSES += ["unknown_partition"] * 2 + ["invalid_query"] * 3
+TIMES = queries("timestamp", [(TOPIC, 0, -1), (TOPIC, 1, -2), (TOPIC, 2, -3), (TOPIC, 0, 2**60)])
+
+
+@pytest.fixture
+def offsets(tmp_path: Path) -> Path:
+    return write_queries(tmp_path / "offsets.parquet", OFFSETS)
+
+
+@pytest.fixture
+def times(tmp_path: Path) -> Path:
+    return write_queries(tmp_path / "times.parquet", TIMES)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """A partition without its indexes."""
+    return copy_partitions(tmp_path / "data", f"{TOPIC}-0")
+
+
+def damage(log: Path, position: int) -> None:
+    content = bytearray(log.read_bytes())
+    content[position] ^= 0xFF
+    log.write_bytes(content)
+
+
+def last_log(data: Path) -> Path:
+    return max(data.glob("*/*.log"))
+
+
+# ------------------------------------------------------------------------------------ answers
+
+
+def test_every_query_has_its_answer_whatever_its_status(offsets: Path, tmp_path: Path) -> None:
+    out = tmp_path / "answers.parquet"
+    done = lookup("--logs", DUMP, "--queries", offsets, "--by", "offset", "--output", out)
+    assert done.returncode == 0, done.stderr
+    rows = read_answers(out)
+    assert [row["id"] for row in rows] == list(range(len(STATUSES)))
+    assert [row["status"] for row in rows] == STATUSES
+    for status in set(STATUSES):
+        assert f"{status} " in done.stdout
+    assert "9 queries in " in done.stdout
+    assert str(out) in done.stdout
+
+
+@pytest.mark.parametrize("ending", ["csv", "json", "jsonl", "ndjson"])
+def test_all_formats_have_the_same_answers(ending: str, offsets: Path, tmp_path: Path) -> None:
+    asked = write_queries(tmp_path / f"offsets.{ending}", OFFSETS)
+    for path in (offsets, asked):
+        out = tmp_path / f"answers{path.suffix}"
+        common = ("--logs", DUMP, "--by", "offset", "--resolve", "record")
+        done = lookup(*common, "--queries", path, "--output", out)
+        assert done.returncode == 0, done.stderr
+    expected = answer_columns(read_answers(tmp_path / "answers.parquet"))
+    assert answer_columns(read_answers(tmp_path / f"answers.{ending}")) == expected
+
+
+@pytest.mark.parametrize("form", ["parquet", "csv", "json"])
+def test_answers_may_have_another_format(form: str, offsets: Path, tmp_path: Path) -> None:
+    same, other = tmp_path / "same.parquet", tmp_path / f"other.{form}"
+    for output, chosen in ((same, "parquet"), (other, form)):
+        result = lookup("--logs", DUMP, "--queries", offsets, "--by", "offset",
+                        "--output", output, "--output-format", chosen)  # fmt: skip
+        assert result.returncode == 0, result.stderr
+    assert [row["status"] for row in read_answers(other)] == [
+        row["status"] for row in read_answers(same)
+    ]
+
+
+def test_an_ending_of_another_format_is_refused_and_says_how(offsets: Path, tmp_path: Path) -> None:
+    result = lookup("--logs", DUMP, "--queries", offsets, "--by", "offset",
+                    "--output", tmp_path / "answers.csv")  # fmt: skip
+    assert result.returncode == 2
+    assert "--output-format" in result.stderr
+
+
+def test_a_folder_gets_a_part_for_each_file_of_queries(tmp_path: Path) -> None:
+    for number in range(2):
+        write_queries(tmp_path / f"{number}.parquet", OFFSETS)
+    out = tmp_path / "answers"
+    glob = tmp_path / "*.parquet"
+    done = lookup("--logs", DUMP, "--queries", glob, "--by", "offset", "--output", out)
+    assert done.returncode == 0, done.stderr
+    assert len(list(out.glob("part-*.parquet"))) == 2
+    assert pq.read_table(out).num_rows == 2 * OFFSETS.num_rows
+
+
+@pytest.mark.parametrize(
+    ("by", "resolve", "filled"),
+    [
+        ("offset", None, "batch_base_offset"),
+        ("timestamp", None, "found_offset"),
+        ("offset", "index", "entry_offset"),
+        ("timestamp", "batch", "batch_base_offset"),
+        ("offset", "record", "found_offset"),
+    ],
+)
+def test_the_level_is_as_asked_for_or_what_is_usual(
+    by: str, resolve: str | None, filled: str, tmp_path: Path
+) -> None:
+    levels = ["entry_offset", "batch_base_offset", "found_offset"]
+    asked = write_queries(tmp_path / "one.parquet", queries(by, [(TOPIC, 0, 600)]))
+    common = ("--logs", DUMP, "--queries", asked, "--by", by, "--output", tmp_path / "out.parquet")
+    assert lookup(*common, *(("--resolve", resolve) if resolve else ())).returncode == 0
+    (row,) = read_answers(tmp_path / "out.parquet")
+    given = [name for name in levels if row[name] is not None]
+    assert given == levels[: levels.index(filled) + 1]
+
+
+def test_indexes_may_be_elsewhere(data: Path, offsets: Path, tmp_path: Path) -> None:
+    common = ("--queries", offsets, "--by", "offset", "--output")
+    done = lookup("--logs", data, "--indexes", DUMP, *common, tmp_path / "a.parquet")
+    assert done.returncode == 0, done.stderr
+    assert "without index files" not in done.stdout
+    assert lookup("--logs", data, *common, tmp_path / "b.parquet").returncode == 0
+    assert read_answers(tmp_path / "a.parquet") == read_answers(tmp_path / "b.parquet")
+
+
+def test_topics_are_chosen_by_their_whole_name(offsets: Path, tmp_path: Path) -> None:
+    common = ("--logs", DUMP, "--queries", offsets, "--by", "offset", "--output")
+    done = lookup(*common, tmp_path / "a.parquet", "--topics", "shipments.*")
+    assert done.returncode == 0, done.stderr
+    statuses = [row["status"] for row in read_answers(tmp_path / "a.parquet")]
+    assert statuses[:4] == ["unknown_partition", "before_log_start", *["unknown_partition"] * 2]
+    assert lookup(*common, tmp_path / "b.parquet", "--topics", "shipments").returncode == 2
+
+
+def test_the_high_watermark_may_be_the_end(tmp_path: Path) -> None:
+    data = copy_partitions(tmp_path / "data", f"{TOPIC}-0")
+    checkpoint = data / "replication-offset-checkpoint"
+    checkpoint.write_text(f"0\n1\n{TOPIC} 0 1000\n")
+    asked = write_queries(tmp_path / "q.parquet", queries("timestamp", [(TOPIC, 0, -1)]))
+    common = ("--logs", data, "--queries", asked, "--by", "timestamp", "--output")
+    ends = {}
+    for bound in ("log-end", "high-watermark"):
+        out = tmp_path / f"{bound}.parquet"
+        done = lookup(*common, out, "--upper-bound", bound)
+        assert done.returncode == 0, done.stderr
+        ends[bound] = read_answers(out)[0]["found_offset"]
+    assert ends == {"log-end": 1463, "high-watermark": 1000}
+
+
+# ---------------------------------------------------------------------------- what is told
+
+
+def test_segments_without_indexes_are_told_once(data: Path, tmp_path: Path) -> None:
+    rows = [(TOPIC, 0, offset) for offset in range(0, 1400, 7)]
+    asked = write_queries(tmp_path / "q.csv", queries("offset", rows))
+    common = ("--logs", data, "--queries", asked, "--by", "offset", "--output")
+    done = lookup(*common, tmp_path / "a.csv")
+    assert done.returncode == 0
+    assert done.stdout.count("built in memory") == 1
+    assert "4 segments without index files: built in memory" in done.stdout
+    verbose = lookup(*common, tmp_path / "b.csv", "--verbose")
+    assert verbose.stdout.count(".index: ") == 4
+
+
+def test_an_index_that_does_not_fit_is_named_and_not_believed(
+    data: Path, offsets: Path, tmp_path: Path
+) -> None:
+    indexes = tmp_path / "indexes"
+    build = ("--input", data, "--output", indexes)
+    subprocess.run([*COMMAND, "build", *build], check=True, env=environment(), capture_output=True)
+    common = ("--logs", data, "--queries", offsets, "--by", "offset", "--output")
+    assert lookup(*common, tmp_path / "a.parquet", "--indexes", indexes).returncode == 0
+    wrong = sorted(indexes.glob("*/*.index"))[1]
+    wrong.write_bytes(wrong.read_bytes()[:-3])
+
+    done = lookup(*common, tmp_path / "b.parquet", "--indexes", indexes)
+
+    assert done.returncode == 0
+    assert "1 index file that does not fit its log" in done.stdout
+    assert str(wrong) in done.stdout
+    assert read_answers(tmp_path / "a.parquet") == read_answers(tmp_path / "b.parquet")
+
+
+def test_damage_is_a_status_a_finding_and_an_exit_code(data: Path, tmp_path: Path) -> None:
+    log = sorted(data.glob("*/*.log"))[1]
+    damage(log, log.stat().st_size // 2)
+    rows = [(TOPIC, 0, offset) for offset in range(479, 900)] + [(TOPIC, 0, 0), (TOPIC, 0, 1400)]
+    asked = write_queries(tmp_path / "q.csv", queries("offset", rows))
+    report = tmp_path / "report.json"
+    common = ("--logs", data, "--queries", asked, "--by", "offset", "--resolve", "record")
+
+    done = lookup(*common, "--output", tmp_path / "a.csv", "--report", report)
+
+    assert done.returncode == 1
+    assert done.stderr == ""
+    answers = read_answers(tmp_path / "a.csv")
+    unread = [row for row in answers if row["status"] == "unreadable"]
+    assert 0 < len(unread) < len(rows)
+    assert [row["status"] for row in answers[-2:]] == ["found", "found"]
+    assert f"{len(unread)} queries not answered because of damage" in done.stdout
+    told = [json.loads(line) for line in report.read_text().splitlines()]
+    assert {row["path"] for row in told if row["finding"] == "unreadable"} == {str(log)}
+    assert sum(row["queries"] for row in told if row["status"]) == len(rows)
+
+
+def test_a_tail_that_was_not_written_to_its_end_is_told_and_no_damage(
+    data: Path, offsets: Path, tmp_path: Path
+) -> None:
+    log = last_log(data)
+    with log.open("r+b") as file:
+        file.truncate(log.stat().st_size - 10)
+    common = ("--logs", data, "--queries", offsets, "--by", "offset")
+    done = lookup(*common, "--output", tmp_path / "a.parquet")
+    assert done.returncode == 0
+    assert "1 log ends before the end of the file" in done.stdout
+    assert log.name in done.stdout
+
+
+def test_quiet_says_nothing_unless_something_is_wrong(
+    data: Path, offsets: Path, tmp_path: Path
+) -> None:
+    common = ("--logs", data, "--queries", offsets, "--by", "offset", "--quiet", "--output")
+    good = lookup(*common, tmp_path / "a.parquet")
+    assert (good.returncode, good.stdout, good.stderr) == (0, "", "")
+    damage(min(data.glob("*/*.log")), 8)
+    asked = write_queries(tmp_path / "q.parquet", queries("offset", [(TOPIC, 0, 1)]))
+    common = ("--logs", data, "--queries", asked, "--by", "offset", "--quiet", "--output")
+    bad = lookup(*common, tmp_path / "b.parquet")
+    assert (bad.returncode, bad.stdout) == (1, "")
+    assert "1 query not answered because of damage" in bad.stderr
+
+
+def test_the_report_counts_queries_by_partition_and_status(offsets: Path, tmp_path: Path) -> None:
+    tables = {}
+    for ending in ("parquet", "json", "csv"):
+        report = tmp_path / f"report.{ending}"
+        common = ("--logs", DUMP, "--queries", offsets, "--by", "offset", "--overwrite")
+        assert lookup(*common, "--output", tmp_path / "out", "--report", report).returncode == 0
+        tables[ending] = read_answers(report)
+    assert tables["parquet"] == tables["json"] == tables["csv"]
+    counts = {(row["topic"], row["partition"], row["status"]) for row in tables["csv"]}
+    assert (TOPIC, 0, "log_end") in counts
+    assert (None, 0, "invalid_query") in counts
+    assert not list(tmp_path.glob(".*.tmp"))
+
+
+# ------------------------------------------------------------------------- starting offsets
+
+
+def test_answers_can_be_where_consumers_start(tmp_path: Path) -> None:
+    rows = [(TOPIC, 0, -2), (TOPIC, 1, -1), ("shipments.tracking", 0, -2)]
+    asked = write_queries(tmp_path / "q.csv", queries("timestamp", rows))
+    starts, resets = tmp_path / "starts.json", tmp_path / "resets.csv"
+    common = ("--logs", DUMP, "--queries", asked, "--by", "timestamp")
+    where = ("--starting-offsets", starts, "--reset-offsets", resets)
+    done = lookup(*common, "--output", tmp_path / "a.csv", *where)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(starts.read_text()) == {
+        TOPIC: {"0": 0, "1": 1458},
+        "shipments.tracking": {"0": 1500},
+    }
+    assert resets.read_text().splitlines() == [
+        f"{TOPIC},0,0",
+        f"{TOPIC},1,1458",
+        "shipments.tracking,0,1500",
+    ]
+
+
+def test_two_queries_about_one_partition_are_no_starting_offsets(tmp_path: Path) -> None:
+    rows = [(TOPIC, 0, -2), (TOPIC, 0, -1)]
+    asked = write_queries(tmp_path / "q.csv", queries("timestamp", rows))
+    starts = tmp_path / "starts.json"
+    common = ("--logs", DUMP, "--queries", asked, "--by", "timestamp", "--output")
+    done = lookup(*common, tmp_path / "a.csv", "--starting-offsets", starts)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert len(read_answers(tmp_path / "a.csv")) == 2
+    assert not starts.exists()
+
+
+# ------------------------------------------------------------------------------------- usage
+
+
+def test_an_output_that_is_there_is_replaced_only_when_asked(
+    offsets: Path, times: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    first = ("--logs", DUMP, "--queries", offsets, "--by", "offset", "--output", out)
+    assert lookup(*first).returncode == 0
+    second = ("--logs", DUMP, "--queries", times, "--by", "timestamp", "--output", out)
+    refused = lookup(*second)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "--overwrite" in refused.stderr
+    assert pq.read_table(out).num_rows == OFFSETS.num_rows
+    assert lookup(*second, "--overwrite").returncode == 0
+    assert pq.read_table(out).num_rows == TIMES.num_rows
+
+
+WRITES = ["--queries", "{offsets}", "--by", "offset", "--output", "{out}"]
+LOGS = ["--logs", "{logs}"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ([], "give --logs"),
+        (LOGS, "give --queries PATH, or --topic and --partition"),
+        ([*LOGS, *WRITES[:4]], "give --output"),
+        ([*LOGS, *WRITES[:2], *WRITES[4:]], "give --by"),
+        ([*LOGS, *WRITES, "--json"], "--json goes with a single question"),
+        ([*LOGS, *WRITES, "--topic", "x"], "--topic goes with a single question"),
+        ([*LOGS, *WRITES, "--partition", "0"], "--partition goes with a single question"),
+        ([*LOGS, *WRITES, "--quiet", "--verbose"], "exclude each other"),
+        ([*LOGS, *WRITES, "--master", "local"], "--engine spark"),
+        ([*LOGS, *WRITES, "--group-by-partition", "never"], "--engine spark"),
+        ([*LOGS, *WRITES, "--report", "x.xml"], ".parquet"),
+        ([*LOGS, *WRITES, "--report", "{out}/r.csv"], "where the answers go"),
+        ([*LOGS, *WRITES, "--starting-offsets", "{out}"], "where the answers go"),
+        ([*LOGS, *WRITES, "--starting-offsets", "{folder}"], "a folder"),
+        ([*LOGS, *WRITES, "--resolve", "segment"], "segment"),
+        ([*LOGS, *WRITES, "--by", "timestamp"], "--by offset"),
+        ([*LOGS, *WRITES, "--indexes", "{folder}/none"], "index files"),
+        ([*LOGS, *WRITES[:4], "--output", "{logs}/x"], "inside the input"),
+        ([*LOGS, *WRITES[:4], "--output", "x.csv"], "format of the queries"),
+        (["--logs", "{folder}/none", *WRITES], "{folder}/none"),
+        (["--logs", "{empty}", *WRITES], "no segments found"),
+        ([*LOGS, "--queries", "{empty}", *WRITES[2:]], "no query files found"),
+        ([*LOGS, "--queries", "{folder}/*.txt", *WRITES[2:]], "no path matches"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_exit_code_2(
+    arguments: list[str], says: str, offsets: Path, tmp_path: Path
+) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    places = {"logs": DUMP, "out": tmp_path / "out", "offsets": offsets, "empty": empty}
+    places["folder"] = tmp_path
+    before = list(files_below(tmp_path))
+    done = lookup(*(one.format(**places) for one in arguments))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.count("\n") == 1
+    assert says.format(**places) in done.stderr
+    assert list(files_below(tmp_path)) == before
+
+
+def test_a_file_that_cannot_be_written_is_refused_before_the_work(
+    offsets: Path, tmp_path: Path
+) -> None:
+    common = ("--logs", DUMP, "--queries", offsets, "--by", "offset", "--output", tmp_path / "out")
+    for option in ("--report", "--starting-offsets", "--reset-offsets"):
+        done = lookup(*common, option, tmp_path / "missing" / "file.csv")
+        assert done.returncode == 1
+        assert done.stderr.count("\n") == 1
+        assert not (tmp_path / "out").exists()
+
+
+def test_queries_that_turn_out_malformed_leave_no_answers(offsets: Path, tmp_path: Path) -> None:
+    asked = tmp_path / "q.csv"
+    asked.write_text("topic,partition,offset\n" + f"{TOPIC},0,1\n" * 3 + f'{TOPIC},"0,1\n')
+    out = tmp_path / "out.csv"
+    done = lookup("--logs", DUMP, "--queries", asked, "--by", "offset", "--output", out)
+    assert done.returncode == 2
+    assert str(asked) in done.stderr
+    assert sorted(files_below(tmp_path)) == [offsets.name, asked.name]
+
+
+@pytest.mark.parametrize("form", ["parquet", "csv"])
+def test_no_queries_are_nothing_found(form: str, tmp_path: Path) -> None:
+    asked = write_queries(tmp_path / f"q.{form}", OFFSETS.slice(0, 0))
+    report = tmp_path / "report.csv"
+    common = ("--logs", DUMP, "--queries", asked, "--by", "offset", "--report", report)
+    done = lookup(*common, "--output", tmp_path / "out")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "there are no queries" in done.stderr
+    assert list(files_below(tmp_path)) == [asked.name]
+
+
+def test_several_paths_may_follow_logs(tmp_path: Path) -> None:
+    one, two = (copy_partitions(tmp_path / name, f"{TOPIC}-{name}") for name in ("0", "1"))
+    rows = [(TOPIC, 0, 5), (TOPIC, 1, 5)]
+    asked = write_queries(tmp_path / "q.csv", queries("offset", rows))
+    common = ("--queries", asked, "--by", "offset", "--output")
+    for number, logs in enumerate([("--logs", one, two), ("--logs", one, "--logs", two)]):
+        out = tmp_path / f"{number}.csv"
+        assert lookup(*logs, *common, out).returncode == 0
+        assert [row["status"] for row in read_answers(out)] == ["found", "found"]
+
+
+def test_the_local_engine_starts_no_spark(offsets: Path, tmp_path: Path) -> None:
+    program = (
+        "import sys; from kafka_index.cli import main; code = main(sys.argv[1:]);"
+        "sys.exit(code or 'pyspark' in sys.modules)"
+    )
+    options = ("--queries", offsets, "--by", "offset", "--output", tmp_path / "out")
+    result = subprocess.run(
+        [COMMAND[0], "-c", program, "lookup", "--logs", DUMP, *options],
+        check=False,
+        env=environment(),
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 0, result.stderr
+
+
+def test_a_timestamp_column_means_what_it_says(tmp_path: Path) -> None:
+    stamps = pa.array([-1, None, 1795228800000], pa.timestamp("ms", "UTC"))
+    table = queries("timestamp", [(TOPIC, 0, 0)] * 3)
+    table = table.set_column(3, "timestamp", stamps)
+    asked = write_queries(tmp_path / "q.parquet", table)
+    out = tmp_path / "out.parquet"
+    done = lookup("--logs", DUMP, "--queries", asked, "--by", "timestamp", "--output", out)
+    assert done.returncode == 0, done.stderr
+    rows = read_answers(out)
+    assert [row["status"] for row in rows] == ["invalid_query", "invalid_query", "found"]
+    assert rows[2]["found_timestamp_ms"] >= 1795228800000

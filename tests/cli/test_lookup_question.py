@@ -1,0 +1,196 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from kafka_index.cli.times import format_time, parse_time
+
+from .looking_up import answer_columns, ask, lookup, queries, read_answers, write_queries
+from .running import COMMAND, DUMP, copy_partitions, environment
+
+TOPIC = "orders.eu-west"
+HERE = ("--topic", TOPIC, "--partition", 0)
+
+
+@pytest.mark.parametrize("by", ["offset", "timestamp"])
+@pytest.mark.parametrize("resolve", ["index", "batch", "record"])
+def test_one_question_has_the_answer_that_it_has_among_many(
+    by: str, resolve: str, tmp_path: Path
+) -> None:
+    key = ask(*HERE, "--offset", 777, "--resolve", "record")["found_timestamp_ms"]
+    key = 777 if by == "offset" else key
+    asked = write_queries(tmp_path / "q.parquet", queries(by, [(TOPIC, 0, key)]))
+    common = ("--logs", DUMP, "--queries", asked, "--by", by, "--resolve", resolve, "--output")
+    assert lookup(*common, tmp_path / "a.parquet").returncode == 0
+
+    answer = ask(*HERE, f"--{by}", key, "--resolve", resolve)
+
+    assert answer_columns([answer]) == answer_columns(read_answers(tmp_path / "a.parquet"))
+    assert answer[by] == key
+    assert answer["resolve"] == resolve
+
+
+def test_an_answer_can_be_read() -> None:
+    answer = ask(*HERE, "--offset", 777, "--resolve", "record")
+    done = lookup("--logs", DUMP, *HERE, "--offset", 777, "--resolve", "record")
+    assert (done.returncode, done.stderr) == (0, "")
+    title, *lines = done.stdout.splitlines()
+    assert title == "orders.eu-west-0, offset 777: found"
+    cells = dict(line.strip().split("  ", 1) for line in lines)
+    cells = {name: text.strip() for name, text in cells.items()}
+    assert cells == {
+        "offset": "777",
+        "time": f"{format_time(answer['found_timestamp_ms'])} ({answer['found_timestamp_ms']})",
+        "leader epoch": "0",
+        "batch": (
+            f"offsets {answer['batch_base_offset']} to {answer['batch_last_offset']}, "
+            f"{answer['batch_size_bytes']} bytes at byte {answer['batch_position_bytes']}"
+        ),
+        "index entry": f"offset {answer['entry_offset']}, byte {answer['entry_position_bytes']}",
+        "segment": str(answer["segment_base_offset"]),
+        "file": os.path.relpath(answer["log_path"]),
+    }
+
+
+def test_a_status_that_is_no_answer_is_explained() -> None:
+    done = lookup("--logs", DUMP, *HERE, "--offset", 10**6)
+    assert done.returncode == 0
+    assert done.stdout == (
+        "orders.eu-west-0, offset 1000000: after_log_end (above the end of the log: out of range)\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("special", "offset"),
+    [("-1", 1463), ("-2", 0)],
+)
+def test_the_ends_of_a_log_can_be_asked_for(special: str, offset: int) -> None:
+    answer = ask(*HERE, "--timestamp", special)
+    assert (answer["status"], answer["found_offset"]) == ("found", offset)
+    assert answer["found_time"] is None
+
+
+def test_a_time_can_be_given_in_several_ways() -> None:
+    largest = ask(*HERE, "--timestamp", -3)
+    milliseconds = largest["found_timestamp_ms"]
+    iso = datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="milliseconds")
+    for text in (milliseconds, iso, iso.replace("+00:00", "Z"), iso.removesuffix("+00:00")):
+        answer = ask(*HERE, "--timestamp", text)
+        assert answer["timestamp"] == milliseconds
+        assert answer["found_offset"] == largest["found_offset"]
+        assert answer["found_time"] == largest["found_time"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("2024-05-01T00:00:00Z", 1714521600000),
+        ("2024-05-01", 1714521600000),
+        ("2024-05-01T02:00:00+02:00", 1714521600000),
+        ("2024-04-30T23:59:59.999001Z", 1714521600000),
+        ("1969-12-31T23:59:59.999Z", -1),
+    ],
+)
+def test_times_are_the_first_millisecond_at_or_after(text: str, expected: int) -> None:
+    assert parse_time(text) == (expected, False)
+
+
+def test_a_time_before_1970_is_no_special_one() -> None:
+    assert ask(*HERE, "--timestamp", "1969-12-31T23:59:59.999Z")["status"] == "invalid_query"
+
+
+def test_a_time_beyond_every_calendar_has_no_name() -> None:
+    assert format_time(2**62) is None
+    assert ask(*HERE, "--timestamp", 2**62)["status"] == "no_record_at_or_after"
+
+
+def test_logs_may_be_the_directory_of_the_partition_itself() -> None:
+    answer = ask(*HERE, "--offset", 5, logs=DUMP / f"{TOPIC}-0")
+    assert answer == ask(*HERE, "--offset", 5)
+
+
+def test_the_start_of_the_log_is_known_from_the_data_directory() -> None:
+    answer = ask("--topic", "shipments.tracking", "--partition", 0, "--timestamp", -2)
+    assert answer["found_offset"] == 1500
+
+
+def test_no_other_partition_is_looked_at(tmp_path: Path) -> None:
+    data = copy_partitions(tmp_path / "data", f"{TOPIC}-0")
+    # In a listing of the dump, these two stop a run.
+    (data / "twice-0").mkdir()
+    (data / "twice-0" / f"{0:020d}.log").symlink_to(data / "twice-0")
+    (data / "closed-0").symlink_to(data / "closed-0")
+    assert ask(*HERE, "--offset", 5, logs=data)["status"] == "found"
+
+
+def test_a_partition_that_is_not_there_is_named_with_those_that_are() -> None:
+    done = lookup("--logs", DUMP, "--topic", TOPIC, "--partition", 9, "--offset", 1)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "no partition orders.eu-west-9 here" in done.stderr
+    assert "0, 1, 2" in done.stderr
+
+
+def test_what_is_noticed_is_told_on_stderr(tmp_path: Path) -> None:
+    data = copy_partitions(tmp_path / "data", f"{TOPIC}-0")
+    asked = ("--logs", data, *HERE, "--offset", 5, "--json")
+    done = lookup(*asked)
+    assert done.returncode == 0
+    assert json.loads(done.stdout)["status"] == "found"
+    assert "no_index: " in done.stderr
+    assert lookup(*asked, "--quiet").stderr == ""
+
+
+def test_damage_is_an_exit_code(tmp_path: Path) -> None:
+    data = copy_partitions(tmp_path / "data", f"{TOPIC}-0")
+    log = min(data.glob("*/*.log"))
+    log.write_bytes(b"\xff" * 100 + log.read_bytes()[100:])
+    done = lookup("--logs", data, *HERE, "--offset", 5, "--quiet")
+    assert done.returncode == 1
+    assert "unreadable" in done.stdout
+    assert log.name in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--offset", "5"], "--topic and --partition"),
+        (["--topic", "t", "--offset", "5"], "--topic and --partition"),
+        ([*HERE], "--offset or --timestamp"),
+        ([*HERE, "--offset", "5", "--timestamp", "5"], "one of them"),
+        ([*HERE, "--offset", "-5"], "--offset"),
+        ([*HERE, "--timestamp", "tomorrow"], "2024-05-01T00:00:00Z"),
+        ([*HERE, "--timestamp", str(2**63)], "--timestamp"),
+        ([*HERE, "--offset", "5", "--output", "x"], "--output goes with --queries"),
+        ([*HERE, "--offset", "5", "--overwrite"], "--overwrite goes with --queries"),
+        ([*HERE, "--offset", "5", "--engine", "spark"], "--engine spark goes with --queries"),
+        ([*HERE, "--offset", "5", "--threads", "1"], "--threads goes with --queries"),
+        (["--json"], "--topic and --partition"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_exit_code_2(arguments: list[str], says: str) -> None:
+    done = lookup("--logs", DUMP, *arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.count("\n") == 1
+    assert says in done.stderr
+
+
+def test_a_question_imports_no_more_than_it_needs() -> None:
+    slow = ["pyspark", "kafka_index.build"]
+    program = (
+        "import sys; from kafka_index.cli import main; code = main(sys.argv[1:]);"
+        f"sys.exit(code or str([name for name in {slow} if name in sys.modules] or ''))"
+    )
+    arguments = ["lookup", "--logs", str(DUMP), *map(str, HERE), "--offset", "5"]
+    result = subprocess.run(
+        [COMMAND[0], "-c", program, *arguments],
+        check=False,
+        env=environment(),
+        capture_output=True,
+        text=True,
+    )
+    assert result.stderr.strip() == ""

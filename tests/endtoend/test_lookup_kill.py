@@ -1,0 +1,153 @@
+"""Lookups that are stopped: the output is the old one or the new one, never a part of it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from kafka_index.lookup import take_inventory
+from tests.cli.looking_up import lookup
+from tests.cli.running import DUMP
+
+from .building import Argument, finish, kill, rubbish, start, wait_until
+from .test_kill_spark import workers_of
+
+_FILES = 12
+_QUERIES = 40_000
+INTERRUPTED, TERMINATED = 130, 143
+
+
+@dataclass
+class Asked:
+    """Queries that take a while, and their answers."""
+
+    folder: Path
+    answers: dict[str, bytes] = field(default_factory=dict)
+
+    def options(self, out: Path, *more: Argument) -> list[Argument]:
+        what: list[Argument] = ["--logs", DUMP, "--queries", self.folder, "--by", "offset"]
+        return [*what, "--resolve", "record", "--output", out, *more]
+
+
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory: pytest.TempPathFactory) -> Asked:
+    folder = tmp_path_factory.mktemp("lookups")
+    queries = Asked(folder / "queries")
+    queries.folder.mkdir()
+    partitions = take_inventory([str(DUMP)]).partitions
+    random = np.random.default_rng(5)
+    for number in range(_FILES):
+        rows = partitions.select(["topic", "partition"]).take(
+            random.integers(0, partitions.num_rows, _QUERIES)
+        )
+        offsets = pa.array(random.integers(0, 5000, _QUERIES))
+        pq.write_table(rows.append_column("offset", offsets), queries.folder / f"{number}.parquet")
+    out = folder / "undisturbed"
+    assert lookup(*queries.options(out)).returncode == 0
+    queries.answers = answers(out)
+    return queries
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> Path:
+    """An output that is there already, of other queries."""
+    queries = tmp_path / "q.parquet"
+    pq.write_table(pa.table({"topic": ["payments"], "partition": [0], "offset": [1]}), queries)
+    out = tmp_path / "out"
+    common = ("--logs", DUMP, "--queries", queries, "--by", "offset")
+    assert lookup(*common, "--output", out).returncode == 0
+    return out
+
+
+def answers(out: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in out.glob("part-*")}
+
+
+def parts(root: Path) -> Iterator[Path]:
+    """Finished parts of a run that goes on."""
+    return root.glob(".out.*.tmp/part-*")
+
+
+def start_lookup(*arguments: Argument) -> subprocess.Popen[str]:
+    return start(*arguments, command_name="lookup")
+
+
+def has_parts(root: Path) -> bool:
+    return any(parts(root))
+
+
+def test_a_killed_lookup_leaves_the_old_output_and_the_next_one_clears_up(
+    asked: Asked, old: Path
+) -> None:
+    before = answers(old)
+    process = start_lookup(*asked.options(old, "--overwrite", "--threads", 1))
+    assert wait_until(process, partial(has_parts, old.parent))
+    kill(process)
+    assert answers(old) == before
+    assert has_parts(old.parent)
+
+    done = lookup(*asked.options(old, "--overwrite"))
+
+    assert done.returncode == 0, done.stderr
+    assert answers(old) == asked.answers
+    assert rubbish(old.parent) == []
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, TERMINATED), (signal.SIGINT, INTERRUPTED)]
+)
+def test_a_stopped_lookup_leaves_the_old_output_and_nothing_else(
+    asked: Asked, old: Path, number: int, code: int
+) -> None:
+    before = answers(old)
+    report = old.with_name("report.csv")
+    common = ("--overwrite", "--threads", 1, "--report", report, "--quiet")
+    process = start_lookup(*asked.options(old, *common))
+    assert wait_until(process, partial(has_parts, old.parent))
+    process.send_signal(number)
+    done = finish(process)
+    assert done.returncode == code
+    assert done.stderr.count("\n") == 1
+    assert "no answers were written" in done.stderr
+    assert answers(old) == before
+    assert sorted(path.name for path in old.parent.iterdir()) == ["out", "q.parquet"]
+
+
+# -------------------------------------------------------------------------------------- Spark
+
+
+@pytest.fixture
+def _quick_to_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+    monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+
+
+@pytest.mark.usefixtures("_quick_to_start")
+@pytest.mark.parametrize(
+    ("master", "code"), [("local[2,3]", 0), ("local[2]", 1)], ids=["tried again", "not again"]
+)
+def test_killed_workers_cost_another_try_or_the_run_but_never_an_answer(
+    asked: Asked, tmp_path: Path, master: str, code: int
+) -> None:
+    out = tmp_path / "out"
+    process = start_lookup(*asked.options(out, "--engine", "spark", "--master", master))
+    assert wait_until(process, partial(has_parts, tmp_path), every=0.01)
+    workers = workers_of(process.pid)
+    for pid in workers:
+        os.kill(pid, signal.SIGKILL)
+    done = finish(process)
+    assert workers
+    assert done.returncode == code, done.stderr
+    assert answers(out) == ({} if code else asked.answers)
+    assert out.exists() != bool(code)
+    assert rubbish(tmp_path) == []

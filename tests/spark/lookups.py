@@ -1,0 +1,125 @@
+"""Queries over small dumps, answered by one engine or the other, and what came of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
+
+from kafka_index.build import build_segments
+from kafka_index.log.answers import Resolve
+from kafka_index.lookup import (
+    AnswerTarget,
+    By,
+    Inventory,
+    LookupSettings,
+    LookupTotals,
+    Queries,
+    open_queries,
+    run_local,
+    take_inventory,
+)
+from kafka_index.lookup.planner import Grouping
+from kafka_index.spark.lookup import answer_queries
+from kafka_index.storage import list_dump
+from tests.spark.dumps import Log, Segment, dump, settings, write_logs
+
+#: Partitions of `dump` and, at the end, two that it does not have.
+PARTITIONS = [("orders", 0), ("orders", 1), ("a.b-c", 7), ("orders", 9), ("nobody", 0)]
+
+
+def make_dump(folder: Path, segments: Mapping[Segment, Log] | None = None) -> Inventory:
+    """Write a dump and its indexes."""
+    logs = write_logs(folder / "logs", dump() if segments is None else segments)
+    listed = list_dump([str(logs)], topics=None).segments
+    list(build_segments(listed, settings(folder / "indexes"), attempt_id="local"))
+    return take_inventory([str(logs)], indexes=str(folder / "indexes"))
+
+
+def make_queries(by: str, count: int, seed: int = 0, *, tail_share: float = 0.0) -> pa.Table:
+    """Queries of all kinds; some share of them asks for the last offsets of one partition."""
+    random = np.random.default_rng(seed)
+    which = random.integers(0, len(PARTITIONS), count)
+    # Of `dump`: its batches are of three records, 1 ms apart, and times follow offsets.
+    keys = random.integers(-4, 3000, count) + (0 if by == "offset" else 1000)
+    in_tail = random.random(count) < tail_share
+    which[in_tail] = 0
+    keys[in_tail] = 2800 + keys[in_tail] % 30 + (0 if by == "offset" else 1000)
+    topics = [PARTITIONS[number][0] for number in which]
+    partitions = [PARTITIONS[number][1] for number in which]
+    return pa.table(
+        {
+            "note": [f"query {number}" for number in range(count)],
+            "topic": pa.array(topics, mask=random.random(count) < 0.01),
+            "partition": pa.array(partitions, pa.int32(), mask=random.random(count) < 0.01),
+            by: pa.array(keys, pa.int64(), mask=random.random(count) < 0.01),
+        }
+    )
+
+
+def write_queries(folder: Path, tables: Sequence[pa.Table], form: str = "parquet") -> Path:
+    """Write a file for each table: a piece each."""
+    folder.mkdir()
+    for number, table in enumerate(tables):
+        path = folder / f"queries-{number}.{form}"
+        if form == "parquet":
+            pq.write_table(table, path)
+        elif form == "csv":
+            pa_csv.write_csv(table, path)
+        else:
+            path.write_text("".join(json.dumps(row) + "\n" for row in table.to_pylist()))
+    return folder
+
+
+def answer(
+    queries: Path | Queries,
+    inventory: Inventory,
+    by: By,
+    output: Path,
+    *,
+    spark: SparkSession | None = None,
+    way: Grouping = Grouping.NEVER,
+    resolve: Resolve | None = None,
+    starting_offsets: bool = False,
+) -> LookupTotals:
+    """Answer query files, found by now or not, into an output, here or on Spark."""
+    opened = queries if isinstance(queries, Queries) else open_queries(str(queries), by)
+    settings = LookupSettings(by, resolve or by.default_resolve)
+    totals = LookupTotals()
+    with AnswerTarget(str(output), opened) as target:
+        if spark is None:
+            run_local(
+                opened,
+                inventory,
+                settings,
+                target,
+                threads=2,
+                on_piece=totals.add,
+                starting_offsets=starting_offsets,
+            )
+        else:
+            _, reports = answer_queries(
+                spark,
+                opened,
+                inventory,
+                settings,
+                target,
+                workers=2,
+                grouping=way,
+                starting_offsets=starting_offsets,
+            )
+            for report in reports:
+                totals.add(report)
+        target.publish(totals.rows_of_piece)
+    return totals
+
+
+def files(output: Path) -> dict[str, bytes]:
+    """What a folder of answers holds."""
+    return {path.name: path.read_bytes() for path in sorted(output.iterdir())}
