@@ -25,7 +25,9 @@ from kafka_index.lookup import (
     starting_offsets_json,
     take_inventory,
 )
+from kafka_index.lookup.answers.output_path import refuse_overlap
 from kafka_index.lookup.planner import Grouping
+from kafka_index.storage import local_path
 from kafka_index.storage.report_file import ReportFile
 
 
@@ -65,7 +67,7 @@ def run_lookup(options: BulkOptions, where: LogOptions) -> ExitCode:
             inputs=inputs,
             overwrite=options.overwrite,
         )
-        _refuse_inside(target.path, [path for path, _ in texts], options.report)
+        _refuse_side_files(target.path, inputs, [path for path, _ in texts], options.report)
         report = (
             None
             if options.report is None
@@ -111,8 +113,18 @@ def _texts(options: BulkOptions) -> list[tuple[str, _Render]]:
     return [(path, render) for path, render in asked if path is not None]
 
 
-def _refuse_inside(target: str, texts: Sequence[str], report: str | None) -> None:
-    """Refuse what would be written into the output, which appears as a whole."""
-    for path in (*texts, report):
-        if path is not None and os.path.commonpath([target, os.path.abspath(path)]) == target:
-            raise InputError("this is where the answers go", path=path, hint="name another file")
+def _refuse_side_files(
+    target: str, inputs: Sequence[str], texts: Sequence[str], report: str | None
+) -> None:
+    """Refuse to write over what is read, into the output, or twice into one file."""
+    taken = [os.path.realpath(target)]
+    for path in (*texts, *([] if report is None else [report])):
+        real = os.path.realpath(local_path(path))
+        if os.path.isdir(real):
+            raise InputError("a folder, not a file", path=path, hint="name a file in it")
+        refuse_overlap(real, path, inputs)
+        if any(os.path.commonpath([one, real]) in (one, real) for one in taken):
+            raise InputError(
+                "this is where the answers go, or another file", path=path, hint="name another one"
+            )
+        taken.append(real)

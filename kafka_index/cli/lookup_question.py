@@ -19,7 +19,12 @@ from kafka_index.cli.lookup_summary import EXPLAINED, finding_line
 from kafka_index.cli.text import shown_path
 from kafka_index.cli.times import format_time
 from kafka_index.errors import InputError
-from kafka_index.layout.names import DirectoryKind, TopicPartition, split_directory_name
+from kafka_index.layout.names import (
+    DirectoryKind,
+    TopicPartition,
+    is_legal_topic,
+    split_directory_name,
+)
 from kafka_index.log.answers import Resolve, Status, UpperBound
 from kafka_index.log.findings import UNREADABLE, Finding
 from kafka_index.lookup import By, Inventory, Keys, Lookups, LookupSettings, take_inventory
@@ -90,6 +95,8 @@ def partition_directories(logs: Sequence[str], partition: TopicPartition) -> lis
         A path cannot be found, or none holds that partition.
     """
     given = expand_directories(logs)
+    if not is_legal_topic(partition.topic):
+        raise InputError("no broker has such a topic", found=repr(partition.topic))
     found = []
     for directory in given:
         inside = os.path.join(directory, partition.directory_name)

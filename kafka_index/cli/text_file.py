@@ -31,6 +31,8 @@ class TextFile:
         self._path = os.path.abspath(local_path(path))
         if os.path.isdir(self._path):
             raise InputError("a folder, not a file", path=path, hint="name a file in it")
+        if os.path.exists(self._path) and not os.path.isfile(self._path):
+            raise InputError("not a regular file", path=path, hint="name another file")
         folder, name = os.path.split(self._path)
         # One name for all runs, so that what a killed one leaves is used up by the next.
         self._scratch = os.path.join(folder, f".{name}.tmp")
@@ -48,7 +50,8 @@ class TextFile:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._file.close()
+        with contextlib.suppress(OSError):  # what could not be written has been told
+            self._file.close()
         with contextlib.suppress(FileNotFoundError):  # it has its name by now
             os.unlink(self._scratch)
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
+from kafka_index.layout.times import parse_integer, parse_iso_time
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
-_INT64 = range(-(2**63), 2**63)
 
 
 def parse_time(text: str) -> tuple[int, bool]:
@@ -20,15 +21,13 @@ def parse_time(text: str) -> tuple[int, bool]:
     ValueError
         It is neither a number of 64 bits nor a time.
     """
-    try:
-        number = int(text)
-    except ValueError:
-        time = datetime.fromisoformat(text)
-        moment = time.replace(tzinfo=UTC) if time.tzinfo is None else time
-        return -((_EPOCH - moment) // _MILLISECOND), False
-    if number not in _INT64:
-        raise ValueError("more than 64 bits")
-    return number, True
+    number = parse_integer(text)
+    if number is not None:
+        return number, True
+    time = parse_iso_time(text)
+    if time is None:
+        raise ValueError("neither milliseconds nor a time")
+    return time, False
 
 
 def format_time(timestamp_ms: int) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import stat
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,12 +54,16 @@ class EntryMap:
         if self._in_memory:
             self._allocate(size or 0)
             return
-        flags = os.O_CLOEXEC | (os.O_RDWR if self._writable else os.O_RDONLY)
+        # O_NONBLOCK so that a named pipe is refused below instead of waited for here.
+        flags = os.O_CLOEXEC | os.O_NONBLOCK | (os.O_RDWR if self._writable else os.O_RDONLY)
         try:
             descriptor = os.open(path, flags | (os.O_CREAT if size is not None else 0), _MODE)
         except OSError as error:
             kind: type[KafkaIndexError] = InputError if size is None else PublishError
             raise kind(f"cannot open the index: {error.strerror}", path=path) from error
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise InputError("the index is not a regular file", path=path)
         try:
             if size is not None:
                 old_size = os.fstat(descriptor).st_size

@@ -95,6 +95,7 @@ class SegmentIndexes:
         self._time_index = LazyIndex(self._load_time_index)
         self._built: tuple[OffsetIndex, TimeIndex] | None = None
         self._refused: set[str] = set()
+        self._missing: set[str] = set()
         self._largest: Largest | None = None
         self.stop: ScanStop | None = None
 
@@ -196,13 +197,15 @@ class SegmentIndexes:
         misfit: Callable[[_Index], str | None],
     ) -> _Index | None:
         path = self._path(suffix)
+        if suffix in self._missing:
+            return None
         if not self._refused.isdisjoint((suffix, OFFSET_INDEX_SUFFIX)):
             # An offset index that does not fit comes with a time index of the same time.
             return None
         # What is wrong with the log is not the fault of its index.
         _ = self._log.file
         if not os.path.exists(path):
-            self._refused.add(suffix)
+            self._missing.add(suffix)
             self._notice(NO_INDEX, path, "there is no such file: built in memory")
             return None
         try:

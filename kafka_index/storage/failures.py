@@ -10,11 +10,11 @@ from kafka_index.errors import PublishError
 _KNOWN: dict[int, tuple[str, str]] = {
     errno.ENOSPC: (
         "no space left on the target's file system",
-        "free space there or choose another target, then run again: what is done is kept",
+        "free space there or choose another target, then run again",
     ),
     errno.EDQUOT: (
         "the disk quota of the target is used up",
-        "raise it or choose another target, then run again: what is done is kept",
+        "raise it or choose another target, then run again",
     ),
     errno.EFBIG: (
         "the file would be larger than this process may write",

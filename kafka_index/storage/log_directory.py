@@ -78,6 +78,8 @@ def read_checkpoint_text(path: str) -> str | None:
         It cannot be read, or is not text.
     """
     try:
+        if not os.path.isfile(path) and os.path.exists(path):
+            raise InputError("the checkpoint is not a regular file", path=path)
         # As it is: the parser knows the line ends that Kafka knows.
         with open(path, encoding="utf-8", newline="") as file:
             return file.read()

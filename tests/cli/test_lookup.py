@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from pathlib import Path
 
@@ -437,3 +438,67 @@ def test_a_timestamp_column_means_what_it_says(tmp_path: Path) -> None:
     rows = read_answers(out)
     assert [row["status"] for row in rows] == ["invalid_query", "invalid_query", "found"]
     assert rows[2]["found_timestamp_ms"] >= 1795228800000
+
+
+# ------------------------------------------------------------------- what is never written over
+
+
+@pytest.mark.parametrize("option", ["--report", "--starting-offsets", "--reset-offsets"])
+def test_the_queries_are_never_written_over(option: str, tmp_path: Path) -> None:
+    asked = tmp_path / "queries.csv"
+    asked.write_text("topic,partition,offset\npage-views,0,5\n")
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path)
+    for path in (asked, link / "queries.csv", f"file://{asked}"):
+        done = lookup("--logs", DUMP, "--queries", asked, "--by", "offset",
+                      "--output", tmp_path / "answers.csv", option, path)  # fmt: skip
+        assert done.returncode == 2
+        assert asked.read_text() == "topic,partition,offset\npage-views,0,5\n"
+    assert not (tmp_path / "answers.csv").exists()
+
+
+def test_nothing_is_written_into_the_logs(data: Path, tmp_path: Path) -> None:
+    asked = tmp_path / "queries.csv"
+    asked.write_text("topic,partition,offset\npage-views,0,5\n")
+    epochs = data / "page-views-0" / "leader-epoch-checkpoint"
+    done = lookup("--logs", data, "--queries", asked, "--by", "offset",
+                  "--output", tmp_path / "answers.csv", "--starting-offsets", epochs)  # fmt: skip
+    assert done.returncode == 2
+
+
+def test_two_things_are_never_written_into_one_file(tmp_path: Path) -> None:
+    asked, both = tmp_path / "queries.csv", tmp_path / "both"
+    asked.write_text("topic,partition,offset\npage-views,0,5\n")
+    done = lookup("--logs", DUMP, "--queries", asked, "--by", "offset",
+                  "--output", tmp_path / "answers.csv",
+                  "--starting-offsets", both, "--reset-offsets", both)  # fmt: skip
+    assert done.returncode == 2
+    assert not both.exists()
+
+
+def test_a_named_pipe_is_no_file_of_queries(tmp_path: Path) -> None:
+    folder = tmp_path / "queries"
+    folder.mkdir()
+    os.mkfifo(folder / "a.csv")
+    done = lookup("--logs", DUMP, "--queries", folder, "--by", "offset",
+                  "--output", tmp_path / "answers.csv")  # fmt: skip
+    assert done.returncode == 2
+    assert "not a regular file" in done.stderr
+
+
+def test_an_integer_of_thousands_of_digits_is_an_invalid_query(tmp_path: Path) -> None:
+    asked = tmp_path / "queries.csv"
+    asked.write_text(f"topic,partition,offset\npage-views,0,{'9' * 5000}\npage-views,0,5\n")
+    out = tmp_path / "answers.csv"
+    done = lookup("--logs", DUMP, "--queries", asked, "--by", "offset", "--output", out)
+    assert done.returncode == 0, done.stderr
+    assert [row["status"] for row in read_answers(out)] == ["invalid_query", "found"]
+
+
+def test_a_header_with_lone_carriage_returns_is_one_line_of_error(tmp_path: Path) -> None:
+    asked = tmp_path / "queries.csv"
+    asked.write_bytes(b"topic,partition,offset\rpage-views,0,5\r")
+    done = lookup("--logs", DUMP, "--queries", asked, "--by", "offset",
+                  "--output", tmp_path / "answers.csv")  # fmt: skip
+    assert done.returncode == 2
+    assert "the header is not CSV" in done.stderr

@@ -194,3 +194,13 @@ def test_a_question_imports_no_more_than_it_needs() -> None:
         text=True,
     )
     assert result.stderr.strip() == ""
+
+
+@pytest.mark.parametrize("text", ["1_000", "\u0663", "20240501T000000Z", "9" * 5000, "soon"])
+def test_a_time_of_another_form_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="neither milliseconds nor a time"):
+        parse_time(text)
+
+
+def test_what_is_finer_than_a_millisecond_is_rounded_up_as_in_bulk() -> None:
+    assert parse_time("2026-11-21T02:25:01.4310001Z") == (1795227901432, False)

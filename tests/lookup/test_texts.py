@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kafka_index.layout.times import parse_iso_time
 from kafka_index.lookup import By
-from kafka_index.lookup.queries.texts import text_integers, text_keys, time_of
+from kafka_index.lookup.queries.texts import text_integers, text_keys
 
 EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001, as texts are
 MAY = 1_714_521_600_000  # 2024-05-01T00:00:00Z
@@ -117,14 +118,14 @@ def test_columns_of_times_are_parsed_as_cell_by_cell(
     moments: list[tuple[datetime, str]], others: list[str]
 ) -> None:
     cells = [moment.isoformat() + zone for moment, zone in moments] + others
-    assert keys(list(cells), By.TIMESTAMP) == [time_of(cell) for cell in cells]
+    assert keys(list(cells), By.TIMESTAMP) == [parse_iso_time(cell) for cell in cells]
 
 
 @given(st.datetimes(EPOCH))
 def test_a_time_is_the_first_millisecond_at_or_after(moment: datetime) -> None:
     expected = -((EPOCH - moment) // timedelta(milliseconds=1))
-    assert time_of(moment.isoformat()) == expected
-    assert time_of(moment.replace(tzinfo=UTC).isoformat()) == expected
+    assert parse_iso_time(moment.isoformat()) == expected
+    assert parse_iso_time(moment.replace(tzinfo=UTC).isoformat()) == expected
 
 
 def test_bytes_that_are_no_text_are_no_number() -> None:

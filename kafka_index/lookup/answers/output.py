@@ -29,7 +29,9 @@ from kafka_index.storage.durability import make_durable
 SUCCESS = "_SUCCESS"
 _PART = "part-{number:0{digits}}-{stem}{ending}"
 _LEAST_DIGITS = 5
-_MOST_STEM = 100
+_MOST_STEM_BYTES = 100
+# What the first bytes of a character that is cut are decoded to.
+_CUT_CHARACTER = "".join(map(chr, range(0xDC80, 0xDD00)))
 _WHOLE = "whole"
 
 
@@ -129,7 +131,7 @@ class AnswerTarget:
         part = _PART.format(
             number=piece.number,
             digits=max(_LEAST_DIGITS, len(str(len(self._queries.pieces)))),
-            stem=name[:_MOST_STEM],
+            stem=os.fsdecode(os.fsencode(name)[:_MOST_STEM_BYTES]).rstrip(_CUT_CHARACTER),
             ending=self.format.endings[0],
         )
         return os.path.join(self._staging, part)
@@ -162,7 +164,7 @@ class AnswerTarget:
         folder = os.path.dirname(self.path)
         for name in os.listdir(folder):
             found = self._leftover.fullmatch(name)
-            if found is None:
+            if found is None or not os.path.isdir(os.path.join(folder, name)):
                 continue
             if found["aside"] and not os.path.lexists(self.path):
                 os.rename(os.path.join(folder, name), self.path)

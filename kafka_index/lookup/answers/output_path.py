@@ -77,7 +77,7 @@ def refuse_overlap(output: str, given: str, inputs: Iterable[str]) -> None:
                     else "holds the input"
                 )
                 raise InputError(
-                    f"the output {relation} {path}", path=given, hint="choose another --output"
+                    f"the output {relation} {path}", path=given, hint="choose another place"
                 )
 
 
@@ -112,11 +112,11 @@ def refuse_existing(output: str, given: str, *, is_file: bool, overwrite: bool) 
                 "a folder of other things is not replaced",
                 path=given,
                 found=strange[0] if strange else "a folder",
-                hint="choose another --output",
+                hint="choose another place",
             )
     elif overwrite and not is_file:
         raise InputError(
-            "a file is not replaced by a folder", path=given, hint="choose another --output"
+            "a file is not replaced by a folder", path=given, hint="choose another place"
         )
     if not overwrite:
         raise InputError(

@@ -126,6 +126,8 @@ def refuse_differences(schemas: Sequence[tuple[str, pa.Schema]]) -> None:
     first_path, first = schemas[0]
     for path, schema in schemas[1:]:
         differences = list(_differences(first, schema))
+        if not differences and len(set(first.names)) < len(first) and schema.names != first.names:
+            differences = ["columns that share a name are in another order"]
         if differences:
             raise InputError(
                 f"not the columns of {first_path}: {', '.join(differences)}",

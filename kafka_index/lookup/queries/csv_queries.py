@@ -40,7 +40,7 @@ def check_csv(files: Sequence[str], by: By) -> pa.Schema | None:
         header = csv_header(path)
         if header is None:
             continue
-        names = _cells(header)
+        names = _header(header, path)
         check_names(names, by, path=path)
         schemas.append((path, pa.schema([(name, pa.string()) for name in names])))
         if names != schemas[0][1].names:
@@ -84,7 +84,7 @@ def read_csv(piece: QueryPiece) -> Iterator[QueryBatch]:
                 found = _first_record(block, piece.path)
                 if found is None:
                     continue
-                skipped, names = found[0] + 1, _cells(found[1])
+                skipped, names = found[0] + 1, _header(found[1], piece.path)
                 check_names(names, piece.by, path=piece.path)
             batch = _read_block(block, skipped, names, piece)
             if len(batch):
@@ -107,6 +107,15 @@ def _first_record(block: TextBlock, path: str) -> tuple[int, str] | None:
 
 def _cells(record: str) -> list[str]:
     return next(csv.reader([record]))
+
+
+def _header(text: str, path: str) -> list[str]:
+    try:
+        return _cells(text)
+    except csv.Error as error:
+        raise InputError(
+            f"the header is not CSV: {error}", path=path, hint="lines end in \\n or \\r\\n"
+        ) from error
 
 
 def _read_block(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -83,9 +84,14 @@ def file_size(path: str) -> int:
         It cannot be looked at.
     """
     try:
-        return os.stat(path).st_size
+        found = os.stat(path)
     except OSError as error:
         raise InputError(f"cannot read the queries: {error.strerror}", path=path) from error
+    if not stat.S_ISREG(found.st_mode):
+        raise InputError(
+            "not a regular file", path=path, hint="queries are read more than once: give a file"
+        )
+    return found.st_size
 
 
 @dataclass(frozen=True, slots=True)

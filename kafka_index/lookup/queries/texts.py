@@ -6,13 +6,13 @@ of unusual form are looked at one by one.
 
 from __future__ import annotations
 
-import re
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from kafka_index.layout.times import parse_integer, parse_iso_time
 from kafka_index.lookup.keys import Flags, Keys, Longs, ceil_divide
 from kafka_index.lookup.settings import By
 
@@ -23,15 +23,8 @@ _BLANKS = " \t"
 
 # So many digits always fit into int64.
 _SHORT_INTEGER = r"^[+-]?[0-9]{1,18}$"
-_INTEGER = re.compile(r"[+-]?[0-9]+")
 # What Arrow parses at once, in microseconds.
 _ZONED = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,6})?)?(Z|[+-][0-9]{2}:?[0-9]{2})$"  # noqa: E501
-_ISO = re.compile(
-    r"(?P<year>\d{4})-(?P<month>\d\d)-(?P<day>\d\d)"
-    r"(?:[Tt ](?P<hour>\d\d)(?::(?P<minute>\d\d)(?::(?P<second>\d\d)(?:[.,](?P<fraction>\d+))?)?)?"
-    r" ?(?P<zone>[Zz]|(?P<sign>[+-])(?P<hours>\d\d):?(?P<minutes>\d\d)?)?)?",
-    re.ASCII,
-)
 
 
 def text_keys(column: pa.Array, by: By) -> Keys:
@@ -79,30 +72,10 @@ def text_integers(column: pa.Array) -> tuple[Longs, Flags | None]:
     valid = np.array(short.to_numpy(zero_copy_only=False))
     for row in np.flatnonzero(~valid):
         text = texts[int(row)].as_py()
-        if text is not None and _INTEGER.fullmatch(text):
-            value = int(text)
-            if _INT64.min <= value <= _INT64.max:
-                values[row], valid[row] = value, True
+        value = None if text is None else parse_integer(text)
+        if value is not None:
+            values[row], valid[row] = value, True
     return values, valid
-
-
-def time_of(text: str) -> int | None:
-    """Return an ISO 8601 date or time as milliseconds, rounded up; None when it is none."""
-    match = _ISO.fullmatch(text)
-    if match is None:
-        return None
-    parts = [int(match[name] or 0) for name in ("year", "month", "day", "hour", "minute", "second")]
-    try:
-        time = datetime(*parts, tzinfo=UTC)  # type: ignore[misc, arg-type]  # six integers
-    except ValueError:
-        return None
-    hours, minutes = int(match["hours"] or 0), int(match["minutes"] or 0)
-    if hours > 23 or minutes > 59:
-        return None
-    east_ms = (hours * 60 + minutes) * 60_000 * (-1 if match["sign"] == "-" else 1)
-    fraction = (match["fraction"] or "").ljust(3, "0")
-    part_ms = int(fraction[:3]) + bool(fraction[3:].strip("0"))
-    return (time - _EPOCH) // _MS - east_ms + part_ms
 
 
 def _all_times(column: pa.Array) -> Longs | None:
@@ -110,7 +83,7 @@ def _all_times(column: pa.Array) -> Longs | None:
     if not len(column) or column.null_count:
         return None
     # One look first: a column of integers should not pay for being tried as times.
-    if time_of(_legible(column.slice(0, 1))[0].as_py() or "") is None:
+    if parse_iso_time(_legible(column.slice(0, 1))[0].as_py() or "") is None:
         return None
     parsed = _cast(column, pa.timestamp("us", "UTC"))
     return None if parsed is None else _microseconds(parsed)
@@ -128,7 +101,7 @@ def _times(column: pa.Array) -> tuple[Longs, Flags]:
         values[done] = _microseconds(parsed)[done]
         left = np.flatnonzero(~done)
     for row in left:
-        time = time_of(texts[int(row)].as_py())
+        time = parse_iso_time(texts[int(row)].as_py())
         if time is not None:
             values[row] = time
     return values, values >= 0

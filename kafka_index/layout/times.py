@@ -1,0 +1,50 @@
+"""Numbers and times as people write them: milliseconds since 1970, or ISO 8601."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MS = timedelta(milliseconds=1)
+_INT64 = range(-(2**63), 2**63)
+_MOST_DIGITS = 19
+_MOST_HOURS, _MOST_MINUTES = 23, 59
+_INTEGER = re.compile(r"[+-]?[0-9]+")
+_ISO = re.compile(
+    r"(?P<year>\d{4})-(?P<month>\d\d)-(?P<day>\d\d)"
+    r"(?:[Tt ](?P<hour>\d\d)(?::(?P<minute>\d\d)(?::(?P<second>\d\d)(?:[.,](?P<fraction>\d+))?)?)?"
+    r" ?(?P<zone>[Zz]|(?P<sign>[+-])(?P<hours>\d\d):?(?P<minutes>\d\d)?)?)?",
+    re.ASCII,
+)
+
+
+def parse_integer(text: str) -> int | None:
+    """Return an integer of 64 bits; None when it is none, however long the text is."""
+    if _INTEGER.fullmatch(text) is None or len(text.lstrip("+-").lstrip("0")) > _MOST_DIGITS:
+        return None
+    value = int(text)
+    return value if value in _INT64 else None
+
+
+def parse_iso_time(text: str) -> int | None:
+    """Return an ISO 8601 date or time as milliseconds since 1970; None when it is none.
+
+    UTC where it names no zone. Fractions of a millisecond are rounded up: the first one at or
+    after.
+    """
+    match = _ISO.fullmatch(text)
+    if match is None:
+        return None
+    parts = [int(match[name] or 0) for name in ("year", "month", "day", "hour", "minute", "second")]
+    try:
+        time = datetime(*parts, tzinfo=UTC)  # type: ignore[misc, arg-type]  # six integers
+    except ValueError:
+        return None
+    hours, minutes = int(match["hours"] or 0), int(match["minutes"] or 0)
+    if hours > _MOST_HOURS or minutes > _MOST_MINUTES:
+        return None
+    east_ms = (hours * 60 + minutes) * 60_000 * (-1 if match["sign"] == "-" else 1)
+    fraction = (match["fraction"] or "").ljust(3, "0")
+    part_ms = int(fraction[:3]) + bool(fraction[3:].strip("0"))
+    return (time - _EPOCH) // _MS - east_ms + part_ms
