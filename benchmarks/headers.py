@@ -16,8 +16,8 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.logs import warm, write_log
-from benchmarks.recover import LOG_BYTES, compute, seconds
+from benchmarks.logs import benchmark_log, warm
+from benchmarks.recover import compute, seconds
 from kafka_index.log import LogFileSource
 
 BATCH_BYTES = (80, 200, 1024, 16384)
@@ -62,7 +62,7 @@ def run(scratch: Path) -> bool:
     reached = True
     with TemporaryDirectory(dir=scratch) as folder:
         for batch_bytes in BATCH_BYTES:
-            log = write_log(scratch / str(batch_bytes) / "topic-0", batch_bytes, LOG_BYTES)
+            log = benchmark_log(scratch, batch_bytes)
             warm(log)
             count = hop(log)
             if walk(log) != count:

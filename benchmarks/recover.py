@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from benchmarks.logs import warm, write_log
+from benchmarks.logs import benchmark_log, warm
 from kafka_index.build import build_segment_files
 from kafka_index.config import IndexConfig
 from kafka_index.index import OffsetIndex, TimeIndex
@@ -21,7 +21,6 @@ from kafka_index.log import IndexBuilder, LogFileSource
 from tests.conformance.judge import Judge
 
 BATCH_BYTES = (200, 1024, 16384)
-LOG_BYTES = 1 << 29
 _GOALS = {200: 30.0, 1024: 12.0, 16384: 3.5}
 _ROUNDS = 5
 _KAFKA_SECONDS = 3
@@ -58,7 +57,7 @@ def run(scratch: Path) -> bool:
     reached = True
     with Judge() as judge, TemporaryDirectory(dir=scratch) as folder:
         for batch_bytes in BATCH_BYTES:
-            log = write_log(scratch / str(batch_bytes) / "topic-0", batch_bytes, LOG_BYTES)
+            log = benchmark_log(scratch, batch_bytes)
             target = Path(folder)
             kafka, computed, built = [], [], []
             warm(log)

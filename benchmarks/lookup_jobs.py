@@ -1,0 +1,237 @@
+"""Files of queries to files of answers at index level, against what one would write instead.
+
+On Spark: the same answers by a range join over buckets that is broadcast, and by a window over the
+union of queries and entries. On one machine: by polars' and DuckDB's joins to the nearest. All of
+them get what they would not have: the entries of the index files, decoded and sorted, each with the
+offset at which the next one begins, and the word that all is one topic. And but for one of them
+none keeps the order of the queries, and none makes its files durable, as ours do.
+"""
+
+from __future__ import annotations
+
+import shutil
+import statistics
+from collections.abc import Callable, Mapping
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
+
+from benchmarks import spark_joins
+from benchmarks.dumps import make_dump
+from benchmarks.logs import records_in, write_log
+from benchmarks.recover import seconds
+from kafka_index.cli.session import build_session
+from kafka_index.index import OffsetIndex
+from kafka_index.layout.names import OFFSET_INDEX_SUFFIX, index_name_for
+from kafka_index.log.answers import ANSWER_SCHEMA, Resolve, Status
+from kafka_index.lookup import (
+    AnswerTarget,
+    By,
+    LookupSettings,
+    LookupTotals,
+    open_queries,
+    run_local,
+    take_inventory,
+)
+from kafka_index.spark.lookup import answer_queries
+
+_PARTITIONS = 16
+_ENTRIES = 65_536
+_BATCH_BYTES = 1024
+# By default an entry is due once more than 4 KiB lie behind the one before it.
+_BATCHES_PER_ENTRY = 5
+_QUERIES = 10_000_000
+_FILES = 10
+_SKEWED_SHARE = 0.9
+_TAIL_OFFSETS = 10_000
+_SKEWED_PARTITION = 7
+_THREADS = 2
+_SPARK_ROUNDS, _LOCAL_ROUNDS = 2, 3
+_GOAL = 1.0
+_LIBRARIES = ("polars", "duckdb")
+# Answers in another order are other answers: shown, but no goal.
+_NO_GOAL = "polars, any order"
+# What the answers have besides, the same for all queries here.
+_CONSTANTS: Mapping[str, str | int | None] = {
+    "status": Status.FOUND.text,
+    "segment_base_offset": 0,
+    **{
+        name: None
+        for name in ANSWER_SCHEMA.names
+        if name not in ("status", "segment_base_offset", "entry_offset", "entry_position_bytes")
+    },
+}
+
+# From a folder of queries, the entries, to a folder of answers.
+Work = Callable[[Path, Path, Path], object]
+
+
+def run(scratch: Path) -> bool:
+    """Measure, print, and return whether all goals are reached."""
+    log_bytes = (_ENTRIES * _BATCHES_PER_ENTRY + 1) * _BATCH_BYTES
+    log = write_log(scratch / "lookup-jobs" / "topic-0", _BATCH_BYTES, log_bytes)
+    with TemporaryDirectory(dir=scratch) as folder:
+        dump = make_dump(Path(folder, "dump"), log, _PARTITIONS)
+        end_offset = log_bytes // _BATCH_BYTES * records_in(_BATCH_BYTES)
+        entries = _write_entries(dump, log, end_offset, Path(folder, "entries.parquet"))
+        kinds = {name: Path(folder, name) for name in ("uniform", "skewed")}
+        for name, queries in kinds.items():
+            _write_queries(queries, end_offset, skewed=name == "skewed")
+        reached = _on_spark(Path(folder), dump, entries, kinds)
+        return _on_one_machine(Path(folder), dump, entries, kinds) and reached
+
+
+def _on_spark(folder: Path, dump: Path, entries: Path, kinds: Mapping[str, Path]) -> bool:
+    session = build_session(f"local[{_THREADS}]", "kafka-index benchmark")
+    try:
+        works: dict[str, Work] = {
+            "lookup --engine spark": lambda queries, _, out: _spark_lookup(
+                session, queries, dump, out
+            ),
+            "range join by buckets": partial(spark_joins.join_buckets, session),
+            "window": partial(spark_joins.last_of_window, session),
+        }
+        print(f"{_QUERIES // 10**6} M queries at index level, Spark local[{_THREADS}], started")
+        return _compare(folder, entries, kinds, works, _SPARK_ROUNDS)
+    finally:
+        session.stop()
+
+
+def _on_one_machine(folder: Path, dump: Path, entries: Path, kinds: Mapping[str, Path]) -> bool:
+    works: dict[str, Work] = {
+        "lookup --engine local": lambda queries, _, out: _local_lookup(queries, dump, out)
+    }
+    missing = [name for name in _LIBRARIES if find_spec(name) is None]
+    if missing:
+        print(
+            f"\nNot compared with {' and '.join(missing)}, which are not installed: "
+            "pip install -r benchmarks/requirements.txt"
+        )
+    if "polars" not in missing:
+        from benchmarks import polars_join  # noqa: PLC0415, because it is optional
+
+        works["polars, in order"] = partial(polars_join.join_in_order, _CONSTANTS)
+        works[_NO_GOAL] = partial(polars_join.join_in_any_order, _CONSTANTS)
+    if "duckdb" not in missing:
+        from benchmarks.duckdb_join import asof_join  # noqa: PLC0415, because it is optional
+
+        works["DuckDB, any order"] = partial(asof_join, _THREADS, _CONSTANTS)
+    print(f"\n{_QUERIES // 10**6} M queries at index level, {_THREADS} threads of one process")
+    return _compare(folder, entries, kinds, works, _LOCAL_ROUNDS)
+
+
+def _compare(
+    folder: Path, entries: Path, kinds: Mapping[str, Path], works: Mapping[str, Work], rounds: int
+) -> bool:
+    """Time each way, in turn; the first one is ours."""
+    print("queries  how                       seconds  M queries/s  times ours")
+    reached = True
+    for number, (kind, queries) in enumerate(kinds.items()):
+        times: dict[str, list[float]] = {name: [] for name in works}
+        answers: set[tuple[int, ...]] = set()
+        # A first round compiles, starts workers and warms caches.
+        for turn in range(rounds if number else rounds + 1):
+            for name, work in works.items():
+                out = folder / "answers"
+                taken = seconds(partial(work, queries, entries, out))
+                if number or turn:
+                    times[name].append(taken)
+                answers.add(_sums(out))
+                _remove(out)
+        if len(answers) != 1:
+            raise RuntimeError(f"the answers differ: {answers}")
+        ours, *others = works
+        for name in works:
+            median = statistics.median(times[name])
+            ratio = median / statistics.median(times[ours])
+            has_goal = name in others and name != _NO_GOAL
+            reached &= ratio >= _GOAL or not has_goal
+            goal = f"  goal {_GOAL}" if has_goal else ""
+            rate = _QUERIES / median / 1e6
+            print(f"{kind:8s} {name:24s} {median:8.2f} {rate:12.1f} {ratio:8.2f}{goal}", flush=True)
+    return reached
+
+
+def _spark_lookup(session: SparkSession, path: Path, dump: Path, out: Path) -> None:
+    queries = open_queries(str(path), By.OFFSET)
+    inventory = take_inventory([str(dump)])
+    settings = LookupSettings(By.OFFSET, Resolve.INDEX)
+    totals = LookupTotals()
+    with AnswerTarget(str(out), queries) as target:
+        _, reports = answer_queries(session, queries, inventory, settings, target, workers=_THREADS)
+        for report in reports:
+            totals.add(report)
+        target.publish(totals.rows_of_piece)
+
+
+def _local_lookup(path: Path, dump: Path, out: Path) -> None:
+    queries = open_queries(str(path), By.OFFSET)
+    inventory = take_inventory([str(dump)])
+    settings = LookupSettings(By.OFFSET, Resolve.INDEX)
+    totals = LookupTotals()
+    with AnswerTarget(str(out), queries) as target:
+        run_local(queries, inventory, settings, target, threads=_THREADS, on_piece=totals.add)
+        target.publish(totals.rows_of_piece)
+
+
+def _write_entries(dump: Path, log: Path, end_offset: int, path: Path) -> Path:
+    """Write the entries of all index files, Kafka's answer below the first one included."""
+    tables = []
+    for number in range(_PARTITIONS):
+        index_path = dump / f"topic-{number}" / index_name_for(log.name, OFFSET_INDEX_SUFFIX)
+        with OffsetIndex(index_path, 0, writable=False) as index:
+            offsets, positions = (np.insert(column, 0, 0) for column in index.read_entries())
+        if len(offsets) != _ENTRIES + 1:
+            raise RuntimeError(f"{index_path} has {len(offsets) - 1} entries")
+        columns = {
+            "topic": pa.array(["topic"] * len(offsets)),
+            "partition": pa.array(np.full(len(offsets), number, np.int32)),
+            "entry_offset": offsets,
+            "entry_position_bytes": positions,
+            "next_offset": np.append(offsets[1:], end_offset),
+        }
+        tables.append(pa.table(columns))
+    pq.write_table(pa.concat_tables(tables), path)
+    return path
+
+
+def _write_queries(folder: Path, end_offset: int, *, skewed: bool) -> None:
+    folder.mkdir()
+    random = np.random.default_rng(5)
+    rows = _QUERIES // _FILES
+    for number in range(_FILES):
+        partitions = random.integers(0, _PARTITIONS, rows, dtype=np.int32)
+        offsets = random.integers(0, end_offset, rows)
+        if skewed:
+            in_tail = random.random(rows) < _SKEWED_SHARE
+            partitions[in_tail] = _SKEWED_PARTITION
+            offsets[in_tail] = end_offset - 1 - offsets[in_tail] % _TAIL_OFFSETS
+        columns = {"topic": ["topic"] * rows, "partition": partitions, "offset": offsets}
+        pq.write_table(pa.table(columns), folder / f"queries-{number}.parquet")
+
+
+def _remove(out: Path) -> None:
+    if out.is_dir():
+        shutil.rmtree(out)
+    else:
+        out.unlink()
+
+
+def _sums(out: Path) -> tuple[int, ...]:
+    """Return what tells whether two outputs hold the same answers."""
+    names = ["partition", "offset", "entry_offset", "entry_position_bytes"]
+    table = ds.dataset(out, format="parquet", exclude_invalid_files=True).to_table(columns=names)
+    products = pc.multiply(table["offset"], pc.add(table["entry_position_bytes"], 1))
+    return (
+        table.num_rows,
+        *(pc.sum(table[name]).as_py() for name in names),
+        pc.sum(pc.bit_wise_and(products, 0xFFFF)).as_py(),
+    )
