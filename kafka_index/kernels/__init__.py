@@ -17,6 +17,7 @@ from kafka_index.kernels.bulk_search import (
 from kafka_index.kernels.entries import append_offset_entries, append_time_entries
 from kafka_index.kernels.find_records import warm_up as warm_up_find_records
 from kafka_index.kernels.headers import read_headers
+from kafka_index.kernels.index_fit import warm_up as warm_up_index_fit
 from kafka_index.kernels.records import decode_records
 from kafka_index.kernels.scan import SCAN_COLUMNS, batch_checksums, scan_batches
 from kafka_index.kernels.search import NOT_FOUND, find_floors
@@ -67,6 +68,7 @@ def warm_up() -> None:
     find_disorder(address, 0, 8, 4, 1)
     is_ascending(nothing)
     decode_records(address, address, 0, 0, 0, 0, 0, nothing, nothing)
+    warm_up_index_fit(address)
     warm_up_walk(address, nothing)
     warm_up_find_records(address, nothing)
     track_producers(nothing, nothing, nothing, nothing, nothing, 0, keys, slots, keys[0], state)

@@ -11,6 +11,15 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from kafka_index.kernels.batch_headers import (
+    AT_END,
+    batch_size,
+    codec_of,
+    damage_at,
+    last_offset_of,
+    magic_of,
+    max_timestamp_of,
+)
 from kafka_index.kernels.big_endian import (
     UINT32_MASK,
     Integer,
@@ -21,16 +30,7 @@ from kafka_index.kernels.big_endian import (
 from kafka_index.kernels.compile_cache import compiled
 from kafka_index.kernels.crc import crc32, crc32c_extend
 from kafka_index.kernels.records import read_record
-from kafka_index.kernels.walk import (
-    AT_END,
-    NOWHERE,
-    batch_size,
-    codec_of,
-    damage_at,
-    last_offset_of,
-    magic_of,
-    max_timestamp_of,
-)
+from kafka_index.kernels.walk import NOWHERE
 from kafka_index.layout.records import (
     MAGIC_POSITION,
     MAGIC_RECORD_BATCH,

@@ -12,35 +12,25 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from kafka_index.kernels.big_endian import (
-    Integer,
-    prefetch,
-    read_int8,
-    read_int16,
-    read_int32,
-    read_int64,
+from kafka_index.kernels.batch_headers import (
+    AT_DAMAGE,
+    AT_END,
+    batch_size,
+    codec_of,
+    damage_at,
+    last_offset_of,
+    magic_of,
+    max_timestamp_of,
+    read_batch_fields,
 )
+from kafka_index.kernels.big_endian import Integer, prefetch, read_int64
 from kafka_index.kernels.compile_cache import compiled
+from kafka_index.kernels.index_fit import entry_end, time_entry_end
 from kafka_index.layout.records import (
-    COMPRESSION_MASK,
     HEADER_SIZE_UP_TO_MAGIC,
-    LOG_OVERHEAD_BYTES,
-    MAGIC_POSITION,
     MAGIC_RECORD_BATCH,
-    MESSAGE_V0_HEADER,
-    MESSAGE_V1_HEADER,
-    MIN_LENGTH,
     NO_TIMESTAMP,
-    RECORD_BATCH_HEADER,
-    RECORD_BATCH_OVERHEAD_BYTES,
-    field_position,
 )
-
-#: In place of the position of a batch: the log ends without one that fits.
-AT_END = -1
-#: What is there is no batch: the log is damaged, cut off, or ends in zeros. In place of the
-#: position of a batch stands `damage_at`.
-AT_DAMAGE = -2
 
 #: Why a call of a walk came back: it is done; an entry of the offset index, or of the time index,
 #: does not hold; or the first offset of a compressed message of magic 0 or 1 is needed, which only
@@ -59,8 +49,6 @@ WALK_DONE, WALK_MISFIT, WALK_TIME_MISFIT, WALK_NEEDS_FIRST_OFFSET = range(4)
     STATE_DAMAGED_ENTRY,
 ) = range(8)
 STATE_SIZE = 8
-#: In place of a base offset that is not in the header of a batch.
-NOT_IN_HEADER = -(2**63)
 #: In place of a position in the state: there is none.
 NOWHERE = -1
 
@@ -69,12 +57,6 @@ _AHEAD_TARGETS = 2
 _AHEAD_BYTES = 2560
 _CACHE_LINE = 64
 _SMALL_BATCH = 512
-_LENGTH = field_position(RECORD_BATCH_HEADER, "length")
-_ATTRIBUTES = field_position(RECORD_BATCH_HEADER, "attributes")
-_LAST_OFFSET_DELTA = field_position(RECORD_BATCH_HEADER, "last_offset_delta")
-_MAX_TIMESTAMP = field_position(RECORD_BATCH_HEADER, "max_timestamp_ms")
-_MESSAGE_ATTRIBUTES = field_position(MESSAGE_V0_HEADER, "attributes")
-_MESSAGE_TIMESTAMP = field_position(MESSAGE_V1_HEADER, "timestamp_ms")
 
 
 def new_state() -> NDArray[np.int64]:
@@ -85,191 +67,11 @@ def new_state() -> NDArray[np.int64]:
 
 
 @compiled
-def damage_at(position: Integer) -> Integer:
-    """Return what stands for damage at a position, or (it is its own inverse) that position."""
-    return AT_DAMAGE - position
-
-
-@compiled
-def batch_size(log: np.uint64, log_size: int, position: Integer) -> Integer:
-    """Return the size in bytes of the batch at a position, `AT_END` or `AT_DAMAGE`."""
-    left = log_size - position
-    if left <= HEADER_SIZE_UP_TO_MAGIC:
-        return AT_END if left == 0 else AT_DAMAGE
-    start = log + np.uint64(position)
-    size: Integer = LOG_OVERHEAD_BYTES + read_int32(start + np.uint64(_LENGTH))
-    if size < LOG_OVERHEAD_BYTES + MIN_LENGTH or size > left:
-        return AT_DAMAGE
-    if size < RECORD_BATCH_OVERHEAD_BYTES and magic_of(start) >= MAGIC_RECORD_BATCH:
-        return AT_DAMAGE
-    return size
-
-
-@compiled
-def magic_of(start: np.uint64) -> Integer:
-    """Return the magic of the batch at an address."""
-    magic: Integer = read_int8(start + np.uint64(MAGIC_POSITION))
-    return magic
-
-
-@compiled
-def last_offset_of(start: np.uint64) -> Integer:
-    """Return the last offset of the batch at an address."""
-    offset: Integer = read_int64(start)
-    if magic_of(start) >= MAGIC_RECORD_BATCH:
-        offset += read_int32(start + np.uint64(_LAST_OFFSET_DELTA))
-    return offset
-
-
-@compiled
-def max_timestamp_of(start: np.uint64) -> Integer:
-    """Return the largest timestamp of the batch at an address, as its header has it."""
-    magic = magic_of(start)
-    timestamp: Integer = np.int64(NO_TIMESTAMP)
-    if magic >= MAGIC_RECORD_BATCH:
-        timestamp = read_int64(start + np.uint64(_MAX_TIMESTAMP))
-    elif magic != 0:
-        timestamp = read_int64(start + np.uint64(_MESSAGE_TIMESTAMP))
-    return timestamp
-
-
-@compiled
-def codec_of(start: np.uint64) -> Integer:
-    """Return the codec of the batch at an address, 0 for none."""
-    attributes: Integer = np.int64(0)
-    if magic_of(start) >= MAGIC_RECORD_BATCH:
-        attributes = read_int16(start + np.uint64(_ATTRIBUTES))
-    else:
-        attributes = read_int8(start + np.uint64(_MESSAGE_ATTRIBUTES))
-    return attributes & COMPRESSION_MASK
-
-
-@compiled
 def _prefetch_walk(start: np.uint64, size: Integer) -> None:
     """Ask for the headers of the batches of a size that a walk from an address will come by."""
     step = _CACHE_LINE if size <= _SMALL_BATCH else size
     for ahead in range(0, _AHEAD_BYTES, step):
         prefetch(start + np.uint64(ahead))
-
-
-@compiled
-def entry_end(log: np.uint64, log_size: int, position: Integer, offset: Integer) -> Integer:
-    """Return where the batch begins that an entry of an offset index ends with.
-
-    Parameters
-    ----------
-    log : int
-        Memory address of the log.
-    log_size : int
-        How many bytes of it count.
-    position, offset : int
-        The entry, its offset absolute.
-
-    Returns
-    -------
-    int
-        Position of the batch whose last offset it is. That is the one the entry leads to, or (an
-        entry an append, as older brokers made them) one behind it. `AT_END` when no batch
-        ends there, `AT_DAMAGE` when what is no batch comes first.
-    """
-    while True:
-        size = batch_size(log, log_size, position)
-        if size < 0:
-            return AT_DAMAGE
-        last_offset = last_offset_of(log + np.uint64(position))
-        if last_offset >= offset:
-            return position if last_offset == offset else AT_END
-        position += size
-
-
-@compiled
-def reaches(log: np.uint64, log_size: int, start: Integer, position: Integer) -> bool:
-    """Return whether a walk over batches from a start comes by a position."""
-    while start < position:
-        size = batch_size(log, log_size, start)
-        if size < 0:
-            return False
-        start += size
-    return bool(start == position)
-
-
-@compiled
-def time_entry_end(
-    log: np.uint64, log_size: int, position: Integer, timestamp: Integer, offset: Integer
-) -> Integer:
-    """Return where the batch begins that an entry of a time index tells of.
-
-    Parameters
-    ----------
-    log, log_size : int
-        As for `entry_end`.
-    position : int
-        Where the offset index leads for the entry's offset.
-    timestamp, offset : int
-        The entry, its offset absolute.
-
-    Returns
-    -------
-    int
-        Position of the batch with that offset, whose largest timestamp it must be, with none as
-        late before it; `AT_DAMAGE` otherwise.
-    """
-    while True:
-        size = batch_size(log, log_size, position)
-        if size < 0:
-            return AT_DAMAGE
-        start = log + np.uint64(position)
-        if last_offset_of(start) >= offset:
-            # Magic 0 and 1: the last offset of a wrapper, and its records lie below it.
-            legacy = magic_of(start) < MAGIC_RECORD_BATCH
-            fits = (legacy or read_int64(start) <= offset) and max_timestamp_of(start) == timestamp
-            return position if fits else AT_DAMAGE
-        if max_timestamp_of(start) >= timestamp:
-            return AT_DAMAGE
-        position += size
-
-
-@compiled
-def largest_behind(
-    log: np.uint64, log_size: int, position: Integer
-) -> tuple[Integer, Integer, Integer]:
-    """Walk to the end of the log and return the largest timestamp on the way.
-
-    Returns
-    -------
-    tuple of int
-        The timestamp (-1 for none), the last offset of the first batch that has it, and where the
-        walk ended: the end of the log, or what is no batch.
-    """
-    timestamp: Integer = np.int64(NO_TIMESTAMP)
-    offset: Integer = np.int64(-1)
-    while True:
-        size = batch_size(log, log_size, position)
-        if size < 0:
-            return timestamp, offset, position
-        start = log + np.uint64(position)
-        found = max_timestamp_of(start)
-        if found > timestamp:
-            timestamp = found
-            offset = last_offset_of(start)
-        position += size
-
-
-@compiled
-def first_with_timestamp(
-    log: np.uint64, log_size: int, position: Integer, timestamp: Integer
-) -> Integer:
-    """Return the first batch from a position on whose largest timestamp is this very one.
-
-    Without one it is `AT_END`, or `damage_at`.
-    """
-    while True:
-        size = batch_size(log, log_size, position)
-        if size < 0:
-            return size if size == AT_END else damage_at(position)
-        if max_timestamp_of(log + np.uint64(position)) == timestamp:
-            return position
-        position += size
 
 
 @compiled
@@ -466,42 +268,8 @@ def walk_to_timestamps(
     return code
 
 
-@compiled
-def read_batch_fields(
-    log: np.uint64,
-    batches: NDArray[np.int64],
-    base_offsets: NDArray[np.int64],
-    last_offsets: NDArray[np.int64],
-    sizes: NDArray[np.int64],
-) -> None:
-    """Read what the headers of batches say; where there is no position, fill in nothing.
-
-    Parameters
-    ----------
-    log : int
-        Memory address of the log.
-    batches : ndarray of int64, shape (n,)
-        Positions of batches; negative for none.
-    base_offsets, last_offsets, sizes : ndarray of int64, shape (n,)
-        Filled; with `NOT_IN_HEADER` for the base offset of a compressed message of magic 0 or 1.
-    """
-    for row in range(len(batches)):
-        if batches[row] < 0:
-            continue
-        start = log + np.uint64(batches[row])
-        packed = magic_of(start) < MAGIC_RECORD_BATCH and codec_of(start) != 0
-        base_offsets[row] = NOT_IN_HEADER if packed else read_int64(start)
-        last_offsets[row] = last_offset_of(start)
-        sizes[row] = LOG_OVERHEAD_BYTES + read_int32(start + np.uint64(_LENGTH))
-
-
 def warm_up(address: np.uint64, nothing: NDArray[np.int64]) -> None:
     """Load or compile the walks, over a log without bytes."""
-    entry_end(address, 0, 0, 0)
-    reaches(address, 0, 0, 0)
-    time_entry_end(address, 0, 0, 0, 0)
-    largest_behind(address, 0, 0)
-    first_with_timestamp(address, 0, 0, 0)
     magic_of(np.uint64(np.zeros(HEADER_SIZE_UP_TO_MAGIC, np.uint8).ctypes.data))
     walk_to_offsets(address, 0, nothing, nothing, nothing, new_state(), nothing)
     walk_to_timestamps(

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from kafka_index.errors import InputError
+from kafka_index.kernels.batch_headers import magic_of
 from kafka_index.kernels.find_records import crc_matches
 from kafka_index.kernels.scan import SCAN_END, SCAN_ROWS_FULL
-from kafka_index.kernels.walk import magic_of
 from kafka_index.layout.index_entries import INT32_MAX
 from kafka_index.layout.records import (
     LOG_OVERHEAD_BYTES,

@@ -1,0 +1,151 @@
+"""Holding index entries against the log that they are of.
+
+An entry of the offset index holds when a walk from its position comes by a batch that ends at its
+offset, one of the time index when the batch with its offset is the first as late as it says.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from kafka_index.kernels.batch_headers import (
+    AT_DAMAGE,
+    AT_END,
+    batch_size,
+    damage_at,
+    last_offset_of,
+    magic_of,
+    max_timestamp_of,
+)
+from kafka_index.kernels.big_endian import Integer, read_int64
+from kafka_index.kernels.compile_cache import compiled
+from kafka_index.layout.records import MAGIC_RECORD_BATCH, NO_TIMESTAMP
+
+
+@compiled
+def entry_end(log: np.uint64, log_size: int, position: Integer, offset: Integer) -> Integer:
+    """Return where the batch begins that an entry of an offset index ends with.
+
+    Parameters
+    ----------
+    log : int
+        Memory address of the log.
+    log_size : int
+        How many bytes of it count.
+    position, offset : int
+        The entry, its offset absolute.
+
+    Returns
+    -------
+    int
+        Position of the batch whose last offset it is. That is the one the entry leads to, or (an
+        entry an append, as older brokers made them) one behind it. `AT_END` when no batch
+        ends there, `AT_DAMAGE` when what is no batch comes first.
+    """
+    while True:
+        size = batch_size(log, log_size, position)
+        if size < 0:
+            return AT_DAMAGE
+        last_offset = last_offset_of(log + np.uint64(position))
+        if last_offset >= offset:
+            return position if last_offset == offset else AT_END
+        position += size
+
+
+@compiled
+def reaches(log: np.uint64, log_size: int, start: Integer, position: Integer) -> bool:
+    """Return whether a walk over batches from a start comes by a position."""
+    while start < position:
+        size = batch_size(log, log_size, start)
+        if size < 0:
+            return False
+        start += size
+    return bool(start == position)
+
+
+@compiled
+def time_entry_end(
+    log: np.uint64, log_size: int, position: Integer, timestamp: Integer, offset: Integer
+) -> Integer:
+    """Return where the batch begins that an entry of a time index tells of.
+
+    Parameters
+    ----------
+    log, log_size : int
+        As for `entry_end`.
+    position : int
+        Where the offset index leads for the entry's offset.
+    timestamp, offset : int
+        The entry, its offset absolute.
+
+    Returns
+    -------
+    int
+        Position of the batch with that offset, whose largest timestamp it must be, with none as
+        late before it; `AT_DAMAGE` otherwise.
+    """
+    while True:
+        size = batch_size(log, log_size, position)
+        if size < 0:
+            return AT_DAMAGE
+        start = log + np.uint64(position)
+        if last_offset_of(start) >= offset:
+            # Magic 0 and 1: the last offset of a wrapper, and its records lie below it.
+            legacy = magic_of(start) < MAGIC_RECORD_BATCH
+            fits = (legacy or read_int64(start) <= offset) and max_timestamp_of(start) == timestamp
+            return position if fits else AT_DAMAGE
+        if max_timestamp_of(start) >= timestamp:
+            return AT_DAMAGE
+        position += size
+
+
+@compiled
+def largest_behind(
+    log: np.uint64, log_size: int, position: Integer
+) -> tuple[Integer, Integer, Integer]:
+    """Walk to the end of the log and return the largest timestamp on the way.
+
+    Returns
+    -------
+    tuple of int
+        The timestamp (-1 for none), the last offset of the first batch that has it, and where the
+        walk ended: the end of the log, or what is no batch.
+    """
+    timestamp: Integer = np.int64(NO_TIMESTAMP)
+    offset: Integer = np.int64(-1)
+    while True:
+        size = batch_size(log, log_size, position)
+        if size < 0:
+            return timestamp, offset, position
+        start = log + np.uint64(position)
+        found = max_timestamp_of(start)
+        if found > timestamp:
+            timestamp = found
+            offset = last_offset_of(start)
+        position += size
+
+
+@compiled
+def first_with_timestamp(
+    log: np.uint64, log_size: int, position: Integer, timestamp: Integer
+) -> Integer:
+    """Return the first batch from a position on whose largest timestamp is this very one.
+
+    Without one it is `AT_END`, or `damage_at`.
+    """
+    while True:
+        size = batch_size(log, log_size, position)
+        if size < 0:
+            return size if size == AT_END else damage_at(position)
+        if max_timestamp_of(log + np.uint64(position)) == timestamp:
+            return position
+        position += size
+
+
+def warm_up(address: np.uint64) -> None:
+    """Load or compile the checks, over a log without bytes."""
+    entry_end(address, 0, 0, 0)
+    reaches(address, 0, 0, 0)
+    time_entry_end(address, 0, 0, 0, 0)
+    largest_behind(address, 0, 0)
+    first_with_timestamp(address, 0, 0, 0)
