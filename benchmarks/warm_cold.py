@@ -13,7 +13,6 @@ import mmap
 import os
 import resource
 import time
-from operator import itemgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -65,7 +64,8 @@ def run(scratch: Path) -> bool:
             cells = []
             for name, warm_entries in _WARM_ENTRIES.items():
                 rounds = [_cold_lookups(path, warm_entries) for _ in range(_ROUNDS)]
-                faults, took = min(rounds, key=itemgetter(1))
+                # Whatever else this process reads from the disk meanwhile only adds to it.
+                faults, took = min(rounds)
                 trace = traces[name]
                 touched, oldest = int(trace.touched[pages - 1]), trace.oldest_mib[pages - 1]
                 cells.append(f"{touched:6d} {oldest:13.0f} {faults:7d} {took * 1e6:6.0f}")
@@ -160,14 +160,14 @@ def _cold_lookups(path: Path, warm_entries: int) -> tuple[int, float]:
         no_trace = np.empty(0, np.int64)
         targets = [2 * (entries - 1 - near) + 1 for near in range(_NEAR_ENTRIES)]
         address = np.uint64(data.ctypes.data)
-        faults = resource.getrusage(resource.RUSAGE_SELF).ru_majflt
+        faults = resource.getrusage(resource.RUSAGE_THREAD).ru_majflt
         started = time.perf_counter()
         for target in targets:
             find_floor(address, entries, 8, 0, 4, target, warm_entries, no_trace)
         took = time.perf_counter() - started
-        faults = resource.getrusage(resource.RUSAGE_SELF).ru_majflt - faults
+        faults = resource.getrusage(resource.RUSAGE_THREAD).ru_majflt - faults
         read = _resident_pages(data) - resident
-        if len(read) != faults:
+        if len(read) > faults:
             raise RuntimeError(f"{faults} faults, but these pages were read: {sorted(read)}")
     finally:
         os.close(descriptor)
