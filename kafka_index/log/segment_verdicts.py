@@ -60,7 +60,8 @@ class SegmentVerdicts:
         located.values[SEGMENT_BASE_OFFSET] = self._file.base_offset
         if not (at_end.any() or damaged.any()):
             for column, values in enumerate(located.values):
-                answers.values[column, rows] = values
+                # Half the time of indexing both at once.
+                answers.values[column][rows] = values
             answers.status[rows] = Status.FOUND
             return at_end
         found = ~(at_end | damaged)

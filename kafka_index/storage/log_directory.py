@@ -78,7 +78,8 @@ def read_checkpoint_text(path: str) -> str | None:
         It cannot be read, or is not text.
     """
     try:
-        if not os.path.isfile(path) and os.path.exists(path):
+        if os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):
+            # A named pipe would be waited for.
             raise InputError("the checkpoint is not a regular file", path=path)
         # As it is: the parser knows the line ends that Kafka knows.
         with open(path, encoding="utf-8", newline="") as file:
