@@ -100,12 +100,20 @@ class CorruptIndexError(KafkaIndexError):
     """An index file fails its sanity check (Kafka: CorruptIndexException)."""
 
 
+class CorruptSnapshotError(KafkaIndexError):
+    """A snapshot of producers that a broker would throw away (Kafka: CorruptSnapshotException)."""
+
+
 class IndexFullError(KafkaIndexError):
     """An append to an index without a free slot (Kafka: IllegalArgumentException)."""
 
 
 class InvalidOffsetError(KafkaIndexError):
     """An offset that does not grow (Kafka: InvalidOffsetException)."""
+
+
+class InvalidEpochError(KafkaIndexError):
+    """A leader epoch, or its start, below 0 (Kafka: IllegalArgumentException)."""
 
 
 class InvalidTimestampError(KafkaIndexError):
@@ -118,3 +126,11 @@ class IndexOffsetOverflowError(KafkaIndexError):
 
 class PublishError(KafkaIndexError):
     """The target cannot be written: permissions, disk full, or held by a broker."""
+
+
+class ProducerStateError(KafkaIndexError):
+    """A batch that does not follow from what is known of its producer.
+
+    Kafka: InvalidProducerEpochException, OutOfOrderSequenceException, InvalidTxnStateException,
+    TransactionCoordinatorFencedException.
+    """

@@ -1,7 +1,8 @@
-"""``dump``: what is in a ``.log``, ``.index`` or ``.timeindex``, readable or as JSON lines."""
+"""``dump``: what is in a file of a partition, readable or as JSON lines."""
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Callable, Iterable
@@ -11,22 +12,32 @@ import click
 from kafka_index.cli.dump_index import dump_offset_index, dump_time_index
 from kafka_index.cli.dump_log import dump_log
 from kafka_index.cli.dump_output import DumpOutput
+from kafka_index.cli.dump_records import dump_records
+from kafka_index.cli.dump_state import dump_leader_epochs, dump_snapshot, dump_transaction_index
 from kafka_index.cli.exit_code import ExitCode
+from kafka_index.cli.record_text import FORMS, TEXT, RecordText
 from kafka_index.errors import InputError, KafkaIndexError
 from kafka_index.layout.names import (
+    LEADER_EPOCH_CHECKPOINT,
     LOG_SUFFIX,
     OFFSET_INDEX_SUFFIX,
+    SNAPSHOT_SUFFIX,
     TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
     parse_segment_file,
 )
 from kafka_index.storage import local_path
 
-_HELP = """Print what is in each FILE: a row per record batch of a .log, per entry of an .index or
-    .timeindex. Offsets are absolute; the base offset comes from the file's name, which may end in
-    .swap, .cleaned or .deleted too. Files are only read.
+_HELP = """Print what is in each FILE: a row per record batch of a .log, with --records per record;
+    per entry of an .index, .timeindex or .txnindex; per producer of a .snapshot; per epoch of a
+    leader-epoch-checkpoint. Offsets are absolute; the base offset comes from the file's name, which
+    may end in .swap, .cleaned or .deleted too. Files are only read.
 
     A log is read as far as a broker's recovery would go, and the last line says why it ends
     there. Zeros behind the entries of an index that was preallocated are counted, not printed.
+
+    Keys and values of records are printed as text where they are UTF-8, in quotes and with escapes,
+    else as hex digits: 0x00ff, or {"hex": "00ff"} in JSON.
 
     Exit code 0: the files are whole. 1: one is damaged; what is there is printed, and a line on
     stderr says where and how. 2: wrong usage, or a kind of file this does not know.
@@ -34,12 +45,15 @@ _HELP = """Print what is in each FILE: a row per record batch of a .log, per ent
     \b
     Examples:
       kafka-index dump /dump/orders-0/00000000000000000000.log
+      kafka-index dump --records --values none /dump/orders-0/00000000000000000000.log
       kafka-index dump --json /dump/orders-0/*.timeindex | head
     """
 
 _KINDS: dict[str, Callable[[str, int, DumpOutput], KafkaIndexError | None]] = {
     OFFSET_INDEX_SUFFIX: dump_offset_index,
     TIME_INDEX_SUFFIX: dump_time_index,
+    TXN_INDEX_SUFFIX: dump_transaction_index,
+    SNAPSHOT_SUFFIX: dump_snapshot,
 }
 
 
@@ -65,21 +79,45 @@ def make_command(*, as_job: bool) -> click.Command:
     @click.option(
         "--no-verify-crc", is_flag=True, help="Read the batch headers of a .log, not its records."
     )
+    @click.option("--records", is_flag=True, help="A line per record of a .log, unpacked.")
+    @click.option("--keys", type=click.Choice(FORMS), help="With --records.  [default: text]")
+    @click.option(
+        "--values",
+        type=click.Choice(FORMS),
+        help="With --records; for headers too.  [default: text]",
+    )
     @click.option("--verbose", "-v", is_flag=True, help="Say more about errors.")
     def dump(
         files: tuple[str, ...],
         as_json: bool,  # noqa: FBT001, because click passes options by name
         no_verify_crc: bool,  # noqa: FBT001, because click passes options by name
+        records: bool,  # noqa: FBT001, because click passes options by name
+        keys: str | None,
+        values: str | None,
         verbose: bool,  # noqa: ARG001, FBT001, because the entry point acts on it
     ) -> int:
+        if not records and (keys or values):
+            raise click.UsageError("--keys and --values go with --records")
+
+        def dump_one_log(path: str, base_offset: int, output: DumpOutput) -> KafkaIndexError | None:
+            verify_crc = not no_verify_crc
+            if not records:
+                return dump_log(path, base_offset, output, verify_crc=verify_crc)
+            text = RecordText(as_json=as_json, keys=keys or TEXT, values=values or TEXT)
+            return dump_records(path, base_offset, output, text, verify_crc=verify_crc)
+
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            # Records and paths may hold what the reader's encoding has no character for.
+            sys.stdout.reconfigure(errors="backslashreplace")
+        kinds = {LOG_SUFFIX: dump_one_log, **_KINDS}
         output = DumpOutput(sys.stdout, as_json=as_json)
         code = ExitCode.DONE
         for path, base_offset, kind in _known_files(files):
             try:
-                if kind == LOG_SUFFIX:
-                    damage = dump_log(path, base_offset, output, verify_crc=not no_verify_crc)
+                if kind == LEADER_EPOCH_CHECKPOINT:
+                    damage = dump_leader_epochs(path, output)
                 else:
-                    damage = _KINDS[kind](path, base_offset, output)
+                    damage = kinds[kind](path, base_offset, output)
             except KafkaIndexError as error:
                 damage = error
             sys.stdout.flush()
@@ -96,16 +134,21 @@ def _known_files(files: Iterable[str]) -> list[tuple[str, int, str]]:
     known = []
     for file in files:
         path = local_path(file)
-        parsed = parse_segment_file(os.path.basename(path))
-        if parsed is None or (parsed.kind != LOG_SUFFIX and parsed.kind not in _KINDS):
+        name = os.path.basename(path)
+        parsed = parse_segment_file(name)
+        if parsed is None and name != LEADER_EPOCH_CHECKPOINT:
+            kinds = ", ".join((LOG_SUFFIX, *_KINDS))
             raise InputError(
                 "not a kind of file that can be dumped",
                 path=file,
-                expected=f"20 digits and one of {LOG_SUFFIX}, {', '.join(_KINDS)}",
-                found=os.path.basename(path) or "a folder",
+                expected=f"20 digits and one of {kinds}; or {LEADER_EPOCH_CHECKPOINT}",
+                found=name or "a folder",
             )
         if not os.path.isfile(path):
             found = "a folder" if os.path.isdir(path) else "nothing"
             raise InputError("no such file", path=file, expected="a file", found=found)
-        known.append((path, parsed.base_offset, parsed.kind))
+        if parsed is None:
+            known.append((path, 0, LEADER_EPOCH_CHECKPOINT))
+        else:
+            known.append((path, parsed.base_offset, parsed.kind))
     return known

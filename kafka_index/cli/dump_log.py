@@ -18,7 +18,7 @@ from kafka_index.layout.records import (
     TRANSACTIONAL_MASK,
 )
 from kafka_index.log import read_batches
-from kafka_index.log.source import PREALLOCATED_TAIL
+from kafka_index.log.source import PREALLOCATED_TAIL, ScanStop
 
 _SEGMENT_COLUMNS = ("topic", "partition", "segment_base_offset")
 _FLAGS = (
@@ -57,14 +57,38 @@ def dump_log(
     for batch in batches:
         count += batch.num_rows
         output.rows(batch if output.as_json else _readable(batch))
-    stop = batches.stop
+    return log_end(path, size_bytes, batches.stop, plural(count, "batch", "batches"), output)
+
+
+def log_end(
+    path: str, size_bytes: int, stop: ScanStop | None, found: str, output: DumpOutput
+) -> KafkaIndexError | None:
+    """Say why a scan ends where it does.
+
+    Parameters
+    ----------
+    path : str
+        The log.
+    size_bytes : int
+        Its size.
+    stop : ScanStop or None
+        What ended the scan before the end of the file.
+    found : str
+        What was there, for people.
+    output : DumpOutput
+        Where to.
+
+    Returns
+    -------
+    KafkaIndexError or None
+        What ended the scan, when that is damage.
+    """
     if stop is None:
-        output.remark(f"{plural(count, 'batch', 'batches')} up to the end of the file")
+        output.remark(f"{found} up to the end of the file")
         return None
     damaged = stop.reason != PREALLOCATED_TAIL
     output.remark(
-        f"{plural(count, 'batch', 'batches')}; the scan ends at byte {stop.position_bytes} of "
-        f"{size_bytes}: {stop.text}",
+        f"{found}; the scan ends at byte {stop.position_bytes} of {size_bytes}: {stop.text}",
         bad=damaged,
     )
     if not damaged:

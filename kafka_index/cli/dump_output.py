@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TextIO
 
 import pyarrow as pa
@@ -45,6 +46,11 @@ class DumpOutput:
             part = batch.slice(start, _LINES_AT_A_TIME)
             lines = json_lines(part) if self.as_json else self._rows.lines(part)
             self._stream.write("\n".join(lines) + "\n")
+
+    def lines(self, lines: Iterable[str]) -> None:
+        """Write rows that are text already, as they are made."""
+        for line in lines:
+            self._stream.write(line + "\n")
 
     def remark(self, text: str, *, bad: bool = False) -> None:
         """Write a line about the file, for people only."""

@@ -1,18 +1,28 @@
-"""Memory-mapped index files, with Kafka's names and semantics, one entry or many at a time."""
+"""Index files, with Kafka's names and semantics, one entry or many at a time."""
 
 from kafka_index.index.abstract_index import IN_MEMORY, AbstractIndex
 from kafka_index.index.lazy_index import LazyIndex
 from kafka_index.index.offset_index import OffsetIndex, OffsetPosition
 from kafka_index.index.ordering import ascending
 from kafka_index.index.time_index import TimeIndex, TimestampOffset
+from kafka_index.index.transaction_index import (
+    AbortedTxns,
+    CollectedTxns,
+    TransactionIndex,
+    collect_aborted_txns,
+)
 
 __all__ = [
     "IN_MEMORY",
+    "AbortedTxns",
     "AbstractIndex",
+    "CollectedTxns",
     "LazyIndex",
     "OffsetIndex",
     "OffsetPosition",
     "TimeIndex",
     "TimestampOffset",
+    "TransactionIndex",
     "ascending",
+    "collect_aborted_txns",
 ]

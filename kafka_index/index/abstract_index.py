@@ -19,6 +19,7 @@ import numpy as np
 from kafka_index.errors import (
     ConfigError,
     CorruptIndexError,
+    IndexFullError,
     IndexOffsetOverflowError,
     PublishError,
 )
@@ -140,16 +141,25 @@ class AbstractIndex(SlotSearch):
         -------
         bool
             False when it has that size already.
+
+        Raises
+        ------
+        IndexFullError
+            The entries would not fit (Kafka throws, and leaves the index without a map).
         """
         with self._lock:
             rounded = self._rounded(new_size)
+            if rounded < self.size_in_bytes:
+                raise IndexFullError(
+                    "the entries of the index do not fit in its new size",
+                    path=self.path,
+                    expected=f"{self.size_in_bytes} bytes or more",
+                    found=new_size,
+                )
             if rounded == self._mapping.length and self._max_entries * self.entry_size == rounded:
                 return False
             self._remap(rounded)
             self._max_entries = rounded // self.entry_size
-            # Kafka's buffer position is pulled back to a new end in the same way.
-            self._entries = min(self._entries, self._max_entries)
-            self._entries_changed()
             return True
 
     def trim_to_valid_size(self) -> None:

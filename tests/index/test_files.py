@@ -6,7 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from kafka_index.errors import ConfigError, CorruptIndexError, InputError, PublishError
+from kafka_index.errors import (
+    ConfigError,
+    CorruptIndexError,
+    IndexFullError,
+    InputError,
+    PublishError,
+)
 from tests.index.kinds import Kind
 from tests.storage.conftest import as_nobody, open_to_all
 
@@ -186,15 +192,13 @@ def test_resizing_rounds_down_and_keeps_entries(kind: Kind, tmp_path: Path) -> N
     assert [kind.found(index, number) for number in (4, 5, 24)] == [4, 5, 24]
 
 
-def test_resizing_below_the_entries_drops_the_last(kind: Kind, tmp_path: Path) -> None:
+def test_an_index_cannot_be_made_smaller_than_its_entries(kind: Kind, tmp_path: Path) -> None:
     index = kind.open(tmp_path / "x", 20 * kind.entry_size)
     kind.add(index, 5)
-    index.resize(2 * kind.entry_size)
-    assert (index.entries, index.is_full) == (2, True)
-    assert kind.found(index, 9) == 1
-    index.resize(9 * kind.entry_size)
-    kind.add(index, 2)
-    assert kind.found(index, 3) == 3
+    with pytest.raises(IndexFullError, match=f"expected {5 * kind.entry_size} bytes or more"):
+        index.resize(5 * kind.entry_size - 1)
+    assert (index.entries, index.length) == (5, 20 * kind.entry_size)
+    assert kind.found(index, 9) == 4
 
 
 def test_trimming_cuts_behind_the_last_entry(kind: Kind, tmp_path: Path) -> None:

@@ -96,7 +96,7 @@ def test_lookups_give_entries_that_were_there_while_others_are_dropped(
         kind.add(index, 30 - index.entries)
         index.truncate_to(BASE + 3)
         kind.add(index, 20)
-        index.resize(5 * kind.entry_size)
+        index.resize(29 * kind.entry_size)
         index.truncate()
         index.reset()
 

@@ -1,0 +1,160 @@
+"""Dump of what a broker keeps of producers and epochs: ``.txnindex``, ``.snapshot``, epochs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from kafka_index.cli.dump_output import DumpOutput
+from kafka_index.cli.text import plural
+from kafka_index.errors import (
+    CorruptIndexError,
+    CorruptSnapshotError,
+    InputError,
+    KafkaIndexError,
+)
+from kafka_index.index import AbortedTxns, TransactionIndex
+from kafka_index.layout.checkpoints import EpochEntry, parse_leader_epoch_checkpoint
+from kafka_index.layout.producer_state import (
+    ABORTED_TXN_VERSION,
+    SNAPSHOT_ENTRY,
+    SNAPSHOT_HEADER,
+    SNAPSHOT_VERSION,
+)
+from kafka_index.log.producer_snapshot import stored_entries
+from kafka_index.storage.log_directory import read_checkpoint_text
+
+_CHUNK_ENTRIES = 64 * 1024
+_ENTRY = ("entry", "entries")
+_HEADER_LINES = 2
+
+
+def dump_transaction_index(
+    path: str, base_offset: int, output: DumpOutput
+) -> KafkaIndexError | None:
+    """Print the entries of a ``.txnindex``; return the first fault in it, if there is one."""
+    with TransactionIndex(path, base_offset, writable=False) as index:
+        count = plural(len(index.entries), *_ENTRY)
+        output.begin(f"{path}: transaction index, base offset {base_offset}, {count}")
+        _print_entries(index.entries, output)
+        fault = _first_fault(index.entries, path, base_offset)
+        if fault is None and index.torn_bytes:
+            fault = CorruptIndexError(
+                "the file ends inside an entry",
+                path=path,
+                position_bytes=index.length - index.torn_bytes,
+                expected=f"a multiple of {index.entry_size} bytes",
+                found=f"{index.length} bytes",
+            )
+    _remark(fault, output)
+    return fault
+
+
+def dump_snapshot(path: str, offset: int, output: DumpOutput) -> KafkaIndexError | None:
+    """Print the producers of a ``.snapshot``; return what makes a broker throw it away, if so."""
+    try:
+        with open(path, "rb") as file:
+            data = file.read()
+    except OSError as error:
+        raise InputError(f"cannot read the file: {error.strerror}", path=path) from error
+    fault: KafkaIndexError | None = None
+    try:
+        entries = stored_entries(data, path=path)
+    except CorruptSnapshotError as error:
+        fault = error
+        entries = _readable_entries(data)
+    output.begin(f"{path}: producer snapshot at offset {offset}, {plural(len(entries), *_ENTRY)}")
+    _print_entries(entries, output)
+    _remark(fault, output)
+    return fault
+
+
+def dump_leader_epochs(path: str, output: DumpOutput) -> KafkaIndexError | None:
+    """Print a ``leader-epoch-checkpoint``; return the first fault in it, if there is one."""
+    entries = parse_leader_epoch_checkpoint(read_checkpoint_text(path) or "", path=path)
+    output.begin(f"{path}: leader epochs, {plural(len(entries), *_ENTRY)}")
+    columns = [
+        pa.array([entry.epoch for entry in entries], pa.int64()),
+        pa.array([entry.start_offset for entry in entries], pa.int64()),
+    ]
+    output.rows(pa.RecordBatch.from_arrays(columns, ["epoch", "start_offset"]))
+    fault = _first_contradiction(entries, path)
+    if fault is not None:
+        output.remark(f"damaged: {fault.message}", bad=True)
+    return fault
+
+
+def _print_entries(entries: NDArray[np.void], output: DumpOutput) -> None:
+    names = list(entries.dtype.names or ())
+    for start in range(0, len(entries), _CHUNK_ENTRIES):
+        part = entries[start : start + _CHUNK_ENTRIES]
+        columns = [pa.array(part[name].astype(np.int64)) for name in names]
+        output.rows(pa.RecordBatch.from_arrays(columns, names))
+
+
+def _first_fault(entries: AbortedTxns, path: str, base_offset: int) -> KafkaIndexError | None:
+    last = entries["last_offset"].astype(np.int64)
+    before = np.concatenate(([np.int64(base_offset - 1)], last))[:-1]
+    # In Kafka's order, as far as Kafka looks: offsets that do not ascend it only refuses to append.
+    checks = [
+        (
+            "unknown version of an aborted transaction",
+            entries["version"] != ABORTED_TXN_VERSION,
+            np.full(len(entries), ABORTED_TXN_VERSION),
+            entries["version"],
+            "",
+        ),
+        (
+            "last_offset is below the base offset",
+            last < base_offset,
+            np.full(len(entries), base_offset),
+            last,
+            "at least ",
+        ),
+        ("last_offset does not ascend", last <= before, before, last, "above "),
+    ]
+    places = [int(np.argmax(wrong)) if wrong.any() else len(entries) for _, wrong, *_ in checks]
+    place = min(places)
+    if place == len(entries):
+        return None
+    message, _, expected, found, word = checks[places.index(place)]
+    return CorruptIndexError(
+        message,
+        path=path,
+        position_bytes=place * entries.dtype.itemsize,
+        expected=f"{word}{int(expected[place])}",
+        found=int(found[place]),
+    )
+
+
+def _readable_entries(data: bytes) -> NDArray[np.void]:
+    """Return what can be told of a damaged snapshot."""
+    if len(data) < SNAPSHOT_HEADER.itemsize:
+        return np.empty(0, SNAPSHOT_ENTRY)
+    header = np.frombuffer(data, SNAPSHOT_HEADER, 1)[0]
+    if header["version"] != SNAPSHOT_VERSION:
+        return np.empty(0, SNAPSHOT_ENTRY)
+    room = (len(data) - SNAPSHOT_HEADER.itemsize) // SNAPSHOT_ENTRY.itemsize
+    count = min(max(int(header["count"]), 0), room)
+    return np.frombuffer(data, SNAPSHOT_ENTRY, count, SNAPSHOT_HEADER.itemsize)
+
+
+def _first_contradiction(entries: list[EpochEntry], path: str) -> KafkaIndexError | None:
+    """Return the first line that makes a broker drop others, or fail."""
+    before = EpochEntry(-1, -1)
+    for row, entry in enumerate(entries):
+        if entry.epoch <= before.epoch or entry.start_offset <= before.start_offset:
+            return InputError(
+                f"line {row + 1 + _HEADER_LINES} of a checkpoint does not ascend",
+                path=path,
+                expected=f"above {before.epoch} {before.start_offset}",
+                found=f"{entry.epoch} {entry.start_offset}",
+            )
+        before = entry
+    return None
+
+
+def _remark(fault: KafkaIndexError | None, output: DumpOutput) -> None:
+    if fault is not None:
+        output.remark(f"damaged at byte {fault.position_bytes}: {fault.message}", bad=True)

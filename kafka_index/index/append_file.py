@@ -1,0 +1,142 @@
+"""A file that is read whole and written at its end, and that is made by the first write."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+
+from kafka_index.errors import InputError, PublishError
+from kafka_index.storage import publish_error
+
+_MODE = 0o644
+
+
+class AppendFile:
+    """A file of which what is not there reads as nothing.
+
+    Parameters
+    ----------
+    path : str
+        The file; its name may change while it is open.
+    writable : bool
+        Without it the file is opened read-only and needs no write permission.
+
+    Raises
+    ------
+    InputError
+        The file is there and cannot be opened, or is no file.
+    """
+
+    def __init__(self, path: str, *, writable: bool) -> None:
+        self.path = path
+        self.writable = writable
+        self.size_bytes = 0
+        self.is_open = True
+        self._descriptor: int | None = None
+        try:
+            self._descriptor = self._opened(os.O_RDWR if writable else os.O_RDONLY)
+            self.size_bytes = os.fstat(self._descriptor).st_size
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise InputError(f"cannot open the index: {error.strerror}", path=path) from error
+
+    def read(self, size_bytes: int) -> bytes:
+        """Return the first bytes.
+
+        Raises
+        ------
+        InputError
+            The file cannot be read, or was cut after it was opened.
+        """
+        parts: list[bytes] = []
+        position = 0
+        while position < size_bytes and self._descriptor is not None:
+            try:
+                part = os.pread(self._descriptor, size_bytes - position, position)
+            except OSError as error:
+                raise InputError(
+                    f"cannot read the index: {error.strerror}",
+                    path=self.path,
+                    position_bytes=position,
+                ) from error
+            if not part:
+                raise InputError(
+                    "the index was cut after it was opened",
+                    path=self.path,
+                    expected=f"{self.size_bytes} bytes",
+                    found=f"{position} bytes",
+                )
+            parts.append(part)
+            position += len(part)
+        return b"".join(parts)
+
+    def append(self, data: bytes) -> None:
+        """Write at the end: all of it, or nothing.
+
+        Raises
+        ------
+        PublishError
+            The file is only read, or cannot be made or written.
+        """
+        self.check_writable()
+        try:
+            if self._descriptor is None:
+                self._descriptor = self._opened(os.O_RDWR | os.O_CREAT)
+                self.size_bytes = os.fstat(self._descriptor).st_size
+            written = 0
+            while written < len(data):
+                place = self.size_bytes + written
+                written += os.pwrite(self._descriptor, data[written:], place)
+        except OSError as error:
+            if self._descriptor is not None:
+                with contextlib.suppress(OSError):
+                    os.ftruncate(self._descriptor, self.size_bytes)
+            raise publish_error(error, self.path, "write the index") from error
+        self.size_bytes += len(data)
+
+    def truncate(self, size_bytes: int) -> None:
+        """Cut the file, if there is one.
+
+        Raises
+        ------
+        PublishError
+            The file is only read, or cannot be cut.
+        """
+        self.check_writable()
+        if self._descriptor is None:
+            return
+        try:
+            os.ftruncate(self._descriptor, size_bytes)
+        except OSError as error:
+            raise publish_error(error, self.path, "cut the index") from error
+        self.size_bytes = size_bytes
+
+    def flush(self) -> None:
+        """Make what was written durable."""
+        if self._descriptor is not None and self.writable:
+            try:
+                os.fsync(self._descriptor)
+            except OSError as error:
+                raise publish_error(error, self.path, "write the index") from error
+
+    def close(self) -> None:
+        """Close the file."""
+        self.is_open = False
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def check_writable(self) -> None:
+        """Raise PublishError when the file is only read."""
+        if not self.writable:
+            raise PublishError("the index is open for reading only", path=self.path)
+
+    def _opened(self, flags: int) -> int:
+        # O_NONBLOCK so that a named pipe is refused here instead of waited for.
+        descriptor = os.open(self.path, flags | os.O_CLOEXEC | os.O_NONBLOCK, _MODE)
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise InputError("the index is not a regular file", path=self.path)
+        return descriptor

@@ -1,0 +1,371 @@
+"""The transaction index, ``.txnindex``: the transactions whose abort markers a segment holds.
+
+Source: Kafka's ``TransactionIndex``. Unlike the others it is neither mapped nor made larger than
+its entries, its offsets are absolute, and there is no file before the first entry.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterable
+from os import PathLike
+from types import TracebackType
+from typing import NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kafka_index.errors import CorruptIndexError, InvalidOffsetError
+from kafka_index.index.append_file import AppendFile
+from kafka_index.kernels import NOT_FOUND
+from kafka_index.layout.producer_state import ABORTED_TXN, ABORTED_TXN_VERSION
+
+_NO_ENTRIES = np.frombuffer(b"", ABORTED_TXN)
+
+#: Aborted transactions, as `ABORTED_TXN` or the same fields in this machine's byte order.
+AbortedTxns = NDArray[np.void]
+
+
+class CollectedTxns(NamedTuple):
+    """Aborted transactions, and whether later segments have no more of them."""
+
+    entries: AbortedTxns
+    is_complete: bool
+
+
+class TransactionIndex:
+    """The ``.txnindex`` of one segment.
+
+    Parameters
+    ----------
+    path : path
+        The index file. If there is none the index is empty, and the first append makes it.
+    start_offset : int
+        Base offset of the segment, absolute.
+    writable : bool
+        Without it the file is opened read-only and needs no write permission.
+
+    Raises
+    ------
+    InputError
+        The file is there and cannot be opened.
+    """
+
+    entry_size = ABORTED_TXN.itemsize
+
+    def __init__(
+        self, path: str | PathLike[str], start_offset: int, *, writable: bool = True
+    ) -> None:
+        self.start_offset = start_offset
+        # Serialises what changes the index.
+        self._lock = threading.RLock()
+        self._file = AppendFile(os.fspath(path), writable=writable)
+        self._entries: AbortedTxns | None = None
+        # As in Kafka, what an existing file ends with is not held against the first append.
+        self._last_offset: int | None = None
+
+    @property
+    def path(self) -> str:
+        """Where the file is, or will be."""
+        return self._file.path
+
+    @property
+    def writable(self) -> bool:
+        """Whether entries can be appended and dropped."""
+        return self._file.writable
+
+    @property
+    def length(self) -> int:
+        """Size of the file in bytes, 0 when there is none."""
+        return self._file.size_bytes
+
+    @property
+    def torn_bytes(self) -> int:
+        """How many bytes follow the last whole entry; reading passes over them."""
+        return self.length % self.entry_size
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no whole entry."""
+        return self.length < self.entry_size
+
+    @property
+    def entries(self) -> AbortedTxns:
+        """All entries as they stand in the file; an array of `ABORTED_TXN`, not to be changed.
+
+        Raises
+        ------
+        InputError
+            The file cannot be read, or was cut after it was opened.
+        """
+        with self._lock:
+            self._check_open()
+            if self._entries is None:
+                whole_bytes = self.length - self.torn_bytes
+                self._entries = np.frombuffer(self._file.read(whole_bytes), ABORTED_TXN)
+            return self._entries
+
+    def append(
+        self, producer_id: int, first_offset: int, last_offset: int, last_stable_offset: int
+    ) -> None:
+        """Append one transaction.
+
+        Parameters
+        ----------
+        producer_id : int
+            Whose transaction it was.
+        first_offset, last_offset : int
+            Its first offset and that of its marker, absolute.
+        last_stable_offset : int
+            The last stable offset with the transaction ended, absolute.
+
+        Raises
+        ------
+        InvalidOffsetError
+            The last offset is not above that of the entry appended before.
+        CorruptIndexError
+            The file ends inside an entry.
+        PublishError
+            It cannot be written.
+        """
+        row = (ABORTED_TXN_VERSION, producer_id, first_offset, last_offset, last_stable_offset)
+        self.append_many(np.array([row], ABORTED_TXN))
+
+    def append_many(self, entries: AbortedTxns) -> None:
+        """Do `append` in order, up to the first that is refused, which is raised.
+
+        Parameters
+        ----------
+        entries : ndarray of ABORTED_TXN, shape (n,)
+            In either byte order.
+        """
+        with self._lock:
+            self._check_open()
+            self._file.check_writable()
+            self._check_whole()
+            last_offsets = entries["last_offset"].astype(np.int64)
+            ascends = np.ones(len(entries), bool)
+            ascends[1:] = last_offsets[1:] > last_offsets[:-1]
+            if self._last_offset is not None:
+                ascends[:1] = last_offsets[:1] > self._last_offset
+            taken = len(entries) if ascends.all() else int(ascends.argmin())
+            if taken:
+                self._file.append(entries[:taken].astype(ABORTED_TXN).tobytes())
+                self._entries = None
+                self._last_offset = int(last_offsets[taken - 1])
+            if taken < len(entries):
+                raise InvalidOffsetError(
+                    "the last offset is not above that of the transaction before",
+                    path=self.path,
+                    expected=f"above {self._last_offset}",
+                    found=int(last_offsets[taken]),
+                )
+
+    def floor_slots(self, last_offsets: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Find, for each offset, the slot of the last entry whose last offset is not above it.
+
+        Parameters
+        ----------
+        last_offsets : ndarray of int64, shape (n,)
+            Absolute, in any order.
+
+        Returns
+        -------
+        ndarray of int64, shape (n,)
+            Slots, `kafka_index.kernels.NOT_FOUND` where all entries are above.
+        """
+        slots = np.searchsorted(self._last_offsets(), last_offsets, side="right") - 1
+        return np.where(slots >= 0, slots, NOT_FOUND)
+
+    def ceiling_slots(self, last_offsets: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Find, for each offset, the slot of the first entry whose last offset is not below it.
+
+        Parameters and result are those of `floor_slots`.
+        """
+        keys = self._last_offsets()
+        slots = np.searchsorted(keys, last_offsets, side="left")
+        return np.where(slots < len(keys), slots, NOT_FOUND)
+
+    def collect_aborted_txns(self, fetch_offset: int, upper_bound_offset: int) -> CollectedTxns:
+        """Return the aborted transactions that overlap with a fetch.
+
+        Parameters
+        ----------
+        fetch_offset, upper_bound_offset : int
+            First offset of the fetch, and the one behind its last; absolute.
+
+        Returns
+        -------
+        CollectedTxns
+            In the order of the file, as in `entries`. Complete when an entry tells that all
+            transactions below the upper bound have ended.
+
+        Raises
+        ------
+        CorruptIndexError
+            An entry that was to be looked at has an unknown version.
+        """
+        entries = self.entries
+        stable = np.flatnonzero(entries["last_stable_offset"] >= upper_bound_offset)
+        looked_at = entries[: int(stable[0]) + 1] if stable.size else entries
+        self._check_versions(looked_at)
+        overlaps = (looked_at["last_offset"] >= fetch_offset) & (
+            looked_at["first_offset"] < upper_bound_offset
+        )
+        return CollectedTxns(looked_at[overlaps], bool(stable.size))
+
+    def truncate_to(self, offset: int) -> None:
+        """Drop the entries from the first whose last offset is at an offset or above it.
+
+        Raises
+        ------
+        CorruptIndexError
+            An entry that was to be looked at has an unknown version.
+        """
+        with self._lock:
+            entries = self.entries
+            above = np.flatnonzero(entries["last_offset"] >= offset)
+            self._check_versions(entries[: int(above[0]) + 1] if above.size else entries)
+            if above.size:
+                kept = int(above[0])
+                self._truncate(kept * self.entry_size)
+                self._last_offset = int(entries["last_offset"][kept - 1]) if kept else None
+
+    def reset(self) -> None:
+        """Drop all entries; a file stays, without a byte."""
+        with self._lock:
+            self._check_open()
+            self._truncate(0)
+            self._last_offset = None
+
+    def sanity_check(self) -> None:
+        """Check what Kafka checks when it loads a log: known versions, no offset below the segment.
+
+        Bytes behind the last whole entry and offsets that do not ascend are not looked for.
+
+        Raises
+        ------
+        CorruptIndexError
+            The first entry that cannot be right.
+        """
+        entries = self.entries
+        low = np.flatnonzero(entries["last_offset"] < self.start_offset)
+        self._check_versions(entries[: int(low[0]) + 1] if low.size else entries)
+        if low.size:
+            raise CorruptIndexError(
+                "the last offset of a transaction is below the base offset",
+                path=self.path,
+                position_bytes=int(low[0]) * self.entry_size,
+                expected=f"{self.start_offset} or more",
+                found=int(entries["last_offset"][low[0]]),
+            )
+
+    def flush(self) -> None:
+        """Make what was appended durable."""
+        with self._lock:
+            self._file.flush()
+
+    def rename_to(self, path: str | PathLike[str]) -> None:
+        """Move the file, if there is one, replacing what is there; the index stays open."""
+        with self._lock:
+            if os.path.exists(self.path):
+                os.replace(self.path, path)
+            self._file.path = os.fspath(path)
+
+    def update_parent_dir(self, directory: str | PathLike[str]) -> None:
+        """Take note that the folder of the file was renamed."""
+        with self._lock:
+            self._file.path = os.path.join(directory, os.path.basename(self.path))
+
+    def delete_if_exists(self) -> bool:
+        """Close the index and remove its file; return whether there was one."""
+        self.close()
+        try:
+            os.unlink(self.path)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def close(self) -> None:
+        """Close the file."""
+        with self._lock:
+            self._entries = None
+            self._file.close()
+
+    def __enter__(self) -> Self:
+        """Return the index itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close the index."""
+        self.close()
+
+    def _truncate(self, size_bytes: int) -> None:
+        self._file.truncate(size_bytes)
+        self._entries = None
+
+    def _last_offsets(self) -> NDArray[np.int64]:
+        return self.entries["last_offset"].astype(np.int64)
+
+    def _check_versions(self, entries: AbortedTxns) -> None:
+        # Kafka reads one byte of the two, the higher, and only minds one that is too large.
+        unknown = np.flatnonzero(entries["version"] >> 8 > ABORTED_TXN_VERSION)
+        if unknown.size:
+            raise CorruptIndexError(
+                "unknown version of an aborted transaction",
+                path=self.path,
+                position_bytes=int(unknown[0]) * self.entry_size,
+                expected=ABORTED_TXN_VERSION,
+                found=int(entries["version"][unknown[0]]),
+            )
+
+    def _check_whole(self) -> None:
+        if self.torn_bytes:
+            raise CorruptIndexError(
+                "the file ends inside an entry, so nothing can be appended",
+                path=self.path,
+                position_bytes=self.length - self.torn_bytes,
+                expected=f"a multiple of {self.entry_size} bytes",
+                found=f"{self.length} bytes",
+                hint="rebuild it",
+            )
+
+    def _check_open(self) -> None:
+        if not self._file.is_open:
+            raise ValueError(f"the index is closed: {self.path}")
+
+
+def collect_aborted_txns(
+    indexes: Iterable[TransactionIndex], fetch_offset: int, upper_bound_offset: int
+) -> AbortedTxns:
+    """Return the aborted transactions that overlap with a fetch, over several segments.
+
+    Parameters
+    ----------
+    indexes : iterable of TransactionIndex
+        From the segment of the fetch offset on, in order. No more are taken than are needed.
+    fetch_offset, upper_bound_offset : int
+        As in `TransactionIndex.collect_aborted_txns`.
+
+    Returns
+    -------
+    ndarray of ABORTED_TXN
+        In the order of the log.
+
+    Notes
+    -----
+    UnifiedLog.collectAbortedTransactions.
+    """
+    found = [_NO_ENTRIES]
+    for index in indexes:
+        collected = index.collect_aborted_txns(fetch_offset, upper_bound_offset)
+        found.append(collected.entries)
+        if collected.is_complete:
+            break
+    return np.concatenate(found)

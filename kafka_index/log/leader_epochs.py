@@ -1,0 +1,204 @@
+"""The leader epochs of a partition and where each starts: what ``leader-epoch-checkpoint`` holds.
+
+Source: Kafka's ``LeaderEpochFileCache``, whose rules these are. Writing the file is the caller's.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
+from os import PathLike
+from typing import Self
+
+from kafka_index.errors import InvalidEpochError
+from kafka_index.layout.checkpoints import (
+    EpochEntry,
+    format_leader_epoch_checkpoint,
+    parse_leader_epoch_checkpoint,
+)
+from kafka_index.layout.records import NO_LEADER_EPOCH
+
+#: Answer of `LeaderEpochCache.end_offset_for` when nothing can be said
+#: (``OffsetsForLeaderEpochResponse.UNDEFINED_EPOCH_OFFSET``).
+UNDEFINED_EPOCH_OFFSET = -1
+
+
+class LeaderEpochCache:
+    """Epochs and their start offsets, both strictly ascending.
+
+    Parameters
+    ----------
+    entries : iterable of EpochEntry
+        Assigned in this order: an entry that does not ascend drops those that it contradicts.
+
+    Raises
+    ------
+    InvalidEpochError
+        An epoch or a start offset is negative.
+    """
+
+    def __init__(self, entries: Iterable[EpochEntry] = ()) -> None:
+        self._entries: list[EpochEntry] = []
+        for entry in entries:
+            self.assign(entry.epoch, entry.start_offset)
+
+    @classmethod
+    def from_text(cls, text: str, *, path: str | PathLike[str] | None = None) -> Self:
+        """Return the epochs of a ``leader-epoch-checkpoint``.
+
+        Parameters
+        ----------
+        text : str
+            The whole file.
+        path : path, optional
+            Where it came from, for errors.
+
+        Raises
+        ------
+        InputError
+            The text is malformed; the message names the line.
+        InvalidEpochError
+            An epoch or a start offset is negative.
+        """
+        cache = cls()
+        for row, entry in enumerate(parse_leader_epoch_checkpoint(text, path=path)):
+            try:
+                cache.assign(entry.epoch, entry.start_offset)
+            except InvalidEpochError as error:
+                raise InvalidEpochError(
+                    f"line {row + 3} of a checkpoint: {error.message}",
+                    path=path,
+                    expected=error.expected,
+                    found=error.found,
+                ) from None
+        return cache
+
+    @property
+    def entries(self) -> tuple[EpochEntry, ...]:
+        """All entries, the earliest first."""
+        return tuple(self._entries)
+
+    @property
+    def latest_epoch(self) -> int | None:
+        """The latest epoch; None when there is none."""
+        return self._entries[-1].epoch if self._entries else None
+
+    def text(self) -> str:
+        """Return what ``leader-epoch-checkpoint`` has to say."""
+        return format_leader_epoch_checkpoint(self._entries)
+
+    def copy(self) -> Self:
+        """Return another one with the same entries."""
+        return type(self)(self._entries)
+
+    def assign(self, epoch: int, start_offset: int) -> bool:
+        """Let an epoch start at an offset.
+
+        Entries that are not below in both are dropped from the end first. Nothing happens for
+        the latest epoch, unless it is to start earlier.
+
+        Parameters
+        ----------
+        epoch : int
+            Leader epoch.
+        start_offset : int
+            Absolute.
+
+        Returns
+        -------
+        bool
+            Whether anything changed.
+
+        Raises
+        ------
+        InvalidEpochError
+            One of them is negative.
+        """
+        if epoch < 0 or start_offset < 0:
+            raise InvalidEpochError(
+                "a leader epoch or its start offset is negative",
+                expected="0 or more",
+                found=f"epoch {epoch} from offset {start_offset}",
+            )
+        entries = self._entries
+        if entries and entries[-1].epoch == epoch and entries[-1].start_offset <= start_offset:
+            return False
+        while entries and (entries[-1].epoch >= epoch or entries[-1].start_offset >= start_offset):
+            entries.pop()
+        entries.append(EpochEntry(epoch, start_offset))
+        return True
+
+    def assign_from_batch(self, epoch: int, base_offset: int) -> bool:
+        """Take note of a batch as recovery does: only of an epoch above the latest.
+
+        Parameters
+        ----------
+        epoch : int
+            The batch's, -1 for none.
+        base_offset : int
+            The batch's, absolute.
+
+        Returns
+        -------
+        bool
+            Whether anything changed.
+
+        Notes
+        -----
+        LogSegment.recover.
+        """
+        latest = self.latest_epoch
+        if epoch < 0 or (latest is not None and epoch <= latest):
+            return False
+        return self.assign(epoch, base_offset)
+
+    def truncate_from_start(self, offset: int) -> None:
+        """Drop the epochs before an offset; the one that it lies in starts there then."""
+        kept = bisect_right(self._entries, offset, key=_start_offset)
+        if kept:
+            self._entries[:kept] = [EpochEntry(self._entries[kept - 1].epoch, offset)]
+
+    def truncate_from_end(self, offset: int) -> None:
+        """Drop the epochs that start at an offset or above; a negative one drops nothing."""
+        if offset >= 0:
+            del self._entries[bisect_left(self._entries, offset, key=_start_offset) :]
+
+    def epoch_for_offset(self, offset: int) -> int | None:
+        """Return the epoch that an offset lies in; None before the first."""
+        place = bisect_right(self._entries, offset, key=_start_offset)
+        return self._entries[place - 1].epoch if place else None
+
+    def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
+        """Return the last epoch not above one that is asked for, and where it ends.
+
+        Parameters
+        ----------
+        epoch : int
+            The epoch asked for.
+        log_end_offset : int
+            Where the latest epoch ends.
+
+        Returns
+        -------
+        tuple of int
+            The epoch and its end offset, exclusive: the start of the next. An epoch before all
+            that are known is given back with the start of the first. ``(-1, -1)`` for -1, or above
+            the latest.
+        """
+        if epoch == NO_LEADER_EPOCH:
+            return NO_LEADER_EPOCH, UNDEFINED_EPOCH_OFFSET
+        if epoch == self.latest_epoch:
+            return epoch, log_end_offset
+        above = bisect_right(self._entries, epoch, key=_epoch)
+        if above == len(self._entries):
+            return NO_LEADER_EPOCH, UNDEFINED_EPOCH_OFFSET
+        known = self._entries[above - 1].epoch if above else epoch
+        return known, self._entries[above].start_offset
+
+
+def _epoch(entry: EpochEntry) -> int:
+    return entry.epoch
+
+
+def _start_offset(entry: EpochEntry) -> int:
+    return entry.start_offset

@@ -1,0 +1,161 @@
+"""``dump`` of transaction indexes, producer snapshots and leader epochs."""
+
+from __future__ import annotations
+
+import re
+import struct
+from pathlib import Path
+
+import google_crc32c
+import pytest
+
+from .dumping import dump, json_rows
+from .running import DUMP
+
+PARTITION = DUMP / "payments-0"
+TXN_INDEX = min(PARTITION.glob("*.txnindex"))
+SNAPSHOT = max(PARTITION.glob("*.snapshot"))
+EPOCHS = PARTITION / "leader-epoch-checkpoint"
+
+TXN_FORM, ENTRY_FORM = ">hqqqq", ">qhiqiqiq"
+TXN_NAMES = ["version", "producer_id", "first_offset", "last_offset", "last_stable_offset"]
+ENTRY_NAMES = [
+    "producer_id", "producer_epoch", "last_sequence", "last_offset", "offset_delta",
+    "timestamp_ms", "coordinator_epoch", "current_txn_first_offset",
+]  # fmt: skip
+
+
+def snapshot_of(*entries: tuple[int, ...], count: int | None = None) -> bytes:
+    body = struct.pack(">i", len(entries) if count is None else count)
+    body += b"".join(struct.pack(ENTRY_FORM, *entry) for entry in entries)
+    return struct.pack(">hI", 1, google_crc32c.value(body)) + body
+
+
+def test_a_transaction_index_has_a_row_per_transaction() -> None:
+    entries = list(struct.iter_unpack(TXN_FORM, TXN_INDEX.read_bytes()))
+    assert len(entries) > 1
+    assert json_rows(TXN_INDEX) == [dict(zip(TXN_NAMES, row, strict=True)) for row in entries]
+    title, names, *rows = dump(TXN_INDEX).stdout.splitlines()
+    assert title == f"{TXN_INDEX}: transaction index, base offset 0, {len(entries)} entries"
+    assert names.split() == TXN_NAMES
+    assert [tuple(map(int, row.split())) for row in rows] == entries
+
+
+def test_a_snapshot_has_a_row_per_producer() -> None:
+    entries = list(struct.iter_unpack(ENTRY_FORM, SNAPSHOT.read_bytes()[10:]))
+    assert len(entries) > 1
+    assert json_rows(SNAPSHOT) == [dict(zip(ENTRY_NAMES, row, strict=True)) for row in entries]
+    title, names, *rows = dump(SNAPSHOT).stdout.splitlines()
+    count = f"{len(entries)} entries"
+    assert title == f"{SNAPSHOT}: producer snapshot at offset {int(SNAPSHOT.stem)}, {count}"
+    assert names.split() == ENTRY_NAMES
+    assert [tuple(map(int, row.split())) for row in rows] == entries
+
+
+def test_leader_epochs_have_a_row_per_epoch(tmp_path: Path) -> None:
+    path = tmp_path / "leader-epoch-checkpoint"
+    path.write_text("0\n2\n0 0\n4 368769\n")
+    assert json_rows(path) == [
+        {"epoch": 0, "start_offset": 0},
+        {"epoch": 4, "start_offset": 368769},
+    ]
+    title, *lines = dump(path).stdout.splitlines()
+    assert title == f"{path}: leader epochs, 2 entries"
+    assert [line.split() for line in lines] == [
+        ["epoch", "start_offset"],
+        ["0", "0"],
+        ["4", "368769"],
+    ]
+
+
+def test_all_kinds_of_a_real_partition_are_whole() -> None:
+    files = [path for path in PARTITION.iterdir() if path.name != "partition.metadata"]
+    result = dump("--json", *files)
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        (f"{7:020d}.txnindex", b""),
+        (f"{7:020d}.snapshot.deleted", snapshot_of()),
+        ("leader-epoch-checkpoint", b"0\n0\n"),
+        ("leader-epoch-checkpoint", b""),
+    ],
+)
+def test_a_file_without_entries_has_no_rows(name: str, content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    assert json_rows(path) == []
+
+
+def txns(*rows: tuple[int, ...]) -> bytes:
+    return b"".join(struct.pack(TXN_FORM, *row) for row in rows)
+
+
+GOOD = (0, 5, 100, 110, 111)
+
+
+@pytest.mark.parametrize(
+    ("content", "position", "says"),
+    [
+        (txns(GOOD, (256, 5, 111, 112, 113)), 34, "version .*expected 0, found 256"),
+        (txns(GOOD, (0, 5, 98, 99, 113)), 34, "below the base offset .*at least 100, found 99"),
+        (txns(GOOD, (0, 5, 100, 110, 112)), 34, "does not ascend .*above 110, found 110"),
+        (txns(GOOD, (*GOOD[:3], 112, 113)) + b"12", 68, "inside an entry .*34 bytes, found 70"),
+    ],
+)
+def test_a_damaged_transaction_index_is_printed_and_its_fault_named(
+    content: bytes, position: int, says: str, tmp_path: Path
+) -> None:
+    path = tmp_path / f"{100:020d}.txnindex"
+    path.write_bytes(content)
+    assert len(json_rows(path, code=1)) == 2
+    check_damage(path, f"at byte {position}: .*{says}", f"damaged at byte {position}: ")
+
+
+ENTRY = (7, 0, 1, 2, 3, 4, 5, 6)
+
+
+@pytest.mark.parametrize(
+    ("content", "rows", "says"),
+    [
+        (b"\0\2" + snapshot_of(ENTRY)[2:], 0, "at byte 0: unknown version .*expected 1, found 2"),
+        (snapshot_of(ENTRY)[:9], 0, "at byte 9: .*shorter than its header"),
+        (snapshot_of(ENTRY, ENTRY, count=3), 2, "at byte 6: .*do not fit"),
+        (snapshot_of(ENTRY)[:2] + b"abcd" + snapshot_of(ENTRY)[6:], 1, "at byte 2: wrong checksum"),
+    ],
+)
+def test_what_can_be_read_of_a_damaged_snapshot_is_printed(
+    content: bytes, rows: int, says: str, tmp_path: Path
+) -> None:
+    path = tmp_path / f"{100:020d}.snapshot"
+    path.write_bytes(content)
+    assert [tuple(row.values()) for row in json_rows(path, code=1)] == [ENTRY] * rows
+    check_damage(path, says, "damaged at byte ")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("0\n2\n0 0\n0 9\n", "line 4 of a checkpoint does not ascend .*above 0 0, found 0 9"),
+        ("0\n2\n0 5\n1 5\n", "line 4 .*above 0 5, found 1 5"),
+        ("0\n1\n-1 5\n", "line 3 .*found -1 5"),
+        ("0\n1\n4 5 6\n", "line 3 of a checkpoint is malformed"),
+        ("0\n1\n", "another number of entries"),
+        ("\xff", "not UTF-8"),
+    ],
+)
+def test_a_damaged_checkpoint_is_named_with_its_line(text: str, says: str, tmp_path: Path) -> None:
+    path = tmp_path / "leader-epoch-checkpoint"
+    path.write_bytes(text.encode("latin-1"))
+    check_damage(path, says, "")
+
+
+def check_damage(path: Path, says: str, remark: str) -> None:
+    result = dump(path)
+    assert result.returncode == 1
+    (line,) = result.stderr.splitlines()
+    assert str(path) in line
+    assert re.search(says, line)
+    assert result.stdout == "" or result.stdout.splitlines()[-1].startswith(remark)
