@@ -1,4 +1,4 @@
-"""Compiled loops: scan with CRC, choice of sparse entries, slot search, transaction tracking.
+"""Compiled loops: scan with CRC, choice of sparse entries, slot search, producers.
 
 Loops over ``uint8`` and int64 arrays that the caller provides, with integer codes for results: no
 objects, no exceptions. Numba and google-crc32c are imported in this room alone.
@@ -14,15 +14,16 @@ from kafka_index.kernels.bulk_search import (
     find_entries,
     is_ascending,
 )
+from kafka_index.kernels.checksum import crc32c
 from kafka_index.kernels.entries import append_offset_entries, append_time_entries
 from kafka_index.kernels.find_records import warm_up as warm_up_find_records
 from kafka_index.kernels.headers import read_headers
 from kafka_index.kernels.index_fit import warm_up as warm_up_index_fit
+from kafka_index.kernels.producer_state import warm_up as warm_up_producer_state
 from kafka_index.kernels.records import decode_records
 from kafka_index.kernels.scan import SCAN_COLUMNS, batch_checksums, scan_batches
 from kafka_index.kernels.search import NOT_FOUND, find_floors
 from kafka_index.kernels.sparse import choose_entries
-from kafka_index.kernels.transactions import STATE_SIZE, rehash, track_producers
 from kafka_index.kernels.walk import warm_up as warm_up_walk
 
 __all__ = [
@@ -37,9 +38,7 @@ __all__ = [
     "find_floors",
     "is_ascending",
     "read_headers",
-    "rehash",
     "scan_batches",
-    "track_producers",
     "warm_up",
 ]
 
@@ -57,11 +56,6 @@ def warm_up() -> None:
     append_offset_entries(data, 0, 0, 0, 0, nothing, nothing)
     append_time_entries(data, 0, 0, 0, 0, 0, 0, nothing, nothing)
     choose_entries(nothing, nothing, nothing, 0, np.zeros(3, np.int64), nothing, nothing, nothing)
-    keys, slots, state = (
-        np.zeros((2, 2), np.int64),
-        np.zeros((2, 2), np.uint8),
-        np.zeros(STATE_SIZE, np.int64),
-    )
     address = np.uint64(data.ctypes.data)
     find_entries(address, 0, 8, 4, 0, 0, 0, nothing, nothing, nothing, nothing)
     count_entries(address, 0, 8)
@@ -71,5 +65,5 @@ def warm_up() -> None:
     warm_up_index_fit(address)
     warm_up_walk(address, nothing)
     warm_up_find_records(address, nothing)
-    track_producers(nothing, nothing, nothing, nothing, nothing, 0, keys, slots, keys[0], state)
-    rehash(keys, slots, keys[0], keys, slots, keys[0])
+    warm_up_producer_state()
+    crc32c(b"")

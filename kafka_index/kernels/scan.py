@@ -42,7 +42,7 @@ from kafka_index.layout.records import (
     field_position,
 )
 
-#: Rows of the array that `scan_batches` fills: one int64 column each, what an index build needs.
+#: Rows of the array that `scan_batches` fills: one int64 column each, what a build needs.
 (
     COLUMN_POSITION,
     COLUMN_SIZE,
@@ -53,8 +53,13 @@ from kafka_index.layout.records import (
     COLUMN_ATTRIBUTES,
     COLUMN_PRODUCER_ID,
     COLUMN_CONTROL_TYPE,
-) = range(9)
-SCAN_COLUMNS = 9
+    COLUMN_PRODUCER_EPOCH,
+    COLUMN_BASE_SEQUENCE,
+    COLUMN_COORDINATOR_EPOCH,
+    COLUMN_CONTROL_TIMESTAMP,
+) = range(13)
+#: The last four are filled where there is a producer, and the last two where it is a marker.
+SCAN_COLUMNS = 13
 #: Batches a chunk: enough to spread what a chunk costs behind the scan. No power of two, because
 #: columns that lie 128 KiB apart fall on the same cache lines, and a scan takes twice as long.
 CHUNK_BATCHES = 16384 + 72
@@ -84,6 +89,8 @@ _ATTRIBUTES = field_position(RECORD_BATCH_HEADER, "attributes")
 _LAST_OFFSET_DELTA = field_position(RECORD_BATCH_HEADER, "last_offset_delta")
 _MAX_TIMESTAMP = field_position(RECORD_BATCH_HEADER, "max_timestamp_ms")
 _PRODUCER_ID = field_position(RECORD_BATCH_HEADER, "producer_id")
+_PRODUCER_EPOCH = field_position(RECORD_BATCH_HEADER, "producer_epoch")
+_BASE_SEQUENCE = field_position(RECORD_BATCH_HEADER, "base_sequence")
 _MESSAGE_CRC = field_position(MESSAGE_V0_HEADER, "crc")
 _MESSAGE_ATTRIBUTES = field_position(MESSAGE_V0_HEADER, "attributes")
 _MESSAGE_TIMESTAMP = field_position(MESSAGE_V1_HEADER, "timestamp_ms")
@@ -93,6 +100,29 @@ _MESSAGE_TIMESTAMP = field_position(MESSAGE_V1_HEADER, "timestamp_ms")
 def _message_crc_matches(start: np.uint64, size: Integer) -> Any:
     found = crc32(start + np.uint64(MAGIC_POSITION), np.uint64(size - MAGIC_POSITION))
     return found == read_int32(start + np.uint64(_MESSAGE_CRC)) & UINT32_MASK
+
+
+@compiled
+def _read_producer(
+    start: np.uint64,
+    size: Integer,
+    attributes: Integer,
+    first_row: np.uint64,
+    stride: np.uint64,
+    count: Integer,
+) -> Integer:
+    """Fill the columns of a batch with a producer; return its control type."""
+    row = first_row + np.uint64(8 * count)
+    producer_epoch = read_int16(start + np.uint64(_PRODUCER_EPOCH))
+    base_sequence = read_int32(start + np.uint64(_BASE_SEQUENCE))
+    write_int64_native(row + np.uint64(COLUMN_PRODUCER_EPOCH) * stride, producer_epoch)
+    write_int64_native(row + np.uint64(COLUMN_BASE_SEQUENCE) * stride, base_sequence)
+    if attributes & CONTROL_MASK == 0:
+        return np.int64(CONTROL_NONE)
+    control, epoch, timestamp = read_control_batch(np.int64(start), np.int64(start) + size)
+    write_int64_native(row + np.uint64(COLUMN_COORDINATOR_EPOCH) * stride, epoch)
+    write_int64_native(row + np.uint64(COLUMN_CONTROL_TIMESTAMP) * stride, timestamp)
+    return control
 
 
 @compiled
@@ -181,8 +211,8 @@ def scan_batches(  # noqa: PLR0911, PLR0912, PLR0915, C901, because it is one lo
             last_offset = base_offset + read_int32(start + np.uint64(_LAST_OFFSET_DELTA))
             max_timestamp = read_int64(start + np.uint64(_MAX_TIMESTAMP))
             producer_id = read_int64(start + np.uint64(_PRODUCER_ID))
-            if attributes & CONTROL_MASK and producer_id >= 0:
-                control = read_control_batch(np.int64(start), np.int64(start) + size)[0]
+            if producer_id >= 0:
+                control = _read_producer(start, size, attributes, first_row, stride, count)
         else:
             if verify_crc and not _message_crc_matches(start, size):
                 return SCAN_BAD_CRC, position, count

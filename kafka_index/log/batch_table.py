@@ -1,6 +1,6 @@
 """The batch table: one row per record batch, in file order. Every input becomes it.
 
-`BatchColumns` is a chunk of the columns that an index build needs, `BATCH_SCHEMA` the whole table
+`BatchColumns` is a chunk of the columns that a build needs, `BATCH_SCHEMA` the whole table
 as users see it.
 """
 
@@ -17,11 +17,15 @@ from kafka_index.kernels.markers import CONTROL_NONE
 from kafka_index.kernels.scan import (
     COLUMN_ATTRIBUTES,
     COLUMN_BASE_OFFSET,
+    COLUMN_BASE_SEQUENCE,
+    COLUMN_CONTROL_TIMESTAMP,
     COLUMN_CONTROL_TYPE,
+    COLUMN_COORDINATOR_EPOCH,
     COLUMN_LAST_OFFSET,
     COLUMN_LEADER_EPOCH,
     COLUMN_MAX_TIMESTAMP,
     COLUMN_POSITION,
+    COLUMN_PRODUCER_EPOCH,
     COLUMN_PRODUCER_ID,
     COLUMN_SIZE,
 )
@@ -55,6 +59,10 @@ class BatchColumns:
     control_type : ndarray of int64, shape (n,)
         Type of the record of a control batch with a producer id, or one of the codes of
         `kafka_index.kernels.markers`; `CONTROL_NONE` for all other batches.
+    producer_epoch, base_sequence : ndarray of int64, shape (n,)
+        Undefined where there is no producer.
+    coordinator_epoch, control_timestamp_ms : ndarray of int64, shape (n,)
+        Of a marker's record; undefined for all other batches.
     """
 
     position_bytes: Longs
@@ -66,6 +74,10 @@ class BatchColumns:
     attributes: Longs
     producer_id: Longs
     control_type: Longs
+    producer_epoch: Longs
+    base_sequence: Longs
+    coordinator_epoch: Longs
+    control_timestamp_ms: Longs
 
     @classmethod
     def of_scan(cls, columns: Longs, count: int) -> Self:
@@ -80,6 +92,10 @@ class BatchColumns:
             attributes=columns[COLUMN_ATTRIBUTES, :count],
             producer_id=columns[COLUMN_PRODUCER_ID, :count],
             control_type=columns[COLUMN_CONTROL_TYPE, :count],
+            producer_epoch=columns[COLUMN_PRODUCER_EPOCH, :count],
+            base_sequence=columns[COLUMN_BASE_SEQUENCE, :count],
+            coordinator_epoch=columns[COLUMN_COORDINATOR_EPOCH, :count],
+            control_timestamp_ms=columns[COLUMN_CONTROL_TIMESTAMP, :count],
         )
 
     def __len__(self) -> int:

@@ -20,6 +20,7 @@ from kafka_index.layout.records import (
     COMPRESSION_MASK,
     RECORD_BATCH_HEADER,
     RECORD_BATCH_OVERHEAD_BYTES,
+    TIMESTAMP_TYPE_MASK,
 )
 from kafka_index.log.batch_table import BatchColumns
 from kafka_index.log.compression import UnpackingStream, open_stream
@@ -28,6 +29,9 @@ from kafka_index.storage import Bytes
 #: A marker has 20 bytes. A batch that unpacks to more than this is refused, so that one made to
 #: fill the memory cannot; Kafka would go on until it runs out of its own.
 MOST_BYTES = 4 * 1024 * 1024
+
+#: Kafka makes an array for the records first, and no JVM makes one as large as this.
+_TOO_MANY_RECORDS = 2**31 - 2
 
 _VARINT_BYTES = 5
 _VARLONG_BYTES = 10
@@ -40,6 +44,8 @@ class _InvalidRecord(Exception):  # noqa: N818, because it is named after Kafka'
 
 def resolve_compressed_markers(window: Bytes, window_position: int, batches: BatchColumns) -> None:
     """Replace `CONTROL_COMPRESSED` in ``control_type`` by what the unpacked marker says.
+
+    Its coordinator epoch and timestamp are filled in as well.
 
     Parameters
     ----------
@@ -54,22 +60,26 @@ def resolve_compressed_markers(window: Bytes, window_position: int, batches: Bat
         start = int(batches.position_bytes[row]) - window_position
         batch = window[start : start + int(batches.size_bytes[row])]
         try:
-            control_type = _read_compressed(batch)
+            control_type, coordinator_epoch, timestamp_ms = _read_compressed(batch)
         except _InvalidRecord:
-            control_type = CONTROL_INVALID
+            control_type, coordinator_epoch, timestamp_ms = CONTROL_INVALID, -1, -1
         except CorruptLogError:
-            control_type = CONTROL_REFUSED
+            control_type, coordinator_epoch, timestamp_ms = CONTROL_REFUSED, -1, -1
         batches.control_type[row] = control_type
+        batches.coordinator_epoch[row] = coordinator_epoch
+        batches.control_timestamp_ms[row] = timestamp_ms
 
 
-def _read_compressed(batch: Bytes) -> int:
-    """Return the control type or code of a compressed control batch."""
+def _read_compressed(batch: Bytes) -> tuple[int, int, int]:
+    """Return control type or code, coordinator epoch and timestamp of a compressed marker."""
     header = batch[:RECORD_BATCH_OVERHEAD_BYTES].view(RECORD_BATCH_HEADER)[0]
     codec = int(header["attributes"]) & COMPRESSION_MASK
     stream = open_stream(codec, batch[RECORD_BATCH_OVERHEAD_BYTES:])
     count = int(header["record_count"])
     if count < 0:
         raise _InvalidRecord
+    if count >= _TOO_MANY_RECORDS:
+        raise CorruptLogError("more records than a broker can make room for")
     first = b""
     left = MOST_BYTES
     for number in range(count):
@@ -81,7 +91,17 @@ def _read_compressed(batch: Bytes) -> int:
         raise _InvalidRecord
     memory = np.frombuffer(first, np.uint8)
     start = memory.ctypes.data
-    return int(read_marker_record(start, start + len(memory), True)[0])  # noqa: FBT003, a kernel
+    code, coordinator_epoch, delta = read_marker_record(
+        start,
+        start + len(memory),
+        True,  # noqa: FBT003, a kernel
+    )
+    if int(header["attributes"]) & TIMESTAMP_TYPE_MASK:
+        timestamp_ms = int(header["max_timestamp_ms"])
+    else:
+        # In an array the sum wraps around, as Java's does.
+        timestamp_ms = int((np.array([header["base_timestamp_ms"]], np.int64) + delta)[0])
+    return int(code), int(coordinator_epoch), timestamp_ms
 
 
 def _read_record(stream: UnpackingStream, most_bytes: int) -> bytes:

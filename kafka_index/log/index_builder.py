@@ -19,7 +19,7 @@ from kafka_index.kernels import choose_entries
 from kafka_index.kernels.sparse import STATE_MAX_TIMESTAMP, STATE_OFFSET_OF_MAX_TIMESTAMP
 from kafka_index.layout.records import NO_TIMESTAMP
 from kafka_index.log.batch_table import BatchColumns
-from kafka_index.log.producer_check import ProducerCheck
+from kafka_index.log.producer_table import ProducerTable
 from kafka_index.log.source import ScanStop
 
 _REFUSALS: dict[type[KafkaIndexError], str] = {
@@ -41,8 +41,9 @@ class IndexBuilder:
         Empty and writable.
     index_interval_bytes : int
         ``index.interval.bytes``: an entry is due when more than this lies since the last.
-    check_producers : bool
-        Refuse what recovery refuses because of its producers; entries do not depend on it.
+    producers : ProducerTable, optional
+        Taken along, and what recovery refuses because of it is refused; entries do not depend
+        on it.
     """
 
     def __init__(
@@ -51,7 +52,7 @@ class IndexBuilder:
         time_index: TimeIndex,
         index_interval_bytes: int,
         *,
-        check_producers: bool = True,
+        producers: ProducerTable | None = None,
     ) -> None:
         self.offset_index = offset_index
         self.time_index = time_index
@@ -59,14 +60,9 @@ class IndexBuilder:
         self.batch_count = 0
         self.next_offset = offset_index.base_offset
         self._interval = index_interval_bytes
-        self._producers = ProducerCheck() if check_producers else None
+        self._producers = producers
         self._state = np.array([0, NO_TIMESTAMP, -1], np.int64)
         self._chosen = np.empty((3, 0), np.int64)
-
-    @property
-    def has_transactions(self) -> bool:
-        """Whether any batch so far belongs to a transaction."""
-        return self._producers is not None and self._producers.has_transactions
 
     @property
     def max_timestamp_ms(self) -> int:

@@ -271,7 +271,7 @@ class SegmentIndexes:
             base_offset = self._segment.base_offset
             offset_index = OffsetIndex(IN_MEMORY, base_offset, INT32_MAX, growing=True)
             time_index = TimeIndex(IN_MEMORY, base_offset, INT32_MAX, growing=True)
-            builder = IndexBuilder(offset_index, time_index, self._interval, check_producers=False)
+            builder = IndexBuilder(offset_index, time_index, self._interval)
             source = LogFileSource.of_segment(self._segment, verify_crc=False)
             stop = None
             for batches in source.chunks():

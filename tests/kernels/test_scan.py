@@ -10,6 +10,10 @@ from numpy.typing import NDArray
 
 from kafka_index.kernels import batch_checksums, scan_batches
 from kafka_index.kernels.scan import (
+    COLUMN_CONTROL_TIMESTAMP,
+    COLUMN_COORDINATOR_EPOCH,
+    COLUMN_PRODUCER_EPOCH,
+    COLUMN_PRODUCER_ID,
     SCAN_BAD_CRC,
     SCAN_BAD_LENGTH,
     SCAN_BAD_SIZE,
@@ -59,7 +63,14 @@ def call(
 
 
 def rows_of(columns: NDArray[np.int64], count: int) -> list[twins.Row]:
-    return [twins.Row(*(int(cell) for cell in columns[:, row])) for row in range(count)]
+    """The rows, with zeros for what is undefined without a producer."""
+    rows = []
+    for row in range(count):
+        cells = [int(cell) for cell in columns[:COLUMN_COORDINATOR_EPOCH, row]]
+        if cells[COLUMN_PRODUCER_ID] < 0:
+            cells[COLUMN_PRODUCER_EPOCH:] = 0, 0
+        rows.append(twins.Row(*cells))
+    return rows
 
 
 def scan(
@@ -208,3 +219,13 @@ def test_a_compressed_marker_is_handed_out_at_once() -> None:
     columns = np.empty((SCAN_COLUMNS, 4), np.int64)
     result = call(log, 0, len(log), 0, 0, columns)
     assert result == (SCAN_COMPRESSED_MARKER, len(packed), 1)
+
+
+def test_a_marker_brings_its_coordinator_epoch_and_time() -> None:
+    entries = batch(0) + marker(3, 7, 2, commit=True, coordinator_epoch=12, timestamp=4444)
+    log = np.frombuffer(entries, np.uint8)
+    columns = np.empty((SCAN_COLUMNS, 4), np.int64)
+    call(log, 0, len(log), 0, 0, columns)
+    assert columns[COLUMN_PRODUCER_EPOCH, 1] == 2
+    assert columns[COLUMN_COORDINATOR_EPOCH, 1] == 12
+    assert columns[COLUMN_CONTROL_TIMESTAMP, 1] == 4444

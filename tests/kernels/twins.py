@@ -5,11 +5,11 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import google_crc32c
 
-from kafka_index.kernels import markers, scan, transactions
+from kafka_index.kernels import markers, scan
 
 INT32_MAX = 2**31 - 1
 BATCH_HEADER = struct.Struct(">qiibIhiqqqhii")
@@ -34,6 +34,8 @@ class Row:
     attributes: int
     producer_id: int
     control_type: int
+    producer_epoch: int
+    base_sequence: int
 
 
 def scan_log(
@@ -72,7 +74,7 @@ def checksums(entry: bytes) -> tuple[int, int]:
 
 
 def _batch_row(entry: bytes, position: int) -> Row:
-    (base, _, epoch, _, _, attributes, delta, _, latest, producer, _, _, _) = (
+    (base, _, epoch, _, _, attributes, delta, _, latest, producer, *more, _) = (
         BATCH_HEADER.unpack_from(entry)
     )
     control = markers.CONTROL_NONE
@@ -88,6 +90,7 @@ def _batch_row(entry: bytes, position: int) -> Row:
         attributes,
         producer,
         control,
+        *(more if producer >= 0 else (0, 0)),
     )
 
 
@@ -95,7 +98,17 @@ def _message_row(entry: bytes, position: int) -> Row:
     offset, magic, attributes = struct.unpack_from(">q8xbb", entry)
     timestamp = struct.unpack_from(">q", entry, 18)[0] if magic else -1
     return Row(
-        position, len(entry), offset, offset, timestamp, -1, attributes, -1, markers.CONTROL_NONE
+        position,
+        len(entry),
+        offset,
+        offset,
+        timestamp,
+        -1,
+        attributes,
+        -1,
+        markers.CONTROL_NONE,
+        0,
+        0,
     )
 
 
@@ -216,59 +229,3 @@ def choose_entries(
 def floor_slot(keys: Sequence[int], target: int) -> int:
     """The last slot whose key is at or below the target, -1 for none."""
     return max((slot for slot, key in enumerate(keys) if key <= target), default=-1)
-
-
-@dataclass(frozen=True)
-class ProducerRow:
-    """What of a batch matters to producers and epochs."""
-
-    base_offset: int
-    leader_epoch: int
-    producer_id: int
-    attributes: int
-    control_type: int
-
-
-@dataclass
-class Producers:
-    """Producers and epochs in dicts."""
-
-    latest_epoch: int = -1
-    open: dict[int, int] = field(default_factory=dict)
-    ongoing: set[int] = field(default_factory=set)
-    last_abort: int | None = None
-
-    def follow(self, row: ProducerRow) -> int:
-        """Take up a batch; a code of `kafka_index.kernels.transactions`."""
-        if row.leader_epoch > self.latest_epoch:
-            if row.base_offset < 0:
-                return transactions.PRODUCERS_EPOCH_OFFSET_NEGATIVE
-            self.latest_epoch = row.leader_epoch
-        if row.producer_id < 0:
-            return transactions.PRODUCERS_OK
-        if row.attributes & CONTROL:
-            return self._marker(row)
-        if row.attributes & TRANSACTIONAL:
-            if row.producer_id not in self.open:
-                self.open[row.producer_id] = row.base_offset
-                self.ongoing.add(row.base_offset)
-        elif row.producer_id in self.open:
-            return transactions.PRODUCERS_NOT_TRANSACTIONAL
-        return transactions.PRODUCERS_OK
-
-    def _marker(self, row: ProducerRow) -> int:
-        if row.control_type == markers.CONTROL_INVALID:
-            return transactions.PRODUCERS_MARKER_INVALID
-        if row.control_type == markers.CONTROL_REFUSED or row.control_type > 1:
-            return transactions.PRODUCERS_MARKER_REFUSED
-        if row.control_type == markers.CONTROL_EMPTY or row.producer_id not in self.open:
-            return transactions.PRODUCERS_OK
-        first_offset = self.open.pop(row.producer_id)
-        if row.control_type == 0:
-            if self.last_abort is not None and row.base_offset <= self.last_abort:
-                return transactions.PRODUCERS_ABORT_OFFSET_BACKWARD
-            self.last_abort = row.base_offset
-        if first_offset not in self.ongoing:
-            return transactions.PRODUCERS_TRANSACTION_UNKNOWN
-        self.ongoing.remove(first_offset)
-        return transactions.PRODUCERS_OK

@@ -19,6 +19,7 @@ from kafka_index.log import (
     LogFileSource,
     ScanStop,
 )
+from kafka_index.log.producer_table import ProducerTable
 from kafka_index.storage import Bytes
 
 Cell = tuple[int, ...]
@@ -54,9 +55,13 @@ def rows(source: BatchSource) -> list[Cell]:
 
 
 def rows_of(chunk: BatchColumns) -> list[Cell]:
-    """The batches of a chunk, copied."""
-    columns = [getattr(chunk, field.name).tolist() for field in fields(chunk)]
-    return list(zip(*columns, strict=True))
+    """The batches of a chunk, copied, with zeros for what is undefined."""
+    columns = {field.name: getattr(chunk, field.name).copy() for field in fields(chunk)}
+    for name in ("producer_epoch", "base_sequence"):
+        columns[name][chunk.producer_id < 0] = 0
+    for name in ("coordinator_epoch", "control_timestamp_ms"):
+        columns[name][chunk.control_type < 0] = 0
+    return list(zip(*(column.tolist() for column in columns.values()), strict=True))
 
 
 def chunk_of(cells: Sequence[Cell]) -> BatchColumns:
@@ -93,7 +98,7 @@ def build(
             OffsetIndex(offset_path, base_offset, index_bytes, growing=growing) as offset_index,
             TimeIndex(time_path, base_offset, index_bytes, growing=growing) as time_index,
         ):
-            builder = IndexBuilder(offset_index, time_index, interval)
+            builder = IndexBuilder(offset_index, time_index, interval, producers=ProducerTable())
             stop = None
             for chunk in chunks:
                 stop = builder.append(chunk)

@@ -6,10 +6,25 @@ import numpy as np
 import pytest
 
 from kafka_index.kernels.markers import CONTROL_EMPTY, CONTROL_INVALID, CONTROL_REFUSED
+from kafka_index.kernels.scan import (
+    COLUMN_CONTROL_TIMESTAMP,
+    COLUMN_COORDINATOR_EPOCH,
+    COLUMN_MAX_TIMESTAMP,
+)
+from kafka_index.kernels.scan import COLUMN_CONTROL_TYPE as CONTROL_TYPE
 from kafka_index.log import compressed_markers
 from tests.conformance.producer_cases import KEY, VALUE, payload
 from tests.conformance.record_cases import GOOD, body
-from tests.conformance.segments import ABORT, COMMIT, batch, control_key, record, varint
+from tests.conformance.segments import (
+    ABORT,
+    COMMIT,
+    LOG_APPEND_TIME,
+    batch,
+    control_key,
+    marker_value,
+    record,
+    varint,
+)
 from tests.log.building import rows, streamed
 from tests.log.packing import GZIP, LZ4, PACKERS, SNAPPY, XERIAL_HEADER, ZSTD, xerial
 
@@ -21,8 +36,8 @@ def control_type(packed: bytes, codec: int, count: int = 1) -> int:
     """What becomes of a control batch, between two others."""
     bad = payload(packed, count=count, attributes=codec)
     before, found, after = rows(streamed(batch(0) + bad + batch(20), [50]))
-    assert before[-1] == after[-1] == -1
-    return found[-1]
+    assert before[CONTROL_TYPE] == after[CONTROL_TYPE] == -1
+    return found[CONTROL_TYPE]
 
 
 def of_records(data: bytes, codec: int, count: int = 1) -> int:
@@ -173,7 +188,7 @@ def test_a_batch_made_to_fill_the_memory_is_refused(codec: int) -> None:
 
 def test_compressed_markers_without_a_producer_are_not_read() -> None:
     entry = batch(0, control=True, attributes=LZ4)
-    assert rows(streamed(entry))[0][-1] == -1
+    assert rows(streamed(entry))[0][CONTROL_TYPE] == -1
 
 
 def test_every_compressed_marker_of_a_chunk_is_read() -> None:
@@ -187,4 +202,19 @@ def test_every_compressed_marker_of_a_chunk_is_read() -> None:
     ]
     log = b"".join(entries)
     for cuts in (range(0), range(0, len(log), 13)):
-        assert [row[-1] for row in rows(streamed(log, cuts))] == kinds
+        assert [row[CONTROL_TYPE] for row in rows(streamed(log, cuts))] == kinds
+
+
+@CODECS
+def test_a_sound_marker_has_its_coordinator_epoch_and_time(codec: int) -> None:
+    marker = record(0, 7, control_key(ABORT), marker_value(12))
+    batches = rows(streamed(payload(PACKERS[codec](marker), attributes=codec)))
+    assert batches[0][COLUMN_COORDINATOR_EPOCH:] == (12, 1000 + 7)
+
+
+@CODECS
+def test_the_time_of_a_marker_with_log_append_time_is_the_batchs(codec: int) -> None:
+    marker = record(0, 7, control_key(ABORT), VALUE)
+    packed = payload(PACKERS[codec](marker), attributes=codec | LOG_APPEND_TIME)
+    batches = rows(streamed(packed))
+    assert batches[0][COLUMN_CONTROL_TIMESTAMP] == batches[0][COLUMN_MAX_TIMESTAMP]
