@@ -15,6 +15,7 @@ from kafka_index.errors import ConfigError
 
 INDEX_INTERVAL_BYTES = "log.index.interval.bytes"
 INDEX_SIZE_MAX_BYTES = "log.index.size.max.bytes"
+PRODUCER_ID_EXPIRATION_MS = "producer.id.expiration.ms"
 INT32_MAX = 2**31 - 1
 
 # A topic calls the same settings by names of its own (TopicConfig).
@@ -26,6 +27,7 @@ _BROKER_NAMES = {
     INDEX_INTERVAL_BYTES: "index_interval_bytes",
     INDEX_SIZE_MAX_BYTES: "index_size_max_bytes",
 }
+_DAY_MS = 24 * 60 * 60 * 1000
 _LEAST = {"index_interval_bytes": 0, "index_size_max_bytes": 4}
 _TOPIC_PREFIX = "topic."
 _TOPIC_PROPERTY = re.compile(
@@ -61,10 +63,30 @@ class IndexConfig:
 
 @dataclass(frozen=True, slots=True)
 class LogConfig:
-    """The settings of all topics: a default and the topics that differ from it."""
+    """The settings of all topics: a default and the topics that differ from it.
+
+    Parameters
+    ----------
+    default : IndexConfig
+        For topics without settings of their own.
+    topics : mapping of str to IndexConfig
+        Those that have some.
+    producer_id_expiration_ms : int
+        ``producer.id.expiration.ms``, how long a broker remembers an idle producer.
+    """
 
     default: IndexConfig = IndexConfig()
     topics: Mapping[str, IndexConfig] = field(default_factory=dict)
+    producer_id_expiration_ms: int = _DAY_MS
+
+    def __post_init__(self) -> None:
+        """Refuse an expiration that no broker takes."""
+        if not 1 <= self.producer_id_expiration_ms <= INT32_MAX:
+            raise ConfigError(
+                f"{PRODUCER_ID_EXPIRATION_MS} is out of range",
+                expected=f"1..{INT32_MAX}",
+                found=self.producer_id_expiration_ms,
+            )
 
     def for_topic(self, topic: str) -> IndexConfig:
         """Return the settings of one topic."""
@@ -84,8 +106,8 @@ class LogConfig:
         ----------
         path : path, optional
             A broker's ``server.properties`` or the like. Names other than the two of
-            `IndexConfig` (and ``topic.NAME.index.interval.bytes``,
-            ``topic.NAME.segment.index.bytes``) are a broker's business and are ignored.
+            `IndexConfig`, ``topic.NAME.index.interval.bytes``, ``topic.NAME.segment.index.bytes``
+            and ``producer.id.expiration.ms`` are a broker's business and are ignored.
         index_interval_bytes, index_size_max_bytes : int, optional
             Options; they win over the file, for every topic.
 
@@ -105,11 +127,14 @@ class LogConfig:
             if value is not None
         }
         broker: dict[str, int] = {}
+        expiration_ms = _DAY_MS
         topics: dict[str, dict[str, int]] = {}
         for name, text in properties.items():
             match = _TOPIC_PROPERTY.fullmatch(name)
             if name in _BROKER_NAMES:
                 broker[_BROKER_NAMES[name]] = _integer(name, text, path)
+            elif name == PRODUCER_ID_EXPIRATION_MS:
+                expiration_ms = _integer(name, text, path)
             elif match is not None:
                 settings = topics.setdefault(match["topic"], {})
                 settings[_TOPIC_NAMES[match["name"]]] = _integer(name, text, path)
@@ -124,6 +149,7 @@ class LogConfig:
         return cls(
             default,
             {topic: replace(default, **(own | options)) for topic, own in topics.items()},
+            expiration_ms,
         )
 
 

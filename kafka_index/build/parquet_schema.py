@@ -6,7 +6,10 @@ form                     needed columns               used when present
 batch metadata           keys, ``position_bytes``,    ``base_offset``, ``leader_epoch``,
                          ``size_bytes``,              ``attributes``, ``producer_id``,
                          ``last_offset``,             ``control_type``
-                         ``max_timestamp_ms``
+                         ``max_timestamp_ms``         ``producer_epoch``,
+                                                      ``base_sequence``,
+                                                      ``coordinator_epoch``,
+                                                      ``control_timestamp_ms``
 raw batches              keys, ``position_bytes``,
                          ``batch``
 ======================== ============================ =======================================
@@ -38,6 +41,10 @@ OPTIONAL_COLUMNS = (
     "attributes",
     "producer_id",
     "control_type",
+    "producer_epoch",
+    "base_sequence",
+    "coordinator_epoch",
+    "control_timestamp_ms",
 )
 #: How many rows a segment has in all; joined to each row, so that a task knows when it has met all.
 ROW_COUNT = "segment_rows"

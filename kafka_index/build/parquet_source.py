@@ -23,6 +23,8 @@ from kafka_index.build.parquet_schema import (
 )
 from kafka_index.config import INT32_MAX
 from kafka_index.errors import InputError
+from kafka_index.layout.producer_state import NO_COORDINATOR_EPOCH
+from kafka_index.layout.records import NO_PRODUCER_EPOCH, NO_SEQUENCE, NO_TIMESTAMP
 from kafka_index.log.batch_table import CONTROL_NONE, BatchColumns
 from kafka_index.log.segment_scan import ByteStreamSource
 from kafka_index.log.source import OFFSET_OVERFLOW, BatchSource, ScanStop
@@ -35,6 +37,10 @@ _DEFAULTS = {
     "attributes": 0,
     "producer_id": -1,
     "control_type": CONTROL_NONE,
+    "producer_epoch": NO_PRODUCER_EPOCH,
+    "base_sequence": NO_SEQUENCE,
+    "coordinator_epoch": NO_COORDINATOR_EPOCH,
+    "control_timestamp_ms": NO_TIMESTAMP,
 }
 
 
@@ -104,6 +110,10 @@ class MetadataSource:
                 producer_id=optional["producer_id"],
                 # Other negative codes are findings of a scan, not for an input to claim.
                 control_type=np.maximum(optional["control_type"], CONTROL_NONE),
+                producer_epoch=optional["producer_epoch"],
+                base_sequence=optional["base_sequence"],
+                coordinator_epoch=optional["coordinator_epoch"],
+                control_timestamp_ms=optional["control_timestamp_ms"],
             )
             first_row += chunk.num_rows
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 
 import pyarrow as pa
 
 from kafka_index.storage import SegmentFile
 
+#: The column of the bin that a row belongs to.
+BIN = "bin"
 #: A row per segment: a `SegmentFile`, and the bin that it is built in.
 WORK_SCHEMA = pa.schema(
     [
@@ -19,7 +22,7 @@ WORK_SCHEMA = pa.schema(
         pa.field("log_size_bytes", pa.int64(), nullable=False),
         pa.field("log_mtime_ns", pa.int64(), nullable=False),
         pa.field("is_last", pa.bool_(), nullable=False),
-        pa.field("bin", pa.int32(), nullable=False),
+        pa.field(BIN, pa.int32(), nullable=False),
     ]
 )
 
@@ -67,11 +70,33 @@ def plan_build(segments: Sequence[SegmentFile], *, bins: int) -> pa.Table:
         ],
         schema=WORK_SCHEMA,
     )
-    keys = ("bin", "topic", "partition", "segment_base_offset")
+    keys = (BIN, "topic", "partition", "segment_base_offset")
     return table.sort_by([(key, "ascending") for key in keys])
+
+
+def plan_waves(segments: Sequence[SegmentFile], *, wave_bytes: int) -> list[list[SegmentFile]]:
+    """Part segments into waves of whole partitions, done one after the other.
+
+    Parameters
+    ----------
+    segments : sequence of SegmentFile
+        By partition, as `list_dump` returns them.
+    wave_bytes : int
+        A wave ends with the partition that reaches as much.
+    """
+    waves: list[list[SegmentFile]] = []
+    size = wave_bytes
+    for _, members in groupby(segments, key=lambda one: (one.topic, one.partition)):
+        if size >= wave_bytes:
+            waves.append([])
+            size = 0
+        partition = list(members)
+        waves[-1] += partition
+        size += sum(one.log_size_bytes for one in partition)
+    return waves
 
 
 def read_plan(rows: pa.Table | pa.RecordBatch) -> Iterator[SegmentFile]:
     """Return the segments of rows of `WORK_SCHEMA`, in their order."""
-    columns = [rows.column(name).to_pylist() for name in WORK_SCHEMA.names if name != "bin"]
+    columns = [rows.column(name).to_pylist() for name in WORK_SCHEMA.names if name != BIN]
     return map(SegmentFile, *columns)

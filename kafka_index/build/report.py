@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Self
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from kafka_index.log.source import PREALLOCATED_TAIL
 from kafka_index.storage.report_file import ReportFile
@@ -52,6 +53,12 @@ class SegmentReport:
         Where in the log the reason lies.
     seconds : float
         Time it took.
+    aborted_txns : int, optional
+        Entries of ``.txnindex``; None when no state was asked for.
+    producers : int, optional
+        Producers known at the segment's end; None when no state was asked for.
+    note : str, optional
+        What is worth knowing of the segment though nothing is wrong with it.
     """
 
     topic: str
@@ -69,6 +76,9 @@ class SegmentReport:
     reason: str | None
     position_bytes: int | None
     seconds: float
+    aborted_txns: int | None = None
+    producers: int | None = None
+    note: str | None = None
 
     @classmethod
     def failed(
@@ -127,6 +137,9 @@ REPORT_SCHEMA = pa.schema(
         pa.field("reason", pa.string()),
         pa.field("position_bytes", pa.int64()),
         pa.field("seconds", pa.float64(), nullable=False),
+        pa.field("aborted_txns", pa.int64()),
+        pa.field("producers", pa.int64()),
+        pa.field("note", pa.string()),
     ]
 )
 
@@ -147,6 +160,11 @@ def report_rows(table: pa.Table) -> list[SegmentReport]:
     """Return the rows of an Arrow table of `REPORT_SCHEMA`."""
     columns = [table.column(name).to_pylist() for name in REPORT_SCHEMA.names]
     return [SegmentReport(*values) for values in zip(*columns, strict=True)]
+
+
+def has_failed(rows: pa.Table) -> bool:
+    """Return whether a segment of a report has failed."""
+    return bool(pc.any(pc.equal(rows.column("status"), FAILED)).as_py())
 
 
 class ReportWriter(ReportFile):

@@ -1,24 +1,21 @@
-"""The one function of a build that both engines call: segments in, published files and rows out.
+"""Segments one by one: each scanned, its two indexes published, and a row, whatever came before it.
 
 Segments are staged one by one and published in groups, so that many small ones share the cost of
-making files durable.
+making files durable. What runs on from segment to segment is in `kafka_index.build.partition`.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from os import PathLike
 
+from kafka_index.build.outputs import INDEX_OUTPUTS
 from kafka_index.build.report import SegmentReport
 from kafka_index.build.settings import BuildSettings
-from kafka_index.build.staging import (
-    StagedSegment,
-    failed_row,
-    keep_segment,
-    remove_staged,
-    stage_segment,
-)
+from kafka_index.build.staged import StagedSegment
+from kafka_index.build.staging import failed_row, stage_segment, stage_segments
 from kafka_index.config import IndexConfig, LogConfig
 from kafka_index.errors import InputError
 from kafka_index.layout.names import TopicPartition, parse_partition_directory
@@ -34,7 +31,7 @@ GROUP_SEGMENTS = 256
 def build_segments(
     segments: Iterable[SegmentFile], settings: BuildSettings, *, attempt_id: str
 ) -> Iterator[SegmentReport]:
-    """Build the indexes of listed logs.
+    """Build the offset and time indexes of listed logs.
 
     Parameters
     ----------
@@ -50,17 +47,8 @@ def build_segments(
     SegmentReport
         One a segment, once its files are durably in place; in order within a group.
     """
-
-    def stage() -> Iterator[StagedSegment]:
-        for segment in segments:
-            kept = None if settings.force else keep_segment(segment, settings)
-            if kept is not None:
-                yield kept
-                continue
-            source = LogFileSource.of_segment(segment, verify_crc=settings.verify_crc)
-            yield stage_segment(segment, source, settings, attempt_id)
-
-    return _publish(stage())
+    settings = _indexes_alone(settings)
+    return _publish(stage_segments(segments, settings, attempt_id=attempt_id), settings)
 
 
 def build_from_sources(
@@ -76,9 +64,9 @@ def build_from_sources(
     settings, attempt_id
         As for `build_segments`.
     """
-    return _publish(
-        stage_segment(segment, source, settings, attempt_id) for segment, source in work
-    )
+    settings = _indexes_alone(settings)
+    staged = (stage_segment(segment, source, settings, attempt_id) for segment, source in work)
+    return _publish(staged, settings)
 
 
 def build_segment_files(
@@ -130,34 +118,38 @@ def build_segment_files(
         found.st_size,
         found.st_mtime_ns,
     )
-    settings = BuildSettings(LogConfig(config), directory, verify_crc=verify_crc)
+    settings = _indexes_alone(BuildSettings(LogConfig(config), directory, verify_crc=verify_crc))
     source = LogFileSource.of_segment(segment, verify_crc=verify_crc)
     staged = stage_segment(segment, source, settings, "single", directory)
-    return next(iter(_publish([staged])))
+    return next(iter(_publish([staged], settings)))
 
 
-def _publish(staged: Iterable[StagedSegment]) -> Iterator[SegmentReport]:
+def _indexes_alone(settings: BuildSettings) -> BuildSettings:
+    return replace(settings, outputs=settings.outputs & INDEX_OUTPUTS)
+
+
+def _publish(staged: Iterable[StagedSegment], settings: BuildSettings) -> Iterator[SegmentReport]:
     group: list[StagedSegment] = []
     try:
         for one in staged:
             group.append(one)
             if len(group) == GROUP_SEGMENTS:
                 full, group = group, []
-                yield from _publish_group(full)
+                yield from _publish_group(full, settings)
         full, group = group, []
-        yield from _publish_group(full)
+        yield from _publish_group(full, settings)
     finally:
         # Whoever stops asking for rows gets no files for those not asked for.
         for one in group:
-            if one.publication is not None:
-                remove_staged(one.publication)
+            one.remove_scratch(settings)
 
 
-def _publish_group(group: list[StagedSegment]) -> Iterator[SegmentReport]:
-    errors = iter(publish_group([one.publication for one in group if one.publication is not None]))
+def _publish_group(group: list[StagedSegment], settings: BuildSettings) -> Iterator[SegmentReport]:
+    publications = [one.publication(settings) for one in group]
+    errors = iter(publish_group([each for each in publications if each is not None]))
     # Settled before the first row is handed out: a caller may not ask for the second.
     rows = []
-    for one in group:
-        error = None if one.publication is None else next(errors)
+    for one, publication in zip(group, publications, strict=True):
+        error = None if publication is None else next(errors)
         rows.append(one.report if error is None else failed_row(one.report, error))
     yield from rows

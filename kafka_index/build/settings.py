@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 
+from kafka_index.build.outputs import ALL_OUTPUTS, Output, needs_state
 from kafka_index.config import LogConfig
+from kafka_index.log.partition_state import ProducerExpiration
 
 
 def new_run_id() -> str:
@@ -23,6 +25,10 @@ class BuildSettings:
         Kafka's settings, by topic.
     target_root : str, optional
         Folder that mirrors the partition directories; None to write beside the logs.
+    outputs : frozenset of Output
+        What to write.
+    expiration : ProducerExpiration, optional
+        Leave producers out of snapshots as a broker that starts now would; by default none is.
     verify_crc : bool
         Whether checksums are verified.
     force : bool
@@ -33,6 +39,8 @@ class BuildSettings:
 
     config: LogConfig = field(default_factory=LogConfig)
     target_root: str | None = None
+    outputs: frozenset[Output] = ALL_OUTPUTS
+    expiration: ProducerExpiration | None = None
     verify_crc: bool = True
     force: bool = False
     run_id: str = field(default_factory=new_run_id)
@@ -41,3 +49,8 @@ class BuildSettings:
     def in_place(self) -> bool:
         """Whether index files go beside their logs."""
         return self.target_root is None
+
+    @property
+    def needs_state(self) -> bool:
+        """Whether anything runs on from segment to segment."""
+        return needs_state(self.outputs)

@@ -7,69 +7,62 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
+from kafka_index.build.outputs import Output
 from kafka_index.build.report import BUILT, FAILED, TRUNCATED, UNCHANGED, SegmentReport
 from kafka_index.build.settings import BuildSettings
+from kafka_index.build.staged import SegmentPaths, StagedSegment, target_directory_of
 from kafka_index.config import IndexConfig
 from kafka_index.errors import KafkaIndexError
 from kafka_index.index import OffsetIndex, TimeIndex
-from kafka_index.layout.names import (
-    OFFSET_INDEX_SUFFIX,
-    TIME_INDEX_SUFFIX,
-    TopicPartition,
-    index_name_for,
-)
-from kafka_index.log import BatchSource, IndexBuilder, ScanStop
-from kafka_index.log.source import PREALLOCATED_TAIL, ZERO_TAIL
+from kafka_index.log import BatchSource, IndexBuilder, LogFileSource, ScanStop
+from kafka_index.log.partition_state import PartitionState
+from kafka_index.log.producer_table import ProducerTable
+from kafka_index.log.segment_state import SegmentState
+from kafka_index.log.source import INVALID_MARKER, PREALLOCATED_TAIL, ZERO_TAIL
 from kafka_index.storage import (
     BuildRecord,
     PublishedFile,
     SegmentFile,
-    SegmentPublication,
-    StagedFile,
     create_scratch,
-    prepare_target_directory,
     publish_error,
-    record_path,
-    remove_scratch,
     scratch_path,
     unchanged_record,
     write_scratch,
 )
 
 TRANSACTIONAL = (
-    "transactional: not built in place, because a broker that finds an .index never rebuilds "
-    ".txnindex and would show aborted records; use --output"
+    "transactional: not built in place without its .txnindex, because a broker that finds an "
+    ".index never rebuilds that and would show aborted records; add txnindex to --what"
 )
 NOT_IN_PLACE = (
     "not published in place, because a broker that finds an .index would keep the invalid tail"
 )
 
 
-@dataclass(frozen=True, slots=True)
-class StagedSegment:
-    """A segment whose row is known, and what is left to publish for it."""
+def stage_segments(
+    segments: Iterable[SegmentFile], settings: BuildSettings, *, attempt_id: str
+) -> Iterator[StagedSegment]:
+    """Stage listed logs one by one, those that are right as they are without reading them.
 
-    report: SegmentReport
-    publication: SegmentPublication | None = None
-
-
-def _index_names(segment: SegmentFile) -> tuple[str, str]:
-    """Return the names of the time and the offset index: the order they are published in."""
-    log_name = os.path.basename(segment.log_path)
-    return (
-        index_name_for(log_name, TIME_INDEX_SUFFIX),
-        index_name_for(log_name, OFFSET_INDEX_SUFFIX),
-    )
-
-
-def _target_directory(segment: SegmentFile, settings: BuildSettings) -> str:
-    return prepare_target_directory(
-        settings.target_root,
-        TopicPartition(segment.topic, segment.partition),
-        segment.partition_directory,
-    )
+    Parameters
+    ----------
+    segments : iterable of SegmentFile
+        The logs.
+    settings : BuildSettings
+        How and where to.
+    attempt_id : str
+        Letters, digits and underscores. Two attempts of a run that may overlap differ in it.
+    """
+    for segment in segments:
+        kept = None if settings.force else keep_segment(segment, settings)
+        if kept is not None:
+            yield kept
+            continue
+        source = LogFileSource.of_segment(segment, verify_crc=settings.verify_crc)
+        yield stage_segment(segment, source, settings, attempt_id)
 
 
 def keep_segment(segment: SegmentFile, settings: BuildSettings) -> StagedSegment | None:
@@ -77,10 +70,12 @@ def keep_segment(segment: SegmentFile, settings: BuildSettings) -> StagedSegment
     started = time.perf_counter()
     config = settings.config.for_topic(segment.topic)
     try:
+        directory = target_directory_of(segment, settings)
+        paths = SegmentPaths.of(segment, directory)
         record = unchanged_record(
-            _target_directory(segment, settings),
+            directory,
             segment,
-            _index_names(segment),
+            [os.path.basename(path) for path in paths.published(settings)],
             index_interval_bytes=config.index_interval_bytes,
             index_size_max_bytes=config.index_size_max_bytes,
             verify_crc=settings.verify_crc,
@@ -90,22 +85,25 @@ def keep_segment(segment: SegmentFile, settings: BuildSettings) -> StagedSegment
         return None
     if record is None:
         return None
-    return StagedSegment(
-        replace(
-            _empty_row(segment),
-            valid_bytes=record.valid_bytes,
-            batch_count=record.batch_count,
-            offset_entries=record.offset_entries,
-            time_entries=record.time_entries,
-            next_offset=record.next_offset,
-            max_timestamp_ms=record.max_timestamp_ms,
-            # Damage that was reported once is damage still.
-            status=UNCHANGED if record.status == BUILT else record.status,
-            reason=record.reason,
-            position_bytes=record.position_bytes,
-            seconds=time.perf_counter() - started,
-        )
+    cut = record.reason is not None and record.reason.startswith(PREALLOCATED_TAIL)
+    if cut and not segment.is_last:
+        # It was the last one then; now its zeros are damage.
+        return None
+    row = replace(
+        _empty_row(segment),
+        valid_bytes=record.valid_bytes,
+        batch_count=record.batch_count,
+        offset_entries=record.offset_entries,
+        time_entries=record.time_entries,
+        next_offset=record.next_offset,
+        max_timestamp_ms=record.max_timestamp_ms,
+        # Damage that was reported once is damage still.
+        status=UNCHANGED if record.status == BUILT else record.status,
+        reason=record.reason,
+        position_bytes=record.position_bytes,
+        seconds=time.perf_counter() - started,
     )
+    return StagedSegment(segment, row, directory)
 
 
 def stage_segment(
@@ -120,56 +118,96 @@ def stage_segment(
     row = _empty_row(segment)
     try:
         if directory is None:
-            directory = _target_directory(segment, settings)
-        names = _index_names(segment)
-        record_file = record_path(directory, segment.base_offset)
-        files = [
-            StagedFile(scratch_path(path, settings.run_id, attempt_id), path)
-            for path in (*(os.path.join(directory, name) for name in names), record_file)
-        ]
-        attributes_of = segment.log_path if settings.in_place else None
-        publication = SegmentPublication((files[0], files[1]), files[2], attributes_of)
+            directory = target_directory_of(segment, settings)
+        paths = SegmentPaths.of(segment, directory)
         try:
-            staged = _scan(segment, source, settings, publication)
+            row = _scan(segment, source, settings, paths, attempt_id)
         except BaseException:
-            remove_staged(publication)
+            paths.remove_scratch(settings, attempt_id)
             raise
     except KafkaIndexError as error:
-        return StagedSegment(_timed(failed_row(row, error), source, started))
+        return StagedSegment(segment, _timed(failed_row(row, error), source, started))
     except OSError as error:
         found = publish_error(error, segment.log_path, "build the indexes")
-        return StagedSegment(_timed(failed_row(row, found), source, started))
-    if staged.publication is None:
-        remove_staged(publication)
-    return replace(staged, report=_timed(staged.report, source, started))
+        return StagedSegment(segment, _timed(failed_row(row, found), source, started))
+    row = _timed(row, source, started)
+    is_withheld = row.status == TRUNCATED and settings.in_place
+    if row.status == FAILED or (is_withheld and not settings.needs_state):
+        paths.remove_scratch(settings, attempt_id)
+        return StagedSegment(segment, row, directory)
+    return StagedSegment(segment, row, directory, attempt_id, is_withheld)
 
 
 def _scan(
     segment: SegmentFile,
     source: BatchSource,
     settings: BuildSettings,
-    publication: SegmentPublication,
-) -> StagedSegment:
+    paths: SegmentPaths,
+    attempt_id: str,
+) -> SegmentReport:
     """Scan a segment into its scratch files, and settle its row."""
+
+    def scratch(path: str) -> str:
+        return scratch_path(path, settings.run_id, attempt_id)
+
     config = settings.config.for_topic(segment.topic)
-    row = _empty_row(segment)
-    time_file, offset_file = publication.files
+    attributes_of = segment.log_path if settings.in_place else None
+    producers = ProducerTable()
     builder, stop = _fill(
         segment.base_offset,
         source,
         config,
-        offset_path=offset_file.scratch_path,
-        time_path=time_file.scratch_path,
-        attributes_of=publication.attributes_of,
+        producers,
+        offset_path=scratch(paths.offset_index),
+        time_path=scratch(paths.time_index),
+        attributes_of=attributes_of,
     )
+    state = SegmentState.of_table(producers)
+    if settings.needs_state:
+        if stop is not None and stop.reason == INVALID_MARKER:
+            # Recovery keeps the batch, and then fails on it when it loads the producers.
+            stop = replace(stop, refused=True)
+    else:
+        # What would come of it if it were the only segment of its partition.
+        refusal = PartitionState().take(state)[1]
+        if refusal is not None and not (
+            stop is not None and stop.refused and stop.position_bytes < refusal.position_bytes
+        ):
+            stop = refusal
+    row = _empty_row(segment)
     if stop is not None and stop.refused:
-        return StagedSegment(replace(row, reason=stop.text, position_bytes=stop.position_bytes))
-    if builder.has_transactions and settings.in_place:
-        return StagedSegment(replace(row, reason=TRANSACTIONAL))
+        return replace(row, reason=stop.text, position_bytes=stop.position_bytes)
+    keeps_txn_index = Output.TXN_INDEX in settings.outputs or not settings.in_place
+    if producers.has_transactions and not keeps_txn_index:
+        return replace(row, reason=TRANSACTIONAL)
+    row = _settled(row, segment, source, builder, stop)
+    if settings.needs_state:
+        os.close(create_scratch(scratch(paths.state), attributes_of=attributes_of))
+        state.write(scratch(paths.state))
+    if row.status == TRUNCATED and settings.in_place:
+        return replace(row, reason=f"{row.reason}; {NOT_IN_PLACE}")
+    if Output.INDEX in settings.outputs:
+        files = [
+            PublishedFile.of(scratch(path), os.path.basename(path))
+            for path in paths.published(settings)
+        ]
+        record = _record(segment, row, settings, files)
+        write_scratch(scratch(paths.record), record.to_bytes(), attributes_of=attributes_of)
+    return row
+
+
+def _settled(
+    row: SegmentReport,
+    segment: SegmentFile,
+    source: BatchSource,
+    builder: IndexBuilder,
+    stop: ScanStop | None,
+) -> SegmentReport:
+    """Return the row of a segment that was scanned to its end, or to where recovery cuts it."""
     cut = stop if builder.valid_bytes < source.log_size_bytes else None
     if cut is not None and cut.reason == PREALLOCATED_TAIL and not segment.is_last:
         cut = replace(cut, reason=ZERO_TAIL)
-    row = replace(
+    return replace(
         row,
         log_size_bytes=source.log_size_bytes,
         valid_bytes=builder.valid_bytes,
@@ -182,21 +220,13 @@ def _scan(
         reason=None if cut is None else cut.text,
         position_bytes=None if cut is None else cut.position_bytes,
     )
-    if cut is not None and settings.in_place:
-        return StagedSegment(replace(row, reason=f"{cut.text}; {NOT_IN_PLACE}"))
-    record = _record(segment, row, builder, settings, publication)
-    write_scratch(
-        publication.record.scratch_path,
-        record.to_bytes(),
-        attributes_of=publication.attributes_of,
-    )
-    return StagedSegment(row, publication)
 
 
 def _fill(
     base_offset: int,
     source: BatchSource,
     config: IndexConfig,
+    producers: ProducerTable,
     *,
     offset_path: str,
     time_path: str,
@@ -210,7 +240,9 @@ def _fill(
         OffsetIndex(offset_path, base_offset, size, growing=True) as offset_index,
         TimeIndex(time_path, base_offset, size, growing=True) as time_index,
     ):
-        builder = IndexBuilder(offset_index, time_index, config.index_interval_bytes)
+        builder = IndexBuilder(
+            offset_index, time_index, config.index_interval_bytes, producers=producers
+        )
         stop = None
         for batches in source.chunks():
             # Behind its end the log is still read on: its size, and whether it changed, count.
@@ -229,11 +261,22 @@ def _fill(
 def _record(
     segment: SegmentFile,
     row: SegmentReport,
-    builder: IndexBuilder,
     settings: BuildSettings,
-    publication: SegmentPublication,
+    files: Iterable[PublishedFile],
 ) -> BuildRecord:
     config = settings.config.for_topic(segment.topic)
+    # All are known of a segment that is going to be published.
+    counts = {
+        name: getattr(row, name)
+        for name in (
+            "valid_bytes",
+            "batch_count",
+            "offset_entries",
+            "time_entries",
+            "next_offset",
+            "max_timestamp_ms",
+        )
+    }
     return BuildRecord(
         log_name=os.path.basename(segment.log_path),
         log_size_bytes=segment.log_size_bytes,
@@ -244,16 +287,8 @@ def _record(
         status=row.status,
         reason=row.reason,
         position_bytes=row.position_bytes,
-        valid_bytes=builder.valid_bytes,
-        batch_count=builder.batch_count,
-        offset_entries=builder.offset_index.entries,
-        time_entries=builder.time_index.entries,
-        next_offset=builder.next_offset,
-        max_timestamp_ms=builder.max_timestamp_ms,
-        files=tuple(
-            PublishedFile.of(file.scratch_path, os.path.basename(file.final_path))
-            for file in publication.files
-        ),
+        **counts,
+        files=tuple(files),
     )
 
 
@@ -278,9 +313,3 @@ def _timed(row: SegmentReport, source: BatchSource, started: float) -> SegmentRe
         log_size_bytes=source.log_size_bytes or row.log_size_bytes,
         seconds=time.perf_counter() - started,
     )
-
-
-def remove_staged(publication: SegmentPublication) -> None:
-    """Remove the scratch files of a segment that is not going to be published."""
-    for staged in publication.staged:
-        remove_scratch(staged.scratch_path)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import click
 
-from kafka_index.build import BuildSettings
+from kafka_index.build import ALL_OUTPUTS, INDEX_OUTPUTS, BuildSettings, Output
 from kafka_index.build.parquet_plan import count_segments, list_row_groups
 from kafka_index.build.parquet_schema import ParquetInput, is_parquet_path, open_parquet
 from kafka_index.build.report import ReportWriter
@@ -22,6 +22,7 @@ from kafka_index.cli.exit_code import ExitCode
 from kafka_index.cli.text import Paint
 from kafka_index.config import LogConfig
 from kafka_index.errors import InputError
+from kafka_index.log.partition_state import ProducerExpiration
 from kafka_index.storage import (
     DirectoryLock,
     Listing,
@@ -47,8 +48,12 @@ class BuildOptions:
         ``auto``, ``log`` or ``parquet``.
     topics : re.Pattern, optional
         Topics to keep.
+    outputs : frozenset of Output, optional
+        What to write; None for all that the input is good for.
     config : LogConfig
         Kafka's settings.
+    expire_at_ms : int, optional
+        When a broker is to load the snapshots; None for never.
     verify_crc, force, dry_run, fail_fast : bool
         As the options say.
     report : str, optional
@@ -67,7 +72,9 @@ class BuildOptions:
     output: str | None
     input_format: str
     topics: re.Pattern[str] | None
+    outputs: frozenset[Output] | None
     config: LogConfig
+    expire_at_ms: int | None
     verify_crc: bool
     force: bool
     dry_run: bool
@@ -137,7 +144,7 @@ def _build_logs(options: BuildOptions, listing: Listing) -> ExitCode:
             target_root = check_target(options.output, inputs)
             stack.enter_context(DirectoryLock.of_output(target_root))
         folders = listing.partition_directories if target_root is None else _subfolders(target_root)
-        settings = _settings(options, target_root)
+        settings = _settings(options, target_root, ALL_OUTPUTS)
         # Under the lock no other run is at work here: what lies about was left by a killed one.
         sweep(folders, run_id=None)
         # Folders that the run makes are listed when it has ended.
@@ -158,13 +165,19 @@ def _build_logs(options: BuildOptions, listing: Listing) -> ExitCode:
 def _build_parquet(options: BuildOptions, source: ParquetInput) -> ExitCode:
     if options.output is None:
         raise InputError("Parquet input cannot be built in place", hint="give --output")
+    if options.outputs is not None and not INDEX_OUTPUTS.issuperset(options.outputs):
+        raise InputError(
+            "from Parquet only index and timeindex are built",
+            found=",".join(sorted(options.outputs)),
+            hint="build from the logs, or leave --what out",
+        )
     with ExitStack() as stack:
         writer = (
             None if options.report is None else stack.enter_context(ReportWriter(options.report))
         )
         target_root = check_target(options.output, options.inputs)
         stack.enter_context(DirectoryLock.of_output(target_root))
-        settings = _settings(options, target_root)
+        settings = _settings(options, target_root, INDEX_OUTPUTS)
         sweep(_subfolders(target_root), run_id=None)
         # The folders are made by the run, so they are listed when it has ended.
         stack.callback(lambda: sweep(_subfolders(target_root), run_id=settings.run_id))
@@ -179,10 +192,18 @@ def _told(target_root: str | None) -> str:
     return "beside the logs" if target_root is None else f"in {target_root}"
 
 
-def _settings(options: BuildOptions, target_root: str | None) -> BuildSettings:
+def _settings(
+    options: BuildOptions, target_root: str | None, outputs: frozenset[Output]
+) -> BuildSettings:
+    expiration = None
+    if options.expire_at_ms is not None:
+        after_ms = options.config.producer_id_expiration_ms
+        expiration = ProducerExpiration(after_ms, options.expire_at_ms)
     return BuildSettings(
         config=options.config,
         target_root=target_root,
+        outputs=options.outputs or outputs,
+        expiration=expiration,
         verify_crc=options.verify_crc,
         force=options.force,
     )

@@ -6,6 +6,7 @@ import re
 
 import click
 
+from kafka_index.build.outputs import Output
 from kafka_index.cli.build import BuildOptions, run_build
 from kafka_index.cli.options import (
     Decorator,
@@ -18,9 +19,13 @@ from kafka_index.cli.options import (
     report_path,
     settings_options,
 )
+from kafka_index.cli.times import parse_time
 from kafka_index.config import INT32_MAX, LogConfig
 
-_HELP = """Rebuild the .index and .timeindex files of every segment below PATH.
+_HELP = """Rebuild the files that a broker keeps beside its logs, for every segment below PATH.
+
+    They are the indexes by offset, by time and of aborted transactions, the snapshots of
+    producers, and the checkpoint of leader epochs.
 
     PATH is a data directory of a broker, one topic-partition directory, or a glob of either;
     several are fine, as `--input A --input B`, `--input A B` or `--input dump/*`. With
@@ -75,12 +80,28 @@ def _options() -> list[Decorator]:
         click.option(
             "--topics", callback=pattern, metavar="REGEX", help="Only topics that match in full."
         ),
+        click.option(
+            "--what",
+            "outputs",
+            callback=_outputs,
+            metavar="LIST",
+            help=f"Which files, with commas between them: {', '.join(Output)}.  [default: all; "
+            "from Parquet index,timeindex]",
+        ),
         *settings_options(),
         click.option(
             "--index-size-max-bytes",
             type=click.IntRange(4, INT32_MAX),
             metavar="N",
             help="Largest index file, over the settings file.  [default: 10485760]",
+        ),
+        click.option(
+            "--expire-producers-at",
+            "expire_at",
+            callback=_moment,
+            metavar="TIME",
+            help="Leave producers out of snapshots that a broker would forget if it started then "
+            "(producer.id.expiration.ms of the settings file): ISO time or ms.",
         ),
         click.option(
             "--no-verify-crc",
@@ -101,6 +122,31 @@ def _options() -> list[Decorator]:
     ]
 
 
+def _outputs(
+    _context: click.Context, _option: click.Parameter, value: str | None
+) -> frozenset[Output] | None:
+    """Return the outputs that are asked for, or refuse a name."""
+    if value is None:
+        return None
+    names = [name.strip() for name in value.split(",") if name.strip()]
+    unknown = [name for name in names if name not in set(Output)]
+    if unknown or not names:
+        raise click.BadParameter(
+            f"{unknown[0] if unknown else value!r} is none of {', '.join(Output)}"
+        )
+    return frozenset(map(Output, names))
+
+
+def _moment(_context: click.Context, _option: click.Parameter, value: str | None) -> int | None:
+    """Return a time in ms, or refuse it."""
+    if value is None:
+        return None
+    try:
+        return parse_time(value)[0]
+    except ValueError as error:
+        raise click.BadParameter(f"{value!r}: {error}") from error
+
+
 def make_command(*, as_job: bool) -> click.Command:
     """Return the ``build`` command.
 
@@ -117,9 +163,11 @@ def make_command(*, as_job: bool) -> click.Command:
         in_place: bool,  # noqa: FBT001, because click passes options by name
         input_format: str,
         topics: re.Pattern[str] | None,
+        outputs: frozenset[Output] | None,
         config_path: str | None,
         index_interval_bytes: int | None,
         index_size_max_bytes: int | None,
+        expire_at: int | None,
         no_verify_crc: bool,  # noqa: FBT001, because click passes options by name
         force: bool,  # noqa: FBT001, because click passes options by name
         dry_run: bool,  # noqa: FBT001, because click passes options by name
@@ -148,7 +196,9 @@ def make_command(*, as_job: bool) -> click.Command:
                 output=output,
                 input_format=input_format,
                 topics=topics,
+                outputs=outputs,
                 config=config,
+                expire_at_ms=expire_at,
                 verify_crc=not no_verify_crc,
                 force=force,
                 dry_run=dry_run,

@@ -65,13 +65,16 @@ class BuildOutcome:
         self._began = time.monotonic()
         self._progress.__enter__()
 
+    def on_scanned(self, row: SegmentReport) -> None:
+        """Take that a segment has been scanned, or was kept; called from any thread."""
+        self._progress.advance(1, row.log_size_bytes)
+
     def on_report(self, row: SegmentReport) -> None:
-        """Take the row of a finished segment; called from any thread."""
+        """Take the final row of a segment; called from any thread."""
         with self._guard:
             self._summary.add(row)
             if self._writer is not None:
                 self._writer.write([row])
-        self._progress.advance(1, row.log_size_bytes)
 
     def on_table(self, rows: pa.Table) -> None:
         """Take rows of finished segments, which the progress line has seen as shares."""

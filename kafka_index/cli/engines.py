@@ -7,10 +7,10 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from kafka_index.build import BuildSettings, plan_build, run_local
+from kafka_index.build import BuildSettings, plan_build, plan_waves, run_local
 from kafka_index.build.parquet import build_parquet
 from kafka_index.build.parquet_schema import ParquetInput
-from kafka_index.build.report import SegmentReport
+from kafka_index.build.report import SegmentReport, has_failed
 from kafka_index.cli.session import open_session, parallelism
 from kafka_index.storage import SegmentFile
 
@@ -19,6 +19,8 @@ _AFTER_FAILURE = "segments that are finished stay finished: run again to go on"
 _BINS_PER_CORE = 4
 _BIN_BYTES = 1 << 30
 _MOST_BINS = 20_000
+# What a killed run loses at most: partitions are published when all of their wave is scanned.
+_WAVE_BYTES_PER_CORE = 64 << 30
 
 
 class Listener(Protocol):
@@ -27,8 +29,11 @@ class Listener(Protocol):
     def on_begin(self) -> None:
         """Take that the work begins now: what the engine itself needed to start is over."""
 
+    def on_scanned(self, row: SegmentReport) -> None:
+        """Take that a segment has been scanned, or was kept; called from any thread."""
+
     def on_report(self, row: SegmentReport) -> None:
-        """Take the row of a finished segment; called from any thread."""
+        """Take the final row of a segment; called from any thread."""
 
     def on_table(self, rows: pa.Table) -> None:
         """Take rows of finished segments."""
@@ -79,25 +84,20 @@ class LocalEngine:
         """Build the indexes of these segments."""
         listener.on_begin()
         plan = plan_build(segments, bins=_bins(segments, self._threads))
-        run_local(
-            plan,
-            settings,
-            threads=self._threads,
-            on_report=listener.on_report,
-            fail_fast=fail_fast,
-        )
+        run_local(plan, settings, threads=self._threads, listener=listener, fail_fast=fail_fast)
 
     def build_parquet(
         self, source: ParquetInput, settings: BuildSettings, listener: Listener, *, fail_fast: bool
     ) -> None:
         """Build the indexes of the segments of a Parquet input."""
         listener.on_begin()
+
+        def on_report(row: SegmentReport) -> None:
+            listener.on_scanned(row)
+            listener.on_report(row)
+
         build_parquet(
-            source,
-            settings,
-            threads=self._threads,
-            on_report=listener.on_report,
-            fail_fast=fail_fast,
+            source, settings, threads=self._threads, on_report=on_report, fail_fast=fail_fast
         )
 
 
@@ -127,11 +127,25 @@ class SparkEngine:
 
         with open_session(self._master, _APP_NAME, after_failure=_AFTER_FAILURE) as session:
             listener.on_begin()
-            bins = _bins(segments, parallelism(session))
-            plan = plan_build(segments, bins=bins)
-            with watch_progress(session, listener.on_share):
-                rows = build_logs(session, plan, settings, bins=bins, fail_fast=fail_fast)
-        listener.on_table(rows)
+            cores = parallelism(session)
+            waves = plan_waves(segments, wave_bytes=cores * _WAVE_BYTES_PER_CORE)
+            for number, wave in enumerate(waves):
+                bins = _bins(wave, cores)
+
+                def on_share(done: int, total: int, number: int = number) -> None:
+                    listener.on_share(number * total + done, len(waves) * total)
+
+                with watch_progress(session, on_share):
+                    rows = build_logs(
+                        session,
+                        plan_build(wave, bins=bins),
+                        settings,
+                        bins=bins,
+                        fail_fast=fail_fast,
+                    )
+                listener.on_table(rows)
+                if fail_fast and has_failed(rows):
+                    break
 
     def build_parquet(
         self, source: ParquetInput, settings: BuildSettings, listener: Listener, *, fail_fast: bool

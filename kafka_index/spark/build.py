@@ -1,29 +1,54 @@
-"""Building from logs on Spark: a work row per segment in, a report row per segment out."""
+"""Building from logs on Spark: a work row per segment in, a report row per segment out.
+
+Where something runs on from segment to segment there are two jobs: one scans the segments, in any
+order, and one folds and publishes the partitions. Between them goes a row per segment; what the
+scans found of producers and transactions waits in files beside the target.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import chain
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
-from kafka_index.build import WORK_SCHEMA, BuildSettings, build_segments, read_plan
-from kafka_index.build.report import FAILED, REPORT_SCHEMA, SegmentReport, report_table
-from kafka_index.spark.schemas import report_schema
+from kafka_index.build import (
+    WORK_SCHEMA,
+    BuildSettings,
+    build_segments,
+    publish_partition,
+    read_plan,
+)
+from kafka_index.build.plan import BIN
+from kafka_index.build.report import (
+    FAILED,
+    REPORT_SCHEMA,
+    SegmentReport,
+    has_failed,
+    report_table,
+)
+from kafka_index.build.staged import StagedSegment
+from kafka_index.build.staged_rows import (
+    PUBLISHING_SCHEMA,
+    STAGED_SCHEMA,
+    plan_publishing,
+    staged_table,
+    whole_partitions,
+)
+from kafka_index.build.staging import stage_segments
+from kafka_index.spark.schemas import report_schema, spark_schema
 
-BIN = "bin"
-_REPORT_ROWS = 256
-
-ArrowFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+_ROWS_AT_A_TIME = 256
 
 
 def build_indexes(
     work: DataFrame, settings: BuildSettings, bins: int, *, fail_fast: bool = False
 ) -> DataFrame:
-    """Build the indexes of segments, one task per bin.
+    """Build the offset and time indexes of segments, one task per bin.
 
     Parameters
     ----------
@@ -49,7 +74,51 @@ def build_indexes(
     the job is cancelled, fewer segments are built and none is built wrongly.
     """
     function = partial(build_bin, settings=settings, fail_fast=fail_fast)
-    return _map(work.select(*WORK_SCHEMA.names), bins, function)
+    work = work.select(*WORK_SCHEMA.names)
+    return work.repartitionById(bins, BIN).mapInArrow(function, report_schema())
+
+
+def stage_logs(
+    work: DataFrame, settings: BuildSettings, bins: int, *, fail_fast: bool = False
+) -> DataFrame:
+    """Scan segments into scratch files, one task per bin.
+
+    Parameters
+    ----------
+    work, settings, bins, fail_fast
+        As for `build_indexes`.
+
+    Returns
+    -------
+    DataFrame
+        `STAGED_SCHEMA`, for `publish_partitions`. Nothing runs before it is read.
+    """
+    function = partial(stage_bin, settings=settings, fail_fast=fail_fast)
+    work = work.select(*WORK_SCHEMA.names)
+    return work.repartitionById(bins, BIN).mapInArrow(function, spark_schema(STAGED_SCHEMA))
+
+
+def publish_partitions(staged: DataFrame, settings: BuildSettings, bins: int) -> DataFrame:
+    """Fold partitions and publish their files, one task per bin.
+
+    Parameters
+    ----------
+    staged : DataFrame
+        `PUBLISHING_SCHEMA`: every segment of each partition, and how many those are.
+    settings : BuildSettings
+        Those of `stage_logs`.
+    bins : int
+        Number of bins.
+
+    Returns
+    -------
+    DataFrame
+        The build report; nothing runs before it is read. A partition of which a row is missing,
+        as can be when the job is cancelled, is left alone.
+    """
+    staged = staged.select(*PUBLISHING_SCHEMA.names)
+    function = partial(publish_bin, settings=settings)
+    return staged.repartitionById(bins, BIN).mapInArrow(function, report_schema())
 
 
 def build_logs(
@@ -70,7 +139,45 @@ def build_logs(
         `WORK_SCHEMA`.
     """
     work = session.createDataFrame(plan)
-    return collect_report(build_indexes(work, settings, bins, fail_fast=fail_fast))
+    if not settings.needs_state:
+        return collect_report(build_indexes(work, settings, bins, fail_fast=fail_fast))
+    staged = stage_logs(work, settings, bins, fail_fast=fail_fast).toArrow().cast(STAGED_SCHEMA)
+    if fail_fast and has_failed(staged):
+        failed = staged.filter(pc.field("status") == FAILED)
+        return failed.select(REPORT_SCHEMA.names)
+    bins = min(bins, staged.num_rows)
+    publishing = session.createDataFrame(plan_publishing(staged, bins=bins))
+    return collect_report(publish_partitions(publishing, settings, bins))
+
+
+def stage_bin(
+    batches: Iterable[pa.RecordBatch], *, settings: BuildSettings, fail_fast: bool
+) -> Iterator[pa.RecordBatch]:
+    """Scan the segments of one bin: the function that a task of the first job runs."""
+    segments = chain.from_iterable(map(read_plan, batches))
+    rows: list[StagedSegment] = []
+    for one in stage_segments(segments, settings, attempt_id=attempt_id()):
+        rows.append(one)
+        if fail_fast and one.report.status == FAILED:
+            break
+        if len(rows) == _ROWS_AT_A_TIME:
+            yield from staged_table(rows).to_batches()
+            rows = []
+    if rows:
+        yield from staged_table(rows).to_batches()
+
+
+def publish_bin(
+    batches: Iterable[pa.RecordBatch], *, settings: BuildSettings
+) -> Iterator[pa.RecordBatch]:
+    """Publish the partitions of one bin: the function that a task of the second job runs."""
+    canonical = (batch.cast(PUBLISHING_SCHEMA) for batch in batches)
+    reports = (
+        row
+        for staged in whole_partitions(canonical)
+        for row in publish_partition(staged, settings, attempt_id=attempt_id())
+    )
+    yield from report_batches(reports, fail_fast=False)
 
 
 def build_bin(
@@ -91,7 +198,7 @@ def report_batches(
         rows.append(report)
         if fail_fast and report.status == FAILED:
             break
-        if len(rows) == _REPORT_ROWS:
+        if len(rows) == _ROWS_AT_A_TIME:
             yield from report_table(rows).to_batches()
             rows = []
     if rows:
@@ -109,7 +216,3 @@ def attempt_id() -> str:
     if context is None:
         return "driver"
     return f"task{context.taskAttemptId()}_{context.attemptNumber()}"
-
-
-def _map(rows: DataFrame, bins: int, function: ArrowFunction) -> DataFrame:
-    return rows.repartitionById(bins, BIN).mapInArrow(function, report_schema())

@@ -12,9 +12,9 @@ import numpy as np
 from pyspark.sql import SparkSession
 
 from kafka_index.build.parquet_plan import balance
+from kafka_index.build.plan import BIN
 from kafka_index.lookup import AnswerTarget, Inventory, LookupSettings, PieceReport, Queries
 from kafka_index.lookup.planner import Grouping, GroupingChoice, Workload, choose_grouping
-from kafka_index.spark.build import BIN
 from kafka_index.spark.lookup_frames import lookup_offsets, lookup_timestamps
 from kafka_index.spark.lookup_groups import answer_in_groups
 from kafka_index.spark.lookup_steps import GroupedWork

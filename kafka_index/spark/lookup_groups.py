@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
+from kafka_index.build.plan import BIN
 from kafka_index.lookup.planner import PartitionBins, Workload, bin_partitions
-from kafka_index.spark.build import BIN
 from kafka_index.spark.lookup_messages import ASKED_SCHEMA, REPLY_SCHEMA
 from kafka_index.spark.lookup_steps import (
     COUNT_SCHEMA,

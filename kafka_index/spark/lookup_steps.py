@@ -11,12 +11,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from kafka_index.build.plan import BIN
 from kafka_index.errors import InputError
 from kafka_index.log.answers import Answers
 from kafka_index.lookup import Keys, Lookups, QueryPiece, read_piece
 from kafka_index.lookup.inventory.partition_codes import NO_PARTITION
 from kafka_index.lookup.planner import PartitionBins
-from kafka_index.spark.build import BIN
 from kafka_index.spark.lookup_messages import (
     BLOCK_ROWS,
     FINDINGS,

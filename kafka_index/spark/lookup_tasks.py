@@ -9,6 +9,7 @@ from typing import Self
 
 import pyarrow as pa
 
+from kafka_index.build.plan import BIN
 from kafka_index.build.settings import new_run_id
 from kafka_index.errors import InputError
 from kafka_index.lookup import (
@@ -20,7 +21,7 @@ from kafka_index.lookup import (
     QueryPiece,
     answer_piece,
 )
-from kafka_index.spark.build import BIN, attempt_id
+from kafka_index.spark.build import attempt_id
 
 #: A row per piece: a `PieceWork`, pickled, and the bin that it is answered in.
 MANIFEST_SCHEMA = pa.schema(

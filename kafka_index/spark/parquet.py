@@ -22,10 +22,11 @@ from kafka_index.build.parquet_schema import (
     ParquetForm,
     ParquetInput,
 )
+from kafka_index.build.plan import BIN
 from kafka_index.build.report import report_table
 from kafka_index.config import INT32_MAX
 from kafka_index.errors import InputError
-from kafka_index.spark.build import BIN, attempt_id, collect_report, report_batches
+from kafka_index.spark.build import attempt_id, collect_report, report_batches
 from kafka_index.spark.schemas import report_schema
 
 _SIZE = "log_size_bytes"

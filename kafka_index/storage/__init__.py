@@ -4,8 +4,21 @@ from kafka_index.storage.failures import publish_error
 from kafka_index.storage.listing import Listing, list_dump
 from kafka_index.storage.locks import DirectoryLock
 from kafka_index.storage.paths import expand_directories, expand_input, local_path
-from kafka_index.storage.publish import SegmentPublication, StagedFile, publish_group
-from kafka_index.storage.record import BuildRecord, PublishedFile, record_path, unchanged_record
+from kafka_index.storage.publish import (
+    FilePublication,
+    Publication,
+    SegmentPublication,
+    StagedFile,
+    left_to_publish,
+    publish_group,
+)
+from kafka_index.storage.record import (
+    BuildRecord,
+    PublishedFile,
+    record_path,
+    state_path,
+    unchanged_record,
+)
 from kafka_index.storage.scratch import (
     create_scratch,
     is_scratch,
@@ -25,8 +38,10 @@ __all__ = [
     "ByteSource",
     "Bytes",
     "DirectoryLock",
+    "FilePublication",
     "Listing",
     "MappedFile",
+    "Publication",
     "PublishedFile",
     "SegmentFile",
     "SegmentPublication",
@@ -38,6 +53,7 @@ __all__ = [
     "expand_directories",
     "expand_input",
     "is_scratch",
+    "left_to_publish",
     "list_dump",
     "local_path",
     "prepare_target_directory",
@@ -46,6 +62,7 @@ __all__ = [
     "record_path",
     "remove_scratch",
     "scratch_path",
+    "state_path",
     "sweep",
     "target_directory",
     "unchanged_record",

@@ -47,6 +47,32 @@ class StagedFile:
 
 
 @dataclass(frozen=True, slots=True)
+class FilePublication:
+    """Files of one folder that are whole on their own, in whatever order they appear.
+
+    Parameters
+    ----------
+    files : tuple of StagedFile
+        One or more.
+    attributes_of : str, optional
+        The log whose mode and owner the files take (in place).
+    """
+
+    files: tuple[StagedFile, ...]
+    attributes_of: str | None = None
+
+    @property
+    def staged(self) -> tuple[StagedFile, ...]:
+        """All files."""
+        return self.files
+
+    @property
+    def directory(self) -> str:
+        """The folder of all files."""
+        return os.path.dirname(self.files[0].final_path)
+
+
+@dataclass(frozen=True, slots=True)
 class SegmentPublication:
     """The files of one segment, ready to be published.
 
@@ -86,13 +112,16 @@ class SegmentPublication:
         return os.path.dirname(self.index_path)
 
 
-def publish_group(publications: Sequence[SegmentPublication]) -> list[PublishError | None]:
+Publication = SegmentPublication | FilePublication
+
+
+def publish_group(publications: Sequence[Publication]) -> list[PublishError | None]:
     """Publish the finished files of several segments, durably.
 
     Parameters
     ----------
-    publications : sequence of SegmentPublication
-        Each of another segment.
+    publications : sequence of SegmentPublication or FilePublication
+        Each of another segment, or of other files.
 
     Returns
     -------
@@ -124,7 +153,7 @@ def publish_group(publications: Sequence[SegmentPublication]) -> list[PublishErr
     return errors
 
 
-def _prepare(publication: SegmentPublication) -> PublishError | None:
+def _prepare(publication: Publication) -> PublishError | None:
     """Set mode and owner before anything is visible."""
     for staged in publication.staged:
         try:
@@ -141,9 +170,7 @@ def _prepare(publication: SegmentPublication) -> PublishError | None:
     return None
 
 
-def _first_failure(
-    publication: SegmentPublication, failures: dict[str, OSError]
-) -> PublishError | None:
+def _first_failure(publication: Publication, failures: dict[str, OSError]) -> PublishError | None:
     for staged in publication.staged:
         if staged.scratch_path in failures:
             return publish_error(
@@ -152,21 +179,46 @@ def _first_failure(
     return None
 
 
-def _put_in_place(publication: SegmentPublication) -> PublishError | None:
-    path = publication.record.final_path
+def _put_in_place(publication: Publication) -> PublishError | None:
+    path = publication.directory
     try:
-        _unlink_if_there(path)
-        path = publication.index_path
-        # A swapped log without its index gets one of zeros when a broker starts (LogLoader.load
-        # asks it for its next offset): there the old index stays until the new one replaces it.
-        if not path.endswith(SWAP_SUFFIX):
+        if isinstance(publication, SegmentPublication):
+            path = publication.record.final_path
             _unlink_if_there(path)
+            path = publication.index_path
+            # A swapped log without its index gets one of zeros when a broker starts
+            # (LogLoader.load asks it for its next offset): there the old index stays until the
+            # new one replaces it.
+            if not path.endswith(SWAP_SUFFIX):
+                _unlink_if_there(path)
         for staged in publication.staged:
             path = staged.final_path
             os.replace(staged.scratch_path, path)
     except OSError as error:
         return publish_error(error, path, "put the file in place")
     return None
+
+
+def left_to_publish(publication: SegmentPublication) -> Publication | None:
+    """Return what an interrupted attempt at this publication has left to do.
+
+    Parameters
+    ----------
+    publication : SegmentPublication
+        Maybe published in part, or as a whole, by an attempt that ended.
+
+    Returns
+    -------
+    SegmentPublication, FilePublication or None
+        Itself when nothing of it was published yet; None when all of it was.
+    """
+    left = tuple(file for file in publication.files if os.path.exists(file.scratch_path))
+    if left and left[-1].final_path == publication.index_path:
+        return SegmentPublication(left, publication.record, publication.attributes_of)
+    if os.path.exists(publication.record.scratch_path):
+        # The .index is there already, and with it all that comes before it.
+        return FilePublication((publication.record,), publication.attributes_of)
+    return None if os.path.exists(publication.record.final_path) else publication
 
 
 def _unlink_if_there(path: str) -> None:
@@ -176,7 +228,7 @@ def _unlink_if_there(path: str) -> None:
         return
 
 
-def _folders(publication: SegmentPublication) -> tuple[str, ...]:
+def _folders(publication: Publication) -> tuple[str, ...]:
     """Return the folders whose entries changed: a target folder may itself be new."""
     directory = publication.directory
     if publication.attributes_of is not None:

@@ -17,8 +17,9 @@ from kafka_index.layout.names import segment_file_name
 from kafka_index.storage.segment_file import SegmentFile
 
 RECORD_SUFFIX = ".kafka-index"
+STATE_SUFFIX = ".kafka-index-state"
 # Raise it whenever the rules of building change: older records then stop counting.
-RECORD_VERSION = 1
+RECORD_VERSION = 2
 _LARGEST_RECORD_BYTES = 64 * 1024
 _DIGEST_BYTES = 16
 _CHUNK_BYTES = 1 << 20
@@ -27,6 +28,15 @@ _CHUNK_BYTES = 1 << 20
 def record_path(target_directory: str, base_offset: int) -> str:
     """Return the path of a segment's build record."""
     return os.path.join(target_directory, "." + segment_file_name(base_offset, RECORD_SUFFIX))
+
+
+def state_path(target_directory: str, base_offset: int) -> str:
+    """Return the path of what a scan found of a segment's producers and leader epochs.
+
+    A hidden file beside the record: with it a segment need not be scanned again when an earlier
+    one of its partition has changed.
+    """
+    return os.path.join(target_directory, "." + segment_file_name(base_offset, STATE_SUFFIX))
 
 
 @dataclass(frozen=True, slots=True)

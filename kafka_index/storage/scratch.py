@@ -18,7 +18,7 @@ from kafka_index.storage.failures import publish_error
 
 # Only names this package gives: sweeping must never take a stranger's file.
 _SCRATCH = re.compile(
-    r"\.(?P<final>\.?[0-9]{20}\.[A-Za-z.-]+)"
+    r"\.(?P<final>\.?[0-9]{20}\.[A-Za-z.-]+|leader-epoch-checkpoint)"
     r"\.(?P<run>[A-Za-z0-9_]+)\.(?P<attempt>[A-Za-z0-9_]+)\.tmp"
 )
 _NEW_FILE_MODE = 0o666
@@ -31,7 +31,7 @@ def scratch_path(final_path: str, run_id: str, attempt_id: str) -> str:
     ----------
     final_path : str
         Where the file will be; its name starts with the 20 digits of a base offset, behind a
-        dot or not.
+        dot or not, or is that of the leader epochs' checkpoint.
     run_id, attempt_id : str
         Letters, digits and underscores. Two attempts at one segment never share both.
 

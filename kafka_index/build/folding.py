@@ -1,0 +1,231 @@
+"""The fold over a partition: from what the scans of its segments found to its state files.
+
+Each segment is taken up in offset order. What recovery would leave at its end is written to scratch
+files: the aborted transactions of the segment, and the snapshot at its end.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field, replace
+
+from kafka_index.build.outputs import Output
+from kafka_index.build.partition_start import PartitionStart
+from kafka_index.build.report import BUILT, FAILED, UNCHANGED, SegmentReport
+from kafka_index.build.settings import BuildSettings
+from kafka_index.build.staged import StagedSegment, read_state
+from kafka_index.build.staging import failed_row
+from kafka_index.errors import InputError, KafkaIndexError
+from kafka_index.layout.names import (
+    LEADER_EPOCH_CHECKPOINT,
+    SNAPSHOT_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    index_name_for,
+    segment_file_name,
+)
+from kafka_index.storage import StagedFile, scratch_path, write_scratch
+
+STATE_UNKNOWN = "state_unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class FoldedSegment:
+    """A segment with its final row, and the state files that wait for it.
+
+    Parameters
+    ----------
+    staged : StagedSegment
+        As it came.
+    report : SegmentReport
+        Its row.
+    files : tuple of StagedFile
+        To appear before its ``.index``.
+    """
+
+    staged: StagedSegment
+    report: SegmentReport
+    files: tuple[StagedFile, ...] = ()
+
+
+@dataclass
+class PartitionFold:
+    """Joins the segments of one partition, one after the other.
+
+    Parameters
+    ----------
+    start : PartitionStart
+        What there was before the first one.
+    settings : BuildSettings
+        How and where to.
+    attempt_id : str
+        Names the scratch files.
+
+    Attributes
+    ----------
+    snapshots : set of int
+        The offsets of all snapshots that the partition is to have.
+    """
+
+    start: PartitionStart
+    settings: BuildSettings
+    attempt_id: str
+    snapshots: set[int] = field(default_factory=set)
+    _end: int | None = None
+    _first_offset: int = 0
+    _failed_at: int | None = None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the state is known at the end of every segment so far."""
+        return self._failed_at is None and self._end is not None
+
+    @property
+    def first_offset(self) -> int:
+        """Where a broker says that the log starts: no snapshot is kept at it or below."""
+        return max(self.start.log_start_offset, self._first_offset)
+
+    def take(self, staged: StagedSegment) -> FoldedSegment:
+        """Take up the next segment."""
+        row = staged.report
+        base_offset = staged.segment.base_offset
+        files: tuple[StagedFile, ...] = ()
+        if row.status != FAILED:
+            try:
+                if self._failed_at is None:
+                    row, files = self._taken(staged)
+                else:
+                    row = self._taken_without_state(staged)
+            except KafkaIndexError as error:
+                row = failed_row(row, error)
+        if row.status == FAILED and self._failed_at is None:
+            self._failed_at = base_offset
+        return FoldedSegment(staged, row, files)
+
+    def last_files(self, last: StagedSegment) -> tuple[StagedFile, ...]:
+        """Return the files of the partition itself: the snapshot at its end, and its epochs.
+
+        Raises
+        ------
+        KafkaIndexError
+            One cannot be read or written.
+        """
+        if self._end is None or self._failed_at is not None:
+            return ()
+        files = self._snapshot(last, self._end)
+        epochs = self.start.state.epochs
+        ever_any = bool(epochs.entries)
+        epochs.truncate_from_end(self._end)
+        epochs.truncate_from_start(self.start.log_start_offset)
+        if Output.EPOCHS not in self.settings.outputs:
+            return files
+        # A broker makes an empty file, and writes it when something changes.
+        text = self.start.epochs_text or ""
+        if ever_any and epochs.entries != self.start.epochs:
+            text = epochs.text()
+        path = os.path.join(last.directory, LEADER_EPOCH_CHECKPOINT)
+        return (*files, *self._written(path, text.encode(), last))
+
+    def _taken(self, staged: StagedSegment) -> tuple[SegmentReport, tuple[StagedFile, ...]]:
+        """Go on to the end of a segment; return its row and its state files."""
+        state = self.start.state
+        base_offset = staged.segment.base_offset
+        files: tuple[StagedFile, ...] = ()
+        note = self.start.note
+        if self._end is None:
+            self._first_offset = base_offset
+        else:
+            note = self._gap(base_offset)
+            if self._end <= self.start.log_start_offset:
+                # No snapshot is kept that far down, so the next segment begins with nothing.
+                state.forget_producers()
+            if note is not None:
+                # Recovery finds the snapshot at the end of the last segment, and writes its own.
+                state.reload()
+            files = self._snapshot(staged, base_offset)
+            if note is None:
+                state.reload()
+        aborted, stop = state.take(read_state(staged, self.settings))
+        row = staged.report
+        if stop is not None:
+            row = replace(row, status=FAILED, reason=stop.text, position_bytes=stop.position_bytes)
+            return row, ()
+        self._end = row.next_offset
+        files += self._txn_index(staged, aborted.tobytes())
+        is_new = bool(files) and row.status == UNCHANGED
+        row = replace(
+            row,
+            status=BUILT if is_new else row.status,
+            aborted_txns=len(aborted),
+            producers=len(state),
+            note=note,
+        )
+        return row, files
+
+    def _gap(self, base_offset: int) -> str | None:
+        """Say whether offsets are missing in front of a segment."""
+        end = self._end
+        if end is None or base_offset == end:
+            return None
+        if base_offset < end:
+            raise InputError(
+                "segments_overlap: the segment before it goes on behind this one's base offset",
+                expected=f"a base offset of {end} or more",
+                found=base_offset,
+                hint="remove the segment that does not belong here",
+            )
+        return f"offsets {end} to {base_offset - 1} are in no segment before it"
+
+    def _taken_without_state(self, staged: StagedSegment) -> SegmentReport:
+        """Return the row of a segment behind one that failed: only its own files can be right."""
+        unknown = (
+            f"{STATE_UNKNOWN}: segment {self._failed_at} failed, so which producers and "
+            "transactions there were before this one is not known"
+        )
+        if Output.TXN_INDEX in self.settings.outputs and len(
+            read_state(staged, self.settings).aborts
+        ):
+            # With its .index a broker would take it for a segment where nothing was aborted.
+            reason = f"{unknown}, and it has aborted transactions"
+            return replace(staged.report, status=FAILED, reason=reason, position_bytes=None)
+        return replace(staged.report, note=f"{unknown}: no snapshot")
+
+    def _snapshot(self, staged: StagedSegment, offset: int) -> tuple[StagedFile, ...]:
+        """Write the snapshot at an offset, if there is to be one and it is not there already."""
+        if offset <= self.first_offset or Output.SNAPSHOT not in self.settings.outputs:
+            return ()
+        if offset in self.snapshots:
+            # At the end of the log as well as in front of an empty last segment.
+            return ()
+        self.snapshots.add(offset)
+        path = os.path.join(staged.directory, segment_file_name(offset, SNAPSHOT_SUFFIX))
+        return self._written(path, self.start.state.snapshot(), staged)
+
+    def _txn_index(self, staged: StagedSegment, data: bytes) -> tuple[StagedFile, ...]:
+        """Write a segment's transaction index; an empty one only over one that is there."""
+        if Output.TXN_INDEX not in self.settings.outputs:
+            return ()
+        log_name = os.path.basename(staged.segment.log_path)
+        path = os.path.join(staged.directory, index_name_for(log_name, TXN_INDEX_SUFFIX))
+        if not data and not os.path.exists(path):
+            return ()
+        return self._written(path, data, staged)
+
+    def _written(self, path: str, data: bytes, staged: StagedSegment) -> tuple[StagedFile, ...]:
+        if _holds(path, data):
+            return ()
+        file = StagedFile(scratch_path(path, self.settings.run_id, self.attempt_id), path)
+        attributes_of = staged.segment.log_path if self.settings.in_place else None
+        write_scratch(file.scratch_path, data, attributes_of=attributes_of)
+        return (file,)
+
+
+def _holds(path: str, data: bytes) -> bool:
+    """Return whether a file is there and has these bytes."""
+    try:
+        if os.stat(path).st_size != len(data):
+            return False
+        with open(path, "rb") as file:
+            return file.read() == data
+    except OSError:
+        # It is about to be replaced; what is wrong with the place shows then.
+        return False

@@ -1,0 +1,127 @@
+"""Scanned segments as rows of a table: from the tasks that scan to those that publish."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+
+import pyarrow as pa
+
+from kafka_index.build.plan import BIN
+from kafka_index.build.report import REPORT_SCHEMA, report_rows, report_table
+from kafka_index.build.staged import StagedSegment
+from kafka_index.storage import SegmentFile
+
+#: A row per segment: its report, and the rest of a `StagedSegment`.
+STAGED_SCHEMA = pa.schema(
+    [
+        *REPORT_SCHEMA,
+        pa.field("listed_size_bytes", pa.int64(), nullable=False),
+        pa.field("log_mtime_ns", pa.int64(), nullable=False),
+        pa.field("is_last", pa.bool_(), nullable=False),
+        pa.field("directory", pa.string(), nullable=False),
+        pa.field("attempt_id", pa.string()),
+        pa.field("is_withheld", pa.bool_(), nullable=False),
+    ]
+)
+#: How many segments the partition of a row has: a task knows by it when all have come.
+PARTITION_SEGMENTS = "partition_segments"
+#: What is handed to the tasks that publish.
+PUBLISHING_SCHEMA = STAGED_SCHEMA.append(
+    pa.field(PARTITION_SEGMENTS, pa.int64(), nullable=False)
+).append(pa.field(BIN, pa.int32(), nullable=False))
+
+_PARTITION = ("topic", "partition")
+
+
+def staged_table(staged: Sequence[StagedSegment]) -> pa.Table:
+    """Return staged segments as an Arrow table of `STAGED_SCHEMA`."""
+    rows = report_table([one.report for one in staged])
+    rest = [
+        [one.segment.log_size_bytes for one in staged],
+        [one.segment.log_mtime_ns for one in staged],
+        [one.segment.is_last for one in staged],
+        [one.directory for one in staged],
+        [one.attempt_id for one in staged],
+        [one.is_withheld for one in staged],
+    ]
+    fields = list(STAGED_SCHEMA)[len(REPORT_SCHEMA) :]
+    arrays = [pa.array(values, one.type) for values, one in zip(rest, fields, strict=True)]
+    return pa.table([*rows.columns, *arrays], schema=STAGED_SCHEMA)
+
+
+def read_staged(table: pa.Table) -> list[StagedSegment]:
+    """Return the staged segments of rows of `STAGED_SCHEMA`, in their order."""
+    reports = report_rows(table.select(REPORT_SCHEMA.names))
+    names = STAGED_SCHEMA.names[len(REPORT_SCHEMA) :]
+    columns = [table.column(name).to_pylist() for name in names]
+    return [
+        StagedSegment(
+            SegmentFile(
+                row.topic,
+                row.partition,
+                row.segment_base_offset,
+                row.log_path,
+                size_bytes,
+                mtime_ns,
+                is_last,
+            ),
+            row,
+            directory,
+            attempt_id,
+            is_withheld,
+        )
+        for row, size_bytes, mtime_ns, is_last, directory, attempt_id, is_withheld in zip(
+            reports, *columns, strict=True
+        )
+    ]
+
+
+def plan_publishing(staged: pa.Table, *, bins: int) -> pa.Table:
+    """Spread the partitions of staged segments over bins of about as many segments.
+
+    Parameters
+    ----------
+    staged : pa.Table
+        `STAGED_SCHEMA`, every segment of each partition.
+    bins : int
+        How many bins, 1 or more.
+
+    Returns
+    -------
+    pa.Table
+        `PUBLISHING_SCHEMA`.
+    """
+    staged = staged.sort_by([(name, "ascending") for name in (*_PARTITION, "segment_base_offset")])
+    keys = zip(*(staged.column(name).to_pylist() for name in _PARTITION), strict=True)
+    counts = [len(list(members)) for _, members in groupby(keys)]
+    loads = [0] * bins
+    numbers: list[int] = []
+    for count in counts:
+        number = loads.index(min(loads))
+        loads[number] += count
+        numbers += [number] * count
+    segments = [count for count in counts for _ in range(count)]
+    return (
+        staged.append_column(PARTITION_SEGMENTS, pa.array(segments, pa.int64()))
+        .append_column(BIN, pa.array(numbers, pa.int32()))
+        .cast(PUBLISHING_SCHEMA)
+    )
+
+
+def whole_partitions(batches: Iterable[pa.RecordBatch]) -> Iterator[list[StagedSegment]]:
+    """Yield the segments of each partition of which every row has come.
+
+    Parameters
+    ----------
+    batches : iterable of pa.RecordBatch
+        `PUBLISHING_SCHEMA`, in any order. An input that ends early looks like one that is done (a
+        cancelled Spark task sees that), so the count decides.
+    """
+    table = pa.Table.from_batches(batches, schema=PUBLISHING_SCHEMA)
+    table = table.sort_by([(name, "ascending") for name in (*_PARTITION, "segment_base_offset")])
+    rows = zip(read_staged(table), table.column(PARTITION_SEGMENTS).to_pylist(), strict=True)
+    for _, members in groupby(rows, key=lambda row: (row[0].report.topic, row[0].report.partition)):
+        staged, expected = zip(*members, strict=True)
+        if len(staged) == expected[0]:
+            yield list(staged)
