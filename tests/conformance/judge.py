@@ -1,7 +1,8 @@
 """Kafka's own recovery and lookups as a Python object: starts the judge and talks to it.
 
 The judge is one long-running JVM (``judge/src/main/java``) with Kafka's storage classes in it;
-`judge_build` builds it when its sources have changed.
+`judge_build` builds it when its sources have changed. What it says of logs that grow is in
+`judged_log`, of single files in `judged_files`.
 """
 
 from __future__ import annotations
@@ -9,17 +10,29 @@ from __future__ import annotations
 import subprocess
 from typing import TYPE_CHECKING, Self
 
-from .judge_build import class_path, ensure_judge, tool
+from .judge_benches import JudgeBenches
+from .judge_build import class_path, ensure_judge, quiet_options, tool
 from .judge_results import BenchResult, LookupBenchResult, RecoverResult
 from .judged_partition import NEVER_MS, JudgedPartition
+from .kafka_jars import DEFAULT_VERSION
 
 if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
-__all__ = ["BenchResult", "Judge", "JudgeError", "LookupBenchResult", "RecoverResult"]
+__all__ = [
+    "BenchResult",
+    "Judge",
+    "JudgeError",
+    "KafkaRefusal",
+    "LookupBenchResult",
+    "RecoverResult",
+]
 
 DEFAULT_SEGMENT_INDEX_BYTES = 10 * 1024 * 1024
+
+#: How much of a request an error shows.
+_SHOWN = 200
 
 _JVM_OPTIONS = ("-Xmx1g", "-XX:+UseSerialGC", "-Xshare:auto")
 
@@ -28,16 +41,38 @@ class JudgeError(Exception):
     """The judge broke the line protocol or died; the message says at which request."""
 
 
-class Judge:
+class KafkaRefusal(JudgeError):  # noqa: N818 - an answer, as good as any other
+    """Kafka threw: the simple name of the exception's class, and its message."""
+
+    def __init__(self, request: str, error_class: str, error_message: str) -> None:
+        super().__init__(f"{request}: {error_class}: {error_message}")
+        self.error_class = error_class
+        self.error_message = error_message
+
+
+class Judge(JudgeBenches):
     """A running judge; a context manager that ends the JVM on exit.
 
     Not thread-safe: one request is in flight at a time.
+
+    Parameters
+    ----------
+    version
+        Whose code it runs, one of `kafka_jars.VERSIONS`.
     """
 
-    def __init__(self) -> None:
-        ensure_judge()
+    def __init__(self, version: str = DEFAULT_VERSION) -> None:
+        ensure_judge(version)
+        self.version = version
         self._process = subprocess.Popen(
-            [tool("java"), *_JVM_OPTIONS, "-cp", class_path(), "Judge"],
+            [
+                tool("java"),
+                *_JVM_OPTIONS,
+                *quiet_options(version),
+                "-cp",
+                class_path(version),
+                "Judge",
+            ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -77,23 +112,6 @@ class Judge:
             )
         return RecoverResult(truncated_bytes=int(reply[1]), next_offset=int(reply[2]))
 
-    def bench(
-        self,
-        partition_dir: Path,
-        base_offset: int,
-        index_interval_bytes: int = 4096,
-        seconds: float = 5.0,
-    ) -> BenchResult:
-        """Time ``LogSegment.recover`` of a sound segment, again and again, for about `seconds`.
-
-        Raises
-        ------
-        JudgeError
-            When Kafka refuses the segment or cuts it.
-        """
-        reply = self._demand("bench", partition_dir, base_offset, index_interval_bytes, seconds)
-        return BenchResult(float(reply[1]), int(reply[2]), int(reply[3]))
-
     def open_partition(
         self,
         partition_dir: Path,
@@ -122,7 +140,7 @@ class Judge:
         JudgeError
             When Kafka refuses the partition.
         """
-        reply = self._demand(
+        reply = self.demand(
             "open",
             partition_dir,
             index_interval_bytes,
@@ -130,37 +148,7 @@ class Judge:
             log_start_offset,
             file_time_ms,
         )
-        return JudgedPartition(self._demand, reply)
-
-    def bench_index_lookup(
-        self,
-        partition_dir: Path,
-        base_offset: int,
-        seconds: float = 5.0,
-        *,
-        in_order: bool = False,
-    ) -> LookupBenchResult:
-        """Time ``OffsetIndex.lookup`` in an ``.index``, of random offsets or of these sorted."""
-        kind = "index-sorted" if in_order else "index-random"
-        return self._bench_lookup(kind, partition_dir, base_offset, seconds)
-
-    def bench_translate_offset(
-        self, partition_dir: Path, base_offset: int, seconds: float = 5.0
-    ) -> LookupBenchResult:
-        """Time ``LogSegment.translateOffset`` of random offsets of a segment.
-
-        Index files that are missing are built first, and stay.
-        """
-        return self._bench_lookup("translate", partition_dir, base_offset, seconds)
-
-    def bench_find_offset_by_timestamp(
-        self, partition_dir: Path, base_offset: int, seconds: float = 5.0
-    ) -> LookupBenchResult:
-        """Time ``LogSegment.findOffsetByTimestamp`` between a segment's batches' timestamps.
-
-        Index files that are missing are built first, and stay.
-        """
-        return self._bench_lookup("find", partition_dir, base_offset, seconds)
+        return JudgedPartition(self.demand, reply)
 
     def close(self) -> None:
         """End the JVM."""
@@ -185,18 +173,18 @@ class Judge:
     ) -> None:
         self.close()
 
-    def _bench_lookup(
-        self, kind: str, partition_dir: Path, base_offset: int, seconds: float
-    ) -> LookupBenchResult:
-        reply = self._demand("bench-lookup", kind, partition_dir, base_offset, seconds)
-        return LookupBenchResult(float(reply[1]), int(reply[2]), int(reply[3]))
+    def demand(self, *fields: object) -> list[str]:
+        """Send a request and return the reply's fields, ``ok`` the first of them.
 
-    def _demand(self, *fields: object) -> list[str]:
-        """Ask what must not be refused."""
+        Raises
+        ------
+        KafkaRefusal
+            Kafka threw.
+        """
         reply = self._ask(*fields)
         if reply[0] == "error":
-            what = " ".join(str(field) for field in fields[:5])
-            raise JudgeError(f"{what}: {reply[1]}: {_unescape(reply[2])}")
+            what = " ".join(str(field) for field in fields[:5])[:_SHOWN]
+            raise KafkaRefusal(what, reply[1], _unescape(reply[2]))
         return reply
 
     def _ask(self, *fields: object) -> list[str]:

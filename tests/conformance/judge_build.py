@@ -1,95 +1,117 @@
-"""Building of the Java judge with Maven, when its sources differ from what was last built.
+"""Building of the Java judge for one Kafka version, when its sources differ from what was built.
 
-Building needs ``javac`` and ``mvn``, and the network the first time; running needs ``java`` only.
+``judge/src/shared`` holds what all versions share, in the names of the default one, and
+``judge/src/kafka-VERSION`` what only that version is told. Building needs ``javac``, running
+``java`` only; `kafka_jars` brings the jars for both.
 """
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
-import shutil
 import subprocess
 from pathlib import Path
 
-PROJECT = Path(__file__).parent / "judge"
+from .kafka_jars import (
+    DEFAULT_VERSION,
+    JudgeUnavailable,
+    ensure_made,
+    jars,
+    project_of,
+    target_of,
+    tool,
+)
 
-_TARGET = PROJECT / "target"
-_STAMP = _TARGET / "judge.stamp"
-_MAVEN_GOALS = ("package", "dependency:copy-dependencies")
-_NEEDS = {
-    "java": "a Java 17 runtime",
-    "javac": "a JDK, 17 or newer (a runtime has no compiler)",
-    "mvn": "Maven 3",
+__all__ = ["PROJECT", "JudgeUnavailable", "class_path", "ensure_judge", "tool"]
+
+#: The Maven project that names the default version of Kafka.
+PROJECT = project_of(DEFAULT_VERSION)
+
+_JUDGE = Path(__file__).parent / "judge"
+_SOURCES = _JUDGE / "src"
+_RELEASE = 17
+#: Where classes of the shared sources' names live in an older version.
+_FORMER_NAMES = {
+    "3.9.1": {
+        "org.apache.kafka.common.record.internal": "org.apache.kafka.common.record",
+        "org.apache.kafka.server.storage.log.FetchIsolation": (
+            "org.apache.kafka.storage.internals.log.FetchIsolation"
+        ),
+    }
 }
 
 
-class JudgeUnavailable(Exception):  # noqa: N818 - a state of this machine, not a fault in the tests
-    """The judge cannot be built or started here; the message names what is missing."""
+def class_path(version: str = DEFAULT_VERSION) -> str:
+    """Class path of the built judge of a Kafka version."""
+    return os.pathsep.join(map(str, (_classes(version), *jars(version))))
 
 
-def class_path() -> str:
-    """Class path of the built judge."""
-    return os.pathsep.join((str(_TARGET / "judge.jar"), str(_TARGET / "dependency" / "*")))
+def quiet_options(version: str = DEFAULT_VERSION) -> tuple[str, ...]:
+    """What keeps the lines that Kafka logs out of the judge's way."""
+    if version == DEFAULT_VERSION:
+        return ("-Dlog4j2.level=OFF",)
+    return (f"-Dlog4j.configuration={(_JUDGE / 'log4j.properties').as_uri()}",)
 
 
-def ensure_judge() -> None:
-    """Build the judge unless ``target/`` holds the build of exactly these sources.
+def ensure_judge(version: str = DEFAULT_VERSION) -> None:
+    """Build the judge unless its folder holds the build of exactly these sources and jars.
 
     Raises
     ------
     JudgeUnavailable
-        When a tool is missing or Maven fails, without network for instance.
+        When a tool or the jars are missing, or the compiler refuses.
     """
     tool("java")
-    stamp = _source_hash()
-    if _built(stamp):
-        return
-    # JAVA_HOME, where Maven looks for the compiler, may be a runtime without one.
-    jdk = Path(tool("javac")).resolve().parent.parent
-    maven = tool("mvn")
-    _TARGET.mkdir(exist_ok=True)
-    # Test processes that start together must not build into one another's target.
-    with (_TARGET / "judge.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if _built(stamp):
-            return
-        # Else the jars of a former Kafka version would stay on the class path.
-        shutil.rmtree(_TARGET / "dependency", ignore_errors=True)
-        done = subprocess.run(
-            [maven, "-q", "-B", *_MAVEN_GOALS],
-            cwd=PROJECT,
-            env={**os.environ, "JAVA_HOME": str(jdk)},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if done.returncode != 0:
-            raise JudgeUnavailable(
-                f"mvn failed in {PROJECT}:\n{(done.stdout + done.stderr).strip()[-2000:]}"
-            )
-        _STAMP.write_text(stamp)
+    sources = _sources(version)
+    classes = _classes(version)
+    digest = hashlib.sha256((project_of(version) / "pom.xml").read_bytes())
+    for name, text in sources.items():
+        digest.update(f"{name}\0{text}\0".encode())
+    ensure_made(classes, digest.hexdigest(), lambda: _compile(version, sources, classes))
 
 
-def _built(stamp: str) -> bool:
-    return (_TARGET / "judge.jar").exists() and _STAMP.exists() and _STAMP.read_text() == stamp
+def _sources(version: str) -> dict[str, str]:
+    """Text of each source file, in the version's own names."""
+    sources = {}
+    for folder in (_SOURCES / "shared", _SOURCES / project_of(version).name):
+        for path in sorted(folder.glob("*.java")):
+            text = path.read_text(encoding="utf-8")
+            for name, former in _FORMER_NAMES.get(version, {}).items():
+                text = text.replace(name, former)
+            sources[path.name] = text
+    return sources
 
 
-def _source_hash() -> str:
-    digest = hashlib.sha256()
-    for path in (PROJECT / "pom.xml", *sorted((PROJECT / "src").rglob("*.java"))):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()
-
-
-def tool(name: str) -> str:
-    """Path of a tool: the JDK's from JAVA_HOME when it has it, anything else from PATH."""
-    home = os.environ.get("JAVA_HOME")
-    if home and (Path(home) / "bin" / name).exists():
-        return str(Path(home) / "bin" / name)
-    found = shutil.which(name)
-    if found is None:
+def _compile(version: str, sources: dict[str, str], classes: Path) -> None:
+    compiler = tool("javac")
+    folder = classes.with_name("sources")
+    folder.mkdir(exist_ok=True)
+    for former in folder.glob("*.java"):
+        former.unlink()
+    for name, text in sources.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    done = subprocess.run(
+        [
+            compiler,
+            f"--release={_RELEASE}",
+            "-proc:none",
+            "-nowarn",
+            "-d",
+            str(classes),
+            "-cp",
+            os.pathsep.join(map(str, jars(version))),
+            *(str(folder / name) for name in sources),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
         raise JudgeUnavailable(
-            f"{name} is neither in JAVA_HOME nor on PATH: install {_NEEDS[name]}"
+            f"javac refused the judge of Kafka {version}:\n"
+            f"{(done.stdout + done.stderr).strip()[-2000:]}"
         )
-    return found
+
+
+def _classes(version: str) -> Path:
+    return target_of(version) / "classes"

@@ -43,11 +43,11 @@ final class Answers {
     }
 
     static String numbers(OffsetPosition entry) {
-        return entry.offset() + " " + entry.position();
+        return entry.indexKey() + " " + entry.indexValue();
     }
 
     static String numbers(TimestampOffset entry) {
-        return entry.timestamp() + " " + entry.offset();
+        return entry.indexKey() + " " + entry.indexValue();
     }
 
     static String answers(Question question, long[] targets) {

@@ -20,7 +20,7 @@ final class Recovery {
             throws IOException {
         LogSegment segment = Opening.segment(directory, baseOffset, indexIntervalBytes, segmentIndexBytes);
         try {
-            int truncatedBytes = segment.recover(Opening.producerState(directory), Opening.leaderEpochs(directory));
+            int truncatedBytes = KafkaLog.recover(segment, Opening.producerState(directory), Opening.leaderEpochs(directory));
             segment.onBecomeInactiveSegment();
             long nextOffset = baseOffset;
             for (RecordBatch batch : segment.log().batches())
@@ -36,7 +36,7 @@ final class Recovery {
             throws IOException {
         LogSegment segment = Opening.segment(directory, baseOffset, indexIntervalBytes, segmentIndexBytes);
         try {
-            segment.recover(Opening.producerState(directory), Opening.forgottenEpochs(directory));
+            KafkaLog.recover(segment, Opening.producerState(directory), Opening.forgottenEpochs(directory));
         } finally {
             Opening.release(segment);
         }
@@ -52,12 +52,12 @@ final class Recovery {
             long start = System.nanoTime();
             int warmUps = 0;
             while (warmUps++ < 2 || System.nanoTime() - start < budget * WARM_UP_SHARE)
-                requireWhole(segment.recover(Opening.producerState(directory), epochs));
+                requireWhole(KafkaLog.recover(segment, Opening.producerState(directory), epochs));
             List<Long> rounds = new ArrayList<>();
             while (rounds.size() < SMALLEST_ROUNDS || System.nanoTime() - start < budget) {
                 ProducerStateManager producers = Opening.producerState(directory);
                 long before = System.nanoTime();
-                int truncatedBytes = segment.recover(producers, epochs);
+                int truncatedBytes = KafkaLog.recover(segment, producers, epochs);
                 rounds.add(System.nanoTime() - before);
                 requireWhole(truncatedBytes);
             }

@@ -4,6 +4,7 @@ import java.io.IOException;
 import java.io.InputStreamReader;
 import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
+import java.nio.file.Path;
 import java.util.Arrays;
 
 /**
@@ -32,11 +33,37 @@ import java.util.Arrays;
  * close                            -> ok
  * </pre>
  *
+ * On a partition of a broker's own ({@link BrokerLog}). NAME=VALUE... are a topic's settings; ORIGIN is one of Kafka's
+ * {@code AppendOrigin}, ISOLATION of its {@code FetchIsolation}; LOG is what {@code log-open} answers:
+ *
+ * <pre>
+ * log-open DIR CLEAN RECOVERY_POINT LOG_START NOW_MS NAME=VALUE...
+ *                                  -> ok LOG_START LOG_END LAST_STABLE RECOVERY_POINT BASE_OFFSET...
+ * log-clock NOW_MS                 -> ok
+ * log-append-leader FILE EPOCH ORIGIN     -> ok FIRST_OFFSET LAST_OFFSET LOG
+ * log-append-follower FILE EPOCH          -> ok FIRST_OFFSET LAST_OFFSET LOG
+ * log-roll | log-truncate OFFSET | log-state     -> ok LOG
+ * log-epochs | log-producers       -> ok ENTRY...
+ * log-read OFFSET MAX_BYTES MIN_ONE_MESSAGE ISOLATION  -> ok BATCHES ABORTED_TRANSACTION...
+ * log-flush | log-snapshot         -> ok
+ * log-close | log-drop | log-kill  -> ok
+ * </pre>
+ *
+ * On files ({@link Indexes}, {@link BatchWriter} and {@link LogFiles} say what the fields are):
+ *
+ * <pre>
+ * index KIND FILE BASE_OFFSET OPERATION...   -> ok ANSWER...
+ * write FILE BATCH...                        -> ok SIZE...
+ * records FILE                               -> ok BATCH...
+ * dump-log OUTPUT_FILE ARGUMENT...           -> ok
+ * </pre>
+ *
  * Anything thrown comes back as {@code error SIMPLE_CLASS_NAME MESSAGE}. Recovery cuts the log file that it is given,
  * so callers pass a copy. Nothing is flushed to the device: the readers are on this machine.
  */
 public final class Judge {
     private static OpenPartition partition;
+    private static BrokerLog log;
 
     private Judge() {
     }
@@ -69,12 +96,52 @@ public final class Judge {
                     Long.parseLong(fields[3]), targets(fields, 4));
                 case "batches" -> partition.batches(Long.parseLong(fields[1]));
                 case "close" -> close();
-                default -> throw new IllegalArgumentException("Unknown command " + fields[0]);
+                case "index" -> Indexes.run(fields[1], new File(fields[2]), Long.parseLong(fields[3]), fields, 4);
+                case "write" -> BatchWriter.write(Path.of(fields[1]), fields, 2);
+                case "records" -> LogFiles.records(new File(fields[1]));
+                case "dump-log" -> LogFiles.dump(new File(fields[1]), fields, 2);
+                default -> logAnswer(fields);
             };
         } catch (Throwable refusal) {
             // Errors too: a count near Int32.max in a compressed control batch ends in OutOfMemoryError.
             return "error\t" + refusal.getClass().getSimpleName() + "\t" + escape(String.valueOf(refusal.getMessage()));
         }
+    }
+
+    private static String logAnswer(String[] fields) throws IOException {
+        return switch (fields[0]) {
+            case "log-open" -> openLog(fields);
+            case "log-clock" -> log.setClock(Long.parseLong(fields[1]));
+            case "log-append-leader" -> log.appendAsLeader(Path.of(fields[1]), Integer.parseInt(fields[2]), fields[3]);
+            case "log-append-follower" -> log.appendAsFollower(Path.of(fields[1]), Integer.parseInt(fields[2]));
+            case "log-roll" -> log.roll();
+            case "log-truncate" -> log.truncateTo(Long.parseLong(fields[1]));
+            case "log-state" -> log.describe();
+            case "log-epochs" -> log.epochs();
+            case "log-producers" -> log.producers();
+            case "log-read" -> log.read(Long.parseLong(fields[1]), Integer.parseInt(fields[2]),
+                Boolean.parseBoolean(fields[3]), fields[4]);
+            case "log-flush" -> log.flush();
+            case "log-snapshot" -> log.takeSnapshot();
+            case "log-close" -> letGo().close();
+            case "log-drop" -> letGo().drop();
+            case "log-kill" -> letGo().kill();
+            default -> throw new IllegalArgumentException("Unknown command " + fields[0]);
+        };
+    }
+
+    private static String openLog(String[] fields) throws IOException {
+        if (log != null)
+            letGo().kill();
+        log = BrokerLog.open(new File(fields[1]), Boolean.parseBoolean(fields[2]), Long.parseLong(fields[3]),
+            Long.parseLong(fields[4]), Long.parseLong(fields[5]), fields, 6);
+        return log.describe();
+    }
+
+    private static BrokerLog letGo() {
+        BrokerLog former = log;
+        log = null;
+        return former;
     }
 
     private static String open(String[] fields) throws IOException {

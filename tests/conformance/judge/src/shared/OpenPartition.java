@@ -16,22 +16,21 @@ import org.apache.kafka.storage.internals.log.FetchDataInfo;
 import org.apache.kafka.storage.internals.log.LogFileUtils;
 import org.apache.kafka.storage.internals.log.LogSegment;
 import org.apache.kafka.storage.internals.log.TimestampOffset;
-import org.apache.kafka.storage.internals.log.UnifiedLog;
 
 /**
- * A partition in a broker's own {@link UnifiedLog}, and what it says.
+ * A partition in a broker's own {@code UnifiedLog}, and what it says.
  *
  * Where Kafka has a method, its answer is given. Where it has none (what holds the record that was found, the first
  * record of a fetch, a lookup that goes no further than the indexes), Kafka's segments, indexes and batches are walked
  * here, and what Kafka did say is compared.
  */
 final class OpenPartition {
-    private final UnifiedLog log;
+    private final KafkaLog log;
     private final List<LogSegment> segments;
 
-    private OpenPartition(UnifiedLog log) {
+    private OpenPartition(KafkaLog log) {
         this.log = log;
-        this.segments = List.copyOf(log.logSegments());
+        this.segments = List.copyOf(log.segments());
     }
 
     /** Opens a partition after building, by recovery of each segment alone, the index files that are missing. */
@@ -39,7 +38,7 @@ final class OpenPartition {
                               long fileTimeMs) throws IOException {
         List<File> logs;
         try (Stream<Path> files = Files.list(directory.toPath())) {
-            logs = files.map(Path::toFile).filter(LogFileUtils::isLogFile).sorted().toList();
+            logs = files.map(Path::toFile).filter(file -> file.getName().endsWith(LogFileUtils.LOG_FILE_SUFFIX)).sorted().toList();
         }
         for (File file : logs) {
             long baseOffset = LogFileUtils.offsetFromFile(file);
@@ -63,8 +62,7 @@ final class OpenPartition {
 
     /** Lets go of a partition whose directory may be gone, or be another's by now. */
     void abandon() {
-        log.removeLogMetrics();
-        log.closeHandlers();
+        log.abandon();
     }
 
     String describe() {
@@ -134,7 +132,7 @@ final class OpenPartition {
         LogSegment segment = segment(fetched.fetchOffsetMetadata.segmentBaseOffset);
         int position = fetched.fetchOffsetMetadata.relativePositionInSegment;
         FileChannelRecordBatch batch = segment.log().batchesFrom(position).iterator().next();
-        agree(fetched.fetchOffsetMetadata.messageOffset == batch.baseOffset()
+        agree(fetched.fetchOffsetMetadata.messageOffset == KafkaLog.nameOfRead(offset, batch.baseOffset())
             && fetched.records.sizeInBytes() == batch.sizeInBytes());
         return Answers.numbers(segment, batch) + " " + Answers.numbers(segment.offsetIndex().lookup(offset));
     }
@@ -164,7 +162,7 @@ final class OpenPartition {
     private String recordByTimestamp(long time) throws IOException {
         if (time < ListOffsetsRequest.MAX_TIMESTAMP)
             throw new IllegalArgumentException("No time, and nothing that a client may ask for without tiered storage");
-        Optional<TimestampAndOffset> found = log.fetchOffsetByTimestamp(time, Optional.empty()).timestampAndOffsetOpt();
+        Optional<TimestampAndOffset> found = log.fetchOffsetByTimestamp(time);
         if (found.isEmpty() || time == ListOffsetsRequest.LATEST_TIMESTAMP
                 || time == ListOffsetsRequest.EARLIEST_TIMESTAMP)
             return Answers.numbers(found);
@@ -195,9 +193,9 @@ final class OpenPartition {
 
     private FileChannelRecordBatch batchOfLargest(LogSegment segment) throws IOException {
         TimestampOffset largest = segment.readMaxTimestampAndOffsetSoFar();
-        int position = segment.offsetIndex().lookup(largest.offset()).position();
+        int position = position(segment, largest.indexValue());
         for (FileChannelRecordBatch batch : segment.log().batchesFrom(position))
-            if (batch.maxTimestamp() == largest.timestamp())
+            if (batch.maxTimestamp() == largest.indexKey())
                 return batch;
         return null;
     }
@@ -242,8 +240,11 @@ final class OpenPartition {
     }
 
     private int positionOf(LogSegment segment, long time) throws IOException {
-        long offset = Math.max(segment.timeIndex().lookup(time).offset(), log.logStartOffset());
-        return segment.offsetIndex().lookup(offset).position();
+        return position(segment, Math.max(segment.timeIndex().lookup(time).indexValue(), log.logStartOffset()));
+    }
+
+    private static int position(LogSegment segment, long offset) throws IOException {
+        return (int) segment.offsetIndex().lookup(offset).indexValue();
     }
 
     private LogSegment segment(long baseOffset) {

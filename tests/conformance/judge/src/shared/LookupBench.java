@@ -34,7 +34,7 @@ final class LookupBench {
             File file = LogFileUtils.offsetIndexFile(directory, baseOffset, "");
             OffsetIndex index = new OffsetIndex(file, baseOffset, -1, false);
             try {
-                LongUnaryOperator query = offset -> index.lookup(offset).position();
+                LongUnaryOperator query = offset -> index.lookup(offset).indexValue();
                 return measure(query, baseOffset, index.lastOffset(), what.equals("index-sorted"), seconds);
             } finally {
                 index.closeHandler();

@@ -6,13 +6,10 @@ import java.nio.file.NoSuchFileException;
 import java.util.Collection;
 import java.util.List;
 import java.util.Map;
-import java.util.Optional;
-import java.util.concurrent.ScheduledFuture;
 
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.config.TopicConfig;
 import org.apache.kafka.common.utils.Time;
-import org.apache.kafka.server.util.Scheduler;
 import org.apache.kafka.storage.internals.checkpoint.LeaderEpochCheckpointFile;
 import org.apache.kafka.storage.internals.epoch.LeaderEpochFileCache;
 import org.apache.kafka.storage.internals.log.EpochEntry;
@@ -22,18 +19,16 @@ import org.apache.kafka.storage.internals.log.LogFileUtils;
 import org.apache.kafka.storage.internals.log.LogSegment;
 import org.apache.kafka.storage.internals.log.ProducerStateManager;
 import org.apache.kafka.storage.internals.log.ProducerStateManagerConfig;
-import org.apache.kafka.storage.internals.log.UnifiedLog;
-import org.apache.kafka.storage.log.metrics.BrokerTopicStats;
 
 /** Opens Kafka's objects with what a broker would hand them, and lets go of them without a trace on disk. */
 final class Opening {
     static final int DEFAULT_SEGMENT_INDEX_BYTES = 10 * 1024 * 1024;
 
-    private static final int PRODUCER_ID_EXPIRATION_MS = 86_400_000;
-    private static final int TRANSACTION_TIMEOUT_MS = 900_000;
+    static final int PRODUCER_ID_EXPIRATION_CHECK_MS = 600_000;
+    static final int PRODUCER_ID_EXPIRATION_MS = 86_400_000;
+    static final int TRANSACTION_TIMEOUT_MS = 900_000;
+
     private static final TopicPartition PARTITION = new TopicPartition("topic", 0);
-    private static final Scheduler SCHEDULER = new IdleScheduler();
-    private static final BrokerTopicStats STATISTICS = new BrokerTopicStats();
 
     private Opening() {
     }
@@ -48,34 +43,37 @@ final class Opening {
     }
 
     /** A partition as its leader has it after a clean shutdown: index files are believed. */
-    static UnifiedLog partition(File directory, int indexIntervalBytes, int segmentIndexBytes, long logStartOffset)
+    static KafkaLog partition(File directory, int indexIntervalBytes, int segmentIndexBytes, long logStartOffset)
             throws IOException {
-        LogDirFailureChannel failures = new LogDirFailureChannel(1);
+        Loading loading =
+            new Loading(true, 0, logStartOffset, PRODUCER_ID_EXPIRATION_MS, Time.SYSTEM, Schedulers.IDLE);
         List<EpochEntry> epochs =
-            new LeaderEpochCheckpointFile(LeaderEpochCheckpointFile.newFile(directory), failures).read();
-        UnifiedLog log = UnifiedLog.create(directory, config(indexIntervalBytes, segmentIndexBytes), logStartOffset, 0L,
-            SCHEDULER, STATISTICS, Time.SYSTEM, TRANSACTION_TIMEOUT_MS, producerConfig(), PRODUCER_ID_EXPIRATION_MS,
-            failures, true, Optional.empty());
+            new LeaderEpochCheckpointFile(LeaderEpochCheckpointFile.newFile(directory), loading.failures()).read();
+        KafkaLog log = KafkaLog.create(directory, config(indexIntervalBytes, segmentIndexBytes), loading);
         // Loading forgets an epoch without records, and a leader begins one at the log end before it answers.
-        if (!epochs.isEmpty() && epochs.get(epochs.size() - 1).startOffset() == log.logEndOffset())
-            log.assignEpochStartOffset(epochs.get(epochs.size() - 1).epoch(), log.logEndOffset());
+        if (!epochs.isEmpty()) {
+            EpochEntry latest = epochs.get(epochs.size() - 1);
+            if (KafkaLog.startOffset(latest) == log.logEndOffset())
+                log.assignEpoch(KafkaLog.epoch(latest), log.logEndOffset());
+        }
         return log;
     }
 
     static ProducerStateManager producerState(File directory) throws IOException {
-        return new ProducerStateManager(PARTITION, directory, TRANSACTION_TIMEOUT_MS, producerConfig(), Time.SYSTEM);
+        return new ProducerStateManager(PARTITION, directory, TRANSACTION_TIMEOUT_MS,
+            new ProducerStateManagerConfig(PRODUCER_ID_EXPIRATION_MS, false), Time.SYSTEM);
     }
 
     /** No epochs yet; those that are assigned are left in the directory's checkpoint file. */
     static LeaderEpochFileCache leaderEpochs(File directory) throws IOException {
         File file = LeaderEpochCheckpointFile.newFile(directory);
         Files.deleteIfExists(file.toPath());
-        return new LeaderEpochFileCache(PARTITION, new UnsyncedCheckpoint(file), SCHEDULER);
+        return new LeaderEpochFileCache(PARTITION, new UnsyncedCheckpoint(file), Schedulers.IDLE);
     }
 
     /** No epochs yet, and none is left anywhere. */
     static LeaderEpochFileCache forgottenEpochs(File directory) throws IOException {
-        return new LeaderEpochFileCache(PARTITION, new NoCheckpoint(directory), SCHEDULER);
+        return new LeaderEpochFileCache(PARTITION, new NoCheckpoint(directory), Schedulers.IDLE);
     }
 
     /** Unmaps and closes without flushing and without the time index entry that LogSegment.close would still append. */
@@ -97,10 +95,6 @@ final class Opening {
             TopicConfig.SEGMENT_INDEX_BYTES_CONFIG, String.valueOf(segmentIndexBytes)));
     }
 
-    private static ProducerStateManagerConfig producerConfig() {
-        return new ProducerStateManagerConfig(PRODUCER_ID_EXPIRATION_MS, false);
-    }
-
     /** The epochs in the checkpoint file's own format, without the fsync of file and folder at each new epoch. */
     private static final class UnsyncedCheckpoint extends LeaderEpochCheckpointFile {
         private final File file;
@@ -114,7 +108,7 @@ final class Opening {
         public void write(Collection<EpochEntry> epochs) {
             StringBuilder text = new StringBuilder("0\n").append(epochs.size()).append('\n');
             for (EpochEntry entry : epochs)
-                text.append(entry.epoch()).append(' ').append(entry.startOffset()).append('\n');
+                text.append(KafkaLog.numbers(entry)).append('\n');
             try {
                 Files.writeString(file.toPath(), text);
             } catch (IOException failure) {
@@ -136,26 +130,6 @@ final class Opening {
         @Override
         public List<EpochEntry> read() {
             return List.of();
-        }
-    }
-
-    /** Nothing that a broker does now and then in the background happens here. */
-    private static final class IdleScheduler implements Scheduler {
-        @Override
-        public void startup() {
-        }
-
-        @Override
-        public void shutdown() {
-        }
-
-        @Override
-        public ScheduledFuture<?> schedule(String name, Runnable task, long delayMs, long periodMs) {
-            return null;
-        }
-
-        @Override
-        public void resizeThreadPool(int newSize) {
         }
     }
 }

@@ -1,0 +1,154 @@
+import java.io.File;
+import java.io.IOException;
+import java.util.List;
+import java.util.Optional;
+
+import org.apache.kafka.common.record.internal.FileRecords.TimestampAndOffset;
+import org.apache.kafka.common.record.internal.MemoryRecords;
+import org.apache.kafka.server.common.RequestLocal;
+import org.apache.kafka.server.common.TransactionVersion;
+import org.apache.kafka.server.storage.log.FetchIsolation;
+import org.apache.kafka.storage.internals.epoch.LeaderEpochFileCache;
+import org.apache.kafka.storage.internals.log.AbortedTxn;
+import org.apache.kafka.storage.internals.log.AppendOrigin;
+import org.apache.kafka.storage.internals.log.EpochEntry;
+import org.apache.kafka.storage.internals.log.FetchDataInfo;
+import org.apache.kafka.storage.internals.log.LogAppendInfo;
+import org.apache.kafka.storage.internals.log.LogConfig;
+import org.apache.kafka.storage.internals.log.LogSegment;
+import org.apache.kafka.storage.internals.log.ProducerStateManager;
+import org.apache.kafka.storage.internals.log.TxnIndexSearchResult;
+import org.apache.kafka.storage.internals.log.UnifiedLog;
+import org.apache.kafka.storage.internals.log.VerificationGuard;
+import org.apache.kafka.storage.log.metrics.BrokerTopicStats;
+
+/** A broker's log as 4.3.1 has it, and what else of Kafka's is called otherwise in other versions. */
+final class KafkaLog {
+    private static final BrokerTopicStats STATISTICS = new BrokerTopicStats();
+
+    private final UnifiedLog log;
+
+    private KafkaLog(UnifiedLog log) {
+        this.log = log;
+    }
+
+    static int recover(LogSegment segment, ProducerStateManager producers, LeaderEpochFileCache epochs)
+            throws IOException {
+        return segment.recover(producers, epochs);
+    }
+
+    static String numbers(EpochEntry entry) {
+        return entry.epoch() + " " + entry.startOffset();
+    }
+
+    static long startOffset(EpochEntry entry) {
+        return entry.startOffset();
+    }
+
+    static int epoch(EpochEntry entry) {
+        return entry.epoch();
+    }
+
+    static boolean isComplete(TxnIndexSearchResult found) {
+        return found.isComplete();
+    }
+
+    static List<AbortedTxn> abortedTransactions(TxnIndexSearchResult found) {
+        return found.abortedTransactions();
+    }
+
+    /** The offset by which what was read is called: that of its batch, or the one that was asked for. */
+    static long nameOfRead(long offset, long baseOffset) {
+        return baseOffset;
+    }
+
+    static void dumpLog(String[] arguments) throws IOException {
+        org.apache.kafka.tools.DumpLogSegments.main(arguments);
+    }
+
+    static KafkaLog create(File directory, LogConfig config, Loading loading) throws IOException {
+        return new KafkaLog(UnifiedLog.create(directory, config, loading.logStartOffset(), loading.recoveryPoint(),
+            loading.scheduler(), STATISTICS, loading.time(), Opening.TRANSACTION_TIMEOUT_MS, loading.producerConfig(),
+            Opening.PRODUCER_ID_EXPIRATION_CHECK_MS, loading.failures(), loading.clean(), Optional.empty()));
+    }
+
+    long logStartOffset() {
+        return log.logStartOffset();
+    }
+
+    long logEndOffset() {
+        return log.logEndOffset();
+    }
+
+    long lastStableOffset() {
+        return log.lastStableOffset();
+    }
+
+    long recoveryPoint() {
+        return log.recoveryPoint();
+    }
+
+    List<LogSegment> segments() {
+        return log.logSegments();
+    }
+
+    ProducerStateManager producers() {
+        return log.producerStateManager();
+    }
+
+    List<EpochEntry> epochs() {
+        return log.leaderEpochCache().epochEntries();
+    }
+
+    void assignEpoch(int epoch, long startOffset) {
+        log.assignEpochStartOffset(epoch, startOffset);
+    }
+
+    long updateHighWatermark(long offset) throws IOException {
+        return log.updateHighWatermark(offset);
+    }
+
+    LogAppendInfo appendAsLeader(MemoryRecords records, int leaderEpoch, AppendOrigin origin) {
+        return log.appendAsLeader(records, leaderEpoch, origin, RequestLocal.noCaching(), VerificationGuard.SENTINEL,
+            TransactionVersion.TV_0.featureLevel());
+    }
+
+    LogAppendInfo appendAsFollower(MemoryRecords records, int leaderEpoch) {
+        return log.appendAsFollower(records, leaderEpoch);
+    }
+
+    FetchDataInfo read(long offset, int maxBytes, FetchIsolation isolation, boolean minOneMessage) throws IOException {
+        return log.read(offset, maxBytes, isolation, minOneMessage);
+    }
+
+    Optional<TimestampAndOffset> fetchOffsetByTimestamp(long timestamp) {
+        return log.fetchOffsetByTimestamp(timestamp, Optional.empty()).timestampAndOffsetOpt();
+    }
+
+    void roll() throws IOException {
+        log.roll();
+    }
+
+    void flush() {
+        log.flush(true);
+    }
+
+    void truncateTo(long offset) {
+        log.truncateTo(offset);
+    }
+
+    void takeProducerSnapshot() throws IOException {
+        log.takeProducerSnapshot();
+    }
+
+    void close() {
+        log.removeLogMetrics();
+        log.close();
+    }
+
+    /** Lets go of the files as they are. */
+    void abandon() {
+        log.removeLogMetrics();
+        log.closeHandlers();
+    }
+}

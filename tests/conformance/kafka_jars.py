@@ -1,0 +1,138 @@
+"""Kafka's own jars, several versions of them, for the judge, for brokers and for Kafka's tools.
+
+Each version is a Maven project, ``judge/kafka-VERSION/pom.xml``; its jars are fetched once into
+``judge/target/kafka-VERSION/lib``, which is ignored, and fetched anew when the project changes.
+Fetching needs Maven, a JDK, and the network the first time.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+#: The versions that the product is compared with; the first is the one it equals in everything.
+VERSIONS = ("4.3.1", "3.9.1")
+DEFAULT_VERSION, OLD_VERSION = VERSIONS
+
+_JUDGE = Path(__file__).parent / "judge"
+_COPY_JARS = "dependency:copy-dependencies"
+_NEEDS = {
+    "java": "a Java 17 runtime",
+    "javac": "a JDK, 17 or newer (a runtime has no compiler)",
+    "mvn": "Maven 3",
+}
+
+
+class JudgeUnavailable(Exception):  # noqa: N818 - a state of this machine, not a fault in the tests
+    """Kafka's own code cannot run here; the message says what is missing."""
+
+
+def class_path(version: str = DEFAULT_VERSION) -> str:
+    """Class path of all jars of a Kafka version: its broker, its tools, a binding for its logs.
+
+    Parameters
+    ----------
+    version
+        One of `VERSIONS`.
+
+    Raises
+    ------
+    JudgeUnavailable
+        When the jars have to be fetched and a tool is missing or Maven fails, without network for
+        instance.
+    """
+    return os.pathsep.join(str(jar) for jar in jars(version))
+
+
+def jars(version: str = DEFAULT_VERSION) -> tuple[Path, ...]:
+    """All jars of a Kafka version, in the order of their names; fetched when they are missing."""
+    folder = target_of(version) / "lib"
+    ensure_made(folder, _project_hash(version), lambda: _fetch(version, folder))
+    return tuple(sorted(folder.glob("*.jar")))
+
+
+def project_of(version: str) -> Path:
+    """Folder of the Maven project that names a version's jars."""
+    if version not in VERSIONS:
+        raise ValueError(f"no Kafka {version} here, only {', '.join(VERSIONS)}")
+    return _JUDGE / f"kafka-{version}"
+
+
+def target_of(version: str) -> Path:
+    """Ignored folder of what is fetched and built for a version."""
+    return _JUDGE / "target" / project_of(version).name
+
+
+def ensure_made(folder: Path, stamp: str, make: Callable[[], None]) -> None:
+    """Call `make` to fill an empty `folder`, unless that was done before for the same `stamp`.
+
+    Processes that come together wait for the first of them.
+    """
+    stamp_file = folder.with_name(f"{folder.name}.stamp")
+    if _is(stamp_file, stamp):
+        return
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with _locked(folder.with_name(f"{folder.name}.lock")):
+        if _is(stamp_file, stamp):
+            return
+        stamp_file.unlink(missing_ok=True)
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        make()
+        stamp_file.write_text(stamp, encoding="utf-8")
+
+
+def tool(name: str) -> str:
+    """Path of a tool: the JDK's from JAVA_HOME when it has it, anything else from PATH."""
+    home = os.environ.get("JAVA_HOME")
+    if home and (Path(home) / "bin" / name).exists():
+        return str(Path(home) / "bin" / name)
+    found = shutil.which(name)
+    if found is None:
+        raise JudgeUnavailable(
+            f"{name} is neither in JAVA_HOME nor on PATH: install {_NEEDS[name]}"
+        )
+    return found
+
+
+def _fetch(version: str, folder: Path) -> None:
+    maven = tool("mvn")
+    # JAVA_HOME, where Maven looks for its own Java, may be a runtime that lacks what it needs.
+    jdk = Path(tool("javac")).resolve().parent.parent
+    done = subprocess.run(
+        [maven, "-q", "-B", _COPY_JARS, "-DincludeScope=runtime", f"-DoutputDirectory={folder}"],
+        cwd=project_of(version),
+        env={**os.environ, "JAVA_HOME": str(jdk)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise JudgeUnavailable(
+            f"mvn could not fetch Kafka {version}'s jars (is there a network?) for "
+            f"{project_of(version)}:\n{(done.stdout + done.stderr).strip()[-2000:]}"
+        )
+
+
+def _project_hash(version: str) -> str:
+    return hashlib.sha256((project_of(version) / "pom.xml").read_bytes()).hexdigest()
+
+
+def _is(stamp_file: Path, stamp: str) -> bool:
+    return stamp_file.exists() and stamp_file.read_text(encoding="utf-8") == stamp
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with path.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

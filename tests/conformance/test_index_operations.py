@@ -1,0 +1,246 @@
+"""Our index classes do what Kafka's do: the same operations, answers, refusals and bytes.
+
+Operations are drawn and run on a file of each; Kafka's classes are those of both versions.
+"""
+
+from __future__ import annotations
+
+import random
+import struct
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from .campaign import drawn_cases
+from .judged_files import index_operations
+from .judged_index import our_operations
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from .judge import Judge
+
+ENTRIES = {"offset": struct.Struct(">ii"), "time": struct.Struct(">qi")}
+INT32_MAX = 2**31 - 1
+INT64 = (-(2**63), 2**63 - 1)
+BASE_OFFSETS = st.sampled_from((0, 1000, 2**40))
+#: Entries of a file that is there before; 1,500 are more than the warm end of either index.
+FORMER = st.sampled_from((None, None, 0, 1, 2, 7, 600, 1500))
+SHARED = ("truncate", "truncate-to", "trim", "sanity-check", "is-full", "length", "max-entries")
+NAMES = {
+    "offset": ("append",) * 5 + ("lookup", "lookup", "upper-bound", "last", "grow", "entries"),
+    "time": ("maybe-append",) * 5 + ("lookup", "lookup", "last", "grow", "entries"),
+}
+OFTEN = 8
+#: A time index that is full up to its reserved slot, and one that has lost that slot too.
+FULL = {"!BufferOverflowException": "!IllegalArgumentException"}
+
+
+@dataclass
+class Draw:
+    """Turns drawn numbers into operations that are mostly sound."""
+
+    kind: str
+    base_offset: int
+    rng: random.Random
+    offset: int = 0
+    other: int = 0
+    operations: list[str] = field(default_factory=list)
+
+    def add(self, name: str) -> None:
+        """Add an operation."""
+        match name:
+            case "append":
+                self._move(least=1)
+                self._do(f"append {self.offset} {self.other}")
+            case "maybe-append":
+                self._move(least=0)
+                skip = " skip-full-check" if self.rng.randrange(OFTEN) == 0 else ""
+                self._do(f"maybe-append {self.other} {self.offset}{skip}")
+            case "lookup":
+                self._do(f"lookup {self._target()}")
+            case "upper-bound":
+                position = self.rng.randrange(self.other + 2)
+                self._do(f"upper-bound {self.offset} {position} {self.rng.randrange(200)}")
+            case "truncate-to":
+                self._do(f"truncate-to {self._target()}")
+            case "grow":
+                # To fewer bytes than its entries Kafka cannot: see the test by that name.
+                self._do("reset" if self.rng.randrange(2) else f"resize {20_000 + self.other % 99}")
+            case _:
+                self._do(name)
+
+    def _do(self, operation: str) -> None:
+        self.operations.append(operation)
+
+    def _move(self, least: int) -> None:
+        usual = self.rng.randrange(OFTEN) > 0
+        # A time index is spoilt by an offset out of range: the last test here is about that.
+        far = (2**31, 2**32) if self.kind == "offset" else (2, 1000)
+        self.offset += self.rng.randrange(least, 5) if usual else self.rng.choice((-3, -1, 0, *far))
+        if self.kind == "time":
+            self.offset = max(self.offset, self.base_offset)
+        if usual or self.kind == "offset":
+            self.other = min(self.other + self.rng.randrange(40), INT32_MAX)
+        else:
+            self.other += self.rng.choice((-5, 0, -1 - self.other, 2**40))
+
+    def _target(self) -> int:
+        at = self.other if self.kind == "time" else self.offset
+        near = self.rng.randrange(at - 60, at + 10)
+        return self.rng.choice((near, near, near, self.base_offset, *INT64))
+
+
+def former_entries(kind: str, count: int, rng: random.Random) -> bytes:
+    """Bytes of an index file in order, now and then with a piece of an entry behind them."""
+    layout = ENTRIES[kind]
+    entries = bytearray()
+    first = second = 0
+    for _ in range(count):
+        first += rng.randrange(1, 20)
+        second += rng.randrange(20)
+        entries += layout.pack(first, second)
+    # With room for a time and not for its offset Kafka would write half an entry.
+    piece = rng.randrange(1, 8) if rng.randrange(OFTEN) == 0 else 0
+    return bytes(entries) + bytes(piece)
+
+
+def assert_same(
+    judge: Judge,
+    scratch: Path,
+    kind: str,
+    base_offset: int,
+    operations: list[str],
+    former: bytes | None = None,
+    lazy: str = "",
+) -> None:
+    """Kafka's answers, and at the end its bytes, are ours."""
+    paths = [scratch / f"{name}.index" for name in ("kafka", "ours")]
+    for path in paths:
+        path.unlink(missing_ok=True)
+        if former is not None:
+            path.write_bytes(former)
+    kafka = [
+        FULL.get(answer, answer)
+        for answer in index_operations(judge, f"{lazy}{kind}", paths[0], base_offset, operations)
+    ]
+    ours = our_operations(kind, paths[1], base_offset, operations)
+    assert list(zip(operations, ours, strict=True)) == list(zip(operations, kafka, strict=True))
+    assert paths[1].read_bytes() == paths[0].read_bytes()
+
+
+def drawn(kind: str, base_offset: int, count: int | None, seed: int, names: list[str]) -> Draw:
+    """Operations on a new file, or on one with so many entries."""
+    rng = random.Random(seed)
+    draw = Draw(kind, base_offset, rng, base_offset)
+    draw.operations.append(f"open {rng.randrange(12, 30) if seed % 9 == 0 else 12 + seed % 300}")
+    if count:
+        # What is done next happens near the end of what is there.
+        step = count * 10
+        draw.offset += step
+        draw.other += step
+    for name in names:
+        draw.add(name)
+    draw.operations += ["entries", "last", "close"]
+    return draw
+
+
+@pytest.mark.parametrize("version", ["judge", "old_judge"])
+@pytest.mark.parametrize("kind", ["offset", "time"])
+@drawn_cases(0.1)
+@given(data=st.data())
+def test_drawn_operations_have_kafkas_answers_and_bytes(
+    request: pytest.FixtureRequest, scratch: Path, version: str, kind: str, data: st.DataObject
+) -> None:
+    judge = request.getfixturevalue(version)
+    base_offset = data.draw(BASE_OFFSETS)
+    count = data.draw(FORMER)
+    seed = data.draw(st.integers(0, 2**32))
+    names = data.draw(st.lists(st.sampled_from(NAMES[kind] + SHARED), max_size=30))
+    draw = drawn(kind, base_offset, count, seed, names)
+    former = None if count is None else former_entries(kind, count, random.Random(seed))
+    lazy = "lazy-" if seed % 5 == 0 else ""
+    assert_same(judge, scratch, kind, base_offset, draw.operations, former, lazy)
+
+
+@pytest.mark.parametrize("kind", ["offset", "time"])
+def test_every_lookup_in_a_long_index_is_kafkas(judge: Judge, scratch: Path, kind: str) -> None:
+    former = former_entries(kind, 1500, random.Random(3))
+    last = ENTRIES[kind].unpack(former[-ENTRIES[kind].size :])[0]
+    targets = [f"lookup {target}" for target in range(-2, last + 3)]
+    assert_same(judge, scratch, kind, 0, ["open 10", *targets], former)
+
+
+def test_every_upper_bound_in_a_long_index_is_kafkas(judge: Judge, scratch: Path) -> None:
+    former = former_entries("offset", 1500, random.Random(3))
+    last = ENTRIES["offset"].unpack(former[-8:])[1]
+    ends = [f"upper-bound 0 0 {size}" for size in range(last + 3)]
+    assert_same(judge, scratch, "offset", 0, ["open 10", *ends], former)
+
+
+@pytest.mark.parametrize("kind", ["offset", "time"])
+@pytest.mark.parametrize("size", [0, 7, 11])
+def test_a_new_index_below_one_entry_is_refused_and_leaves_what_kafka_leaves(
+    judge: Judge, scratch: Path, kind: str, size: int
+) -> None:
+    path = scratch / "small.index"
+    path.unlink(missing_ok=True)
+    fits = size >= ENTRIES[kind].size
+    assert index_operations(judge, kind, path, 0, [f"open {size}"]) == [
+        "ok" if fits else "!IllegalArgumentException"
+    ]
+    path.unlink(missing_ok=True)
+    assert our_operations(kind, path, 0, [f"open {size}"]) == [
+        "ok" if fits else "!IllegalArgumentException"
+    ]
+
+
+def test_a_closed_read_only_index_is_as_long_as_before(judge: Judge, scratch: Path) -> None:
+    padded = former_entries("offset", 3, random.Random(1)) + bytes(80)
+    for ask in (index_operations, None):
+        path = scratch / "padded.index"
+        path.write_bytes(padded)
+        operations = ["open 100 read-only", "lookup 5", "sanity-check"]
+        if ask is None:
+            our_operations("offset", path, 0, operations)
+        else:
+            ask(judge, "offset", path, 0, operations)
+        assert path.read_bytes() == padded
+
+
+def test_kafka_cannot_make_an_index_smaller_than_its_entries(judge: Judge, scratch: Path) -> None:
+    path = scratch / "shrunk.index"
+    path.unlink(missing_ok=True)
+    operations = ["open 40", "append 1 1", "append 2 2", "append 3 3", "resize 16", "entries"]
+    assert index_operations(judge, "offset", path, 0, operations)[-2:] == [
+        "!IllegalArgumentException",
+        "!IndexOutOfBoundsException",
+    ]
+    # Ours says no as well, and stays as it was.
+    path.unlink()
+    ours = our_operations("offset", path, 0, operations)
+    assert ours[-2:] == ["!IllegalArgumentException", "1 1 2 2 3 3"]
+
+
+def test_an_offset_out_of_range_spoils_kafkas_time_index_and_leaves_ours_as_it_was(
+    judge: Judge, scratch: Path
+) -> None:
+    path = scratch / "spoilt.timeindex"
+    operations = ["open 60", "maybe-append 2 4000000000", "maybe-append 3 3", "entries"]
+    path.unlink(missing_ok=True)
+    assert index_operations(judge, "time", path, 0, operations) == [
+        "ok",
+        "!IndexOffsetOverflowException",
+        "!IllegalStateException",
+        "2 0",
+    ]
+    path.unlink(missing_ok=True)
+    assert our_operations("time", path, 0, operations) == [
+        "ok",
+        "!IndexOffsetOverflowException",
+        "ok",
+        "3 3",
+    ]

@@ -1,0 +1,43 @@
+"""What a machine without the tools is told, and which Kafka the jars are of."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from .kafka_jars import VERSIONS, JudgeUnavailable, class_path, jars, tool
+
+if TYPE_CHECKING:
+    from .judge import Judge
+
+NEEDED = ("kafka_2.13", "kafka-clients", "kafka-server-common", "kafka-storage", "kafka-tools")
+
+
+@pytest.mark.parametrize(
+    ("name", "needed"), [("java", "Java 17"), ("javac", "a JDK"), ("mvn", "Maven 3")]
+)
+def test_missing_tool_is_named_with_what_brings_it(
+    monkeypatch: pytest.MonkeyPatch, name: str, needed: str
+) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    with pytest.raises(JudgeUnavailable, match=f"{name} is neither .*{needed}"):
+        tool(name)
+
+
+def test_unknown_version_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"no Kafka 0\.8"):
+        class_path("0.8.2")
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.usefixtures("judge", "old_judge")
+def test_jars_are_those_of_the_version(version: str) -> None:
+    names = {jar.name for jar in jars(version)}
+    assert {f"{name}-{version}.jar" for name in NEEDED} <= names
+    assert sum(name.startswith(("log4j-slf4j-impl", "slf4j-reload4j")) for name in names) == 1
+
+
+def test_judges_are_of_different_versions(judge: Judge, old_judge: Judge) -> None:
+    assert (judge.version, old_judge.version) == VERSIONS

@@ -1,0 +1,243 @@
+"""What Kafka 4.3.1 and 3.9.1 do differently with the same bytes, and that they differ in no more.
+
+The product equals 4.3.1. What it says of itself holds for a dump of a 3.9.1 broker too, but for the
+tests here whose names say what differs.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from .campaign import drawn_cases
+from .judge import KafkaRefusal
+from .judged_files import WrittenBatch, WrittenRecord, write_batches
+from .judged_log import load
+from .judged_partition import Refused
+from .named import NAMED
+from .packed import wrapper
+from .producer_cases import AFTER, KEY, VALUE, control, open_transaction, payload
+from .recovering import PARTITION, write_log
+from .segments import CODEC_GZIP, Segment, batch, message, record, segment
+from .strategies import segments
+from .written_segments import drawn_segment
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from .judge import Judge
+    from .judge_results import RecoverResult
+    from .judged_partition import Answer, JudgedPartition
+
+FIRST, NEXT = batch(0), batch(3)
+#: A sound message but for what is packed in it.
+UNREADABLE = message(3, 1, 50, value=b"nothing packed", attributes=CODEC_GZIP)
+#: What 4.3.1 refuses: the value of a marker ends before its coordinator epoch.
+SHORT_VALUE = "BufferUnderflowException"
+
+
+def recovered(
+    judge: Judge, directory: Path, drawn: Segment
+) -> tuple[RecoverResult, dict[str, bytes]]:
+    """What recovery says, and all files that it leaves unless it refuses."""
+    partition = write_log(directory, drawn).parent
+    result = judge.recover(
+        partition, drawn.base_offset, drawn.index_interval_bytes, drawn.segment_index_bytes
+    )
+    if result.refused:
+        return result, {}
+    return result, {path.name: path.read_bytes() for path in partition.iterdir()}
+
+
+def assert_recovered_alike(judge: Judge, old_judge: Judge, scratch: Path, drawn: Segment) -> None:
+    """Both leave the same files, or refuse with the same exception."""
+    new, new_files = recovered(judge, scratch / "new", drawn)
+    old, old_files = recovered(old_judge, scratch / "old", drawn)
+    if new.error_class == SHORT_VALUE:
+        return
+    assert old.error_class == new.error_class
+    assert (old.truncated_bytes, old.next_offset) == (new.truncated_bytes, new.next_offset)
+    assert old_files == new_files
+
+
+@pytest.mark.parametrize(
+    "drawn",
+    [pytest.param(case.segment, id=case.name) for case in NAMED if case.expected != SHORT_VALUE],
+)
+def test_named_segment_is_recovered_alike(
+    judge: Judge, old_judge: Judge, scratch: Path, drawn: Segment
+) -> None:
+    new, _ = recovered(judge, scratch / "new", drawn)
+    assert new.error_class != SHORT_VALUE
+    assert_recovered_alike(judge, old_judge, scratch, drawn)
+
+
+@drawn_cases(0.1)
+@given(drawn=segments(damaged=None))
+def test_drawn_segment_is_recovered_alike(
+    judge: Judge, old_judge: Judge, scratch: Path, drawn: Segment
+) -> None:
+    assert_recovered_alike(judge, old_judge, scratch, drawn)
+
+
+@pytest.mark.parametrize(
+    "marker",
+    [
+        *(pytest.param(control(KEY, VALUE[:n]), id=f"{n} bytes") for n in range(6)),
+        pytest.param(control(KEY, b"\0\1"), id="2 bytes of version 1"),
+        pytest.param(
+            payload(record(0, 0, KEY, VALUE[:1]), attributes=0), id="1 byte, plain payload"
+        ),
+    ],
+)
+def test_marker_with_a_short_value_is_refused_by_4_3_1_and_ends_the_scan_of_3_9_1(
+    judge: Judge, old_judge: Judge, scratch: Path, marker: bytes
+) -> None:
+    short = segment(open_transaction(), marker, AFTER)
+    assert recovered(judge, scratch / "new", short)[0].error_class == SHORT_VALUE
+    assert recovered(old_judge, scratch / "old", short)[0].truncated_bytes == len(AFTER)
+
+
+def opened(
+    judge: Judge, scratch: Path, log: bytes, base_offset: int = 0, interval: int = 4096
+) -> JudgedPartition:
+    """A partition of one segment, its index files built."""
+    directory = scratch / judge.version
+    write_log(directory, Segment(log, base_offset))
+    return judge.open_partition(directory / PARTITION, interval)
+
+
+def translated(judge: Judge, scratch: Path, log: bytes, *offsets: int) -> list[Answer]:
+    """Name, position and size by ``translateOffset``."""
+    with opened(judge, scratch, log) as partition:
+        return partition.translate(0, offsets)
+
+
+def test_translated_offset_is_named_by_the_base_offset_in_4_3_1_and_the_last_in_3_9_1(
+    judge: Judge, old_judge: Judge, scratch: Path
+) -> None:
+    log = FIRST + NEXT
+    assert translated(judge, scratch, log, 4) == [(3, len(FIRST), len(NEXT))]
+    assert translated(old_judge, scratch, log, 4) == [(5, len(FIRST), len(NEXT))]
+
+
+def test_what_was_read_is_named_by_the_base_offset_in_4_3_1_and_the_one_asked_for_in_3_9_1(
+    judge: Judge, old_judge: Judge, scratch: Path
+) -> None:
+    for version, name in ((judge, 3), (old_judge, 4)):
+        directory = scratch / version.version
+        write_log(directory, segment(FIRST, NEXT))
+        with load(version, directory / PARTITION, clean=False) as log:
+            assert log.read(4, 1).name_offset == name
+
+
+def test_of_duplicated_batches_4_3_1_finds_the_last_and_3_9_1_the_first(
+    judge: Judge, old_judge: Judge, scratch: Path
+) -> None:
+    log = FIRST + NEXT + NEXT
+    first, last = len(FIRST), len(FIRST) + len(NEXT)
+    assert translated(judge, scratch, log, 4) == [(3, last, len(NEXT))]
+    assert translated(old_judge, scratch, log, 4) == [(5, first, len(NEXT))]
+
+
+def test_of_duplicated_batches_both_find_the_first_by_its_base_offset(
+    judge: Judge, old_judge: Judge, scratch: Path
+) -> None:
+    for version, name in ((judge, 3), (old_judge, 5)):
+        found = translated(version, scratch, FIRST + NEXT + NEXT, 3)
+        assert found == [(name, len(FIRST), len(NEXT))]
+
+
+def test_a_batch_that_ends_before_it_begins_is_found_by_4_3_1_and_passed_over_by_3_9_1(
+    judge: Judge, old_judge: Judge, scratch: Path
+) -> None:
+    odd = batch(5, last_offset_delta=-3)
+    after = batch(9)
+    log = FIRST + odd + after
+    assert translated(judge, scratch, log, 4) == [(5, len(FIRST), len(odd))]
+    assert translated(old_judge, scratch, log, 4) == [(11, len(FIRST) + len(odd), len(after))]
+
+
+def test_records_of_an_old_wrapper_are_looked_into_by_4_3_1_and_not_by_3_9_1(
+    judge: Judge, old_judge: Judge, scratch: Path
+) -> None:
+    log = FIRST + UNREADABLE + AFTER
+    assert translated(judge, scratch, log, 3) == [Refused("KafkaException")]
+    assert translated(old_judge, scratch, log, 3) == [(3, len(FIRST), len(UNREADABLE))]
+
+
+def test_a_partition_that_begins_with_an_unreadable_wrapper_is_loaded_by_3_9_1_alone(
+    judge: Judge, old_judge: Judge, scratch: Path
+) -> None:
+    directory = scratch / "unreadable"
+    write_log(directory, segment(UNREADABLE, AFTER))
+    with load(old_judge, directory / PARTITION) as log:
+        assert log.loaded.log_end_offset == 23
+    with pytest.raises(KafkaRefusal, match="KafkaException"):
+        load(judge, directory / PARTITION)
+
+
+def test_sound_old_wrappers_are_found_alike(judge: Judge, old_judge: Judge, scratch: Path) -> None:
+    packed = wrapper(2, 1, [(0, 50), (1, 60), (2, 70)], CODEC_GZIP)
+    for version, name in ((judge, 0), (old_judge, 2)):
+        assert translated(version, scratch, packed + NEXT, 1) == [(name, 0, len(packed))]
+
+
+@drawn_cases(0.05)
+@given(seed=st.integers(0, 2**63))
+def test_sound_segments_are_looked_up_alike_but_for_the_name(
+    judge: Judge, old_judge: Judge, scratch: Path, seed: int
+) -> None:
+    drawn = drawn_segment(random.Random(seed))
+    path = scratch / "written.log"
+    write_batches(judge, path, drawn.batches)
+    log = path.read_bytes()
+    with (
+        opened(judge, scratch, log, drawn.base_offset, interval=0) as new,
+        opened(old_judge, scratch, log, drawn.base_offset, interval=0) as old,
+    ):
+        base_offset = drawn.base_offset
+        batches = new.batches(base_offset)
+        assert old.batches(base_offset) == batches
+        offsets = sorted(
+            {
+                at + near
+                for b, _ in batches
+                for at in b[1:3]
+                for near in (-1, 0, 1)
+                if at + near >= 0
+            }
+        )
+        timestamps = sorted({t + near for _, t in batches for near in (-1, 0, 1)} | {-3, -2, -1})
+        assert _nameless(old.translate(base_offset, offsets)) == _nameless(
+            new.translate(base_offset, offsets)
+        )
+        assert old.fetch(offsets) == new.fetch(offsets)
+        assert old.record(offsets) == new.record(offsets)
+        assert old.time(timestamps) == new.time(timestamps)
+        assert old.find(base_offset, timestamps, 0) == new.find(base_offset, timestamps, 0)
+
+
+def _nameless(answers: list[Answer]) -> list[Answer]:
+    return [answer[1:] if isinstance(answer, tuple) else answer for answer in answers]
+
+
+def test_both_index_an_append_of_several_batches_batch_by_batch(
+    judge: Judge, old_judge: Judge, scratch: Path
+) -> None:
+    batches = [WrittenBatch((WrittenRecord(i, 1000 + i),)) for i in range(5)]
+    entries = []
+    for version in (judge, old_judge):
+        directory = scratch / version.version / PARTITION
+        shutil.rmtree(directory.parent, ignore_errors=True)
+        sizes = write_batches(version, scratch / "appended", batches)
+        with load(version, directory, settings={"index.interval.bytes": 0}) as log:
+            log.append_as_follower(scratch / "appended")
+        entries.append((directory / f"{0:020d}.index").read_bytes())
+        assert len(entries[-1]) == 8 * (len(sizes) - 1)
+    assert entries[0] == entries[1]
