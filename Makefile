@@ -52,9 +52,15 @@ demo: $(STAMP) ## rebuild the indexes of a real broker's dump and compare them w
 test: $(STAMP) ## run every test that does not need Kafka's own jars
 	$(WITH_JAVA) $(PYTEST) tests --ignore=tests/conformance
 
+# CASES is how many random segments are drawn, SEED draws what another run drew.
 .PHONY: conformance
-conformance: $(STAMP) ## compare with Kafka's own code (Maven fetches its jars)
-	$(WITH_JAVA) $(PYTEST) tests/conformance
+conformance: $(STAMP) ## compare with Kafka's own code; CASES=100000 draws more, SEED=n the same again
+	$(WITH_JAVA) KAFKA_INDEX_CASES="$(CASES)" KAFKA_INDEX_SEED="$(SEED)" \
+		$(PYTEST) -p tests.conformance.campaign tests/conformance
+
+.PHONY: golden
+golden: $(STAMP) ## let Kafka write anew every golden file that make test uses
+	$(WITH_JAVA) $(BIN)/python -m tests.conformance.make_golden
 
 .PHONY: lint
 lint: $(STAMP) ## check style, formatting and the rooms' import contracts

@@ -1,19 +1,17 @@
 """Let Kafka answer what the golden lookups ask, and write its answers down.
 
-    KAFKA_INDEX_REQUIRE_JUDGE=1 python -m tests.conformance.make_golden_lookups
-
-Needs what the judge needs. Writes ``answers.parquet`` and ``manifest.json`` into
-``tests/log/golden_lookups``; its README says what is in them.
+Writes ``answers.parquet`` and ``manifest.json`` into ``tests/log/golden_lookups``; its README says
+what is in them. ``make golden`` runs this.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import re
 import shutil
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -22,10 +20,13 @@ from kafka_index.layout.checkpoints import parse_offset_checkpoint
 from kafka_index.layout.names import TopicPartition
 from kafka_index.log.answers import ANSWER_SCHEMA, Resolve
 
-from .judge import Judge
-from .judge_build import PROJECT
+from .judge import DEFAULT_SEGMENT_INDEX_BYTES
 from .kafka_answers import Row, offset_rows, time_rows
+from .kafka_jars import DEFAULT_VERSION
 from .targets import SPECIAL_TIMES, offsets_of, times_of
+
+if TYPE_CHECKING:
+    from .judge import Judge
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 DUMP = REPOSITORY / "examples" / "dump"
@@ -42,14 +43,15 @@ SCHEMA = pa.schema(
 )
 #: Of each kind and partition; the special timestamps are asked besides.
 MOST_TARGETS = 240
+INDEX_INTERVAL_BYTES = 4096
 
 
-def main() -> None:
+def write_golden_lookups(judge: Judge) -> None:
     """Ask, and write."""
     checkpoint = (DUMP / "log-start-offset-checkpoint").read_text(encoding="utf-8")
     log_starts = parse_offset_checkpoint(checkpoint)
     rows: list[dict[str, object]] = []
-    with Judge() as judge, tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder:
         for directory in sorted(path for path in DUMP.iterdir() if path.is_dir()):
             topic, _, number = directory.name.rpartition("-")
             log_start = log_starts.get(TopicPartition(topic, int(number)), 0)
@@ -63,7 +65,11 @@ def main() -> None:
     table = pa.Table.from_pylist(rows, schema=SCHEMA)
     pq.write_table(table, path, compression="zstd", compression_level=19)
     manifest = {
-        "kafka": kafka_version(),
+        "kafka": DEFAULT_VERSION,
+        "configuration": {
+            "index.interval.bytes": INDEX_INTERVAL_BYTES,
+            "segment.index.bytes": DEFAULT_SEGMENT_INDEX_BYTES,
+        },
         "answers": len(rows),
         "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
         "dump.sha256": hashlib.sha256(DUMP.with_suffix(".sha256").read_bytes()).hexdigest(),
@@ -85,7 +91,12 @@ def copy_partition(directory: Path, folder: Path) -> Path:
 def answers(judge: Judge, directory: Path, log_start_offset: int) -> list[dict[str, object]]:
     """Kafka's answers about a partition, at each level."""
     result: list[dict[str, object]] = []
-    with judge.open_partition(directory, log_start_offset=log_start_offset) as judged:
+    with judge.open_partition(
+        directory,
+        INDEX_INTERVAL_BYTES,
+        DEFAULT_SEGMENT_INDEX_BYTES,
+        log_start_offset=log_start_offset,
+    ) as judged:
         offsets = offsets_of(judged)
         times = times_of(judged, offsets)[len(SPECIAL_TIMES) :]
         some_offsets = thinned(offsets)
@@ -116,15 +127,3 @@ def as_dicts(
         {"by": by, "resolve": resolve.value, "target": target, **row._asdict()}
         for target, row in zip(targets, rows, strict=True)
     ]
-
-
-def kafka_version() -> str:
-    """Version of the judge's Kafka."""
-    pom = (PROJECT / "pom.xml").read_text(encoding="utf-8")
-    match = re.search(r"<kafka.version>(.+)</kafka.version>", pom)
-    assert match is not None
-    return match[1]
-
-
-if __name__ == "__main__":
-    main()

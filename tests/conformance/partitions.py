@@ -1,4 +1,4 @@
-"""Hypothesis strategy that draws whole partitions to look things up in.
+"""Hypothesis strategies that draw whole partitions to look things up in.
 
 Segments follow from one another as a broker's do: offsets go on, transactions stay open. What is
 odd is what a broker or its cleaner may leave: gaps, empty batches, batches written twice, old
@@ -7,28 +7,30 @@ formats, clocks of every kind, an empty segment, a log start in the middle.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hypothesis import strategies as st
 
-from .packed import CODECS, WRAPPER_CODECS, packed_batch, wrapper
+from .choices import SPEC_BYTES, Choices
+from .damage import damage
+from .drawn_entries import CLOCKS, State, draw_entry
+from .odd_entries import ORDERLY_ODDITIES
 from .segments import INT32_MAX, Segment, batch
-from .strategies import BASE_OFFSETS, CLOCKS, State, draw_entry, draw_gap, draw_time
+from .strategies import BASE_OFFSETS, MAX_DAMAGES, draw_oddities
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 MAX_SEGMENTS = 4
-MAX_ENTRIES = 7
+MAX_ENTRIES = 8
 
-_INTERVALS = st.sampled_from((0, 0, 0, 90, 200, 500, 4096))
+_INTERVALS = (0, 0, 0, 90, 200, 500, 4096)
 # Kafka cannot index an offset that does not rise; with few entries it seldom meets one.
-_WIDE_INTERVALS = st.sampled_from((600, 1500, INT32_MAX))
-_WALLS = st.sampled_from((0, 0, 0, 1, 1000, 2**31 - 1))
-_SNAPPY = 2
-_MAGIC_AT = 16
-_INT8_MAX = 127
+_WIDE_INTERVALS = (600, 1500, INT32_MAX)
+_WALLS = (0, 0, 0, 1, 1000, 2**31 - 1)
+_SEGMENT_BYTES = SPEC_BYTES * (1 + MAX_ENTRIES)
+_DRAWN_BYTES = SPEC_BYTES * (1 + MAX_DAMAGES) + MAX_SEGMENTS * _SEGMENT_BYTES
 
 
 @dataclass(frozen=True)
@@ -64,46 +66,90 @@ def partition(
     return Partition(logs, interval, log_start)
 
 
-@st.composite
-def partitions(draw: st.DrawFn, *, repeating: bool | None = None) -> Partition:
-    """A partition of one to four segments, with or without batches that were written twice."""
-    wild = draw(st.integers(0, 4)) == 0
-    if repeating is None:
-        repeating = draw(st.integers(0, 3)) == 0
-    # Where offsets step back, Kafka's own index entries lead astray.
-    state = State(draw(BASE_OFFSETS), draw(CLOCKS), wild=wild, steps_back=False)
-    drawn = []
-    log_end = 0
-    for _ in range(draw(st.integers(1, MAX_SEGMENTS))):
-        base_offset = state.next_offset
-        entries: list[bytes] = []
-        for _ in range(draw(st.integers(0, MAX_ENTRIES))):
-            entries.append(_entry(draw, state))
-            if repeating and draw(st.integers(0, 3)) == 0:
-                entries.append(entries[-1])  # as a producer without idempotence may do
-        log_end = state.next_offset
-        # The cleaner may have taken the first batches of the next segment, never its name.
-        state.next_offset = max(state.next_offset, base_offset + 1) + draw(_WALLS)
-        drawn.append(Segment(b"".join(entries), base_offset))
-        if not draw(st.integers(0, 3)):
-            state.clock = draw(CLOCKS)
-    interval = draw(_WIDE_INTERVALS if wild or repeating else _INTERVALS)
-    first = drawn[0].base_offset
-    log_start = draw(st.sampled_from((0, first)) | st.integers(first, max(first, log_end)))
-    return Partition(
-        tuple(replace(segment, index_interval_bytes=interval) for segment in drawn),
-        interval,
-        log_start,
+def partitions(
+    *, repeating: bool | None = None, damaged: bool = False
+) -> st.SearchStrategy[Partition]:
+    """A partition of one to four segments.
+
+    `repeating`: with batches that were written twice; None for either. `damaged`: with damage to
+    its logs that recovery notices, or that only changes what batches there are.
+    """
+    return st.binary(min_size=_DRAWN_BYTES, max_size=_DRAWN_BYTES).map(
+        lambda drawn: partition_of(drawn, repeating=repeating, damaged=damaged)
     )
 
 
-@st.composite
-def long_partitions(draw: st.DrawFn) -> Partition:
+def partition_of(
+    drawn: bytes, *, repeating: bool | None = None, damaged: bool = False
+) -> Partition:
+    """The partition that these bytes say, as `segment_of` does."""
+    spec, *others = (
+        drawn[start : start + SPEC_BYTES] for start in range(0, _DRAWN_BYTES, SPEC_BYTES)
+    )
+    choices = Choices(spec)
+    # Where offsets step back, Kafka's own index entries lead astray.
+    oddities = draw_oddities(choices, ORDERLY_ODDITIES, once_in=5)
+    if repeating is None:
+        repeating = choices.once_in(4)
+    interval = choices.pick(_WIDE_INTERVALS if oddities or repeating else _INTERVALS)
+    state = State(choices.pick(BASE_OFFSETS), choices.pick(CLOCKS), oddities)
+    logs: list[list[bytes]] = []
+    bases = []
+    log_end = 0
+    for number in range(choices.between(1, MAX_SEGMENTS)):
+        start = MAX_DAMAGES + number * (1 + MAX_ENTRIES)
+        bases.append(state.next_offset)
+        wall, pieces = _draw_log(
+            others[start : start + 1 + MAX_ENTRIES], state, repeating=repeating
+        )
+        logs.append(pieces)
+        log_end = state.next_offset
+        # The cleaner may have taken the first batches of the next segment, never its name.
+        state.next_offset = max(state.next_offset, bases[-1] + 1) + wall
+    within = choices.between(bases[0], max(bases[0], log_end))
+    log_start = choices.pick((0, bases[0], within, within))
+    for one in others[: choices.between(1, MAX_DAMAGES) if damaged else 0]:
+        damage(Choices(one[1:]), logs[one[0] % len(logs)], forging=False)
+    segments = tuple(
+        Segment(b"".join(pieces), base, interval) for base, pieces in zip(bases, logs, strict=True)
+    )
+    return Partition(segments, interval, log_start)
+
+
+def _draw_log(
+    specs: list[bytes],
+    state: State,
+    *,
+    repeating: bool,
+) -> tuple[int, list[bytes]]:
+    """How many offsets are missing behind a segment, and its entries."""
+    choices = Choices(specs[0])
+    wall = choices.pick(_WALLS)
+    if choices.once_in(4):
+        state.clock = choices.pick(CLOCKS)
+    # As a rule a segment is not full, and now and then it is empty.
+    left_out = choices.pick((*[3] * 15, 1))
+    pieces = []
+    for spec in specs[1:]:
+        if any(spec) and not choices.once_in(left_out):
+            pieces.append(draw_entry(Choices(spec), state))
+            if repeating and choices.once_in(4):
+                pieces.append(pieces[-1])  # as a producer without idempotence may do
+    return wall, pieces
+
+
+def long_partitions() -> st.SearchStrategy[Partition]:
     """A partition of two segments of one kind, with many index entries in the first."""
-    gaps = draw(st.lists(st.integers(0, 3), min_size=1, max_size=5))
-    steps = draw(st.lists(st.integers(-5, 9), min_size=1, max_size=7))
-    records = draw(st.integers(1, 5))
-    first_count = draw(st.integers(20, 90))
+    return st.binary(min_size=SPEC_BYTES, max_size=SPEC_BYTES).map(_long_partition_of)
+
+
+def _long_partition_of(drawn: bytes) -> Partition:
+    choices = Choices(drawn)
+    records = choices.between(1, 5)
+    first_count = choices.between(20, 90)
+    interval = choices.pick((0, 200, 500))
+    gaps = [choices.below(4) for _ in range(choices.between(1, 5))]
+    steps = [choices.between(-5, 9) for _ in range(choices.between(1, 7))]
     entries, bases = [], []
     offset, time = 0, 1000
     for number in range(first_count + 5):
@@ -113,9 +159,7 @@ def long_partitions(draw: st.DrawFn) -> Partition:
         bases.append(offset)
         offset += records
     second = (bases[first_count], entries[first_count:])
-    return partition(
-        (0, entries[:first_count]), second, interval=draw(st.sampled_from((0, 200, 500)))
-    )
+    return partition((0, entries[:first_count]), second, interval=interval)
 
 
 def tails() -> st.SearchStrategy[bytes]:
@@ -123,53 +167,3 @@ def tails() -> st.SearchStrategy[bytes]:
     whole = batch(2**40, 2, 50)
     zeros = st.integers(1, 5000).map(bytes)
     return zeros | st.integers(1, len(whole) - 1).map(lambda size: whole[:size])
-
-
-def _entry(draw: st.DrawFn, state: State) -> bytes:
-    kind = draw(st.integers(0, 3))
-    if kind == 0:
-        return _packed_batch(draw, state)
-    if kind == 1 and draw(st.booleans()):
-        return _wrapper(draw, state)
-    entry = draw_entry(draw, state)
-    if entry[_MAGIC_AT] > _INT8_MAX:
-        # Kafka can say neither when such a message was written nor why not.
-        return _packed_batch(draw, state)
-    return entry
-
-
-def _packed_batch(draw: st.DrawFn, state: State) -> bytes:
-    """A batch of any codec from which compaction has taken records at any place."""
-    offset = state.next_offset + draw_gap(draw, state)
-    deltas = sorted(draw(st.sets(st.integers(0, 6), max_size=4)))
-    last = max(deltas, default=0) + draw(st.sampled_from((0, 0, 3)))
-    state.next_offset = offset + last + 1
-    codec = draw(st.sampled_from((0, *CODECS))) if deltas else 0
-    # Compaction keeps the header's, when the record that had it is gone.
-    kept = not deltas or draw(st.booleans())
-    return packed_batch(
-        offset,
-        [(delta, draw_time(draw, state)) for delta in deltas],
-        codec,
-        last_offset_delta=last,
-        log_append_ms=draw_time(draw, state) if draw(st.integers(0, 5)) == 0 else None,
-        max_timestamp=draw_time(draw, state) if kept else None,
-        unframed=codec == _SNAPPY and draw(st.booleans()),
-        leader_epoch=draw(st.sampled_from((0, 2, -1))),
-    )
-
-
-def _wrapper(draw: st.DrawFn, state: State) -> bytes:
-    """Messages of an old format in one of their codecs."""
-    magic = draw(st.integers(0, 1))
-    start = state.next_offset + draw_gap(draw, state)
-    relative = sorted(draw(st.sets(st.integers(0, 5), min_size=1, max_size=4)))
-    state.next_offset = start + relative[-1] + 1
-    added = start if magic == 0 else 0
-    return wrapper(
-        start + relative[-1],
-        magic,
-        [(added + offset, draw_time(draw, state)) for offset in relative],
-        draw(st.sampled_from(WRAPPER_CODECS)),
-        log_append_ms=draw_time(draw, state) if magic and draw(st.booleans()) else None,
-    )

@@ -1,10 +1,16 @@
-"""One segment through Kafka's recovery, on a copy of its own, in a form that can be compared."""
+"""One segment through Kafka's recovery and through a build, in a form that can be compared."""
 
 from __future__ import annotations
 
+import re
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from kafka_index.build import build_segment_files
+from kafka_index.config import IndexConfig
+
+from .refusals import kind_of_reason, kind_of_refusal
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,13 +23,24 @@ PARTITION = "topic-0"
 
 @dataclass(frozen=True)
 class Recovered:
-    """What is left of a segment; everything but `refusal` is None when it was refused."""
+    """What is left of a segment; when it was refused, only how.
+
+    Attributes
+    ----------
+    valid_bytes, next_offset, offset_index, time_index
+        What recovery leaves; None when it fails.
+    refusal
+        The kind of failure, in the words of our reports.
+    reason
+        All that was said about it, or about why the log was cut; not compared.
+    """
 
     valid_bytes: int | None = None
     next_offset: int | None = None
     offset_index: bytes | None = None
     time_index: bytes | None = None
     refusal: str | None = None
+    reason: str | None = field(default=None, compare=False)
 
 
 def write_log(directory: Path, segment: Segment) -> Path:
@@ -46,7 +63,11 @@ def recovered_by_kafka(judge: Judge, directory: Path, segment: Segment) -> Recov
         segment.segment_index_bytes,
     )
     if result.truncated_bytes is None:
-        return Recovered(refusal=f"{result.error_class}: {result.error_message}")
+        assert result.error_class is not None
+        return Recovered(
+            refusal=kind_of_refusal(result.error_class, result.error_message),
+            reason=_lasting(f"{result.error_class}: {result.error_message}", log_path.parent),
+        )
     valid_bytes = log_path.stat().st_size
     assert valid_bytes == len(segment.log) - result.truncated_bytes
     return Recovered(
@@ -54,4 +75,33 @@ def recovered_by_kafka(judge: Judge, directory: Path, segment: Segment) -> Recov
         next_offset=result.next_offset,
         offset_index=log_path.with_suffix(".index").read_bytes(),
         time_index=log_path.with_suffix(".timeindex").read_bytes(),
+    )
+
+
+def _lasting(message: str, partition: Path) -> str:
+    """A message without what is another in each run: folders, and when a file was written."""
+    return re.sub(r"lastModifiedTime=\d+, ", "", message.replace(f"{partition}/", ""))
+
+
+def recovered_by_build(directory: Path, segment: Segment) -> Recovered:
+    """The build's answer, from a copy under `directory`, its status and the log checked."""
+    log_path = write_log(directory, segment)
+    target = directory / "built"
+    target.mkdir()
+    config = IndexConfig(
+        index_interval_bytes=segment.index_interval_bytes,
+        index_size_max_bytes=segment.segment_index_bytes,
+    )
+    report = build_segment_files(log_path, target, config=config)
+    assert log_path.read_bytes() == segment.log
+    if report.status == "failed":
+        assert report.reason
+        return Recovered(refusal=kind_of_reason(report.reason), reason=report.reason)
+    assert report.status == ("built" if report.valid_bytes == len(segment.log) else "truncated")
+    return Recovered(
+        valid_bytes=report.valid_bytes,
+        next_offset=report.next_offset,
+        offset_index=(target / log_path.name).with_suffix(".index").read_bytes(),
+        time_index=(target / log_path.name).with_suffix(".timeindex").read_bytes(),
+        reason=report.reason,
     )

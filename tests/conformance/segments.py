@@ -7,13 +7,14 @@ Any header field can be given a value that a broker would not write; the checksu
 
 from __future__ import annotations
 
-import gzip
 import struct
 import zlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import google_crc32c
+
+from tests.log.packing import PACKERS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,6 +24,7 @@ BATCH_HEADER_SIZE = 61
 LOG_OVERHEAD = 12
 
 CODEC_GZIP = 0x01
+CODEC_MASK = 0x07
 LOG_APPEND_TIME = 0x08
 TRANSACTIONAL = 0x10
 CONTROL = 0x20
@@ -48,13 +50,23 @@ def varint(value: int) -> bytes:
 
 
 def record(
-    offset_delta: int, timestamp_delta: int, key: bytes | None, value: bytes | None
+    offset_delta: int,
+    timestamp_delta: int,
+    key: bytes | None,
+    value: bytes | None,
+    headers: Sequence[tuple[bytes, bytes | None]] = (),
 ) -> bytes:
-    """One record of a magic 2 batch, without headers."""
+    """One record of a magic 2 batch."""
     # Timestamps further apart than int64 wrap around, there and back.
     wrapped = (timestamp_delta + 2**63) % 2**64 - 2**63
-    body = b"\0" + varint(wrapped) + varint(offset_delta) + _sized(key) + _sized(value) + varint(0)
+    body = b"\0" + varint(wrapped) + varint(offset_delta) + _sized(key) + _sized(value)
+    body += varint(len(headers)) + b"".join(_sized(k) + _sized(v) for k, v in headers)
     return varint(len(body)) + body
+
+
+def packed(payload: bytes, codec: int) -> bytes:
+    """The records, compressed by one of the codecs; as they are by a codec there is not."""
+    return PACKERS[codec](payload) if codec in PACKERS else payload
 
 
 def batch(
@@ -92,7 +104,7 @@ def batch(
     transactional, control
         Set the flags, on top of `attributes`.
     attributes
-        The other attribute bits. With gzip's the payload is really compressed, with others not.
+        The other attribute bits. The records are really compressed by the codec in them.
     last_offset_delta, base_timestamp, max_timestamp, record_count, length, crc
         Override what follows from the records.
     payload
@@ -108,8 +120,7 @@ def batch(
         payload = b"".join(
             record(i, time - first, None, value) for i, time in enumerate(timestamps)
         )
-        if bits & 7 == CODEC_GZIP:
-            payload = gzip.compress(payload, 1, mtime=0)
+        payload = packed(payload, bits & CODEC_MASK)
     delta = last_offset_delta if last_offset_delta is not None else max(records - 1, 0)
     count = record_count if record_count is not None else len(timestamps)
     covered = (
@@ -145,12 +156,12 @@ def control_batch(
     record_count: int = 1,
     payload: bytes | None = None,
     transactional: bool = True,
+    last_offset_delta: int | None = None,
 ) -> bytes:
     """A control batch with any key and value, or any payload."""
     if payload is None:
         payload = record(0, 0, key, value)
-        if attributes & 7 == CODEC_GZIP:
-            payload = gzip.compress(payload, 1, mtime=0)
+        payload = packed(payload, attributes & CODEC_MASK)
     return batch(
         base_offset,
         1,
@@ -162,6 +173,7 @@ def control_batch(
         attributes=attributes,
         record_count=record_count,
         payload=payload,
+        last_offset_delta=last_offset_delta,
     )
 
 

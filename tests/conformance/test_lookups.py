@@ -7,25 +7,24 @@ Some answers are ours alone (`test_lookup_differences`): a file's modification t
 for a timestamp, damage is never passed over in silence. No drawn partition shows these; where one
 may show a smaller difference, the comparison says which.
 
-Half of ``KAFKA_INDEX_CASES`` (default 400) is how many partitions are drawn for each test. Under
-``CI`` the draw is the same every time.
+`campaign` says how many partitions are drawn.
 """
 
 from __future__ import annotations
 
 import operator
-import os
 import shutil
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from hypothesis import HealthCheck, assume, given, note, reject, settings
+from hypothesis import assume, given, note, reject
 from hypothesis import strategies as st
 
 from kafka_index.layout.names import LOG_START_CHECKPOINT, REPLICATION_CHECKPOINT
 from kafka_index.log.answers import Resolve
 from kafka_index.log.findings import NO_INDEX, TAIL, UNREADABLE
 
+from .campaign import drawn_cases
 from .index_damage import damaged_indexes
 from .judge import JudgeError
 from .kafka_answers import Row, offset_rows, time_rows
@@ -48,13 +47,6 @@ if TYPE_CHECKING:
     from .judged_partition import JudgedPartition
 
     Same = Callable[[Row, Row], bool]
-
-drawn_cases = settings(
-    max_examples=max(int(os.environ.get("KAFKA_INDEX_CASES", "400")) // 2, 1),
-    derandomize=bool(os.environ.get("CI")),
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
 
 
 @dataclass(frozen=True)
@@ -81,16 +73,21 @@ def ask_kafka(judged: JudgedPartition, high_watermark: int | None = None) -> Kaf
     )
 
 
-def open_drawn(judge: Judge, directory: Path, partition: Partition) -> JudgedPartition:
+def opened_by_kafka(judge: Judge, directory: Path, partition: Partition) -> JudgedPartition:
     """The partition, opened by Kafka from files of its own; what Kafka refuses is not asked."""
     try:
-        judged = judge.open_partition(
+        return judge.open_partition(
             directory,
             partition.index_interval_bytes,
             log_start_offset=partition.log_start_offset,
         )
     except JudgeError:
         reject()
+
+
+def open_drawn(judge: Judge, directory: Path, partition: Partition) -> JudgedPartition:
+    """The same of a partition that Kafka leaves as it is."""
+    judged = opened_by_kafka(judge, directory, partition)
     # What Kafka cuts off is not asked for either: `test_lookup_differences` does.
     left = [path.stat().st_size for path in sorted(directory.glob("*.log"))]
     assume(left == [len(segment.log) for segment in partition.segments])
@@ -129,7 +126,7 @@ def same_from_earlier_entry(ours: Row, kafkas: Row) -> bool:
     return without_entry(ours) == without_entry(kafkas)
 
 
-@drawn_cases
+@drawn_cases(share=0.1)
 @given(partition=partitions())
 def test_answers_with_kafkas_index_files_are_kafkas(
     judge: Judge, scratch: Path, partition: Partition
@@ -143,7 +140,7 @@ def test_answers_with_kafkas_index_files_are_kafkas(
         assert {finding.kind for finding in ours.findings} <= {UNREADABLE}
 
 
-@drawn_cases
+@drawn_cases(share=0.1)
 @given(partition=partitions())
 def test_answers_without_index_files_are_kafkas(
     judge: Judge, scratch: Path, partition: Partition
@@ -157,7 +154,7 @@ def test_answers_without_index_files_are_kafkas(
 
 
 # Which of two equal batches is found depends on the entries between them.
-@drawn_cases
+@drawn_cases(share=0.1)
 @given(partition=partitions(repeating=False) | long_partitions(), data=st.data())
 def test_answers_with_damaged_index_files_are_kafkas(
     judge: Judge, scratch: Path, partition: Partition, data: st.DataObject
@@ -182,7 +179,7 @@ def test_answers_with_damaged_index_files_are_kafkas(
             assert_equal(ours, kafka, same_from_earlier_entry)
 
 
-@drawn_cases
+@drawn_cases(share=0.1)
 @given(partition=partitions(), tail=tails())
 def test_answers_with_a_torn_tail_are_kafkas(
     judge: Judge, scratch: Path, partition: Partition, tail: bytes
@@ -197,7 +194,48 @@ def test_answers_with_a_torn_tail_are_kafkas(
     assert TAIL in {finding.kind for finding in ours.findings}
 
 
-@drawn_cases
+def is_in_order(judged: JudgedPartition) -> bool:
+    """Whether offsets rise from batch to batch, and records lie in theirs.
+
+    Elsewhere Kafka's own entries lead astray.
+    """
+    least = 0
+    for segment_base_offset in judged.base_offsets:
+        least = max(least, segment_base_offset)
+        for batch, _ in judged.batches(segment_base_offset):
+            if batch.base_offset < least or batch.last_offset < batch.base_offset:
+                return False
+            least = batch.last_offset + 1
+    records = (one for one in judged.record(offsets_of(judged)) if isinstance(one, tuple))
+    return all(one[1] <= one[-3] <= one[2] for one in records)
+
+
+def same_with_epoch_of_batch(ours: Row, kafkas: Row) -> bool:
+    """An epoch below 0, which no checksum covers, is none to us; Kafka hands on all but -1."""
+    epoch = kafkas.found_leader_epoch
+    return ours == kafkas._replace(found_leader_epoch=None if (epoch or 0) < 0 else epoch)
+
+
+@drawn_cases(share=0.1)
+@given(partition=partitions(damaged=True))
+def test_answers_about_what_recovery_leaves_of_damaged_logs_are_kafkas(
+    judge: Judge, scratch: Path, partition: Partition
+) -> None:
+    for_kafka, for_us = write_both(scratch, partition)
+    with opened_by_kafka(judge, for_kafka, partition) as judged:
+        assume(is_in_order(judged))
+        kafka = ask_kafka(judged)
+    for path in for_us.glob("*.log"):
+        path.unlink()
+    for path in for_kafka.glob("*.log"):
+        shutil.copy(path, for_us)
+    with_indexes = ask_us(for_us, kafka.questions, indexes=for_kafka.parent)
+    assert_equal(with_indexes, kafka, same_with_epoch_of_batch)
+    without = ask_us(for_us, kafka.questions, interval=partition.index_interval_bytes)
+    assert_equal(without, kafka, same_with_epoch_of_batch)
+
+
+@drawn_cases(share=0.1)
 @given(partition=partitions(), data=st.data())
 def test_answers_below_the_high_watermark_are_kafkas(
     judge: Judge, scratch: Path, partition: Partition, data: st.DataObject

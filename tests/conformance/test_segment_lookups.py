@@ -16,17 +16,18 @@ from kafka_index.errors import CorruptLogError
 from kafka_index.log.log_segment import LogSegment
 from kafka_index.storage import SegmentFile
 
+from .campaign import drawn_cases
 from .judged_partition import Refused
 from .partitions import Partition, partitions
 from .targets import INT64_MAX, offsets_of, times_of
-from .test_lookups import drawn_cases, open_drawn, write_both
+from .test_lookups import open_drawn, write_both
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from .judge import Judge
-    from .judged_partition import Answer
+from .judged_partition import Answer
 
 INT64_MIN = -INT64_MAX - 1
 _NO_EPOCH = -1
@@ -55,7 +56,7 @@ def unnamed(answers: list[Answer]) -> list[Answer]:
     return [Refused("") if isinstance(answer, Refused) else answer for answer in answers]
 
 
-@drawn_cases
+@drawn_cases(share=0.1)
 @given(partition=partitions(), data=st.data())
 def test_segment_answers_as_kafkas(
     judge: Judge, scratch: Path, partition: Partition, data: st.DataObject
