@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-_NAMES = ("recover", "headers", "spark_job", "lookup", "warm_cold", "lookup_jobs")
+_NAMES = ("recover", "headers", "spark_job", "lookup", "warm_cold", "lookup_jobs", "state", "mount")
 
 
 @click.command()

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
-from kafka_index.build import BuildSettings, plan_build, run_local
-from kafka_index.storage import list_dump
+from kafka_index.build import (
+    INDEX_OUTPUTS,
+    BuildSettings,
+    SegmentReport,
+    plan_build,
+    run_local,
+)
+from kafka_index.storage import SegmentFile, list_dump
 
 
 def make_dump(dump: Path, log: Path, partitions: int) -> Path:
@@ -16,13 +23,26 @@ def make_dump(dump: Path, log: Path, partitions: int) -> Path:
         other.parent.mkdir(parents=True)
         os.link(log, other)
     segments = list_dump([str(dump)], topics=None).segments
-    statuses: list[str] = []
-    run_local(
-        plan_build(segments, bins=partitions),
-        BuildSettings(verify_crc=False),
-        threads=1,
-        on_report=lambda row: statuses.append(row.status),
-    )
-    if statuses != ["built"] * partitions:
-        raise RuntimeError(f"the indexes of {dump} are not built: {set(statuses)}")
+    build(segments, BuildSettings(verify_crc=False, outputs=INDEX_OUTPUTS))
     return dump
+
+
+def build(segments: Sequence[SegmentFile], settings: BuildSettings) -> None:
+    """Build with one thread; every segment has to go well."""
+    statuses = Statuses()
+    run_local(plan_build(segments, bins=len(segments)), settings, threads=1, listener=statuses)
+    if statuses.found != ["built"] * len(segments):
+        raise RuntimeError(f"{len(segments)} segments were not all built: {set(statuses.found)}")
+
+
+class Statuses:
+    """Takes the rows of a build."""
+
+    def __init__(self) -> None:
+        self.found: list[str] = []
+
+    def on_scanned(self, row: SegmentReport) -> None:
+        """Only the final rows count."""
+
+    def on_report(self, row: SegmentReport) -> None:
+        self.found.append(row.status)

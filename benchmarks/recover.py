@@ -18,6 +18,7 @@ from kafka_index.build import build_segment_files
 from kafka_index.config import IndexConfig
 from kafka_index.index import OffsetIndex, TimeIndex
 from kafka_index.log import IndexBuilder, LogFileSource
+from kafka_index.log.producer_table import ProducerTable
 from tests.conformance.judge import Judge
 
 BATCH_BYTES = (200, 1024, 16384)
@@ -35,7 +36,10 @@ def compute(log: Path, directory: Path, *, verify_crc: bool = True) -> None:
         OffsetIndex(offset_path, 0, size, growing=True) as offset_index,
         TimeIndex(time_path, 0, size, growing=True) as time_index,
     ):
-        builder = IndexBuilder(offset_index, time_index, config.index_interval_bytes)
+        # Kafka's recovery follows producers and epochs too.
+        builder = IndexBuilder(
+            offset_index, time_index, config.index_interval_bytes, producers=ProducerTable()
+        )
         for batches in LogFileSource(log, verify_crc=verify_crc).chunks():
             builder.append(batches)
         builder.finish()

@@ -13,6 +13,7 @@ from tempfile import TemporaryDirectory
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from benchmarks.dumps import Statuses
 from benchmarks.logs import warm, write_log
 from benchmarks.recover import seconds
 from kafka_index.build import BuildSettings, plan_build, run_local
@@ -114,14 +115,9 @@ def _partitions(scratch: Path, name: str, count: int, batch_bytes: int, log_byte
 
 
 def _run_local(plan: pa.Table, target: str) -> None:
-    statuses: list[str] = []
-    run_local(
-        plan,
-        BuildSettings(target_root=target),
-        threads=1,
-        on_report=lambda row: statuses.append(row.status),
-    )
-    _expect(statuses)
+    statuses = Statuses()
+    run_local(plan, BuildSettings(target_root=target), threads=1, listener=statuses)
+    _expect(statuses.found)
 
 
 def _run_spark(session: SparkSession, plan: pa.Table, target: str, bins: int) -> None:

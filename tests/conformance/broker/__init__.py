@@ -1,0 +1,1 @@
+"""The product against running brokers: files they write and rebuild, and what ours are to them."""

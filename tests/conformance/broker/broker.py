@@ -1,0 +1,227 @@
+"""A Kafka broker in a process of its own: started, stopped, killed, and started again.
+
+A `Home` is what such a broker leaves behind, and can be copied; a `Broker` runs on one.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import random
+import socket
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from tests.conformance.kafka_jars import DEFAULT_VERSION, class_path, tool
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+#: A small Java machine that starts quickly.
+QUICK_START = ("-Xms64m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+JAVA_FOLDER = Path(__file__).parent / "java"
+#: A broker that finds this in its data directory believes that the logs are whole.
+CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
+
+_SETTINGS = Path(__file__).parent / "server.properties"
+_CLUSTER_ID = base64.urlsafe_b64encode(b"kafka-index-test").decode().rstrip("=")
+_STARTED = "Kafka Server started"
+_PORTS = (20_000, 32_000)
+_START_SECONDS = 90
+_STOP_SECONDS = 60
+_TAIL_CHARACTERS = 4000
+
+
+class BrokerError(Exception):
+    """A broker did not start or stop; the message ends with the tail of its log."""
+
+
+@dataclass(frozen=True)
+class Home:
+    """The folders of a broker."""
+
+    root: Path
+
+    @property
+    def data(self) -> Path:
+        """The data directory."""
+        return self.root / "data"
+
+    @property
+    def metadata(self) -> Path:
+        """The cluster's metadata log, which is no topic."""
+        return self.root / "metadata"
+
+    def copy_to(self, root: Path) -> Home:
+        """Copy the folders, as a stopped broker left them."""
+        copy = Home(root)
+        # Pages of zeros stay unwritten: a killed broker leaves 20 MiB of them for each partition.
+        root.mkdir()
+        command = ["cp", "-a", "--sparse=always", str(self.data), str(self.metadata), str(root)]
+        subprocess.run(command, check=True)
+        (copy.data / ".lock").unlink(missing_ok=True)
+        return copy
+
+
+def java(*arguments: str, options: tuple[str, ...] = QUICK_START, level: str = "info") -> list[str]:
+    """Command line of a Java program; its log goes to stderr."""
+    logging = (
+        f"-Dlevel={level}",
+        f"-Dlog4j2.configurationFile={JAVA_FOLDER / 'log4j2.properties'}",
+        f"-Dlog4j.configuration=file:{JAVA_FOLDER / 'log4j.properties'}",
+    )
+    return [tool("java"), "-XX:-UsePerfData", *options, *logging, *arguments]
+
+
+def free_ports(count: int) -> list[int]:
+    """TCP ports of 127.0.0.1 that are free now.
+
+    They are not among those that the system hands out, so that no connection takes one of them
+    before the broker does.
+    """
+    ports: list[int] = []
+    while len(ports) < count:
+        port = random.randrange(*_PORTS)
+        with contextlib.suppress(OSError), socket.socket() as one:
+            one.bind(("127.0.0.1", port))
+            ports += [port] if port not in ports else []
+    return ports
+
+
+class Broker:
+    """A broker that runs while its context does, which ends with a clean stop.
+
+    Parameters
+    ----------
+    home
+        Where its data is; made and formatted when it is not there.
+    node_id
+        1 is broker and controller; others are brokers only.
+    controller_port
+        That of node 1, for others.
+    java_options
+        Options of the Java machine.
+    version
+        Kafka's.
+    """
+
+    def __init__(
+        self,
+        home: Home,
+        node_id: int = 1,
+        controller_port: int | None = None,
+        java_options: tuple[str, ...] = QUICK_START,
+        version: str = DEFAULT_VERSION,
+    ) -> None:
+        self.home = home
+        port, free = free_ports(2)
+        self.bootstrap = f"127.0.0.1:{port}"
+        self.controller_port = controller_port or free
+        self._settings_file = home.root / "server.properties"
+        self._java_options = java_options
+        self._class_path = class_path(version)
+        self._log = home.root / "broker.log"
+        self._process: subprocess.Popen[bytes] | None = None
+        is_new = not home.data.exists()
+        home.root.mkdir(parents=True, exist_ok=True)
+        self._settings_file.write_text(self._settings(node_id), encoding="utf-8")
+        self._log.write_bytes(b"")
+        if is_new:
+            self._format()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is None:
+            self.stop()
+        else:
+            self.kill()
+            error.add_note(f"The broker's log ends:\n{self._log_tail()}")
+
+    def start(self) -> None:
+        """Start, and wait until the broker says that it has.
+
+        Raises
+        ------
+        BrokerError
+            When it ends instead, or takes too long.
+        """
+        said_before = len(self.log_text())
+        with self._log.open("ab") as out:
+            command = self._java("kafka.Kafka", str(self._settings_file))
+            self._process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT)
+        end = time.monotonic() + _START_SECONDS
+        while _STARTED not in self.log_text()[said_before:]:
+            if self._process.poll() is not None or time.monotonic() > end:
+                self.kill()
+                raise BrokerError(f"the broker did not start:\n{self._log_tail()}")
+            time.sleep(0.02)
+
+    def stop(self) -> None:
+        """Stop with SIGTERM; nothing happens when it does not run.
+
+        Raises
+        ------
+        BrokerError
+            When the broker does not stop cleanly.
+        """
+        if self._process is None:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.kill()
+        self._process = None
+        if not (self.home.data / CLEAN_SHUTDOWN).exists():
+            raise BrokerError(f"the broker did not stop cleanly:\n{self._log_tail()}")
+
+    def kill(self) -> None:
+        """End with SIGKILL; nothing happens when it does not run."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def log_text(self) -> str:
+        """What the broker has said since this object was made."""
+        return self._log.read_text(encoding="utf-8", errors="replace")
+
+    def _format(self) -> None:
+        storage_tool = ("kafka.tools.StorageTool", "format", "-t", _CLUSTER_ID)
+        command = self._java(*storage_tool, "-c", str(self._settings_file))
+        with self._log.open("ab") as out:
+            done = subprocess.run(command, check=False, stdout=out, stderr=subprocess.STDOUT)
+        if done.returncode != 0:
+            raise BrokerError(f"the folders were not formatted:\n{self._log_tail()}")
+
+    def _log_tail(self) -> str:
+        return self.log_text()[-_TAIL_CHARACTERS:]
+
+    def _java(self, *arguments: str) -> list[str]:
+        return java("-cp", self._class_path, *arguments, options=self._java_options)
+
+    def _settings(self, node_id: int) -> str:
+        listeners = f"PLAINTEXT://{self.bootstrap}"
+        if node_id == 1:
+            listeners += f",CONTROLLER://127.0.0.1:{self.controller_port}"
+        own = {
+            "node.id": str(node_id),
+            "process.roles": "broker,controller" if node_id == 1 else "broker",
+            "listeners": listeners,
+            "controller.quorum.voters": f"1@127.0.0.1:{self.controller_port}",
+            "log.dirs": str(self.home.data),
+            "metadata.log.dir": str(self.home.metadata),
+        }
+        lines = "".join(f"{key}={value}\n" for key, value in own.items())
+        return f"{_SETTINGS.read_text(encoding='utf-8')}\n{lines}"

@@ -1,0 +1,153 @@
+"""What brokers do, once for a session: they write, rebuild, are killed, and recover."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.conformance.kafka_jars import (
+    DEFAULT_VERSION,
+    JudgeUnavailable,
+    class_path,
+    tool,
+)
+
+from .broker import Broker, Home
+from .client import ISOLATIONS, Client, Digest, Producer
+from .files import is_cleaned, keep_only_logs
+from .topics import FOLLOWED, KILLED, TOPICS, TRIMMED, TRIMMED_TO, write_index_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+OLDER_VERSION = "3.9.1"
+
+_WAIT_SECONDS = 60
+_COMPACTED_ALONE = {f"{topic.name}-0" for topic in TOPICS if topic.is_compacted}
+_COMPACTED = _COMPACTED_ALONE | {f"{topic.name}-0" for topic in FOLLOWED if topic.is_compacted}
+_NAMES = [topic.name for topic in TOPICS]
+_FOLLOWED_NAMES = [topic.name for topic in FOLLOWED]
+
+
+@dataclass(frozen=True)
+class Written:
+    """What brokers wrote and left at a clean stop, never restarted.
+
+    And what consumers had got, by isolation level and partition, and what the leaders knew of
+    producers, by partition.
+    """
+
+    leader: Home
+    follower: Home
+    digests: dict[str, dict[str, Digest]]
+    producers: dict[str, set[Producer]]
+    config: Path
+
+
+@dataclass(frozen=True)
+class Recovered:
+    """A data directory before a broker started on it, and after that broker's clean stop."""
+
+    before: Home
+    after: Home
+    log_text: str
+
+
+@pytest.fixture(scope="session")
+def room(scratch: Path) -> Path:
+    """A folder for brokers; skips where none can run, and fails instead where one has to."""
+    try:
+        for version in (DEFAULT_VERSION, OLDER_VERSION):
+            class_path(version)
+        for needed in ("java", "javac"):
+            tool(needed)
+    except JudgeUnavailable as missing:
+        if os.environ.get("CI") or os.environ.get("KAFKA_INDEX_REQUIRE_JUDGE") == "1":
+            pytest.fail(f"a Kafka broker is required here: {missing}", pytrace=False)
+        pytest.skip(f"no Kafka broker can run: {missing}")
+    folder = scratch / "brokers"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture(scope="session")
+def written(room: Path) -> Written:
+    """All traffic on one broker; a second one copies it, then follows while more comes."""
+    config = room / "index.properties"
+    write_index_settings((*TOPICS, *FOLLOWED, *KILLED), config)
+    leader = Broker(Home(room / "leader"))
+    with leader, Client(leader.bootstrap, room) as client:
+        for topic in TOPICS:
+            client.create(topic)
+            client.fill(topic)
+        client.delete_records(TRIMMED.name, 0, TRIMMED_TO)
+        follower = Broker(Home(room / "follower"), 2, leader.controller_port)
+        with follower:
+            client.reassign((1, 2), _NAMES)
+            client.await_in_sync(2, _NAMES)
+            for topic in FOLLOWED:
+                client.create(topic, replicas=(1, 2))
+                client.fill(topic)
+            client.await_in_sync(2, _FOLLOWED_NAMES)
+            for data in (leader.home.data, follower.home.data):
+                _wait_for(f"compaction in {data}", partial(is_cleaned, data, _COMPACTED))
+            names = [*_NAMES, *_FOLLOWED_NAMES]
+            digests = {isolation: client.digests(isolation, names) for isolation in ISOLATIONS}
+            producers = client.producers(names)
+    return Written(leader.home, follower.home, digests, producers, config)
+
+
+@pytest.fixture(scope="session")
+def older(room: Path) -> Home:
+    """What a broker of an older version wrote and left at a clean stop, never restarted."""
+    broker = Broker(Home(room / "older"), version=OLDER_VERSION)
+    with broker, Client(broker.bootstrap, room) as client:
+        for topic in TOPICS:
+            client.create(topic.for_older_brokers())
+            client.fill(topic)
+        _wait_for("compaction", partial(is_cleaned, broker.home.data, _COMPACTED_ALONE))
+    return broker.home
+
+
+@pytest.fixture(scope="session")
+def rebuilt(written: Written, room: Path) -> Recovered:
+    """A broker starts on nothing but logs, and stops."""
+    logs = written.leader.copy_to(room / "logs")
+    keep_only_logs(logs.data)
+    home = logs.copy_to(room / "rebuilt")
+    with Broker(home) as broker:
+        pass
+    return Recovered(logs, home, broker.log_text())
+
+
+@pytest.fixture(scope="session")
+def killed(room: Path) -> Recovered:
+    """A broker is killed after traffic; another starts on a copy, and stops."""
+    broker = Broker(Home(room / "killed"))
+    broker.start()
+    try:
+        with Client(broker.bootstrap, room) as client:
+            for topic in KILLED:
+                client.create(topic)
+                client.fill(topic)
+            broker.kill()
+    finally:
+        broker.kill()
+    home = broker.home.copy_to(room / "recovered")
+    with Broker(home) as recovering:
+        pass
+    return Recovered(broker.home, home, recovering.log_text())
+
+
+def _wait_for(what: str, done: Callable[[], bool]) -> None:
+    end = time.monotonic() + _WAIT_SECONDS
+    while not done():
+        if time.monotonic() > end:
+            raise TimeoutError(f"{what}: not within {_WAIT_SECONDS} s")
+        time.sleep(0.1)

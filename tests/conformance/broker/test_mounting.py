@@ -1,0 +1,204 @@
+"""A broker takes a data directory whose index files are ours for its own.
+
+All index files of a stopped broker's directory are taken away and built in place. The broker that
+starts on it rebuilds nothing, hands out every record, and answers questions as our lookups do.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pytest
+
+from .broker import CLEAN_SHUTDOWN, Broker
+from .client import ISOLATIONS, Client, Digest
+from .commands import build_in_place, lookup
+from .files import (
+    COMPARED_SUFFIXES,
+    partition_files,
+    remove_index_files,
+    segments_by_partition,
+)
+from .questions import SPECIAL_TIMES, offset_queries, time_queries
+from .topics import FOLLOWED, TOPICS
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from .commands import Query
+    from .conftest import Recovered, Written
+
+#: Topics that are not mounted: a build in place refuses their segments.
+LEFT_OUT = tuple(topic for topic in (*TOPICS, *FOLLOWED) if topic.has_transactions)
+
+_MOUNTED = tuple(topic for topic in (*TOPICS, *FOLLOWED) if topic not in LEFT_OUT)
+# A fetch brings no control records, which a lookup counts.
+_WITHOUT_MARKERS = tuple(topic for topic in _MOUNTED if not topic.has_transactions)
+_TIMES_OF_A_PARTITION = 200
+_OFFSETS_OF_A_PARTITION = 12
+
+# LogLoader and LogManager, where a broker reads a segment again instead of believing its indexes.
+_READ_AGAIN = (
+    "Could not find offset index file",
+    "Found a corrupted index file",
+    "Found an orphaned index file",
+    "Recovering unflushed segment",
+    "since no clean shutdown file was found",
+)
+_BELIEVED = "since clean shutdown file was found"
+# The cluster's own log is read again at every start.
+_CLUSTER_METADATA = "partition=__cluster_metadata-0"
+
+
+@dataclass(frozen=True)
+class Mounted:
+    """What a broker on our index files said and handed out, and what our lookups say."""
+
+    log_text: str
+    files_before: dict[Path, bytes]
+    files_after: dict[Path, bytes]
+    digests: dict[str, dict[str, Digest]]
+    times: list[tuple[Query, str, dict[str, object]]]
+    offsets: list[tuple[Query, str, dict[str, object]]]
+
+
+@pytest.fixture(scope="module")
+def mounted(written: Written, room: Path) -> Mounted:
+    home = written.leader.copy_to(room / "mounted")
+    for topic in LEFT_OUT:
+        for directory in _directories(home.data, topic.name, topic.partitions):
+            shutil.rmtree(directory)
+    remove_index_files(home.data)
+    assert {row["status"] for row in build_in_place(home.data, written.config)} == {"built"}
+    assert (home.data / CLEAN_SHUTDOWN).exists()
+    files_before = _index_files(home.data)
+
+    times = [
+        query
+        for topic in _MOUNTED
+        for directory in _directories(home.data, topic.name, topic.partitions)
+        for query in time_queries(directory, _TIMES_OF_A_PARTITION)
+    ]
+    offsets = [
+        query
+        for topic in _WITHOUT_MARKERS
+        for directory in _directories(home.data, topic.name, topic.partitions)
+        for query in offset_queries(directory, _OFFSETS_OF_A_PARTITION)
+    ]
+    our_times = lookup(home.data, "timestamp", times, written.config)
+    our_offsets = lookup(home.data, "offset", offsets, written.config)
+
+    names = [topic.name for topic in _MOUNTED]
+    broker = Broker(home)
+    with broker, Client(broker.bootstrap, room) as client:
+        client.await_in_sync(1, names)
+        digests = {isolation: client.digests(isolation, names) for isolation in ISOLATIONS}
+        broker_times = client.times(times)
+        broker_offsets = client.offsets(offsets)
+    return Mounted(
+        broker.log_text(),
+        files_before,
+        _index_files(home.data),
+        digests,
+        list(zip(times, broker_times, our_times, strict=True)),
+        list(zip(offsets, broker_offsets, our_offsets, strict=True)),
+    )
+
+
+def test_a_broker_reads_nothing_again(mounted: Mounted) -> None:
+    assert _BELIEVED in mounted.log_text
+    assert not _reading_again(mounted.log_text)
+
+
+def test_a_broker_on_logs_alone_tells_of_reading_each_segment_again(rebuilt: Recovered) -> None:
+    assert _BELIEVED not in rebuilt.log_text
+    segments = segments_by_partition(rebuilt.before.data).total()
+    assert len(_reading_again(rebuilt.log_text)) > segments
+
+
+def test_a_broker_leaves_our_files_as_they_are(mounted: Mounted) -> None:
+    assert mounted.files_before
+    changed = {
+        name
+        for name, content in mounted.files_before.items()
+        if mounted.files_after.get(name) != content
+    }
+    assert not changed
+
+
+@pytest.mark.parametrize("isolation", ISOLATIONS)
+def test_consumers_get_what_they_got_before(
+    written: Written, mounted: Mounted, isolation: str
+) -> None:
+    before, now = written.digests[isolation], mounted.digests[isolation]
+    assert now == {name: before[name] for name in now}
+    assert len(now) == sum(topic.partitions for topic in _MOUNTED)
+    assert all(digest.records for digest in now.values())
+
+
+def test_times_are_answered_as_by_our_lookups(mounted: Mounted) -> None:
+    assert len(mounted.times) > 100 * len(_MOUNTED)
+    different = [
+        (query, broker, ours)
+        for query, broker, ours in mounted.times
+        if broker.split()[: _told_of(query)] != _time_answer(query, ours)
+    ]
+    assert not different, _summary(different)
+
+
+def test_offsets_are_answered_as_by_our_lookups(mounted: Mounted) -> None:
+    assert len({broker for _, broker, _ in mounted.offsets}) > 100
+    different = [
+        (query, broker, ours)
+        for query, broker, ours in mounted.offsets
+        if broker != _offset_answer(ours)
+    ]
+    assert not different, _summary(different)
+
+
+def _directories(data: Path, topic: str, partitions: int) -> list[Path]:
+    return [data / f"{topic}-{partition}" for partition in range(partitions)]
+
+
+def _index_files(data: Path) -> dict[Path, bytes]:
+    return {name: (data / name).read_bytes() for name in partition_files(data, COMPARED_SUFFIXES)}
+
+
+def _reading_again(log_text: str) -> list[str]:
+    return [
+        line
+        for line in log_text.splitlines()
+        if any(message in line for message in _READ_AGAIN) and _CLUSTER_METADATA not in line
+    ]
+
+
+def _told_of(query: Query) -> int:
+    """How much of an answer is compared: of a start or end the offset, as its epoch is new."""
+    return 1 if query[2] in SPECIAL_TIMES[:2] else 3
+
+
+def _time_answer(query: Query, ours: dict[str, object]) -> list[str]:
+    names = ("found_offset", "found_timestamp_ms", "found_leader_epoch")
+    if ours["status"] == "no_record_at_or_after":
+        return ["-", "-", "-"]
+    assert ours["status"] == "found", ours
+    return [str(ours[name]) for name in names][: _told_of(query)]
+
+
+def _offset_answer(ours: dict[str, object]) -> str:
+    answers = {
+        "found": str(ours["found_offset"]),
+        "log_end": "none",
+        "no_record_at_or_after": "none",
+        "before_log_start": "out_of_range",
+        "after_log_end": "out_of_range",
+    }
+    return answers[str(ours["status"])]
+
+
+def _summary(different: list[tuple[Query, str, dict[str, object]]]) -> str:
+    topics = Counter(query[0] for query, _, _ in different)
+    return f"{len(different)} in {dict(topics)}, such as {different[:3]}"
