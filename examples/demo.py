@@ -1,7 +1,8 @@
 """Rebuild the index files of a real broker's data directory and compare them with its own.
 
-Runs the command line as anybody would, into a temporary directory, and compares every ``.index``
-and ``.timeindex`` byte for byte with the file the broker wrote. Ends with 1 if one differs.
+Runs the command line as anybody would, into a temporary directory, and compares every index by
+offset and time, every index of aborted transactions and every snapshot of producers byte for byte
+with the file the broker wrote. Ends with 1 if one differs.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from kafka_index.cli.text import (
 HERE = Path(__file__).resolve().parent
 DUMP = HERE / "dump"
 SETTINGS = HERE / "dump.properties"
-SUFFIXES = (".index", ".timeindex")
+SUFFIXES = (".index", ".timeindex", ".txnindex", ".snapshot")
 
 
 @dataclass
@@ -53,7 +54,7 @@ def main() -> int:
     paint = Paint(sys.stdout)
     with tempfile.TemporaryDirectory(prefix="kafka-index-demo-") as folder:
         output, report = Path(folder, "indexes"), Path(folder, "report.parquet")
-        print("The data directory of a Kafka 4.3.1 broker; only its logs are read:\n", flush=True)
+        print("The data directory of a Kafka 4.3.1 broker, rebuilt from its logs:\n", flush=True)
         code = rebuild(engine, output, report, paint)
         if code:
             return code
@@ -109,9 +110,14 @@ def compare(output: Path, partitions: dict[str, Partition]) -> None:
 
 
 def index_files(root: Path) -> Iterator[Path]:
-    """Yield the index files of the partitions below a data directory, relative to it."""
+    """Yield the index files of the partitions below a data directory, relative to it.
+
+    Not the snapshot that a log begins with: it says what was before, which no log can tell.
+    """
     for path in root.glob("*/*"):
-        if path.suffix in SUFFIXES:
+        first_log = min((DUMP / path.parent.name).glob("*.log"), default=path)
+        is_first = path.suffix == ".snapshot" and path.stem <= first_log.stem
+        if path.suffix in SUFFIXES and not is_first:
             yield path.relative_to(root)
 
 

@@ -51,7 +51,8 @@ class StatePartition:
 def bytes_of(row: ProducerRow) -> bytes:
     """A batch as a broker has it in its log."""
     is_control = bool(row.attributes & CONTROL)
-    value, kind, count = marker_value(row.coordinator_epoch), row.control_type, 1
+    value: bytes | None = marker_value(row.coordinator_epoch)
+    kind, count = row.control_type, 1
     if kind == INVALID:
         value, kind = marker_value(row.coordinator_epoch, version=-1), 0
     elif kind == REFUSED:
