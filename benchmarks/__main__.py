@@ -7,7 +7,17 @@ from pathlib import Path
 
 import click
 
-_NAMES = ("recover", "headers", "spark_job", "lookup", "warm_cold", "lookup_jobs", "state", "mount")
+_NAMES = (
+    "recover",
+    "headers",
+    "spark_job",
+    "lookup",
+    "warm_cold",
+    "lookup_jobs",
+    "state",
+    "append",
+    "mount",
+)
 
 
 @click.command()

@@ -104,14 +104,14 @@ def _record(number: int, size: int, key: bytes) -> tuple[bytes, int]:
     """Return what stands before a record's value, and the largest value that lets it fit."""
     value_bytes = size
     while True:
-        inner = b"\x00" + _varint(number) * 2 + key + _varint(value_bytes)
-        front = _varint(len(inner) + value_bytes + 1) + inner
+        inner = b"\x00" + varint(number) * 2 + key + varint(value_bytes)
+        front = varint(len(inner) + value_bytes + 1) + inner
         if len(front) + value_bytes + 1 <= size:
             return front, value_bytes
         value_bytes -= 1
 
 
-def _varint(number: int) -> bytes:
+def varint(number: int) -> bytes:
     """Return a number of 0 or more as Kafka's records have it."""
     left = 2 * number
     out = bytearray()

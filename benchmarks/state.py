@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.dumps import build
-from benchmarks.logs import warm
+from benchmarks.logs import varint, warm
 from kafka_index.build import ALL_OUTPUTS, INDEX_OUTPUTS, BuildSettings, Output
 from kafka_index.layout.names import LOG_SUFFIX, segment_file_name
 from kafka_index.layout.records import RECORD_BATCH_HEADER, TRANSACTIONAL_MASK, field_position
@@ -155,18 +155,8 @@ def _record(size: int, control_type: int | None) -> bytes:
     """A record of a size: of data, or a marker, whose value may be longer than it needs."""
     key = b"\x01" if control_type is None else b"\x08" + _MARKER_KEY + bytes([control_type])
     for value_bytes in range(size, 0, -1):
-        inner = b"\x00\x00\x00" + key + _varint(value_bytes) + bytes(value_bytes) + b"\x00"
-        record = _varint(len(inner)) + inner
+        inner = b"\x00\x00\x00" + key + varint(value_bytes) + bytes(value_bytes) + b"\x00"
+        record = varint(len(inner)) + inner
         if len(record) == size:
             return record
     raise ValueError(f"no record has {size} bytes")
-
-
-def _varint(number: int) -> bytes:
-    left = 2 * number
-    out = bytearray()
-    while left > 0x7F:
-        out.append(left & 0x7F | 0x80)
-        left >>= 7
-    out.append(left)
-    return bytes(out)

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import sys
-import threading
-import time
-from types import TracebackType
-from typing import Self
 
 import click
 import pyarrow as pa
@@ -15,6 +11,7 @@ from kafka_index.build.report import FAILED, ReportWriter, SegmentReport, report
 from kafka_index.cli.build_summary import BuildSummary, skipped_lines
 from kafka_index.cli.detail import Detail
 from kafka_index.cli.exit_code import ExitCode
+from kafka_index.cli.outcome import Outcome
 from kafka_index.cli.progress import Progress
 from kafka_index.cli.text import Paint
 from kafka_index.storage import Skipped
@@ -22,7 +19,7 @@ from kafka_index.storage import Skipped
 _ROWS_AT_A_TIME = 64 * 1024
 
 
-class BuildOutcome:
+class BuildOutcome(Outcome):
     """The listener of an engine; a context manager around its run.
 
     Parameters
@@ -38,32 +35,12 @@ class BuildOutcome:
     def __init__(
         self, writer: ReportWriter | None, total_segments: int, total_bytes: int, detail: Detail
     ) -> None:
-        self._writer = writer
-        self._detail = detail
-        self._summary = BuildSummary()
-        self._guard = threading.Lock()
-        self._progress = Progress(
-            total_segments, total_bytes, sys.stderr, enabled=detail is not Detail.QUIET
+        super().__init__(
+            Progress(total_segments, total_bytes, sys.stderr, enabled=detail is not Detail.QUIET),
+            detail,
         )
-        self._entered = self._began = self._ended = time.monotonic()
-
-    def __enter__(self) -> Self:
-        self._entered = self._began = time.monotonic()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._ended = time.monotonic()
-        self._progress.__exit__(kind, error, traceback)
-
-    def on_begin(self) -> None:
-        """Start the clock of the work itself, and show how far it is."""
-        self._began = time.monotonic()
-        self._progress.__enter__()
+        self._writer = writer
+        self._summary = BuildSummary()
 
     def on_scanned(self, row: SegmentReport) -> None:
         """Take that a segment has been scanned, or was kept; called from any thread."""
@@ -85,10 +62,6 @@ class BuildOutcome:
             if self._writer is not None:
                 self._writer.write_table(rows)
 
-    def on_share(self, done: int, total: int) -> None:
-        """Take how many of the equal parts of the work are done; called from any thread."""
-        self._progress.set_share(done, total)
-
     def tell(self, skipped: list[Skipped], *, target: str, planned: int) -> ExitCode:
         """Print the summary and return the exit code.
 
@@ -108,8 +81,8 @@ class BuildOutcome:
         lines = []
         if self._detail is not Detail.QUIET:
             lines += summary.lines(
-                seconds=self._ended - self._began,
-                startup_seconds=self._began - self._entered,
+                seconds=self.seconds,
+                startup_seconds=self.startup_seconds,
                 target=target,
                 paint=paint,
             )

@@ -25,9 +25,8 @@ from kafka_index.lookup import (
     starting_offsets_json,
     take_inventory,
 )
-from kafka_index.lookup.answers.output_path import refuse_overlap
 from kafka_index.lookup.planner import Grouping
-from kafka_index.storage import local_path
+from kafka_index.storage import local_path, refuse_overlap
 from kafka_index.storage.report_file import ReportFile
 
 

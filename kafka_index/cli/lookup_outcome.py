@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import sys
-import threading
-import time
 from collections.abc import Sequence
-from types import TracebackType
-from typing import Self
 
 import click
 
@@ -15,6 +11,7 @@ from kafka_index.cli.build_summary import skipped_lines
 from kafka_index.cli.detail import Detail
 from kafka_index.cli.exit_code import ExitCode
 from kafka_index.cli.lookup_summary import damage_lines, note_lines, status_lines
+from kafka_index.cli.outcome import Outcome
 from kafka_index.cli.progress import Progress
 from kafka_index.cli.text import Paint
 from kafka_index.log.answers import Status
@@ -23,7 +20,7 @@ from kafka_index.lookup import LookupTotals, PieceReport
 from kafka_index.storage import Skipped
 
 
-class LookupOutcome:
+class LookupOutcome(Outcome):
     """The listener of an engine; a context manager around its run.
 
     Parameters
@@ -35,36 +32,18 @@ class LookupOutcome:
     """
 
     def __init__(self, total_queries: int | None, detail: Detail) -> None:
-        self.totals = LookupTotals()
-        self._detail = detail
-        self._plan: str | None = None
-        self._guard = threading.Lock()
-        self._progress = Progress(
-            total_queries or 0,
-            None,
-            sys.stderr,
-            enabled=detail is not Detail.QUIET,
-            nouns=("query", "queries"),
+        super().__init__(
+            Progress(
+                total_queries or 0,
+                None,
+                sys.stderr,
+                enabled=detail is not Detail.QUIET,
+                nouns=("query", "queries"),
+            ),
+            detail,
         )
-        self._entered = self._began = self._ended = time.monotonic()
-
-    def __enter__(self) -> Self:
-        self._entered = self._began = time.monotonic()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._ended = time.monotonic()
-        self._progress.__exit__(kind, error, traceback)
-
-    def on_begin(self) -> None:
-        """Start the clock of the work itself, and show how far it is."""
-        self._began = time.monotonic()
-        self._progress.__enter__()
+        self.totals = LookupTotals()
+        self._plan: str | None = None
 
     def on_plan(self, text: str) -> None:
         """Take how the engine goes about it, and why."""
@@ -75,10 +54,6 @@ class LookupOutcome:
         with self._guard:
             self.totals.add(report)
         self._progress.advance(report.rows)
-
-    def on_share(self, done: int, total: int) -> None:
-        """Take how many of the equal parts of the work are done; called from any thread."""
-        self._progress.set_share(done, total)
 
     def tell(self, skipped: Sequence[Skipped], *, target: str) -> ExitCode:
         """Print the summary and return the exit code.
@@ -98,8 +73,8 @@ class LookupOutcome:
         if self._detail is not Detail.QUIET:
             lines += status_lines(
                 totals.queries_of_status,
-                seconds=self._ended - self._began,
-                startup_seconds=self._began - self._entered,
+                seconds=self.seconds,
+                startup_seconds=self.startup_seconds,
                 target=target,
                 paint=paint,
             )

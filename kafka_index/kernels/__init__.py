@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from kafka_index.kernels.appending import warm_up as warm_up_appending
 from kafka_index.kernels.bulk_search import (
     count_entries,
     find_disorder,
@@ -66,4 +67,5 @@ def warm_up() -> None:
     warm_up_walk(address, nothing)
     warm_up_find_records(address, nothing)
     warm_up_producer_state()
+    warm_up_appending(data, nothing)
     crc32c(b"")

@@ -3,7 +3,12 @@
 from kafka_index.storage.failures import publish_error
 from kafka_index.storage.listing import Listing, list_dump
 from kafka_index.storage.locks import DirectoryLock
-from kafka_index.storage.paths import expand_directories, expand_input, local_path
+from kafka_index.storage.paths import (
+    expand_directories,
+    expand_input,
+    local_path,
+    refuse_overlap,
+)
 from kafka_index.storage.publish import (
     FilePublication,
     Publication,
@@ -60,6 +65,7 @@ __all__ = [
     "publish_error",
     "publish_group",
     "record_path",
+    "refuse_overlap",
     "remove_scratch",
     "scratch_path",
     "state_path",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from urllib.parse import unquote
 
 from kafka_index.errors import InputError
@@ -104,3 +104,39 @@ def expand_directories(inputs: Sequence[str]) -> list[str]:
             )
         found.update(dict.fromkeys(directories))
     return list(found)
+
+
+def refuse_overlap(
+    output: str, given: str, inputs: Iterable[str], *, hint: str = "choose another place"
+) -> None:
+    """Refuse an output that is an input, or lies inside one, or holds one.
+
+    Parameters
+    ----------
+    output : str
+        A local path.
+    given : str
+        The same as it was given, for errors.
+    inputs : iterable of str
+        Paths and globs.
+    hint : str
+        What to do instead.
+
+    Raises
+    ------
+    InputError
+        It does.
+    """
+    root = os.path.realpath(output)
+    for one in inputs:
+        for path in expand_input(one):
+            real = os.path.realpath(path)
+            if os.path.commonpath([root, real]) in (root, real):
+                relation = (
+                    "is the input"
+                    if root == real
+                    else "lies inside the input"
+                    if len(root) > len(real)
+                    else "holds the input"
+                )
+                raise InputError(f"the output {relation} {path}", path=given, hint=hint)

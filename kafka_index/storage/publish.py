@@ -183,6 +183,10 @@ def _put_in_place(publication: Publication) -> PublishError | None:
     path = publication.directory
     try:
         if isinstance(publication, SegmentPublication):
+            for staged in publication.staged:
+                # Where another attempt has just put them in place, its .index must stay.
+                path = staged.scratch_path
+                os.stat(path)
             path = publication.record.final_path
             _unlink_if_there(path)
             path = publication.index_path
@@ -210,7 +214,8 @@ def left_to_publish(publication: SegmentPublication) -> Publication | None:
     Returns
     -------
     SegmentPublication, FilePublication or None
-        Itself when nothing of it was published yet; None when all of it was.
+        Itself when nothing of it was published yet; None when nothing of it is waiting any more:
+        all of it was published, or it was given up.
     """
     left = tuple(file for file in publication.files if os.path.exists(file.scratch_path))
     if left and left[-1].final_path == publication.index_path:
@@ -218,7 +223,7 @@ def left_to_publish(publication: SegmentPublication) -> Publication | None:
     if os.path.exists(publication.record.scratch_path):
         # The .index is there already, and with it all that comes before it.
         return FilePublication((publication.record,), publication.attributes_of)
-    return None if os.path.exists(publication.record.final_path) else publication
+    return None
 
 
 def _unlink_if_there(path: str) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from kafka_index.errors import InputError, PublishError
 from kafka_index.layout.names import TopicPartition, is_legal_topic
 from kafka_index.storage.failures import publish_error
-from kafka_index.storage.paths import expand_input, local_path
+from kafka_index.storage.paths import local_path, refuse_overlap
 
 _PROBE = ".kafka-index.probe"
 
@@ -97,22 +97,8 @@ def check_target(output_root: str, inputs: Iterable[str]) -> str:
         It cannot be made or written.
     """
     root = os.path.realpath(local_path(output_root))
-    for given in inputs:
-        for path in expand_input(given):
-            real = os.path.realpath(path)
-            if os.path.commonpath([root, real]) in (root, real):
-                relation = (
-                    "is the input"
-                    if root == real
-                    else "lies inside the input"
-                    if len(root) > len(real)
-                    else "holds the input"
-                )
-                raise InputError(
-                    f"the output {relation} {path}",
-                    path=output_root,
-                    hint="choose another --output, or say --in-place to write beside the logs",
-                )
+    hint = "choose another --output, or say --in-place to write beside the logs"
+    refuse_overlap(root, output_root, inputs, hint=hint)
     # One name for all runs, so that what a killed one leaves is used up by the next.
     probe = os.path.join(root, _PROBE)
     try:

@@ -19,8 +19,12 @@ from kafka_index.kernels.appending import (
 from kafka_index.kernels.records import RECORD_SOUND
 from kafka_index.log.batch_table import BatchColumns
 from kafka_index.log.writing import LogSettings
-from kafka_index.log.writing.append_plan import growth_limits, new_growth, plan_for_segment
-from kafka_index.log.writing.incoming_batches import IncomingBatches
+from kafka_index.log.writing.appending.append_plan import (
+    growth_limits,
+    new_growth,
+    plan_for_segment,
+)
+from kafka_index.log.writing.appending.incoming_batches import IncomingBatches
 from tests.conformance import segments as built
 
 from .append_twin import TwinFullError, TwinSegment

@@ -16,13 +16,13 @@ from typing import Self
 
 from kafka_index.errors import PublishError
 from kafka_index.lookup.answers.joining import join_parts
-from kafka_index.lookup.answers.output_path import names_file, refuse_existing, refuse_overlap
+from kafka_index.lookup.answers.output_path import names_file, refuse_existing
 from kafka_index.lookup.answers.swapping import ASIDE, exchange
 from kafka_index.lookup.conversion.converter import check_conversion
 from kafka_index.lookup.queries.opening import Queries
 from kafka_index.lookup.queries.query_files import COMPRESSIONS, QueryFormat
 from kafka_index.lookup.queries.query_piece import QueryPiece
-from kafka_index.storage import DirectoryLock, local_path, publish_error
+from kafka_index.storage import DirectoryLock, local_path, publish_error, refuse_overlap
 from kafka_index.storage.durability import make_durable
 
 #: What Spark, too, leaves in a folder that is whole.

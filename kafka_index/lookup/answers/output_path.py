@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
 
 from kafka_index.errors import InputError
 from kafka_index.lookup.queries.query_files import COMPRESSIONS, QueryFormat
-from kafka_index.storage import expand_input
 
 # Parts of ours and of Spark's: only a folder of nothing else is ever replaced.
 _REPLACEABLE = re.compile(r"_SUCCESS|part-[^/]*|\..*\.crc")
@@ -45,40 +43,6 @@ def names_file(path: str, form: QueryFormat, *, was_chosen: bool) -> bool:
             hint=None if said is None else f"say --output-format {said.value}",
         )
     return False
-
-
-def refuse_overlap(output: str, given: str, inputs: Iterable[str]) -> None:
-    """Refuse an output that is, holds, or lies in what is read.
-
-    Parameters
-    ----------
-    output : str
-        Absolute.
-    given : str
-        As given, for errors.
-    inputs : iterable of str
-        Paths and globs.
-
-    Raises
-    ------
-    InputError
-        It does.
-    """
-    root = os.path.realpath(output)
-    for one in inputs:
-        for path in expand_input(one):
-            real = os.path.realpath(path)
-            if os.path.commonpath([root, real]) in (root, real):
-                relation = (
-                    "is the input"
-                    if root == real
-                    else "lies inside the input"
-                    if len(root) > len(real)
-                    else "holds the input"
-                )
-                raise InputError(
-                    f"the output {relation} {path}", path=given, hint="choose another place"
-                )
 
 
 def refuse_existing(output: str, given: str, *, is_file: bool, overwrite: bool) -> None:

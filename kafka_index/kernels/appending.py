@@ -1,0 +1,322 @@
+"""Appending batches: what a leader does to them, when a segment is full, and which get entries.
+
+Sources: Kafka's ``LogValidator``, ``DefaultRecordBatch.setLastOffset`` and ``setMaxTimestamp``,
+``LogSegment.shouldRoll`` and ``LogSegment.append``.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kafka_index.kernels.big_endian import (
+    Integer,
+    read_int16,
+    read_int32,
+    read_int64,
+    write_int32,
+    write_int64,
+)
+from kafka_index.kernels.compile_cache import compiled
+from kafka_index.kernels.crc import crc32c_extend
+from kafka_index.kernels.records import RECORD_SOUND, decode_records
+from kafka_index.layout.index_entries import INT32_MAX
+from kafka_index.layout.records import (
+    COMPRESSION_MASK,
+    NO_TIMESTAMP,
+    RECORD_BATCH_HEADER,
+    RECORD_BATCH_OVERHEAD_BYTES,
+    TIMESTAMP_TYPE_MASK,
+    field_position,
+)
+
+#: What `largest_timestamps` says of a batch whose records were not read, because they are packed.
+PACKED_RECORDS = -1
+#: And of one with a record whose timestamp is out of bounds. Otherwise it is a code of
+#: `kafka_index.kernels.records`.
+TIMESTAMP_OUT_OF_BOUNDS = 100
+
+#: What a segment is like before an append, changed by `plan_appends`: bytes of the log, bytes since
+#: the last index entry, the largest timestamp so far and the offset it is indexed under, the
+#: timestamp of the first batch (`NOWHERE` for a log without one), entries of both indexes, and the
+#: timestamp of the last time entry.
+(
+    GROWTH_SIZE,
+    GROWTH_BYTES_SINCE_ENTRY,
+    GROWTH_MAX_TIMESTAMP,
+    GROWTH_OFFSET_OF_MAX,
+    GROWTH_FIRST_TIMESTAMP,
+    GROWTH_OFFSET_ENTRIES,
+    GROWTH_TIME_ENTRIES,
+    GROWTH_LAST_TIME_ENTRY,
+) = range(8)
+GROWTH_SIZE_OF_STATE = 8
+NO_BATCH = -(2**63)
+
+#: What does not change from append to append: the base offset, ``segment.bytes``, how long the
+#: segment may wait (``segment.ms`` less the jitter), when it was made and what time it is,
+#: ``index.interval.bytes``, and how many entries there is room for.
+(
+    LIMIT_BASE_OFFSET,
+    LIMIT_SEGMENT_BYTES,
+    LIMIT_WAIT_MS,
+    LIMIT_CREATED_MS,
+    LIMIT_NOW_MS,
+    LIMIT_INTERVAL_BYTES,
+    LIMIT_OFFSET_ENTRIES,
+    LIMIT_TIME_ENTRIES,
+) = range(8)
+LIMITS = 8
+
+#: Why `plan_appends` came back: all appends are taken, the segment has to be rolled before the
+#: next, an index is full inside an append, or an offset does not fit the segment.
+PLAN_DONE, PLAN_ROLL, PLAN_INDEX_FULL, PLAN_OFFSET_OVERFLOW = range(4)
+
+_LEADER_EPOCH = field_position(RECORD_BATCH_HEADER, "leader_epoch")
+_CRC = field_position(RECORD_BATCH_HEADER, "crc")
+_ATTRIBUTES = field_position(RECORD_BATCH_HEADER, "attributes")
+_LAST_OFFSET_DELTA = field_position(RECORD_BATCH_HEADER, "last_offset_delta")
+_BASE_TIMESTAMP = field_position(RECORD_BATCH_HEADER, "base_timestamp_ms")
+_MAX_TIMESTAMP = field_position(RECORD_BATCH_HEADER, "max_timestamp_ms")
+
+
+@compiled
+def largest_timestamps(
+    window: NDArray[np.uint8],
+    positions: NDArray[np.int64],
+    sizes: NDArray[np.int64],
+    counts: NDArray[np.int64],
+    least_timestamp: int,
+    most_timestamp: int,
+    offsets: NDArray[np.int64],
+    timestamps: NDArray[np.int64],
+    largest: NDArray[np.int64],
+    codes: NDArray[np.int64],
+) -> None:
+    """Read the records of plain batches of magic 2, for their largest timestamps.
+
+    Parameters
+    ----------
+    window : ndarray of uint8
+        The batches.
+    positions, sizes, counts : ndarray of int64, shape (n,)
+        Where each batch is, its bytes, and how many records it says it has.
+    least_timestamp, most_timestamp : int
+        Bounds for timestamps other than -1, in ms.
+    offsets, timestamps : ndarray of int64, as long as the largest count
+        Memory to work in.
+    largest : ndarray of int64, shape (n,)
+        Filled with the largest timestamp of the records, -1 for none.
+    codes : ndarray of int64, shape (n,)
+        Filled with `RECORD_SOUND` or what is wrong.
+    """
+    address = np.uint64(window.ctypes.data)
+    for row in range(len(positions)):
+        start = address + np.uint64(positions[row])
+        attributes = read_int16(start + np.uint64(_ATTRIBUTES))
+        largest[row] = NO_TIMESTAMP
+        if attributes & COMPRESSION_MASK:
+            codes[row] = PACKED_RECORDS
+            continue
+        _, code = decode_records(
+            start + np.uint64(RECORD_BATCH_OVERHEAD_BYTES),
+            start + np.uint64(sizes[row]),
+            counts[row],
+            0,
+            read_int64(start + np.uint64(_BASE_TIMESTAMP)),
+            read_int64(start + np.uint64(_MAX_TIMESTAMP)),
+            attributes & TIMESTAMP_TYPE_MASK,
+            offsets,
+            timestamps,
+        )
+        codes[row] = code
+        if code != RECORD_SOUND:
+            continue
+        highest: Integer = np.int64(NO_TIMESTAMP)
+        for record in range(counts[row]):
+            timestamp = timestamps[record]
+            if timestamp != NO_TIMESTAMP and (
+                timestamp < least_timestamp or timestamp > most_timestamp
+            ):
+                codes[row] = TIMESTAMP_OUT_OF_BOUNDS
+                highest = timestamp
+                break
+            highest = max(highest, timestamp)
+        largest[row] = highest
+
+
+@compiled
+def stamp_batches(
+    window: NDArray[np.uint8],
+    positions: NDArray[np.int64],
+    sizes: NDArray[np.int64],
+    next_offset: int,
+    leader_epoch: int,
+    timestamp_type: int,
+    max_timestamps: NDArray[np.int64],
+    base_offsets: NDArray[np.int64],
+    last_offsets: NDArray[np.int64],
+) -> int:
+    """Write into batches of magic 2 what a leader gives them; return the offset behind the last.
+
+    Parameters
+    ----------
+    window : ndarray of uint8
+        The batches, changed in place; a checksum only where its bytes changed.
+    positions, sizes : ndarray of int64, shape (n,)
+        Where each batch is, and its bytes.
+    next_offset, leader_epoch : int
+        The first offset to give, and the epoch of the leader.
+    timestamp_type : int
+        0, or `TIMESTAMP_TYPE_MASK` for the time of the append.
+    max_timestamps : ndarray of int64, shape (n,)
+        What the headers are to say.
+    base_offsets, last_offsets : ndarray of int64, shape (n,)
+        Filled with the offsets given.
+    """
+    address = np.uint64(window.ctypes.data)
+    for row in range(len(positions)):
+        start = address + np.uint64(positions[row])
+        delta = read_int32(start + np.uint64(_LAST_OFFSET_DELTA))
+        write_int64(start, next_offset)
+        write_int32(start + np.uint64(_LEADER_EPOCH), leader_epoch)
+        base_offsets[row] = next_offset
+        last_offsets[row] = next_offset + delta
+        next_offset += delta + 1
+        attributes = read_int16(start + np.uint64(_ATTRIBUTES))
+        typed = attributes & ~TIMESTAMP_TYPE_MASK | timestamp_type
+        stored = read_int64(start + np.uint64(_MAX_TIMESTAMP))
+        if typed == attributes and stored == max_timestamps[row]:
+            continue
+        # The flags are all in the low byte; the high one is cleared, as Kafka clears it.
+        window[positions[row] + _ATTRIBUTES] = 0
+        window[positions[row] + _ATTRIBUTES + 1] = typed & 0x7F
+        write_int64(start + np.uint64(_MAX_TIMESTAMP), max_timestamps[row])
+        checksum = crc32c_extend(
+            np.uint32(0), start + np.uint64(_ATTRIBUTES), np.uint64(sizes[row] - _ATTRIBUTES)
+        )
+        write_int32(start + np.uint64(_CRC), np.int64(checksum))
+    return next_offset
+
+
+@compiled
+def plan_appends(  # noqa: PLR0915, because it is one loop, and hot
+    ends: NDArray[np.int64],
+    first_append: int,
+    sizes: NDArray[np.int64],
+    last_offsets: NDArray[np.int64],
+    max_timestamps: NDArray[np.int64],
+    may_roll: bool,
+    limits: NDArray[np.int64],
+    state: NDArray[np.int64],
+    entry_rows: NDArray[np.int64],
+    entry_positions: NDArray[np.int64],
+    entry_timestamps: NDArray[np.int64],
+    entry_timestamp_offsets: NDArray[np.int64],
+) -> tuple[int, int, int]:
+    """Take appends into a segment until it has to be rolled, and choose their index entries.
+
+    Parameters
+    ----------
+    ends : ndarray of int64, shape (m,)
+        The row behind the last batch of each append.
+    first_append : int
+        Which one to begin with.
+    sizes, last_offsets, max_timestamps : ndarray of int64, shape (n,)
+        The batches.
+    may_roll : bool
+        Whether the first append may ask for a roll: not when it just did.
+    limits, state : ndarray of int64
+        As above; the state is changed.
+    entry_rows, entry_positions, entry_timestamps, entry_timestamp_offsets : ndarray of int64, (n,)
+        Filled: the batch of each offset entry, its place in the log, and the time entry with it.
+
+    Returns
+    -------
+    tuple of int
+        One of the ``PLAN_`` codes, the next append (of a fault: its row), and the entries filled.
+    """
+    base = limits[LIMIT_BASE_OFFSET]
+    interval = limits[LIMIT_INTERVAL_BYTES]
+    size = state[GROWTH_SIZE]
+    since = state[GROWTH_BYTES_SINCE_ENTRY]
+    max_timestamp = state[GROWTH_MAX_TIMESTAMP]
+    offset_of_max = state[GROWTH_OFFSET_OF_MAX]
+    entries = 0
+    code = PLAN_DONE
+    append = first_append
+    while append < len(ends):
+        first = ends[append - 1] if append else 0
+        end = ends[append]
+        added = sizes[first:end].sum()
+        latest = max(np.int64(NO_TIMESTAMP), max_timestamps[first:end].max())
+        relative = last_offsets[end - 1] - base
+        if may_roll or append > first_append:
+            begun = state[GROWTH_FIRST_TIMESTAMP]
+            waited = limits[LIMIT_NOW_MS] - limits[LIMIT_CREATED_MS]
+            if begun >= 0:
+                waited = latest - begun
+            if (
+                size > limits[LIMIT_SEGMENT_BYTES] - added
+                or (size > 0 and waited > limits[LIMIT_WAIT_MS])
+                or state[GROWTH_OFFSET_ENTRIES] >= limits[LIMIT_OFFSET_ENTRIES]
+                or state[GROWTH_TIME_ENTRIES] >= limits[LIMIT_TIME_ENTRIES] - 1
+                or relative < 0
+                or relative > INT32_MAX
+            ):
+                code = PLAN_ROLL
+                break
+        elif relative < 0 or relative > INT32_MAX:
+            code = PLAN_OFFSET_OVERFLOW
+            append = first
+            break
+        if state[GROWTH_FIRST_TIMESTAMP] == NO_BATCH:
+            state[GROWTH_FIRST_TIMESTAMP] = max_timestamps[first]
+        for row in range(first, end):
+            if max_timestamps[row] > max_timestamp:
+                max_timestamp = max_timestamps[row]
+                offset_of_max = last_offsets[row]
+            if since > interval:
+                if (
+                    state[GROWTH_OFFSET_ENTRIES] >= limits[LIMIT_OFFSET_ENTRIES]
+                    or state[GROWTH_TIME_ENTRIES] >= limits[LIMIT_TIME_ENTRIES] - 1
+                ):
+                    return PLAN_INDEX_FULL, row, entries
+                entry_rows[entries] = row
+                entry_positions[entries] = size
+                entry_timestamps[entries] = max_timestamp
+                entry_timestamp_offsets[entries] = offset_of_max
+                entries += 1
+                since = np.int64(0)
+                state[GROWTH_OFFSET_ENTRIES] += 1
+                if max_timestamp > state[GROWTH_LAST_TIME_ENTRY]:
+                    state[GROWTH_TIME_ENTRIES] += 1
+                    state[GROWTH_LAST_TIME_ENTRY] = max_timestamp
+            size += sizes[row]
+            since += sizes[row]
+        append += 1
+    state[GROWTH_SIZE] = size
+    state[GROWTH_BYTES_SINCE_ENTRY] = since
+    state[GROWTH_MAX_TIMESTAMP] = max_timestamp
+    state[GROWTH_OFFSET_OF_MAX] = offset_of_max
+    return code, append, entries
+
+
+def warm_up(window: NDArray[np.uint8], nothing: NDArray[np.int64]) -> None:
+    """Load or compile the kernels of this module, over no batches."""
+    largest_timestamps(window, nothing, nothing, nothing, 0, 0, nothing, nothing, nothing, nothing)
+    stamp_batches(window, nothing, nothing, 0, 0, 0, nothing, nothing, nothing)
+    plan_appends(
+        nothing,
+        0,
+        nothing,
+        nothing,
+        nothing,
+        False,
+        np.zeros(LIMITS, np.int64),
+        np.zeros(GROWTH_SIZE_OF_STATE, np.int64),
+        nothing,
+        nothing,
+        nothing,
+        nothing,
+    )

@@ -1,0 +1,1 @@
+"""What happens to batches on their way into a log."""

@@ -1,0 +1,49 @@
+"""What a read of a log that grows returns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+
+class AbortedTransaction(NamedTuple):
+    """A transaction whose records a reader of committed data passes over, from its offset on."""
+
+    producer_id: int
+    first_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class FetchData:
+    """Bytes of a log from the batch on that holds an offset (Kafka: ``FetchDataInfo``).
+
+    Parameters
+    ----------
+    base_offset : int
+        Of that batch; the offset asked for when there is nothing behind it.
+    segment_base_offset : int
+        Of the segment it is in.
+    position_bytes : int
+        Where in the log of the segment.
+    records : bytes
+        Batches; the last may be cut off.
+    first_entry_incomplete : bool
+        Whether the first batch is larger than what was asked for.
+    aborted_transactions : tuple of AbortedTransaction, optional
+        For a reader of committed data only.
+    """
+
+    base_offset: int
+    segment_base_offset: int
+    position_bytes: int
+    records: bytes = b""
+    first_entry_incomplete: bool = False
+    aborted_transactions: tuple[AbortedTransaction, ...] | None = field(default=None)
+
+
+class OffsetAndPosition(NamedTuple):
+    """An offset of a log, and where its batch stands (Kafka: ``LogOffsetMetadata``)."""
+
+    offset: int
+    segment_base_offset: int
+    position_bytes: int

@@ -1,0 +1,157 @@
+"""The settings of a log that grows, under Kafka's own names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from enum import Enum
+from typing import Self
+
+from kafka_index.config import INT32_MAX, IndexConfig
+from kafka_index.errors import ConfigError
+from kafka_index.layout.index_entries import TIME_ENTRY
+
+_INT64_MAX = 2**63 - 1
+_BOOLEANS = {"true": True, "false": False}
+
+
+class TimestampType(Enum):
+    """Whose timestamps a leader keeps (``message.timestamp.type``)."""
+
+    CREATE_TIME = "CreateTime"
+    LOG_APPEND_TIME = "LogAppendTime"
+
+
+@dataclass(frozen=True, slots=True)
+class LogSettings:
+    """What decides the files of a log that grows; Kafka's defaults, bytes and ms.
+
+    Parameters
+    ----------
+    index_interval_bytes : int
+        ``index.interval.bytes``
+    segment_index_bytes : int
+        ``segment.index.bytes``
+    segment_bytes : int
+        ``segment.bytes``; a broker takes no less than 1 MiB.
+    segment_ms, segment_jitter_ms : int
+        ``segment.ms`` and ``segment.jitter.ms``
+    max_message_bytes : int
+        ``max.message.bytes``
+    preallocate : bool
+        ``preallocate``: whether a new log file takes all its room at once.
+    message_timestamp_type : TimestampType
+        ``message.timestamp.type``
+    message_timestamp_before_max_ms, message_timestamp_after_max_ms : int
+        ``message.timestamp.before.max.ms`` and ``message.timestamp.after.max.ms``
+    cleanup_policy : str
+        ``cleanup.policy``: a compacted topic takes no record without a key, and rolls after
+        `max_compaction_lag_ms` at the latest.
+    max_compaction_lag_ms : int
+        ``max.compaction.lag.ms``
+    producer_id_expiration_ms : int
+        ``producer.id.expiration.ms``, a broker's setting.
+    """
+
+    index_interval_bytes: int = 4096
+    segment_index_bytes: int = 10 * 1024 * 1024
+    segment_bytes: int = 1024 * 1024 * 1024
+    segment_ms: int = 7 * 24 * 60 * 60 * 1000
+    segment_jitter_ms: int = 0
+    max_message_bytes: int = 1024 * 1024 + 12
+    preallocate: bool = False
+    message_timestamp_type: TimestampType = TimestampType.CREATE_TIME
+    message_timestamp_before_max_ms: int = _INT64_MAX
+    message_timestamp_after_max_ms: int = 60 * 60 * 1000
+    cleanup_policy: str = "delete"
+    max_compaction_lag_ms: int = _INT64_MAX
+    producer_id_expiration_ms: int = 24 * 60 * 60 * 1000
+
+    def __post_init__(self) -> None:
+        for name, (least, most) in _RANGES.items():
+            value = getattr(self, name)
+            if not least <= value <= most:
+                raise ConfigError(
+                    f"{name.replace('_', '.')} is out of range",
+                    expected=f"{least}..{most}",
+                    found=value,
+                )
+        policies = self.cleanup_policy.replace(" ", "").split(",")
+        if not set(policies) <= {"delete", "compact"}:
+            raise ConfigError(
+                "cleanup.policy is unknown",
+                expected="delete, compact or both",
+                found=self.cleanup_policy,
+            )
+
+    @classmethod
+    def of_properties(cls, properties: Mapping[str, str]) -> Self:
+        """Settle the settings from a topic's properties.
+
+        Parameters
+        ----------
+        properties : mapping of str to str
+            By Kafka's names, as `kafka_index.config.read_properties` returns them.
+
+        Raises
+        ------
+        ConfigError
+            A name is none of these, or its value is not one for it.
+        """
+        names = {field.name.replace("_", "."): field for field in fields(cls)}
+        values: dict[str, object] = {}
+        for name, text in properties.items():
+            field = names.get(name)
+            if field is None:
+                raise ConfigError(
+                    f"{name} is not a setting of a log", expected=f"one of {', '.join(names)}"
+                )
+            values[field.name] = _parsed(name, text, str(field.type))
+        return cls(**values)  # type: ignore[arg-type]  # parsed by the types of the fields
+
+    @property
+    def index_config(self) -> IndexConfig:
+        """What decides the index files alone."""
+        return IndexConfig(self.index_interval_bytes, self.segment_index_bytes)
+
+    @property
+    def is_compacted(self) -> bool:
+        """Whether the topic is compacted."""
+        return "compact" in self.cleanup_policy
+
+    @property
+    def max_segment_ms(self) -> int:
+        """How long a segment grows at the most (``LogConfig.maxSegmentMs``)."""
+        if self.is_compacted:
+            return min(self.max_compaction_lag_ms, self.segment_ms)
+        return self.segment_ms
+
+
+#: Smallest and largest values (``LogConfig``). Segments smaller than a broker's are for tests, as
+#: Kafka's own ``internal.segment.bytes``; indexes without room for an entry are refused at once,
+#: not when the first is made.
+_RANGES = {
+    "index_interval_bytes": (0, INT32_MAX),
+    "segment_index_bytes": (TIME_ENTRY.itemsize, INT32_MAX),
+    "segment_bytes": (14, INT32_MAX),
+    "segment_ms": (1, _INT64_MAX),
+    "segment_jitter_ms": (0, _INT64_MAX),
+    "max_message_bytes": (0, INT32_MAX),
+    "message_timestamp_before_max_ms": (0, _INT64_MAX),
+    "message_timestamp_after_max_ms": (0, _INT64_MAX),
+    "max_compaction_lag_ms": (1, _INT64_MAX),
+    "producer_id_expiration_ms": (1, INT32_MAX),
+}
+
+
+def _parsed(name: str, text: str, kind: str) -> object:
+    try:
+        if kind == "int":
+            return int(text)
+        if kind == "bool":
+            return _BOOLEANS[text.lower()]
+        if kind == "TimestampType":
+            return TimestampType(text)
+    except (ValueError, KeyError):
+        raise ConfigError(f"{name} has no such value", expected=kind, found=repr(text)) from None
+    return text

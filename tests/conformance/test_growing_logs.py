@@ -1,0 +1,239 @@
+"""Logs that grow here are those that a broker grows: the same files, rolls, reads and refusals."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kafka_index.log.writing import (
+    BatchFields,
+    Isolation,
+    Record,
+    write_end_transaction_marker,
+    write_record_batch,
+)
+from tests.log.writing.growing import data_batch
+
+from . import segments as built
+from .both_logs import START_MS, BothLogs
+from .campaign import drawn_cases
+from .drawn_growth import Growth, drawn_settings
+from .kafka_traffic import FEW_ENTRIES_BYTES
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from .judge import Judge
+
+BATCH_BYTES = len(data_batch())
+SMALL: dict[str, object] = {
+    "internal.segment.bytes": 2000,
+    "index.interval.bytes": 100,
+    "segment.index.bytes": 4096,
+}
+
+
+def marker(producer_id: int, epoch: int = 0, coordinator_epoch: int = 0) -> bytes:
+    return write_end_transaction_marker(
+        0, START_MS, producer_id, epoch, is_commit=False, coordinator_epoch=coordinator_epoch
+    )
+
+
+@drawn_cases(0.1)
+@given(seed=st.integers(0, 2**63))
+def test_drawn_growth_is_the_same_at_every_step(judge: Judge, scratch: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    settings = drawn_settings(rng)
+    logs = BothLogs(judge, scratch, settings)
+    try:
+        following = settings["segment.index.bytes"] != FEW_ENTRIES_BYTES
+        growth = Growth(rng, logs, following=following)
+        for _ in range(rng.randrange(1, 60)):
+            growth.step()
+            logs.assert_same()
+        logs.close()
+    finally:
+        logs.abandon()
+
+
+@drawn_cases(0.03)
+@given(seed=st.integers(0, 2**63))
+def test_killed_log_is_recovered_alike(judge: Judge, scratch: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    settings = drawn_settings(rng)
+    logs = BothLogs(judge, scratch, settings)
+    try:
+        following = settings["segment.index.bytes"] != FEW_ENTRIES_BYTES
+        growth = Growth(rng, logs, following=following)
+        for _ in range(rng.randrange(1, 40)):
+            growth.step()
+        if not logs.kill_kafkas_and_recover():
+            return
+        logs.assert_same()
+        for _ in range(rng.randrange(5)):
+            growth.step()
+            logs.assert_same()
+        logs.close()
+    finally:
+        logs.abandon()
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"internal.segment.bytes": 3 * BATCH_BYTES},
+        {"internal.segment.bytes": 3 * BATCH_BYTES - 1},
+        {"segment.ms": 10},
+        {"cleanup.policy": "compact", "max.compaction.lag.ms": 10},
+        {"segment.index.bytes": 16, "index.interval.bytes": 0},
+        {"segment.index.bytes": 12, "index.interval.bytes": 0},
+        {"segment.index.bytes": 40, "index.interval.bytes": 0},
+        {"preallocate": "true"},
+        {"message.timestamp.type": "LogAppendTime", "segment.ms": 10},
+    ],
+    ids=str,
+)
+def test_segments_are_rolled_at_the_same_places(
+    judge: Judge, scratch: Path, changed: dict[str, object]
+) -> None:
+    logs = BothLogs(judge, scratch, SMALL | changed)
+    for step in range(30):
+        logs.set_clock(START_MS + 3 * step)
+        time = START_MS + 3 * step - (step % 4)
+        logs.append_as_leader([data_batch(timestamp_ms=time)], 0)
+        logs.assert_same()
+    logs.close()
+
+
+def test_transaction_that_ends_as_another_begins_in_one_append(judge: Judge, scratch: Path) -> None:
+    logs = BothLogs(judge, scratch, SMALL)
+    logs.append_as_follower(data_batch(0, producer=37, transactional=True), 0)
+    together = [
+        data_batch(1, producer=5, transactional=True),
+        write_end_transaction_marker(
+            2, START_MS, 37, 0, is_commit=False, coordinator_epoch=0, leader_epoch=0
+        ),
+        data_batch(3, producer=21, transactional=True),
+        write_end_transaction_marker(
+            4, START_MS, 5, 0, is_commit=False, coordinator_epoch=0, leader_epoch=0
+        ),
+    ]
+    logs.append_as_follower(b"".join(together), 0)
+    logs.assert_same()
+    logs.assert_same_read(0, 10**6, Isolation.TXN_COMMITTED, min_one_message=True)
+    logs.close()
+
+
+def test_new_producers_of_one_append_are_in_kafkas_order(judge: Judge, scratch: Path) -> None:
+    logs = BothLogs(judge, scratch, SMALL | {"internal.segment.bytes": 10**6})
+    # More than a table of 16 takes, and several to a bucket of one of 32.
+    producers = [32 * n + n % 5 for n in range(25)]
+    logs.append_as_follower(
+        b"".join(data_batch(n, producer=one) for n, one in enumerate(producers)), 0
+    )
+    logs.roll()
+    logs.assert_same()
+    # The table stays as large as it was when its producers are gone.
+    logs.truncate_to(4)
+    logs.append_as_leader([data_batch(producer=one, epoch=1) for one in (16, 48, 80)], 0)
+    logs.roll()
+    logs.assert_same()
+    logs.close()
+
+
+def test_batches_that_are_sent_again_are_left_out_by_both(judge: Judge, scratch: Path) -> None:
+    logs = BothLogs(judge, scratch, SMALL)
+    batches = [data_batch(producer=7, sequence=n) for n in range(8)]
+    logs.append_as_leader(batches[:6], 0)
+    logs.append_as_leader([*batches[3:], batches[7]], 0)
+    assert logs.ours.log_end_offset == 8
+    logs.assert_same()
+    logs.close()
+
+
+def test_producers_without_sequences_and_at_the_end_of_them(judge: Judge, scratch: Path) -> None:
+    logs = BothLogs(judge, scratch, SMALL)
+    last = 2**31 - 1
+    batches = [
+        built.batch(0, 3, producer_id=7, producer_epoch=0, base_sequence=-1),
+        built.batch(3, 3, producer_id=8, producer_epoch=0, base_sequence=last - 1),
+        built.batch(6, 2, producer_id=9, producer_epoch=0, base_sequence=last - 1),
+    ]
+    logs.append_as_follower(b"".join(batches), 0)
+    logs.append_as_leader([data_batch(producer=8, sequence=1), data_batch(producer=9)], 0)
+    logs.roll()
+    logs.assert_same()
+    logs.close()
+
+
+def test_old_formats_are_appended_as_they_are(judge: Judge, scratch: Path) -> None:
+    logs = BothLogs(judge, scratch, SMALL)
+    logs.append_as_follower(data_batch(0, leader_epoch=3), 3)
+    logs.append_as_follower(
+        b"".join(built.message(n, n % 2, START_MS + n, bytes(90)) for n in range(1, 9)), 3
+    )
+    logs.assert_same()
+    logs.append_as_follower(data_batch(9, leader_epoch=3), 3)
+    logs.assert_same_read(4, 300, Isolation.LOG_END, min_one_message=False)
+    logs.close()
+
+
+REFUSED_AS_LEADER = {
+    "base offset": (data_batch(3), "CLIENT"),
+    "checksum": (data_batch()[:-1] + b"x", "CLIENT"),
+    "size": (data_batch(value=bytes(1600)), "CLIENT"),
+    "count": (built.batch(0, 2, timestamps=[START_MS] * 2, last_offset_delta=5), "CLIENT"),
+    "control": (marker(7), "CLIENT"),
+    "future": (data_batch(timestamp_ms=START_MS + 3_600_001), "CLIENT"),
+    "append time": (
+        write_record_batch([Record(-1, b"k")], 0, BatchFields(log_append_time_ms=-1)),
+        "CLIENT",
+    ),
+    "no key": (write_record_batch([Record(START_MS)]), "CLIENT"),
+    "fenced": (data_batch(producer=7, epoch=4, sequence=1, transactional=True), "CLIENT"),
+    "gap": (data_batch(producer=7, epoch=5, sequence=5, transactional=True), "CLIENT"),
+    "new epoch": (data_batch(producer=7, epoch=6, sequence=1, transactional=True), "CLIENT"),
+    "outside of the transaction": (data_batch(producer=7, epoch=5, sequence=1), "CLIENT"),
+    "coordinator": (marker(8, coordinator_epoch=1), "COORDINATOR"),
+    "fenced marker": (marker(7, epoch=4), "COORDINATOR"),
+}
+REFUSED_AS_FOLLOWER = {
+    "backward": data_batch(1),
+    "backward inside": data_batch(9, records=3) + data_batch(10),
+    "no epoch": data_batch(3, leader_epoch=-1),
+    "too much": b"".join(data_batch(n) for n in range(3, 20)),
+    "too far apart": data_batch(3) + data_batch(2**31 + 3),
+    "checksum": data_batch(3)[:-1] + b"x",
+    "outside of the transaction": data_batch(3, producer=7, epoch=5, sequence=1),
+}
+
+
+@pytest.fixture
+def started(judge: Judge, scratch: Path) -> BothLogs:
+    """A plain batch, an open transaction, and a coordinator's marker."""
+    strict = {"max.message.bytes": 1500, "cleanup.policy": "compact"}
+    logs = BothLogs(judge, scratch, SMALL | strict)
+    logs.append_as_leader([data_batch()], 0)
+    logs.append_as_leader([data_batch(producer=7, epoch=5, transactional=True)], 0)
+    logs.append_as_leader([marker(8, coordinator_epoch=2)], 0, "COORDINATOR")
+    return logs
+
+
+@pytest.mark.parametrize("case", REFUSED_AS_LEADER)
+def test_both_refuse_as_leader(started: BothLogs, case: str) -> None:
+    try:
+        started.assert_both_refuse_as_leader(*REFUSED_AS_LEADER[case])
+    finally:
+        started.abandon()
+
+
+@pytest.mark.parametrize("case", REFUSED_AS_FOLLOWER)
+def test_both_refuse_as_follower(started: BothLogs, case: str) -> None:
+    try:
+        started.assert_both_refuse_as_follower(REFUSED_AS_FOLLOWER[case])
+    finally:
+        started.abandon()

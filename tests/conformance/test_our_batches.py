@@ -1,0 +1,151 @@
+"""Batches written here are Kafka's: the same bytes, or packed ones that Kafka unpacks alike."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kafka_index.log.writing import (
+    BatchFields,
+    Record,
+    write_empty_batch,
+    write_end_transaction_marker,
+    write_leader_change,
+    write_record_batch,
+)
+
+from .campaign import drawn_cases
+from .judged_files import (
+    EmptyBatch,
+    EndMarker,
+    LeaderChange,
+    WrittenBatch,
+    WrittenRecord,
+    read_batches,
+    write_batches,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from .judge import Judge
+    from .judged_files import Written
+
+_TIMES = (-1, 0, 5, 1_700_000_000_000, 1_700_000_009_999, 2**63 - 1)
+_BYTES = (None, b"", b"k", b"value" * 50, bytes(range(256)) * 40)
+#: What the header says before its checksum and behind it, but for the length.
+_HEADER = slice(12, 17), slice(21, 61)
+
+
+def kafkas(judge: Judge, scratch: Path, batch: Written) -> bytes:
+    path = scratch / "batch"
+    write_batches(judge, path, [batch])
+    return path.read_bytes()
+
+
+def drawn(rng: random.Random, codec: str) -> tuple[WrittenBatch, bytes]:
+    """A batch, for Kafka to write, and as we write it."""
+    base, step = rng.choice((0, 10, 2**40)), rng.choice((1, 1, 3, 100_000))
+    producer_id = rng.choice((-1, 7, 2**40))
+    known = producer_id >= 0
+    count = rng.choice((1, 1, 2, 5, 200))
+    records = tuple(
+        WrittenRecord(
+            base + n * step,
+            rng.choice(_TIMES),
+            rng.choice(_BYTES),
+            rng.choice(_BYTES),
+            tuple(("h\u00e9" * (n % 2), rng.choice(_BYTES)) for n in range(rng.choice((0, 0, 3)))),
+        )
+        for n in range(count)
+    )
+    horizon = rng.choice((None, None, 12_345_678))
+    append_ms = rng.choice((None, None, 17))
+    last = rng.choice((None, records[-1].offset + 5))
+    transactional = known and rng.random() < 0.5
+    batch = WrittenBatch(
+        records,
+        codec=codec,
+        base_offset=base,
+        last_offset=last,
+        leader_epoch=rng.choice((-1, 0, 5)),
+        log_append_time_ms=append_ms,
+        delete_horizon_ms=-1 if horizon is None else horizon,
+        producer_id=producer_id,
+        producer_epoch=3 if known else -1,
+        base_sequence=9 if known else -1,
+        transactional=transactional,
+    )
+    fields = BatchFields(
+        leader_epoch=batch.leader_epoch,
+        compression=codec,
+        log_append_time_ms=append_ms,
+        producer_id=producer_id,
+        producer_epoch=batch.producer_epoch,
+        base_sequence=batch.base_sequence,
+        is_transactional=transactional,
+        delete_horizon_ms=horizon,
+        last_offset_delta=None if last is None else last - base,
+    )
+    ours = write_record_batch(
+        [
+            Record(one.timestamp_ms, one.key, one.value, one.headers, one.offset - base)
+            for one in records
+        ],
+        base,
+        fields,
+    )
+    return batch, ours
+
+
+@drawn_cases(0.1)
+@given(seed=st.integers(0, 2**63))
+def test_plain_batch_has_kafkas_bytes(judge: Judge, scratch: Path, seed: int) -> None:
+    batch, ours = drawn(random.Random(seed), "none")
+    assert ours == kafkas(judge, scratch, batch)
+
+
+@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
+@drawn_cases(0.02)
+@given(seed=st.integers(0, 2**63))
+def test_packed_batch_has_kafkas_header_and_records(
+    judge: Judge, scratch: Path, codec: str, seed: int
+) -> None:
+    batch, ours = drawn(random.Random(seed), codec)
+    theirs = kafkas(judge, scratch, batch)
+    assert ours[:8] == theirs[:8]
+    for part in _HEADER:
+        assert ours[part] == theirs[part]
+    assert int.from_bytes(ours[8:12], "big") == len(ours) - 12
+    log = scratch / "batch"
+    log.write_bytes(ours)
+    found, expected = read_batches(judge, log)[0], list(batch.records)
+    if batch.log_append_time_ms is not None:
+        expected = [one._replace(timestamp_ms=batch.log_append_time_ms) for one in expected]
+    assert (list(found.records), found.fault) == (expected, None)
+
+
+@pytest.mark.parametrize("commit", [False, True])
+def test_marker_has_kafkas_bytes(judge: Judge, scratch: Path, *, commit: bool) -> None:
+    theirs = kafkas(judge, scratch, EndMarker(5, 9, 2, commit, 4, 77, 3))
+    ours = write_end_transaction_marker(
+        5, 77, 9, 2, is_commit=commit, coordinator_epoch=4, leader_epoch=3
+    )
+    assert ours == theirs
+
+
+def test_leader_change_has_kafkas_bytes(judge: Judge, scratch: Path) -> None:
+    theirs = kafkas(judge, scratch, LeaderChange(5, 3, 77))
+    assert write_leader_change(5, 77, 3, 0) == theirs
+
+
+def test_empty_batch_has_kafkas_bytes(judge: Judge, scratch: Path) -> None:
+    theirs = kafkas(judge, scratch, EmptyBatch(5, 9, 1000, 4, 1, 7, 2, transactional=True))
+    fields = BatchFields(
+        leader_epoch=2, producer_id=4, producer_epoch=1, base_sequence=7, is_transactional=True
+    )
+    assert write_empty_batch(5, 9, 1000, fields) == theirs
