@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from kafka_index.kernels.big_endian import (
     Integer,
+    prefetch,
     read_int8,
     read_int16,
     read_int32,
@@ -40,6 +41,8 @@ AT_DAMAGE = -2
 #: In place of a base offset that is not in the header of a batch.
 NOT_IN_HEADER = -(2**63)
 
+# Enough of them to hide a trip to memory.
+_AHEAD_BATCHES = 16
 _LENGTH = field_position(RECORD_BATCH_HEADER, "length")
 _ATTRIBUTES = field_position(RECORD_BATCH_HEADER, "attributes")
 _LAST_OFFSET_DELTA = field_position(RECORD_BATCH_HEADER, "last_offset_delta")
@@ -128,6 +131,8 @@ def read_batch_fields(
         Filled; with `NOT_IN_HEADER` for the base offset of a compressed message of magic 0 or 1.
     """
     for row in range(len(batches)):
+        if row + _AHEAD_BATCHES < len(batches) and batches[row + _AHEAD_BATCHES] >= 0:
+            prefetch(log + np.uint64(batches[row + _AHEAD_BATCHES]))
         if batches[row] < 0:
             continue
         start = log + np.uint64(batches[row])

@@ -52,9 +52,9 @@ STATE_SIZE = 8
 #: In place of a position in the state: there is none.
 NOWHERE = -1
 
-# The walk behind a floor entry is, on average, half of an index interval long.
-_AHEAD_TARGETS = 2
-_AHEAD_BYTES = 2560
+# The walk behind a floor entry is as long as an index interval at the most, which is 4 KiB.
+_AHEAD_TARGETS = 8
+_AHEAD_BYTES = 4096
 _CACHE_LINE = 64
 _SMALL_BATCH = 512
 
