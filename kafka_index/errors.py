@@ -126,11 +126,3 @@ class IndexOffsetOverflowError(KafkaIndexError):
 
 class PublishError(KafkaIndexError):
     """The target cannot be written: permissions, disk full, or held by a broker."""
-
-
-class ProducerStateError(KafkaIndexError):
-    """A batch that does not follow from what is known of its producer.
-
-    Kafka: InvalidProducerEpochException, OutOfOrderSequenceException, InvalidTxnStateException,
-    TransactionCoordinatorFencedException.
-    """

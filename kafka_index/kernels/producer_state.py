@@ -1,8 +1,8 @@
 """The producers of a partition, followed batch by batch: epochs, sequences, transactions.
 
-The tables are arrays that the caller makes and grows. They begin empty, for a segment whose past is
-not known yet, or loaded with what is known. What a later look at the past may change is noted
-beside the state itself (the fields from ``PRODUCER_FIRST_KIND`` on).
+The tables are arrays that the caller makes and grows. They begin empty: what was before is not
+known yet. What a later look at the past may change is noted beside the state itself (the fields
+from ``PRODUCER_FIRST_KIND`` on).
 
 Source: Kafka's ``LogSegment.updateProducerState``, ``ProducerAppendInfo``, ``ProducerStateEntry``,
 ``ProducerStateManager`` and ``LeaderEpochFileCache.assign``.
@@ -93,9 +93,8 @@ EPOCH_COLUMNS = 3
     STATE_LATEST_EPOCH,
     STATE_BATCHES,
     STATE_TRANSACTIONAL,
-    STATE_PAST_KNOWN,
-) = range(9)
-STATE_SIZE = 9
+) = range(8)
+STATE_SIZE = 8
 
 #: What `follow_producers` found.
 (
@@ -105,10 +104,7 @@ STATE_SIZE = 9
     PRODUCERS_MARKER_REFUSED,
     PRODUCERS_NOT_TRANSACTIONAL,
     PRODUCERS_TRANSACTION_UNKNOWN,
-    PRODUCERS_EPOCH_FENCED,
-    PRODUCERS_COORDINATOR_FENCED,
-    PRODUCERS_OUT_OF_SEQUENCE,
-) = range(9)
+) = range(6)
 
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 _HIGH_HALF = np.uint64(32)
@@ -270,17 +266,6 @@ def _note_first(entry: NDArray[np.int64], kind: int, position: Integer, epoch: I
 
 
 @compiled
-def _out_of_sequence(entry: NDArray[np.int64], epoch: Integer, base_sequence: Integer) -> Any:
-    """Whether a client's batch does not follow its last one."""
-    if entry[PRODUCER_EPOCH] == NO_PRODUCER_EPOCH:
-        return False
-    if epoch != entry[PRODUCER_EPOCH]:
-        return base_sequence != 0
-    last = entry[PRODUCER_LAST_SEQUENCE]
-    return base_sequence != last + 1 and not (base_sequence == 0 and last == INT32_MAX)
-
-
-@compiled
 def last_sequence_of(base_sequence: Integer, offset_delta: Integer) -> Any:
     """Return the sequence of a batch's last record; behind 2^31 - 1 comes 0."""
     if base_sequence == NO_SEQUENCE:
@@ -305,7 +290,6 @@ def follow_producers(  # noqa: PLR0911, PLR0912, PLR0915, C901, because it is on
     coordinator_epochs: NDArray[np.int64],
     control_timestamps: NDArray[np.int64],
     first_row: int,
-    from_client: bool,
     producers: NDArray[np.int64],
     buckets: NDArray[np.int64],
     nodes: NDArray[np.int64],
@@ -321,8 +305,6 @@ def follow_producers(  # noqa: PLR0911, PLR0912, PLR0915, C901, because it is on
         The chunk, in file order; those from ``attributes`` on count where there is a producer.
     first_row : int
         Where to begin in it.
-    from_client : bool
-        Check epochs and sequences as a leader does for its clients; recovery does not.
     producers : ndarray of int64, shape (capacity, PRODUCER_COLUMNS)
         Changed in place, as all that follow.
     buckets : ndarray of int64, shape (a power of 2, twice the producers or more,)
@@ -369,15 +351,6 @@ def follow_producers(  # noqa: PLR0911, PLR0912, PLR0915, C901, because it is on
                 return PRODUCERS_MARKER_REFUSED, row
         number, bucket = find_producer(producers, buckets, producer_id)
         epoch = producer_epochs[row]
-        if from_client and number >= 0 and control != CONTROL_EMPTY:
-            entry = producers[number]
-            if epoch < entry[PRODUCER_EPOCH]:
-                return PRODUCERS_EPOCH_FENCED, row
-            if is_control:
-                if coordinator_epochs[row] < entry[PRODUCER_COORDINATOR_EPOCH]:
-                    return PRODUCERS_COORDINATOR_FENCED, row
-            elif _out_of_sequence(entry, epoch, base_sequences[row]):
-                return PRODUCERS_OUT_OF_SEQUENCE, row
         if number < 0:
             number = add_producer(producers, buckets, state, producer_id, bucket)
         if control == CONTROL_EMPTY:
@@ -396,8 +369,8 @@ def follow_producers(  # noqa: PLR0911, PLR0912, PLR0915, C901, because it is on
             entry[PRODUCER_COORDINATOR_EPOCH] = coordinator_epochs[row]
             entry[PRODUCER_TIMESTAMP] = control_timestamps[row]
             node = entry[PRODUCER_NODE]
-            may_be_unknown = is_first and state[STATE_PAST_KNOWN] == 0
-            if control == CONTROL_ABORT and (node != NO_NODE or may_be_unknown):
+            # As the first of its producer it may end what began before.
+            if control == CONTROL_ABORT and (node != NO_NODE or is_first):
                 abort = aborts[state[STATE_ABORTS]]
                 abort[ABORT_ROW] = state[STATE_BATCHES] + row
                 abort[ABORT_POSITION] = position_bytes[row]
@@ -479,7 +452,6 @@ def warm_up() -> None:
     follow_producers(
         *columns,
         0,
-        False,
         producers,
         buckets,
         nodes,

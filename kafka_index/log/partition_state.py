@@ -108,21 +108,9 @@ class PartitionState:
         self.has_tree |= has_tree
         return self._entries[order]
 
-    @property
-    def loaded_entries(self) -> Entries:
-        """The producers, in the order in which they were put into the broker's map."""
-        return self._entries
-
     def __len__(self) -> int:
         """Return how many producers are known."""
         return len(self._entries)
-
-    @property
-    def first_open_offset(self) -> int | None:
-        """First offset of the earliest transaction that is open."""
-        first = self._entries["current_txn_first_offset"]
-        open_ones = first[first >= 0]
-        return int(open_ones.min()) if len(open_ones) else None
 
     def snapshot(self) -> bytes:
         """Return the bytes of the ``.snapshot`` at this offset."""

@@ -1,13 +1,11 @@
 """The producers, transactions and leader epochs of a stretch of a log, batch by batch.
 
-A table begins empty, for a segment whose past is not known yet, or with the entries of a snapshot.
-What it makes of the first is a `SegmentState` (which a `PartitionState` completes), of the second
-the state itself. Source: Kafka's ``LogSegment.recover`` and ``ProducerStateManager``.
+A table begins empty, because the past of a segment is not known yet. What it makes of a segment is
+a `SegmentState`, which a `PartitionState` completes. Source: Kafka's ``LogSegment.recover`` and
+``ProducerStateManager``.
 """
 
 from __future__ import annotations
-
-from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,27 +18,18 @@ from kafka_index.kernels.producer_state import (
     ABORT_NEXT_OPEN_OFFSET,
     ABORT_PRODUCER_ID,
     EPOCH_COLUMNS,
-    NO_NODE,
     NO_OFFSET,
     PRODUCER_COLUMNS,
-    PRODUCER_FIRST_MARKER_ROW,
-    PRODUCER_NODE,
-    PRODUCER_TXN_FIRST_OFFSET,
-    PRODUCERS_COORDINATOR_FENCED,
-    PRODUCERS_EPOCH_FENCED,
     PRODUCERS_MARKER_INVALID,
     PRODUCERS_MARKER_REFUSED,
     PRODUCERS_NO_ROOM,
     PRODUCERS_NOT_TRANSACTIONAL,
     PRODUCERS_OK,
-    PRODUCERS_OUT_OF_SEQUENCE,
     PRODUCERS_TRANSACTION_UNKNOWN,
     STATE_ABORTS,
     STATE_EPOCHS,
-    STATE_HEAD,
     STATE_LATEST_EPOCH,
     STATE_NODES,
-    STATE_PAST_KNOWN,
     STATE_PRODUCERS,
     STATE_SIZE,
     STATE_TRANSACTIONAL,
@@ -54,35 +43,19 @@ Longs = NDArray[np.int64]
 
 #: A batch without the transactional flag in a transaction of its producer.
 NOT_TRANSACTIONAL = "not_transactional"
-#: A client's batch or marker of an older epoch of its producer.
-EPOCH_FENCED = "producer_epoch_fenced"
-#: A marker of an older epoch of its coordinator.
-COORDINATOR_FENCED = "coordinator_epoch_fenced"
-#: A client's batch that does not follow its producer's last one.
-OUT_OF_SEQUENCE = "out_of_order_sequence"
 
 _REFUSALS = {
     PRODUCERS_MARKER_REFUSED: "unreadable_marker",
     PRODUCERS_NOT_TRANSACTIONAL: NOT_TRANSACTIONAL,
     PRODUCERS_TRANSACTION_UNKNOWN: "transaction_unknown",
-    PRODUCERS_EPOCH_FENCED: EPOCH_FENCED,
-    PRODUCERS_COORDINATOR_FENCED: COORDINATOR_FENCED,
-    PRODUCERS_OUT_OF_SEQUENCE: OUT_OF_SEQUENCE,
 }
 _FIRST_ROWS = 32
 
 
 class ProducerTable:
-    """What batches say of producers, and what they say of leader epochs.
+    """What batches say of producers, and what they say of leader epochs."""
 
-    Parameters
-    ----------
-    from_client : bool
-        Check epochs and sequences as a leader does for its clients.
-    """
-
-    def __init__(self, *, from_client: bool = False) -> None:
-        self._from_client = from_client
+    def __init__(self) -> None:
         self._state = np.zeros(STATE_SIZE, np.int64)
         self._state[STATE_LATEST_EPOCH] = NO_LEADER_EPOCH
         self._producers = np.empty((_FIRST_ROWS, PRODUCER_COLUMNS), np.int64)
@@ -90,32 +63,6 @@ class ProducerTable:
         self._nodes = np.empty((_FIRST_ROWS, 2), np.int64)
         self._aborts = np.empty((_FIRST_ROWS, ABORT_COLUMNS), np.int64)
         self._epochs = np.empty((_FIRST_ROWS, EPOCH_COLUMNS), np.int64)
-
-    @classmethod
-    def of_entries(cls, entries: NDArray[np.void], *, from_client: bool = False) -> Self:
-        """Return a table that knows the past.
-
-        Parameters
-        ----------
-        entries : ndarray of PRODUCER_STATE_ENTRY, shape (n,)
-            The producers, in the order in which a broker loads them.
-        """
-        table = cls(from_client=from_client)
-        table._state[STATE_PAST_KNOWN] = 1
-        table._make_room(len(entries))
-        producers, state = table._producers, table._state
-        state[STATE_PRODUCERS] = len(entries)
-        loaded = producers[: len(entries)]
-        loaded[:] = 0
-        for column, name in enumerate(PRODUCER_STATE_ENTRY.names or ()):
-            loaded[:, column] = entries[name]
-        loaded[:, PRODUCER_NODE] = NO_NODE
-        loaded[:, PRODUCER_FIRST_MARKER_ROW] = -1
-        kernel.fill_buckets(producers, len(entries), table._buckets)
-        for row in np.flatnonzero(loaded[:, PRODUCER_TXN_FIRST_OFFSET] >= 0):
-            offset = loaded[row, PRODUCER_TXN_FIRST_OFFSET]
-            kernel.open_transaction(producers, table._nodes, state, row, offset)
-        return table
 
     @property
     def has_transactions(self) -> bool:
@@ -136,33 +83,6 @@ class ProducerTable:
     def epochs(self) -> Longs:
         """Leader epochs that rise, with start offset and byte position: a view."""
         return self._epochs[: self._state[STATE_EPOCHS]]
-
-    @property
-    def first_open_offset(self) -> int | None:
-        """First offset of the earliest transaction that is still open."""
-        head = self._state[STATE_HEAD]
-        if head == self._state[STATE_NODES]:
-            return None
-        return int(self._nodes[head, kernel.NODE_FIRST_OFFSET])
-
-    def entries(self) -> NDArray[np.void]:
-        """Return the producers as `PRODUCER_STATE_ENTRY`, in the order they appeared."""
-        return entries_of(self.producers)
-
-    def row_of(self, producer_id: int) -> int | None:
-        """Return the row of a producer; None when it has not appeared."""
-        row, _ = kernel.find_producer(self._producers, self._buckets, producer_id)
-        return None if row < 0 else int(row)
-
-    def entries_of_producers(self, producer_ids: Longs) -> NDArray[np.void]:
-        """Return the entries of those of these producers that have appeared."""
-        rows = [row for row in map(self.row_of, producer_ids.tolist()) if row is not None]
-        return entries_of(self._producers[rows])
-
-    def forget_lists(self) -> None:
-        """Begin the list of aborted transactions, and of epochs, anew."""
-        self._state[STATE_ABORTS] = 0
-        self._state[STATE_EPOCHS] = 0
 
     def follow(self, batches: BatchColumns) -> tuple[int, ScanStop | None]:
         """Follow a chunk.
@@ -189,7 +109,6 @@ class ProducerTable:
                 batches.coordinator_epoch,
                 batches.control_timestamp_ms,
                 row,
-                self._from_client,
                 self._producers,
                 self._buckets,
                 self._nodes,

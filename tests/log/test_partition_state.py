@@ -11,13 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kafka_index.errors import InputError, ProducerStateError
+from kafka_index.errors import InputError
 from kafka_index.kernels import producer_state as kernel
 from kafka_index.layout.producer_state import PRODUCER_STATE_ENTRY
 from kafka_index.log.partition_state import PartitionState, ProducerExpiration
 from kafka_index.log.producer_snapshot import decode_snapshot
-from kafka_index.log.producer_state import ProducerStateManager
-from kafka_index.log.producer_table import ProducerTable
+from kafka_index.log.producer_table import ProducerTable, entries_of
 from kafka_index.log.segment_state import SegmentState
 from tests.log.histories import histories
 from tests.log.producer_twin import (
@@ -105,37 +104,6 @@ def test_wild_segments_fold_to_what_one_pass_finds(
         assert folded[-1] == passed[-1]
 
 
-@settings(deadline=None, max_examples=300)
-@given(histories(), histories(), st.integers(0, 40))
-def test_a_table_that_knows_the_past_goes_on_from_it(
-    before: list[ProducerRow], after: list[ProducerRow], shift: int
-) -> None:
-    (first,) = by_folding([before])
-    twin = ProducerTwin()
-    for row in before:
-        twin.follow(row)
-    state = PartitionState()
-    table = ProducerTable()
-    table.follow(columns(before))
-    state.take(SegmentState.of_table(table))
-    end = 100_000 + shift
-    later = [replace(row, base_offset=row.base_offset + end) for row in after]
-    manager = ProducerStateManager(state.entries)
-    assert entry_rows(manager.entries()) == first[0]
-    twin.begin_segment()
-    try:
-        for row in later:
-            twin.follow(row)
-    except Refusal as refusal:
-        with pytest.raises(ProducerStateError, match=str(refusal)):
-            manager.append(columns(later), from_client=False)
-        assert entry_rows(manager.entries()) == first[0]
-        return
-    assert aborted_rows(manager.append(columns(later), from_client=False)) == twin.aborted
-    assert entry_rows(manager.entries()) == twin.producers
-    assert manager.first_open_offset == min(twin.ongoing, default=None)
-
-
 @settings(deadline=None, max_examples=100)
 @given(histories())
 def test_what_is_kept_of_a_scan_is_read_as_it_was_written(
@@ -164,8 +132,7 @@ def test_tables_grow_with_producers_and_transactions() -> None:
     rows += [ends(3000 + number, one) for number, one in enumerate(reversed(ids))]
     table = ProducerTable()
     assert table.follow(columns(rows)) == (6000, None)
-    assert len(table.entries()) == 3000
-    assert table.first_open_offset is None
+    assert len(entries_of(table.producers)) == 3000
     # Each ends while those before it are open; the last one to end is the first that began.
     assert table.aborts[:, kernel.ABORT_NEXT_OPEN_OFFSET].tolist() == [0] * 2999 + [-1]
 
@@ -176,7 +143,7 @@ def test_the_list_of_open_transactions_does_not_grow_with_those_that_have_ended(
         rows += [opens(offset, offset % 10), ends(offset + 1, offset % 10, COMMIT)]
     table = ProducerTable()
     table.follow(columns(rows))
-    assert table.first_open_offset == 0
+    assert entries_of(table.producers)["current_txn_first_offset"].max() == 0
     assert len(table._nodes) <= 128
 
 
@@ -212,53 +179,10 @@ def test_a_snapshot_of_the_state_is_read_back() -> None:
     assert entry_rows(PartitionState(entries).entries) == entry_rows(state.entries)
 
 
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
-        (ProducerRow(10, 1, producer_epoch=2, base_sequence=1), "producer_epoch_fenced.*3.*2"),
-        (ProducerRow(10, 1, producer_epoch=3, base_sequence=7), "out_of_order.*sequence 5.*7"),
-        (ProducerRow(10, 1, producer_epoch=4, base_sequence=5), "out_of_order.*sequence 0.*5"),
-        (ProducerRow(10, 2, producer_epoch=0, base_sequence=1), "not_transactional"),
-        (
-            ProducerRow(10, 2, CONTROL | TRANSACTIONAL, COMMIT, coordinator_epoch=1),
-            "coordinator_epoch_fenced.*4.*1",
-        ),
-    ],
-)
-def test_a_client_is_refused_and_nothing_has_changed(row: ProducerRow, message: str) -> None:
-    manager = ProducerStateManager()
-    known = [
-        ProducerRow(0, 1, producer_epoch=3, base_sequence=4),
-        replace(ends(1, 2, COMMIT), coordinator_epoch=4),
-        replace(opens(2, 2), base_sequence=0),
-    ]
-    manager.append(columns(known), from_client=True)
-    before = manager.snapshot()
-    good = ProducerRow(9, 5, base_sequence=0)
-    with pytest.raises(ProducerStateError, match=message):
-        manager.append(columns([good, row]), from_client=True)
-    assert manager.snapshot() == before
-
-
-def test_a_replica_takes_what_a_leader_would_refuse() -> None:
-    manager = ProducerStateManager()
-    manager.append(
-        columns([ProducerRow(0, 1, producer_epoch=3, base_sequence=4)]), from_client=True
-    )
-    late = columns([ProducerRow(1, 1, producer_epoch=2, base_sequence=9)])
-    manager.append(late, from_client=False)
-    entry = manager.entry(1)
-    assert entry is not None
-    assert (entry["producer_epoch"], entry["last_sequence"], manager.map_end_offset) == (2, 9, 2)
-
-
 def test_the_sequence_behind_the_largest_one_is_zero() -> None:
-    manager = ProducerStateManager()
-    manager.append(columns([ProducerRow(0, 1, base_sequence=2**31 - 1)]), from_client=True)
-    manager.append(columns([ProducerRow(1, 1, base_sequence=0)]), from_client=True)
-    entry = manager.entry(1)
-    assert entry is not None
-    assert entry["last_sequence"] == 0
+    table = ProducerTable()
+    table.follow(columns([ProducerRow(0, 1, base_sequence=2**31 - 2, last_offset_delta=3)]))
+    assert entries_of(table.producers)["last_sequence"].tolist() == [1]
 
 
 def opens(offset: int, producer_id: int) -> ProducerRow:
