@@ -48,9 +48,7 @@ def nothing(_: Path) -> bool:
     return False
 
 
-def differences(
-    brokers: Path, ours: Path, excluded: Callable[[Path], bool] = nothing
-) -> list[str]:
+def differences(brokers: Path, ours: Path, excluded: Callable[[Path], bool] = nothing) -> list[str]:
     """Compare a broker's data directory with a build's output, byte for byte.
 
     A broker that leads begins an epoch at the log's end. As long as no record is of that epoch, no

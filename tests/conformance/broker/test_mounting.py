@@ -1,23 +1,27 @@
 """A broker takes a data directory whose index files are ours for its own.
 
-All index files of a stopped broker's directory are taken away and built in place. The broker that
-starts on it rebuilds nothing, hands out every record, and answers questions as our lookups do.
+All indexes, snapshots and epochs of a stopped broker's directory are taken away and built in place.
+The broker that starts on it rebuilds nothing, hands out every record, knows the producers, and
+answers questions as our lookups do.
 """
 
 from __future__ import annotations
 
-import shutil
+import time
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pytest
 
+from kafka_index.layout.names import LEADER_EPOCH_CHECKPOINT
+
 from .broker import CLEAN_SHUTDOWN, Broker
-from .client import ISOLATIONS, Client, Digest
+from .client import ISOLATIONS, Client, Digest, Producer
 from .commands import build_in_place, lookup
 from .files import (
     COMPARED_SUFFIXES,
+    epochs_with_records,
     partition_files,
     remove_index_files,
     segments_by_partition,
@@ -31,12 +35,11 @@ if TYPE_CHECKING:
     from .commands import Query
     from .conftest import Recovered, Written
 
-#: Topics that are not mounted: a build in place refuses their segments.
-LEFT_OUT = tuple(topic for topic in (*TOPICS, *FOLLOWED) if topic.has_transactions)
-
-_MOUNTED = tuple(topic for topic in (*TOPICS, *FOLLOWED) if topic not in LEFT_OUT)
+_MOUNTED = (*TOPICS, *FOLLOWED)
 # A fetch brings no control records, which a lookup counts.
 _WITHOUT_MARKERS = tuple(topic for topic in _MOUNTED if not topic.has_transactions)
+# As server.properties says.
+_PRODUCER_EXPIRATION_MS = 2**31 - 1
 _TIMES_OF_A_PARTITION = 200
 _OFFSETS_OF_A_PARTITION = 12
 
@@ -61,6 +64,7 @@ class Mounted:
     files_before: dict[Path, bytes]
     files_after: dict[Path, bytes]
     digests: dict[str, dict[str, Digest]]
+    producers: dict[str, set[Producer]]
     times: list[tuple[Query, str, dict[str, object]]]
     offsets: list[tuple[Query, str, dict[str, object]]]
 
@@ -68,9 +72,6 @@ class Mounted:
 @pytest.fixture(scope="module")
 def mounted(written: Written, room: Path) -> Mounted:
     home = written.leader.copy_to(room / "mounted")
-    for topic in LEFT_OUT:
-        for directory in _directories(home.data, topic.name, topic.partitions):
-            shutil.rmtree(directory)
     remove_index_files(home.data)
     assert {row["status"] for row in build_in_place(home.data, written.config)} == {"built"}
     assert (home.data / CLEAN_SHUTDOWN).exists()
@@ -96,6 +97,7 @@ def mounted(written: Written, room: Path) -> Mounted:
     with broker, Client(broker.bootstrap, room) as client:
         client.await_in_sync(1, names)
         digests = {isolation: client.digests(isolation, names) for isolation in ISOLATIONS}
+        producers = client.producers(names)
         broker_times = client.times(times)
         broker_offsets = client.offsets(offsets)
     return Mounted(
@@ -103,6 +105,7 @@ def mounted(written: Written, room: Path) -> Mounted:
         files_before,
         _index_files(home.data),
         digests,
+        producers,
         list(zip(times, broker_times, our_times, strict=True)),
         list(zip(offsets, broker_offsets, our_offsets, strict=True)),
     )
@@ -119,7 +122,7 @@ def test_a_broker_on_logs_alone_tells_of_reading_each_segment_again(rebuilt: Rec
     assert len(_reading_again(rebuilt.log_text)) > segments
 
 
-def test_a_broker_leaves_our_files_as_they_are(mounted: Mounted) -> None:
+def test_a_broker_leaves_our_files_as_they_are_but_begins_an_epoch(mounted: Mounted) -> None:
     assert mounted.files_before
     changed = {
         name
@@ -137,6 +140,21 @@ def test_consumers_get_what_they_got_before(
     assert now == {name: before[name] for name in now}
     assert len(now) == sum(topic.partitions for topic in _MOUNTED)
     assert all(digest.records for digest in now.values())
+
+
+def test_the_leader_knows_the_producers_that_it_knew_before(
+    written: Written, mounted: Mounted
+) -> None:
+    # Where records were compacted, so were producers; and some records are from long ago.
+    expired = time.time() * 1000 - _PRODUCER_EXPIRATION_MS
+    known = 0
+    for topic in (topic for topic in _MOUNTED if not topic.is_compacted):
+        for partition in range(topic.partitions):
+            name = f"{topic.name}-{partition}"
+            before = {one for one in written.producers[name] if one.last_timestamp_ms > expired}
+            assert mounted.producers[name] == before, name
+            known += len(before)
+    assert known > len(_MOUNTED)
 
 
 def test_times_are_answered_as_by_our_lookups(mounted: Mounted) -> None:
@@ -164,7 +182,12 @@ def _directories(data: Path, topic: str, partitions: int) -> list[Path]:
 
 
 def _index_files(data: Path) -> dict[Path, bytes]:
-    return {name: (data / name).read_bytes() for name in partition_files(data, COMPARED_SUFFIXES)}
+    return {
+        name: epochs_with_records(data / name)
+        if name.name == LEADER_EPOCH_CHECKPOINT
+        else (data / name).read_bytes()
+        for name in partition_files(data, COMPARED_SUFFIXES)
+    }
 
 
 def _reading_again(log_text: str) -> list[str]:

@@ -1,0 +1,104 @@
+"""Producers go on after their broker was stopped and its index files were built in place.
+
+The producers stay open meanwhile; the broker comes back at the same address. It finds in our
+snapshots which sequence each of them has reached, and which transaction is open.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pytest
+
+from .broker import Broker, Home
+from .client import ISOLATIONS, Client, Digest, Producer
+from .commands import build_in_place
+from .files import remove_index_files, segments_by_partition
+from .topics import Topic, write_index_settings
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TOPIC = Topic("accounts", (), {"internal.segment.bytes": "6000", "index.interval.bytes": "500"})
+PARTITION = f"{TOPIC.name}-0"
+#: Batches before the stop and after it.
+PLAIN_BATCHES = (60, 50)
+LEFT_OPEN = (4, 3)
+
+
+@dataclass(frozen=True)
+class WentOn:
+    """What the leader knew of producers, in time, and what consumers got in the end."""
+
+    at_stop: set[Producer]
+    at_start: set[Producer]
+    at_end: set[Producer]
+    digests: dict[str, Digest]
+    segments: int
+
+
+@pytest.fixture(scope="module")
+def went_on(room: Path) -> WentOn:
+    config = room / "going-on.properties"
+    write_index_settings([TOPIC], config)
+    broker = Broker(Home(room / "going-on"))
+    with broker, Client(broker.bootstrap, room) as client:
+        client.create(TOPIC)
+        client.open_producer("plain", transactional=False)
+        for name in ("left-open", "resumed"):
+            client.open_producer(name, transactional=True)
+        for commit in (True, False, True):
+            client.begin("resumed")
+            client.send("plain", TOPIC.name, PLAIN_BATCHES[0] // 3)
+            client.send("resumed", TOPIC.name, 5)
+            client.end("resumed", commit=commit)
+        client.begin("left-open")
+        client.send("left-open", TOPIC.name, LEFT_OPEN[0])
+        at_stop = client.producers([TOPIC.name])[PARTITION]
+
+        broker.stop()
+        remove_index_files(broker.home.data)
+        assert {row["status"] for row in build_in_place(broker.home.data, config)} == {"built"}
+        segments = segments_by_partition(broker.home.data)[PARTITION]
+        broker.start()
+        client.await_in_sync(1, [TOPIC.name])
+
+        at_start = client.producers([TOPIC.name])[PARTITION]
+        client.send("plain", TOPIC.name, PLAIN_BATCHES[1])
+        client.send("left-open", TOPIC.name, LEFT_OPEN[1])
+        client.end("left-open", commit=True)
+        # Another one with the same transactional.id.
+        client.open_producer("resumed", transactional=True)
+        client.begin("resumed")
+        client.send("resumed", TOPIC.name, 2)
+        client.end("resumed", commit=True)
+        at_end = client.producers([TOPIC.name])[PARTITION]
+        digests = {
+            isolation: client.digests(isolation, [TOPIC.name])[PARTITION]
+            for isolation in ISOLATIONS
+        }
+    return WentOn(at_stop, at_start, at_end, digests, segments)
+
+
+def test_the_leader_knows_producers_and_open_transactions_as_before(went_on: WentOn) -> None:
+    assert went_on.segments >= 2
+    assert went_on.at_start == went_on.at_stop
+    assert sum(one.current_txn_first_offset is not None for one in went_on.at_start) == 1
+
+
+def test_an_idempotent_producer_goes_on_with_its_sequence(went_on: WentOn) -> None:
+    before = max(went_on.at_start, key=lambda one: one.last_sequence)
+    (after,) = (one for one in went_on.at_end if one.producer_id == before.producer_id)
+    assert before.last_sequence == PLAIN_BATCHES[0] - 1
+    assert after.last_sequence == sum(PLAIN_BATCHES) - 1
+    assert after.producer_epoch == before.producer_epoch
+
+
+def test_transactions_are_finished_and_begun_and_every_record_is_read_once(
+    went_on: WentOn,
+) -> None:
+    plain, left_open = sum(PLAIN_BATCHES), sum(LEFT_OPEN)
+    assert went_on.digests["read_uncommitted"].records == plain + left_open + 3 * 5 + 2
+    assert went_on.digests["read_committed"].records == plain + left_open + 2 * 5 + 2
+    assert all(one.current_txn_first_offset is None for one in went_on.at_end)

@@ -1,0 +1,88 @@
+"""Where the product is not what Kafka is, on purpose: each shown by one case, both sides of it.
+
+Those of lookups are in ``test_lookup_differences.py``, those of versions of Kafka in
+``test_versions.py``; ``docs/conformance.md`` lists them all.
+"""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING
+
+from kafka_index.build import BuildSettings, plan_build, run_local
+from kafka_index.log.producer_snapshot import decode_snapshot
+from kafka_index.storage import list_dump
+
+from .judged_files import index_operations
+from .judged_index import our_operations
+from .segments import INT32_MAX, batch
+from .state_partitions import DIRECTORY, StatePartition
+from .test_partition_state import NEVER_MS, Rows, by_kafka
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from kafka_index.build import SegmentReport
+
+    from .judge import Judge
+
+#: So far apart that a Java map puts them into few buckets.
+COLLIDING = 2**20
+
+
+def built_by_kafka(judge: Judge, scratch: Path, partition: StatePartition) -> dict[str, bytes]:
+    shutil.rmtree(scratch / "kafka", ignore_errors=True)
+    files = by_kafka(judge, scratch, partition, now_ms=0, expiration_ms=NEVER_MS)
+    assert isinstance(files, dict), files
+    return files
+
+
+def built_by_us(scratch: Path, partition: StatePartition) -> tuple[Path, list[SegmentReport]]:
+    """Where the files are, and the rows of the report."""
+    for name in ("ours", "out"):
+        shutil.rmtree(scratch / name, ignore_errors=True)
+    partition.write(scratch / "ours")
+    plan = plan_build(list_dump([str(scratch / "ours")], topics=None).segments, bins=1)
+    taken = Rows()
+    settings = BuildSettings(target_root=str(scratch / "out"))
+    run_local(plan, settings, threads=1, listener=taken)
+    return scratch / "out" / DIRECTORY, taken.rows
+
+
+def test_segments_that_overlap_are_loaded_by_kafka_and_fail_in_a_build(
+    judge: Judge, scratch: Path
+) -> None:
+    overlapping = StatePartition({0: batch(0) + batch(3), 3: batch(3) + batch(6)})
+    assert f"{9:020d}.snapshot" in built_by_kafka(judge, scratch, overlapping)
+    _, rows = built_by_us(scratch, overlapping)
+    assert any(str(row.reason).startswith("segments_overlap") for row in rows)
+
+
+def test_producers_that_share_a_bucket_of_kafkas_map_may_come_in_another_order(
+    judge: Judge, scratch: Path
+) -> None:
+    log = b"".join(
+        batch(n, 1, producer_id=COLLIDING * (37 * n % 61), producer_epoch=0, base_sequence=0)
+        for n in range(61)
+    )
+    crowded = StatePartition({0: log})
+    name = f"{61:020d}.snapshot"
+    kafkas = decode_snapshot(built_by_kafka(judge, scratch, crowded)[name])
+    directory, _ = built_by_us(scratch, crowded)
+    ours = decode_snapshot((directory / name).read_bytes())
+    assert kafkas.tolist() != ours.tolist()
+    assert sorted(kafkas.tolist()) == sorted(ours.tolist())
+
+
+def test_end_of_a_fetch_beyond_2_gib_wraps_around_in_kafka(judge: Judge, scratch: Path) -> None:
+    operations = [
+        "open 40",
+        "append 5 100",
+        f"append 9 {INT32_MAX - 10}",
+        f"upper-bound 9 {INT32_MAX - 10} 100",
+    ]
+    path = scratch / "far.index"
+    path.unlink(missing_ok=True)
+    assert index_operations(judge, "offset", path, 0, operations)[-1] == "5 100"
+    path.unlink()
+    assert our_operations("offset", path, 0, operations)[-1] == "-"
