@@ -11,7 +11,7 @@ from pathlib import Path
 import google_crc32c
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kafka_index.errors import (
@@ -26,15 +26,14 @@ from kafka_index.layout.producer_state import PRODUCER_STATE_ENTRY
 from kafka_index.log.leader_epochs import LeaderEpochCache
 from kafka_index.log.producer_snapshot import decode_snapshot, encode_snapshot, java_map_order
 
+from .campaign import drawn_cases
 from .kafka_jars import JudgeUnavailable, class_path, tool
 
 Ask = Callable[..., str]
 
 SOURCE = Path(__file__).with_name("StateFormats.java")
 DUMP = Path(__file__).resolve().parents[2] / "examples" / "dump"
-FEW = settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+
 
 INT16 = st.integers(-(2**15), 2**15 - 1)
 INT32 = st.integers(-(2**31), 2**31 - 1)
@@ -89,7 +88,7 @@ ENTRIES = st.lists(
 ).map(lambda rows: np.array(rows, PRODUCER_STATE_ENTRY))
 
 
-@FEW
+@drawn_cases(share=0.075)
 @given(ENTRIES)
 def test_kafka_reads_our_snapshots_and_writes_the_same_bytes(
     kafka: Ask, scratch: Path, entries: np.ndarray
@@ -135,7 +134,7 @@ WILD_SNAPSHOTS = st.one_of(
 )
 
 
-@FEW
+@drawn_cases(share=0.075)
 @given(WILD_SNAPSHOTS)
 def test_kafka_and_we_refuse_the_same_snapshots(kafka: Ask, scratch: Path, data: bytes) -> None:
     wild, again = scratch / "wild.snapshot", scratch / "kafka.snapshot"
@@ -284,7 +283,7 @@ class BothIndexes:
         assert answer in expected
 
 
-@FEW
+@drawn_cases(share=0.075)
 @given(TXN_STEPS)
 def test_a_transaction_index_does_what_kafkas_does(
     kafka: Ask, scratch: Path, steps: list[tuple[str, *tuple[int, ...]]]
@@ -345,7 +344,7 @@ def entries_text(epochs: LeaderEpochCache) -> str:
     return "epochs " + ";".join(f"{e.epoch},{e.start_offset}" for e in epochs.entries)
 
 
-@FEW
+@drawn_cases(share=0.075)
 @given(st.lists(st.tuples(st.integers(0, 12), st.integers(0, 60)), max_size=6), EPOCH_STEPS)
 def test_leader_epochs_do_what_kafkas_do(
     kafka: Ask,
