@@ -94,7 +94,7 @@ class PartitionFold:
                 if self._failed_at is None:
                     row, files = self._taken(staged)
                 else:
-                    row = self._taken_without_state(staged)
+                    row, files = self._taken_without_state(staged)
             except KafkaIndexError as error:
                 row = failed_row(row, error)
         if row.status == FAILED and self._failed_at is None:
@@ -175,8 +175,10 @@ class PartitionFold:
             )
         return f"offsets {end} to {base_offset - 1} are in no segment before it"
 
-    def _taken_without_state(self, staged: StagedSegment) -> SegmentReport:
-        """Return the row of a segment behind one that failed: only its own files can be right."""
+    def _taken_without_state(
+        self, staged: StagedSegment
+    ) -> tuple[SegmentReport, tuple[StagedFile, ...]]:
+        """Take a segment behind one that failed: only its own files can be right."""
         unknown = (
             f"{STATE_UNKNOWN}: segment {self._failed_at} failed, so which producers and "
             "transactions there were before this one is not known"
@@ -186,8 +188,9 @@ class PartitionFold:
         ):
             # With its .index a broker would take it for a segment where nothing was aborted.
             reason = f"{unknown}, and it has aborted transactions"
-            return replace(staged.report, status=FAILED, reason=reason, position_bytes=None)
-        return replace(staged.report, note=f"{unknown}: no snapshot")
+            return replace(staged.report, status=FAILED, reason=reason, position_bytes=None), ()
+        row = replace(staged.report, note=f"{unknown}: no snapshot")
+        return row, self._txn_index(staged, b"")
 
     def _snapshot(self, staged: StagedSegment, offset: int) -> tuple[StagedFile, ...]:
         """Write the snapshot at an offset, if there is to be one and it is not there already."""

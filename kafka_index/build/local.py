@@ -147,3 +147,6 @@ class _StateRun(_SegmentRun):
         staged.sort(key=lambda one: one.segment.base_offset)
         for row in publish_partition(staged, self._settings, attempt_id="partition"):
             self._report(row)
+        for one in staged:
+            # What was only there for the fold.
+            one.remove_scratch(self._settings)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 from kafka_index.build.folding import FoldedSegment, PartitionFold
 from kafka_index.build.outputs import Output
@@ -15,7 +16,7 @@ from kafka_index.build.partition_start import PartitionStart
 from kafka_index.build.report import FAILED, SegmentReport
 from kafka_index.build.settings import BuildSettings
 from kafka_index.build.staged import StagedSegment
-from kafka_index.build.staging import failed_row
+from kafka_index.build.staging import failed_row, keep_segment
 from kafka_index.errors import KafkaIndexError
 from kafka_index.layout.names import SNAPSHOT_SUFFIX, parse_segment_file
 from kafka_index.storage import (
@@ -51,6 +52,10 @@ def publish_partition(
     ------
     SegmentReport
         One a segment, once its files are durably in place.
+
+    Notes
+    -----
+    What the scans left and is not published stays: another attempt at the same rows needs it.
     """
     folded: list[FoldedSegment] = []
     own: tuple[StagedFile, ...] = ()
@@ -64,7 +69,6 @@ def publish_partition(
     except KafkaIndexError as error:
         _give_up(folded, own)
         for one in staged:
-            one.remove_scratch(settings)
             yield one.report if one.report.status == FAILED else failed_row(one.report, error)
         return
     for first in range(0, len(folded), GROUP_SEGMENTS):
@@ -101,8 +105,6 @@ def _publish_group(group: Sequence[FoldedSegment], settings: BuildSettings) -> l
     rows = []
     for one, publication in zip(group, publications, strict=True):
         error = None if publication is None else next(errors)
-        # What was only there for the fold.
-        one.staged.remove_scratch(settings)
         rows.append(one.report if error is None else failed_row(one.report, error))
     return rows
 
@@ -113,7 +115,11 @@ def _publication(one: FoldedSegment, settings: BuildSettings) -> Publication | N
         return None
     publication = one.staged.publication(settings)
     if isinstance(publication, SegmentPublication):
-        publication = left_to_publish(publication)
+        left = left_to_publish(publication)
+        if left is None and keep_segment(one.staged.segment, settings) is None:
+            # An attempt before this one gave it up: publishing it says so.
+            left = publication
+        publication = left
     if publication is None:
         attributes_of = one.staged.segment.log_path if settings.in_place else None
         return FilePublication(one.files, attributes_of) if one.files else None
@@ -125,13 +131,16 @@ def _publication(one: FoldedSegment, settings: BuildSettings) -> Publication | N
 
 def _remove_snapshots(directory: str, *, above: int, but: set[int]) -> None:
     """Remove the snapshots that a broker which recovers the partition would remove."""
-    with os.scandir(directory) as entries:
-        for entry in entries:
-            parsed = parse_segment_file(entry.name)
-            if parsed is None or parsed.kind != SNAPSHOT_SUFFIX or parsed.transient:
-                continue
-            if parsed.base_offset > above and parsed.base_offset not in but:
-                try:
-                    os.unlink(entry.path)
-                except OSError as error:
-                    raise publish_error(error, entry.path, "remove an old snapshot") from error
+    try:
+        with os.scandir(directory) as entries:
+            for entry in entries:
+                parsed = parse_segment_file(entry.name)
+                if parsed is None or parsed.kind != SNAPSHOT_SUFFIX or parsed.transient:
+                    continue
+                if parsed.base_offset > above and parsed.base_offset not in but:
+                    # Another attempt may be at it, too.
+                    with suppress(FileNotFoundError):
+                        os.unlink(entry.path)
+    except OSError as error:
+        place = error.filename or directory
+        raise publish_error(error, place, "remove an old snapshot") from error

@@ -16,8 +16,10 @@ from kafka_index.layout.names import (
 )
 from kafka_index.log.segment_state import SegmentState
 from kafka_index.storage import (
+    BuildRecord,
     FilePublication,
     Publication,
+    PublishedFile,
     SegmentFile,
     SegmentPublication,
     StagedFile,
@@ -151,6 +153,28 @@ def read_state(staged: StagedSegment, settings: BuildSettings) -> SegmentState:
     path = state_path(staged.directory, staged.segment.base_offset)
     if staged.attempt_id is not None:
         scratch = scratch_path(path, settings.run_id, staged.attempt_id)
-        # An attempt that was interrupted while it published may have renamed it.
-        path = scratch if os.path.exists(scratch) else path
+        # An attempt that was interrupted while it published may have renamed it. Or given it up,
+        # and then an older one may be there.
+        if os.path.exists(scratch) or not _is_published(path, staged, settings):
+            path = scratch
     return SegmentState.read(path)
+
+
+def _is_published(path: str, staged: StagedSegment, settings: BuildSettings) -> bool:
+    """Tell whether a state file is that of the segment as it is now."""
+    segment = staged.segment
+    config = settings.config.for_topic(segment.topic)
+    place = record_path(staged.directory, segment.base_offset)
+    waiting = scratch_path(place, settings.run_id, str(staged.attempt_id))
+    record = BuildRecord.read(waiting) or BuildRecord.read(place)
+    if record is None or not record.matches(
+        segment,
+        index_interval_bytes=config.index_interval_bytes,
+        index_size_max_bytes=config.index_size_max_bytes,
+        verify_crc=settings.verify_crc,
+    ):
+        return False
+    try:
+        return PublishedFile.of(path) in record.files
+    except OSError:
+        return False

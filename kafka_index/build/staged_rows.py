@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import heapq
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
@@ -77,13 +79,16 @@ def read_staged(table: pa.Table) -> list[StagedSegment]:
     ]
 
 
-def plan_publishing(staged: pa.Table, *, bins: int) -> pa.Table:
+def plan_publishing(staged: pa.Table, plan: pa.Table, *, bins: int) -> pa.Table:
     """Spread the partitions of staged segments over bins of about as many segments.
 
     Parameters
     ----------
     staged : pa.Table
-        `STAGED_SCHEMA`, every segment of each partition.
+        `STAGED_SCHEMA`.
+    plan : pa.Table
+        `kafka_index.build.WORK_SCHEMA`: the segments that were to be staged. It says how many a
+        partition has; of one that lacks a row nothing is published.
     bins : int
         How many bins, 1 or more.
 
@@ -93,20 +98,26 @@ def plan_publishing(staged: pa.Table, *, bins: int) -> pa.Table:
         `PUBLISHING_SCHEMA`.
     """
     staged = staged.sort_by([(name, "ascending") for name in (*_PARTITION, "segment_base_offset")])
-    keys = zip(*(staged.column(name).to_pylist() for name in _PARTITION), strict=True)
-    counts = [len(list(members)) for _, members in groupby(keys)]
-    loads = [0] * bins
+    expected = Counter(_partitions(plan))
+    loads = [(0, number) for number in range(bins)]
     numbers: list[int] = []
-    for count in counts:
-        number = loads.index(min(loads))
-        loads[number] += count
+    segments: list[int] = []
+    for partition, members in groupby(_partitions(staged)):
+        count = len(list(members))
+        load, number = loads[0]
+        heapq.heapreplace(loads, (load + count, number))
         numbers += [number] * count
-    segments = [count for count in counts for _ in range(count)]
+        segments += [expected[partition]] * count
     return (
         staged.append_column(PARTITION_SEGMENTS, pa.array(segments, pa.int64()))
         .append_column(BIN, pa.array(numbers, pa.int32()))
         .cast(PUBLISHING_SCHEMA)
     )
+
+
+def _partitions(rows: pa.Table) -> Iterator[tuple[str, int]]:
+    """Return the partition of each row."""
+    return zip(*(rows.column(name).to_pylist() for name in _PARTITION), strict=True)
 
 
 def whole_partitions(batches: Iterable[pa.RecordBatch]) -> Iterator[list[StagedSegment]]:

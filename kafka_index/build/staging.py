@@ -177,8 +177,8 @@ def _scan(
     row = _empty_row(segment)
     if stop is not None and stop.refused:
         return replace(row, reason=stop.text, position_bytes=stop.position_bytes)
-    keeps_txn_index = Output.TXN_INDEX in settings.outputs or not settings.in_place
-    if producers.has_transactions and not keeps_txn_index:
+    lacks_txn_index = Output.INDEX in settings.outputs and Output.TXN_INDEX not in settings.outputs
+    if producers.has_transactions and lacks_txn_index and settings.in_place:
         return replace(row, reason=TRANSACTIONAL)
     row = _settled(row, segment, source, builder, stop)
     if settings.needs_state:

@@ -145,8 +145,7 @@ def build_logs(
     if fail_fast and has_failed(staged):
         failed = staged.filter(pc.field("status") == FAILED)
         return failed.select(REPORT_SCHEMA.names)
-    bins = min(bins, staged.num_rows)
-    publishing = session.createDataFrame(plan_publishing(staged, bins=bins))
+    publishing = session.createDataFrame(plan_publishing(staged, plan, bins=bins))
     return collect_report(publish_partitions(publishing, settings, bins))
 
 

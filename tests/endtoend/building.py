@@ -177,6 +177,15 @@ def state(root: Path) -> dict[str, tuple[int, int, int, int, int]]:
     return found
 
 
+def state_files(folder: Path) -> dict[str, bytes]:
+    """What a partition's folder holds of producers, transactions and leader epochs."""
+    return {
+        path.name: path.read_bytes()
+        for path in sorted(folder.iterdir())
+        if path.suffix in (".txnindex", ".snapshot") or path.name == "leader-epoch-checkpoint"
+    }
+
+
 def copy_dump(target: Path, *, copies: int = 1) -> Path:
     """Copy the example dump without its indexes, each partition several times."""
     for folder in sorted(path for path in DUMP.iterdir() if path.is_dir()):

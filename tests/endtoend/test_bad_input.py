@@ -16,10 +16,19 @@ import pytest
 
 from kafka_index.cli.text import shown_path
 from kafka_index.storage.locks import OUTPUT_LOCK
-from tests.cli.running import broker_files, copy_partitions, first_log, index_files
+from tests.cli.running import DUMP, broker_files, copy_partitions, first_log, index_files
 from tests.spark.dumps import Log, Segment, change, dump, metadata_table, raw_table
 
-from .building import Argument, build, build_here, rubbish, small_disk, state, with_rows
+from .building import (
+    Argument,
+    build,
+    build_here,
+    rubbish,
+    small_disk,
+    state,
+    state_files,
+    with_rows,
+)
 
 PARTITION = "orders.eu-west-0"
 ONE: dict[Segment, Log] = {("t", 3, 30): dump()["orders", 0, 0][10:60]}
@@ -314,8 +323,12 @@ def test_a_full_disk_fails_segments_and_the_next_run_with_room_finishes(tmp_path
 
         assert done.returncode == 0
         assert index_files(disk / "out") == whole
+        for partition in partitions:
+            assert state_files(disk / "out" / partition) == state_files(DUMP / partition)
+        # Those behind a failed one had been built without what only it could tell.
+        lacking = [row for row in rows if row["status"] == "failed" or row["note"]]
         built = [row["log_path"] for row in again if row["status"] == "built"]
-        assert built == [row["log_path"] for row in failed]
+        assert built == [row["log_path"] for row in lacking]
 
 
 def test_a_disk_without_any_room_is_an_error(data: Path, tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from .building import (
     rubbish,
     session,
     start,
+    state_files,
     wait_until,
 )
 
@@ -81,6 +82,9 @@ def test_a_killed_build_is_mended_by_the_next_even_if_its_workers_are_killed(
     assert workers
     assert done.returncode == 0, done.stderr
     assert index_files(out) == expected
+    undisturbed = data.with_name("undisturbed")
+    for folder in sorted(undisturbed.iterdir()):
+        assert state_files(out / folder.name) == state_files(folder)
     assert rubbish(tmp_path) == []
     rows = pq.read_table(report)
     assert set(rows["status"].to_pylist()) == {"built", "unchanged"}
