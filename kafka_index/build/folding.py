@@ -26,6 +26,7 @@ from kafka_index.layout.names import (
 from kafka_index.storage import StagedFile, scratch_path, write_scratch
 
 STATE_UNKNOWN = "state_unknown"
+_TREE = "a broker's snapshot may have the same producers in another order"
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +151,8 @@ class PartitionFold:
             row = replace(row, status=FAILED, reason=stop.text, position_bytes=stop.position_bytes)
             return row, ()
         self._end = row.next_offset
+        if state.has_tree:
+            note = "; ".join(filter(None, (note, _TREE)))
         files += self._txn_index(staged, aborted.tobytes())
         is_new = bool(files) and row.status == UNCHANGED
         row = replace(

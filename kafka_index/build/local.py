@@ -39,7 +39,7 @@ def run_local(
     threads: int,
     listener: BuildListener,
     fail_fast: bool = False,
-) -> None:
+) -> bool:
     """Build all bins of a plan.
 
     Parameters
@@ -55,12 +55,18 @@ def run_local(
     fail_fast : bool
         Begin no further segment once one has failed; those not begun have no row, nor have those
         of partitions that were not finished.
+
+    Returns
+    -------
+    bool
+        False when it was left at a segment that failed.
     """
     run = (_StateRun if settings.needs_state else _SegmentRun)(plan, settings, listener)
     run.fail_fast = fail_fast
     with ThreadPoolExecutor(threads, thread_name_prefix="build") as pool:
         try:
             run.run(pool)
+            return not run.stopped.is_set()
         finally:
             # After an interrupt or an error of our own the other bins need not go on.
             run.stopped.set()

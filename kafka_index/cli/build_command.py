@@ -185,6 +185,8 @@ def make_command(*, as_job: bool) -> click.Command:
             in_place=in_place,
             dry_run=dry_run,
         )
+        if in_place and outputs is not None and Output.INDEX in outputs:
+            _check_outputs_in_place(outputs)
         config = LogConfig.load(
             config_path,
             index_interval_bytes=index_interval_bytes,
@@ -220,6 +222,14 @@ def make_command(*, as_job: bool) -> click.Command:
         context_settings={"help_option_names": ["-h", "--help"]},
         options_metavar="--input PATH... (--output PATH | --in-place) [OPTIONS]",
     )(decorate(build, options))
+
+
+def _check_outputs_in_place(outputs: frozenset[Output]) -> None:
+    if Output.TIME_INDEX not in outputs:
+        raise click.UsageError(
+            "--in-place takes index with timeindex only: beside an .index alone a broker makes an "
+            "empty .timeindex"
+        )
 
 
 def _check_usage(*, has_input: bool, output: str | None, in_place: bool, dry_run: bool) -> None:

@@ -21,6 +21,8 @@ _BIN_BYTES = 1 << 30
 _MOST_BINS = 20_000
 # What a killed run loses at most: partitions are published when all of their wave is scanned.
 _WAVE_BYTES_PER_CORE = 64 << 30
+# Between waves of threads there is next to nothing.
+_WAVE_BYTES_PER_THREAD = 4 << 30
 
 
 class Listener(Protocol):
@@ -83,8 +85,12 @@ class LocalEngine:
     ) -> None:
         """Build the indexes of these segments."""
         listener.on_begin()
-        plan = plan_build(segments, bins=_bins(segments, self._threads))
-        run_local(plan, settings, threads=self._threads, listener=listener, fail_fast=fail_fast)
+        for wave in plan_waves(segments, wave_bytes=self._threads * _WAVE_BYTES_PER_THREAD):
+            plan = plan_build(wave, bins=_bins(wave, self._threads))
+            if not run_local(
+                plan, settings, threads=self._threads, listener=listener, fail_fast=fail_fast
+            ):
+                break
 
     def build_parquet(
         self, source: ParquetInput, settings: BuildSettings, listener: Listener, *, fail_fast: bool

@@ -79,7 +79,7 @@ class CheckpointReader:
         partition : TopicPartition
             Which it is.
         segments : sequence of SegmentFile
-            By base offset, one at least.
+            By base offset, one at least, all in one directory.
         index_directory : str, optional
             Where its index files are.
 
@@ -87,7 +87,7 @@ class CheckpointReader:
         ------
         InputError
             A checkpoint of the data directory is malformed; or it has no high watermarks, and
-            they are asked for; or the segments lie in two directories.
+            they are asked for.
 
         Notes
         -----
@@ -96,7 +96,7 @@ class CheckpointReader:
         its broker can tell: nothing above the log's start is committed (Partition.createLog).
         Epochs that cannot be read are passed over, and said to be.
         """
-        directory = _directory_of(segments)
+        directory = segments[0].partition_directory
         parent = os.path.dirname(directory)
         data_directory = self._directories.setdefault(parent, LogDirectory(parent))
         noted = data_directory.log_start_offset(partition) or 0
@@ -146,15 +146,3 @@ def _from_start(epochs: Sequence[EpochEntry], log_start_offset: int) -> tuple[Ep
     if before:
         behind.insert(0, EpochEntry(before[-1].epoch, log_start_offset))
     return tuple(behind)
-
-
-def _directory_of(segments: Sequence[SegmentFile]) -> str:
-    directories = dict.fromkeys(segment.partition_directory for segment in segments)
-    first, *others = directories
-    if others:
-        raise InputError(
-            f"the partition {os.path.basename(first)} is also in {others[0]}",
-            path=first,
-            hint="give one copy of each partition (replicas need a run each)",
-        )
-    return first

@@ -76,7 +76,7 @@ def list_dump(inputs: Sequence[str], *, topics: re.Pattern[str] | None) -> Listi
     ------
     InputError
         A path is missing, a directory cannot be read, no live segment is found, or two
-        directories hold the same segment of one partition.
+        directories hold the same partition.
 
     Notes
     -----
@@ -225,14 +225,12 @@ def _identity(directory: str) -> tuple[int, int]:
 
 def _refuse_duplicates(segments: Sequence[SegmentFile]) -> None:
     for one, other in pairwise(segments):
-        if (
-            one.base_offset == other.base_offset
-            and one.partition == other.partition
-            and one.topic == other.topic
-        ):
+        if one.partition != other.partition or one.topic != other.topic:
+            continue
+        if one.partition_directory != other.partition_directory:
             raise InputError(
-                f"the same segment of {one.topic}-{one.partition} is also in {other.log_path}",
-                path=one.log_path,
+                f"the partition {one.topic}-{one.partition} is also in {other.partition_directory}",
+                path=one.partition_directory,
                 hint="give one copy of each partition (replicas need a run each)",
             )
 

@@ -276,3 +276,9 @@ def test_the_local_engine_starts_no_spark(data: Path, tmp_path: Path) -> None:
         text=True,
     )
     assert result.returncode == 0, result.stderr
+
+
+def test_an_index_alone_is_not_built_in_place(data: Path) -> None:
+    result = kafka_index("build", "--input", data, "--in-place", "--what", "index,txnindex")
+    assert result.returncode == 2
+    assert "index with timeindex only" in result.stderr

@@ -235,13 +235,6 @@ def test_a_partition_and_its_files_pickle(tmp_path: Path) -> None:
     assert pickle.loads(pickle.dumps(files)) == files  # noqa: S301, because it is our own
 
 
-def test_segments_of_two_directories_are_not_one_partition(tmp_path: Path) -> None:
-    both = segments_of(dump(tmp_path / "a")) + segments_of(dump(tmp_path / "b"))
-    with pytest.raises(InputError, match="is also in") as caught:
-        CheckpointReader(UpperBound.LOG_END).read(TOPIC_0, both, None)
-    assert str(tmp_path / "b" / DIRECTORY) in caught.value.message
-
-
 def test_checkpoints_are_read_once_for_all_partitions_of_a_directory(tmp_path: Path) -> None:
     dump(tmp_path)
     checkpoint(tmp_path, STARTS, "topic 0 11")
