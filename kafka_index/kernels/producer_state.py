@@ -18,6 +18,59 @@ from numpy.typing import NDArray
 from kafka_index.kernels.big_endian import Integer
 from kafka_index.kernels.compile_cache import compiled
 from kafka_index.kernels.markers import CONTROL_EMPTY, CONTROL_INVALID, CONTROL_REFUSED
+from kafka_index.kernels.open_transactions import (
+    carried_open_offsets,
+    close_transaction,
+    drop_closed,
+    next_open_offset,
+    open_transaction,
+)
+from kafka_index.kernels.producer_columns import (
+    ABORT_COLUMNS,
+    ABORT_FIRST_OFFSET,
+    ABORT_LAST_OFFSET,
+    ABORT_MAY_BEGIN_EARLIER,
+    ABORT_NEXT_OPEN_OFFSET,
+    ABORT_POSITION,
+    ABORT_PRODUCER_ID,
+    ABORT_ROW,
+    EPOCH_COLUMNS,
+    EPOCH_NUMBER,
+    EPOCH_POSITION,
+    EPOCH_START_OFFSET,
+    FIRST_MARKER,
+    FIRST_NONE,
+    FIRST_PLAIN,
+    FIRST_TRANSACTIONAL,
+    NO_NODE,
+    NO_OFFSET,
+    PRODUCER_COLUMNS,
+    PRODUCER_COORDINATOR_EPOCH,
+    PRODUCER_EPOCH,
+    PRODUCER_EPOCH_CHANGED,
+    PRODUCER_FIRST_EPOCH,
+    PRODUCER_FIRST_KIND,
+    PRODUCER_FIRST_MARKER_ROW,
+    PRODUCER_FIRST_POSITION,
+    PRODUCER_HAS_DATA,
+    PRODUCER_HAS_MARKER,
+    PRODUCER_ID,
+    PRODUCER_LAST_OFFSET,
+    PRODUCER_LAST_SEQUENCE,
+    PRODUCER_NODE,
+    PRODUCER_OFFSET_DELTA,
+    PRODUCER_TIMESTAMP,
+    PRODUCER_TXN_FIRST_OFFSET,
+    PRODUCER_TXN_IS_FIRST,
+    STATE_ABORTS,
+    STATE_BATCHES,
+    STATE_EPOCHS,
+    STATE_LATEST_EPOCH,
+    STATE_NODES,
+    STATE_PRODUCERS,
+    STATE_SIZE,
+    STATE_TRANSACTIONAL,
+)
 from kafka_index.layout.index_entries import INT32_MAX
 from kafka_index.layout.records import (
     CONTROL_ABORT,
@@ -29,72 +82,6 @@ from kafka_index.layout.records import (
     NO_TIMESTAMP,
     TRANSACTIONAL_MASK,
 )
-
-#: Columns of the table of producers, a row each, in the order they appeared.
-(
-    PRODUCER_ID,
-    PRODUCER_EPOCH,
-    PRODUCER_LAST_SEQUENCE,
-    PRODUCER_LAST_OFFSET,
-    PRODUCER_OFFSET_DELTA,
-    PRODUCER_TIMESTAMP,
-    PRODUCER_COORDINATOR_EPOCH,
-    PRODUCER_TXN_FIRST_OFFSET,
-    PRODUCER_NODE,
-    PRODUCER_FIRST_KIND,
-    PRODUCER_FIRST_POSITION,
-    PRODUCER_FIRST_EPOCH,
-    PRODUCER_EPOCH_CHANGED,
-    PRODUCER_HAS_DATA,
-    PRODUCER_HAS_MARKER,
-    PRODUCER_FIRST_MARKER_ROW,
-    PRODUCER_TXN_IS_FIRST,
-) = range(17)
-PRODUCER_COLUMNS = 17
-
-#: What the first batch of a producer was, of those that count (a marker without records does not).
-FIRST_NONE, FIRST_TRANSACTIONAL, FIRST_PLAIN, FIRST_MARKER = range(4)
-
-#: Columns of the list of open transactions: first offset, and the producer's row or `NODE_CLOSED`.
-NODE_FIRST_OFFSET, NODE_PRODUCER = range(2)
-NODE_CLOSED = -1
-#: In `PRODUCER_NODE`: no transaction is open; or it shares its place in the list with another one
-#: that began at the same offset and is named there; or that other one has ended, and the place
-#: with it.
-NO_NODE, SHARED_NODE, GONE_NODE = -1, -2, -3
-
-#: Columns of the list of transactions that were aborted.
-(
-    ABORT_ROW,
-    ABORT_POSITION,
-    ABORT_PRODUCER_ID,
-    ABORT_FIRST_OFFSET,
-    ABORT_LAST_OFFSET,
-    ABORT_NEXT_OPEN_OFFSET,
-    ABORT_MAY_BEGIN_EARLIER,
-) = range(7)
-ABORT_COLUMNS = 7
-#: For an offset: there is none, or it is not known here.
-NO_OFFSET = -1
-
-#: Columns of the list of leader epochs.
-EPOCH_NUMBER, EPOCH_START_OFFSET, EPOCH_POSITION = range(3)
-EPOCH_COLUMNS = 3
-
-#: Places of the state array: rows in use of each table; the first of the list of transactions that
-#: may be open; the latest epoch; batches followed; whether one was transactional; whether the
-#: past is known.
-(
-    STATE_PRODUCERS,
-    STATE_NODES,
-    STATE_HEAD,
-    STATE_ABORTS,
-    STATE_EPOCHS,
-    STATE_LATEST_EPOCH,
-    STATE_BATCHES,
-    STATE_TRANSACTIONAL,
-) = range(8)
-STATE_SIZE = 8
 
 #: What `follow_producers` found.
 (
@@ -155,94 +142,6 @@ def add_producer(
     entry[PRODUCER_NODE] = NO_NODE
     entry[PRODUCER_FIRST_MARKER_ROW] = -1
     return row
-
-
-@compiled
-def open_transaction(
-    producers: NDArray[np.int64],
-    nodes: NDArray[np.int64],
-    state: NDArray[np.int64],
-    row: Integer,
-    first_offset: Integer,
-) -> None:
-    """Put a producer's transaction into the list, which is sorted by first offset."""
-    place = state[STATE_NODES]
-    # Offsets rise, so this ends at once but in a log that is out of order.
-    while place > state[STATE_HEAD] and nodes[place - 1, NODE_FIRST_OFFSET] > first_offset:
-        place -= 1
-    producers[row, PRODUCER_TXN_FIRST_OFFSET] = first_offset
-    before = place - 1
-    if (
-        before >= state[STATE_HEAD]
-        and nodes[before, NODE_FIRST_OFFSET] == first_offset
-        and nodes[before, NODE_PRODUCER] != NODE_CLOSED
-    ):
-        # As in Kafka's map by first offset: the later one takes the place.
-        producers[nodes[before, NODE_PRODUCER], PRODUCER_NODE] = SHARED_NODE
-        nodes[before, NODE_PRODUCER] = row
-        producers[row, PRODUCER_NODE] = before
-        return
-    for later in range(state[STATE_NODES], place, -1):
-        nodes[later] = nodes[later - 1]
-        if nodes[later, NODE_PRODUCER] != NODE_CLOSED:
-            producers[nodes[later, NODE_PRODUCER], PRODUCER_NODE] = later
-    state[STATE_NODES] += 1
-    nodes[place, NODE_FIRST_OFFSET] = first_offset
-    nodes[place, NODE_PRODUCER] = row
-    producers[row, PRODUCER_NODE] = place
-
-
-@compiled
-def _close_transaction(
-    producers: NDArray[np.int64], nodes: NDArray[np.int64], state: NDArray[np.int64], row: Integer
-) -> bool:
-    """Take a producer's transaction out of the list; return whether it was there."""
-    entry = producers[row]
-    node = entry[PRODUCER_NODE]
-    if node == SHARED_NODE:
-        node = np.int64(GONE_NODE)
-        for one in range(state[STATE_HEAD], state[STATE_NODES]):
-            is_open = nodes[one, NODE_PRODUCER] != NODE_CLOSED
-            if is_open and nodes[one, NODE_FIRST_OFFSET] == entry[PRODUCER_TXN_FIRST_OFFSET]:
-                node = np.int64(one)
-                producers[nodes[one, NODE_PRODUCER], PRODUCER_NODE] = GONE_NODE
-    if node == GONE_NODE:
-        return False
-    nodes[node, NODE_PRODUCER] = NODE_CLOSED
-    while (
-        state[STATE_HEAD] < state[STATE_NODES]
-        and nodes[state[STATE_HEAD], NODE_PRODUCER] == NODE_CLOSED
-    ):
-        state[STATE_HEAD] += 1
-    entry[PRODUCER_NODE] = NO_NODE
-    entry[PRODUCER_TXN_FIRST_OFFSET] = NO_OFFSET
-    entry[PRODUCER_TXN_IS_FIRST] = 0
-    return True
-
-
-@compiled
-def drop_closed(
-    producers: NDArray[np.int64], nodes: NDArray[np.int64], state: NDArray[np.int64]
-) -> None:
-    """Take the transactions that have ended out of the list."""
-    kept = 0
-    for node in range(state[STATE_HEAD], state[STATE_NODES]):
-        row = nodes[node, NODE_PRODUCER]
-        if row != NODE_CLOSED:
-            nodes[kept] = nodes[node]
-            producers[row, PRODUCER_NODE] = kept
-            kept += 1
-    state[STATE_HEAD] = 0
-    state[STATE_NODES] = kept
-
-
-@compiled
-def _next_open_offset(nodes: NDArray[np.int64], state: NDArray[np.int64], row: Integer) -> Any:
-    """Return the first offset of the earliest open transaction of another producer."""
-    for node in range(state[STATE_HEAD], state[STATE_NODES]):
-        if nodes[node, NODE_PRODUCER] != NODE_CLOSED and nodes[node, NODE_PRODUCER] != row:
-            return nodes[node, NODE_FIRST_OFFSET]
-    return np.int64(NO_OFFSET)
 
 
 @compiled
@@ -377,10 +276,10 @@ def follow_producers(  # noqa: PLR0911, PLR0912, PLR0915, C901, because it is on
                 abort[ABORT_PRODUCER_ID] = producer_id
                 abort[ABORT_FIRST_OFFSET] = entry[PRODUCER_TXN_FIRST_OFFSET]
                 abort[ABORT_LAST_OFFSET] = base_offsets[row]
-                abort[ABORT_NEXT_OPEN_OFFSET] = _next_open_offset(nodes, state, number)
+                abort[ABORT_NEXT_OPEN_OFFSET] = next_open_offset(nodes, state, number)
                 abort[ABORT_MAY_BEGIN_EARLIER] = entry[PRODUCER_TXN_IS_FIRST]
                 state[STATE_ABORTS] += 1
-            if node != NO_NODE and not _close_transaction(producers, nodes, state, number):
+            if node != NO_NODE and not close_transaction(producers, nodes, state, number):
                 return PRODUCERS_TRANSACTION_UNKNOWN, row
             continue
         if not is_transactional and entry[PRODUCER_NODE] != NO_NODE:
@@ -403,39 +302,6 @@ def follow_producers(  # noqa: PLR0911, PLR0912, PLR0915, C901, because it is on
             entry[PRODUCER_TXN_IS_FIRST] = is_first
     state[STATE_BATCHES] += len(producer_ids)
     return PRODUCERS_OK, len(producer_ids)
-
-
-@compiled
-def carried_open_offsets(
-    first_offsets: NDArray[np.int64],
-    producer_ids: NDArray[np.int64],
-    end_rows: NDArray[np.int64],
-    abort_rows: NDArray[np.int64],
-    abort_producer_ids: NDArray[np.int64],
-    found: NDArray[np.int64],
-) -> None:
-    """Find, for each aborted transaction, the earliest one of another producer from before.
-
-    Parameters
-    ----------
-    first_offsets, producer_ids, end_rows : ndarray of int64, shape (m,)
-        Transactions that were open before the segment, by first offset: where they begin, whose
-        they are, and the row of the batch that ends them (a large number when none does).
-    abort_rows, abort_producer_ids : ndarray of int64, shape (n,)
-        The rows of the markers, which rise, and whose they are.
-    found : ndarray of int64, shape (n,)
-        Filled with first offsets, `NO_OFFSET` where there is none.
-    """
-    head = 0
-    for abort in range(len(abort_rows)):
-        row = abort_rows[abort]
-        while head < len(end_rows) and end_rows[head] < row:
-            head += 1
-        found[abort] = NO_OFFSET
-        for one in range(head, len(end_rows)):
-            if end_rows[one] >= row and producer_ids[one] != abort_producer_ids[abort]:
-                found[abort] = first_offsets[one]
-                break
 
 
 def warm_up() -> None:

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from kafka_index.kernels import producer_state as kernel
-from kafka_index.kernels.producer_state import (
+from kafka_index.kernels.open_transactions import carried_open_offsets
+from kafka_index.kernels.producer_columns import (
     ABORT_FIRST_OFFSET,
     ABORT_LAST_OFFSET,
     ABORT_MAY_BEGIN_EARLIER,
@@ -198,7 +198,7 @@ class PartitionState:
         end_rows[rows[has_marker]] = segment.producers[has_marker, PRODUCER_FIRST_MARKER_ROW]
         by_offset = np.argsort(open_ones["current_txn_first_offset"], kind="stable")
         earlier = np.empty(len(aborts), np.int64)
-        kernel.carried_open_offsets(
+        carried_open_offsets(
             np.ascontiguousarray(open_ones["current_txn_first_offset"][by_offset]),
             np.ascontiguousarray(open_ones["producer_id"][by_offset]),
             end_rows[open_rows][by_offset],

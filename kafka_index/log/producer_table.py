@@ -10,8 +10,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from kafka_index.kernels import producer_state as kernel
-from kafka_index.kernels.producer_state import (
+from kafka_index.kernels.open_transactions import drop_closed
+from kafka_index.kernels.producer_columns import (
     ABORT_COLUMNS,
     ABORT_FIRST_OFFSET,
     ABORT_LAST_OFFSET,
@@ -20,12 +20,6 @@ from kafka_index.kernels.producer_state import (
     EPOCH_COLUMNS,
     NO_OFFSET,
     PRODUCER_COLUMNS,
-    PRODUCERS_MARKER_INVALID,
-    PRODUCERS_MARKER_REFUSED,
-    PRODUCERS_NO_ROOM,
-    PRODUCERS_NOT_TRANSACTIONAL,
-    PRODUCERS_OK,
-    PRODUCERS_TRANSACTION_UNKNOWN,
     STATE_ABORTS,
     STATE_EPOCHS,
     STATE_LATEST_EPOCH,
@@ -33,6 +27,16 @@ from kafka_index.kernels.producer_state import (
     STATE_PRODUCERS,
     STATE_SIZE,
     STATE_TRANSACTIONAL,
+)
+from kafka_index.kernels.producer_state import (
+    PRODUCERS_MARKER_INVALID,
+    PRODUCERS_MARKER_REFUSED,
+    PRODUCERS_NO_ROOM,
+    PRODUCERS_NOT_TRANSACTIONAL,
+    PRODUCERS_OK,
+    PRODUCERS_TRANSACTION_UNKNOWN,
+    fill_buckets,
+    follow_producers,
 )
 from kafka_index.layout.producer_state import ABORTED_TXN, PRODUCER_STATE_ENTRY
 from kafka_index.layout.records import NO_LEADER_EPOCH
@@ -95,7 +99,7 @@ class ProducerTable:
         """
         row = 0
         while True:
-            code, row = kernel.follow_producers(
+            code, row = follow_producers(
                 batches.position_bytes,
                 batches.base_offset,
                 batches.last_offset,
@@ -134,10 +138,10 @@ class ProducerTable:
         if count + more > len(self._producers):
             self._producers = _grown(self._producers, count + more)
             self._buckets = np.empty(2 * len(self._producers), np.int64)
-            kernel.fill_buckets(self._producers, count, self._buckets)
+            fill_buckets(self._producers, count, self._buckets)
         if state[STATE_NODES] + more > len(self._nodes):
             # Most often that alone makes room: the list grows with what is open at a time.
-            kernel.drop_closed(self._producers, self._nodes, state)
+            drop_closed(self._producers, self._nodes, state)
             if 2 * (state[STATE_NODES] + more) > len(self._nodes):
                 self._nodes = _grown(self._nodes, int(state[STATE_NODES]) + more)
         if state[STATE_ABORTS] + more > len(self._aborts):

@@ -14,7 +14,11 @@ import numpy as np
 import pyarrow as pa
 
 from kafka_index.errors import InputError
-from kafka_index.kernels.producer_state import ABORT_COLUMNS, EPOCH_COLUMNS, PRODUCER_COLUMNS
+from kafka_index.kernels.producer_columns import (
+    ABORT_COLUMNS,
+    EPOCH_COLUMNS,
+    PRODUCER_COLUMNS,
+)
 from kafka_index.log.producer_table import Longs, ProducerTable
 
 # A file is the number of rows of each table, and then all tables, packed: column by column, as
@@ -26,7 +30,7 @@ _CODEC = "lz4"
 
 @dataclass(frozen=True, eq=False)
 class SegmentState:
-    """The three tables of `kafka_index.kernels.producer_state`, made from an empty past.
+    """The three tables of `kafka_index.kernels.producer_columns`, made from an empty past.
 
     Parameters
     ----------

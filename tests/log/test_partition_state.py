@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kafka_index.errors import InputError
-from kafka_index.kernels import producer_state as kernel
+from kafka_index.kernels.producer_columns import ABORT_NEXT_OPEN_OFFSET
 from kafka_index.layout.producer_state import PRODUCER_STATE_ENTRY
 from kafka_index.log.partition_state import PartitionState, ProducerExpiration
 from kafka_index.log.producer_snapshot import decode_snapshot
@@ -134,7 +134,7 @@ def test_tables_grow_with_producers_and_transactions() -> None:
     assert table.follow(columns(rows)) == (6000, None)
     assert len(entries_of(table.producers)) == 3000
     # Each ends while those before it are open; the last one to end is the first that began.
-    assert table.aborts[:, kernel.ABORT_NEXT_OPEN_OFFSET].tolist() == [0] * 2999 + [-1]
+    assert table.aborts[:, ABORT_NEXT_OPEN_OFFSET].tolist() == [0] * 2999 + [-1]
 
 
 def test_the_list_of_open_transactions_does_not_grow_with_those_that_have_ended() -> None:
