@@ -12,7 +12,7 @@ import pytest
 from .both import Both
 from .campaign import pytest_report_header
 from .judge import Judge
-from .kafka_jars import DEFAULT_VERSION, OLD_VERSION, JudgeUnavailable
+from .kafka_jars import DEFAULT_VERSION, OLD_VERSION, needing_kafka
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,14 +23,18 @@ __all__ = ["pytest_report_header"]
 @pytest.fixture(scope="session")
 def judge() -> Iterator[Judge]:
     """Kafka 4.3.1's own code; skips where it cannot run, and fails instead where it has to."""
-    with _started(DEFAULT_VERSION) as started:
+    with needing_kafka():
+        started = Judge(DEFAULT_VERSION)
+    with started:
         yield started
 
 
 @pytest.fixture(scope="session")
 def old_judge() -> Iterator[Judge]:
     """Kafka 3.9.1's own code, by the same rule."""
-    with _started(OLD_VERSION) as started:
+    with needing_kafka():
+        started = Judge(OLD_VERSION)
+    with started:
         yield started
 
 
@@ -46,12 +50,3 @@ def scratch() -> Iterator[Path]:
 def both(judge: Judge, scratch: Path) -> Both:
     """Kafka and us, to be asked the same."""
     return Both(judge, scratch)
-
-
-def _started(version: str) -> Judge:
-    try:
-        return Judge(version)
-    except JudgeUnavailable as missing:
-        if os.environ.get("CI") or os.environ.get("KAFKA_INDEX_REQUIRE_JUDGE") == "1":
-            pytest.fail(f"the Kafka judge is required here: {missing}", pytrace=False)
-        pytest.skip(f"the Kafka judge cannot run: {missing}")

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from typing import TYPE_CHECKING
 
-import pytest
-
-from .kafka_jars import JudgeUnavailable, class_path, tool
+from .kafka_jars import class_path, needing_kafka, tool
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -26,12 +23,8 @@ def kafka_dump(files: Iterable[Path]) -> dict[Path, list[str]]:
     It skips the test where Kafka cannot run, and fails it where Kafka has to.
     """
     by_name = {str(path): path for path in files}
-    try:
+    with needing_kafka():
         command = [tool("java"), "-cp", class_path(), _TOOL, "--files", ",".join(by_name)]
-    except JudgeUnavailable as missing:
-        if os.environ.get("CI") or os.environ.get("KAFKA_INDEX_REQUIRE_JUDGE") == "1":
-            pytest.fail(f"Kafka is required here: {missing}", pytrace=False)
-        pytest.skip(f"Kafka cannot run: {missing}")
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     found: dict[Path, list[str]] = {}
     lines: list[str] = []

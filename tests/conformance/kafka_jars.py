@@ -16,6 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -34,6 +36,17 @@ _NEEDS = {
 
 class JudgeUnavailable(Exception):  # noqa: N818 - a state of this machine, not a fault in the tests
     """Kafka's own code cannot run here; the message says what is missing."""
+
+
+@contextmanager
+def needing_kafka() -> Iterator[None]:
+    """Skip the test where Kafka's own code cannot run, and fail it where it has to."""
+    try:
+        yield
+    except JudgeUnavailable as missing:
+        if os.environ.get("CI") or os.environ.get("KAFKA_INDEX_REQUIRE_JUDGE") == "1":
+            pytest.fail(f"Kafka is required here: {missing}", pytrace=False)
+        pytest.skip(f"Kafka cannot run: {missing}")
 
 
 def class_path(version: str = DEFAULT_VERSION) -> str:

@@ -17,7 +17,7 @@ from kafka_index.cli.dump_output import DumpOutput
 from kafka_index.cli.dump_records import dump_records
 from kafka_index.cli.record_text import TEXT, RecordText
 
-from .kafka_jars import JudgeUnavailable, class_path, tool
+from .kafka_jars import class_path, needing_kafka, tool
 from .segments import (
     LOG_APPEND_TIME,
     batch,
@@ -42,12 +42,8 @@ DETAILS = re.compile(r" (LeaderChange|SnapshotHeader|SnapshotFooter|KRaftVersion
 
 def kafka_dump(logs: list[Path]) -> dict[str, list[str]]:
     """The lines of the records of logs, by path."""
-    try:
+    with needing_kafka():
         command = [tool("java"), "-cp", class_path(), TOOL, "--print-data-log", "--deep-iteration"]
-    except JudgeUnavailable as missing:
-        if os.environ.get("CI") or os.environ.get("KAFKA_INDEX_REQUIRE_JUDGE") == "1":
-            pytest.fail(f"Kafka is required here: {missing}", pytrace=False)
-        pytest.skip(f"Kafka cannot run: {missing}")
     done = subprocess.run(
         [*command, "--files", ",".join(map(str, logs))],
         capture_output=True,

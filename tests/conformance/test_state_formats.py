@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import struct
 import subprocess
 from collections.abc import Callable, Iterator
@@ -27,7 +26,7 @@ from kafka_index.log.leader_epochs import LeaderEpochCache
 from kafka_index.log.producer_snapshot import decode_snapshot, encode_snapshot, java_map_order
 
 from .campaign import drawn_cases
-from .kafka_jars import JudgeUnavailable, class_path, tool
+from .kafka_jars import class_path, needing_kafka, tool
 
 Ask = Callable[..., str]
 
@@ -43,13 +42,9 @@ INT64 = st.integers(-(2**63), 2**63 - 1)
 @pytest.fixture(scope="module")
 def kafka() -> Iterator[Ask]:
     """A function that asks `StateFormats.java`: words in, a line out."""
-    try:
+    with needing_kafka():
         command = [tool("java"), "-Xmx1g", "-cp", class_path(), str(SOURCE)]
         tool("javac")
-    except JudgeUnavailable as missing:
-        if os.environ.get("CI") or os.environ.get("KAFKA_INDEX_REQUIRE_JUDGE") == "1":
-            pytest.fail(f"Kafka is required here: {missing}", pytrace=False)
-        pytest.skip(f"Kafka cannot run: {missing}")
     with subprocess.Popen(
         command,
         stdin=subprocess.PIPE,

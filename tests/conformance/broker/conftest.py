@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from dataclasses import dataclass
 from functools import partial
@@ -12,8 +11,8 @@ import pytest
 
 from tests.conformance.kafka_jars import (
     DEFAULT_VERSION,
-    JudgeUnavailable,
     class_path,
+    needing_kafka,
     tool,
 )
 
@@ -62,15 +61,11 @@ class Recovered:
 @pytest.fixture(scope="session")
 def room(scratch: Path) -> Path:
     """A folder for brokers; skips where none can run, and fails instead where one has to."""
-    try:
+    with needing_kafka():
         for version in (DEFAULT_VERSION, OLDER_VERSION):
             class_path(version)
         for needed in ("java", "javac"):
             tool(needed)
-    except JudgeUnavailable as missing:
-        if os.environ.get("CI") or os.environ.get("KAFKA_INDEX_REQUIRE_JUDGE") == "1":
-            pytest.fail(f"a Kafka broker is required here: {missing}", pytrace=False)
-        pytest.skip(f"no Kafka broker can run: {missing}")
     folder = scratch / "brokers"
     folder.mkdir()
     return folder
