@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 
 from kafka_index.build.outputs import Output
 from kafka_index.build.partition_start import PartitionStart
-from kafka_index.build.report import BUILT, FAILED, UNCHANGED, SegmentReport
+from kafka_index.build.report import BUILT, FAILED, TRUNCATED, UNCHANGED, SegmentReport
 from kafka_index.build.settings import BuildSettings
-from kafka_index.build.staged import StagedSegment, read_state
+from kafka_index.build.staged import SegmentPaths, StagedSegment, read_state
 from kafka_index.build.staging import failed_row
 from kafka_index.errors import InputError, KafkaIndexError
 from kafka_index.layout.names import (
@@ -26,6 +26,7 @@ from kafka_index.layout.names import (
 from kafka_index.storage import StagedFile, scratch_path, write_scratch
 
 STATE_UNKNOWN = "state_unknown"
+_BELIEVED = "there is one: remove it, and a broker recovers the segment"
 _TREE = "a broker's snapshot may have the same producers in another order"
 
 
@@ -73,12 +74,14 @@ class PartitionFold:
     snapshots: set[int] = field(default_factory=set)
     _end: int | None = None
     _first_offset: int = 0
-    _failed_at: int | None = None
+    _was_cut: bool = False
+    # Why the state is not known any more.
+    _unknown: str | None = None
 
     @property
     def is_whole(self) -> bool:
         """Whether the state is known at the end of every segment so far."""
-        return self._failed_at is None and self._end is not None
+        return self._unknown is None and self._end is not None
 
     @property
     def first_offset(self) -> int:
@@ -92,14 +95,14 @@ class PartitionFold:
         files: tuple[StagedFile, ...] = ()
         if row.status != FAILED:
             try:
-                if self._failed_at is None:
+                if self._unknown is None:
                     row, files = self._taken(staged)
                 else:
                     row, files = self._taken_without_state(staged)
             except KafkaIndexError as error:
                 row = failed_row(row, error)
-        if row.status == FAILED and self._failed_at is None:
-            self._failed_at = base_offset
+        if row.status == FAILED and self._unknown is None:
+            self._unknown = f"segment {base_offset} failed"
         return FoldedSegment(staged, row, files)
 
     def last_files(self, last: StagedSegment) -> tuple[StagedFile, ...]:
@@ -110,7 +113,7 @@ class PartitionFold:
         KafkaIndexError
             One cannot be read or written.
         """
-        if self._end is None or self._failed_at is not None:
+        if not self.is_whole or self._end is None:
             return ()
         files = self._snapshot(last, self._end)
         epochs = self.start.state.epochs
@@ -151,9 +154,15 @@ class PartitionFold:
             row = replace(row, status=FAILED, reason=stop.text, position_bytes=stop.position_bytes)
             return row, ()
         self._end = row.next_offset
+        self._was_cut = row.status == TRUNCATED
         if state.has_tree:
             note = "; ".join(filter(None, (note, _TREE)))
-        files += self._txn_index(staged, aborted.tobytes())
+        if not staged.is_withheld:
+            files += self._txn_index(staged, aborted.tobytes())
+        elif os.path.exists(SegmentPaths.of(staged.segment, staged.directory).offset_index):
+            # Without it a broker would cut the log here, as the state has it.
+            row = replace(row, reason=f"{row.reason}; {_BELIEVED}")
+            self._unknown = f"segment {base_offset} has an invalid tail that a broker keeps"
         is_new = bool(files) and row.status == UNCHANGED
         row = replace(
             row,
@@ -176,6 +185,8 @@ class PartitionFold:
                 found=base_offset,
                 hint="remove the segment that does not belong here",
             )
+        if self._was_cut:
+            return f"the segment before it is valid up to offset {end} (exclusive) only"
         return f"offsets {end} to {base_offset - 1} are in no segment before it"
 
     def _taken_without_state(
@@ -183,8 +194,8 @@ class PartitionFold:
     ) -> tuple[SegmentReport, tuple[StagedFile, ...]]:
         """Take a segment behind one that failed: only its own files can be right."""
         unknown = (
-            f"{STATE_UNKNOWN}: segment {self._failed_at} failed, so which producers and "
-            "transactions there were before this one is not known"
+            f"{STATE_UNKNOWN}: {self._unknown}, so which producers and transactions there are "
+            "before this one is not known"
         )
         if Output.TXN_INDEX in self.settings.outputs and len(
             read_state(staged, self.settings).aborts

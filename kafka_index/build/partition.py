@@ -61,7 +61,13 @@ def publish_partition(
     own: tuple[StagedFile, ...] = ()
     try:
         fold = PartitionFold(
-            PartitionStart.read(staged[0].segment, settings.expiration), settings, attempt_id
+            PartitionStart.read(
+                staged[0].segment,
+                settings.expiration,
+                with_epochs=Output.EPOCHS in settings.outputs,
+            ),
+            settings,
+            attempt_id,
         )
         folded += map(fold.take, staged)
         own = fold.last_files(staged[-1])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from kafka_index.errors import CorruptSnapshotError, InputError
+from kafka_index.errors import CorruptSnapshotError, InputError, KafkaIndexError
 from kafka_index.layout.checkpoints import EpochEntry
 from kafka_index.layout.names import (
     LEADER_EPOCH_CHECKPOINT,
@@ -45,8 +45,23 @@ class PartitionStart:
     note: str | None
 
     @classmethod
-    def read(cls, first: SegmentFile, expiration: ProducerExpiration | None) -> PartitionStart:
+    def read(
+        cls,
+        first: SegmentFile,
+        expiration: ProducerExpiration | None,
+        *,
+        with_epochs: bool = True,
+    ) -> PartitionStart:
         """Read what lies beside the first segment of a partition.
+
+        Parameters
+        ----------
+        first : SegmentFile
+            Its first segment.
+        expiration : ProducerExpiration, optional
+            When idle producers are left out.
+        with_epochs : bool
+            Whether the leader epochs matter.
 
         Raises
         ------
@@ -60,8 +75,12 @@ class PartitionStart:
         """
         directory = first.partition_directory
         path = os.path.join(directory, LEADER_EPOCH_CHECKPOINT)
-        text = read_checkpoint_text(path)
-        epochs = LeaderEpochCache() if text is None else LeaderEpochCache.from_text(text, path=path)
+        text = read_checkpoint_text(path) if with_epochs else None
+        try:
+            epochs = LeaderEpochCache.from_text(text or "", path=path)
+        except KafkaIndexError as error:
+            error.hint = "mend or remove the file, or leave epochs out of --what"
+            raise
         partition = TopicPartition(first.topic, first.partition)
         noted = LogDirectory(os.path.dirname(directory)).log_start_offset(partition)
         log_start = 0 if noted is None else noted

@@ -19,7 +19,7 @@ from kafka_index.errors import KafkaIndexError
 from kafka_index.index import OffsetIndex, TimeIndex
 from kafka_index.log import BatchSource, IndexBuilder, LogFileSource, ScanStop
 from kafka_index.log.partition_state import PartitionState
-from kafka_index.log.producer_table import ProducerTable
+from kafka_index.log.producer_table import PRODUCER_REFUSALS, ProducerTable
 from kafka_index.log.segment_state import SegmentState
 from kafka_index.log.source import INVALID_MARKER, PREALLOCATED_TAIL, ZERO_TAIL
 from kafka_index.storage import (
@@ -169,11 +169,7 @@ def _scan(
             stop = replace(stop, refused=True)
     else:
         # What would come of it if it were the only segment of its partition.
-        refusal = PartitionState().take(state)[1]
-        if refusal is not None and not (
-            stop is not None and stop.refused and stop.position_bytes < refusal.position_bytes
-        ):
-            stop = refusal
+        stop = _first_refusal(stop, PartitionState().take(state)[1])
     row = _empty_row(segment)
     if stop is not None and stop.refused:
         return replace(row, reason=stop.text, position_bytes=stop.position_bytes)
@@ -194,6 +190,16 @@ def _scan(
         record = _record(segment, row, settings, files)
         write_scratch(scratch(paths.record), record.to_bytes(), attributes_of=attributes_of)
     return row
+
+
+def _first_refusal(stop: ScanStop | None, refusal: ScanStop | None) -> ScanStop | None:
+    """Return where recovery fails first: in the scan, or over what runs across segments."""
+    if refusal is None or stop is None or not stop.refused:
+        return refusal or stop
+    if stop.position_bytes != refusal.position_bytes:
+        return min(stop, refusal, key=lambda one: one.position_bytes)
+    # Of one batch, its index entries come before epochs and aborted transactions, the rest behind.
+    return refusal if stop.reason in PRODUCER_REFUSALS else stop
 
 
 def _settled(

@@ -30,9 +30,15 @@ _TERMINATED = 143
 # Command, where it lives, what it is for. The modules are imported when a command is called for:
 # they load numpy, pyarrow and the compiled kernels, and `--help` should not wait for that.
 _COMMANDS = {
-    "build": ("kafka_index.cli.build_command", "Rebuild the index files of a dump of Kafka logs."),
+    "build": (
+        "kafka_index.cli.build_command",
+        "Rebuild indexes, snapshots and epochs of a dump of Kafka logs.",
+    ),
     "lookup": ("kafka_index.cli.lookup_command", "Find offsets and times in a dump of Kafka logs."),
-    "dump": ("kafka_index.cli.dump_command", "Print what is in .log, .index, .timeindex files."),
+    "dump": (
+        "kafka_index.cli.dump_command",
+        "Print what is in logs, indexes, snapshots and epochs.",
+    ),
 }
 # What is there once a command was stopped.
 _AFTER_A_STOP = {

@@ -83,6 +83,7 @@ def _options() -> list[Decorator]:
         click.option(
             "--what",
             "outputs",
+            multiple=True,
             callback=_outputs,
             metavar="LIST",
             help=f"Which files, with commas between them: {', '.join(Output)}.  [default: all; "
@@ -100,8 +101,8 @@ def _options() -> list[Decorator]:
             "expire_at",
             callback=_moment,
             metavar="TIME",
-            help="Leave producers out of snapshots that a broker would forget if it started then "
-            "(producer.id.expiration.ms of the settings file): ISO time or ms.",
+            help="Leave idle producers out, as a broker that starts then does whenever it loads a "
+            "snapshot (producer.id.expiration.ms of the settings file): ISO time or ms.",
         ),
         click.option(
             "--no-verify-crc",
@@ -111,7 +112,11 @@ def _options() -> list[Decorator]:
         click.option(
             "--force", is_flag=True, help="Build again what is known to be right already."
         ),
-        click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing."),
+        click.option(
+            "--dry-run",
+            is_flag=True,
+            help="Say what would be looked at, done already or not, and do nothing.",
+        ),
         click.option(
             "--report",
             callback=report_path,
@@ -123,16 +128,16 @@ def _options() -> list[Decorator]:
 
 
 def _outputs(
-    _context: click.Context, _option: click.Parameter, value: str | None
+    _context: click.Context, _option: click.Parameter, value: tuple[str, ...]
 ) -> frozenset[Output] | None:
     """Return the outputs that are asked for, or refuse a name."""
-    if value is None:
+    if not value:
         return None
-    names = [name.strip() for name in value.split(",") if name.strip()]
+    names = [name.strip() for name in ",".join(value).split(",") if name.strip()]
     unknown = [name for name in names if name not in set(Output)]
     if unknown or not names:
         raise click.BadParameter(
-            f"{unknown[0] if unknown else value!r} is none of {', '.join(Output)}"
+            f"{unknown[0] if unknown else 'nothing'} is none of {', '.join(Output)}"
         )
     return frozenset(map(Output, names))
 

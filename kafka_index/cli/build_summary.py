@@ -49,6 +49,10 @@ class BuildSummary:
         The first few of those.
     preallocated : int
         Segments whose only fault is a tail of preallocated zeros.
+    noted : int
+        Segments with a note.
+    note : SegmentReport, optional
+        The first of those.
     """
 
     segments: dict[str, int] = field(default_factory=lambda: dict.fromkeys(STATUSES, 0))
@@ -58,6 +62,8 @@ class BuildSummary:
     damaged: int = 0
     examples: list[SegmentReport] = field(default_factory=list)
     preallocated: int = 0
+    noted: int = 0
+    note: SegmentReport | None = None
 
     def add(self, row: SegmentReport) -> None:
         """Count one segment."""
@@ -71,6 +77,9 @@ class BuildSummary:
                 self.examples.append(row)
         elif row.is_preallocated_tail:
             self.preallocated += 1
+        if row.note is not None:
+            self.noted += 1
+            self.note = self.note or row
 
     @property
     def total_segments(self) -> int:
@@ -121,6 +130,11 @@ class BuildSummary:
             lines.append(
                 f"{plural(self.preallocated, 'log ends', 'logs end')} in preallocated zeros, "
                 "as an active segment does: no damage"
+            )
+        if self.note is not None:
+            lines.append(
+                f"{plural(self.noted, 'segment has a note', 'segments have notes')} in the report, "
+                f"such as {shown_path(self.note.log_path)}: {self.note.note}"
             )
         return lines
 

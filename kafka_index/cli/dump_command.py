@@ -110,9 +110,12 @@ def make_command(*, as_job: bool) -> click.Command:
             # Records and paths may hold what the reader's encoding has no character for.
             sys.stdout.reconfigure(errors="backslashreplace")
         kinds = {LOG_SUFFIX: dump_one_log, **_KINDS}
+        known = _known_files(files)
+        if records:
+            _refuse_others_than_logs(known)
         output = DumpOutput(sys.stdout, as_json=as_json)
         code = ExitCode.DONE
-        for path, base_offset, kind in _known_files(files):
+        for path, base_offset, kind in known:
             try:
                 if kind == LEADER_EPOCH_CHECKPOINT:
                     damage = dump_leader_epochs(path, output)
@@ -129,6 +132,12 @@ def make_command(*, as_job: bool) -> click.Command:
     return dump
 
 
+def _refuse_others_than_logs(files: Iterable[tuple[str, int, str]]) -> None:
+    for path, _, kind in files:
+        if kind != LOG_SUFFIX:
+            raise InputError("--records is for logs", path=path)
+
+
 def _known_files(files: Iterable[str]) -> list[tuple[str, int, str]]:
     """Refuse what cannot be dumped before anything is printed."""
     known = []
@@ -136,6 +145,8 @@ def _known_files(files: Iterable[str]) -> list[tuple[str, int, str]]:
         path = local_path(file)
         name = os.path.basename(path)
         parsed = parse_segment_file(name)
+        if not os.path.lexists(path):
+            raise InputError("no such file", path=file)
         if parsed is None and name != LEADER_EPOCH_CHECKPOINT:
             kinds = ", ".join((LOG_SUFFIX, *_KINDS))
             raise InputError(
@@ -145,8 +156,7 @@ def _known_files(files: Iterable[str]) -> list[tuple[str, int, str]]:
                 found=name or "a folder",
             )
         if not os.path.isfile(path):
-            found = "a folder" if os.path.isdir(path) else "nothing"
-            raise InputError("no such file", path=file, expected="a file", found=found)
+            raise InputError("not a file", path=file)
         if parsed is None:
             known.append((path, 0, LEADER_EPOCH_CHECKPOINT))
         else:

@@ -53,6 +53,9 @@ _REFUSALS = {
     PRODUCERS_NOT_TRANSACTIONAL: NOT_TRANSACTIONAL,
     PRODUCERS_TRANSACTION_UNKNOWN: "transaction_unknown",
 }
+#: All reasons for which a table refuses a batch, which recovery comes to after its index entries.
+PRODUCER_REFUSALS = frozenset(_REFUSALS.values())
+
 _FIRST_ROWS = 32
 
 

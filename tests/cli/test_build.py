@@ -1,4 +1,5 @@
 import json
+import shutil
 import signal
 import subprocess
 import time
@@ -282,3 +283,32 @@ def test_an_index_alone_is_not_built_in_place(data: Path) -> None:
     result = kafka_index("build", "--input", data, "--in-place", "--what", "index,txnindex")
     assert result.returncode == 2
     assert "index with timeindex only" in result.stderr
+
+
+def test_in_place_what_belongs_to_an_index_beside_a_damaged_log_stays_as_it_is(
+    tmp_path: Path,
+) -> None:
+    shutil.copytree(DUMP / "payments-0", tmp_path / "data" / "payments-0")
+    directory = tmp_path / "data" / "payments-0"
+    flip_byte(directory / f"{532:020d}.log", 20_000)
+    before = {path.name: path.read_bytes() for path in directory.iterdir()}
+    report = tmp_path / "report.parquet"
+    result = kafka_index("build", "--input", tmp_path / "data", "--in-place", "--report", report)
+    assert result.returncode == 1
+    rows = pq.read_table(report)
+    assert rows["status"].to_pylist() == ["built", "truncated", "failed"]
+    assert "there is one: remove it" in rows["reason"][1].as_py()
+    assert "state_unknown" in rows["reason"][2].as_py()
+    after = {path.name: path.read_bytes() for path in directory.iterdir()}
+    assert {name: data for name, data in after.items() if not name.startswith(".")} == before
+
+
+def test_outputs_of_several_options_add_up_and_notes_are_told(data: Path, tmp_path: Path) -> None:
+    for path in (data / PARTITION).glob("00000000000000000000.*"):
+        path.unlink()
+    arguments = ("--input", data, "--output", tmp_path / "out")
+    result = kafka_index("build", *arguments, "--what", "index,timeindex", "--what", "snapshot")
+    assert result.returncode == 0, result.stderr
+    written = {path.suffix for path in (tmp_path / "out" / PARTITION).glob("0*")}
+    assert written == {".index", ".timeindex", ".snapshot"}
+    assert "1 segment has a note" in result.stdout

@@ -21,7 +21,7 @@ from tests.conformance.segments import (
 from tests.log.packing import GZIP
 
 from .dumping import dump, json_rows
-from .running import COMMAND, DUMP, environment
+from .running import COMMAND, DUMP, environment, kafka_index
 
 PARTITION = DUMP / "payments-0"
 INT32_MAX = 2**31 - 1
@@ -257,3 +257,9 @@ def test_a_damaged_log_is_printed_up_to_the_damage(tmp_path: Path) -> None:
         f"1 record; the scan ends at byte {len(first)}"
     )
     assert f"{log}: at byte {len(first)}: " in result.stderr
+
+
+def test_what_is_no_log_has_no_records() -> None:
+    result = kafka_index("dump", "--records", DUMP / "payments-0" / f"{0:020d}.index")
+    assert result.returncode == 2
+    assert "--records is for logs" in result.stderr
