@@ -14,6 +14,7 @@ from kafka_index.build.folding import FoldedSegment, PartitionFold
 from kafka_index.build.outputs import Output
 from kafka_index.build.partition_start import PartitionStart
 from kafka_index.build.report import FAILED, SegmentReport
+from kafka_index.build.segment import GROUP_SEGMENTS
 from kafka_index.build.settings import BuildSettings
 from kafka_index.build.staged import StagedSegment
 from kafka_index.build.staging import failed_row, keep_segment
@@ -29,9 +30,6 @@ from kafka_index.storage import (
     publish_group,
     remove_scratch,
 )
-
-#: Segments that are published together.
-GROUP_SEGMENTS = 256
 
 
 def publish_partition(
