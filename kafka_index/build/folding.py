@@ -117,14 +117,14 @@ class PartitionFold:
             return ()
         files = self._snapshot(last, self._end)
         epochs = self.start.state.epochs
-        ever_any = bool(epochs.entries)
+        found = epochs.entries
         epochs.truncate_from_end(self._end)
         epochs.truncate_from_start(self.start.log_start_offset)
         if Output.EPOCHS not in self.settings.outputs:
             return files
         # A broker makes an empty file, and writes it when something changes.
         text = self.start.epochs_text or ""
-        if ever_any and epochs.entries != self.start.epochs:
+        if found != self.start.epochs or epochs.entries != found:
             text = epochs.text()
         path = os.path.join(last.directory, LEADER_EPOCH_CHECKPOINT)
         return (*files, *self._written(path, text.encode(), last))

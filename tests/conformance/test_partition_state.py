@@ -7,6 +7,7 @@ with what it knows from those before, the build joins what it found in each by i
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hypothesis import given
@@ -14,11 +15,12 @@ from hypothesis import given
 from kafka_index.build import BuildSettings, SegmentReport, plan_build, run_local
 from kafka_index.log.partition_state import ProducerExpiration
 from kafka_index.storage import list_dump
+from tests.log.producer_twin import ProducerRow
 
 from .campaign import drawn_cases
 from .judge import KafkaRefusal
 from .judged_log import load
-from .state_partitions import DIRECTORY, StatePartition, state_partitions
+from .state_partitions import DIRECTORY, StatePartition, bytes_of, state_partitions
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -130,3 +132,13 @@ def test_idle_producers_are_left_out_as_a_starting_broker_does(
     judge: Judge, scratch: Path, partition: StatePartition
 ) -> None:
     assert_same(judge, scratch, partition, now_ms=1100, expiration_ms=60)
+
+
+def test_epochs_that_begin_behind_the_end_of_a_log_in_disorder_leave_an_empty_list(
+    judge: Judge, scratch: Path
+) -> None:
+    rows = [ProducerRow(1, leader_epoch=3), ProducerRow(0, leader_epoch=3)]
+    log = b"".join(bytes_of(replace(row, producer_epoch=-1, base_sequence=-1)) for row in rows)
+    files = assert_same(judge, scratch, StatePartition({0: log}))
+    assert isinstance(files, dict)
+    assert files["leader-epoch-checkpoint"] == b"0\n0\n"
