@@ -231,7 +231,7 @@ class PartitionFold:
         if _holds(path, data):
             return ()
         file = StagedFile(scratch_path(path, self.settings.run_id, self.attempt_id), path)
-        attributes_of = staged.segment.log_path if self.settings.in_place else None
+        attributes_of = self.settings.attributes_of(staged.segment.log_path)
         write_scratch(file.scratch_path, data, attributes_of=attributes_of)
         return (file,)
 

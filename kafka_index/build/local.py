@@ -61,8 +61,8 @@ def run_local(
     bool
         False when it was left at a segment that failed.
     """
-    run = (_StateRun if settings.needs_state else _SegmentRun)(plan, settings, listener)
-    run.fail_fast = fail_fast
+    kind = _StateRun if settings.needs_state else _SegmentRun
+    run = kind(plan, settings, listener, fail_fast=fail_fast)
     with ThreadPoolExecutor(threads, thread_name_prefix="build") as pool:
         try:
             run.run(pool)
@@ -75,9 +75,10 @@ def run_local(
 class _SegmentRun:
     """A build of segments one by one."""
 
-    fail_fast = False
-
-    def __init__(self, plan: pa.Table, settings: BuildSettings, listener: BuildListener) -> None:
+    def __init__(
+        self, plan: pa.Table, settings: BuildSettings, listener: BuildListener, *, fail_fast: bool
+    ) -> None:
+        self.fail_fast = fail_fast
         self.stopped = threading.Event()
         self._plan = plan
         self._settings = settings
@@ -112,8 +113,10 @@ class _SegmentRun:
 class _StateRun(_SegmentRun):
     """A build of partitions: each is published once all of its segments have been scanned."""
 
-    def __init__(self, plan: pa.Table, settings: BuildSettings, listener: BuildListener) -> None:
-        super().__init__(plan, settings, listener)
+    def __init__(
+        self, plan: pa.Table, settings: BuildSettings, listener: BuildListener, *, fail_fast: bool
+    ) -> None:
+        super().__init__(plan, settings, listener, fail_fast=fail_fast)
         names = zip(
             plan.column("topic").to_pylist(), plan.column("partition").to_pylist(), strict=True
         )

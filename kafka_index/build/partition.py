@@ -92,7 +92,7 @@ def _publish_own(
     files: tuple[StagedFile, ...], first: StagedSegment, settings: BuildSettings
 ) -> None:
     if files:
-        attributes_of = first.segment.log_path if settings.in_place else None
+        attributes_of = settings.attributes_of(first.segment.log_path)
         for error in publish_group([FilePublication(files, attributes_of)]):
             if error is not None:
                 raise error
@@ -125,7 +125,7 @@ def _publication(one: FoldedSegment, settings: BuildSettings) -> Publication | N
             left = publication
         publication = left
     if publication is None:
-        attributes_of = one.staged.segment.log_path if settings.in_place else None
+        attributes_of = settings.attributes_of(one.staged.segment.log_path)
         return FilePublication(one.files, attributes_of) if one.files else None
     files = (*one.files, *publication.files)
     if isinstance(publication, SegmentPublication):

@@ -50,6 +50,10 @@ class BuildSettings:
         """Whether index files go beside their logs."""
         return self.target_root is None
 
+    def attributes_of(self, log_path: str) -> str | None:
+        """Return the log whose mode and owner the files beside it take; None for another folder."""
+        return log_path if self.in_place else None
+
     @property
     def needs_state(self) -> bool:
         """Whether anything runs on from segment to segment."""

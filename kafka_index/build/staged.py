@@ -116,7 +116,7 @@ class SegmentPaths:
             return StagedFile(scratch_path(path, settings.run_id, attempt_id), path)
 
         files = tuple(map(staged, self.published(settings)))
-        attributes_of = self.log_path if settings.in_place else None
+        attributes_of = settings.attributes_of(self.log_path)
         if Output.INDEX in settings.outputs:
             return SegmentPublication(files, staged(self.record), attributes_of)
         return FilePublication(files, attributes_of) if files else None

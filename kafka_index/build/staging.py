@@ -151,7 +151,7 @@ def _scan(
         return scratch_path(path, settings.run_id, attempt_id)
 
     config = settings.config.for_topic(segment.topic)
-    attributes_of = segment.log_path if settings.in_place else None
+    attributes_of = settings.attributes_of(segment.log_path)
     producers = ProducerTable()
     builder, stop = _fill(
         segment.base_offset,

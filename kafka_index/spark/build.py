@@ -7,9 +7,10 @@ scans found of producers and transactions waits in files beside the target.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain
+from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -31,7 +32,6 @@ from kafka_index.build.report import (
     has_failed,
     report_table,
 )
-from kafka_index.build.staged import StagedSegment
 from kafka_index.build.staged_rows import (
     PUBLISHING_SCHEMA,
     STAGED_SCHEMA,
@@ -43,6 +43,7 @@ from kafka_index.build.staging import stage_segments
 from kafka_index.spark.schemas import report_schema, spark_schema
 
 _ROWS_AT_A_TIME = 256
+_Row = TypeVar("_Row")
 
 
 def build_indexes(
@@ -154,16 +155,10 @@ def stage_bin(
 ) -> Iterator[pa.RecordBatch]:
     """Scan the segments of one bin: the function that a task of the first job runs."""
     segments = chain.from_iterable(map(read_plan, batches))
-    rows: list[StagedSegment] = []
-    for one in stage_segments(segments, settings, attempt_id=attempt_id()):
-        rows.append(one)
-        if fail_fast and one.report.status == FAILED:
-            break
-        if len(rows) == _ROWS_AT_A_TIME:
-            yield from staged_table(rows).to_batches()
-            rows = []
-    if rows:
-        yield from staged_table(rows).to_batches()
+    staged = stage_segments(segments, settings, attempt_id=attempt_id())
+    yield from _packed(
+        staged, staged_table, until=lambda one: fail_fast and one.report.status == FAILED
+    )
 
 
 def publish_bin(
@@ -192,16 +187,26 @@ def report_batches(
     reports: Iterable[SegmentReport], *, fail_fast: bool
 ) -> Iterator[pa.RecordBatch]:
     """Pack report rows into record batches; with `fail_fast`, up to the first failed one."""
-    rows: list[SegmentReport] = []
-    for report in reports:
-        rows.append(report)
-        if fail_fast and report.status == FAILED:
+    yield from _packed(reports, report_table, until=lambda row: fail_fast and row.status == FAILED)
+
+
+def _packed(
+    rows: Iterable[_Row],
+    table_of: Callable[[Sequence[_Row]], pa.Table],
+    *,
+    until: Callable[[_Row], bool],
+) -> Iterator[pa.RecordBatch]:
+    """Pack rows into record batches, up to the first of a kind and with it."""
+    pending: list[_Row] = []
+    for row in rows:
+        pending.append(row)
+        if until(row):
             break
-        if len(rows) == _ROWS_AT_A_TIME:
-            yield from report_table(rows).to_batches()
-            rows = []
-    if rows:
-        yield from report_table(rows).to_batches()
+        if len(pending) == _ROWS_AT_A_TIME:
+            yield from table_of(pending).to_batches()
+            pending = []
+    if pending:
+        yield from table_of(pending).to_batches()
 
 
 def collect_report(reports: DataFrame) -> pa.Table:
