@@ -12,16 +12,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from kafka_index.growing import GrowingPartitionLog, LogSettings
 from kafka_index.kernels import warm_up
-from kafka_index.log.writing import (
-    AppendOrigin,
+from kafka_index.records import (
     BatchFields,
-    GrowingPartitionLog,
-    LogSettings,
     Record,
     write_end_transaction_marker,
     write_record_batch,
 )
+from kafka_index.state import AppendOrigin
 
 _GOAL = 200_000
 _BATCHES = 400_000

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from benchmarks.logs import benchmark_log, warm
 from benchmarks.recover import compute, seconds
-from kafka_index.log import LogFileSource
+from kafka_index.scan import LogFileSource
 
 BATCH_BYTES = (80, 200, 1024, 16384)
 _ROUNDS = 9

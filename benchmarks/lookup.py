@@ -25,8 +25,8 @@ from benchmarks.recover import BATCH_BYTES, seconds
 from kafka_index.index import OffsetIndex
 from kafka_index.layout.index_entries import OFFSET_ENTRY
 from kafka_index.layout.names import OFFSET_INDEX_SUFFIX
-from kafka_index.log.answers import ENTRY_OFFSET, ENTRY_POSITION, Answers, Resolve, Status
-from kafka_index.log.partition_log import PartitionLog
+from kafka_index.reading.answers import ENTRY_OFFSET, ENTRY_POSITION, Answers, Resolve, Status
+from kafka_index.reading.partition_log import PartitionLog
 from tests.conformance.judge import Judge
 from tests.conformance.judge_results import LookupBenchResult
 

@@ -31,7 +31,6 @@ from benchmarks.recover import seconds
 from kafka_index.cli.session import build_session
 from kafka_index.index import OffsetIndex
 from kafka_index.layout.names import OFFSET_INDEX_SUFFIX, index_name_for
-from kafka_index.log.answers import ANSWER_SCHEMA, Resolve, Status
 from kafka_index.lookup import (
     AnswerTarget,
     By,
@@ -41,6 +40,7 @@ from kafka_index.lookup import (
     run_local,
     take_inventory,
 )
+from kafka_index.reading.answers import ANSWER_SCHEMA, Resolve, Status
 from kafka_index.spark.lookup import answer_queries
 
 _PARTITIONS = 16

@@ -17,8 +17,8 @@ from benchmarks.logs import benchmark_log, warm
 from kafka_index.build import build_segment_files
 from kafka_index.config import IndexConfig
 from kafka_index.index import OffsetIndex, TimeIndex
-from kafka_index.log import IndexBuilder, LogFileSource
-from kafka_index.log.producer_table import ProducerTable
+from kafka_index.scan import IndexBuilder, LogFileSource
+from kafka_index.state.producer_table import ProducerTable
 from tests.conformance.judge import Judge
 
 BATCH_BYTES = (200, 1024, 16384)

@@ -14,44 +14,44 @@ if TYPE_CHECKING:
     from kafka_index.build import build_segment_files as build_segment_files
     from kafka_index.config import IndexConfig as IndexConfig
     from kafka_index.errors import KafkaIndexError as KafkaIndexError
+    from kafka_index.growing import GrowingLogSegment as GrowingLogSegment
+    from kafka_index.growing import GrowingPartitionLog as GrowingPartitionLog
+    from kafka_index.growing import LogSettings as LogSettings
     from kafka_index.index import LazyIndex as LazyIndex
     from kafka_index.index import OffsetIndex as OffsetIndex
     from kafka_index.index import TimeIndex as TimeIndex
     from kafka_index.index import TransactionIndex as TransactionIndex
-    from kafka_index.log import LogSegment as LogSegment
-    from kafka_index.log import PartitionLog as PartitionLog
-    from kafka_index.log import Resolve as Resolve
-    from kafka_index.log import UpperBound as UpperBound
-    from kafka_index.log import read_batches as read_batches
-    from kafka_index.log.leader_epochs import LeaderEpochCache as LeaderEpochCache
-    from kafka_index.log.writing import BatchFields as BatchFields
-    from kafka_index.log.writing import GrowingLogSegment as GrowingLogSegment
-    from kafka_index.log.writing import GrowingPartitionLog as GrowingPartitionLog
-    from kafka_index.log.writing import LogSettings as LogSettings
-    from kafka_index.log.writing import Record as Record
-    from kafka_index.log.writing import write_record_batch as write_record_batch
+    from kafka_index.reading import LogSegment as LogSegment
+    from kafka_index.reading import PartitionLog as PartitionLog
+    from kafka_index.reading import Resolve as Resolve
+    from kafka_index.reading import UpperBound as UpperBound
+    from kafka_index.records import BatchFields as BatchFields
+    from kafka_index.records import Record as Record
+    from kafka_index.records import write_record_batch as write_record_batch
+    from kafka_index.scan import read_batches as read_batches
+    from kafka_index.state import LeaderEpochCache as LeaderEpochCache
 
 _HOMES = {
-    "BatchFields": "log.writing",
-    "GrowingLogSegment": "log.writing",
-    "GrowingPartitionLog": "log.writing",
+    "BatchFields": "records",
+    "GrowingLogSegment": "growing",
+    "GrowingPartitionLog": "growing",
     "IndexConfig": "config",
     "KafkaIndexError": "errors",
     "LazyIndex": "index",
-    "LeaderEpochCache": "log.leader_epochs",
-    "LogSegment": "log",
-    "LogSettings": "log.writing",
+    "LeaderEpochCache": "state",
+    "LogSegment": "reading",
+    "LogSettings": "growing",
     "OffsetIndex": "index",
-    "PartitionLog": "log",
-    "Record": "log.writing",
-    "Resolve": "log",
+    "PartitionLog": "reading",
+    "Record": "records",
+    "Resolve": "reading",
     "SegmentReport": "build",
     "TimeIndex": "index",
     "TransactionIndex": "index",
-    "UpperBound": "log",
+    "UpperBound": "reading",
     "build_segment_files": "build",
-    "read_batches": "log",
-    "write_record_batch": "log.writing",
+    "read_batches": "scan",
+    "write_record_batch": "records",
 }
 
 __all__ = sorted(_HOMES)  # noqa: PLE0605, because it is one list with the homes of the names

@@ -26,7 +26,7 @@ from kafka_index.build.segment import build_from_sources
 from kafka_index.build.settings import BuildSettings
 from kafka_index.errors import InputError, KafkaIndexError
 from kafka_index.layout.names import LOG_SUFFIX, TopicPartition, segment_file_name
-from kafka_index.log import BatchSource
+from kafka_index.records import BatchSource
 from kafka_index.storage.segment_file import SegmentFile
 
 UNORDERED = "unordered_positions"

@@ -25,9 +25,9 @@ from kafka_index.config import INT32_MAX
 from kafka_index.errors import InputError
 from kafka_index.layout.producer_state import NO_COORDINATOR_EPOCH
 from kafka_index.layout.records import NO_PRODUCER_EPOCH, NO_SEQUENCE, NO_TIMESTAMP
-from kafka_index.log.batch_table import CONTROL_NONE, BatchColumns
-from kafka_index.log.segment_scan import ByteStreamSource
-from kafka_index.log.source import OFFSET_OVERFLOW, BatchSource, ScanStop
+from kafka_index.records.batch_source import OFFSET_OVERFLOW, BatchSource, ScanStop
+from kafka_index.records.batch_table import CONTROL_NONE, BatchColumns
+from kafka_index.scan.segment_scan import ByteStreamSource
 
 _Longs = npt.NDArray[np.int64]
 

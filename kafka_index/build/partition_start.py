@@ -13,9 +13,9 @@ from kafka_index.layout.names import (
     TopicPartition,
     parse_segment_file,
 )
-from kafka_index.log.leader_epochs import LeaderEpochCache
-from kafka_index.log.partition_state import PartitionState, ProducerExpiration
-from kafka_index.log.producer_snapshot import decode_snapshot
+from kafka_index.state.leader_epochs import LeaderEpochCache
+from kafka_index.state.partition_state import PartitionState, ProducerExpiration
+from kafka_index.state.producer_snapshot import decode_snapshot
 from kafka_index.storage import SegmentFile
 from kafka_index.storage.log_directory import LogDirectory, read_checkpoint_text
 

@@ -9,7 +9,7 @@ from typing import Self
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kafka_index.log.source import PREALLOCATED_TAIL
+from kafka_index.records.batch_source import PREALLOCATED_TAIL
 from kafka_index.storage.report_file import ReportFile
 
 BUILT = "built"

@@ -19,7 +19,8 @@ from kafka_index.build.staging import failed_row, stage_segment, stage_segments
 from kafka_index.config import IndexConfig, LogConfig
 from kafka_index.errors import InputError
 from kafka_index.layout.names import TopicPartition, parse_partition_directory
-from kafka_index.log import BatchSource, LogFileSource, base_offset_of
+from kafka_index.records import BatchSource
+from kafka_index.scan import LogFileSource, base_offset_of
 from kafka_index.storage import SegmentFile, publish_group
 
 DEFAULT_CONFIG = IndexConfig()

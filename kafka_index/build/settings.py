@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from kafka_index.build.outputs import ALL_OUTPUTS, Output, needs_state
 from kafka_index.config import LogConfig
-from kafka_index.log.partition_state import ProducerExpiration
+from kafka_index.state.partition_state import ProducerExpiration
 
 
 def new_run_id() -> str:

@@ -14,7 +14,7 @@ from kafka_index.layout.names import (
     TopicPartition,
     index_name_for,
 )
-from kafka_index.log.segment_state import SegmentState
+from kafka_index.state.segment_state import SegmentState
 from kafka_index.storage import (
     BuildRecord,
     FilePublication,

@@ -17,11 +17,12 @@ from kafka_index.build.staged import SegmentPaths, StagedSegment, target_directo
 from kafka_index.config import IndexConfig
 from kafka_index.errors import KafkaIndexError
 from kafka_index.index import OffsetIndex, TimeIndex
-from kafka_index.log import BatchSource, IndexBuilder, LogFileSource, ScanStop
-from kafka_index.log.partition_state import PartitionState
-from kafka_index.log.producer_table import PRODUCER_REFUSALS, ProducerTable
-from kafka_index.log.segment_state import SegmentState
-from kafka_index.log.source import INVALID_MARKER, PREALLOCATED_TAIL, ZERO_TAIL
+from kafka_index.records import BatchSource, ScanStop
+from kafka_index.records.batch_source import INVALID_MARKER, PREALLOCATED_TAIL, ZERO_TAIL
+from kafka_index.scan import IndexBuilder, LogFileSource
+from kafka_index.state.partition_state import PartitionState
+from kafka_index.state.producer_table import PRODUCER_REFUSALS, ProducerTable
+from kafka_index.state.segment_state import SegmentState
 from kafka_index.storage import (
     BuildRecord,
     PublishedFile,

@@ -22,7 +22,7 @@ from kafka_index.cli.exit_code import ExitCode
 from kafka_index.cli.text import Paint
 from kafka_index.config import LogConfig
 from kafka_index.errors import InputError
-from kafka_index.log.partition_state import ProducerExpiration
+from kafka_index.state.partition_state import ProducerExpiration
 from kafka_index.storage import (
     DirectoryLock,
     Listing,

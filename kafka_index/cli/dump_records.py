@@ -21,9 +21,9 @@ from kafka_index.layout.records import (
     RECORD_BATCH_HEADER,
     RECORD_BATCH_OVERHEAD_BYTES,
 )
-from kafka_index.log import LogFileSource
-from kafka_index.log.record_contents import read_contents
-from kafka_index.log.records import BatchRecords, read_records
+from kafka_index.records.record_contents import read_contents
+from kafka_index.records.record_decoding import BatchRecords, read_records
+from kafka_index.scan import LogFileSource
 from kafka_index.storage import Bytes
 
 

@@ -22,7 +22,7 @@ from kafka_index.layout.producer_state import (
     SNAPSHOT_HEADER,
     SNAPSHOT_VERSION,
 )
-from kafka_index.log.producer_snapshot import stored_entries
+from kafka_index.state.producer_snapshot import stored_entries
 from kafka_index.storage.log_directory import read_checkpoint_text
 
 _CHUNK_ENTRIES = 64 * 1024

@@ -12,7 +12,6 @@ from kafka_index.cli.lookup_options import BulkOptions, LogOptions
 from kafka_index.cli.lookup_outcome import LookupOutcome
 from kafka_index.cli.text_file import TextFile
 from kafka_index.errors import InputError
-from kafka_index.log.answers import Resolve, UpperBound
 from kafka_index.lookup import (
     LOOKUP_REPORT_SCHEMA,
     AnswerTarget,
@@ -26,6 +25,7 @@ from kafka_index.lookup import (
     take_inventory,
 )
 from kafka_index.lookup.planner import Grouping
+from kafka_index.reading.answers import Resolve, UpperBound
 from kafka_index.storage import local_path, refuse_overlap
 from kafka_index.storage.report_file import ReportFile
 

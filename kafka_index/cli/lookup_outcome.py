@@ -14,9 +14,9 @@ from kafka_index.cli.lookup_summary import damage_lines, note_lines, status_line
 from kafka_index.cli.outcome import Outcome
 from kafka_index.cli.progress import Progress
 from kafka_index.cli.text import Paint
-from kafka_index.log.answers import Status
-from kafka_index.log.findings import UNREADABLE
 from kafka_index.lookup import LookupTotals, PieceReport
+from kafka_index.reading.answers import Status
+from kafka_index.reading.findings import UNREADABLE
 from kafka_index.storage import Skipped
 
 

@@ -25,9 +25,9 @@ from kafka_index.layout.names import (
     is_legal_topic,
     split_directory_name,
 )
-from kafka_index.log.answers import Resolve, Status, UpperBound
-from kafka_index.log.findings import UNREADABLE, Finding
 from kafka_index.lookup import By, Inventory, Keys, Lookups, LookupSettings, take_inventory
+from kafka_index.reading.answers import Resolve, Status, UpperBound
+from kafka_index.reading.findings import UNREADABLE, Finding
 from kafka_index.storage import expand_directories
 
 _PARTITIONS_SHOWN = 10

@@ -12,8 +12,8 @@ from kafka_index.cli.text import (
     shown_path,
     table_lines,
 )
-from kafka_index.log.answers import Status
-from kafka_index.log.findings import INDEX_REFUSED, NO_INDEX, TAIL, UNREADABLE, Finding
+from kafka_index.reading.answers import Status
+from kafka_index.reading.findings import INDEX_REFUSED, NO_INDEX, TAIL, UNREADABLE, Finding
 
 _SHOWN = 20
 _SHOWN_REFUSED = 5

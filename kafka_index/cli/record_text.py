@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from kafka_index.layout.records import CONTROL_ABORT, CONTROL_COMMIT
-from kafka_index.log.record_contents import Header, RecordContent
+from kafka_index.records.record_contents import Header, RecordContent
 
 TEXT, HEX, NONE = "text", "hex", "none"
 #: How keys and values can be shown.

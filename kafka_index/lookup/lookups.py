@@ -12,16 +12,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kafka_index.errors import KafkaIndexError
-from kafka_index.log.answers import Answers, SpecialTimestamp, Status
-from kafka_index.log.findings import UNREADABLE, Finding, Findings
-from kafka_index.log.partition_files import PartitionFiles
-from kafka_index.log.partition_log import PartitionLog
-from kafka_index.log.segment_cache import SegmentCache
 from kafka_index.lookup.inventory.partition_codes import NO_PARTITION
 from kafka_index.lookup.inventory.tables import Inventory
 from kafka_index.lookup.keys import Flags, Keys, Longs, integers, plain_array
 from kafka_index.lookup.ordering import grouping_order, put_back, runs
 from kafka_index.lookup.settings import By, LookupSettings
+from kafka_index.reading.answers import Answers, SpecialTimestamp, Status
+from kafka_index.reading.findings import UNREADABLE, Finding, Findings
+from kafka_index.reading.partition_files import PartitionFiles
+from kafka_index.reading.partition_log import PartitionLog
+from kafka_index.reading.segment_cache import SegmentCache
 
 # Of the partitions that are kept, so that ten thousand of a few segments stay, and so do a few of
 # ten thousand.

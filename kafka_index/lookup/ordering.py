@@ -8,9 +8,9 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from kafka_index.log.answers import Answers
 from kafka_index.lookup.inventory.partition_codes import NO_PARTITION, Codes
 from kafka_index.lookup.keys import Longs
+from kafka_index.reading.answers import Answers
 
 _RADIX_BITS = 16
 

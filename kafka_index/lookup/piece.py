@@ -8,7 +8,6 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from kafka_index.log.answers import Answers
 from kafka_index.lookup.answers.answer_files import make_file_durable, open_answers
 from kafka_index.lookup.conversion.converter import Converter
 from kafka_index.lookup.lookups import Lookups
@@ -18,6 +17,7 @@ from kafka_index.lookup.queries.query_piece import QueryBatch, QueryPiece
 from kafka_index.lookup.queries.reading import read_piece
 from kafka_index.lookup.reports.piece_report import PieceReport
 from kafka_index.lookup.reports.tally import PieceTally
+from kafka_index.reading.answers import Answers
 from kafka_index.storage import publish_error
 
 

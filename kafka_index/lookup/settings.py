@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from kafka_index.config import LogConfig
-from kafka_index.log.answers import Resolve
+from kafka_index.reading.answers import Resolve
 
 DEFAULT_MAX_OPEN_SEGMENTS = 256
 

@@ -23,9 +23,9 @@ from pyspark.sql.types import (
 
 from kafka_index.config import LogConfig
 from kafka_index.errors import InputError
-from kafka_index.log.answers import ANSWER_SCHEMA, Resolve
 from kafka_index.lookup import By, Inventory, Keys, LookupSettings
 from kafka_index.lookup.queries.columns import PARTITION, TOPIC, check_names
+from kafka_index.reading.answers import ANSWER_SCHEMA, Resolve
 from kafka_index.spark.lookup_tasks import SharedLookups
 from kafka_index.spark.schemas import spark_schema
 

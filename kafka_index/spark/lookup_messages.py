@@ -14,8 +14,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from kafka_index.build.plan import BIN
-from kafka_index.log.answers import Answers
 from kafka_index.lookup.keys import Longs
+from kafka_index.reading.answers import Answers
 
 #: Rows of a piece that are put together in memory at a time.
 BLOCK_ROWS = 1 << 18

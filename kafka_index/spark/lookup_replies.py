@@ -10,11 +10,11 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from kafka_index.errors import KafkaIndexError
-from kafka_index.log.answers import Answers, Resolve
-from kafka_index.log.findings import Finding
 from kafka_index.lookup import Inventory, Keys, Lookups
 from kafka_index.lookup.inventory.partition_codes import NO_PARTITION
 from kafka_index.lookup.keys import Longs, integers, plain_array
+from kafka_index.reading.answers import Answers, Resolve
+from kafka_index.reading.findings import Finding
 from kafka_index.spark.lookup_messages import (
     BLOCK_ROWS,
     FINDINGS,

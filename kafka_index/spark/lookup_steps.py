@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from kafka_index.build.plan import BIN
 from kafka_index.errors import InputError
-from kafka_index.log.answers import Answers
 from kafka_index.lookup import Keys, Lookups, QueryPiece, read_piece
 from kafka_index.lookup.inventory.partition_codes import NO_PARTITION
 from kafka_index.lookup.planner import PartitionBins
+from kafka_index.reading.answers import Answers
 from kafka_index.spark.lookup_messages import (
     BLOCK_ROWS,
     FINDINGS,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kafka_index.log import source
+from kafka_index.records import batch_source as source
 from tests.conformance.golden_segments import GOLDEN, MANIFEST, GoldenSegment, hashes, read_all
 from tests.conformance.recovering import recovered_by_build
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from kafka_index.build import BuildSettings, Output, SegmentReport, plan_build, run_local
-from kafka_index.log.partition_state import ProducerExpiration
+from kafka_index.state.partition_state import ProducerExpiration
 from kafka_index.storage import list_dump
-from tests.conformance.segments import batch
 from tests.endtoend.transactions import built_files, log_path, segments, write
+from tests.support.segments import batch
 
 FOLDER = "pay.x-y-0"
 SUFFIXES = {

@@ -19,8 +19,8 @@ from kafka_index.build import BuildSettings, Output, SegmentReport, partition, p
 from kafka_index.build.staged import StagedSegment
 from kafka_index.build.staging import stage_segments
 from kafka_index.storage import list_dump, sweep
-from tests.conformance.segments import batch
 from tests.endtoend.transactions import built_files, log_path, segments, write
+from tests.support.segments import batch
 
 FOLDER = "pay.x-y-0"
 STATE_ALONE = frozenset((Output.TXN_INDEX, Output.SNAPSHOT, Output.EPOCHS))

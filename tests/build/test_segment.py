@@ -21,7 +21,7 @@ from kafka_index.build import (
 from kafka_index.build.report import report_table
 from kafka_index.errors import InputError
 from kafka_index.storage import SegmentFile, list_dump
-from tests.conformance.segments import batch
+from tests.support.segments import batch
 
 INT64_MAX = 2**63 - 1
 

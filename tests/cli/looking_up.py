@@ -15,7 +15,7 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
 from kafka_index.cli import main
-from kafka_index.log.answers import ANSWER_SCHEMA
+from kafka_index.reading.answers import ANSWER_SCHEMA
 
 from .running import DUMP
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kafka_index.log.batch_table import BATCH_SCHEMA
+from kafka_index.records.batch_table import BATCH_SCHEMA
 
 from .running import COMMAND, DUMP, environment, kafka_index
 

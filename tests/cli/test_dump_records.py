@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.conformance.segments import (
+from tests.support.packing import GZIP
+from tests.support.segments import (
     LEADER_CHANGE,
     batch,
     control_batch,
@@ -18,7 +19,6 @@ from tests.conformance.segments import (
     packed,
     record,
 )
-from tests.log.packing import GZIP
 
 from .dumping import dump, json_rows
 from .running import COMMAND, DUMP, environment, kafka_index

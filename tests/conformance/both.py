@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kafka_index.layout.names import LOG_START_CHECKPOINT, REPLICATION_CHECKPOINT
-from kafka_index.log.answers import Resolve
+from kafka_index.reading.answers import Resolve
 
 from .judged_partition import NEVER_MS
 from .kafka_answers import Row, offset_rows, time_rows

@@ -8,12 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kafka_index.errors import KafkaIndexError
-from kafka_index.log.writing import (
-    AppendOrigin,
-    GrowingPartitionLog,
-    Isolation,
-    LogSettings,
-)
+from kafka_index.growing import GrowingPartitionLog, Isolation, LogSettings
+from kafka_index.state import AppendOrigin
 
 from .judge import KafkaRefusal
 from .judged_log import load

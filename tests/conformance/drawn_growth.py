@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kafka_index.log.writing import (
+from kafka_index.growing import Isolation
+from kafka_index.records import (
     BatchFields,
-    Isolation,
     Record,
     write_end_transaction_marker,
     write_record_batch,

@@ -15,8 +15,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .recovering import recovered_by_build
-from .segments import (
+from tests.support.segments import (
     BATCH_HEADER_SIZE,
     CODEC_MASK,
     CONTROL,
@@ -26,7 +25,9 @@ from .segments import (
     TRANSACTIONAL,
     Segment,
 )
-from .strategies import DRAWN_BYTES, segment_of
+from tests.support.strategies import DRAWN_BYTES, segment_of
+
+from .recovering import recovered_by_build
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,8 +15,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tests.support.segments import Segment
+
 from .recovering import Recovered
-from .segments import Segment
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 TABLE = GOLDEN / "segments.parquet"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from kafka_index.log.answers import NULL, Resolve, SpecialTimestamp
+from kafka_index.reading.answers import NULL, Resolve, SpecialTimestamp
 
 from .judged_partition import EMPTY, Refused
 

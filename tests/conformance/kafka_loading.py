@@ -5,9 +5,10 @@ from __future__ import annotations
 import shutil
 from typing import TYPE_CHECKING
 
+from tests.support.segments import batch, marker
+
 from .judged_log import load
 from .recovering import PARTITION
-from .segments import batch, marker
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -11,8 +11,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from tests.support.segments import Segment
+
     from .recovering import Recovered
-    from .segments import Segment
 
 #: By test.
 _last: dict[str, Path] = {}

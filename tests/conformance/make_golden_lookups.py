@@ -1,7 +1,7 @@
 """Let Kafka answer what the golden lookups ask, and write its answers down.
 
-Writes ``answers.parquet`` and ``manifest.json`` into ``tests/log/golden_lookups``; its README says
-what is in them. ``make golden`` runs this.
+Writes ``answers.parquet`` and ``manifest.json`` into ``tests/reading/golden_lookups``; its README
+says what is in them. ``make golden`` runs this.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from kafka_index.layout.checkpoints import parse_offset_checkpoint
 from kafka_index.layout.names import TopicPartition
-from kafka_index.log.answers import ANSWER_SCHEMA, Resolve
+from kafka_index.reading.answers import ANSWER_SCHEMA, Resolve
 
 from .judge import DEFAULT_SEGMENT_INDEX_BYTES
 from .kafka_answers import Row, offset_rows, time_rows
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 DUMP = REPOSITORY / "examples" / "dump"
-TARGET = REPOSITORY / "tests" / "log" / "golden_lookups"
+TARGET = REPOSITORY / "tests" / "reading" / "golden_lookups"
 SCHEMA = pa.schema(
     [
         pa.field("topic", pa.string(), nullable=False),

@@ -14,6 +14,8 @@ from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tests.support.named import NAMED
+
 from .features import drawn_segments, features_of
 from .golden_segments import (
     FOUND,
@@ -26,14 +28,14 @@ from .golden_segments import (
     write_table,
 )
 from .kafka_jars import DEFAULT_VERSION
-from .named import NAMED
 from .recovering import recovered_by_build, recovered_by_kafka
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tests.support.segments import Segment
+
     from .judge import Judge
-    from .segments import Segment
 
 SEED = 0
 DRAWN = 8000

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kafka_index.config import IndexConfig
-from kafka_index.log.answers import Resolve, UpperBound
-from kafka_index.log.partition_log import PartitionLog
+from kafka_index.reading.answers import Resolve, UpperBound
+from kafka_index.reading.partition_log import PartitionLog
 
 from .kafka_answers import Row
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from kafka_index.log.findings import Finding
+    from kafka_index.reading.findings import Finding
 
 DIRECTORY = "topic-0"
 

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 from hypothesis import strategies as st
 
-from .choices import SPEC_BYTES, Choices
-from .damage import damage
-from .drawn_entries import CLOCKS, State, draw_entry
-from .odd_entries import ORDERLY_ODDITIES
-from .segments import INT32_MAX, Segment, batch
-from .strategies import BASE_OFFSETS, MAX_DAMAGES, draw_oddities
+from tests.support.choices import SPEC_BYTES, Choices
+from tests.support.damage import damage
+from tests.support.drawn_entries import CLOCKS, State, draw_entry
+from tests.support.odd_entries import ORDERLY_ODDITIES
+from tests.support.segments import INT32_MAX, Segment, batch
+from tests.support.strategies import BASE_OFFSETS, MAX_DAMAGES, draw_oddities
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,8 +15,9 @@ from .refusals import kind_of_reason, kind_of_refusal
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tests.support.segments import Segment
+
     from .judge import Judge
-    from .segments import Segment
 
 PARTITION = "topic-0"
 

@@ -9,11 +9,10 @@ import numpy as np
 from hypothesis import strategies as st
 
 from kafka_index.layout.producer_state import PRODUCER_STATE_ENTRY
-from kafka_index.log.producer_snapshot import encode_snapshot
-from tests.log.histories import histories
-from tests.log.producer_twin import CONTROL, EMPTY, INVALID, REFUSED, TRANSACTIONAL, ProducerRow
-
-from .segments import batch, control_key, marker_value, record
+from kafka_index.state.producer_snapshot import encode_snapshot
+from tests.support.histories import histories
+from tests.support.producer_twin import CONTROL, EMPTY, INVALID, REFUSED, TRANSACTIONAL, ProducerRow
+from tests.support.segments import batch, control_key, marker_value, record
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -16,9 +16,7 @@ import pytest
 from kafka_index.cli.dump_output import DumpOutput
 from kafka_index.cli.dump_records import dump_records
 from kafka_index.cli.record_text import TEXT, RecordText
-
-from .kafka_jars import class_path, needing_kafka, tool
-from .segments import (
+from tests.support.segments import (
     LOG_APPEND_TIME,
     batch,
     control_batch,
@@ -28,6 +26,8 @@ from .segments import (
     packed,
     record,
 )
+
+from .kafka_jars import class_path, needing_kafka, tool
 
 DUMP = Path(__file__).resolve().parents[2] / "examples" / "dump"
 TOOL = "org.apache.kafka.tools.DumpLogSegments"

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from .cases import Case
-from .named import NAMED
+from tests.support.cases import Case
+from tests.support.named import NAMED
+
 from .recovering import write_log
 
 if TYPE_CHECKING:

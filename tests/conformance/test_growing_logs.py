@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafka_index.log.writing import (
+from kafka_index.growing import Isolation
+from kafka_index.records import (
     BatchFields,
-    Isolation,
     Record,
     write_end_transaction_marker,
     write_record_batch,
 )
-from tests.log.writing.growing import data_batch
+from tests.support import segments as built
+from tests.support.growing import data_batch
 
-from . import segments as built
 from .both_logs import START_MS, BothLogs
 from .campaign import drawn_cases
 from .drawn_growth import Growth, drawn_settings

@@ -10,12 +10,12 @@ import shutil
 from typing import TYPE_CHECKING
 
 from kafka_index.build import BuildSettings, plan_build, run_local
-from kafka_index.log.producer_snapshot import decode_snapshot
+from kafka_index.state.producer_snapshot import decode_snapshot
 from kafka_index.storage import list_dump
+from tests.support.segments import INT32_MAX, batch
 
 from .judged_files import index_operations
 from .judged_index import our_operations
-from .segments import INT32_MAX, batch
 from .state_partitions import DIRECTORY, StatePartition
 from .test_partition_state import NEVER_MS, Rows, by_kafka
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kafka_index.build import build_segment_files
+from tests.support.segments import batch
 
 from .judged_files import dump_log
 from .judged_log import load
@@ -24,7 +25,6 @@ from .kafka_loading import (
     indexed_then,
     partition_files,
 )
-from .segments import batch
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support.segments import batch
+
 from .judge import KafkaRefusal
 from .judged_log import load
 from .kafka_loading import EVERY_BATCH, indexed, partition_files
-from .segments import batch
 
 if TYPE_CHECKING:
     from pathlib import Path

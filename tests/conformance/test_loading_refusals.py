@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from .cases import rising
+from tests.support.cases import rising
+from tests.support.producer_cases import PID, control, open_transaction
+from tests.support.segments import INT32_MAX, LEADER_CHANGE, batch, control_key
+
 from .judge import KafkaRefusal
 from .judged_log import load
 from .kafka_loading import PartitionFiles, partition_files
-from .producer_cases import PID, control, open_transaction
-from .segments import INT32_MAX, LEADER_CHANGE, batch, control_key
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tests.support.segments import batch
+
 from .judged_log import DAY_MS, load
 from .kafka_loading import ABORTED, indexed, partition_files
-from .segments import batch
 
 if TYPE_CHECKING:
     from pathlib import Path

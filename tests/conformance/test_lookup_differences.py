@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kafka_index.log.answers import Resolve
+from kafka_index.reading.answers import Resolve
+from tests.support.segments import batch, message
 
 from .kafka_answers import offset_rows
 from .partitions import partition
-from .segments import batch, message
 
 if TYPE_CHECKING:
     from .both import Both

@@ -21,11 +21,11 @@ from hypothesis import assume, given, note, reject
 from hypothesis import strategies as st
 
 from kafka_index.layout.names import LOG_START_CHECKPOINT, REPLICATION_CHECKPOINT
-from kafka_index.log.answers import Resolve
-from kafka_index.log.findings import NO_INDEX, TAIL, UNREADABLE
+from kafka_index.reading.answers import Resolve
+from kafka_index.reading.findings import NO_INDEX, TAIL, UNREADABLE
+from tests.support.index_damage import damaged_indexes
 
 from .campaign import drawn_cases
-from .index_damage import damaged_indexes
 from .judge import JudgeError
 from .kafka_answers import Row, offset_rows, time_rows
 from .our_answers import (

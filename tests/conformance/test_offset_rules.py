@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kafka_index.log.answers import Resolve
+from kafka_index.reading.answers import Resolve
+from tests.support.packed import CODECS, WRAPPER_CODECS, packed_batch, wrapper
+from tests.support.segments import INT32_MAX, batch, marker, message
 
-from .packed import CODECS, WRAPPER_CODECS, packed_batch, wrapper
 from .partitions import partition
-from .segments import INT32_MAX, batch, marker, message
 
 if TYPE_CHECKING:
     from .both import Both

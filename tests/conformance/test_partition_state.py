@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from hypothesis import given
 
 from kafka_index.build import BuildSettings, SegmentReport, plan_build, run_local
-from kafka_index.log.partition_state import ProducerExpiration
+from kafka_index.state.partition_state import ProducerExpiration
 from kafka_index.storage import list_dump
-from tests.log.producer_twin import ProducerRow
+from tests.support.producer_twin import ProducerRow
 
 from .campaign import drawn_cases
 from .judge import KafkaRefusal

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from kafka_index.log import read_batches
-from kafka_index.log.record_contents import read_contents
-from kafka_index.log.records import read_records
+from kafka_index.records.record_contents import read_contents
+from kafka_index.records.record_decoding import read_records
+from kafka_index.scan import read_batches
 
 from .aiokafka_records import Entry, Record, read_entries
 from .judged_files import WrittenBatch, WrittenRecord, write_batches

@@ -16,10 +16,7 @@ from click.testing import CliRunner
 
 from kafka_index.cli.dump_command import make_command
 from kafka_index.layout.records import COMPRESSION_MASK, COMPRESSION_NAMES
-
-from .judged_files import write_batches
-from .kafka_dump_log import kafka_dump
-from .segments import (
+from tests.support.segments import (
     CONTROL,
     DELETE_HORIZON,
     INT32_MAX,
@@ -27,6 +24,9 @@ from .segments import (
     TRANSACTIONAL,
     batch,
 )
+
+from .judged_files import write_batches
+from .kafka_dump_log import kafka_dump
 from .written_segments import FORMATS, NAMED, drawn_segment
 
 if TYPE_CHECKING:

@@ -12,18 +12,20 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import given
 
+from tests.support.cases import Case
+from tests.support.named import NAMED
+from tests.support.strategies import segments
+
 from .campaign import drawn_cases
-from .cases import Case
 from .keeping import kept_on_failure
-from .named import NAMED
 from .recovering import recovered_by_build, recovered_by_kafka
-from .strategies import segments
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tests.support.segments import Segment
+
     from .judge import Judge
-    from .segments import Segment
 
 
 def assert_same(judge: Judge, scratch: Path, test: str, segment: Segment) -> None:

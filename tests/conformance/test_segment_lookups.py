@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from kafka_index.config import IndexConfig
 from kafka_index.errors import CorruptLogError
-from kafka_index.log.log_segment import LogSegment
+from kafka_index.reading.log_segment import LogSegment
 from kafka_index.storage import SegmentFile
 
 from .campaign import drawn_cases

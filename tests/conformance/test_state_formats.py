@@ -22,8 +22,8 @@ from kafka_index.errors import (
 )
 from kafka_index.index import TransactionIndex
 from kafka_index.layout.producer_state import PRODUCER_STATE_ENTRY
-from kafka_index.log.leader_epochs import LeaderEpochCache
-from kafka_index.log.producer_snapshot import decode_snapshot, encode_snapshot, java_map_order
+from kafka_index.state.leader_epochs import LeaderEpochCache
+from kafka_index.state.producer_snapshot import decode_snapshot, encode_snapshot, java_map_order
 
 from .campaign import drawn_cases
 from .kafka_jars import class_path, needing_kafka, tool

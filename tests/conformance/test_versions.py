@@ -14,17 +14,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.named import NAMED
+from tests.support.packed import wrapper
+from tests.support.producer_cases import AFTER, KEY, VALUE, control, open_transaction, payload
+from tests.support.segments import CODEC_GZIP, Segment, batch, message, record, segment
+from tests.support.strategies import segments
+
 from .campaign import drawn_cases
 from .judge import KafkaRefusal
 from .judged_files import WrittenBatch, WrittenRecord, write_batches
 from .judged_log import load
 from .judged_partition import Refused
-from .named import NAMED
-from .packed import wrapper
-from .producer_cases import AFTER, KEY, VALUE, control, open_transaction, payload
 from .recovering import PARTITION, write_log
-from .segments import CODEC_GZIP, Segment, batch, message, record, segment
-from .strategies import segments
 from .written_segments import drawn_segment
 
 if TYPE_CHECKING:

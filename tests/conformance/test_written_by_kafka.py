@@ -15,13 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafka_index.errors import CorruptLogError
-from kafka_index.log.record_contents import read_contents
-from kafka_index.log.records import read_records
+from kafka_index.records.record_contents import read_contents
+from kafka_index.records.record_decoding import read_records
+from tests.support.segments import Segment
 
 from .campaign import drawn_cases
 from .judged_files import read_batches, write_batches
 from .recovering import recovered_by_build, recovered_by_kafka
-from .segments import Segment
 from .written_segments import FORMATS, NAMED, WrittenSegment, drawn_segment
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.conformance.segments import batch
 from tests.spark.dumps import index_files
+from tests.support.segments import batch
 
 from .building import Argument, build_here, finish, rubbish, start, wait_until, with_rows
 

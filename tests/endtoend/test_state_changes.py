@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.conformance.segments import batch
+from tests.support.segments import batch
 
 from .building import Argument, build_here, rubbish, state, with_rows
 from .transactions import built_files, log_path, segments, write

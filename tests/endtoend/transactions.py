@@ -7,7 +7,7 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.conformance.segments import batch, marker
+from tests.support.segments import batch, marker
 
 _DATA, _PLAIN, _ABORT, _COMMIT = range(4)
 

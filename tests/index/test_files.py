@@ -13,8 +13,8 @@ from kafka_index.errors import (
     InputError,
     PublishError,
 )
-from tests.index.kinds import Kind
 from tests.storage.conftest import as_nobody, open_to_all
+from tests.support.index_kinds import Kind
 
 
 def written(kind: Kind, path: Path, entries: int) -> Path:

@@ -19,7 +19,7 @@ from kafka_index.errors import (
     KafkaIndexError,
 )
 from kafka_index.index import OffsetIndex, OffsetPosition
-from tests.index.twins import OffsetTwin
+from tests.support.index_twins import OffsetTwin
 
 BASE = 45
 Entry = tuple[int, int]

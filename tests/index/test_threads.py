@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from kafka_index.index import OffsetIndex
-from tests.index.kinds import Kind
+from tests.support.index_kinds import Kind
 
 SECONDS = 1.0
 BASE = 45

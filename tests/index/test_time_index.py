@@ -20,7 +20,7 @@ from kafka_index.errors import (
     KafkaIndexError,
 )
 from kafka_index.index import TimeIndex, TimestampOffset
-from tests.index.twins import TimeTwin
+from tests.support.index_twins import TimeTwin
 
 BASE = 45
 Entry = tuple[int, int]

@@ -8,6 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafka_index.errors import IndexFullError
+from kafka_index.growing import LogSettings
+from kafka_index.growing.append_plan import (
+    growth_limits,
+    new_growth,
+    plan_for_segment,
+)
+from kafka_index.growing.incoming_batches import IncomingBatches
 from kafka_index.kernels import batch_checksums
 from kafka_index.kernels.appending import (
     GROWTH_SIZE,
@@ -17,17 +24,9 @@ from kafka_index.kernels.appending import (
     stamp_batches,
 )
 from kafka_index.kernels.records import RECORD_SOUND
-from kafka_index.log.batch_table import BatchColumns
-from kafka_index.log.writing import LogSettings
-from kafka_index.log.writing.appending.append_plan import (
-    growth_limits,
-    new_growth,
-    plan_for_segment,
-)
-from kafka_index.log.writing.appending.incoming_batches import IncomingBatches
-from tests.conformance import segments as built
-
-from .append_twin import TwinFullError, TwinSegment
+from kafka_index.records.batch_table import BatchColumns
+from tests.support import segments as built
+from tests.support.append_twin import TwinFullError, TwinSegment
 
 NOW_MS = 10_000
 

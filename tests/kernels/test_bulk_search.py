@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from kafka_index.kernels import NOT_FOUND, count_entries, find_disorder, find_entries, is_ascending
 from kafka_index.kernels.bulk_search import gallop_floor
-from tests.kernels import twins
+from tests.support import twins
 
 Entry = tuple[int, int]
 INT32_MAX, INT64_MAX = 2**31 - 1, 2**63 - 1

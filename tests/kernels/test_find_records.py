@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from kafka_index.kernels import batch_headers
 from kafka_index.kernels import find_records as finder
-from tests.conformance.packed import packed_batch
-from tests.conformance.segments import LOG_APPEND_TIME, batch, message, record
-from tests.kernels import walk_twin
-from tests.kernels.walk_twin import Damage, Given
+from tests.support import walk_twin
+from tests.support.packed import packed_batch
+from tests.support.segments import LOG_APPEND_TIME, batch, message, record
+from tests.support.walk_twin import Damage, Given
 
 SNAPPY = 2
 MAGIC_AT = 16

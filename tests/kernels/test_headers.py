@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from kafka_index.kernels import read_headers
 from kafka_index.kernels.headers import HEADER_COLUMNS, HEADER_CONTROL_TYPE
 from kafka_index.kernels.markers import CONTROL_COMPRESSED, CONTROL_EMPTY
-from tests.conformance.segments import (
+from tests.support import twins
+from tests.support.segments import (
     LOG_APPEND_TIME,
     Segment,
     batch,
@@ -20,8 +21,7 @@ from tests.conformance.segments import (
     marker_value,
     message,
 )
-from tests.conformance.strategies import segments
-from tests.kernels import twins
+from tests.support.strategies import segments
 
 
 def headers(*entries: bytes, start: int = 0) -> list[list[int]]:

@@ -17,9 +17,9 @@ from kafka_index.kernels.records import (
     decode_records,
     read_record,
 )
-from tests.conformance.record_cases import body
-from tests.conformance.segments import record, varint
-from tests.kernels import record_twin
+from tests.support import record_twin
+from tests.support.record_cases import body
+from tests.support.segments import record, varint
 
 NULL = varint(-1)
 INT32S = st.one_of(st.integers(-70, 70), st.integers(-9000, 9000), st.integers(-(2**31), 2**31 - 1))

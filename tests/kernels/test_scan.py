@@ -26,9 +26,10 @@ from kafka_index.kernels.scan import (
     SCAN_TORN_BATCH,
     SCAN_TORN_HEADER,
 )
-from tests.conformance.cases import Case
-from tests.conformance.named import NAMED
-from tests.conformance.segments import (
+from tests.support import twins
+from tests.support.cases import Case
+from tests.support.named import NAMED
+from tests.support.segments import (
     Segment,
     batch,
     control_batch,
@@ -38,8 +39,7 @@ from tests.conformance.segments import (
     message,
     segment,
 )
-from tests.conformance.strategies import segments
-from tests.kernels import twins
+from tests.support.strategies import segments
 
 #: A compressed marker is handed out at once, to be unpacked while its bytes are in the window.
 GO_ON = (SCAN_ROWS_FULL, SCAN_COMPRESSED_MARKER)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from kafka_index.kernels import NOT_FOUND, find_floors
 from kafka_index.kernels.search import find_floor
 from kafka_index.layout.index_entries import OFFSET_ENTRY, TIME_ENTRY, WARM_BYTES
-from tests.kernels import twins
+from tests.support import twins
 
 PAGE = 4096
 PLAIN = 0

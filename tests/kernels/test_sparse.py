@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafka_index.kernels import choose_entries
-from tests.kernels import twins
+from tests.support import twins
 
 Batch = tuple[int, int, int]
 TIMES = st.integers(-3, 30) | st.sampled_from((-(2**63), 2**63 - 1))

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kafka_index.kernels import batch_headers, index_fit, walk
-from tests.conformance.segments import batch, message
-from tests.kernels import walk_twin
-from tests.kernels.walk_twin import OffsetEntry, TimeEntry
-from tests.kernels.walking import (
+from tests.support import walk_twin
+from tests.support.segments import batch, message
+from tests.support.walk_twin import OffsetEntry, TimeEntry
+from tests.support.walking import (
     GZIP,
     INT64S,
     UNTOUCHED,

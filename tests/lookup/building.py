@@ -11,7 +11,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kafka_index.log.answers import ANSWER_SCHEMA, Resolve
 from kafka_index.lookup import (
     AnswerTarget,
     By,
@@ -23,7 +22,8 @@ from kafka_index.lookup import (
     run_local,
     take_inventory,
 )
-from tests.conformance.segments import batch
+from kafka_index.reading.answers import ANSWER_SCHEMA, Resolve
+from tests.support.segments import batch
 
 DUMP = Path(__file__).parents[2] / "examples" / "dump"
 ENDINGS = (".parquet", ".csv", ".json")

@@ -10,7 +10,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from kafka_index.log.answers import ANSWER_SCHEMA, Resolve
 from kafka_index.lookup import (
     AnswerTarget,
     By,
@@ -22,6 +21,7 @@ from kafka_index.lookup import (
     take_inventory,
 )
 from kafka_index.lookup.queries import parquet_queries, text_records
+from kafka_index.reading.answers import ANSWER_SCHEMA, Resolve
 from tests.lookup.building import (
     ODD_TEXT,
     C,

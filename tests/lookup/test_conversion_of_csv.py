@@ -9,12 +9,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from kafka_index.errors import InputError
-from kafka_index.log.answers import ANSWER_SCHEMA
 from kafka_index.lookup import (
     By,
     QueryFormat,
 )
 from kafka_index.lookup.queries import text_records
+from kafka_index.reading.answers import ANSWER_SCHEMA
 from tests.lookup.building import (
     C,
     J,

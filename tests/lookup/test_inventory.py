@@ -12,9 +12,9 @@ import pytest
 
 from kafka_index.errors import InputError
 from kafka_index.layout.checkpoints import EpochEntry
-from kafka_index.log.answers import UpperBound
 from kafka_index.lookup import Inventory, take_inventory
 from kafka_index.lookup.inventory.tables import PARTITION_SCHEMA, SEGMENT_SCHEMA
+from kafka_index.reading.answers import UpperBound
 from kafka_index.storage import list_dump
 from tests.lookup.building import DUMP, make_dump
 

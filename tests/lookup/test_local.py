@@ -13,9 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from kafka_index.errors import InputError
-from kafka_index.log.answers import ANSWER_SCHEMA, Resolve, Status
 from kafka_index.lookup import By, take_inventory
 from kafka_index.lookup.queries import parquet_queries, text_records
+from kafka_index.reading.answers import ANSWER_SCHEMA, Resolve, Status
 from tests.lookup.building import (
     DUMP,
     ENDINGS,
@@ -28,7 +28,7 @@ from tests.lookup.building import (
     write_queries,
 )
 
-GOLDEN = Path(__file__).parents[1] / "log" / "golden_lookups" / "answers.parquet"
+GOLDEN = Path(__file__).parents[1] / "reading" / "golden_lookups" / "answers.parquet"
 
 
 @pytest.fixture(scope="module")

@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import kafka_index.lookup.lookups as lookups_module
-from kafka_index.log.answers import Answers, Resolve, Status, UpperBound
-from kafka_index.log.findings import UNREADABLE
-from kafka_index.log.partition_log import PartitionLog
 from kafka_index.lookup import By, Keys, Lookups, LookupSettings, take_inventory
+from kafka_index.reading.answers import Answers, Resolve, Status, UpperBound
+from kafka_index.reading.findings import UNREADABLE
+from kafka_index.reading.partition_log import PartitionLog
 from tests.lookup.building import PARTITIONS, make_dump
 
 TOPICS = st.sampled_from(["orders", "pay.v1-x", "nowhere", None])

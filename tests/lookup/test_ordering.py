@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafka_index.log.answers import Answers, Resolve
 from kafka_index.lookup.ordering import grouping_order, put_back, runs
+from kafka_index.reading.answers import Answers, Resolve
 
 # Beyond 65,535 a code needs more than the 16 bits that are sorted at once.
 CODES = st.lists(st.one_of(st.integers(-1, 5), st.sampled_from([65_534, 65_535, 65_536, 200_000])))

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from kafka_index.errors import InputError, KafkaIndexError, PublishError
-from kafka_index.log.answers import Resolve
 from kafka_index.lookup import (
     AnswerTarget,
     By,
@@ -27,6 +26,7 @@ from kafka_index.lookup import (
     take_inventory,
 )
 from kafka_index.lookup.answers import swapping
+from kafka_index.reading.answers import Resolve
 from tests.lookup.building import (
     ENDINGS,
     make_dump,
@@ -278,7 +278,7 @@ _KILLED = """
 import os, signal, sys
 from kafka_index.lookup import *
 from kafka_index.lookup.answers import swapping
-from kafka_index.log.answers import Resolve
+from kafka_index.reading.answers import Resolve
 
 queries = open_queries(sys.argv[1], By.OFFSET)
 settings = LookupSettings(By.OFFSET, Resolve.BATCH)

@@ -14,8 +14,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafka_index.log.answers import Status
-from kafka_index.log.findings import Finding
 from kafka_index.lookup import (
     LOOKUP_REPORT_SCHEMA,
     Inventory,
@@ -27,6 +25,8 @@ from kafka_index.lookup import (
 )
 from kafka_index.lookup.reports import status_counts
 from kafka_index.lookup.reports.status_counts import StatusCounts
+from kafka_index.reading.answers import Status
+from kafka_index.reading.findings import Finding
 from kafka_index.storage.report_file import ReportFile
 from tests.lookup.building import make_dump
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from kafka_index.errors import InputError
-from kafka_index.log.answers import Resolve, Status, UpperBound
 from kafka_index.lookup import (
     By,
     StartingOffset,
@@ -16,6 +15,7 @@ from kafka_index.lookup import (
     starting_offsets_json,
     take_inventory,
 )
+from kafka_index.reading.answers import Resolve, Status, UpperBound
 from tests.lookup.building import Row, make_dump, query, run, write_queries
 
 RANGES = {"a-0": (0, 50), "a-1": (100, 150), "b.c-x-10": (0, 20)}

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from kafka_index.build import BuildSettings
 from kafka_index.config import LogConfig
-from tests.conformance.segments import batch
+from tests.support.segments import batch
 
 Segment = tuple[str, int, int]
 Log = list[bytes]

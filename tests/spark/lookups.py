@@ -13,7 +13,6 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 from kafka_index.build import build_segments
-from kafka_index.log.answers import Resolve
 from kafka_index.lookup import (
     AnswerTarget,
     By,
@@ -26,6 +25,7 @@ from kafka_index.lookup import (
     take_inventory,
 )
 from kafka_index.lookup.planner import Grouping
+from kafka_index.reading.answers import Resolve
 from kafka_index.spark.lookup import answer_queries
 from kafka_index.storage import list_dump
 from tests.spark.dumps import Log, Segment, dump, settings, write_logs

@@ -12,9 +12,9 @@ from pyspark.errors import PythonException
 from pyspark.sql import SparkSession
 
 from kafka_index.errors import InputError
-from kafka_index.log.answers import Resolve, Status
 from kafka_index.lookup import AnswerTarget, By, LookupSettings, open_queries
 from kafka_index.lookup.planner import Grouping
+from kafka_index.reading.answers import Resolve, Status
 from kafka_index.spark.lookup import answer_queries
 from tests.spark.dumps import dump, leftovers
 from tests.spark.lookups import answer, files, make_dump, make_queries, write_queries

@@ -12,12 +12,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from kafka_index.errors import InputError
-from kafka_index.log.answers import ANSWER_SCHEMA, Resolve
 from kafka_index.lookup import By, Inventory, Lookups, LookupSettings, answer_batch
+from kafka_index.reading.answers import ANSWER_SCHEMA, Resolve
 from kafka_index.spark.lookup import lookup_offsets, lookup_timestamps
 from kafka_index.spark.schemas import spark_schema
-from tests.conformance.segments import batch
 from tests.spark.lookups import make_dump, make_queries
+from tests.support.segments import batch
 
 #: A winter's day; the zone below is an hour ahead of UTC then.
 NOON = datetime(2026, 1, 15, 12, tzinfo=UTC)

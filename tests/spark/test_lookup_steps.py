@@ -10,7 +10,6 @@ import pyarrow as pa
 import pytest
 
 from kafka_index.errors import KafkaIndexError
-from kafka_index.log.answers import Resolve
 from kafka_index.lookup import (
     AnswerTarget,
     By,
@@ -22,6 +21,7 @@ from kafka_index.lookup import (
 )
 from kafka_index.lookup.inventory.tables import PARTITION_SCHEMA, SEGMENT_SCHEMA
 from kafka_index.lookup.planner import LOCAL_OPEN_SECONDS, bin_partitions
+from kafka_index.reading.answers import Resolve
 from kafka_index.spark.lookup_messages import BLOCK_ROWS, MARKER
 from kafka_index.spark.lookup_steps import GroupedWork, answer_asked, ask, mark, write_pieces
 from kafka_index.spark.lookup_tasks import (

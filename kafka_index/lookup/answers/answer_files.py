@@ -10,7 +10,6 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kafka_index.log.answers import ANSWER_SCHEMA, Answers
 from kafka_index.lookup.answers.answer_text import CsvAnswers, JsonAnswers
 from kafka_index.lookup.conversion.converter import converted_schema
 from kafka_index.lookup.conversion.csv_text import csv_record
@@ -18,6 +17,7 @@ from kafka_index.lookup.queries.csv_queries import csv_header
 from kafka_index.lookup.queries.parquet_queries import parquet_schema
 from kafka_index.lookup.queries.query_files import QueryFormat
 from kafka_index.lookup.queries.query_piece import QueryBatch, QueryPiece
+from kafka_index.reading.answers import ANSWER_SCHEMA, Answers
 
 _COMPRESSION = "snappy"
 # Few values, many times each; the others are numbers of which hardly two are the same, but

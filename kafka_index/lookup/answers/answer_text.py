@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kafka_index.log.answers import ANSWER_SCHEMA, NULL, VALUE_COLUMNS, Answers, Longs, Status
 from kafka_index.lookup.queries.query_piece import LINE, QueryBatch
 from kafka_index.lookup.text_arrays import TEXT, join_texts, text_bytes
+from kafka_index.reading.answers import ANSWER_SCHEMA, NULL, VALUE_COLUMNS, Answers, Longs, Status
 
 _STATUS = ANSWER_SCHEMA.names[0]
 

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from kafka_index.layout.checkpoints import EpochEntry
 from kafka_index.layout.names import LOG_SUFFIX, SWAP_SUFFIX, segment_file_name
-from kafka_index.log.partition_files import PartitionFiles
 from kafka_index.lookup.inventory.partition_codes import NO_PARTITION, Codes, PartitionCodes
+from kafka_index.reading.partition_files import PartitionFiles
 from kafka_index.storage import SegmentFile, Skipped
 
 #: A row per partition: its folder, its checkpoints, and where its segments are in the other table.

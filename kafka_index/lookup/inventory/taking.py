@@ -11,9 +11,9 @@ import pyarrow as pa
 
 from kafka_index.errors import InputError
 from kafka_index.layout.names import SWAP_SUFFIX, TopicPartition, parse_partition_directory
-from kafka_index.log.answers import UpperBound
-from kafka_index.log.partition_files import CheckpointReader, PartitionFiles
 from kafka_index.lookup.inventory.tables import PARTITION_SCHEMA, SEGMENT_SCHEMA, Inventory
+from kafka_index.reading.answers import UpperBound
+from kafka_index.reading.partition_files import CheckpointReader, PartitionFiles
 from kafka_index.storage import Listing, SegmentFile, list_dump, local_path
 
 __all__ = ["Inventory", "take_inventory"]

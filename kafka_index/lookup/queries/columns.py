@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 import pyarrow as pa
 
 from kafka_index.errors import InputError
-from kafka_index.log.answers import ANSWER_SCHEMA
 from kafka_index.lookup.settings import By
+from kafka_index.reading.answers import ANSWER_SCHEMA
 
 TOPIC = "topic"
 PARTITION = "partition"

@@ -12,7 +12,6 @@ import pyarrow.compute as pc
 import pyarrow.json as pa_json
 
 from kafka_index.errors import InputError
-from kafka_index.log.answers import ANSWER_SCHEMA
 from kafka_index.lookup.keys import Keys
 from kafka_index.lookup.queries.columns import (
     PARTITION,
@@ -25,6 +24,7 @@ from kafka_index.lookup.queries.query_piece import LINE, QueryBatch, QueryPiece
 from kafka_index.lookup.queries.text_records import TextBlock, open_text, read_blocks
 from kafka_index.lookup.queries.texts import text_integers, text_keys
 from kafka_index.lookup.settings import By
+from kafka_index.reading.answers import ANSWER_SCHEMA
 
 # Members are looked for in so many lines: what none of them has is misspelt rather than absent.
 _FIRST_LINES = 1_000

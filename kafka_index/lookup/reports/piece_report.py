@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kafka_index.log.findings import Finding
+from kafka_index.reading.findings import Finding
 
 #: Findings that one piece tells one by one.
 MOST_FINDINGS = 1_000

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from kafka_index.log.answers import Status
-from kafka_index.log.findings import Finding
 from kafka_index.lookup.reports.piece_report import PieceReport, StartingOffset
+from kafka_index.reading.answers import Status
+from kafka_index.reading.findings import Finding
 
 #: A row tells how many queries of a partition have a status (``status``, ``queries``), or it tells
 #: a finding (``finding``, ``segment_base_offset``, ``path``, ``position_bytes``, ``reason``, and in

@@ -6,8 +6,8 @@ import json
 from collections.abc import Sequence
 
 from kafka_index.errors import InputError
-from kafka_index.log.answers import Status
 from kafka_index.lookup.reports.piece_report import StartingOffset
+from kafka_index.reading.answers import Status
 
 
 def check_starting_offsets(starts: Sequence[StartingOffset]) -> dict[str, dict[int, int]]:

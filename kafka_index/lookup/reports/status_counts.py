@@ -8,11 +8,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from kafka_index.log.answers import Status
 from kafka_index.lookup.inventory.partition_codes import NO_PARTITION
 from kafka_index.lookup.inventory.tables import Inventory
 from kafka_index.lookup.keys import Longs, integers, plain_array
 from kafka_index.lookup.reports.piece_report import PartitionCount
+from kafka_index.reading.answers import Status
 
 #: Partitions that are not there are told one by one up to so many.
 MOST_STRANGERS = 1_000

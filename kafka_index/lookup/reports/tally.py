@@ -5,14 +5,6 @@ from __future__ import annotations
 import pyarrow as pa
 
 from kafka_index.errors import InputError
-from kafka_index.log.answers import (
-    BATCH_BASE_OFFSET,
-    FOUND_OFFSET,
-    Answers,
-    Resolve,
-    SpecialTimestamp,
-    Status,
-)
 from kafka_index.lookup.inventory.partition_codes import NO_PARTITION
 from kafka_index.lookup.keys import Longs, integers, plain_array
 from kafka_index.lookup.lookups import Lookups
@@ -24,6 +16,14 @@ from kafka_index.lookup.reports.piece_report import (
 )
 from kafka_index.lookup.reports.status_counts import StatusCounts
 from kafka_index.lookup.settings import By
+from kafka_index.reading.answers import (
+    BATCH_BASE_OFFSET,
+    FOUND_OFFSET,
+    Answers,
+    Resolve,
+    SpecialTimestamp,
+    Status,
+)
 
 # What an answer says of the end or the start of the log, whatever was asked.
 _AT_END = (Status.LOG_END, Status.NO_RECORD_AT_OR_AFTER, Status.AFTER_LOG_END)

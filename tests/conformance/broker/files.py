@@ -16,7 +16,7 @@ from kafka_index.layout.names import (
     TXN_INDEX_SUFFIX,
     parse_partition_directory,
 )
-from kafka_index.log import PartitionLog
+from kafka_index.reading import PartitionLog
 
 from .broker import CLEAN_SHUTDOWN
 

@@ -6,7 +6,8 @@ import random
 from typing import TYPE_CHECKING
 
 from kafka_index.layout.names import LOG_SUFFIX, parse_partition_directory
-from kafka_index.log import PartitionLog, read_batches
+from kafka_index.reading import PartitionLog
+from kafka_index.scan import read_batches
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -5,15 +5,14 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from kafka_index.log.writing import (
-    AppendOrigin,
+from kafka_index.growing import GrowingPartitionLog, LogSettings
+from kafka_index.records import (
     BatchFields,
-    GrowingPartitionLog,
-    LogSettings,
     Record,
     write_end_transaction_marker,
     write_record_batch,
 )
+from kafka_index.state import AppendOrigin
 
 from .broker import Broker, Home
 from .client import Client

@@ -1,0 +1,170 @@
+"""What appends make of a segment: how many it takes before a roll, and their index entries.
+
+A plan is made before the first byte is written, so that an append that must be refused leaves
+nothing behind. Sources: Kafka's ``LogSegment.shouldRoll`` and ``LogSegment.append``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kafka_index.errors import IndexFullError, IndexOffsetOverflowError
+from kafka_index.growing.incoming_batches import IncomingBatches
+from kafka_index.growing.settings import LogSettings
+from kafka_index.kernels.appending import (
+    GROWTH_FIRST_TIMESTAMP,
+    GROWTH_LAST_TIME_ENTRY,
+    GROWTH_MAX_TIMESTAMP,
+    GROWTH_OFFSET_OF_MAX,
+    GROWTH_SIZE_OF_STATE,
+    LIMIT_BASE_OFFSET,
+    LIMIT_CREATED_MS,
+    LIMIT_INTERVAL_BYTES,
+    LIMIT_NOW_MS,
+    LIMIT_OFFSET_ENTRIES,
+    LIMIT_SEGMENT_BYTES,
+    LIMIT_TIME_ENTRIES,
+    LIMIT_WAIT_MS,
+    LIMITS,
+    NO_BATCH,
+    PLAN_INDEX_FULL,
+    PLAN_OFFSET_OVERFLOW,
+    PLAN_ROLL,
+    plan_appends,
+)
+from kafka_index.layout.index_entries import INT32_MAX, OFFSET_ENTRY, TIME_ENTRY
+from kafka_index.layout.records import NO_TIMESTAMP
+
+Longs = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentPlan:
+    """What some appends make of one segment.
+
+    Parameters
+    ----------
+    next_append : int
+        The first that it does not take.
+    must_roll : bool
+        Whether that is because the segment has to be rolled before it.
+    rows, positions_bytes, timestamps_ms, timestamp_offsets : ndarray of int64, shape (k,)
+        The batches that get an offset entry, their places in the log, and the time entries.
+    state : ndarray of int64
+        The segment's growth behind the appends.
+    """
+
+    next_append: int
+    must_roll: bool
+    rows: Longs
+    positions_bytes: Longs
+    timestamps_ms: Longs
+    timestamp_offsets: Longs
+    state: Longs
+
+
+def new_growth(base_offset: int) -> Longs:
+    """Return the growth of a segment that has none."""
+    state = np.zeros(GROWTH_SIZE_OF_STATE, np.int64)
+    state[GROWTH_MAX_TIMESTAMP] = state[GROWTH_LAST_TIME_ENTRY] = NO_TIMESTAMP
+    state[GROWTH_OFFSET_OF_MAX] = base_offset
+    state[GROWTH_FIRST_TIMESTAMP] = NO_BATCH
+    return state
+
+
+def growth_limits(
+    settings: LogSettings,
+    base_offset: int,
+    *,
+    jitter_ms: int,
+    created_ms: int,
+    now_ms: int,
+    offset_entries: int | None = None,
+    time_entries: int | None = None,
+) -> Longs:
+    """Return what bounds the growth of a segment; the indexes are as large as the settings say."""
+    limits = np.empty(LIMITS, np.int64)
+    index_bytes = settings.segment_index_bytes
+    limits[LIMIT_BASE_OFFSET] = base_offset
+    limits[LIMIT_SEGMENT_BYTES] = settings.segment_bytes
+    limits[LIMIT_WAIT_MS] = settings.max_segment_ms - jitter_ms
+    limits[LIMIT_CREATED_MS] = created_ms
+    limits[LIMIT_NOW_MS] = now_ms
+    limits[LIMIT_INTERVAL_BYTES] = settings.index_interval_bytes
+    limits[LIMIT_OFFSET_ENTRIES] = (
+        index_bytes // OFFSET_ENTRY.itemsize if offset_entries is None else offset_entries
+    )
+    limits[LIMIT_TIME_ENTRIES] = (
+        index_bytes // TIME_ENTRY.itemsize if time_entries is None else time_entries
+    )
+    return limits
+
+
+def plan_for_segment(
+    batches: IncomingBatches,
+    ends: Longs,
+    first_append: int,
+    limits: Longs,
+    state: Longs,
+    *,
+    may_roll: bool,
+) -> SegmentPlan:
+    """Plan what a segment takes of some appends.
+
+    Parameters
+    ----------
+    batches : IncomingBatches
+        Of all appends, offsets assigned.
+    ends : ndarray of int64, shape (m,)
+        The row behind the last batch of each append.
+    first_append : int
+        Which of them to begin with.
+    limits, state : ndarray of int64
+        The segment; the state stays as it is.
+    may_roll : bool
+        Whether the first append may ask for a roll.
+
+    Raises
+    ------
+    IndexFullError
+        An index has no room for an entry inside an append.
+    IndexOffsetOverflowError
+        An append does not fit a segment that was rolled for it.
+    """
+    columns = batches.columns
+    chosen = np.empty((4, len(columns)), np.int64)
+    after = state.copy()
+    code, place, count = plan_appends(
+        ends,
+        first_append,
+        columns.size_bytes,
+        columns.last_offset,
+        columns.max_timestamp_ms,
+        may_roll,
+        limits,
+        after,
+        *chosen,
+    )
+    if code == PLAN_INDEX_FULL:
+        raise IndexFullError(
+            "an index of the segment has no room for all batches of the append",
+            position_bytes=int(columns.position_bytes[place]),
+            expected=f"segment.index.bytes for more than {limits[LIMIT_OFFSET_ENTRIES]} entries",
+            found=int(columns.last_offset[place]),
+            hint="append fewer batches at once",
+        )
+    if code == PLAN_OFFSET_OVERFLOW:
+        base = int(limits[LIMIT_BASE_OFFSET])
+        raise IndexOffsetOverflowError(
+            "the offsets of the append do not fit one segment",
+            position_bytes=int(columns.position_bytes[place]),
+            expected=f"{base}..{base + INT32_MAX}",
+            found=int(columns.last_offset[place]),
+        )
+    rows, positions, timestamps, timestamp_offsets = chosen[:, :count]
+    return SegmentPlan(
+        place, code == PLAN_ROLL, rows, positions, timestamps, timestamp_offsets, after
+    )

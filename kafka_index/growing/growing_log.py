@@ -1,0 +1,401 @@
+"""A partition that grows: appends as leader and as follower, rolls, cuts and reads.
+
+Source: Kafka's ``UnifiedLog`` and ``LocalLog``. The log is the only replica of its partition: its
+high watermark is its end.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+
+from kafka_index.errors import InputError, KafkaIndexError
+from kafka_index.growing.append_info import AppendInfo
+from kafka_index.growing.append_plan import Longs
+from kafka_index.growing.epoch_file import EpochFile
+from kafka_index.growing.fetching import FetchData
+from kafka_index.growing.follower import check_as_follower
+from kafka_index.growing.growing_segment import Clock, GrowingLogSegment, system_clock
+from kafka_index.growing.holding import PartitionHold
+from kafka_index.growing.incoming_batches import IncomingBatches, as_bytes
+from kafka_index.growing.leader import assign_as_leader
+from kafka_index.growing.loading import Loader, remove_leftovers
+from kafka_index.growing.local_log import LocalLog
+from kafka_index.growing.log_plan import Step
+from kafka_index.growing.log_reads import Isolation, read_log
+from kafka_index.growing.producer_state_manager import ProducerStateManager
+from kafka_index.growing.producers import DuplicateBatch
+from kafka_index.growing.settings import LogSettings
+from kafka_index.index import AbortedTxns
+from kafka_index.layout.checkpoints import EpochEntry
+from kafka_index.layout.names import parse_partition_directory
+from kafka_index.state.producer_entry import AppendOrigin
+from kafka_index.storage import Bytes
+
+Data = bytes | bytearray | memoryview | Bytes
+
+
+class GrowingPartitionLog:
+    """The log of one partition, open for appending.
+
+    Parameters
+    ----------
+    directory : path
+        The partition directory, ``<topic>-<partition>``; made when it is missing. Its data
+        directory is locked as a broker locks it.
+    settings : LogSettings, optional
+        Of the topic.
+    log_start_offset : int
+        Kafka's checkpoint of it, 0 for none.
+    was_clean : bool
+        Whether the log was closed when it was last written. Without it all segments are recovered.
+    clock : callable, optional
+        Returns the time in ms.
+    random_source : random.Random, optional
+        Where the jitter of rolls comes from.
+
+    Raises
+    ------
+    PublishError
+        Somebody else holds the directory, or it cannot be written.
+    InputError
+        It is no partition directory, or was not closed.
+
+    Notes
+    -----
+    Not for use by several threads at once.
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        settings: LogSettings | None = None,
+        *,
+        log_start_offset: int = 0,
+        was_clean: bool = True,
+        clock: Clock = system_clock,
+        random_source: random.Random | None = None,
+    ) -> None:
+        self.directory = os.path.abspath(directory)
+        self.settings = settings or LogSettings()
+        self._clock = clock
+        source = random_source or random.SystemRandom()
+        self._local = LocalLog(self.directory, self.settings, clock, source)
+        if parse_partition_directory(os.path.basename(self.directory)) is None:
+            raise InputError(
+                "not the name of a partition directory",
+                path=self.directory,
+                expected="<topic>-<partition>",
+            )
+        os.makedirs(self.directory, exist_ok=True)
+        self._hold = PartitionHold(self.directory)
+        try:
+            self._load(log_start_offset, was_clean=was_clean)
+        except BaseException:
+            self._hold.release()
+            raise
+
+    def _load(self, log_start_offset: int, *, was_clean: bool) -> None:
+        remove_leftovers(self.directory)
+        self._epochs = EpochFile(self.directory)
+        self._producer_state = ProducerStateManager(
+            self.directory, self.settings.producer_id_expiration_ms, self._clock
+        )
+        loader = Loader(
+            self.directory,
+            self.settings,
+            self._epochs,
+            self._producer_state,
+            self._local.jitter,
+            self._clock,
+        )
+        try:
+            end_offset = loader.load(log_start_offset, was_clean=was_clean)
+        except BaseException:
+            loader.close()
+            raise
+        local = self._local
+        local.segments, local.end_offset = loader.segments, end_offset
+        local.recovery_point = end_offset if was_clean else 0
+        self.log_start_offset = max(log_start_offset, local.segments[0].base_offset)
+        self._is_broken = False
+
+    def __enter__(self) -> Self:
+        """Return the log itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close it."""
+        self.close()
+
+    @property
+    def log_end_offset(self) -> int:
+        """The offset that the next record gets."""
+        return self._local.end_offset
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Where the earliest open transaction begins, or the end of the log."""
+        unstable = self._producer_state.producers.first_unstable_offset
+        if unstable is None:
+            return self.log_end_offset
+        return min(max(unstable, self.log_start_offset), self.log_end_offset)
+
+    @property
+    def leader_epochs(self) -> tuple[EpochEntry, ...]:
+        """The leader epochs and where each starts."""
+        return self._epochs.cache.entries
+
+    @property
+    def segments(self) -> tuple[GrowingLogSegment, ...]:
+        """All segments, the active one last."""
+        return tuple(self._local.segments)
+
+    @property
+    def active_segment(self) -> GrowingLogSegment:
+        """The segment that is appended to."""
+        return self._local.active_segment
+
+    def append_as_leader(
+        self, batches: Data, leader_epoch: int, *, origin: AppendOrigin = AppendOrigin.CLIENT
+    ) -> AppendInfo:
+        """Append batches, each by an append of its own, with the offsets that come next.
+
+        Parameters
+        ----------
+        batches : bytes
+            Batches of magic 2, one behind the other.
+        leader_epoch : int
+            Of this leader, 0 or more.
+        origin : AppendOrigin
+            A client, or a coordinator, who may write markers.
+
+        Raises
+        ------
+        CorruptLogError
+            A batch cannot be read.
+        InputError
+            A broker would refuse one. Whatever is raised, nothing is appended.
+        PublishError
+            The log cannot be written.
+        """
+        self._check_usable()
+        data: Data = batches
+        duplicates: list[tuple[int, int]] = []
+        while len(data):
+            incoming = assign_as_leader(
+                data,
+                self.log_end_offset,
+                leader_epoch,
+                self.settings,
+                origin=origin,
+                now_ms=self._clock(),
+            )
+            self._epochs.check(incoming)
+            try:
+                ends = np.arange(1, len(incoming) + 1)
+                self._append(incoming, ends, origin)
+            except DuplicateBatch as again:
+                duplicates.append((again.first_offset, again.last_offset))
+                data = _without(as_bytes(data), incoming, again.row)
+                continue
+            return AppendInfo.of(incoming, tuple(duplicates))
+        if duplicates:
+            return AppendInfo(duplicates=tuple(duplicates))
+        raise InputError("there is no batch to append")
+
+    def append_as_follower(self, batches: Data, leader_epoch: int) -> AppendInfo:
+        """Append batches as they are, all by one append, as a follower does with what it fetched.
+
+        Parameters
+        ----------
+        batches : bytes
+            Batches with offsets and leader epochs, one behind the other.
+        leader_epoch : int
+            The epoch they were fetched in: batches from the first of a later one on are left out.
+
+        Raises
+        ------
+        CorruptLogError, InputError, InvalidEpochError, IndexFullError, PublishError
+            They cannot be appended, and none is.
+        """
+        self._check_usable()
+        incoming = check_as_follower(batches, self.log_end_offset, leader_epoch, self.settings)
+        if incoming is None:
+            return AppendInfo()
+        self._epochs.check(incoming)
+        ends = np.array([len(incoming)], np.int64)
+        self._append(incoming, ends, AppendOrigin.REPLICATION)
+        return AppendInfo.of(incoming)
+
+    def roll(self) -> GrowingLogSegment:
+        """Begin a new segment at the end of the log."""
+        self._check_usable()
+        self._roll_to(self.log_end_offset, self._local.jitter())
+        return self.active_segment
+
+    def read(
+        self,
+        start_offset: int,
+        max_bytes: int,
+        *,
+        isolation: Isolation = Isolation.LOG_END,
+        min_one_message: bool = True,
+    ) -> FetchData:
+        """Read from the batch on that holds an offset.
+
+        Parameters
+        ----------
+        start_offset : int
+            Absolute, between the start and the end of the log.
+        max_bytes : int
+            How much to return at the most; never more than one segment has.
+        isolation : Isolation
+            Where to end. A reader of committed records is told which transactions were aborted.
+        min_one_message : bool
+            Return the first batch whole, however large.
+
+        Raises
+        ------
+        InputError
+            The offset is out of range.
+        """
+        self._check_usable()
+        end_offset = self.log_end_offset
+        if isolation is Isolation.TXN_COMMITTED:
+            end_offset = self.last_stable_offset
+        return read_log(
+            self._local.segments,
+            start_offset,
+            max_bytes,
+            log_start_offset=self.log_start_offset,
+            log_end_offset=self.log_end_offset,
+            end_offset=end_offset,
+            isolation=isolation,
+            min_one_message=min_one_message,
+        )
+
+    def truncate_to(self, offset: int) -> bool:
+        """Drop the batches from the one on that holds an offset; return whether any was there.
+
+        Source: ``UnifiedLog.truncateTo``.
+        """
+        self._check_usable()
+        if offset < 0:
+            raise InputError("cannot cut at this offset", expected="0 or more", found=offset)
+        if offset >= self.log_end_offset:
+            self._epochs.truncate_from_end(self.log_end_offset)
+            return False
+        if self._local.segments[0].base_offset > offset:
+            self.truncate_fully_and_start_at(offset)
+            return True
+        for base_offset in self._local.truncate_to(offset):
+            self._producer_state.drop_snapshot(base_offset)
+        self._epochs.truncate_from_end(offset)
+        self.log_start_offset = min(offset, self.log_start_offset)
+        self._producer_state.rebuild(
+            self._local.segments, self.log_start_offset, offset, after_clean_shutdown=False
+        )
+        return True
+
+    def truncate_fully_and_start_at(self, offset: int) -> None:
+        """Drop everything; the log starts anew at an offset."""
+        self._check_usable()
+        self._local.truncate_fully_and_start_at(offset)
+        self.log_start_offset = offset
+        self._epochs.clear()
+        self._producer_state.start_at(offset)
+        self._producer_state.rebuild(
+            self._local.segments, offset, offset, after_clean_shutdown=False
+        )
+
+    def flush(self) -> None:
+        """Make everything that was appended durable."""
+        self._check_usable()
+        self._local.flush()
+
+    def close(self) -> None:
+        """Flush, write a snapshot of the producers, trim all files and close them.
+
+        Source: ``LogManager.shutdown`` and ``UnifiedLog.close``.
+        """
+        if not self._local.segments:
+            return
+        try:
+            if not self._is_broken:
+                self.flush()
+                self._producer_state.take_snapshot(durable=True)
+            self._local.close()
+        finally:
+            self._local.segments = []
+            self._hold.release()
+
+    def _append(self, batches: IncomingBatches, ends: Longs, origin: AppendOrigin) -> None:
+        """Check and plan everything, and only then write."""
+        steps = self._local.plan(batches, ends)
+        producers = self._producer_state.producers
+        producers.remember()
+        effects: list[tuple[Step, bytes, AbortedTxns]] = []
+        try:
+            for step in steps:
+                snapshot = producers.snapshot() if step.roll_to is not None else b""
+                aborted = producers.append(
+                    batches, ends, step.first_append, step.plan.next_append, origin
+                )
+                effects.append((step, snapshot, aborted))
+        except BaseException:
+            producers.forget_changes()
+            raise
+        end_before, epochs_before = self.log_end_offset, self._epochs.cache.entries
+        try:
+            self._epochs.assign(batches)
+            for step, snapshot, aborted in effects:
+                if step.roll_to is not None:
+                    self._roll_to(step.roll_to, step.jitter_ms, snapshot)
+                self._local.take(batches, ends, step)
+                self._producer_state.end_offset = self.log_end_offset
+                if len(aborted):
+                    self.active_segment.transaction_index.append_many(aborted)
+        except BaseException:
+            self._undo(end_before, epochs_before)
+            raise
+
+    def _roll_to(self, base_offset: int, jitter_ms: int, snapshot: bytes | None = None) -> None:
+        self._local.roll_to(base_offset, jitter_ms)
+        self._producer_state.end_offset = base_offset
+        self._producer_state.take_snapshot(snapshot, durable=False)
+
+    def _undo(self, end_offset: int, epochs: tuple[EpochEntry, ...]) -> None:
+        """Be again what the log was before an append that failed in the middle."""
+        self._producer_state.producers.forget_changes()
+        try:
+            self._epochs.restore(epochs)
+            if self.log_end_offset > end_offset:
+                self.truncate_to(end_offset)
+        except (KafkaIndexError, OSError):
+            self._is_broken = True
+
+    def _check_usable(self) -> None:
+        if not self._local.segments:
+            raise ValueError(f"the log is closed: {self.directory}")
+        if self._is_broken:
+            raise InputError(
+                "an append failed, and what it had written could not be taken back",
+                path=self.directory,
+                hint="close the log and open it with was_clean=False",
+            )
+
+
+def _without(data: Bytes, batches: IncomingBatches, row: int) -> Bytes:
+    start = int(batches.columns.position_bytes[row])
+    end = start + int(batches.columns.size_bytes[row])
+    return np.concatenate([data[:start], data[end:]])

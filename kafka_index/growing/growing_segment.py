@@ -1,0 +1,363 @@
+"""A segment that grows: batches at its end, with the index entries a live broker makes of them.
+
+Source: Kafka's ``LogSegment``.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+
+from kafka_index.errors import CorruptLogError, InputError, KafkaIndexError
+from kafka_index.growing.append_plan import (
+    Longs,
+    SegmentPlan,
+    growth_limits,
+    new_growth,
+    plan_for_segment,
+)
+from kafka_index.growing.batch_search import (
+    batches_from,
+    find_batch,
+    first_batch_timestamp,
+    largest_timestamp_from,
+    next_offset_from,
+)
+from kafka_index.growing.fetching import FetchData
+from kafka_index.growing.incoming_batches import IncomingBatches, as_bytes
+from kafka_index.growing.segment_files import SegmentFiles
+from kafka_index.growing.settings import LogSettings
+from kafka_index.index import TimestampOffset
+from kafka_index.kernels.appending import (
+    GROWTH_BYTES_SINCE_ENTRY,
+    GROWTH_FIRST_TIMESTAMP,
+    GROWTH_LAST_TIME_ENTRY,
+    GROWTH_MAX_TIMESTAMP,
+    GROWTH_OFFSET_ENTRIES,
+    GROWTH_OFFSET_OF_MAX,
+    GROWTH_SIZE,
+    GROWTH_TIME_ENTRIES,
+    NO_BATCH,
+)
+from kafka_index.layout.records import NO_TIMESTAMP
+from kafka_index.records.positions import LogOffsetPosition
+from kafka_index.scan.index_builder import IndexBuilder
+from kafka_index.storage import Bytes
+
+Clock = Callable[[], int]
+
+
+def system_clock() -> int:
+    """Return the time in ms."""
+    return time.time_ns() // 1_000_000
+
+
+class GrowingLogSegment(SegmentFiles):
+    """One segment of a partition, open for appending.
+
+    Parameters
+    ----------
+    directory : str
+        The partition directory.
+    base_offset : int
+        Of the segment.
+    settings : LogSettings
+        Of its topic.
+    create : bool
+        Make the files; without it the log must be there.
+    roll_jitter_ms : int
+        How much earlier than the settings say it is rolled.
+    clock : callable
+        Returns the time in ms.
+
+    Raises
+    ------
+    InputError
+        There is no such log to open.
+    PublishError
+        A file cannot be opened or made.
+
+    Notes
+    -----
+    Index files are opened, or made at their largest size, when they are needed first. A segment
+    that is opened again has forgotten how many bytes lie behind its last index entry, as a broker
+    has after a restart. Not for use by several threads at once.
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        base_offset: int,
+        settings: LogSettings,
+        *,
+        create: bool = False,
+        roll_jitter_ms: int = 0,
+        clock: Clock = system_clock,
+    ) -> None:
+        super().__init__(directory, base_offset, settings, create=create)
+        self.roll_jitter_ms = roll_jitter_ms
+        self._clock = clock
+        self._created_ms = clock()
+        self._bytes_since_entry = 0
+        self._largest: TimestampOffset | None = None
+        self._first_timestamp = NO_BATCH
+
+    def __enter__(self) -> Self:
+        """Return the segment itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close it."""
+        self.close()
+
+    @property
+    def largest_timestamp(self) -> TimestampOffset:
+        """The largest timestamp so far, with the offset it is indexed under."""
+        if self._largest is None:
+            self._largest = self.time_index.last_entry
+        return self._largest
+
+    def limits(self) -> Longs:
+        """Return what bounds its growth now."""
+        return growth_limits(
+            self.settings,
+            self.base_offset,
+            jitter_ms=self.roll_jitter_ms,
+            created_ms=self._created_ms,
+            now_ms=self._clock(),
+            offset_entries=self.offset_index.max_entries,
+            time_entries=self.time_index.max_entries,
+        )
+
+    def growth(self) -> Longs:
+        """Return how far it has grown."""
+        if self._first_timestamp == NO_BATCH and self.size_bytes:
+            self._first_timestamp = first_batch_timestamp(self.log.view)
+        state = new_growth(self.base_offset)
+        state[GROWTH_SIZE] = self.size_bytes
+        state[GROWTH_BYTES_SINCE_ENTRY] = self._bytes_since_entry
+        state[GROWTH_MAX_TIMESTAMP], state[GROWTH_OFFSET_OF_MAX] = self.largest_timestamp
+        state[GROWTH_FIRST_TIMESTAMP] = self._first_timestamp
+        state[GROWTH_OFFSET_ENTRIES] = self.offset_index.entries
+        state[GROWTH_TIME_ENTRIES] = self.time_index.entries
+        state[GROWTH_LAST_TIME_ENTRY] = self.time_index.last_entry.timestamp
+        return state
+
+    def plan(
+        self, batches: IncomingBatches, ends: Longs, first_append: int, *, may_roll: bool
+    ) -> SegmentPlan:
+        """Do `plan_for_segment` for what it is now."""
+        return plan_for_segment(
+            batches, ends, first_append, self.limits(), self.growth(), may_roll=may_roll
+        )
+
+    def should_roll(self, batches: bytes | Bytes) -> bool:
+        """Whether a broker would roll before it appends these batches, all at once."""
+        incoming = self._scan(batches)
+        plan = self.plan(incoming, np.array([len(incoming)], np.int64), 0, may_roll=True)
+        return plan.must_roll
+
+    def append(self, batches: bytes | Bytes) -> None:
+        """Append batches as they are, all at once.
+
+        Raises
+        ------
+        CorruptLogError
+            A batch is cut off or does not match its checksum.
+        InputError, IndexOffsetOverflowError
+            An offset does not fit the segment.
+        IndexFullError
+            An index has no room for their entries.
+        PublishError
+            They cannot be written. Whatever is raised, nothing is appended.
+        """
+        incoming = self._scan(batches)
+        plan = self.plan(incoming, np.array([len(incoming)], np.int64), 0, may_roll=False)
+        self.take(incoming, plan)
+
+    def take(self, batches: IncomingBatches, plan: SegmentPlan, first_row: int = 0) -> None:
+        """Append batches as planned.
+
+        Parameters
+        ----------
+        batches : IncomingBatches
+            Those that the plan takes.
+        plan : SegmentPlan
+            Made for this segment as it is now.
+        first_row : int
+            Where these batches begin in the table that the rows of the plan count in.
+        """
+        # Their files are made before the first byte of the log, as a broker makes them.
+        offset_index, time_index = self.offset_index, self.time_index
+        before = self.size_bytes
+        self.log.append(batches.data)
+        if len(plan.rows):
+            try:
+                last_offsets = batches.columns.last_offset[plan.rows - first_row]
+                offset_index.append_many(last_offsets, plan.positions_bytes)
+                time_index.maybe_append_many(plan.timestamps_ms, plan.timestamp_offsets)
+            except KafkaIndexError:
+                self.log.truncate_to(before)
+                raise
+        state = plan.state
+        self._bytes_since_entry = int(state[GROWTH_BYTES_SINCE_ENTRY])
+        self._first_timestamp = int(state[GROWTH_FIRST_TIMESTAMP])
+        self._largest = TimestampOffset(
+            int(state[GROWTH_MAX_TIMESTAMP]), int(state[GROWTH_OFFSET_OF_MAX])
+        )
+
+    def offset_to_position(self, offset: int) -> LogOffsetPosition | None:
+        """Find the batch that holds an offset, or the next one; None when there is none.
+
+        Source: ``LogSegment.translateOffset``.
+        """
+        if not self.size_bytes:
+            return None
+        return find_batch(self.log.view, offset, self.offset_index.lookup(offset))
+
+    def read(
+        self,
+        start_offset: int,
+        max_bytes: int,
+        *,
+        max_position_bytes: int | None = None,
+        min_one_message: bool = False,
+    ) -> FetchData | None:
+        """Read from the batch on that holds an offset; None when there is none at or after it.
+
+        Parameters
+        ----------
+        start_offset : int
+            Absolute.
+        max_bytes : int
+            How much to return at the most, 0 or more.
+        max_position_bytes : int, optional
+            Where in the log to end; at its end by default.
+        min_one_message : bool
+            Return the first batch whole, however large.
+
+        Notes
+        -----
+        LogSegment.read
+        """
+        if max_bytes < 0:
+            raise InputError("cannot read so many bytes", expected="0 or more", found=max_bytes)
+        found = self.offset_to_position(start_offset)
+        if found is None:
+            return None
+        size = max(max_bytes, found.size) if min_one_message else max_bytes
+        end = self.size_bytes if max_position_bytes is None else max_position_bytes
+        start = found.position
+        length = max(min(end - start, size), 0) if size else 0
+        return FetchData(
+            found.offset,
+            self.base_offset,
+            start,
+            self.log.view[start : start + length].tobytes(),
+            size != 0 and size < found.size,
+        )
+
+    def next_offset(self) -> int:
+        """Return the offset behind the last batch (``LogSegment.readNextOffset``)."""
+        if not self.size_bytes:
+            return self.base_offset
+        start = self.offset_index.lookup(self.offset_index.last_offset).position
+        return next_offset_from(self.log.view, start, self.base_offset)
+
+    def truncate_to(self, offset: int) -> int:
+        """Drop the batches from the one on that holds an offset; return how many bytes went.
+
+        Source: ``LogSegment.truncateTo``.
+        """
+        found = self.offset_to_position(offset)
+        for index in (self.offset_index, self.time_index):
+            index.truncate_to(offset)
+        self.transaction_index.truncate_to(offset)
+        # It is the active one from now on.
+        self.resize_indexes()
+        lost = 0 if found is None else self.log.truncate_to(found.position)
+        if not self.size_bytes:
+            self._created_ms = self._clock()
+            self._first_timestamp = NO_BATCH
+        self._bytes_since_entry = 0
+        if self.largest_timestamp.timestamp >= 0:
+            self._largest = self._read_largest_timestamp()
+        return lost
+
+    def recover(self) -> int:
+        """Rebuild the indexes from the log and cut what is invalid; return how many bytes went.
+
+        The transaction index is emptied: it needs the producers of the segments before.
+
+        Raises
+        ------
+        CorruptLogError
+            A broker would not start over such a log.
+
+        Notes
+        -----
+        LogSegment.recover
+        """
+        self.offset_index.reset()
+        self.time_index.reset()
+        self.transaction_index.reset()
+        builder = IndexBuilder(
+            self.offset_index, self.time_index, self.settings.index_interval_bytes
+        )
+        stop = None
+        for chunk in batches_from(self.log.view, 0, self.base_offset, verify_crc=True):
+            stop = builder.append(chunk)
+            if stop is not None:
+                break
+        lost = self.log.truncate_to(builder.valid_bytes)
+        stop = builder.finish() or stop
+        if stop is not None:
+            raise CorruptLogError(
+                f"the segment cannot be recovered: {stop.reason}",
+                path=self.log.path,
+                position_bytes=stop.position_bytes,
+                expected=stop.expected,
+                found=stop.found,
+            )
+        # Known from here on, as in Kafka: a cut finds out anew what is left of it.
+        self._largest = self.time_index.last_entry
+        self._bytes_since_entry = 0
+        self._first_timestamp = NO_BATCH
+        return lost
+
+    def become_inactive(self) -> None:
+        """Make the last time entry and trim all files (``onBecomeInactiveSegment``)."""
+        self.time_index.maybe_append(*self.largest_timestamp, skip_full_check=True)
+        self.offset_index.trim_to_valid_size()
+        self.time_index.trim_to_valid_size()
+        self.log.trim()
+
+    def close(self) -> None:
+        """Make the last time entry if anything was appended, trim all files, and close them."""
+        if self._largest is not None:
+            self.time_index.maybe_append(*self._largest, skip_full_check=True)
+        for index in (self._offset_index, self._time_index):
+            if index is not None:
+                index.close()
+        self.log.close()
+        self.transaction_index.close()
+        self._offset_index = self._time_index = None
+
+    def _scan(self, batches: bytes | Bytes) -> IncomingBatches:
+        return IncomingBatches.scan(as_bytes(batches), self.base_offset)
+
+    def _read_largest_timestamp(self) -> TimestampOffset:
+        last = self.time_index.last_entry
+        start = self.offset_index.lookup(last.offset).position
+        found = largest_timestamp_from(self.log.view, start, self.base_offset)
+        return found if found.timestamp > max(last.timestamp, NO_TIMESTAMP) else last

@@ -1,0 +1,149 @@
+"""Batches that are to be appended: their bytes, and a row of columns for each.
+
+Source of the checks: Kafka's ``UnifiedLog.analyzeAndValidateRecords``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kafka_index.errors import CorruptLogError, InputError
+from kafka_index.kernels import read_headers
+from kafka_index.kernels.headers import (
+    HEADER_COLUMNS,
+    HEADER_MAGIC,
+    HEADER_RECORD_COUNT,
+)
+from kafka_index.kernels.scan import SCAN_END, SCAN_ROWS_FULL
+from kafka_index.layout.records import LOG_OVERHEAD_BYTES, MIN_LENGTH
+from kafka_index.records.batch_table import BatchColumns
+from kafka_index.scan.scanner import Scanner
+from kafka_index.storage import Bytes
+
+Longs = NDArray[np.int64]
+
+_COLUMNS = tuple(field.name for field in fields(BatchColumns))
+
+
+@dataclass(frozen=True, slots=True)
+class IncomingBatches:
+    """Whole, valid batches one behind the other, and their columns.
+
+    Parameters
+    ----------
+    data : ndarray of uint8
+        The bytes.
+    columns : BatchColumns
+        Positions count from the first of these bytes.
+    magic, record_count : ndarray of int64, shape (n,)
+        Further header fields.
+    """
+
+    data: Bytes
+    columns: BatchColumns
+    magic: Longs
+    record_count: Longs
+
+    @classmethod
+    def scan(cls, data: Bytes, base_offset: int) -> Self:
+        """Verify batches and read their headers, all at once.
+
+        Parameters
+        ----------
+        data : ndarray of uint8
+            Batches, one behind the other.
+        base_offset : int
+            Last offsets must lie in this offset .. this + 2^31 - 1.
+
+        Raises
+        ------
+        CorruptLogError
+            One is cut off, or does not match its checksum; the position counts from the first of
+            these bytes.
+        InputError
+            There is none, or an offset is out of range.
+        """
+        chunks = list(cls.scan_chunks(data, base_offset))
+        if not chunks:
+            raise InputError("there is no batch to append")
+        if len(chunks) == 1:
+            return chunks[0]
+        columns = (
+            np.concatenate([getattr(chunk.columns, name) for chunk in chunks]) for name in _COLUMNS
+        )
+        headers = (np.concatenate([getattr(chunk, name) for chunk in chunks]) for name in _HEADERS)
+        return cls(data, BatchColumns(*columns), *headers)
+
+    @classmethod
+    def scan_chunks(cls, data: Bytes, base_offset: int) -> Iterator[Self]:
+        """Do `scan` chunk by chunk; positions, and the bytes of each, are those of the whole."""
+        scanner = Scanner(base_offset, verify_crc=True)
+        code = SCAN_ROWS_FULL
+        while code == SCAN_ROWS_FULL:
+            code = scanner.scan(data, 0, len(data))
+            for batches in scanner.take():
+                rows = np.empty((HEADER_COLUMNS, len(batches)), np.int64)
+                read_headers(data, 0, batches.position_bytes, rows)
+                yield cls(
+                    data,
+                    BatchColumns(*(getattr(batches, name).copy() for name in _COLUMNS)),
+                    rows[HEADER_MAGIC],
+                    rows[HEADER_RECORD_COUNT],
+                )
+        if code != SCAN_END:
+            stop = scanner.stop(code, data, 0, len(data))
+            kind = InputError if stop.refused else CorruptLogError
+            raise kind(
+                f"cannot append: {stop.reason}",
+                position_bytes=stop.position_bytes,
+                expected=stop.expected,
+                found=stop.found,
+            )
+
+    def __len__(self) -> int:
+        """Return the number of batches."""
+        return len(self.columns)
+
+    def rows(self, first: int, end: int) -> Self:
+        """Return some of the batches, as views; their positions still count from the first."""
+        columns = self.columns
+        start = int(columns.position_bytes[first])
+        stop = int(columns.position_bytes[end - 1] + columns.size_bytes[end - 1])
+        return type(self)(
+            self.data[start:stop],
+            BatchColumns(*(getattr(columns, name)[first:end] for name in _COLUMNS)),
+            *(getattr(self, name)[first:end] for name in _HEADERS),
+        )
+
+
+_HEADERS = tuple(field.name for field in fields(IncomingBatches))[2:]
+
+
+def first_offset_of(data: Bytes) -> int:
+    """Return the offset field of the first batch.
+
+    Raises
+    ------
+    CorruptLogError
+        There are fewer bytes than any batch has.
+    """
+    if len(data) < LOG_OVERHEAD_BYTES + MIN_LENGTH:
+        raise CorruptLogError(
+            "cannot append: there are fewer bytes than any batch has",
+            position_bytes=0,
+            expected=f"{LOG_OVERHEAD_BYTES + MIN_LENGTH} or more",
+            found=len(data),
+        )
+    return int.from_bytes(data[:8].tobytes(), "big", signed=True)
+
+
+def as_bytes(data: bytes | bytearray | memoryview | Bytes) -> Bytes:
+    """Return bytes as an array, without a copy."""
+    if isinstance(data, np.ndarray):
+        return data
+    return np.frombuffer(data, np.uint8)

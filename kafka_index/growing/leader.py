@@ -1,0 +1,264 @@
+"""What a leader does to batches before it appends them: checks, offsets, epoch and timestamps.
+
+Only magic 2 is taken, and nothing is packed anew: ``compression.type`` is ``producer``. Sources:
+Kafka's ``LogValidator`` and ``UnifiedLog.analyzeAndValidateRecords``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kafka_index.errors import CorruptLogError, InputError
+from kafka_index.growing.incoming_batches import IncomingBatches, Longs, as_bytes
+from kafka_index.growing.settings import LogSettings, TimestampType
+from kafka_index.kernels.appending import (
+    PACKED_RECORDS,
+    TIMESTAMP_OUT_OF_BOUNDS,
+    largest_timestamps,
+    stamp_batches,
+)
+from kafka_index.kernels.records import RECORD_SOUND
+from kafka_index.layout.records import (
+    CONTROL_MASK,
+    MAGIC_RECORD_BATCH,
+    NO_TIMESTAMP,
+    TIMESTAMP_TYPE_MASK,
+)
+from kafka_index.records.record_decoding import read_records
+from kafka_index.records.record_keys import has_null_key
+from kafka_index.state.producer_entry import AppendOrigin
+from kafka_index.storage import Bytes
+
+_INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
+
+
+def assign_as_leader(
+    data: bytes | bytearray | memoryview | Bytes,
+    next_offset: int,
+    leader_epoch: int,
+    settings: LogSettings,
+    *,
+    origin: AppendOrigin,
+    now_ms: int,
+) -> IncomingBatches:
+    """Check batches, and give them offsets, the leader's epoch, and what timestamps they get.
+
+    Parameters
+    ----------
+    data : bytes
+        Batches of magic 2, one behind the other; a client's have the base offset 0. They are
+        copied.
+    next_offset : int
+        What the first gets.
+    leader_epoch : int
+        Of this leader.
+    settings : LogSettings
+        Of the topic.
+    origin : AppendOrigin
+        A client, or a coordinator, who may write markers.
+    now_ms : int
+        The time of the append.
+
+    Raises
+    ------
+    CorruptLogError
+        A batch or one of its records cannot be read.
+    InputError
+        A broker would refuse it.
+    """
+    batches = IncomingBatches.scan(as_bytes(bytearray(data)), _scan_base(data, origin))
+    _check_headers(batches, settings, origin)
+    largest = _largest_timestamps(batches, settings, now_ms)
+    if settings.is_compacted:
+        _check_keys(batches)
+    columns = batches.columns
+    append_type = settings.message_timestamp_type is TimestampType.LOG_APPEND_TIME
+    if append_type:
+        largest[:] = now_ms
+    if next_offset + int((columns.last_offset - columns.base_offset + 1).sum()) > _INT64_MAX:
+        raise InputError("the log has no more offsets", found=next_offset)
+    stamp_batches(
+        batches.data,
+        columns.position_bytes,
+        columns.size_bytes,
+        next_offset,
+        leader_epoch,
+        TIMESTAMP_TYPE_MASK if append_type else 0,
+        largest,
+        columns.base_offset,
+        columns.last_offset,
+    )
+    columns.max_timestamp_ms[:] = largest
+    columns.leader_epoch[:] = leader_epoch
+    columns.attributes[:] &= ~TIMESTAMP_TYPE_MASK
+    columns.attributes[:] |= TIMESTAMP_TYPE_MASK if append_type else 0
+    if append_type:
+        # A marker's time is that of its batch then.
+        columns.control_timestamp_ms[columns.control_type >= 0] = now_ms
+    return batches
+
+
+def _scan_base(data: bytes | bytearray | memoryview | Bytes, origin: AppendOrigin) -> int:
+    if origin is AppendOrigin.CLIENT:
+        return 0
+    return max(int.from_bytes(bytes(data[:8]), "big", signed=True), 0)
+
+
+def _check_headers(batches: IncomingBatches, settings: LogSettings, origin: AppendOrigin) -> None:
+    columns = batches.columns
+    _refuse(
+        batches,
+        batches.magic != MAGIC_RECORD_BATCH,
+        "a leader appends batches of magic 2",
+        MAGIC_RECORD_BATCH,
+        batches.magic,
+    )
+    _refuse(
+        batches,
+        columns.size_bytes > settings.max_message_bytes,
+        "the batch is larger than max.message.bytes",
+        f"{settings.max_message_bytes} or less",
+        columns.size_bytes,
+    )
+    _refuse(
+        batches,
+        columns.size_bytes > settings.segment_bytes,
+        "the batch is larger than segment.bytes",
+        f"{settings.segment_bytes} or less",
+        columns.size_bytes,
+    )
+    if origin is not AppendOrigin.CLIENT:
+        return
+    spans = columns.last_offset - columns.base_offset + 1
+    _refuse(
+        batches,
+        columns.base_offset != 0,
+        "the base offset of a client's batch is not 0",
+        0,
+        columns.base_offset,
+    )
+    _refuse(
+        batches,
+        (batches.record_count <= 0) | (spans != batches.record_count),
+        "the records of the batch are not as many as its offsets",
+        "the same count, above 0",
+        batches.record_count,
+    )
+    _refuse(
+        batches,
+        columns.attributes & CONTROL_MASK != 0,
+        "a client must not write control records",
+        "no control batch",
+        columns.attributes,
+    )
+    _refuse(
+        batches,
+        (columns.producer_id >= 0) & (columns.base_sequence < 0),
+        "a batch with a producer id needs a base sequence",
+        "0 or more",
+        columns.base_sequence,
+    )
+
+
+def _largest_timestamps(batches: IncomingBatches, settings: LogSettings, now_ms: int) -> Longs:
+    columns = batches.columns
+    takes_time = settings.message_timestamp_type is TimestampType.CREATE_TIME
+    least, most = _INT64_MIN, _INT64_MAX
+    if takes_time:
+        least = max(now_ms - settings.message_timestamp_before_max_ms, _INT64_MIN)
+        most = min(now_ms + settings.message_timestamp_after_max_ms, _INT64_MAX)
+    # No batch has more records than bytes: the count alone is not to be trusted.
+    counts = np.clip(batches.record_count, 0, columns.size_bytes)
+    offsets, timestamps = np.empty((2, int(counts.max())), np.int64)
+    largest, codes = np.empty((2, len(batches)), np.int64)
+    largest_timestamps(
+        batches.data,
+        columns.position_bytes,
+        columns.size_bytes,
+        counts,
+        least,
+        most,
+        offsets,
+        timestamps,
+        largest,
+        codes,
+    )
+    for row in np.flatnonzero(codes == PACKED_RECORDS):
+        largest[row], codes[row] = _largest_packed(batches, int(row), least, most)
+    expected = f"{least}..{most}"
+    _refuse(
+        batches, codes == TIMESTAMP_OUT_OF_BOUNDS, "a timestamp is out of range", expected, largest
+    )
+    _refuse(
+        batches,
+        codes != RECORD_SOUND,
+        "the records of the batch cannot be read",
+        "as many sound records as it says",
+        batches.record_count,
+        kind=CorruptLogError,
+    )
+    is_append_type = columns.attributes & TIMESTAMP_TYPE_MASK != 0
+    _refuse(
+        batches,
+        is_append_type & ((largest == NO_TIMESTAMP) | (not takes_time)),
+        "only a broker gives batches the time of their append",
+        "the timestamp type CreateTime",
+        columns.attributes,
+    )
+    return largest
+
+
+def _largest_packed(batches: IncomingBatches, row: int, least: int, most: int) -> tuple[int, int]:
+    position = int(batches.columns.position_bytes[row])
+    try:
+        records = read_records(_batch(batches, row))
+    except CorruptLogError as error:
+        raise CorruptLogError(error.message, position_bytes=position) from error
+    base = int(batches.columns.base_offset[row])
+    if (records.offsets != base + np.arange(len(records))).any():
+        raise InputError(
+            "the offsets of packed records do not follow each other, and a broker would pack them "
+            "anew",
+            position_bytes=position,
+        )
+    times = records.timestamps_ms
+    outside = (times != NO_TIMESTAMP) & ((times < least) | (times > most))
+    if outside.any():
+        return int(times[outside][0]), TIMESTAMP_OUT_OF_BOUNDS
+    return int(times.max(initial=NO_TIMESTAMP)), RECORD_SOUND
+
+
+def _check_keys(batches: IncomingBatches) -> None:
+    for row in range(len(batches)):
+        if has_null_key(_batch(batches, row)):
+            raise InputError(
+                "a record without a key, and the topic is compacted",
+                position_bytes=int(batches.columns.position_bytes[row]),
+            )
+
+
+def _batch(batches: IncomingBatches, row: int) -> Bytes:
+    start = int(batches.columns.position_bytes[row])
+    return batches.data[start : start + int(batches.columns.size_bytes[row])]
+
+
+def _refuse(
+    batches: IncomingBatches,
+    refused: NDArray[np.bool_],
+    reason: str,
+    expected: object,
+    found: Longs,
+    *,
+    kind: Callable[..., InputError | CorruptLogError] = InputError,
+) -> None:
+    if refused.any():
+        row = int(np.argmax(refused))
+        raise kind(
+            f"cannot append: {reason}",
+            position_bytes=int(batches.columns.position_bytes[row]),
+            expected=expected,
+            found=int(found[row]),
+        )

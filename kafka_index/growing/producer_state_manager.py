@@ -1,0 +1,194 @@
+"""The snapshots of a growing log's producers: when they are taken, loaded, dropped and caught up.
+
+Sources: Kafka's ``ProducerStateManager`` and ``UnifiedLog.rebuildProducerState``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import numpy as np
+
+from kafka_index.errors import CorruptSnapshotError
+from kafka_index.growing.growing_segment import Clock, GrowingLogSegment
+from kafka_index.growing.incoming_batches import IncomingBatches
+from kafka_index.growing.producers import Producers
+from kafka_index.growing.small_files import write_small_file
+from kafka_index.layout.names import SNAPSHOT_SUFFIX, parse_segment_file, segment_file_name
+from kafka_index.state.producer_snapshot import decode_snapshot
+
+
+class ProducerStateManager:
+    """The producers of a partition directory, with their snapshots.
+
+    Parameters
+    ----------
+    directory : str
+        The partition directory.
+    expiration_ms : int
+        ``producer.id.expiration.ms``
+    clock : callable
+        Returns the time in ms.
+
+    Attributes
+    ----------
+    producers : Producers
+        What is known of them at `end_offset`.
+    end_offset : int
+        Kafka: ``mapEndOffset``.
+    """
+
+    def __init__(self, directory: str, expiration_ms: int, clock: Clock) -> None:
+        self._directory = directory
+        self._clock = clock
+        self.producers = Producers(expiration_ms)
+        self.end_offset = 0
+        self._last_snapshot = 0
+        self._snapshots = self._list()
+
+    @property
+    def snapshot_offsets(self) -> tuple[int, ...]:
+        """The offsets of all snapshots, in order."""
+        return tuple(sorted(self._snapshots))
+
+    def adopt(self, other: ProducerStateManager) -> None:
+        """Take note of the snapshots that another one of the same directory knows."""
+        self._snapshots = set(other.snapshot_offsets)
+
+    def take_snapshot(self, data: bytes | None = None, *, durable: bool = True) -> None:
+        """Write a snapshot at `end_offset`, unless there is one there or above.
+
+        Parameters
+        ----------
+        data : bytes, optional
+            The snapshot; by default that of now.
+        durable : bool
+            Whether to wait for the disk: a roll does not, and a log without it is recovered.
+        """
+        if self.end_offset <= self._last_snapshot:
+            return
+        snapshot = self.producers.snapshot() if data is None else data
+        write_small_file(self._path(self.end_offset), snapshot, durable=durable)
+        self._snapshots.add(self.end_offset)
+        self._last_snapshot = self.end_offset
+
+    def drop_snapshot(self, offset: int) -> None:
+        """Remove a snapshot, if there is one."""
+        if offset in self._snapshots:
+            self._snapshots.remove(offset)
+            if os.path.exists(self._path(offset)):
+                os.unlink(self._path(offset))
+
+    def remove_stray_snapshots(self, base_offsets: Sequence[int]) -> None:
+        """Remove the snapshots that belong to no segment, but for the last of them."""
+        self._snapshots = self._list()
+        known = set(base_offsets)
+        strays = [offset for offset in self.snapshot_offsets if offset not in known]
+        for offset in strays[:-1]:
+            self.drop_snapshot(offset)
+        if strays and base_offsets and strays[-1] < max(base_offsets):
+            self.drop_snapshot(strays[-1])
+
+    def start_at(self, offset: int) -> None:
+        """Forget everything (``truncateFullyAndStartAt``)."""
+        self.producers.clear()
+        for snapshot in self.snapshot_offsets:
+            self.drop_snapshot(snapshot)
+        self._last_snapshot = 0
+        self.end_offset = offset
+
+    def rebuild(
+        self,
+        segments: Sequence[GrowingLogSegment],
+        log_start_offset: int,
+        last_offset: int,
+        *,
+        after_clean_shutdown: bool,
+    ) -> None:
+        """Bring everything to an offset: from the latest snapshot, and the batches behind it.
+
+        Parameters
+        ----------
+        segments : sequence of GrowingLogSegment
+            In order.
+        log_start_offset, last_offset : int
+            Where the log begins, and the offset.
+        after_clean_shutdown : bool
+            Believe that there are no producers if there is no snapshot.
+        """
+        marks = [segment.base_offset for segment in segments[-2:]] + [last_offset]
+        if not self._snapshots and after_clean_shutdown:
+            for offset in marks:
+                self.end_offset = offset
+                self.take_snapshot()
+            return
+        was_empty = self.producers.is_empty and self.end_offset >= last_offset
+        self._truncate_and_reload(log_start_offset, last_offset)
+        if last_offset > self.end_offset and not was_empty:
+            self._replay(segments, log_start_offset, last_offset, marks)
+        self.end_offset = last_offset
+        self.take_snapshot()
+
+    def _truncate_and_reload(self, log_start_offset: int, end_offset: int) -> None:
+        for offset in self.snapshot_offsets:
+            if offset > end_offset or offset <= log_start_offset:
+                self.drop_snapshot(offset)
+        if end_offset != self.end_offset:
+            self.producers.clear()
+            self._load_latest(log_start_offset)
+        else:
+            self.end_offset = max(self.end_offset, log_start_offset)
+            self._last_snapshot = max(self._snapshots, default=log_start_offset)
+
+    def _load_latest(self, log_start_offset: int) -> None:
+        for offset in reversed(self.snapshot_offsets):
+            path = self._path(offset)
+            try:
+                with open(path, "rb") as file:
+                    entries = decode_snapshot(file.read(), path=path)
+            except CorruptSnapshotError:
+                # A broker throws it away and takes the one before.
+                self.drop_snapshot(offset)
+                continue
+            self.producers.load(entries, self._clock())
+            self._last_snapshot = self.end_offset = offset
+            return
+        self._last_snapshot = self.end_offset = log_start_offset
+
+    def _replay(
+        self,
+        segments: Sequence[GrowingLogSegment],
+        log_start_offset: int,
+        last_offset: int,
+        marks: Sequence[int],
+    ) -> None:
+        bases = [segment.base_offset for segment in segments]
+        first = max(int(np.searchsorted(bases, self.end_offset, side="right")) - 1, 0)
+        for segment, following in zip(
+            segments[first:], [*segments[first + 1 :], None], strict=True
+        ):
+            if segment.base_offset >= last_offset:
+                break
+            self.end_offset = max(segment.base_offset, self.end_offset, log_start_offset)
+            if segment.base_offset in marks:
+                self.take_snapshot()
+            end = segment.size_bytes
+            if following is None or following.base_offset > last_offset:
+                found = segment.offset_to_position(last_offset)
+                end = segment.size_bytes if found is None else found.position
+            start = segment.offset_to_position(self.end_offset)
+            if start is not None and start.position < end:
+                data = segment.log.view[start.position : end]
+                self.producers.replay(IncomingBatches.scan_chunks(data, segment.base_offset))
+
+    def _path(self, offset: int) -> str:
+        return os.path.join(self._directory, segment_file_name(offset, SNAPSHOT_SUFFIX))
+
+    def _list(self) -> set[int]:
+        names = (parse_segment_file(name) for name in os.listdir(self._directory))
+        return {
+            name.base_offset
+            for name in names
+            if name is not None and name.kind == SNAPSHOT_SUFFIX and not name.transient
+        }

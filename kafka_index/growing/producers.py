@@ -1,0 +1,300 @@
+"""The producers of a log that grows: checked before an append, known after it, and in snapshots.
+
+Sources: Kafka's ``ProducerStateManager``, and ``UnifiedLog.analyzeAndValidateProducerState``. Like
+Kafka's, all batches of one append change a producer together, which decides on the last stable
+offset of a transaction that ends in the same append as another begins.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterable
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kafka_index.errors import InputError
+from kafka_index.growing.incoming_batches import IncomingBatches, Longs
+from kafka_index.growing.producer_rows import (
+    Row,
+    apply_row,
+    last_sequence,
+    producer_rows,
+)
+from kafka_index.layout.producer_state import (
+    ABORTED_TXN,
+    ABORTED_TXN_VERSION,
+    NO_OPEN_TXN,
+    PRODUCER_STATE_ENTRY,
+)
+from kafka_index.layout.records import CONTROL_MASK
+from kafka_index.layout.records import TRANSACTIONAL_MASK as TRANSACTIONAL
+from kafka_index.state.java_map import JavaMapOrder, order_of_computed
+from kafka_index.state.producer_entry import (
+    BATCHES_KEPT,
+    AppendOrigin,
+    BatchMetadata,
+    CompletedTxn,
+    ProducerAppend,
+    ProducerEntry,
+    Refusal,
+)
+from kafka_index.state.producer_snapshot import encode_snapshot
+
+_APPENDS_AT_ONCE = 2048
+
+
+class DuplicateBatch(Exception):  # noqa: N818, because it is no error: a client sent a batch twice
+    """A batch that is in the log already."""
+
+    def __init__(self, row: int, batch: BatchMetadata) -> None:
+        super().__init__(row)
+        self.row = row
+        self.first_offset = batch[1] - batch[2]
+        self.last_offset = batch[1]
+
+
+class Producers:
+    """All producers of a partition.
+
+    Parameters
+    ----------
+    expiration_ms : int
+        ``producer.id.expiration.ms``
+    """
+
+    def __init__(self, expiration_ms: int) -> None:
+        self._expiration_ms = expiration_ms
+        self._entries: dict[int, ProducerEntry] = {}
+        self._order = JavaMapOrder()
+        self._open: dict[int, int] = {}
+        self._open_offsets: list[int] = []
+        # What the producers were at `remember`, of those that changed since.
+        self._before: dict[int, ProducerEntry | None] | None = None
+        self._open_before: dict[int, int] = {}
+        self._capacity_before = 0
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no producer is known."""
+        return not self._entries
+
+    @property
+    def first_unstable_offset(self) -> int | None:
+        """Where the earliest open transaction begins; None when there is none."""
+        return self._open_offsets[0] if self._open_offsets else None
+
+    def clear(self) -> None:
+        """Forget all; a Java map keeps its room."""
+        self._entries.clear()
+        self._open.clear()
+        self._open_offsets.clear()
+
+    def load(self, entries: NDArray[np.void], now_ms: int) -> None:
+        """Take up what a snapshot has, but for producers that are idle for too long."""
+        for row in entries.tolist():
+            producer_id, epoch, sequence, offset, delta, timestamp, coordinator, txn = row
+            if txn == NO_OPEN_TXN and now_ms - timestamp >= self._expiration_ms:
+                continue
+            entry = ProducerEntry(producer_id, epoch, coordinator, timestamp, txn)
+            if offset >= 0:
+                entry.batches = ((sequence, offset, delta, timestamp),)
+            self._put(entry)
+            if txn != NO_OPEN_TXN:
+                self._begin(txn, producer_id)
+
+    def snapshot(self) -> bytes:
+        """Return the bytes of a snapshot of what is known now."""
+        ids = self._order.of(self._entries)
+        rows = [self._entries[producer_id].row() for producer_id in ids]
+        return encode_snapshot(np.array(rows, PRODUCER_STATE_ENTRY))
+
+    def remember(self) -> None:
+        """Begin to keep what `forget_changes` needs."""
+        self._before = {}
+        self._open_before = dict(self._open)
+        self._capacity_before = self._order.capacity
+
+    def forget_changes(self) -> None:
+        """Be again what it was at `remember`."""
+        for producer_id, before in (self._before or {}).items():
+            if before is None:
+                del self._entries[producer_id]
+            else:
+                self._entries[producer_id] = before
+        self._open = self._open_before
+        self._open_offsets = sorted(self._open)
+        self._order.capacity = self._capacity_before
+        self._before = None
+
+    def append(
+        self,
+        batches: IncomingBatches,
+        ends: Longs,
+        first_append: int,
+        end_append: int,
+        origin: AppendOrigin,
+    ) -> NDArray[np.void]:
+        """Check appends and take note of them, one after the other.
+
+        Parameters
+        ----------
+        batches : IncomingBatches
+            Offsets assigned.
+        ends : ndarray of int64, shape (m,)
+            The row behind the last batch of each append.
+        first_append, end_append : int
+            Which of them.
+        origin : AppendOrigin
+            Who appends.
+
+        Returns
+        -------
+        ndarray of ABORTED_TXN
+            The transactions they abort.
+
+        Raises
+        ------
+        InputError
+            A batch that its producer must not append; those before it are taken note of.
+        DuplicateBatch
+            A client's batch that is in the log already; likewise.
+        """
+        aborted: list[tuple[int, int, int, int, int]] = []
+        if end_append == first_append:
+            return np.array(aborted, ABORTED_TXN)
+        first_row = int(ends[first_append - 1]) if first_append else 0
+        end_row = int(ends[end_append - 1])
+        rows = first_row + np.flatnonzero(batches.columns.producer_id[first_row:end_row] >= 0)
+        if len(rows):
+            groups = np.searchsorted(ends, rows, side="right")
+            starts = [0, *(np.flatnonzero(np.diff(groups)) + 1).tolist(), len(rows)]
+            for first in range(0, len(starts) - 1, _APPENDS_AT_ONCE):
+                some = starts[first : first + _APPENDS_AT_ONCE + 1]
+                self._append_groups(
+                    producer_rows(batches, rows[some[0] : some[-1]]), some, origin, aborted
+                )
+        return np.array(aborted, ABORTED_TXN)
+
+    def _append_groups(
+        self,
+        rows: list[Row],
+        starts: list[int],
+        origin: AppendOrigin,
+        aborted: list[tuple[int, int, int, int, int]],
+    ) -> None:
+        offset = starts[0]
+        entries, before = self._entries, self._before
+        for start, stop in pairwise(starts):
+            row = rows[start - offset]
+            entry = entries.get(row[3])
+            # Most appends are this: another batch of a producer, in its place.
+            if (
+                stop - start == 1
+                and entry is not None
+                and not row[6] & CONTROL_MASK
+                and entry.is_next(row[4], row[5], is_transactional=bool(row[6] & TRANSACTIONAL))
+            ):
+                if before is not None and row[3] not in before:
+                    before[row[3]] = entry.copy()
+                batch = last_sequence(row), row[2], row[2] - row[1], row[7]
+                entry.batches = (*entry.batches, batch)[-BATCHES_KEPT:]
+                entry.last_timestamp_ms = row[7]
+            else:
+                self._append_group(rows[start - offset : stop - offset], origin, aborted)
+
+    def replay(self, chunks: Iterable[IncomingBatches]) -> None:
+        """Take note of batches that are in the log, as of one append by replication."""
+        appends: dict[int, ProducerAppend] = {}
+        completed: list[CompletedTxn] = []
+        for batches in chunks:
+            rows = np.flatnonzero(batches.columns.producer_id >= 0)
+            self._collect(
+                producer_rows(batches, rows), AppendOrigin.REPLICATION, appends, completed
+            )
+        self._finish(appends, completed)
+
+    def _append_group(
+        self,
+        rows: list[Row],
+        origin: AppendOrigin,
+        aborted: list[tuple[int, int, int, int, int]],
+    ) -> None:
+        appends: dict[int, ProducerAppend] = {}
+        completed: list[CompletedTxn] = []
+        self._collect(rows, origin, appends, completed)
+        aborted += self._finish(appends, completed)
+
+    def _collect(
+        self,
+        rows: list[Row],
+        origin: AppendOrigin,
+        appends: dict[int, ProducerAppend],
+        completed: list[CompletedTxn],
+    ) -> None:
+        for row in rows:
+            producer_id = row[3]
+            known = self._entries.get(producer_id)
+            if origin is AppendOrigin.CLIENT and known is not None:
+                duplicate = known.find_duplicate(row[4], row[5], last_sequence(row))
+                if duplicate is not None:
+                    raise DuplicateBatch(row[0], duplicate)
+            append = appends.get(producer_id)
+            if append is None:
+                append = ProducerAppend(known or ProducerEntry(producer_id), origin)
+                appends[producer_id] = append
+            try:
+                ended = apply_row(append, row)
+            except Refusal as refusal:
+                raise InputError(
+                    f"cannot append the batch of producer {producer_id} at offset {row[1]}: "
+                    f"{refusal.reason}",
+                    position_bytes=row[11],
+                    expected=refusal.expected,
+                    found=refusal.found,
+                ) from None
+            if ended is not None:
+                completed.append(ended)
+
+    def _finish(
+        self, appends: dict[int, ProducerAppend], completed: list[CompletedTxn]
+    ) -> list[tuple[int, int, int, int, int]]:
+        aborted = []
+        for producer_id in order_of_computed(list(appends)):
+            self._update(appends[producer_id])
+        for txn in completed:
+            if txn.is_aborted:
+                stable = self._last_stable_offset(txn)
+                aborted.append((ABORTED_TXN_VERSION, *txn[:3], stable))
+            del self._open[txn.first_offset]
+            self._open_offsets.remove(txn.first_offset)
+        return aborted
+
+    def _update(self, append: ProducerAppend) -> None:
+        updated = append.updated
+        known = self._entries.get(updated.producer_id)
+        if self._before is not None and updated.producer_id not in self._before:
+            self._before[updated.producer_id] = None if known is None else known.copy()
+        if known is None:
+            self._put(updated)
+        else:
+            known.update(updated)
+        for offset in append.started:
+            self._begin(offset, updated.producer_id)
+
+    def _put(self, entry: ProducerEntry) -> None:
+        if entry.producer_id not in self._entries:
+            self._order.put(entry.producer_id, self._entries)
+        self._entries[entry.producer_id] = entry
+
+    def _begin(self, first_offset: int, producer_id: int) -> None:
+        if first_offset not in self._open:
+            bisect.insort(self._open_offsets, first_offset)
+        self._open[first_offset] = producer_id
+
+    def _last_stable_offset(self, txn: CompletedTxn) -> int:
+        for offset in self._open_offsets:
+            if self._open[offset] != txn.producer_id:
+                return offset
+        return txn.last_offset + 1

@@ -1,1 +1,0 @@
-"""What happens to batches on their way into a log."""

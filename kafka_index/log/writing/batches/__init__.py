@@ -1,1 +1,0 @@
-"""Record batches and their records, as bytes."""

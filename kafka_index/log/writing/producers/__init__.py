@@ -1,1 +1,0 @@
-"""The producers of a log that grows."""

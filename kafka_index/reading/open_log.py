@@ -1,0 +1,171 @@
+"""The log of a segment, mapped while it is in use."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from kafka_index.errors import InputError
+from kafka_index.kernels.batch_headers import magic_of
+from kafka_index.kernels.find_records import crc_matches
+from kafka_index.kernels.scan import SCAN_END, SCAN_ROWS_FULL
+from kafka_index.layout.index_entries import INT32_MAX
+from kafka_index.layout.records import (
+    LOG_OVERHEAD_BYTES,
+    MAGIC_RECORD_BATCH,
+    NO_LEADER_EPOCH,
+    RECORD_BATCH_HEADER,
+    RECORD_BATCH_OVERHEAD_BYTES,
+)
+from kafka_index.records.batch_source import ScanStop
+from kafka_index.scan.scanner import Scanner, entry_length
+from kafka_index.storage import Bytes, MappedFile, SegmentFile
+
+
+@dataclass(frozen=True, slots=True)
+class LogEnd:
+    """Where a log ends.
+
+    Parameters
+    ----------
+    end_bytes : int
+        Position behind the last batch.
+    next_offset : int
+        The offset behind its last one.
+    stop : ScanStop, optional
+        Why there are no more batches; None at the end of the file.
+    """
+
+    end_bytes: int
+    next_offset: int
+    stop: ScanStop | None
+
+
+class OpenLog:
+    """A log that is mapped when it is first needed, and can be let go and mapped again.
+
+    Parameters
+    ----------
+    segment : SegmentFile
+        As it was listed: if the log is another when it is mapped, that is an error.
+    """
+
+    def __init__(self, segment: SegmentFile) -> None:
+        self._segment = segment
+        self._file: MappedFile | None = None
+        self._address = np.uint64(0)
+
+    @property
+    def file(self) -> MappedFile:
+        """The mapped log.
+
+        Raises
+        ------
+        InputError
+            It cannot be opened, or changed since it was listed.
+        """
+        if self._file is None:
+            file = MappedFile(self._segment.log_path)
+            try:
+                self._check(file)
+            except InputError:
+                file.close()
+                raise
+            file.advise_random()
+            self._file = file
+            self._address = np.uint64(file.array.ctypes.data)
+        return self._file
+
+    @property
+    def address(self) -> np.uint64:
+        """Memory address of the log; good until `close`."""
+        _ = self.file
+        return self._address
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the log."""
+        return self.file.size_bytes
+
+    def batch(self, position_bytes: int) -> Bytes:
+        """Return the bytes of the batch at a position, header included."""
+        array = self.file.array
+        header = array[position_bytes : position_bytes + LOG_OVERHEAD_BYTES]
+        return array[position_bytes : position_bytes + LOG_OVERHEAD_BYTES + entry_length(header)]
+
+    def magic(self, position_bytes: int) -> int:
+        """Return the magic of the batch at a position."""
+        return int(magic_of(self.address + np.uint64(position_bytes)))
+
+    def leader_epoch(self, position_bytes: int) -> int:
+        """Return the leader epoch of the batch at a position, -1 for none."""
+        if self.magic(position_bytes) < MAGIC_RECORD_BATCH:
+            return NO_LEADER_EPOCH
+        header = self.batch(position_bytes)[:RECORD_BATCH_OVERHEAD_BYTES].view(RECORD_BATCH_HEADER)
+        return int(header[0]["leader_epoch"])
+
+    def crc_matches(self, position_bytes: int) -> bool:
+        """Return whether the checksum of the batch at a position is right."""
+        size = len(self.batch(position_bytes))
+        return bool(crc_matches(self.address + np.uint64(position_bytes), size))
+
+    def stop_at(self, position_bytes: int) -> ScanStop | None:
+        """Return why a scan would stop at a batch, None when it would not."""
+        scanner = self._scanner(position_bytes)
+        code = scanner.scan(self.file.array, 0, self.size_bytes)
+        if int(scanner.position) != position_bytes or code in (SCAN_END, SCAN_ROWS_FULL):
+            return None
+        return scanner.stop(code, self.file.array, 0, self.size_bytes)
+
+    def scan_to_end(self, position_bytes: int) -> LogEnd:
+        """Verify the batches from a position on, and return where they end."""
+        scanner = self._scanner(position_bytes)
+        next_offset = self._segment.base_offset
+        code = SCAN_ROWS_FULL
+        while code == SCAN_ROWS_FULL:
+            code = scanner.scan(self.file.array, 0, self.size_bytes)
+            for batches in scanner.take():
+                next_offset = int((batches.last_offset[-1:] + 1)[0])
+        self.check_faults()
+        stop = None
+        if code != SCAN_END:
+            stop = scanner.stop(code, self.file.array, 0, self.size_bytes)
+        return LogEnd(int(scanner.position), next_offset, stop)
+
+    def check_faults(self) -> None:
+        """Raise InputError when bytes were lost while they were read, and zeros came instead."""
+        if self._file is not None and self._file.faulted:
+            raise InputError(
+                "the log was cut, or its disk failed, while it was read",
+                path=self._segment.log_path,
+            )
+
+    def close(self) -> None:
+        """Unmap the log."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _scanner(self, position_bytes: int) -> Scanner:
+        scanner = Scanner(self._segment.base_offset, verify_crc=True)
+        scanner.position = position_bytes
+        return scanner
+
+    def _check(self, file: MappedFile) -> None:
+        segment = self._segment
+        if file.size_bytes > INT32_MAX:
+            raise InputError(
+                "the log is larger than any broker's",
+                path=segment.log_path,
+                expected=INT32_MAX,
+                found=file.size_bytes,
+            )
+        if (file.size_bytes, file.mtime_ns) != (segment.log_size_bytes, segment.log_mtime_ns):
+            raise InputError(
+                "the log changed after it was listed",
+                path=segment.log_path,
+                expected=f"{segment.log_size_bytes} bytes",
+                found=file.size_bytes,
+                hint="ask again when nothing writes to it",
+            )

@@ -1,0 +1,148 @@
+"""What is known of a partition before any of its segments is opened: its files and checkpoints."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kafka_index.errors import InputError
+from kafka_index.layout.checkpoints import EpochEntry, parse_leader_epoch_checkpoint
+from kafka_index.layout.names import (
+    LEADER_EPOCH_CHECKPOINT,
+    REPLICATION_CHECKPOINT,
+    TopicPartition,
+)
+from kafka_index.reading.answers import UpperBound
+from kafka_index.storage import SegmentFile, Skipped
+from kafka_index.storage.log_directory import LogDirectory, read_checkpoint_text
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionFiles:
+    """A partition and its segments; small, and picklable.
+
+    Parameters
+    ----------
+    topic, partition
+        Which it is.
+    segments : tuple of SegmentFile
+        By base offset.
+    index_directory : str, optional
+        Where its index files are; beside the logs by default.
+    log_start_offset : int
+        What lies below was deleted: never below the first base offset.
+    high_watermark : int, optional
+        Answers end below it; by default they end with the log.
+    epochs : tuple of EpochEntry
+        What ``leader-epoch-checkpoint`` has from the log's start on.
+    """
+
+    topic: str
+    partition: int
+    segments: tuple[SegmentFile, ...]
+    index_directory: str | None = None
+    log_start_offset: int = 0
+    high_watermark: int | None = None
+    epochs: tuple[EpochEntry, ...] = ()
+
+
+class CheckpointReader:
+    """Reads what data directories and partition directories note of partitions.
+
+    Parameters
+    ----------
+    upper_bound : UpperBound
+        Whether high watermarks are read.
+
+    Attributes
+    ----------
+    skipped : list of Skipped
+        Checkpoints that were passed over, and why.
+    """
+
+    def __init__(self, upper_bound: UpperBound) -> None:
+        self.skipped: list[Skipped] = []
+        self._bounded = upper_bound is UpperBound.HIGH_WATERMARK
+        self._directories: dict[str, LogDirectory] = {}
+
+    def read(
+        self,
+        partition: TopicPartition,
+        segments: Sequence[SegmentFile],
+        index_directory: str | None,
+    ) -> PartitionFiles:
+        """Return a partition with what is noted of it.
+
+        Parameters
+        ----------
+        partition : TopicPartition
+            Which it is.
+        segments : sequence of SegmentFile
+            By base offset, one at least, all in one directory.
+        index_directory : str, optional
+            Where its index files are.
+
+        Raises
+        ------
+        InputError
+            A checkpoint of the data directory is malformed; or it has no high watermarks, and
+            they are asked for.
+
+        Notes
+        -----
+        A log starts at the checkpointed offset, but not before its first segment (LogLoader.load).
+        A partition that the checkpoint of high watermarks does not name has none yet, as far as
+        its broker can tell: nothing above the log's start is committed (Partition.createLog).
+        Epochs that cannot be read are passed over, and said to be.
+        """
+        directory = segments[0].partition_directory
+        parent = os.path.dirname(directory)
+        data_directory = self._directories.setdefault(parent, LogDirectory(parent))
+        noted = data_directory.log_start_offset(partition) or 0
+        start = max(noted, segments[0].base_offset)
+        return PartitionFiles(
+            topic=partition.topic,
+            partition=partition.partition,
+            segments=tuple(segments),
+            index_directory=index_directory,
+            log_start_offset=start,
+            high_watermark=self._high_watermark(data_directory, partition, start),
+            epochs=_from_start(self._epochs(directory), noted),
+        )
+
+    def _high_watermark(
+        self, data_directory: LogDirectory, partition: TopicPartition, start: int
+    ) -> int | None:
+        if not self._bounded:
+            return None
+        if not data_directory.has_high_watermarks:
+            raise InputError(
+                f"no high watermarks: the directory has no {REPLICATION_CHECKPOINT}",
+                path=data_directory.path,
+                hint="leave out --upper-bound, or add that file from the same copy",
+            )
+        return max(data_directory.high_watermark(partition) or 0, start)
+
+    def _epochs(self, directory: str) -> list[EpochEntry]:
+        path = os.path.join(directory, LEADER_EPOCH_CHECKPOINT)
+        try:
+            text = read_checkpoint_text(path)
+            entries = [] if text is None else parse_leader_epoch_checkpoint(text, path=path)
+        except InputError as error:
+            # One answer column of one partition is not worth the run.
+            self.skipped.append(Skipped(path, f"no epochs: {error.message}"))
+            return []
+        return sorted(entries, key=lambda entry: entry.epoch)
+
+
+def _from_start(epochs: Sequence[EpochEntry], log_start_offset: int) -> tuple[EpochEntry, ...]:
+    """Cut off the epochs before the log's start, all but the one it lies in.
+
+    As a broker does when it loads a log (LeaderEpochFileCache.truncateFromStartAsyncFlush).
+    """
+    before = [entry for entry in epochs if entry.start_offset <= log_start_offset]
+    behind = [entry for entry in epochs if entry.start_offset > log_start_offset]
+    if before:
+        behind.insert(0, EpochEntry(before[-1].epoch, log_start_offset))
+    return tuple(behind)

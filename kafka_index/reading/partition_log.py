@@ -1,0 +1,334 @@
+"""One partition, read-only: offsets and timestamps to the broker's own answers, in bulk.
+
+Sources: Kafka's ``LocalLog.read`` and ``UnifiedLog.fetchOffsetByTimestamp``.
+"""
+
+from __future__ import annotations
+
+import os
+from os import PathLike
+from typing import Self
+
+import numpy as np
+import pyarrow as pa
+
+from kafka_index.config import IndexConfig
+from kafka_index.errors import InputError, KafkaIndexError
+from kafka_index.index import ascending
+from kafka_index.layout.names import TopicPartition
+from kafka_index.reading.answers import (
+    BATCH_BASE_OFFSET,
+    FOUND_OFFSET,
+    NULL,
+    SEGMENT_BASE_OFFSET,
+    Answers,
+    Longs,
+    Resolve,
+    Status,
+    UpperBound,
+)
+from kafka_index.reading.findings import Finding, Findings
+from kafka_index.reading.log_segment import LogSegment
+from kafka_index.reading.partition_files import CheckpointReader, PartitionFiles
+from kafka_index.reading.segment_cache import SegmentCache
+from kafka_index.reading.timestamp_search import TimestampSearch
+from kafka_index.records.positions import LogOffsetPosition
+from kafka_index.storage import list_dump
+
+__all__ = ["PartitionFiles", "PartitionLog"]
+
+
+class PartitionLog:
+    """The log of one partition of a dump.
+
+    Parameters
+    ----------
+    files : PartitionFiles
+        Its files, one segment at least; they are opened when they are needed.
+    config : IndexConfig, optional
+        Decides on the entries of indexes that have to be built in memory.
+    cache : SegmentCache, optional
+        Keeps segments open, of this and of other partitions.
+
+    Notes
+    -----
+    A context manager. Not for use by several threads at once: each has its own.
+    """
+
+    def __init__(
+        self,
+        files: PartitionFiles,
+        *,
+        config: IndexConfig | None = None,
+        cache: SegmentCache | None = None,
+    ) -> None:
+        self.files = files
+        self._findings = Findings()
+        cache = SegmentCache() if cache is None else cache
+        self.segments = tuple(
+            LogSegment(
+                segment,
+                index_directory=files.index_directory,
+                config=config,
+                cache=cache,
+                findings=self._findings,
+            )
+            for segment in files.segments
+        )
+        self._bases = np.array([segment.base_offset for segment in files.segments], np.int64)
+        self._times = TimestampSearch(self)
+
+    @classmethod
+    def open(
+        cls,
+        path: str | PathLike[str],
+        *,
+        indexes: str | PathLike[str] | None = None,
+        upper_bound: UpperBound = UpperBound.LOG_END,
+        config: IndexConfig | None = None,
+    ) -> Self:
+        """Open a partition directory, with what the data directory above it notes.
+
+        Parameters
+        ----------
+        path : path
+            A directory named ``<topic>-<partition>``.
+        indexes : path, optional
+            Folder with such a folder of index files, as ``build --output`` writes it; beside the
+            logs by default.
+        upper_bound : UpperBound
+            Whether answers end at the high watermark.
+        config : IndexConfig, optional
+            As for the class.
+
+        Raises
+        ------
+        InputError
+            It is no partition directory, holds no segments, or a checkpoint is malformed.
+        """
+        directory = os.fspath(path)
+        listing = list_dump([directory], topics=None)
+        if listing.partition_directories != [os.path.abspath(directory)]:
+            raise InputError(
+                "not one partition directory", path=directory, expected="<topic>-<partition>"
+            )
+        first = listing.segments[0]
+        partition = TopicPartition(first.topic, first.partition)
+        index_directory = None
+        if indexes is not None:
+            index_directory = os.path.join(os.path.abspath(indexes), partition.directory_name)
+        reader = CheckpointReader(upper_bound)
+        return cls(reader.read(partition, listing.segments, index_directory), config=config)
+
+    def __enter__(self) -> Self:
+        """Return the log itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close all segments."""
+        self.close()
+
+    @property
+    def topic(self) -> str:
+        """The topic."""
+        return self.files.topic
+
+    @property
+    def partition(self) -> int:
+        """The partition's number."""
+        return self.files.partition
+
+    @property
+    def log_start_offset(self) -> int:
+        """The first offset that the partition still has."""
+        return self.files.log_start_offset
+
+    @property
+    def log_end_offset(self) -> int:
+        """The next offset to be written.
+
+        Raises
+        ------
+        KafkaIndexError
+            The last segment cannot be read.
+        """
+        return max(self.segments[-1].next_offset, self.log_start_offset)
+
+    @property
+    def end_offset(self) -> int:
+        """Where answers end: the high watermark, if it is the bound, or the log end offset."""
+        end = self.log_end_offset
+        bound = self.files.high_watermark
+        return end if bound is None else min(end, bound)
+
+    def offset_to_position(self, offset: int) -> LogOffsetPosition | None:
+        """Find the batch that holds an offset, or comes next; None when there is none.
+
+        Raises
+        ------
+        InputError
+            The offset is below the log's start or above its end (Kafka: out of range).
+        CorruptLogError
+            Damage stands between.
+        """
+        if not self.log_start_offset <= offset <= self.log_end_offset:
+            raise InputError(
+                "the offset is out of range",
+                path=self.segments[0].file.partition_directory,
+                expected=f"{self.log_start_offset}..{self.log_end_offset}",
+                found=offset,
+            )
+        first = max(int(np.searchsorted(self._bases, offset, "right")) - 1, 0)
+        for segment in self.live_segments()[first:]:
+            found = segment.offset_to_position(offset)
+            if found is not None:
+                return found
+        return None
+
+    def lookup_offsets(self, offsets: Longs, *, resolve: Resolve = Resolve.BATCH) -> pa.RecordBatch:
+        """Look up offsets.
+
+        Parameters
+        ----------
+        offsets : array of int64, shape (n,)
+            Absolute, in any order.
+        resolve : Resolve
+            How far to go.
+
+        Returns
+        -------
+        pa.RecordBatch
+            n rows of `ANSWER_SCHEMA`, in the order of the offsets.
+
+        Raises
+        ------
+        KafkaIndexError
+            The last segment cannot be read. What is wrong with any other concerns its queries only.
+        """
+        return self.answer_offsets(np.asarray(offsets, np.int64), resolve).to_arrow()
+
+    def lookup_timestamps(
+        self, timestamps_ms: Longs, *, resolve: Resolve = Resolve.RECORD
+    ) -> pa.RecordBatch:
+        """Look up timestamps.
+
+        Parameters
+        ----------
+        timestamps_ms : array of int64, shape (n,)
+            In ms, in any order; -1, -2 and -3 are `SpecialTimestamp`.
+        resolve, Returns, Raises
+            As for `lookup_offsets`.
+        """
+        return self.answer_timestamps(np.asarray(timestamps_ms, np.int64), resolve).to_arrow()
+
+    def answer_offsets(self, offsets: Longs, resolve: Resolve) -> Answers:
+        """Do `lookup_offsets`, with the answers as numpy columns."""
+        answers = Answers.empty(len(offsets), resolve)
+        targets, rows = ascending(offsets)
+        negative = int(np.searchsorted(targets, 0))
+        start = int(np.searchsorted(targets, self.log_start_offset))
+        stop = len(targets)
+        answers.status[rows[:start]] = Status.BEFORE_LOG_START
+        answers.status[rows[:negative]] = Status.INVALID_QUERY
+        start = max(start, negative)
+        if resolve is not Resolve.INDEX:
+            stop = start + self._answer_behind_end(answers, targets[start:], rows[start:])
+        self._answer_in_segments(answers, targets[start:stop], rows[start:stop], resolve)
+        self._hide_behind_bound(answers, resolve)
+        return answers
+
+    def answer_timestamps(self, timestamps_ms: Longs, resolve: Resolve) -> Answers:
+        """Do `lookup_timestamps`, with the answers as numpy columns."""
+        answers = Answers.empty(len(timestamps_ms), resolve)
+        targets, rows = ascending(timestamps_ms)
+        negative = int(np.searchsorted(targets, 0))
+        self._times.answer_special(answers, targets[:negative], rows[:negative], resolve)
+        self._times.answer(answers, targets[negative:], rows[negative:], resolve)
+        self._hide_behind_bound(answers, resolve)
+        return answers
+
+    def take_findings(self) -> list[Finding]:
+        """Return what was noticed since this was last called."""
+        return self._findings.take()
+
+    def close(self) -> None:
+        """Close all segments; they are opened again when they are needed."""
+        for segment in self.segments:
+            segment.close()
+
+    def live_segments(self) -> tuple[LogSegment, ...]:
+        """Return the segments, or none of them.
+
+        A broker deletes them all when the log starts behind its end (LogLoader.load).
+        """
+        try:
+            ends_before_start = self.segments[-1].next_offset < self.log_start_offset
+        except KafkaIndexError:
+            # Its queries will say so.
+            return self.segments
+        return () if ends_before_start else self.segments
+
+    def _answer_behind_end(self, answers: Answers, targets: Longs, rows: Longs) -> int:
+        """Answer ascending offsets at or above the end; return how many are below it."""
+        last = self.segments[-1]
+        try:
+            below = int(np.searchsorted(targets, self.end_offset))
+            damage = last.damage
+        except KafkaIndexError as error:
+            below = int(np.searchsorted(targets, last.base_offset))
+            last.verdicts.fail(answers, rows[below:], error)
+            return below
+        behind = int(np.searchsorted(targets, self.log_end_offset, "right"))
+        answers.status[rows[below:behind]] = Status.LOG_END
+        answers.status[rows[behind:]] = Status.AFTER_LOG_END
+        if damage is not None:
+            hidden = max(below, int(np.searchsorted(targets, last.next_offset)))
+            last.give_up(answers, rows[hidden:], damage.position_bytes)
+        return below
+
+    def _answer_in_segments(
+        self, answers: Answers, targets: Longs, rows: Longs, resolve: Resolve
+    ) -> None:
+        """Answer ascending offsets that are in range."""
+        segments = self.segments if resolve is Resolve.INDEX else self.live_segments()
+        if not len(targets) or not segments:
+            answers.status[rows] = Status.NO_RECORD_AT_OR_AFTER
+            return
+        bounds = np.append(np.searchsorted(targets, self._bases), len(targets))
+        # Offsets below the first segment, if the log starts there, are answered by it.
+        bounds[0] = 0
+        waiting = np.empty((2, 0), np.int64)
+        for number, segment in enumerate(segments):
+            part = slice(int(bounds[number]), int(bounds[number + 1]))
+            if part.start == part.stop and not waiting.size:
+                continue
+            part_targets, part_rows = targets[part], rows[part]
+            if waiting.size:
+                # What found nothing in the segment before.
+                part_targets, part_rows = np.hstack([waiting, [part_targets, part_rows]])
+            try:
+                if resolve is Resolve.INDEX:
+                    segment.enter_offsets(part_targets, part_rows, answers)
+                    continue
+                located = segment.locate_offsets(part_targets, resolve)
+            except KafkaIndexError as error:
+                segment.verdicts.fail(answers, part_rows, error)
+                waiting = waiting[:, :0]
+                continue
+            at_end = segment.settle(answers, part_rows, located)
+            waiting = np.vstack([part_targets[at_end], part_rows[at_end]])
+        answers.status[waiting[1]] = Status.NO_RECORD_AT_OR_AFTER
+
+    def _hide_behind_bound(self, answers: Answers, resolve: Resolve) -> None:
+        """Take back what lies at or above the high watermark."""
+        bound = self.files.high_watermark
+        if bound is None or resolve is Resolve.INDEX:
+            return
+        column = FOUND_OFFSET if resolve is Resolve.RECORD else BATCH_BASE_OFFSET
+        found = answers.values[column]
+        hidden = (answers.status == Status.FOUND) & (found != NULL) & (found >= bound)
+        if resolve is Resolve.RECORD:
+            # The log's end itself is no record.
+            hidden &= answers.values[SEGMENT_BASE_OFFSET] != NULL
+        answers.status[hidden] = Status.NO_RECORD_AT_OR_AFTER
+        answers.values[:, hidden] = NULL

@@ -1,0 +1,308 @@
+"""Ascending questions to one segment: floor entries, then batches, then records."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+
+from kafka_index.errors import CorruptLogError
+from kafka_index.kernels import batch_headers, index_fit, walk
+from kafka_index.kernels import find_records as finder
+from kafka_index.layout.names import OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX
+from kafka_index.layout.records import NO_LEADER_EPOCH
+from kafka_index.reading.answers import (
+    BATCH_BASE_OFFSET,
+    BATCH_LAST_OFFSET,
+    BATCH_POSITION,
+    BATCH_SIZE,
+    ENTRY_OFFSET,
+    ENTRY_POSITION,
+    ENTRY_TIMESTAMP,
+    FOUND_LEADER_EPOCH,
+    FOUND_OFFSET,
+    FOUND_TIMESTAMP,
+    NULL,
+    Answers,
+    Longs,
+    Resolve,
+)
+from kafka_index.reading.open_log import OpenLog
+from kafka_index.reading.segment_indexes import SegmentIndexes
+from kafka_index.records.record_decoding import BatchRecords, first_offset, read_records
+
+_NO_ROWS = np.empty(0, np.int64)
+
+
+class Misfit(Exception):  # noqa: N818, because it is no error: the caller goes on without the file
+    """An entry of an index file does not hold."""
+
+    def __init__(self, suffix: str, reason: str) -> None:
+        super().__init__(reason)
+        self.suffix = suffix
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """What a segment knows about n questions.
+
+    Parameters
+    ----------
+    values : ndarray of int64, shape (k, n)
+        As in `Answers.values`.
+    batches : ndarray of int64, shape (n,)
+        Positions of batches; `AT_END` where there is none, `damage_at` where damage hides it.
+        Zeros at index level.
+    """
+
+    values: Longs
+    batches: Longs
+
+    @classmethod
+    def of(cls, count: int, resolve: Resolve) -> Self:
+        """Return room for answers."""
+        return cls(Answers.empty(count, resolve).values, np.zeros(count, np.int64))
+
+    @classmethod
+    def at_batches(cls, log: OpenLog, batches: Longs, resolve: Resolve) -> Self:
+        """Return what the headers of batches say."""
+        located = cls(Answers.empty(len(batches), resolve).values, batches)
+        located.read_headers(log)
+        return located
+
+    def read_headers(self, log: OpenLog) -> None:
+        """Fill in what the headers of the batches say."""
+        values = self.values
+        values[BATCH_POSITION] = np.where(self.batches >= 0, self.batches, NULL)
+        batch_headers.read_batch_fields(
+            log.address,
+            self.batches,
+            values[BATCH_BASE_OFFSET],
+            values[BATCH_LAST_OFFSET],
+            values[BATCH_SIZE],
+        )
+        # Compressed messages of magic 0 and 1 have their first offset inside.
+        inside = (values[BATCH_BASE_OFFSET] == batch_headers.NOT_IN_HEADER) & (self.batches >= 0)
+        for position in np.unique(self.batches[inside]):
+            rows = self.batches == position
+            try:
+                values[BATCH_BASE_OFFSET, rows] = first_offset(log.batch(int(position)))
+            except CorruptLogError:
+                self.batches[rows] = batch_headers.damage_at(position)
+
+    def put_largest(self, log: OpenLog, position: int, timestamp: int) -> None:
+        """Fill in the first record of a batch that has a timestamp, its largest."""
+        if not log.crc_matches(position):
+            self.batches[:] = batch_headers.damage_at(position)
+            return
+        batch = log.batch(position)
+        try:
+            records = read_records(batch)
+        except CorruptLogError:
+            self.batches[:] = batch_headers.damage_at(position)
+            return
+        rows = np.flatnonzero(records.timestamps_ms == timestamp)
+        # Records of magic 0 have no timestamp to be the largest.
+        if not len(rows) or log.magic(position) == 0:
+            self.batches[:] = (
+                batch_headers.AT_END if records.fault is None else batch_headers.damage_at(position)
+            )
+            return
+        self.values[FOUND_OFFSET] = records.offsets[rows[0]]
+        self.values[FOUND_TIMESTAMP] = timestamp
+        epoch = log.leader_epoch(position)
+        self.values[FOUND_LEADER_EPOCH] = NULL if epoch < 0 else epoch
+
+
+def locate_offsets(
+    log: OpenLog, indexes: SegmentIndexes, size_bytes: int, targets: Longs, resolve: Resolve
+) -> Located:
+    """Locate ascending offsets.
+
+    Parameters
+    ----------
+    log, indexes : OpenLog and SegmentIndexes
+        The segment.
+    size_bytes : int
+        How much of the log counts.
+    targets : ndarray of int64, shape (n,)
+        Absolute offsets, ascending.
+    resolve : Resolve
+        How far to go.
+
+    Raises
+    ------
+    Misfit
+        An index file does not fit the log.
+    """
+    located = Located.of(len(targets), resolve)
+    values, batches = located.values, located.batches
+    rows = np.arange(len(targets))
+    indexes.offset_index.look_up_ascending(
+        targets, rows, values[ENTRY_OFFSET], values[ENTRY_POSITION]
+    )
+    indexes.check_faults()
+    if resolve is Resolve.INDEX:
+        return located
+    address = log.address
+    state = walk.new_state()
+    code = walk.WALK_NEEDS_FIRST_OFFSET
+    while code != walk.WALK_DONE:
+        code = walk.walk_to_offsets(
+            address,
+            size_bytes,
+            targets,
+            values[ENTRY_OFFSET],
+            values[ENTRY_POSITION],
+            state,
+            batches,
+        )
+        if code == walk.WALK_NEEDS_FIRST_OFFSET:
+            position = int(state[walk.STATE_POSITION])
+            try:
+                state[walk.STATE_TOLD_FIRST_OFFSET] = first_offset(log.batch(position))
+                state[walk.STATE_TOLD_POSITION] = position
+            except CorruptLogError:
+                state[walk.STATE_DAMAGE] = position
+        elif code == walk.WALK_MISFIT:
+            query = int(state[walk.STATE_QUERY])
+            entry = (int(values[row, query]) for row in (ENTRY_OFFSET, ENTRY_POSITION))
+            state[walk.STATE_DAMAGED_ENTRY] = _damaged_entry(log, indexes, *entry)
+    if resolve is Resolve.RECORD:
+        _find_records(log, size_bytes, targets, located, starting_offset=None)
+    located.read_headers(log)
+    log.check_faults()
+    return located
+
+
+def locate_timestamps(
+    log: OpenLog,
+    indexes: SegmentIndexes,
+    size_bytes: int,
+    starting_offset: int,
+    targets: Longs,
+    resolve: Resolve,
+) -> Located:
+    """Locate ascending timestamps; parameters as for `locate_offsets`.
+
+    Parameters
+    ----------
+    starting_offset : int
+        The log start offset.
+    """
+    located = Located.of(len(targets), resolve)
+    values, batches = located.values, located.batches
+    rows = np.arange(len(targets))
+    indexes.time_index.look_up_ascending(
+        targets, rows, values[ENTRY_TIMESTAMP], values[ENTRY_OFFSET]
+    )
+    floors = np.empty(len(targets), np.int64)
+    indexes.offset_index.look_up_ascending(
+        np.maximum(values[ENTRY_OFFSET], starting_offset), rows, floors, values[ENTRY_POSITION]
+    )
+    indexes.check_faults()
+    if resolve is Resolve.INDEX:
+        return located
+    state = walk.new_state()
+    code = walk.WALK_MISFIT
+    while code != walk.WALK_DONE:
+        code = walk.walk_to_timestamps(
+            log.address,
+            size_bytes,
+            starting_offset,
+            starting_offset if resolve is Resolve.BATCH else NULL,
+            targets,
+            values[ENTRY_TIMESTAMP],
+            values[ENTRY_OFFSET],
+            floors,
+            values[ENTRY_POSITION],
+            state,
+            batches,
+        )
+        query = int(state[walk.STATE_QUERY])
+        if code == walk.WALK_MISFIT:
+            state[walk.STATE_DAMAGED_ENTRY] = _damaged_entry(
+                log, indexes, int(floors[query]), int(values[ENTRY_POSITION, query])
+            )
+        elif code == walk.WALK_TIME_MISFIT:
+            timestamp, offset = (int(values[row, query]) for row in (ENTRY_TIMESTAMP, ENTRY_OFFSET))
+            raise Misfit(
+                TIME_INDEX_SUFFIX, f"its entry {timestamp} at offset {offset} is not in the log"
+            )
+    if resolve is Resolve.RECORD:
+        _find_records(log, size_bytes, targets, located, starting_offset=starting_offset)
+    located.read_headers(log)
+    log.check_faults()
+    return located
+
+
+def _damaged_entry(log: OpenLog, indexes: SegmentIndexes, offset: int, position: int) -> int:
+    """Return the position of an entry that does not hold if that is the log's fault.
+
+    It is when the batches in front of it lead to that very place, and what is no batch follows.
+
+    Raises
+    ------
+    Misfit
+        It is the index's fault.
+    """
+    address, size = log.address, log.size_bytes
+    before = indexes.offset_index.lookup(offset - 1)
+    if index_fit.entry_end(
+        address, size, position, offset
+    ) == batch_headers.AT_DAMAGE and index_fit.reaches(address, size, before.position, position):
+        return position
+    raise Misfit(OFFSET_INDEX_SUFFIX, f"no batch where its entry for offset {offset} leads to")
+
+
+def _find_records(
+    log: OpenLog,
+    size_bytes: int,
+    targets: Longs,
+    located: Located,
+    *,
+    starting_offset: int | None,
+) -> None:
+    """Go on from batches to records, by timestamp when there is a starting offset."""
+    found = np.empty((finder.FOUND_ROWS, len(targets)), np.int64)
+    state = finder.new_state()
+    records = BatchRecords(_NO_ROWS, _NO_ROWS)
+    code = finder.FIND_NEEDS_RECORDS
+    while code == finder.FIND_NEEDS_RECORDS:
+        code = finder.find_records(
+            log.address,
+            size_bytes,
+            starting_offset is not None,
+            NULL if starting_offset is None else starting_offset,
+            targets,
+            located.batches,
+            records.offsets,
+            records.timestamps_ms,
+            state,
+            found,
+        )
+        if code == finder.FIND_NEEDS_RECORDS:
+            position = int(state[finder.STATE_OPEN])
+            fault = finder.FAULT_NONE
+            try:
+                records = read_records(log.batch(position))
+                if records.fault is not None:
+                    fault = finder.FAULT_RECORD
+            except CorruptLogError:
+                records = BatchRecords(_NO_ROWS, _NO_ROWS)
+                fault = finder.FAULT_RECORD
+            state[finder.STATE_GIVEN] = position
+            state[finder.STATE_FAULT] = fault
+    at = found[finder.FOUND_BATCH]
+    located.batches[:] = at
+    hit = at >= 0
+    values = located.values
+    for row, found_row in (
+        (FOUND_OFFSET, finder.FOUND_OFFSET),
+        (FOUND_TIMESTAMP, finder.FOUND_TIMESTAMP),
+    ):
+        values[row] = np.where(hit, found[found_row], NULL)
+    epochs = found[finder.FOUND_EPOCH]
+    values[FOUND_LEADER_EPOCH] = np.where(hit & (epochs > NO_LEADER_EPOCH), epochs, NULL)

@@ -1,0 +1,82 @@
+"""What an index build reads: chunks of batch columns, and why they ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from kafka_index.records.batch_table import BatchColumns
+
+#: The log ends in zero bytes, as preallocation leaves them: no damage.
+PREALLOCATED_TAIL = "preallocated_tail"
+#: The same in a segment that is not its partition's last, and so was never left preallocated.
+ZERO_TAIL = "zero_tail"
+#: Fewer bytes are left than a header needs; a broker passes over them.
+TORN_HEADER = "torn_header"
+#: The length field reaches behind the end of the log.
+TORN_BATCH = "torn_batch"
+#: The length field is less than any batch has.
+BAD_LENGTH = "bad_length"
+#: A record batch that is shorter than its own header.
+BAD_SIZE = "bad_size"
+#: The checksum does not match.
+BAD_CRC = "bad_crc"
+#: The batch is kept, but its transaction marker cannot be read, and recovery ends behind it.
+INVALID_MARKER = "invalid_marker"
+#: The last offset is below the segment's base offset, or 2^31 or more above it.
+OFFSET_OVERFLOW = "offset_overflow"
+
+
+@dataclass(frozen=True, slots=True)
+class ScanStop:
+    """Why recovery goes no further in a log.
+
+    Parameters
+    ----------
+    reason : str
+        A word that programs can go by, such as `BAD_CRC`.
+    position_bytes : int
+        The batch concerned.
+    expected, found : str, optional
+        What the rules ask for, and what was there.
+    refused : bool
+        Kafka's recovery fails here; otherwise it cuts the log and goes on.
+    """
+
+    reason: str
+    position_bytes: int
+    expected: str | None = None
+    found: str | None = None
+    refused: bool = False
+
+    @property
+    def text(self) -> str:
+        """The reason with what was expected and found."""
+        if self.expected is None:
+            return self.reason
+        return f"{self.reason} (expected {self.expected}, found {self.found})"
+
+
+class BatchSource(Protocol):
+    """A log, as batch columns."""
+
+    @property
+    def log_size_bytes(self) -> int:
+        """Size of the log in bytes; known once `chunks` has begun."""
+        ...
+
+    @property
+    def stop(self) -> ScanStop | None:
+        """Why the batches ended before the end of the log; known once `chunks` is exhausted."""
+        ...
+
+    def chunks(self) -> Iterator[BatchColumns]:
+        """Yield the batches, in file order.
+
+        Raises
+        ------
+        KafkaIndexError
+            The source cannot be read, or changed meanwhile.
+        """
+        ...

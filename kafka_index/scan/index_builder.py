@@ -1,0 +1,141 @@
+"""Batch columns in, index entries out.
+
+Source: Kafka's ``LogSegment.recover``; the live ``LogSegment.append`` follows the same rule.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from kafka_index.errors import (
+    IndexFullError,
+    IndexOffsetOverflowError,
+    InvalidOffsetError,
+    InvalidTimestampError,
+    KafkaIndexError,
+)
+from kafka_index.index import OffsetIndex, TimeIndex
+from kafka_index.kernels import choose_entries
+from kafka_index.kernels.sparse import STATE_MAX_TIMESTAMP, STATE_OFFSET_OF_MAX_TIMESTAMP
+from kafka_index.layout.records import NO_TIMESTAMP
+from kafka_index.records.batch_source import ScanStop
+from kafka_index.records.batch_table import BatchColumns
+from kafka_index.state.producer_table import ProducerTable
+
+_REFUSALS: dict[type[KafkaIndexError], str] = {
+    IndexFullError: "index_full",
+    InvalidOffsetError: "offset_backward",
+    InvalidTimestampError: "timestamp_backward",
+    IndexOffsetOverflowError: "offset_overflow",
+}
+
+
+class IndexBuilder:
+    """Fills the indexes of one segment from its batches.
+
+    Parameters
+    ----------
+    offset_index : OffsetIndex
+        Empty and writable.
+    time_index : TimeIndex
+        Empty and writable.
+    index_interval_bytes : int
+        ``index.interval.bytes``: an entry is due when more than this lies since the last.
+    producers : ProducerTable, optional
+        Taken along, and what recovery refuses because of it is refused; entries do not depend
+        on it.
+    """
+
+    def __init__(
+        self,
+        offset_index: OffsetIndex,
+        time_index: TimeIndex,
+        index_interval_bytes: int,
+        *,
+        producers: ProducerTable | None = None,
+    ) -> None:
+        self.offset_index = offset_index
+        self.time_index = time_index
+        self.valid_bytes = 0
+        self.batch_count = 0
+        self.next_offset = offset_index.base_offset
+        self._interval = index_interval_bytes
+        self._producers = producers
+        self._state = np.array([0, NO_TIMESTAMP, -1], np.int64)
+        self._chosen = np.empty((3, 0), np.int64)
+
+    @property
+    def max_timestamp_ms(self) -> int:
+        """The largest timestamp so far; -1 for none."""
+        return int(self._state[STATE_MAX_TIMESTAMP])
+
+    def append(self, batches: BatchColumns) -> ScanStop | None:
+        """Take up a chunk of batches.
+
+        Returns
+        -------
+        ScanStop or None
+            Why recovery goes no further; None to go on.
+        """
+        taken, stop = len(batches), None
+        if self._producers is not None:
+            taken, stop = self._producers.follow(batches)
+        if taken < len(batches):
+            batches = batches.head(taken)
+        refusal = self._append_entries(batches)
+        self.batch_count += taken
+        self.valid_bytes = batches.end_bytes
+        # The offset after the largest one is the smallest one, as in Java.
+        self.next_offset = int((batches.last_offset[-1:] + 1)[0])
+        return refusal or stop
+
+    def finish(self) -> ScanStop | None:
+        """Make the last time entry and trim both files; return why recovery fails here, if so."""
+        self.offset_index.trim_to_valid_size()
+        _, error = self.time_index.try_maybe_append_many(
+            self._state[STATE_MAX_TIMESTAMP : STATE_MAX_TIMESTAMP + 1],
+            self._state[STATE_OFFSET_OF_MAX_TIMESTAMP : STATE_OFFSET_OF_MAX_TIMESTAMP + 1],
+            skip_full_check=True,
+        )
+        self.time_index.trim_to_valid_size()
+        return None if error is None else _refusal(error, self.valid_bytes)
+
+    def _append_entries(self, batches: BatchColumns) -> ScanStop | None:
+        if self._chosen.shape[1] < len(batches):
+            self._chosen = np.empty((3, len(batches)), np.int64)
+        rows, timestamps, timestamp_offsets = self._chosen
+        count = choose_entries(
+            batches.position_bytes,
+            batches.last_offset,
+            batches.max_timestamp_ms,
+            self._interval,
+            self._state,
+            rows,
+            timestamps,
+            timestamp_offsets,
+        )
+        if not count:
+            return None
+        entry_rows = rows[:count]
+        positions = batches.position_bytes[entry_rows]
+        accepted, error = self.offset_index.try_append_many(
+            batches.last_offset[entry_rows], positions
+        )
+        # Kafka makes both entries batch by batch: a time entry is refused before a later offset
+        # entry, and after that of its own batch.
+        timed, time_error = self.time_index.try_maybe_append_many(
+            timestamps[:accepted], timestamp_offsets[:accepted]
+        )
+        if time_error is not None:
+            return _refusal(time_error, int(positions[timed]))
+        return None if error is None else _refusal(error, int(positions[accepted]))
+
+
+def _refusal(error: KafkaIndexError, position_bytes: int) -> ScanStop:
+    return ScanStop(
+        f"{_REFUSALS[type(error)]}: {error.message}",
+        position_bytes,
+        error.expected,
+        error.found,
+        refused=True,
+    )

@@ -1,0 +1,132 @@
+"""The scan kernel with its columns, and what its codes mean.
+
+Source of the stopping rules: Kafka's ``FileLogInputStream.nextBatch`` and ``LogSegment.recover``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from kafka_index.kernels import batch_checksums, scan_batches
+from kafka_index.kernels.big_endian import Integer
+from kafka_index.kernels.scan import (
+    CHUNK_BATCHES,
+    SCAN_BAD_CRC,
+    SCAN_BAD_LENGTH,
+    SCAN_BAD_SIZE,
+    SCAN_COLUMNS,
+    SCAN_COMPRESSED_MARKER,
+    SCAN_OFFSET_OVERFLOW,
+    SCAN_TORN_BATCH,
+    SCAN_TORN_HEADER,
+)
+from kafka_index.layout.index_entries import INT32_MAX
+from kafka_index.layout.records import (
+    HEADER_SIZE_UP_TO_MAGIC,
+    LOG_OVERHEAD_BYTES,
+    MIN_LENGTH,
+    RECORD_BATCH_OVERHEAD_BYTES,
+)
+from kafka_index.records import batch_source as source
+from kafka_index.records.batch_source import ScanStop
+from kafka_index.records.batch_table import BatchColumns
+from kafka_index.records.compressed_markers import resolve_compressed_markers
+from kafka_index.storage import Bytes
+
+_ZERO_CHECK_BYTES = 1 << 20
+
+
+class Scanner:
+    """The scan kernel with its columns, and what its codes mean."""
+
+    def __init__(self, segment_base_offset: int, *, verify_crc: bool) -> None:
+        self._segment_base_offset = segment_base_offset
+        self._verify_crc = verify_crc
+        self._columns = np.empty((SCAN_COLUMNS, CHUNK_BATCHES), np.int64)
+        self._count = 0
+        self.position: Integer = 0
+
+    def scan(self, window: Bytes, window_position: int, log_size: int) -> int:
+        """Scan on from `position`, behind the batches that are there; return the kernel's code."""
+        code = SCAN_COMPRESSED_MARKER
+        while code == SCAN_COMPRESSED_MARKER:
+            code, self.position, self._count = scan_batches(
+                window,
+                window_position,
+                log_size,
+                self.position,
+                self._segment_base_offset,
+                self._verify_crc,
+                self._columns,
+                self._count,
+            )
+            if code == SCAN_COMPRESSED_MARKER:
+                resolve_compressed_markers(window, window_position, self._batches())
+        return code
+
+    def take(self) -> Iterator[BatchColumns]:
+        """Yield the batches that are there, if any, and make room for others."""
+        if self._count:
+            yield self._batches()
+            self._count = 0
+
+    def _batches(self) -> BatchColumns:
+        return BatchColumns.of_scan(self._columns, self._count)
+
+    def stop(  # noqa: PLR0911, because each of the kernel's codes is one exit
+        self, code: int, window: Bytes, window_position: int, log_size: int
+    ) -> ScanStop:
+        """Say why the scan stopped at `position`, whose bytes are in the window."""
+        position = int(self.position)
+        rest = window[position - window_position :]
+        left = log_size - position
+        if code in (SCAN_TORN_HEADER, SCAN_BAD_LENGTH) and only_zeros(rest):
+            return ScanStop(source.PREALLOCATED_TAIL, position)
+        if code == SCAN_TORN_HEADER:
+            expected = f"more than {HEADER_SIZE_UP_TO_MAGIC} bytes"
+            return ScanStop(source.TORN_HEADER, position, expected, str(left))
+        length = entry_length(rest)
+        size = LOG_OVERHEAD_BYTES + length
+        if code == SCAN_TORN_BATCH:
+            return ScanStop(source.TORN_BATCH, position, f"{size} bytes", str(left))
+        if code == SCAN_BAD_LENGTH:
+            return ScanStop(source.BAD_LENGTH, position, f"{MIN_LENGTH} or more", str(length))
+        if code == SCAN_BAD_SIZE:
+            expected = f"{RECORD_BATCH_OVERHEAD_BYTES} bytes or more"
+            return ScanStop(source.BAD_SIZE, position, expected, str(size))
+        if code == SCAN_BAD_CRC:
+            stored, computed = batch_checksums(window, position - window_position, size)
+            return ScanStop(source.BAD_CRC, position, f"0x{stored:08x}", f"0x{computed:08x}")
+        if code != SCAN_OFFSET_OVERFLOW:
+            raise ValueError(f"the scan kernel returned {code}")
+        base = self._segment_base_offset
+        return ScanStop(
+            source.OFFSET_OVERFLOW,
+            position,
+            f"a last offset in {base}..{base + INT32_MAX}",
+            str(_last_offset(rest)),
+            refused=True,
+        )
+
+
+def entry_length(entry: Bytes) -> int:
+    """Return the length field of the entry that begins these bytes."""
+    return int.from_bytes(entry[8:LOG_OVERHEAD_BYTES].tobytes(), "big", signed=True)
+
+
+def _last_offset(header: Bytes) -> int:
+    base_offset = int.from_bytes(header[:8].tobytes(), "big", signed=True)
+    magic = int.from_bytes(header[16:17].tobytes(), "big", signed=True)
+    if magic < 2:
+        return base_offset
+    return base_offset + int.from_bytes(header[23:27].tobytes(), "big", signed=True)
+
+
+def only_zeros(data: Bytes) -> bool:
+    """Return whether there is nothing but zero bytes, looking no further than the first other."""
+    return not any(
+        data[start : start + _ZERO_CHECK_BYTES].any()
+        for start in range(0, len(data), _ZERO_CHECK_BYTES)
+    )

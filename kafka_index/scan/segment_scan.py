@@ -1,0 +1,249 @@
+"""Scanning a segment: bytes of a log, mapped or streamed, to batch columns in bounded chunks.
+
+Source of the stopping rules: Kafka's ``FileLogInputStream.nextBatch`` and ``LogSegment.recover``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from os import PathLike
+from typing import Self
+
+import numpy as np
+
+from kafka_index.errors import InputError
+from kafka_index.kernels.scan import (
+    SCAN_BAD_LENGTH,
+    SCAN_END,
+    SCAN_NEED_BYTES,
+    SCAN_ROWS_FULL,
+)
+from kafka_index.layout.index_entries import INT32_MAX
+from kafka_index.layout.names import parse_segment_file
+from kafka_index.layout.records import (
+    LOG_OVERHEAD_BYTES,
+)
+from kafka_index.records.batch_source import ScanStop
+from kafka_index.records.batch_table import BatchColumns
+from kafka_index.scan.scanner import Scanner, entry_length, only_zeros
+from kafka_index.storage import WINDOW_BYTES, Bytes, MappedFile, SegmentFile, WindowWalk
+
+
+class LogFileSource:
+    """The batches of a ``.log`` on a local disk, which is mapped and never written.
+
+    Parameters
+    ----------
+    path : path
+        The log.
+    verify_crc : bool
+        Without it only the headers are read, and no other page of the file is touched.
+    segment_base_offset : int, optional
+        By default what the file's name says.
+    listed : SegmentFile, optional
+        The log as it was listed: if it is another by now, that is an error.
+
+    Raises
+    ------
+    InputError
+        The name of the file holds no base offset.
+    """
+
+    def __init__(
+        self,
+        path: str | PathLike[str],
+        *,
+        verify_crc: bool = True,
+        segment_base_offset: int | None = None,
+        listed: SegmentFile | None = None,
+    ) -> None:
+        self.path = os.fspath(path)
+        self._verify_crc = verify_crc
+        self._base_offset = (
+            base_offset_of(self.path) if segment_base_offset is None else segment_base_offset
+        )
+        self._listed = listed
+        self._stop: ScanStop | None = None
+        self._size = 0
+
+    @classmethod
+    def of_segment(cls, segment: SegmentFile, *, verify_crc: bool) -> Self:
+        """Return the source over a listed segment."""
+        return cls(
+            segment.log_path,
+            verify_crc=verify_crc,
+            segment_base_offset=segment.base_offset,
+            listed=segment,
+        )
+
+    @property
+    def log_size_bytes(self) -> int:
+        """Size of the log in bytes; 0 before `chunks` has begun."""
+        return self._size
+
+    @property
+    def stop(self) -> ScanStop | None:
+        """Why the batches ended before the end of the log."""
+        return self._stop
+
+    def chunks(self) -> Iterator[BatchColumns]:
+        """Yield the batches, as `BatchSource.chunks` says."""
+        for _, _, batches in self._scan(flush_windows=False):
+            yield batches
+
+    def windows(self) -> Iterator[tuple[Bytes, int, BatchColumns]]:
+        """Yield each chunk of batches with bytes that hold them whole, and where those begin."""
+        return self._scan(flush_windows=True)
+
+    def _scan(self, *, flush_windows: bool) -> Iterator[tuple[Bytes, int, BatchColumns]]:
+        with MappedFile(self.path) as file:
+            self._size = file.size_bytes
+            self._check_size(file)
+            scanner = Scanner(self._base_offset, verify_crc=self._verify_crc)
+            walk = WindowWalk(file)
+            if self._verify_crc:
+                file.advise_sequential()
+                window, start = np.empty(0, np.uint8), 0
+            else:
+                file.advise_random()
+                window, start = file.array, 0
+            code = SCAN_ROWS_FULL
+            while code in (SCAN_ROWS_FULL, SCAN_NEED_BYTES):
+                if code == SCAN_NEED_BYTES:
+                    at = int(scanner.position)
+                    # No progress: the batch is larger than a window.
+                    stuck = len(window) and at == start
+                    size = LOG_OVERHEAD_BYTES + entry_length(window) if stuck else WINDOW_BYTES
+                    window, start = walk.window(at, size), at
+                code = scanner.scan(window, start, self._size)
+                # Few batches of many windows make one chunk: each has its cost behind here.
+                if flush_windows or code != SCAN_NEED_BYTES:
+                    for batches in scanner.take():
+                        yield window, start, batches
+            if code != SCAN_END:
+                self._stop = scanner.stop(code, file.array, 0, self._size)
+            self._check_unchanged(file)
+
+    def _check_size(self, file: MappedFile) -> None:
+        if self._size > INT32_MAX:
+            raise InputError(
+                "the log is larger than any broker's", expected=INT32_MAX, found=self._size
+            )
+        listed = self._listed
+        if listed is None:
+            return
+        before = (listed.log_size_bytes, listed.log_mtime_ns)
+        if before[0] != file.size_bytes:
+            raise _changed(f"it had {before[0]} bytes when listed, {file.size_bytes} when opened")
+        if before[1] != file.mtime_ns:
+            raise _changed("it was modified after it was listed")
+
+    def _check_unchanged(self, file: MappedFile) -> None:
+        how = file.changed()
+        if how is not None:
+            raise _changed(how)
+        if file.faulted:
+            raise InputError("the disk or the file system failed while the log was read")
+
+
+class ByteStreamSource:
+    """The batches of a log that comes as consecutive pieces of any size.
+
+    Parameters
+    ----------
+    windows : iterable of ndarray of uint8
+        The bytes, from the start of the log on. A batch may span pieces.
+    segment_base_offset : int
+        Base offset of the segment.
+    verify_crc : bool
+        Whether checksums are verified.
+    whole_batches : bool
+        No batch spans pieces. Where one seems to, its length is wrong, and the scan ends there
+        instead of gathering all that follows.
+    """
+
+    def __init__(
+        self,
+        windows: Iterable[Bytes],
+        *,
+        segment_base_offset: int,
+        verify_crc: bool = True,
+        whole_batches: bool = False,
+    ) -> None:
+        self._windows = iter(windows)
+        self._whole_batches = whole_batches
+        self._scanner = Scanner(segment_base_offset, verify_crc=verify_crc)
+        self._stop: ScanStop | None = None
+        self._size = 0
+
+    @property
+    def log_size_bytes(self) -> int:
+        """How many bytes have come so far."""
+        return self._size
+
+    @property
+    def stop(self) -> ScanStop | None:
+        """Why the batches ended before the end of the log."""
+        return self._stop
+
+    def chunks(self) -> Iterator[BatchColumns]:
+        """Yield the batches, as `BatchSource.chunks` says."""
+        window = np.empty(0, np.uint8)
+        start = 0
+        ended = False
+        code = SCAN_NEED_BYTES
+        while code in (SCAN_ROWS_FULL, SCAN_NEED_BYTES):
+            if code == SCAN_NEED_BYTES:
+                spans = int(self._scanner.position) < self._size
+                more = None if spans and self._whole_batches else next(self._windows, None)
+                ended = more is None
+                if more is not None:
+                    rest = window[int(self._scanner.position) - start :]
+                    # A piece that begins with a batch is scanned where it is.
+                    window = np.concatenate((rest, more)) if len(rest) else more
+                    start = int(self._scanner.position)
+                    self._size += len(more)
+            # Until the last piece is here the end is nowhere near.
+            log_size = self._size if ended else self._size + 2 * INT32_MAX
+            code = self._scanner.scan(window, start, log_size)
+            if code != SCAN_NEED_BYTES or ended:
+                yield from self._scanner.take()
+        if code == SCAN_BAD_LENGTH:
+            window = self._behind_zeros(window, start)
+        if code != SCAN_END:
+            self._stop = self._scanner.stop(code, window, start, self._size)
+
+    def _behind_zeros(self, window: Bytes, start: int) -> Bytes:
+        """Read on over zeros, to tell a preallocated tail from damage: what is not may come yet."""
+        rest = window[int(self._scanner.position) - start :]
+        if not only_zeros(rest):
+            return window
+        for more in self._windows:
+            self._size += len(more)
+            if not only_zeros(more):
+                return np.concatenate((window, more))
+        return window
+
+
+def base_offset_of(path: str) -> int:
+    """Return the base offset that the name of a segment's file holds.
+
+    Raises
+    ------
+    InputError
+        It holds none.
+    """
+    parsed = parse_segment_file(os.path.basename(path))
+    if parsed is None:
+        raise InputError(
+            "the file's name holds no base offset", path=path, expected="20 digits before the kind"
+        )
+    return parsed.base_offset
+
+
+def _changed(how: str) -> InputError:
+    return InputError(
+        f"the log changed while it was read: {how}",
+        hint="run again when nothing writes to it",
+    )

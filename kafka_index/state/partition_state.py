@@ -1,0 +1,288 @@
+"""The state of a partition, segment by segment: the fold that joins what the scans found.
+
+Producers, transactions and leader epochs run across segments. A `PartitionState` begins with what
+a broker would load, takes up the `SegmentState` of each segment in offset order, and has at each
+boundary what recovery writes there: the aborted transactions of the segment, and the snapshot.
+
+Source: Kafka's ``LogLoader.recoverSegment``, ``UnifiedLog.rebuildProducerState``,
+``ProducerStateManager`` and ``LogSegment.recover``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kafka_index.kernels.open_transactions import carried_open_offsets
+from kafka_index.kernels.producer_columns import (
+    ABORT_FIRST_OFFSET,
+    ABORT_LAST_OFFSET,
+    ABORT_MAY_BEGIN_EARLIER,
+    ABORT_NEXT_OPEN_OFFSET,
+    ABORT_POSITION,
+    ABORT_PRODUCER_ID,
+    ABORT_ROW,
+    EPOCH_NUMBER,
+    EPOCH_POSITION,
+    EPOCH_START_OFFSET,
+    FIRST_NONE,
+    FIRST_PLAIN,
+    NO_OFFSET,
+    PRODUCER_EPOCH_CHANGED,
+    PRODUCER_FIRST_EPOCH,
+    PRODUCER_FIRST_KIND,
+    PRODUCER_FIRST_MARKER_ROW,
+    PRODUCER_FIRST_POSITION,
+    PRODUCER_HAS_DATA,
+    PRODUCER_HAS_MARKER,
+    PRODUCER_ID,
+    PRODUCER_TXN_IS_FIRST,
+)
+from kafka_index.layout.producer_state import ABORTED_TXN, NO_LAST_OFFSET, PRODUCER_STATE_ENTRY
+from kafka_index.layout.records import NO_SEQUENCE
+from kafka_index.records.batch_source import ScanStop
+from kafka_index.state.leader_epochs import LeaderEpochCache
+from kafka_index.state.producer_snapshot import encode_snapshot, java_map_order
+from kafka_index.state.producer_table import NOT_TRANSACTIONAL, Longs, aborted_txns, entries_of
+from kafka_index.state.segment_state import SegmentState
+
+Entries = NDArray[np.void]
+
+#: An abort marker that does not lie behind the last one: no transaction index takes it.
+ABORT_OFFSET_BACKWARD = "abort_offset_backward"
+#: A leader epoch that would begin at a negative offset.
+EPOCH_OFFSET_NEGATIVE = "epoch_offset_negative"
+
+_NEVER = np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerExpiration:
+    """When a broker that loads a snapshot leaves an idle producer out.
+
+    Parameters
+    ----------
+    after_ms : int
+        ``producer.id.expiration.ms``.
+    now_ms : int
+        The time of loading, ms since the epoch.
+    """
+
+    after_ms: int
+    now_ms: int
+
+
+class PartitionState:
+    """Producers, transactions and leader epochs at one offset of a partition.
+
+    Parameters
+    ----------
+    entries : ndarray of PRODUCER_STATE_ENTRY, optional
+        The producers of a snapshot, in its order; none without it.
+    epochs : LeaderEpochCache, optional
+        What the partition's checkpoint holds; changed in place.
+    expiration : ProducerExpiration, optional
+        Leave out producers that are idle, as each loading does; without it none is ever left out.
+    """
+
+    def __init__(
+        self,
+        entries: Entries | None = None,
+        epochs: LeaderEpochCache | None = None,
+        expiration: ProducerExpiration | None = None,
+    ) -> None:
+        self.epochs = LeaderEpochCache() if epochs is None else epochs
+        self.has_tree = False
+        self._expiration = expiration
+        # In the order in which they were put into the broker's map.
+        self._entries = np.empty(0, PRODUCER_STATE_ENTRY)
+        if entries is not None:
+            self._entries = self._loaded(entries)
+
+    @property
+    def entries(self) -> Entries:
+        """The producers, in the order in which a broker's map iterates over them."""
+        order, has_tree = java_map_order(self._entries["producer_id"])
+        self.has_tree |= has_tree
+        return self._entries[order]
+
+    def __len__(self) -> int:
+        """Return how many producers are known."""
+        return len(self._entries)
+
+    def snapshot(self) -> bytes:
+        """Return the bytes of the ``.snapshot`` at this offset."""
+        return encode_snapshot(self.entries)
+
+    def forget_producers(self) -> None:
+        """Begin with no producers, as a segment does of which no snapshot is kept."""
+        self._entries = self._entries[:0]
+
+    def reload(self) -> None:
+        """Load what a snapshot at this offset says, as the recovery of the next segment does."""
+        self._entries = self._loaded(self.entries)
+
+    def take(self, segment: SegmentState) -> tuple[NDArray[np.void], ScanStop | None]:
+        """Go on to the end of a segment.
+
+        Parameters
+        ----------
+        segment : SegmentState
+            What the scan of the next segment found.
+
+        Returns
+        -------
+        tuple of ndarray of ABORTED_TXN and (ScanStop or None)
+            The entries of its transaction index, and where recovery fails; the state is then that
+            from before.
+        """
+        carried, rows = self._matches(segment.producers)
+        aborted, aborts = self._aborted(segment, rows)
+        refusals = [
+            *self._refused_epochs(segment.epochs),
+            *_plain_in_transaction(segment.producers, carried, rows),
+            *_backward(aborts),
+        ]
+        if refusals:
+            return aborted[:0], min(refusals, key=lambda stop: stop.position_bytes)
+        for epoch, start_offset, _ in segment.epochs.tolist():
+            self.epochs.assign_from_batch(epoch, start_offset)
+        self._join(segment.producers, carried, rows)
+        return aborted, None
+
+    def _matches(self, producers: Longs) -> tuple[Entries, NDArray[np.intp]]:
+        """Return what was known of each producer, and its row in the entries, -1 for none."""
+        ids = self._entries["producer_id"]
+        rows = np.full(len(producers), -1, np.intp)
+        carried = np.zeros(len(producers), PRODUCER_STATE_ENTRY)
+        carried["current_txn_first_offset"] = NO_OFFSET
+        if len(ids) and len(producers):
+            order = np.argsort(ids, kind="stable")
+            wanted = producers[:, PRODUCER_ID]
+            places = np.minimum(np.searchsorted(ids[order], wanted), len(ids) - 1)
+            candidates = order[places]
+            found = ids[candidates] == wanted
+            rows[found] = candidates[found]
+            carried[found] = self._entries[rows[found]]
+        return carried, rows
+
+    def _aborted(
+        self, segment: SegmentState, rows: NDArray[np.intp]
+    ) -> tuple[NDArray[np.void], Longs]:
+        """Return the entries of the transaction index, and the rows of the scan behind them."""
+        aborts = segment.aborts
+        if not len(aborts):
+            return np.empty(0, ABORTED_TXN), aborts
+        open_rows = np.flatnonzero(self._entries["current_txn_first_offset"] >= 0)
+        open_ones = self._entries[open_rows]
+        first_of = dict(
+            zip(
+                open_ones["producer_id"].tolist(),
+                open_ones["current_txn_first_offset"].tolist(),
+                strict=True,
+            )
+        )
+        first = aborts[:, ABORT_FIRST_OFFSET].copy()
+        is_first = (first == NO_OFFSET) | (aborts[:, ABORT_MAY_BEGIN_EARLIER] == 1)
+        for number in np.flatnonzero(is_first).tolist():
+            producer_id = int(aborts[number, ABORT_PRODUCER_ID])
+            first[number] = first_of.get(producer_id, int(first[number]))
+        # A marker of which nothing is known had no transaction to end.
+        known = first != NO_OFFSET
+        aborts, first = aborts[known], first[known]
+        # The markers of this segment that end what was open before it.
+        end_rows = np.full(len(self._entries), _NEVER)
+        has_marker = (rows >= 0) & (segment.producers[:, PRODUCER_FIRST_MARKER_ROW] >= 0)
+        end_rows[rows[has_marker]] = segment.producers[has_marker, PRODUCER_FIRST_MARKER_ROW]
+        by_offset = np.argsort(open_ones["current_txn_first_offset"], kind="stable")
+        earlier = np.empty(len(aborts), np.int64)
+        carried_open_offsets(
+            np.ascontiguousarray(open_ones["current_txn_first_offset"][by_offset]),
+            np.ascontiguousarray(open_ones["producer_id"][by_offset]),
+            end_rows[open_rows][by_offset],
+            np.ascontiguousarray(aborts[:, ABORT_ROW]),
+            np.ascontiguousarray(aborts[:, ABORT_PRODUCER_ID]),
+            earlier,
+        )
+        within = aborts[:, ABORT_NEXT_OPEN_OFFSET]
+        is_nearer = (earlier != NO_OFFSET) & ((within == NO_OFFSET) | (earlier < within))
+        settled = aborts.copy()
+        settled[:, ABORT_FIRST_OFFSET] = first
+        settled[:, ABORT_NEXT_OPEN_OFFSET] = np.where(is_nearer, earlier, within)
+        return aborted_txns(settled), aborts
+
+    def _refused_epochs(self, epochs: Longs) -> list[ScanStop]:
+        latest = self.epochs.latest_epoch
+        newer = epochs[:, EPOCH_NUMBER] > (-1 if latest is None else latest)
+        wrong = np.flatnonzero(newer & (epochs[:, EPOCH_START_OFFSET] < 0))
+        return [
+            ScanStop(EPOCH_OFFSET_NEGATIVE, int(epochs[row, EPOCH_POSITION]), refused=True)
+            for row in wrong[:1]
+        ]
+
+    def _join(self, producers: Longs, carried: Entries, rows: NDArray[np.intp]) -> None:
+        """Put what the segment says of its producers over, or behind, what was known."""
+        if not len(producers):
+            return
+        local = entries_of(producers)
+        seen = rows >= 0
+        counts = producers[:, PRODUCER_FIRST_KIND] != FIRST_NONE
+        same_epoch = (producers[:, PRODUCER_FIRST_EPOCH] == carried["producer_epoch"]) & (
+            producers[:, PRODUCER_EPOCH_CHANGED] == 0
+        )
+        # Markers leave the last batch of data as it was, unless their epoch is another one.
+        keeps_batch = seen & (~counts | ((producers[:, PRODUCER_HAS_DATA] == 0) & same_epoch))
+        keeps_coordinator = seen & (producers[:, PRODUCER_HAS_MARKER] == 0)
+        was_open = carried["current_txn_first_offset"] >= 0
+        keeps_txn = seen & was_open & (~counts | (producers[:, PRODUCER_TXN_IS_FIRST] == 1))
+        for mask, names in (
+            (seen & ~counts, ("producer_epoch", "timestamp_ms")),
+            (keeps_batch, ("last_sequence", "last_offset", "offset_delta")),
+            (keeps_coordinator, ("coordinator_epoch",)),
+            (keeps_txn, ("current_txn_first_offset",)),
+        ):
+            for name in names:
+                local[name][mask] = carried[name][mask]
+        entries = self._entries.copy()
+        entries[rows[seen]] = local[seen]
+        self._entries = np.concatenate((entries, local[~seen]))
+
+    def _loaded(self, entries: Entries) -> Entries:
+        """Return what a broker keeps of a snapshot's entries."""
+        if self._expiration is not None:
+            # The difference wraps around, as Java's does.
+            idle = (self._expiration.now_ms - entries["timestamp_ms"]) >= self._expiration.after_ms
+            entries = entries[~idle | (entries["current_txn_first_offset"] >= 0)]
+        entries = entries.copy()
+        without_batch = entries["last_offset"] < 0
+        entries["last_offset"][without_batch] = NO_LAST_OFFSET
+        entries["last_sequence"][without_batch] = NO_SEQUENCE
+        entries["offset_delta"][without_batch] = 0
+        return entries
+
+
+def _plain_in_transaction(
+    producers: Longs, carried: Entries, rows: NDArray[np.intp]
+) -> list[ScanStop]:
+    """Find a plain batch of a producer whose transaction was open before the segment."""
+    wrong = (
+        (rows >= 0)
+        & (carried["current_txn_first_offset"] >= 0)
+        & (producers[:, PRODUCER_FIRST_KIND] == FIRST_PLAIN)
+    )
+    if not wrong.any():
+        return []
+    position = int(producers[wrong, PRODUCER_FIRST_POSITION].min())
+    return [ScanStop(NOT_TRANSACTIONAL, position, refused=True)]
+
+
+def _backward(aborts: Longs) -> list[ScanStop]:
+    """Find an abort marker that does not lie behind the one before it."""
+    last = aborts[:, ABORT_LAST_OFFSET]
+    wrong = np.flatnonzero(last[1:] <= last[:-1])
+    return [
+        ScanStop(ABORT_OFFSET_BACKWARD, int(aborts[row + 1, ABORT_POSITION]), refused=True)
+        for row in wrong[:1]
+    ]

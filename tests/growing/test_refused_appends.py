@@ -1,0 +1,209 @@
+"""What a broker would not append is refused with its place, and leaves nothing behind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kafka_index.errors import (
+    ConfigError,
+    CorruptLogError,
+    InvalidEpochError,
+    KafkaIndexError,
+)
+from kafka_index.growing import LogSettings
+from kafka_index.records import BatchFields, Record, write_record_batch
+from kafka_index.state import AppendOrigin
+from tests.support import segments as built
+from tests.support.growing import NOW_MS, abort, contents, data_batch, open_log
+
+BATCH_BYTES = len(data_batch())
+CLIENT, COORDINATOR = AppendOrigin.CLIENT, AppendOrigin.COORDINATOR
+STRICT = LogSettings(
+    segment_index_bytes=4096, max_message_bytes=500, segment_bytes=2000, cleanup_policy="compact"
+)
+
+REFUSED_BY_LEADER = {
+    "base offset": (data_batch(3), CLIENT, "base offset .*expected 0, found 3"),
+    "checksum": (data_batch()[:-1] + b"x", CLIENT, "at byte 0: .*bad_crc .*found 0x"),
+    "torn": (data_batch() + data_batch()[:-9], CLIENT, f"at byte {BATCH_BYTES}: .*torn_batch"),
+    "nothing": (b"", CLIENT, "no batch"),
+    "magic": (built.message(0, 1, NOW_MS, b"v"), CLIENT, "expected 2, found 1"),
+    "size": (data_batch(value=bytes(600)), CLIENT, "max.message.bytes .*expected 500"),
+    "count": (
+        built.batch(0, 2, timestamps=[NOW_MS, NOW_MS], last_offset_delta=5),
+        CLIENT,
+        "not as many as its offsets .*found 2",
+    ),
+    "no records": (built.batch(0, 0), CLIENT, "same count, above 0, found 0"),
+    "control": (abort(7), CLIENT, "must not write control records"),
+    "sequence": (
+        built.batch(0, 1, timestamps=[NOW_MS], producer_id=9, producer_epoch=0),
+        CLIENT,
+        "base sequence .*found -1",
+    ),
+    "future": (
+        data_batch(timestamp_ms=NOW_MS + 3_600_001),
+        CLIENT,
+        f"timestamp is out of range .*found {NOW_MS + 3_600_001}",
+    ),
+    "append time": (
+        write_record_batch([Record(-1, b"k")], 0, BatchFields(log_append_time_ms=-1)),
+        CLIENT,
+        "time of their append",
+    ),
+    "key": (
+        data_batch() + write_record_batch([Record(NOW_MS)], 0, BatchFields(compression="lz4")),
+        CLIENT,
+        f"at byte {BATCH_BYTES}: .*without a key",
+    ),
+    "broken records": (
+        built.batch(0, 2, timestamps=[NOW_MS, NOW_MS], payload=b"\x10" * 9),
+        CLIENT,
+        "cannot be read",
+    ),
+    "packed anew": (
+        write_record_batch(
+            [Record(NOW_MS, b"k"), Record(NOW_MS, b"k", offset_delta=2)],
+            0,
+            BatchFields(compression="zstd"),
+        ),
+        COORDINATOR,
+        "pack them anew",
+    ),
+    "fenced": (data_batch(producer=7, epoch=4, sequence=1), CLIENT, "fenced .*expected 5 or more"),
+    "fenced in bulk": (
+        data_batch() + data_batch(producer=7, epoch=4, sequence=1),
+        CLIENT,
+        f"at byte {BATCH_BYTES}: .*producer 7 at offset 4: .*found 4",
+    ),
+    "gap": (
+        data_batch(producer=7, epoch=5, sequence=5, transactional=True),
+        CLIENT,
+        "out of order .*expected 1, found 5",
+    ),
+    "new epoch": (
+        data_batch(producer=7, epoch=6, sequence=1, transactional=True),
+        CLIENT,
+        "begin anew .*found 1",
+    ),
+    "outside of the transaction": (
+        data_batch(producer=7, epoch=5, sequence=1),
+        CLIENT,
+        "outside of the producer's open transaction .*after offset 1",
+    ),
+    "coordinator": (
+        abort(8, coordinator_epoch=1),
+        COORDINATOR,
+        "coordinator's epoch .*expected 2 or more, found 1",
+    ),
+    "marker epoch": (abort(7, epoch=4), COORDINATOR, "fenced .*found 4"),
+    "no marker": (
+        built.control_batch(0, 7, 5, built.control_key(2), b"\0\0", NOW_MS),
+        COORDINATOR,
+        "no marker",
+    ),
+}
+REFUSED_BY_FOLLOWER = {
+    "backward": (data_batch(1), 0, "before the end of the log .*expected 3 or more, found 1"),
+    "backward inside": (
+        data_batch(9, records=3) + data_batch(10),
+        0,
+        "at byte .*offsets go backward .*above 11, found 10",
+    ),
+    "no epoch": (data_batch(3, leader_epoch=-1), 0, "no leader epoch .*found -1"),
+    "too much": (
+        b"".join(data_batch(n) for n in range(3, 20)),
+        0,
+        "larger than segment.bytes .*expected 2000",
+    ),
+    "too far apart": (data_batch(3) + data_batch(2**31 + 3), 0, "offset_overflow"),
+    "checksum": (data_batch(3)[:-1] + b"x", 0, "bad_crc"),
+    "short": (b"\0" * 5, 0, "fewer bytes than any batch"),
+    "outside of the transaction": (
+        data_batch(3, producer=7, epoch=5, sequence=1),
+        0,
+        "outside of the producer's open transaction",
+    ),
+}
+
+
+def started(folder: Path) -> None:
+    """A log with a plain batch, an open transaction, and one that a coordinator ended."""
+    with open_log(folder, STRICT) as log:
+        log.append_as_leader(data_batch(), 0)
+        log.append_as_leader(data_batch(producer=7, epoch=5, transactional=True), 0)
+        log.append_as_leader(abort(8, coordinator_epoch=2), 0, origin=COORDINATOR)
+
+
+@pytest.mark.parametrize("case", REFUSED_BY_LEADER)
+def test_leader_refuses(tmp_path: Path, case: str) -> None:
+    data, origin, message = REFUSED_BY_LEADER[case]
+    started(tmp_path)
+    with open_log(tmp_path, STRICT) as log:
+        log.active_segment.growth()  # opens the index files
+        before = contents(tmp_path)
+        with pytest.raises(KafkaIndexError, match=message):
+            log.append_as_leader(data, 1, origin=origin)
+        assert contents(tmp_path) == before
+        assert log.append_as_leader(data_batch(), 1).first_offset == 3
+        # The producers are as they were.
+        log.append_as_leader(data_batch(producer=7, epoch=5, sequence=1, transactional=True), 1)
+
+
+@pytest.mark.parametrize("case", REFUSED_BY_FOLLOWER)
+def test_follower_refuses(tmp_path: Path, case: str) -> None:
+    data, epoch, message = REFUSED_BY_FOLLOWER[case]
+    started(tmp_path)
+    with open_log(tmp_path, STRICT) as log:
+        log.active_segment.growth()
+        before = contents(tmp_path)
+        with pytest.raises(KafkaIndexError, match=message):
+            log.append_as_follower(data, epoch)
+        assert contents(tmp_path) == before
+        assert log.append_as_follower(data_batch(3), 0).first_offset == 3
+
+
+def test_follower_takes_backward_epochs_and_sequences(tmp_path: Path) -> None:
+    started(tmp_path)
+    with open_log(tmp_path, STRICT) as log:
+        log.append_as_follower(
+            data_batch(3, producer=7, epoch=4, sequence=9, transactional=True), 0
+        )
+        assert log.log_end_offset == 4
+
+
+def test_errors_are_of_one_tree_and_say_what_kind(tmp_path: Path) -> None:
+    with open_log(tmp_path) as log:
+        with pytest.raises(CorruptLogError):
+            log.append_as_leader(data_batch()[:-1] + b"x", 0)
+        with pytest.raises(InvalidEpochError):
+            log.append_as_follower(data_batch(0, leader_epoch=-1), 0)
+        with pytest.raises(InvalidEpochError):
+            log.append_as_leader(data_batch(), -1)
+
+
+@pytest.mark.parametrize(
+    ("properties", "message"),
+    [
+        ({"segment.bytes": "0"}, r"segment\.bytes is out of range .*found 0"),
+        ({"segment.index.bytes": "11"}, r"expected 12\.\."),
+        ({"segment.ms": "soon"}, "'soon'"),
+        ({"preallocate": "maybe"}, "'maybe'"),
+        ({"message.timestamp.type": "Never"}, "'Never'"),
+        ({"cleanup.policy": "shred"}, "found shred"),
+        ({"retention.ms": "5"}, "not a setting of a log"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(properties: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        LogSettings.of_properties(properties)
+
+
+def test_settings_come_under_kafkas_names() -> None:
+    settings = LogSettings.of_properties(
+        {"segment.bytes": "1000", "preallocate": "TRUE", "cleanup.policy": "compact,delete"}
+    )
+    assert (settings.segment_bytes, settings.preallocate) == (1000, True)
+    assert settings.is_compacted

@@ -1,0 +1,43 @@
+"""The order of a Java map that lives on, and of one that computes what is absent."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kafka_index.state.java_map import JavaMapOrder, order_of_computed
+from kafka_index.state.producer_snapshot import java_map_order
+
+IDS = st.lists(st.integers(0, 2**63 - 1) | st.integers(0, 40).map(lambda n: 16 * n), unique=True)
+
+
+@given(ids=IDS)
+def test_map_that_was_never_emptied_is_that_of_a_snapshot(ids: list[int]) -> None:
+    order = JavaMapOrder()
+    present: list[int] = []
+    for one in ids:
+        order.put(one, present)
+        present.append(one)
+    expected, has_tree = java_map_order(np.array(ids, np.int64))
+    if not has_tree:
+        assert order.of(ids) == [ids[place] for place in expected]
+
+
+def test_emptied_map_stays_as_large_as_it_was() -> None:
+    order = JavaMapOrder()
+    for one in range(13):
+        order.put(one, range(one))
+    # Of 32 buckets: 16 comes behind 1; in a new map both shared the first.
+    assert order.of([16, 0, 1]) == [0, 1, 16]
+    assert JavaMapOrder().of([16, 0, 1]) == [16, 0, 1]
+
+
+def test_computed_ids_come_first_in_their_bucket() -> None:
+    assert order_of_computed([5, 37, 1]) == [1, 37, 5]
+
+
+def test_map_of_computed_ids_grows_one_later() -> None:
+    # The thirteenth id, 16, still shares the first bucket; the next one doubles the table.
+    assert order_of_computed([*range(12), 16])[:2] == [16, 0]
+    assert order_of_computed([*range(13), 16])[-1] == 16

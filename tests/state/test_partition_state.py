@@ -1,0 +1,193 @@
+"""The fold over segments against one pass over all batches, and what a table makes of chunks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kafka_index.errors import InputError
+from kafka_index.kernels.producer_columns import ABORT_NEXT_OPEN_OFFSET
+from kafka_index.layout.producer_state import PRODUCER_STATE_ENTRY
+from kafka_index.state.partition_state import PartitionState, ProducerExpiration
+from kafka_index.state.producer_snapshot import decode_snapshot
+from kafka_index.state.producer_table import ProducerTable, entries_of
+from kafka_index.state.segment_state import SegmentState
+from tests.support.histories import histories
+from tests.support.producer_twin import (
+    ABORT,
+    COMMIT,
+    CONTROL,
+    TRANSACTIONAL,
+    ProducerRow,
+    ProducerTwin,
+    Refusal,
+    ScanEnd,
+    aborted_rows,
+    columns,
+    entry_rows,
+)
+
+Outcome = tuple[object, ...]
+
+
+def cut(rows: list[ProducerRow], cuts: list[int]) -> list[list[ProducerRow]]:
+    """The rows in segments; some may be empty."""
+    edges = [0, *sorted(min(one, len(rows)) for one in cuts), len(rows)]
+    return [rows[start:end] for start, end in pairwise(edges)]
+
+
+def by_hand(segments: list[list[ProducerRow]]) -> list[Outcome]:
+    """What there is at the end of each segment, up to the first that recovery fails on."""
+    twin = ProducerTwin()
+    outcomes: list[Outcome] = []
+    for rows in segments:
+        twin.begin_segment()
+        try:
+            for row in rows:
+                twin.follow(row)
+        except ScanEnd:
+            pass
+        except Refusal as refusal:
+            return [*outcomes, (str(refusal),)]
+        outcomes.append((dict(twin.producers), list(twin.epochs), list(twin.aborted)))
+    return outcomes
+
+
+def by_folding(segments: list[list[ProducerRow]], chunk: int = 1000) -> list[Outcome]:
+    """The same through tables of segments that know nothing of each other."""
+    state = PartitionState()
+    outcomes: list[Outcome] = []
+    for rows in segments:
+        table = ProducerTable()
+        stop = None
+        for first in range(0, len(rows), chunk):
+            _, stop = table.follow(columns(rows[first : first + chunk], first))
+            if stop is not None:
+                break
+        if stop is None or not stop.refused:
+            state.reload()
+            aborted, stop = state.take(SegmentState.of_table(table))
+        if stop is not None and stop.refused:
+            return [*outcomes, (stop.reason,)]
+        epochs = [(one.epoch, one.start_offset) for one in state.epochs.entries]
+        outcomes.append((entry_rows(state.entries), epochs, aborted_rows(aborted)))
+    return outcomes
+
+
+@settings(deadline=None, max_examples=600)
+@given(histories(), st.lists(st.integers(0, 40), max_size=4), st.sampled_from((1, 3, 1000)))
+def test_segments_fold_to_what_one_pass_finds(
+    rows: list[ProducerRow], cuts: list[int], chunk: int
+) -> None:
+    segments = cut(rows, cuts)
+    assert by_folding(segments, chunk) == by_hand(segments)
+
+
+@settings(deadline=None, max_examples=600)
+@given(histories(wild=True), st.lists(st.integers(0, 40), max_size=3))
+def test_wild_segments_fold_to_what_one_pass_finds(
+    rows: list[ProducerRow], cuts: list[int]
+) -> None:
+    segments = cut(rows, cuts)
+    folded, passed = by_folding(segments), by_hand(segments)
+    assert len(folded) == len(passed)
+    assert folded[:-1] == passed[:-1]
+    # One segment may hold two reasons to fail; which of them is told does not matter.
+    assert (len(folded[-1]) == 1) == (len(passed[-1]) == 1)
+    if len(folded[-1]) > 1:
+        assert folded[-1] == passed[-1]
+
+
+@settings(deadline=None, max_examples=100)
+@given(histories())
+def test_what_is_kept_of_a_scan_is_read_as_it_was_written(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[ProducerRow]
+) -> None:
+    table = ProducerTable()
+    table.follow(columns(rows))
+    found = SegmentState.of_table(table)
+    path = str(tmp_path_factory.mktemp("state") / "state")
+    found.write(path)
+    read = SegmentState.read(path)
+    for name in ("producers", "aborts", "epochs"):
+        assert np.array_equal(getattr(read, name), getattr(found, name))
+
+
+def test_a_damaged_state_file_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "state"
+    path.write_bytes(b"PAR1 and no more")
+    with pytest.raises(InputError, match=str(path)):
+        SegmentState.read(str(path))
+
+
+def test_tables_grow_with_producers_and_transactions() -> None:
+    ids = [7 * number for number in range(3000)]
+    rows = [opens(offset, one) for offset, one in enumerate(ids)]
+    rows += [ends(3000 + number, one) for number, one in enumerate(reversed(ids))]
+    table = ProducerTable()
+    assert table.follow(columns(rows)) == (6000, None)
+    assert len(entries_of(table.producers)) == 3000
+    # Each ends while those before it are open; the last one to end is the first that began.
+    assert table.aborts[:, ABORT_NEXT_OPEN_OFFSET].tolist() == [0] * 2999 + [-1]
+
+
+def test_the_list_of_open_transactions_does_not_grow_with_those_that_have_ended() -> None:
+    rows = [opens(0, 99)]
+    for offset in range(1, 20_001, 2):
+        rows += [opens(offset, offset % 10), ends(offset + 1, offset % 10, COMMIT)]
+    table = ProducerTable()
+    table.follow(columns(rows))
+    assert entries_of(table.producers)["current_txn_first_offset"].max() == 0
+    assert len(table._nodes) <= 128
+
+
+def test_a_transaction_of_two_segments_is_in_the_index_of_the_second() -> None:
+    state = PartitionState()
+    first, second = ProducerTable(), ProducerTable()
+    first.follow(columns([opens(5, 1), opens(6, 2)]))
+    second.follow(columns([ends(7, 2), ends(8, 1)]))
+    assert len(state.take(SegmentState.of_table(first))[0]) == 0
+    aborted, _ = state.take(SegmentState.of_table(second))
+    assert aborted_rows(aborted) == [(2, 6, 7, 5), (1, 5, 8, 9)]
+
+
+def test_an_idle_producer_is_left_out_of_what_is_loaded_but_not_with_an_open_transaction() -> None:
+    state = PartitionState(expiration=ProducerExpiration(after_ms=100, now_ms=1100))
+    table = ProducerTable()
+    rows = [ProducerRow(0, 1, timestamp_ms=1000), ProducerRow(1, 2, timestamp_ms=1001)]
+    table.follow(columns([*rows, replace(opens(2, 3), timestamp_ms=1)]))
+    state.take(SegmentState.of_table(table))
+    assert set(entry_rows(state.entries)) == {1, 2, 3}
+    state.reload()
+    assert set(entry_rows(state.entries)) == {2, 3}
+
+
+def test_a_snapshot_of_the_state_is_read_back() -> None:
+    state = PartitionState()
+    table = ProducerTable()
+    table.follow(columns([opens(0, 17), ProducerRow(1, 1), ProducerRow(2, 33)]))
+    state.take(SegmentState.of_table(table))
+    entries = decode_snapshot(state.snapshot())
+    assert entries.dtype == PRODUCER_STATE_ENTRY
+    assert entries["producer_id"].tolist() == [17, 1, 33]  # one bucket of 16: in order of coming
+    assert entry_rows(PartitionState(entries).entries) == entry_rows(state.entries)
+
+
+def test_the_sequence_behind_the_largest_one_is_zero() -> None:
+    table = ProducerTable()
+    table.follow(columns([ProducerRow(0, 1, base_sequence=2**31 - 2, last_offset_delta=3)]))
+    assert entries_of(table.producers)["last_sequence"].tolist() == [1]
+
+
+def opens(offset: int, producer_id: int) -> ProducerRow:
+    return ProducerRow(offset, producer_id, TRANSACTIONAL)
+
+
+def ends(offset: int, producer_id: int, kind: int = ABORT) -> ProducerRow:
+    return ProducerRow(offset, producer_id, CONTROL | TRANSACTIONAL, kind)

@@ -1,0 +1,83 @@
+"""Hypothesis strategies that draw whole segments.
+
+A segment is drawn as one string of bytes: a specification of itself, one of each entry and one of
+each damage; `segment_of` makes the segment of these. An entry whose specification is all zeros is
+not there, so that shrinking takes entries away wherever they are.
+
+Most of a segment is sound. A wild one has odd entries of a few kinds in it, and no others, so that
+each kind has segments of its own: what is odd in one way is often refused before what is odd in
+another is reached.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hypothesis import strategies as st
+
+from tests.support.choices import SPEC_BYTES, Choices
+from tests.support.damage import damage
+from tests.support.drawn_entries import CLOCKS, State, draw_entry
+from tests.support.odd_entries import ODDITIES
+from tests.support.segments import INT32_MAX, Segment
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from .drawn_entries import Entry
+
+DEFAULT_INDEX_BYTES = 10 * 1024 * 1024
+MAX_ENTRIES = 30
+MAX_DAMAGES = 4
+MAX_ODDITIES = 3
+
+BASE_OFFSETS = (0, 0, 0, 1, 1000, 2**31 - 5, 2**40, 2**62)
+_INTERVALS = (0, 0, 1, 90, 200, 500, 1000, 4096, INT32_MAX)
+
+#: Size of what a segment is drawn as.
+DRAWN_BYTES = SPEC_BYTES * (1 + MAX_DAMAGES + MAX_ENTRIES)
+
+
+def segments(*, damaged: bool | None = None) -> st.SearchStrategy[Segment]:
+    """A segment and the settings to recover it with; damaged, sound, or (None) one of both."""
+    return st.binary(min_size=DRAWN_BYTES, max_size=DRAWN_BYTES).map(
+        lambda drawn: segment_of(drawn, damaged=damaged)
+    )
+
+
+def segment_of(drawn: bytes, *, damaged: bool | None = None) -> Segment:
+    """The segment that these bytes say.
+
+    Parameters
+    ----------
+    drawn
+        Specifications: of the segment's own settings, of damages, of entries.
+    damaged
+        As for `segments`.
+    """
+    spec, *others = (
+        drawn[start : start + SPEC_BYTES] for start in range(0, DRAWN_BYTES, SPEC_BYTES)
+    )
+    choices = Choices(spec)
+    base_offset = choices.pick(BASE_OFFSETS)
+    interval = choices.pick(_INTERVALS)
+    clock = choices.pick(CLOCKS)
+    index_bytes = choices.between(12, 130) if choices.once_in(8) else DEFAULT_INDEX_BYTES
+    state = State(base_offset, clock, draw_oddities(choices, ODDITIES, once_in=2))
+    if damaged is None:
+        damaged = choices.below(2) == 1
+    damages = others[: choices.between(1, MAX_DAMAGES) if damaged else 0]
+    left_out = choices.pick((0, 0, 10, 20, 25))
+    entries = others[MAX_DAMAGES + left_out :]
+    pieces = [draw_entry(Choices(entry), state) for entry in entries if any(entry)]
+    note = ", ".join([damage(Choices(one), pieces) for one in damages])
+    return Segment(b"".join(pieces), base_offset, interval, index_bytes, note)
+
+
+def draw_oddities(
+    choices: Choices, oddities: Sequence[Entry], *, once_in: int
+) -> tuple[Entry, ...]:
+    """None, or the few kinds of odd entries that may be in a wild segment or partition."""
+    if not choices.once_in(once_in):
+        return ()
+    return tuple(choices.pick(oddities) for _ in range(choices.between(1, MAX_ODDITIES)))
