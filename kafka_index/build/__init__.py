@@ -6,7 +6,7 @@ from kafka_index.build.partition import publish_partition
 from kafka_index.build.plan import WORK_SCHEMA, plan_build, plan_waves, read_plan
 from kafka_index.build.report import REPORT_SCHEMA, SegmentReport
 from kafka_index.build.segment import build_from_sources, build_segment_files, build_segments
-from kafka_index.build.settings import BuildSettings, new_run_id
+from kafka_index.build.settings import BuildSettings
 
 __all__ = [
     "ALL_OUTPUTS",
@@ -19,7 +19,6 @@ __all__ = [
     "build_from_sources",
     "build_segment_files",
     "build_segments",
-    "new_run_id",
     "plan_build",
     "plan_waves",
     "publish_partition",

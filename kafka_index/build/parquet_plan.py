@@ -7,8 +7,6 @@ groups each of them touches, not with the rows.
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -113,21 +111,6 @@ def count_segments(source: ParquetInput, groups: list[RowGroup]) -> list[Segment
     if not parts:
         raise InputError("the Parquet input has no rows", path=source.path)
     return _merge(np.concatenate(parts, axis=1), list(topics), source.form)
-
-
-def balance(sizes: Sequence[int], bins: int) -> list[int]:
-    """Give each item a bin so that the bins' sums are about equal.
-
-    The largest items come first, each goes to the bin that is least filled by then.
-    """
-    heap = [(0, number) for number in range(bins)]
-    result = [0] * len(sizes)
-    for item in sorted(range(len(sizes)), key=lambda one: -sizes[one]):
-        filled, number = heap[0]
-        result[item] = number
-        # The one byte spreads items without a size, too.
-        heapq.heapreplace(heap, (filled + sizes[item] + 1, number))
-    return result
 
 
 def why_no_segment(topic: str, partition: int, base_offset: int) -> str | None:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 import pyarrow as pa
 
 from kafka_index.storage import SegmentFile
+from kafka_index.tasks import BIN, balance
 
-#: The column of the bin that a row belongs to.
-BIN = "bin"
 #: A row per segment: a `SegmentFile`, and the bin that it is built in.
 WORK_SCHEMA = pa.schema(
     [
@@ -26,8 +24,7 @@ WORK_SCHEMA = pa.schema(
     ]
 )
 
-# What opening, creating and publishing cost, in bytes that could be scanned meanwhile: it keeps a
-# bin of many small segments from lasting longer than a bin of one large one.
+# What opening, creating and publishing cost, in bytes that could be scanned meanwhile.
 _SEGMENT_COST_BYTES = 4 << 20
 
 
@@ -46,17 +43,7 @@ def plan_build(segments: Sequence[SegmentFile], *, bins: int) -> pa.Table:
     pa.Table
         `WORK_SCHEMA`, sorted by bin; in a bin, segments of a partition stand together.
     """
-    if bins < 1:
-        raise ValueError(f"a build needs one bin or more, not {bins}")
     sizes = [segment.log_size_bytes for segment in segments]
-    bin_of = [0] * len(segments)
-    # The largest first, each to the bin that has least: no bin ends up with more than the
-    # smallest bin and one segment.
-    loads = [(0, number) for number in range(bins)]
-    for index in sorted(range(len(segments)), key=lambda index: -sizes[index]):
-        load, number = loads[0]
-        bin_of[index] = number
-        heapq.heapreplace(loads, (load + sizes[index] + _SEGMENT_COST_BYTES, number))
     table = pa.table(
         [
             [segment.topic for segment in segments],
@@ -66,7 +53,7 @@ def plan_build(segments: Sequence[SegmentFile], *, bins: int) -> pa.Table:
             sizes,
             [segment.log_mtime_ns for segment in segments],
             [segment.is_last for segment in segments],
-            bin_of,
+            balance(sizes, bins, overhead=_SEGMENT_COST_BYTES),
         ],
         schema=WORK_SCHEMA,
     )

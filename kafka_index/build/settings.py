@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field
 
 from kafka_index.build.outputs import ALL_OUTPUTS, Output, needs_state
 from kafka_index.config import LogConfig
 from kafka_index.state.partition_state import ProducerExpiration
-
-
-def new_run_id() -> str:
-    """Return an id that names a run's scratch files: 16 hexadecimal digits."""
-    return os.urandom(8).hex()
+from kafka_index.tasks import new_run_id
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import heapq
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
 import pyarrow as pa
 
-from kafka_index.build.plan import BIN
 from kafka_index.build.report import REPORT_SCHEMA, report_rows, report_table
 from kafka_index.build.staged import StagedSegment
 from kafka_index.storage import SegmentFile
+from kafka_index.tasks import BIN, balance
 
 #: A row per segment: its report, and the rest of a `StagedSegment`.
 STAGED_SCHEMA = pa.schema(
@@ -99,13 +98,11 @@ def plan_publishing(staged: pa.Table, plan: pa.Table, *, bins: int) -> pa.Table:
     """
     staged = staged.sort_by([(name, "ascending") for name in (*_PARTITION, "segment_base_offset")])
     expected = Counter(_partitions(plan))
-    loads = [(0, number) for number in range(bins)]
+    counts = {partition: len(list(members)) for partition, members in groupby(_partitions(staged))}
     numbers: list[int] = []
     segments: list[int] = []
-    for partition, members in groupby(_partitions(staged)):
-        count = len(list(members))
-        load, number = loads[0]
-        heapq.heapreplace(loads, (load + count, number))
+    bin_of = balance(list(counts.values()), bins)
+    for (partition, count), number in zip(counts.items(), bin_of, strict=True):
         numbers += [number] * count
         segments += [expected[partition]] * count
     return (

@@ -14,7 +14,6 @@ from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
 from kafka_index.build import (
@@ -24,7 +23,6 @@ from kafka_index.build import (
     publish_partition,
     read_plan,
 )
-from kafka_index.build.plan import BIN
 from kafka_index.build.report import (
     FAILED,
     REPORT_SCHEMA,
@@ -40,7 +38,8 @@ from kafka_index.build.staged_rows import (
     whole_partitions,
 )
 from kafka_index.build.staging import stage_segments
-from kafka_index.spark.schemas import report_schema, spark_schema
+from kafka_index.spark.tasks import current_attempt_id, spark_schema
+from kafka_index.tasks import BIN
 
 _ROWS_AT_A_TIME = 256
 _Row = TypeVar("_Row")
@@ -76,7 +75,7 @@ def build_indexes(
     """
     function = partial(build_bin, settings=settings, fail_fast=fail_fast)
     work = work.select(*WORK_SCHEMA.names)
-    return work.repartitionById(bins, BIN).mapInArrow(function, report_schema())
+    return work.repartitionById(bins, BIN).mapInArrow(function, spark_schema(REPORT_SCHEMA))
 
 
 def stage_logs(
@@ -119,7 +118,7 @@ def publish_partitions(staged: DataFrame, settings: BuildSettings, bins: int) ->
     """
     staged = staged.select(*PUBLISHING_SCHEMA.names)
     function = partial(publish_bin, settings=settings)
-    return staged.repartitionById(bins, BIN).mapInArrow(function, report_schema())
+    return staged.repartitionById(bins, BIN).mapInArrow(function, spark_schema(REPORT_SCHEMA))
 
 
 def build_logs(
@@ -155,7 +154,7 @@ def stage_bin(
 ) -> Iterator[pa.RecordBatch]:
     """Scan the segments of one bin: the function that a task of the first job runs."""
     segments = chain.from_iterable(map(read_plan, batches))
-    staged = stage_segments(segments, settings, attempt_id=attempt_id())
+    staged = stage_segments(segments, settings, attempt_id=current_attempt_id())
     yield from _packed(
         staged, staged_table, until=lambda one: fail_fast and one.report.status == FAILED
     )
@@ -169,7 +168,7 @@ def publish_bin(
     reports = (
         row
         for staged in whole_partitions(canonical)
-        for row in publish_partition(staged, settings, attempt_id=attempt_id())
+        for row in publish_partition(staged, settings, attempt_id=current_attempt_id())
     )
     yield from report_batches(reports, fail_fast=False)
 
@@ -179,7 +178,7 @@ def build_bin(
 ) -> Iterator[pa.RecordBatch]:
     """Build the segments of one bin: the function that a task runs."""
     segments = chain.from_iterable(map(read_plan, batches))
-    reports = build_segments(segments, settings, attempt_id=attempt_id())
+    reports = build_segments(segments, settings, attempt_id=current_attempt_id())
     yield from report_batches(reports, fail_fast=fail_fast)
 
 
@@ -212,11 +211,3 @@ def _packed(
 def collect_report(reports: DataFrame) -> pa.Table:
     """Run the job and bring its report to the driver."""
     return reports.toArrow().cast(REPORT_SCHEMA)
-
-
-def attempt_id() -> str:
-    """Name this attempt of a task: no two attempts of a run may share scratch files."""
-    context = TaskContext.get()
-    if context is None:
-        return "driver"
-    return f"task{context.taskAttemptId()}_{context.attemptNumber()}"

@@ -11,8 +11,6 @@ from functools import partial
 import numpy as np
 from pyspark.sql import SparkSession
 
-from kafka_index.build.parquet_plan import balance
-from kafka_index.build.plan import BIN
 from kafka_index.lookup import AnswerTarget, Inventory, LookupSettings, PieceReport, Queries
 from kafka_index.lookup.planner import Grouping, GroupingChoice, Workload, choose_grouping
 from kafka_index.spark.lookup_frames import lookup_offsets, lookup_timestamps
@@ -26,7 +24,8 @@ from kafka_index.spark.lookup_tasks import (
     read_done,
 )
 from kafka_index.spark.open_cost import measure_open_seconds
-from kafka_index.spark.schemas import spark_schema
+from kafka_index.spark.tasks import spark_schema
+from kafka_index.tasks import BIN, balance
 
 __all__ = ["answer_queries", "lookup_offsets", "lookup_timestamps"]
 

@@ -27,7 +27,7 @@ from kafka_index.lookup import By, Inventory, Keys, LookupSettings
 from kafka_index.lookup.queries.columns import PARTITION, TOPIC, check_names
 from kafka_index.reading.answers import ANSWER_SCHEMA, Resolve
 from kafka_index.spark.lookup_tasks import SharedLookups
-from kafka_index.spark.schemas import spark_schema
+from kafka_index.spark.tasks import spark_schema
 
 # The more queries are answered together, the more of them share what a segment costs.
 _ROWS_TOGETHER = 250_000

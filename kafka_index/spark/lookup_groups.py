@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from kafka_index.build.plan import BIN
 from kafka_index.lookup.planner import PartitionBins, Workload, bin_partitions
 from kafka_index.spark.lookup_messages import ASKED_SCHEMA, REPLY_SCHEMA
 from kafka_index.spark.lookup_steps import (
@@ -28,7 +27,8 @@ from kafka_index.spark.lookup_steps import (
     write_pieces,
 )
 from kafka_index.spark.lookup_tasks import DONE_SCHEMA, SharedLookups
-from kafka_index.spark.schemas import spark_schema
+from kafka_index.spark.tasks import spark_schema
+from kafka_index.tasks import BIN
 
 # Enough to see which partitions have many queries.
 _PIECES_COUNTED = 16

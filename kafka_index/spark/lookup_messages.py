@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from kafka_index.build.plan import BIN
 from kafka_index.lookup.keys import Longs
 from kafka_index.reading.answers import Answers
+from kafka_index.tasks import BIN
 
 #: Rows of a piece that are put together in memory at a time.
 BLOCK_ROWS = 1 << 18

@@ -11,7 +11,6 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from kafka_index.build.plan import BIN
 from kafka_index.errors import InputError
 from kafka_index.lookup import Keys, Lookups, QueryPiece, read_piece
 from kafka_index.lookup.inventory.partition_codes import NO_PARTITION
@@ -32,6 +31,7 @@ from kafka_index.spark.lookup_messages import (
 )
 from kafka_index.spark.lookup_replies import ArrivedAnswers, Replies, partitions_to_ask
 from kafka_index.spark.lookup_tasks import SharedLookups, finish_piece, read_manifest
+from kafka_index.tasks import BIN
 
 #: How many queries of some pieces ask for a partition.
 COUNT_SCHEMA = pa.schema(

@@ -9,8 +9,6 @@ from typing import Self
 
 import pyarrow as pa
 
-from kafka_index.build.plan import BIN
-from kafka_index.build.settings import new_run_id
 from kafka_index.errors import InputError
 from kafka_index.lookup import (
     AnswerTarget,
@@ -21,7 +19,8 @@ from kafka_index.lookup import (
     QueryPiece,
     answer_piece,
 )
-from kafka_index.spark.build import attempt_id
+from kafka_index.spark.tasks import current_attempt_id
+from kafka_index.tasks import BIN, new_run_id
 
 #: A row per piece: a `PieceWork`, pickled, and the bin that it is answered in.
 MANIFEST_SCHEMA = pa.schema(
@@ -132,7 +131,7 @@ def finish_piece(
             work.piece,
             lookups,
             work.part_path,
-            attempt_id=attempt_id(),
+            attempt_id=current_attempt_id(),
             starting_offsets=starting_offsets,
         )
     except InputError as error:

@@ -13,7 +13,7 @@ from pyspark.sql.types import BinaryType, LongType, StringType, StructField, Str
 
 from kafka_index.build import BuildSettings
 from kafka_index.build.parquet import build_stream, failed_report, require_target
-from kafka_index.build.parquet_plan import SegmentCount, balance, why_no_segment
+from kafka_index.build.parquet_plan import SegmentCount, why_no_segment
 from kafka_index.build.parquet_schema import (
     BATCH,
     KEY_COLUMNS,
@@ -22,12 +22,12 @@ from kafka_index.build.parquet_schema import (
     ParquetForm,
     ParquetInput,
 )
-from kafka_index.build.plan import BIN
-from kafka_index.build.report import report_table
+from kafka_index.build.report import REPORT_SCHEMA, report_table
 from kafka_index.config import INT32_MAX
 from kafka_index.errors import InputError
-from kafka_index.spark.build import attempt_id, collect_report, report_batches
-from kafka_index.spark.schemas import report_schema
+from kafka_index.spark.build import collect_report, report_batches
+from kafka_index.spark.tasks import current_attempt_id, spark_schema
+from kafka_index.tasks import BIN, balance
 
 _SIZE = "log_size_bytes"
 
@@ -126,7 +126,7 @@ def build_indexes(
         .select(*source.columns, ROW_COUNT, BIN)
         .repartitionById(bins, BIN)
         .sortWithinPartitions(*KEY_COLUMNS, POSITION)
-        .mapInArrow(function, report_schema())
+        .mapInArrow(function, spark_schema(REPORT_SCHEMA))
     )
 
 
@@ -140,7 +140,7 @@ def build_bin(
     """Build the segments of one bin: the function that a task runs."""
     schema = source.schema.append(pa.field(ROW_COUNT, pa.int64()))
     canonical = (batch.select(schema.names).cast(schema) for batch in batches)
-    reports = build_stream(canonical, source, settings, attempt_id=attempt_id())
+    reports = build_stream(canonical, source, settings, attempt_id=current_attempt_id())
     yield from report_batches(reports, fail_fast=fail_fast)
 
 

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from kafka_index.build import build_segments, plan_build
 from kafka_index.build.report import REPORT_SCHEMA, report_table
 from kafka_index.spark.build import build_bin, build_indexes, build_logs
-from kafka_index.spark.schemas import report_schema
+from kafka_index.spark.tasks import spark_schema
 from kafka_index.storage import create_scratch, list_dump, scratch_path, sweep
 from tests.spark.dumps import dump, index_files, leftovers, outcomes, settings, write_logs
 
@@ -81,7 +81,7 @@ def test_work_without_rows_gives_a_report_without_rows(spark: SparkSession, tmp_
 
     report = build_indexes(work, settings(tmp_path / "spark"), 2)
 
-    assert report.schema == report_schema()
+    assert report.schema == spark_schema(REPORT_SCHEMA)
     assert report.toArrow().num_rows == 0
 
 
