@@ -1,8 +1,8 @@
 """Rebuild the index files of a real broker's data directory and compare them with its own.
 
-Runs the command line as anybody would, into a temporary directory, and compares every index by
-offset and time, every index of aborted transactions and every snapshot of producers byte for byte
-with the file the broker wrote. Ends with 1 if one differs.
+Runs the command line into a temporary directory and compares every offset, time and transaction
+index and every producer snapshot byte for byte with the broker's file. Exits with 1 if one
+differs.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SUFFIXES = (".index", ".timeindex", ".txnindex", ".snapshot")
 
 @dataclass
 class Partition:
-    """What is said of a partition in the table."""
+    """A row of the table."""
 
     segments: int = 0
     log_bytes: int = 0
@@ -61,9 +61,9 @@ def main() -> int:
         partitions = read_report(report)
         compare(output, partitions)
     print()
-    for line in tell(partitions, paint):
+    for line in table(partitions, paint):
         print(line)
-    return 1 if any(one.different for one in partitions.values()) else 0
+    return 1 if any(partition.different for partition in partitions.values()) else 0
 
 
 def rebuild(engine: str, output: Path, report: Path, paint: Paint) -> int:
@@ -76,21 +76,21 @@ def rebuild(engine: str, output: Path, report: Path, paint: Paint) -> int:
 
 
 def short(path: Path) -> str:
-    """Return a path as one would type it here."""
+    """Return a path relative to the working directory if it is below it."""
     working_folder = Path.cwd()
     return str(path.relative_to(working_folder) if path.is_relative_to(working_folder) else path)
 
 
 def read_report(report: Path) -> dict[str, Partition]:
-    """Sum the rows of the report up to partitions."""
+    """Sum the rows of the report by partition."""
     partitions: dict[str, Partition] = {}
     for row in pq.read_table(report).to_pylist():
-        one = partitions.setdefault(f"{row['topic']}-{row['partition']}", Partition())
-        one.segments += 1
-        one.log_bytes += row["log_size_bytes"]
-        one.offset_entries += row["offset_entries"]
-        one.time_entries += row["time_entries"]
-        one.seconds += row["seconds"]
+        partition = partitions.setdefault(f"{row['topic']}-{row['partition']}", Partition())
+        partition.segments += 1
+        partition.log_bytes += row["log_size_bytes"]
+        partition.offset_entries += row["offset_entries"]
+        partition.time_entries += row["time_entries"]
+        partition.seconds += row["seconds"]
     return partitions
 
 
@@ -99,20 +99,20 @@ def compare(output: Path, partitions: dict[str, Partition]) -> None:
     files = sorted(set(index_files(DUMP)) | set(index_files(output)))
     for name in files:
         broker, ours = DUMP / name, output / name
-        one = partitions.setdefault(name.parent.name, Partition())
-        one.files += 1
+        partition = partitions.setdefault(name.parent.name, Partition())
+        partition.files += 1
         if not ours.exists():
-            one.different.append(f"{name}: the build did not write it")
+            partition.different.append(f"{name}: the build did not write it")
         elif not broker.exists():
-            one.different.append(f"{name}: the broker has no such file")
+            partition.different.append(f"{name}: the broker has no such file")
         elif ours.read_bytes() != broker.read_bytes():
-            one.different.append(f"{name}: other bytes than the broker's")
+            partition.different.append(f"{name}: differs from the broker's")
 
 
 def index_files(root: Path) -> Iterator[Path]:
-    """Yield the index files of the partitions below a data directory, relative to it.
+    """Yield the index files of the partitions of a data directory, relative to it.
 
-    Not the snapshot that a log begins with: it says what was before, which no log can tell.
+    The snapshot at the log start is left out: it holds state from before the log.
     """
     for path in root.glob("*/*"):
         first_log = min((DUMP / path.parent.name).glob("*.log"), default=path)
@@ -121,8 +121,8 @@ def index_files(root: Path) -> Iterator[Path]:
             yield path.relative_to(root)
 
 
-def tell(partitions: dict[str, Partition], paint: Paint) -> Iterator[str]:
-    """Yield the table, and what it comes to."""
+def table(partitions: dict[str, Partition], paint: Paint) -> Iterator[str]:
+    """Yield the lines of the table and the result."""
     header = (
         "partition",
         "segments",
@@ -135,14 +135,14 @@ def tell(partitions: dict[str, Partition], paint: Paint) -> Iterator[str]:
     rows = [
         (
             name,
-            format_count(one.segments),
-            format_bytes(one.log_bytes),
-            format_count(one.offset_entries),
-            format_count(one.time_entries),
-            format_count(one.files),
-            "no" if one.different else "yes",
+            format_count(partition.segments),
+            format_bytes(partition.log_bytes),
+            format_count(partition.offset_entries),
+            format_count(partition.time_entries),
+            format_count(partition.files),
+            "no" if partition.different else "yes",
         )
-        for name, one in sorted(partitions.items())
+        for name, partition in sorted(partitions.items())
     ]
     first, *lines = table_lines(header, rows)
     yield paint.strong(first)
@@ -150,9 +150,9 @@ def tell(partitions: dict[str, Partition], paint: Paint) -> Iterator[str]:
         answer = row[-1]
         colour = paint.good if answer == "yes" else paint.bad
         yield line.removesuffix(answer) + colour(answer)
-    different = [text for one in partitions.values() for text in one.different]
-    files = sum(one.files for one in partitions.values())
-    seconds = sum(one.seconds for one in partitions.values())
+    different = [text for partition in partitions.values() for text in partition.different]
+    files = sum(partition.files for partition in partitions.values())
+    seconds = sum(partition.seconds for partition in partitions.values())
     yield ""
     yield from (paint.bad(text) for text in different)
     if different or not files:

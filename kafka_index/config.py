@@ -1,6 +1,6 @@
 """Settings under Kafka's own property names.
 
-One precedence everywhere: an explicit option, then the settings file, then Kafka's default.
+The precedence is the same everywhere: an explicit option, the settings file, Kafka's default.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ INDEX_SIZE_MAX_BYTES = "log.index.size.max.bytes"
 PRODUCER_ID_EXPIRATION_MS = "producer.id.expiration.ms"
 INT32_MAX = 2**31 - 1
 
-# A topic calls the same settings by names of its own (TopicConfig).
+# Topics use different names for the same settings (TopicConfig).
 _TOPIC_NAMES = {
     "index.interval.bytes": "index_interval_bytes",
     "segment.index.bytes": "index_size_max_bytes",
@@ -28,7 +28,7 @@ _BROKER_NAMES = {
     INDEX_SIZE_MAX_BYTES: "index_size_max_bytes",
 }
 _DAY_MS = 24 * 60 * 60 * 1000
-_LEAST = {"index_interval_bytes": 0, "index_size_max_bytes": 4}
+_MINIMUM = {"index_interval_bytes": 0, "index_size_max_bytes": 4}
 _TOPIC_PREFIX = "topic."
 _TOPIC_PROPERTY = re.compile(
     r"topic\.(?P<topic>.+)\.(?P<name>" + "|".join(map(re.escape, _TOPIC_NAMES)) + ")"
@@ -37,42 +37,42 @@ _TOPIC_PROPERTY = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class IndexConfig:
-    """What decides the bytes of a segment's index files.
+    """The settings that determine the bytes of a segment's index files.
 
     Parameters
     ----------
     index_interval_bytes : int
-        ``log.index.interval.bytes``, bytes of log between two entries, 0 or more.
+        ``log.index.interval.bytes``: bytes of log between two entries, 0 or more.
     index_size_max_bytes : int
-        ``log.index.size.max.bytes``, largest size of an index file in bytes, 4 or more.
+        ``log.index.size.max.bytes``: maximum size of an index file in bytes, 4 or more.
     """
 
     index_interval_bytes: int = 4096
     index_size_max_bytes: int = 10 * 1024 * 1024
 
     def __post_init__(self) -> None:
-        for name, least in _LEAST.items():
+        for name, minimum in _MINIMUM.items():
             value = getattr(self, name)
-            if not least <= value <= INT32_MAX:
+            if not minimum <= value <= INT32_MAX:
                 raise ConfigError(
                     f"{name.replace('_', '.')} is out of range",
-                    expected=f"{least}..{INT32_MAX}",
+                    expected=f"{minimum}..{INT32_MAX}",
                     found=value,
                 )
 
 
 @dataclass(frozen=True, slots=True)
 class LogConfig:
-    """The settings of all topics: a default and the topics that differ from it.
+    """The settings of all topics: the default and the topics that override it.
 
     Parameters
     ----------
     default : IndexConfig
-        For topics without settings of their own.
+        For topics without overrides.
     topics : mapping of str to IndexConfig
-        Those that have some.
+        The overrides, by topic name.
     producer_id_expiration_ms : int
-        ``producer.id.expiration.ms``, how long a broker remembers an idle producer.
+        ``producer.id.expiration.ms``: how long a broker keeps an idle producer, in ms.
     """
 
     default: IndexConfig = IndexConfig()
@@ -80,7 +80,7 @@ class LogConfig:
     producer_id_expiration_ms: int = _DAY_MS
 
     def __post_init__(self) -> None:
-        """Refuse an expiration that no broker takes."""
+        """Refuse an expiration that a broker refuses."""
         if not 1 <= self.producer_id_expiration_ms <= INT32_MAX:
             raise ConfigError(
                 f"{PRODUCER_ID_EXPIRATION_MS} is out of range",
@@ -100,16 +100,16 @@ class LogConfig:
         index_interval_bytes: int | None = None,
         index_size_max_bytes: int | None = None,
     ) -> LogConfig:
-        """Settle the settings from options, a ``.properties`` file and Kafka's defaults.
+        """Combine options, a ``.properties`` file and Kafka's defaults.
 
         Parameters
         ----------
         path : path, optional
-            A broker's ``server.properties`` or the like. Names other than the two of
-            `IndexConfig`, ``topic.NAME.index.interval.bytes``, ``topic.NAME.segment.index.bytes``
-            and ``producer.id.expiration.ms`` are a broker's business and are ignored.
+            For example a broker's ``server.properties``. Names other than the two of `IndexConfig`,
+            ``topic.NAME.index.interval.bytes``, ``topic.NAME.segment.index.bytes`` and
+            ``producer.id.expiration.ms`` are ignored.
         index_interval_bytes, index_size_max_bytes : int, optional
-            Options; they win over the file, for every topic.
+            Options; they override the file for every topic.
 
         Raises
         ------
@@ -139,7 +139,7 @@ class LogConfig:
                 settings = topics.setdefault(match["topic"], {})
                 settings[_TOPIC_NAMES[match["name"]]] = _integer(name, text, path)
             elif name.startswith(_TOPIC_PREFIX):
-                # No broker has such names, so this one was meant for us.
+                # Brokers have no such names, so it was meant for this tool.
                 raise ConfigError(
                     f"{name} is not a setting of a topic",
                     path=path,
@@ -156,8 +156,8 @@ class LogConfig:
 def read_properties(path: str | PathLike[str]) -> dict[str, str]:
     """Read a Java ``.properties`` file.
 
-    Comments (``#``, ``!``), the separators ``=``, ``:`` and blank, and lines continued by a
-    backslash are understood; the escapes of exotic characters are not.
+    Supports comments (``#``, ``!``), the separators ``=``, ``:`` and blank, and lines continued by
+    a backslash. Unicode escapes are not supported.
 
     Raises
     ------

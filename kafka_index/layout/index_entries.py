@@ -1,4 +1,4 @@
-"""Byte layout of index entries. An index file is entries alone: no header, no checksum.
+"""Byte layout of index entries. An index file has no header and no checksum.
 
 Sources: Kafka's ``OffsetIndex`` and ``TimeIndex``.
 """
@@ -15,9 +15,9 @@ OFFSET_ENTRY = np.dtype([("relative_offset", ">i4"), ("position_bytes", ">i4")])
 #: Timestamps strictly increase, offsets never decrease.
 TIME_ENTRY = np.dtype([("timestamp_ms", ">i8"), ("relative_offset", ">i4")])
 
-#: Largest relative offset, position and file size.
+#: Maximum of relative offsets, positions and file sizes.
 INT32_MAX = 2**31 - 1
 
-#: Entries within this many bytes of the end are searched first (KAFKA-6432): no more than three
-#: pages are touched by lookups near the end, whatever the size of the file.
+#: Entries within this many bytes of the end are searched first (KAFKA-6432), so that lookups near
+#: the end touch at most three pages, whatever the size of the file.
 WARM_BYTES = 8192

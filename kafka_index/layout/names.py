@@ -51,13 +51,12 @@ _SEGMENT_FILE = re.compile(
 
 
 class DirectoryKind(Enum):
-    """What the name of a folder in a data directory says about it."""
+    """The kind of a directory in a data directory, by its name."""
 
     LIVE = "live"
     DELETE = "delete"
     FUTURE = "future"
     STRAY = "stray"
-    OTHER = "other"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -77,7 +76,7 @@ class TopicPartition:
 
     @property
     def directory_name(self) -> str:
-        """The folder of this partition, ``<topic>-<partition>`` (LocalLog.logDirName)."""
+        """The directory of this partition, ``<topic>-<partition>`` (LocalLog.logDirName)."""
         return f"{self.topic}-{self.partition}"
 
 
@@ -87,7 +86,7 @@ class SegmentFileName(NamedTuple):
     Parameters
     ----------
     base_offset : int
-        The segment's base offset (of a ``.snapshot``: the offset it was taken at).
+        The segment's base offset (for a ``.snapshot``: the offset at which it was taken).
     kind : str
         One of ``.log``, ``.index``, ``.timeindex``, ``.txnindex``, ``.snapshot``.
     transient : str
@@ -100,28 +99,28 @@ class SegmentFileName(NamedTuple):
 
 
 def is_legal_topic(topic: str) -> bool:
-    """Return whether a broker would take this topic name (Topic.detectInvalidTopic)."""
+    """Return whether a broker accepts this topic name (Topic.detectInvalidTopic)."""
     return _TOPIC.fullmatch(topic) is not None
 
 
 def split_directory_name(name: str) -> tuple[TopicPartition, DirectoryKind] | None:
-    """Split a folder's name into the partition it belongs to and what became of that.
+    """Split the name of a directory into its partition and its kind.
 
     Parameters
     ----------
     name : str
-        Name only, no path.
+        The name without its path.
 
     Returns
     -------
     tuple of TopicPartition and DirectoryKind, or None
-        None when no broker could have made the name. The topic of a ``-delete`` or ``-stray``
-        folder may be cut short (LocalLog.logDirNameWithSuffixCappedLength).
+        None if no broker creates such a name. The topic of a ``-delete`` or ``-stray`` directory
+        may be truncated (LocalLog.logDirNameWithSuffixCappedLength).
 
     Notes
     -----
     LocalLog.parseTopicPartitionName and its DELETE, FUTURE and STRAY_DIR_PATTERN. Stricter in
-    one point: the topic must be legal, since a broker cannot create another.
+    one respect: the topic must be legal, since brokers create no other topics.
     """
     kind = DirectoryKind.LIVE
     marked = _MARKED_DIRECTORY.fullmatch(name)
@@ -137,15 +136,9 @@ def split_directory_name(name: str) -> tuple[TopicPartition, DirectoryKind] | No
 
 
 def parse_partition_directory(name: str) -> TopicPartition | None:
-    """Return the partition of a live partition directory's name, else None."""
+    """Return the partition if this is the name of a live partition directory, else None."""
     split = split_directory_name(name)
     return split[0] if split is not None and split[1] is DirectoryKind.LIVE else None
-
-
-def directory_kind(name: str) -> DirectoryKind:
-    """Return what the name of a folder in a data directory says about it."""
-    split = split_directory_name(name)
-    return DirectoryKind.OTHER if split is None else split[1]
 
 
 def segment_file_name(base_offset: int, suffix: str) -> str:
@@ -156,7 +149,7 @@ def segment_file_name(base_offset: int, suffix: str) -> str:
     base_offset : int
         0..2^63 - 1.
     suffix : str
-        ``.log``, ``.index``..., with a transient suffix behind it if there is one.
+        ``.log``, ``.index``..., followed by a transient suffix if there is one.
 
     Raises
     ------
@@ -169,9 +162,9 @@ def segment_file_name(base_offset: int, suffix: str) -> str:
 
 
 def parse_segment_file(name: str) -> SegmentFileName | None:
-    """Split the name of a segment's file; None when it is no such name.
+    """Split the name of a segment's file; return None if it is not one.
 
-    A name of 20 digits above 2^63 - 1 is no offset (LogFileUtils.offsetFromFileName fails on it).
+    20 digits above 2^63 - 1 are not an offset (LogFileUtils.offsetFromFileName fails on it).
     """
     match = _SEGMENT_FILE.fullmatch(name)
     if match is None:
@@ -183,15 +176,15 @@ def parse_segment_file(name: str) -> SegmentFileName | None:
 
 
 def index_name_for(log_name: str, suffix: str) -> str:
-    """Return the name of the file of kind `suffix` that belongs to a log.
+    """Return the name of the file with a suffix that belongs to a log.
 
     ``X.log`` has ``X.index``; ``X.log.swap`` has ``X.index.swap``, because the broker renames
-    every ``.swap`` file of a segment on its own (LogLoader.load, third pass).
+    each ``.swap`` file of a segment separately (LogLoader.load, third pass).
 
     Parameters
     ----------
     log_name : str
-        Name of a ``.log`` or ``.log.swap`` file, no path.
+        Name of a ``.log`` or ``.log.swap`` file, without its path.
     suffix : str
         ``.index``, ``.timeindex``, ``.txnindex`` or ``.snapshot``.
 

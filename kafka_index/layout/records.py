@@ -1,7 +1,7 @@
-"""Byte layout of what a ``.log`` holds: record batches (magic 2) and message sets (magic 0, 1).
+"""Byte layout of the entries of a ``.log``: record batches (magic 2), messages (magic 0, 1).
 
-Every layout is a big-endian numpy structured dtype; the position of a field is that dtype's, so
-that readers, writers and tests share one table. Sources: Kafka's ``DefaultRecordBatch``,
+Every layout is a big-endian numpy structured dtype. Readers, writers and tests take the positions
+of fields from it. Sources: Kafka's ``DefaultRecordBatch``,
 ``LegacyRecord``, ``Records`` and ``FileLogInputStream``.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-#: What every entry of a log starts with, in every version (Kafka: ``Records.LOG_OVERHEAD``).
+#: The start of every entry of a log, in every version (Kafka: ``Records.LOG_OVERHEAD``).
 #:
 #: ============ ====== ==================================
 #: field        type   meaning
@@ -75,15 +75,15 @@ def field_position(layout: np.dtype[np.void], name: str) -> int:
 
 LOG_OVERHEAD_BYTES = LOG_OVERHEAD.itemsize
 RECORD_BATCH_OVERHEAD_BYTES = RECORD_BATCH_HEADER.itemsize
-#: The magic byte stands at the same place in every version.
+#: The magic byte is at the same position in every version.
 MAGIC_POSITION = field_position(RECORD_BATCH_HEADER, "magic")
-#: What is read before an entry's version is known (``Records.HEADER_SIZE_UP_TO_MAGIC``). An
-#: iteration ends, without an error, where no more than this is left.
+#: Bytes that are read before an entry's version is known (``Records.HEADER_SIZE_UP_TO_MAGIC``). An
+#: iteration ends without an error if no more than this is left.
 HEADER_SIZE_UP_TO_MAGIC = MAGIC_POSITION + 1
-#: Least value of the length field in any version (``LegacyRecord.RECORD_OVERHEAD_V0``). Recovery
-#: holds magic 1 to this size too, not to its own 22.
+#: Minimum of the length field in any version (``LegacyRecord.RECORD_OVERHEAD_V0``). Recovery
+#: applies it to magic 1 as well, rather than that version's own 22.
 MIN_LENGTH = 14
-#: Magic 2 and, in recovery, whatever is above it (``FileLogInputStream``).
+#: Magic 2, and in recovery any higher value (``FileLogInputStream``).
 MAGIC_RECORD_BATCH = 2
 
 COMPRESSION_MASK = 0x07

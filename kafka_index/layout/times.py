@@ -1,4 +1,4 @@
-"""Numbers and times as people write them: milliseconds since 1970, or ISO 8601."""
+"""Parsing of integers and times: milliseconds since the epoch, or ISO 8601."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS = timedelta(milliseconds=1)
 _INT64 = range(-(2**63), 2**63)
-_MOST_DIGITS = 19
-_MOST_HOURS, _MOST_MINUTES = 23, 59
+MAX_DIGITS = 19
+_MAX_HOURS, _MAX_MINUTES = 23, 59
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 _ISO = re.compile(
     r"(?P<year>\d{4})-(?P<month>\d\d)-(?P<day>\d\d)"
@@ -20,18 +20,18 @@ _ISO = re.compile(
 
 
 def parse_integer(text: str) -> int | None:
-    """Return an integer of 64 bits; None when it is none, however long the text is."""
-    if _INTEGER.fullmatch(text) is None or len(text.lstrip("+-").lstrip("0")) > _MOST_DIGITS:
+    """Return a 64-bit integer; None if the text is not one, whatever its length."""
+    if _INTEGER.fullmatch(text) is None or len(text.lstrip("+-").lstrip("0")) > MAX_DIGITS:
         return None
     value = int(text)
     return value if value in _INT64 else None
 
 
 def parse_iso_time(text: str) -> int | None:
-    """Return an ISO 8601 date or time as milliseconds since 1970; None when it is none.
+    """Return an ISO 8601 date or time as ms since the epoch; None if the text is not one.
 
-    UTC where it names no zone. Fractions of a millisecond are rounded up: the first one at or
-    after.
+    The default zone is UTC. Fractions of a millisecond are rounded up, so that a search for the
+    first record at or after the time does not find an earlier one.
     """
     match = _ISO.fullmatch(text)
     if match is None:
@@ -42,7 +42,7 @@ def parse_iso_time(text: str) -> int | None:
     except ValueError:
         return None
     hours, minutes = int(match["hours"] or 0), int(match["minutes"] or 0)
-    if hours > _MOST_HOURS or minutes > _MOST_MINUTES:
+    if hours > _MAX_HOURS or minutes > _MAX_MINUTES:
         return None
     east_ms = (hours * 60 + minutes) * 60_000 * (-1 if match["sign"] == "-" else 1)
     fraction = (match["fraction"] or "").ljust(3, "0")

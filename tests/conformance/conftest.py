@@ -1,4 +1,4 @@
-"""The judges, started once for a test session, and a fast place for the files they work on."""
+"""The judges, started once per test session, and a fast folder for the files they work on."""
 
 from __future__ import annotations
 
@@ -12,12 +12,23 @@ import pytest
 from .both import Both
 from .campaign import pytest_report_header
 from .judge import Judge
-from .kafka_jars import DEFAULT_VERSION, OLD_VERSION, needing_kafka
+from .kafka_jars import DEFAULT_VERSION, JUDGE_DID_NOT_RUN, OLD_VERSION, needing_kafka
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 __all__ = ["pytest_report_header"]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print a banner if tests were skipped because Kafka's own code cannot run here."""
+    skipped = sum(
+        JUDGE_DID_NOT_RUN in str(report.longrepr)
+        for report in terminalreporter.stats.get("skipped", [])
+    )
+    if skipped:
+        terminalreporter.section(JUDGE_DID_NOT_RUN.upper(), sep="!", red=True, bold=True)
+        terminalreporter.line(f"{skipped} conformance tests were skipped: nothing was compared.")
 
 
 @pytest.fixture(scope="session")

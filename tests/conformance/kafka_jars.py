@@ -1,8 +1,8 @@
-"""Kafka's own jars, several versions of them, for the judge, for brokers and for Kafka's tools.
+"""Kafka's own jars, in several versions, for the judge, for brokers and for Kafka's tools.
 
-Each version is a Maven project, ``judge/kafka-VERSION/pom.xml``; its jars are fetched once into
-``judge/target/kafka-VERSION/lib``, which is ignored, and fetched anew when the project changes.
-Fetching needs Maven, a JDK, and the network the first time.
+Each version is a Maven project, ``judge/kafka-VERSION/pom.xml``. Its jars are downloaded into
+``judge/target/kafka-VERSION/lib``, which git ignores, and again when the project changes.
+Downloading needs Maven, a JDK, and the network.
 """
 
 from __future__ import annotations
@@ -21,9 +21,11 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-#: The versions that the product is compared with; the first is the one it equals in everything.
+#: The versions that the product is compared with; the first is the reference.
 VERSIONS = ("4.3.1", "3.9.1")
 DEFAULT_VERSION, OLD_VERSION = VERSIONS
+#: What a skipped test reports; the end of a run counts these.
+JUDGE_DID_NOT_RUN = "Kafka's own code did not run"
 
 _JUDGE = Path(__file__).parent / "judge"
 _COPY_JARS = "dependency:copy-dependencies"
@@ -35,18 +37,18 @@ _NEEDS = {
 
 
 class JudgeUnavailable(Exception):  # noqa: N818 - a state of this machine, not a fault in the tests
-    """Kafka's own code cannot run here; the message says what is missing."""
+    """Kafka's own code cannot run here; the message names what is missing."""
 
 
 @contextmanager
 def needing_kafka() -> Iterator[None]:
-    """Skip the test where Kafka's own code cannot run, and fail it where it has to."""
+    """Skip the test if Kafka's own code cannot run, or fail it where Kafka is required."""
     try:
         yield
     except JudgeUnavailable as missing:
         if os.environ.get("CI") or os.environ.get("KAFKA_INDEX_REQUIRE_JUDGE") == "1":
             pytest.fail(f"Kafka is required here: {missing}", pytrace=False)
-        pytest.skip(f"Kafka cannot run: {missing}")
+        pytest.skip(f"{JUDGE_DID_NOT_RUN}: {missing}")
 
 
 def class_path(version: str = DEFAULT_VERSION) -> str:

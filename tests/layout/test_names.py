@@ -12,7 +12,6 @@ from kafka_index.layout.names import (
     DirectoryKind,
     SegmentFileName,
     TopicPartition,
-    directory_kind,
     index_name_for,
     is_legal_topic,
     parse_partition_directory,
@@ -55,22 +54,21 @@ def test_the_partition_is_the_text_after_the_last_dash(
      "my orders-0", "..-0", "t" * 250 + "-0", "lost+found", "remote-log-index-cache",
      "orders-0\n"],
 )  # fmt: skip
-def test_a_name_no_broker_gives_is_no_partition(name: str) -> None:
+def test_a_name_that_no_broker_gives_is_not_a_partition(name: str) -> None:
     assert parse_partition_directory(name) is None
-    assert directory_kind(name) is DirectoryKind.OTHER
+    assert split_directory_name(name) is None
 
 
 @pytest.mark.parametrize("mark", ["delete", "future", "stray"])
-def test_a_marked_directory_is_not_live_but_tells_its_partition(mark: str) -> None:
+def test_a_marked_directory_is_not_live_but_names_its_partition(mark: str) -> None:
     name = f"eu.or-ders-7.{UUID}-{mark}"
-    assert directory_kind(name) is DirectoryKind(mark)
     assert parse_partition_directory(name) is None
     assert split_directory_name(name) == (TopicPartition("eu.or-ders", 7), DirectoryKind(mark))
 
 
 @pytest.mark.parametrize("name", ["orders-delete", "orders-7-delete", f"orders.{UUID}-delete"])
 def test_a_mark_without_partition_and_id_is_another_directory(name: str) -> None:
-    assert directory_kind(name) is DirectoryKind.OTHER
+    assert split_directory_name(name) is None
 
 
 @given(
