@@ -117,15 +117,14 @@ class PartitionFold:
             return ()
         files = self._snapshot(last, self._end)
         epochs = self.start.state.epochs
-        found = epochs.entries
-        epochs.truncate_from_end(self._end)
-        epochs.truncate_from_start(self.start.log_start_offset)
+        # A broker makes an empty file, and writes it when something changes, or when an epoch
+        # starts at the log start or before (LeaderEpochFileCache.truncateFromStartAsyncFlush).
+        is_written = epochs.entries != self.start.epochs
+        is_written |= epochs.truncate_from_end(self._end)
+        is_written |= epochs.truncate_from_start(self.start.log_start_offset)
         if Output.EPOCHS not in self.settings.outputs:
             return files
-        # A broker makes an empty file, and writes it when something changes.
-        text = self.start.epochs_text or ""
-        if found != self.start.epochs or epochs.entries != found:
-            text = epochs.text()
+        text = epochs.text() if is_written else self.start.epochs_text or ""
         path = os.path.join(last.directory, LEADER_EPOCH_CHECKPOINT)
         return (*files, *self._written(path, text.encode(), last))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
@@ -12,6 +14,7 @@ from kafka_index.errors import (
     CorruptIndexError,
     CorruptSnapshotError,
     InputError,
+    InvalidEpochError,
     KafkaIndexError,
 )
 from kafka_index.index import AbortedTxns, TransactionIndex
@@ -22,6 +25,7 @@ from kafka_index.layout.producer_state import (
     SNAPSHOT_HEADER,
     SNAPSHOT_VERSION,
 )
+from kafka_index.state.leader_epochs import LeaderEpochCache
 from kafka_index.state.producer_snapshot import stored_entries
 from kafka_index.storage.log_directory import read_checkpoint_text
 
@@ -141,17 +145,20 @@ def _readable_entries(data: bytes) -> NDArray[np.void]:
 
 
 def _first_contradiction(entries: list[EpochEntry], path: str) -> KafkaIndexError | None:
-    """Return the first line that makes a broker drop others, or fail."""
-    before = EpochEntry(-1, -1)
-    for row, entry in enumerate(entries):
-        if entry.epoch <= before.epoch or entry.start_offset <= before.start_offset:
+    """Return the first line that a broker refuses, ignores, or drops others for."""
+    epochs = LeaderEpochCache()
+    for number, entry in enumerate(entries, start=1 + _HEADER_LINES):
+        before = epochs.entries
+        with suppress(InvalidEpochError):
+            epochs.assign(entry.epoch, entry.start_offset)
+        if epochs.entries != (*before, entry):
+            last = before[-1] if before else EpochEntry(-1, -1)
             return InputError(
-                f"line {row + 1 + _HEADER_LINES} of a checkpoint does not ascend",
+                f"line {number} of a checkpoint does not ascend",
                 path=path,
-                expected=f"above {before.epoch} {before.start_offset}",
+                expected=f"above {last.epoch} {last.start_offset}",
                 found=f"{entry.epoch} {entry.start_offset}",
             )
-        before = entry
     return None
 
 

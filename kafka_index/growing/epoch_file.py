@@ -24,7 +24,7 @@ class EpochFile:
     Raises
     ------
     InputError, InvalidEpochError
-        The file cannot be understood.
+        The file is malformed.
     """
 
     def __init__(self, directory: str) -> None:
@@ -57,39 +57,40 @@ class EpochFile:
             )
 
     def assign(self, batches: IncomingBatches) -> None:
-        """Take note of the epochs of batches that are appended."""
-        before = self.cache.entries
+        """Record the epochs of batches that are appended."""
         epochs = batches.columns.leader_epoch
         old_format = batches.magic < MAGIC_RECORD_BATCH
-        # Only where the epoch is another than that of the batch before can anything change.
+        has_changed = False
+        # Only where the epoch is not that of the batch before can anything change.
         changes = [0, *((epochs[1:] != epochs[:-1]).nonzero()[0] + 1).tolist()]
         for row in changes:
-            if old_format[row]:
+            if not old_format[row]:
+                has_changed |= self.cache.assign(
+                    int(epochs[row]), int(batches.columns.base_offset[row])
+                )
+            elif self.cache.entries:
                 self.cache = LeaderEpochCache()
-            else:
-                self.cache.assign(int(epochs[row]), int(batches.columns.base_offset[row]))
-        self._write_if_changed(before)
+                has_changed = True
+        if has_changed:
+            self._write()
 
     def assign_recovered(self, epoch: int, base_offset: int) -> None:
-        """Take note of a batch as recovery does."""
-        before = self.cache.entries
-        self.cache.assign_from_batch(epoch, base_offset)
-        self._write_if_changed(before)
+        """Record the epoch of a batch as recovery does."""
+        if self.cache.assign_from_batch(epoch, base_offset):
+            self._write()
 
     def truncate_from_end(self, offset: int) -> None:
         """Drop the epochs that start at an offset or above."""
-        before = self.cache.entries
-        self.cache.truncate_from_end(offset)
-        self._write_if_changed(before)
+        if self.cache.truncate_from_end(offset):
+            self._write()
 
     def truncate_from_start(self, offset: int) -> None:
         """Drop the epochs before an offset."""
-        before = self.cache.entries
-        self.cache.truncate_from_start(offset)
-        self._write_if_changed(before)
+        if self.cache.truncate_from_start(offset):
+            self._write()
 
     def restore(self, entries: tuple[EpochEntry, ...]) -> None:
-        """Have these epochs again."""
+        """Roll back to the entries of an earlier moment."""
         if self.cache.entries != entries:
             self.cache = LeaderEpochCache(entries)
             self._write()
@@ -98,10 +99,6 @@ class EpochFile:
         """Drop all epochs."""
         self.cache = LeaderEpochCache()
         self._write()
-
-    def _write_if_changed(self, before: tuple[object, ...]) -> None:
-        if self.cache.entries != before:
-            self._write()
 
     def _write(self) -> None:
         write_small_file(self._path, self.cache.text().encode(), replace=True)

@@ -27,7 +27,10 @@ CHECKPOINT_VERSION = 0
 
 _Entry = TypeVar("_Entry")
 _Path = str | PathLike[str] | None
-_INTEGER = re.compile(r"[+-]?[0-9]+")
+# Up to 19 significant digits: no int64 has more, and Python refuses to convert several thousand.
+_INTEGER = re.compile(r"([+-]?)0*([0-9]{1,19})")
+# A malformed line is quoted up to this length.
+_QUOTED_CHARACTERS = 80
 # Java's \s, which is ASCII only.
 _BLANKS = re.compile(r"\s+", re.ASCII)
 # BufferedReader.readLine knows these line ends and no other; str.splitlines knows more.
@@ -68,7 +71,7 @@ def parse_offset_checkpoint(text: str, *, path: _Path = None) -> dict[TopicParti
     Raises
     ------
     InputError
-        Another version, a malformed line, or another number of entries than announced.
+        Another version, a malformed line, or a number of entries that is not the announced one.
 
     Notes
     -----
@@ -107,7 +110,7 @@ def parse_leader_epoch_checkpoint(text: str, *, path: _Path = None) -> list[Epoc
     Raises
     ------
     InputError
-        Another version, a malformed line, or another number of entries than announced.
+        Another version, a malformed line, or a number of entries that is not the announced one.
 
     Notes
     -----
@@ -143,16 +146,21 @@ def _parse(
     # A file cut before its count reads as empty: CheckpointFile.read does the same.
     if lines and _integer(lines[0], INT32_MAX) != CHECKPOINT_VERSION:
         raise InputError(
-            "unknown version of a checkpoint",
+            "line 1 of a checkpoint is not a known version",
             path=path,
             expected=CHECKPOINT_VERSION,
-            found=repr(lines[0]),
+            found=_quoted(lines[0]),
         )
     if len(lines) < 2:
         return []
     count = _integer(lines[1], INT32_MAX)
     if count is None or count < 0:
-        raise InputError("line 2 of a checkpoint is not a count", path=path, found=repr(lines[1]))
+        raise InputError(
+            "line 2 of a checkpoint is not a count",
+            path=path,
+            expected="a count of entries",
+            found=_quoted(lines[1]),
+        )
     entries: list[_Entry] = []
     for number, line in enumerate(lines[2:], start=3):
         parsed = entry(_BLANKS.split(line.rstrip(" \t\v\f")))
@@ -161,12 +169,12 @@ def _parse(
                 f"line {number} of a checkpoint is malformed",
                 path=path,
                 expected=repr(form),
-                found=repr(line),
+                found=_quoted(line),
             )
         entries.append(parsed)
     if len(entries) != count:
         raise InputError(
-            "a checkpoint has another number of entries than its second line says",
+            "the number of entries of a checkpoint is not the one on its line 2",
             path=path,
             expected=count,
             found=len(entries),
@@ -175,7 +183,14 @@ def _parse(
 
 
 def _integer(text: str, largest: int) -> int | None:
-    if _INTEGER.fullmatch(text) is None:
+    match = _INTEGER.fullmatch(text)
+    if match is None:
         return None
-    value = int(text)
+    value = int(match[1] + match[2])
     return value if -largest - 1 <= value <= largest else None
+
+
+def _quoted(line: str) -> str:
+    if len(line) <= _QUOTED_CHARACTERS:
+        return repr(line)
+    return f"{line[:_QUOTED_CHARACTERS]!r}... ({len(line)} characters)"

@@ -6,14 +6,15 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kafka_index.errors import InputError
-from kafka_index.layout.checkpoints import EpochEntry, parse_leader_epoch_checkpoint
+from kafka_index.errors import InputError, InvalidEpochError
+from kafka_index.layout.checkpoints import EpochEntry
 from kafka_index.layout.names import (
     LEADER_EPOCH_CHECKPOINT,
     REPLICATION_CHECKPOINT,
     TopicPartition,
 )
 from kafka_index.reading.answers import UpperBound
+from kafka_index.state.leader_epochs import LeaderEpochCache
 from kafka_index.storage import SegmentFile, Skipped
 from kafka_index.storage.log_directory import LogDirectory, read_checkpoint_text
 
@@ -94,7 +95,7 @@ class CheckpointReader:
         A log starts at the checkpointed offset, but not before its first segment (LogLoader.load).
         A partition that the checkpoint of high watermarks does not name has none yet, as far as
         its broker can tell: nothing above the log's start is committed (Partition.createLog).
-        Epochs that cannot be read are passed over, and said to be.
+        Epochs that cannot be read are passed over, and `skipped` names the file.
         """
         directory = segments[0].partition_directory
         parent = os.path.dirname(directory)
@@ -108,7 +109,7 @@ class CheckpointReader:
             index_directory=index_directory,
             log_start_offset=start,
             high_watermark=self._high_watermark(data_directory, partition, start),
-            epochs=_from_start(self._epochs(directory), noted),
+            epochs=self._epochs(directory, noted),
         )
 
     def _high_watermark(
@@ -124,25 +125,14 @@ class CheckpointReader:
             )
         return max(data_directory.high_watermark(partition) or 0, start)
 
-    def _epochs(self, directory: str) -> list[EpochEntry]:
+    def _epochs(self, directory: str, log_start_offset: int) -> tuple[EpochEntry, ...]:
+        """Return the epochs as a broker has them when it has loaded the log (LogLoader.load)."""
         path = os.path.join(directory, LEADER_EPOCH_CHECKPOINT)
         try:
-            text = read_checkpoint_text(path)
-            entries = [] if text is None else parse_leader_epoch_checkpoint(text, path=path)
-        except InputError as error:
+            cache = LeaderEpochCache.from_text(read_checkpoint_text(path) or "", path=path)
+        except (InputError, InvalidEpochError) as error:
             # One answer column of one partition is not worth the run.
             self.skipped.append(Skipped(path, f"no epochs: {error.message}"))
-            return []
-        return sorted(entries, key=lambda entry: entry.epoch)
-
-
-def _from_start(epochs: Sequence[EpochEntry], log_start_offset: int) -> tuple[EpochEntry, ...]:
-    """Cut off the epochs before the log's start, all but the one it lies in.
-
-    As a broker does when it loads a log (LeaderEpochFileCache.truncateFromStartAsyncFlush).
-    """
-    before = [entry for entry in epochs if entry.start_offset <= log_start_offset]
-    behind = [entry for entry in epochs if entry.start_offset > log_start_offset]
-    if before:
-        behind.insert(0, EpochEntry(before[-1].epoch, log_start_offset))
-    return tuple(behind)
+            return ()
+        cache.truncate_from_start(log_start_offset)
+        return cache.entries

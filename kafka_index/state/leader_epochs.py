@@ -18,7 +18,7 @@ from kafka_index.layout.checkpoints import (
 )
 from kafka_index.layout.records import NO_LEADER_EPOCH
 
-#: Answer of `LeaderEpochCache.end_offset_for` when nothing can be said
+#: Answer of `LeaderEpochCache.end_offset_for` when the end offset is unknown
 #: (``OffsetsForLeaderEpochResponse.UNDEFINED_EPOCH_OFFSET``).
 UNDEFINED_EPOCH_OFFSET = -1
 
@@ -84,18 +84,18 @@ class LeaderEpochCache:
         return self._entries[-1].epoch if self._entries else None
 
     def text(self) -> str:
-        """Return what ``leader-epoch-checkpoint`` has to say."""
+        """Return the text of a ``leader-epoch-checkpoint`` with these entries."""
         return format_leader_epoch_checkpoint(self._entries)
 
     def copy(self) -> Self:
-        """Return another one with the same entries."""
+        """Return a copy."""
         return type(self)(self._entries)
 
     def assign(self, epoch: int, start_offset: int) -> bool:
-        """Let an epoch start at an offset.
+        """Record that an epoch starts at an offset.
 
-        Entries that are not below in both are dropped from the end first. Nothing happens for
-        the latest epoch, unless it is to start earlier.
+        Trailing entries that are not below it in both fields are dropped first. Nothing changes
+        for the latest epoch, unless it is to start earlier.
 
         Parameters
         ----------
@@ -113,6 +113,10 @@ class LeaderEpochCache:
         ------
         InvalidEpochError
             One of them is negative.
+
+        Notes
+        -----
+        LeaderEpochFileCache.assign, maybeTruncateNonMonotonicEntries.
         """
         if epoch < 0 or start_offset < 0:
             raise InvalidEpochError(
@@ -129,7 +133,7 @@ class LeaderEpochCache:
         return True
 
     def assign_from_batch(self, epoch: int, base_offset: int) -> bool:
-        """Take note of a batch as recovery does: only of an epoch above the latest.
+        """Assign the epoch of a batch as recovery does: only one above the latest.
 
         Parameters
         ----------
@@ -152,16 +156,30 @@ class LeaderEpochCache:
             return False
         return self.assign(epoch, base_offset)
 
-    def truncate_from_start(self, offset: int) -> None:
-        """Drop the epochs before an offset; the one that it lies in starts there then."""
+    def truncate_from_start(self, offset: int) -> bool:
+        """Drop the epochs before an offset; the one that it lies in starts there then.
+
+        Returns
+        -------
+        bool
+            Whether an epoch starts at the offset or before. Kafka then writes the checkpoint,
+            even when nothing in it changes.
+        """
         kept = bisect_right(self._entries, offset, key=_start_offset)
         if kept:
             self._entries[:kept] = [EpochEntry(self._entries[kept - 1].epoch, offset)]
+        return kept > 0
 
-    def truncate_from_end(self, offset: int) -> None:
-        """Drop the epochs that start at an offset or above; a negative one drops nothing."""
-        if offset >= 0:
-            del self._entries[bisect_left(self._entries, offset, key=_start_offset) :]
+    def truncate_from_end(self, offset: int) -> bool:
+        """Drop the epochs that start at an offset or above; return whether there were any.
+
+        A negative offset drops nothing.
+        """
+        kept = bisect_left(self._entries, offset, key=_start_offset)
+        if offset < 0 or kept == len(self._entries):
+            return False
+        del self._entries[kept:]
+        return True
 
     def epoch_for_offset(self, offset: int) -> int | None:
         """Return the epoch that an offset lies in; None before the first."""
@@ -169,7 +187,7 @@ class LeaderEpochCache:
         return self._entries[place - 1].epoch if place else None
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
-        """Return the last epoch not above one that is asked for, and where it ends.
+        """Return the last epoch that is not above the given one, and where it ends.
 
         Parameters
         ----------
@@ -181,8 +199,8 @@ class LeaderEpochCache:
         Returns
         -------
         tuple of int
-            The epoch and its end offset, exclusive: the start of the next. An epoch before all
-            that are known is given back with the start of the first. ``(-1, -1)`` for -1, or above
+            The epoch and its end offset, exclusive: the start of the next. An epoch before the
+            first known one is returned with the start of the first. ``(-1, -1)`` for -1, or above
             the latest.
         """
         if epoch == NO_LEADER_EPOCH:

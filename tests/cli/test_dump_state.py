@@ -142,7 +142,7 @@ def test_what_can_be_read_of_a_damaged_snapshot_is_printed(
         ("0\n2\n0 5\n1 5\n", "line 4 .*above 0 5, found 1 5"),
         ("0\n1\n-1 5\n", "line 3 .*found -1 5"),
         ("0\n1\n4 5 6\n", "line 3 of a checkpoint is malformed"),
-        ("0\n1\n", "another number of entries"),
+        ("0\n1\n", "number of entries"),
         ("\xff", "not UTF-8"),
     ],
 )

@@ -108,7 +108,9 @@ def state_partitions(draw: st.DrawFn, *, wild: bool = False) -> StatePartition:
     if first > 0 and twist in {4, 5}:
         snapshots[first - (twist == 5)] = encode_snapshot(draw(_entries(first)))
     if twist == 6:
-        epochs = f"0\n2\n0 0\n1 {draw(st.integers(1, 30))}\n"
+        lines = draw(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 30)), max_size=4))
+        body = "".join(f"{epoch} {start}\n" for epoch, start in lines)
+        epochs = f"0\n{len(lines)}\n{body}"
     return StatePartition(logs, log_start, snapshots, epochs)
 
 

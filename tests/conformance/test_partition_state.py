@@ -10,12 +10,14 @@ import shutil
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import given
 
 from kafka_index.build import BuildSettings, SegmentReport, plan_build, run_local
 from kafka_index.state.partition_state import ProducerExpiration
 from kafka_index.storage import list_dump
 from tests.support.producer_twin import ProducerRow
+from tests.support.segments import batch
 
 from .campaign import drawn_cases
 from .judge import KafkaRefusal
@@ -145,3 +147,25 @@ def test_epochs_that_begin_behind_the_end_of_a_log_in_disorder_leave_an_empty_li
     files = assert_same(judge, scratch, StatePartition({0: log}))
     assert isinstance(files, dict)
     assert files["leader-epoch-checkpoint"] == b"0\n0\n"
+
+
+@pytest.mark.parametrize(
+    ("lines", "log_start_offset"),
+    [
+        (["5 0", "3 10"], 0),
+        (["3 10", "5 0"], 0),
+        (["5 10", "7 0"], 0),
+        (["1 0", "3 10", "2 5"], 0),
+        (["2 10", "1 12"], 0),
+        (["2 10", "1 12"], 4),
+        (["01  0"], 0),
+        (["01  1"], 0),
+    ],
+)
+def test_a_checkpoint_of_epochs_is_written_when_and_as_a_broker_does(
+    judge: Judge, scratch: Path, lines: list[str], log_start_offset: int
+) -> None:
+    text = "\n".join(["0", str(len(lines)), *lines, ""])
+    log = batch(0, 10, leader_epoch=0) + batch(10, 10, leader_epoch=0)
+    files = assert_same(judge, scratch, StatePartition({0: log}, log_start_offset, epochs=text))
+    assert isinstance(files, dict)

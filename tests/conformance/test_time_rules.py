@@ -195,6 +195,22 @@ def test_earliest_has_no_epoch_when_the_first_one_starts_later(both: Both) -> No
     assert both.time(PLAIN, EARLIEST, epochs=[(5, 3)]).found_leader_epoch is None
 
 
+@pytest.mark.parametrize(
+    ("lines", "latest", "earliest"),
+    [
+        ([(5, 0), (3, 1)], 3, None),
+        ([(3, 1), (5, 0)], 5, 5),
+        ([(5, 1), (7, 0)], 7, 7),
+        ([(1, 0), (3, 2), (2, 1)], 2, 1),
+    ],
+)
+def test_lines_of_a_checkpoint_that_contradict_others_take_their_place(
+    both: Both, lines: list[tuple[int, int]], latest: int, earliest: int | None
+) -> None:
+    assert both.time(PLAIN, LATEST, epochs=lines).found_leader_epoch == latest
+    assert both.time(PLAIN, EARLIEST, epochs=lines).found_leader_epoch == earliest
+
+
 def test_latest_below_the_high_watermark_is_the_high_watermark(both: Both) -> None:
     assert both.time(PLAIN, LATEST, high_watermark=3).found_offset == 3
 

@@ -51,22 +51,36 @@ def test_blanks_between_words_may_be_several() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("1\n0\n", "unknown version"),
-        ("x\n", "unknown version"),
+        ("1\n0\n", "line 1 .* not a known version"),
+        ("x\n", "line 1 .* not a known version"),
         ("0\nmany\n", "line 2"),
         ("0\n-1\n", "line 2"),
         ("0\n1\norders 0\n", "line 3 .* malformed .*expected 'topic partition offset'"),
         ("0\n1\norders zero 1\n", "line 3"),
         ("0\n1\norders 0 9223372036854775808\n", "line 3"),
-        ("0\n2\norders 0 1\n", r"another number of entries .*\(expected 2, found 1\)"),
+        ("0\n2\norders 0 1\n", r"number of entries .*\(expected 2, found 1\)"),
         ("0\n1\norders 0 1\nx 0 1\n", r"\(expected 1, found 2\)"),
         ("0\n1\norders 0 1\n\n", "line 4"),
+        (f"0\n1\norders 0 {'9' * 5000}\n", r"line 3 .*found 'orders 0 9+'\.\.\. \(5009 char"),
+        (f"0\n{'9' * 5000}\n", r"line 2 .*expected a count.*\(5000 char"),
+        (f"{'9' * 5000}\n", r"line 1 .*expected 0.*\(5000 char"),
     ],
 )
 def test_a_malformed_checkpoint_is_refused_with_its_place(text: str, message: str) -> None:
     with pytest.raises(InputError, match=message) as caught:
         parse_offset_checkpoint(text, path="/data/recovery-point-offset-checkpoint")
     assert caught.value.path == "/data/recovery-point-offset-checkpoint"
+
+
+@pytest.mark.parametrize("epoch", ["04", "+4", "0" * 5000 + "4"])
+def test_zeros_and_a_plus_before_a_number_are_read_as_java_does(epoch: str) -> None:
+    assert parse_leader_epoch_checkpoint(f"0\n1\n{epoch} 77\n") == [EpochEntry(4, 77)]
+
+
+@pytest.mark.parametrize("line", [f"{'9' * 5000} 1", f"1 {'9' * 5000}", f"1 -{'9' * 20}"])
+def test_a_number_of_any_length_out_of_range_is_refused(line: str) -> None:
+    with pytest.raises(InputError, match="line 3"):
+        parse_leader_epoch_checkpoint(f"0\n1\n{line}\n")
 
 
 def test_an_epoch_line_has_two_integers() -> None:

@@ -179,9 +179,9 @@ def test_the_ends_of_a_log_have_the_first_and_the_last_epoch(tmp_path: Path) -> 
         assert [ask_time(log, time).found_leader_epoch for time in (-2, -1)] == [3, 7]
 
 
-def test_epochs_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
-    checkpoint(dump(tmp_path), EPOCHS, "7 14", "3 10")
-    assert read(tmp_path).epochs[-1] == EpochEntry(7, 14)
+def test_a_line_that_contradicts_those_before_it_takes_their_place(tmp_path: Path) -> None:
+    checkpoint(dump(tmp_path), EPOCHS, "3 10", "7 14", "5 12")
+    assert read(tmp_path).epochs == (EpochEntry(3, 10), EpochEntry(5, 12))
 
 
 def test_epochs_before_the_noted_start_of_the_log_are_cut_off(tmp_path: Path) -> None:
@@ -213,7 +213,7 @@ def test_an_epoch_that_starts_above_the_end_of_a_log_is_not_that_of_its_end(
         assert ask_time(log, -1).found_leader_epoch == epoch
 
 
-@pytest.mark.parametrize("content", [b"0\n1\nno epoch\n", b"9\n0\n", b"\xff\xfe"])
+@pytest.mark.parametrize("content", [b"0\n1\nno epoch\n", b"9\n0\n", b"\xff\xfe", b"0\n1\n-1 7\n"])
 def test_epochs_that_cannot_be_read_are_passed_over_and_told(
     tmp_path: Path, content: bytes
 ) -> None:

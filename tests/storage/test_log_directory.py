@@ -51,8 +51,8 @@ def test_each_checkpoint_is_read_only_when_it_is_asked_for(tmp_path: Path) -> No
     ("content", "message"),
     [
         (b"0\n1\norders 0\n", "line 3 of a checkpoint is malformed"),
-        (b"0\n2\norders 0 5\n", "another number of entries"),
-        (b"1\n0\n", "unknown version"),
+        (b"0\n2\norders 0 5\n", "number of entries"),
+        (b"1\n0\n", "line 1 of a checkpoint"),
         (b"0\n1\n\xff 0 5\n", "not UTF-8"),
     ],
 )
