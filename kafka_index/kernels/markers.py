@@ -30,7 +30,7 @@ CONTROL_EMPTY = -2
 CONTROL_INVALID = -3
 #: A marker that recovery fails on.
 CONTROL_REFUSED = -4
-#: A compressed control batch, which the caller must unpack first.
+#: A control batch whose records are compressed, which is refused without a look at them.
 CONTROL_COMPRESSED = -5
 
 _OVERHEAD = RECORD_BATCH_OVERHEAD_BYTES

@@ -246,7 +246,8 @@ def follow_producers(  # noqa: PLR0911, PLR0912, PLR0915, C901, because it is on
             control = control_types[row]
             if control == CONTROL_INVALID:
                 return PRODUCERS_MARKER_INVALID, row
-            if control == CONTROL_REFUSED or control > CONTROL_COMMIT:
+            # Every code from `CONTROL_REFUSED` down is a refusal, compressed markers included.
+            if control <= CONTROL_REFUSED or control > CONTROL_COMMIT:
                 return PRODUCERS_MARKER_REFUSED, row
         number, bucket = find_producer(producers, buckets, producer_id)
         epoch = producer_epochs[row]

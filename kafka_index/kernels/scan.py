@@ -23,7 +23,7 @@ from kafka_index.kernels.big_endian import (
 )
 from kafka_index.kernels.compile_cache import compiled
 from kafka_index.kernels.crc import crc32, crc32c_extend
-from kafka_index.kernels.markers import CONTROL_COMPRESSED, CONTROL_NONE, read_control_batch
+from kafka_index.kernels.markers import CONTROL_NONE, read_control_batch
 from kafka_index.layout.index_entries import INT32_MAX
 from kafka_index.layout.records import (
     CONTROL_MASK,
@@ -68,7 +68,6 @@ CHUNK_BATCHES = 16384 + 72
 (
     SCAN_ROWS_FULL,
     SCAN_NEED_BYTES,
-    SCAN_COMPRESSED_MARKER,
     SCAN_END,
     SCAN_TORN_HEADER,
     SCAN_TORN_BATCH,
@@ -76,7 +75,7 @@ CHUNK_BATCHES = 16384 + 72
     SCAN_BAD_SIZE,
     SCAN_BAD_CRC,
     SCAN_OFFSET_OVERFLOW,
-) = range(10)
+) = range(9)
 
 _SMALL_BATCHES_AHEAD = 24
 _LARGE_BATCHES_AHEAD = 4
@@ -238,8 +237,6 @@ def scan_batches(  # noqa: PLR0911, PLR0912, PLR0915, C901, because it is one lo
         write_int64_native(row + np.uint64(COLUMN_LEADER_EPOCH) * stride, leader_epoch)
         count += 1
         position += size
-        if control == CONTROL_COMPRESSED:
-            return SCAN_COMPRESSED_MARKER, position, count
 
 
 @compiled

@@ -24,6 +24,9 @@ BAD_SIZE = "bad_size"
 BAD_CRC = "bad_crc"
 #: The batch is kept, but its transaction marker cannot be read, and recovery ends behind it.
 INVALID_MARKER = "invalid_marker"
+#: A transaction marker whose record is compressed. No broker writes one; Kafka's recovery would
+#: unpack it, this one refuses the segment.
+COMPRESSED_MARKER = "compressed_marker"
 #: The last offset is below the segment's base offset, or 2^31 or more above it.
 OFFSET_OVERFLOW = "offset_overflow"
 

@@ -17,7 +17,6 @@ from kafka_index.kernels.scan import (
     SCAN_BAD_LENGTH,
     SCAN_BAD_SIZE,
     SCAN_COLUMNS,
-    SCAN_COMPRESSED_MARKER,
     SCAN_OFFSET_OVERFLOW,
     SCAN_TORN_BATCH,
     SCAN_TORN_HEADER,
@@ -32,7 +31,6 @@ from kafka_index.layout.records import (
 from kafka_index.records import batch_source as source
 from kafka_index.records.batch_source import ScanStop
 from kafka_index.records.batch_table import BatchColumns
-from kafka_index.records.compressed_markers import resolve_compressed_markers
 from kafka_index.storage import Bytes
 
 _ZERO_CHECK_BYTES = 1 << 20
@@ -50,20 +48,16 @@ class Scanner:
 
     def scan(self, window: Bytes, window_position: int, log_size: int) -> int:
         """Scan on from `position`, behind the batches that are there; return the kernel's code."""
-        code = SCAN_COMPRESSED_MARKER
-        while code == SCAN_COMPRESSED_MARKER:
-            code, self.position, self._count = scan_batches(
-                window,
-                window_position,
-                log_size,
-                self.position,
-                self._segment_base_offset,
-                self._verify_crc,
-                self._columns,
-                self._count,
-            )
-            if code == SCAN_COMPRESSED_MARKER:
-                resolve_compressed_markers(window, window_position, self._batches())
+        code, self.position, self._count = scan_batches(
+            window,
+            window_position,
+            log_size,
+            self.position,
+            self._segment_base_offset,
+            self._verify_crc,
+            self._columns,
+            self._count,
+        )
         return code
 
     def take(self) -> Iterator[BatchColumns]:

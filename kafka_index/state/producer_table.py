@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from kafka_index.kernels.markers import CONTROL_COMPRESSED
 from kafka_index.kernels.open_transactions import drop_closed
 from kafka_index.kernels.producer_columns import (
     ABORT_COLUMNS,
@@ -40,7 +41,7 @@ from kafka_index.kernels.producer_state import (
 )
 from kafka_index.layout.producer_state import ABORTED_TXN, PRODUCER_STATE_ENTRY
 from kafka_index.layout.records import NO_LEADER_EPOCH
-from kafka_index.records.batch_source import INVALID_MARKER, ScanStop
+from kafka_index.records.batch_source import COMPRESSED_MARKER, INVALID_MARKER, ScanStop
 from kafka_index.records.batch_table import BatchColumns
 
 Longs = NDArray[np.int64]
@@ -54,7 +55,7 @@ _REFUSALS = {
     PRODUCERS_TRANSACTION_UNKNOWN: "transaction_unknown",
 }
 #: All reasons for which a table refuses a batch, which recovery comes to after its index entries.
-PRODUCER_REFUSALS = frozenset(_REFUSALS.values())
+PRODUCER_REFUSALS = frozenset((*_REFUSALS.values(), COMPRESSED_MARKER))
 
 _FIRST_ROWS = 32
 
@@ -132,7 +133,10 @@ class ProducerTable:
         # The batch itself is behind recovery already: its entry is made before its producer.
         if code == PRODUCERS_MARKER_INVALID:
             return row + 1, ScanStop(INVALID_MARKER, position)
-        return row + 1, ScanStop(_REFUSALS[code], position, refused=True)
+        reason = _REFUSALS[code]
+        if code == PRODUCERS_MARKER_REFUSED and batches.control_type[row] == CONTROL_COMPRESSED:
+            reason = COMPRESSED_MARKER
+        return row + 1, ScanStop(reason, position, refused=True)
 
     def _make_room(self, more: int) -> None:
         """Let each table take as many rows more, twice what it has where that is less."""

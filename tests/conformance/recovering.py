@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import re
 import shutil
+import struct
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kafka_index.build import build_segment_files
 from kafka_index.config import IndexConfig
+from tests.support.segments import (
+    BATCH_HEADER_SIZE,
+    CODEC_MASK,
+    CONTROL,
+    LOG_OVERHEAD,
+)
 
 from .refusals import kind_of_reason, kind_of_refusal
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from tests.support.segments import Segment
@@ -77,6 +85,32 @@ def recovered_by_kafka(judge: Judge, directory: Path, segment: Segment) -> Recov
         offset_index=log_path.with_suffix(".index").read_bytes(),
         time_index=log_path.with_suffix(".timeindex").read_bytes(),
     )
+
+
+def compressed_marker_refused(segment: Segment, left: Recovered) -> bool:
+    """Return whether a build refused a compressed control batch, which Kafka would unpack.
+
+    The one verdict about a segment that is not Kafka's (docs/conformance.md). That there is such a
+    batch is checked.
+    """
+    if left.refusal != "compressed_marker":
+        return False
+    assert any(
+        attributes & CONTROL and attributes & CODEC_MASK and producer_id >= 0 and count
+        for attributes, producer_id, count in _record_batches(segment.log)
+    )
+    return True
+
+
+def _record_batches(log: bytes) -> Iterator[tuple[int, int, int]]:
+    at = 0
+    while at + BATCH_HEADER_SIZE <= len(log):
+        length, magic = struct.unpack_from(">i4xb", log, at + 8)
+        if length <= 0:
+            return
+        if magic >= 2:
+            yield struct.unpack_from(">h20xq6xi", log, at + 21)
+        at += LOG_OVERHEAD + length
 
 
 def _lasting(message: str, partition: Path) -> str:

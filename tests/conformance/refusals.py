@@ -33,8 +33,8 @@ _KINDS: tuple[tuple[str, str, str], ...] = (
         "Received invalid partition leader epoch entry",
         "epoch_offset_negative",
     ),
-    # The record of a marker: unknown codecs and types, bytes that are no varint or no stream of
-    # the codec, a key or value that ends too soon.
+    # The record of a marker: unknown codecs and types, bytes that are not a varint, a key or value
+    # that ends too soon.
     ("IllegalArgumentException", "Varint is too long", "unreadable_marker"),
     ("IllegalArgumentException", "Unknown compression type id", "unreadable_marker"),
     ("IllegalArgumentException", "Invalid control record type", "unreadable_marker"),

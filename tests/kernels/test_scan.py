@@ -18,7 +18,6 @@ from kafka_index.kernels.scan import (
     SCAN_BAD_LENGTH,
     SCAN_BAD_SIZE,
     SCAN_COLUMNS,
-    SCAN_COMPRESSED_MARKER,
     SCAN_END,
     SCAN_NEED_BYTES,
     SCAN_OFFSET_OVERFLOW,
@@ -32,17 +31,11 @@ from tests.support.named import NAMED
 from tests.support.segments import (
     Segment,
     batch,
-    control_batch,
-    control_key,
     marker,
-    marker_value,
     message,
     segment,
 )
 from tests.support.strategies import segments
-
-#: A compressed marker is handed out at once, to be unpacked while its bytes are in the window.
-GO_ON = (SCAN_ROWS_FULL, SCAN_COMPRESSED_MARKER)
 
 
 def call(
@@ -81,7 +74,7 @@ def scan(
     columns = np.empty((SCAN_COLUMNS, capacity), np.int64)
     rows: list[twins.Row] = []
     code, position = SCAN_ROWS_FULL, 0
-    while code in GO_ON:
+    while code == SCAN_ROWS_FULL:
         code, position, count = call(
             window, 0, len(one.log), position, one.base_offset, columns, verify_crc=verify_crc
         )
@@ -121,7 +114,7 @@ def test_a_window_anywhere_in_the_log_gives_the_same(one: Segment, data: st.Data
     columns = np.empty((SCAN_COLUMNS, 7), np.int64)
     rows: list[twins.Row] = []
     position, code, got_on = 0, SCAN_NEED_BYTES, True
-    while code in {SCAN_NEED_BYTES, *GO_ON}:
+    while code in {SCAN_NEED_BYTES, SCAN_ROWS_FULL}:
         start = data.draw(st.integers(0, position))
         end = data.draw(st.integers(position, len(log))) if got_on else len(log)
         before = position
@@ -211,14 +204,6 @@ def test_rows_that_are_there_already_stay() -> None:
     assert result == (SCAN_END, len(log), 3)
     assert [list(column[:2]) for column in columns] == [[-9, -9]] * SCAN_COLUMNS
     assert rows_of(columns[:, 2:], 1) == twins.scan_log(entry * 2, 0)[2][1:]
-
-
-def test_a_compressed_marker_is_handed_out_at_once() -> None:
-    packed = control_batch(0, 7, 0, control_key(0), marker_value(), attributes=1)
-    log = np.frombuffer(packed * 2, np.uint8)
-    columns = np.empty((SCAN_COLUMNS, 4), np.int64)
-    result = call(log, 0, len(log), 0, 0, columns)
-    assert result == (SCAN_COMPRESSED_MARKER, len(packed), 1)
 
 
 def test_a_marker_brings_its_coordinator_epoch_and_time() -> None:
