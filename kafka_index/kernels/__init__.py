@@ -63,7 +63,7 @@ def warm_up() -> None:
     find_disorder(address, 0, 8, 4, 1)
     is_ascending(nothing)
     decode_records(address, address, 0, 0, 0, 0, 0, nothing, nothing)
-    warm_up_index_fit(address)
+    warm_up_index_fit(address, nothing)
     warm_up_walk(address, nothing)
     warm_up_find_records(address, nothing)
     warm_up_producer_state()

@@ -1,12 +1,13 @@
 """Holding index entries against the log that they are of.
 
 An entry of the offset index holds when a walk from its position comes by a batch that ends at its
-offset, one of the time index when the batch with its offset is the first as late as it says.
+offset, one of the time index when the first batch as late has its timestamp and its offset.
 """
 
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kafka_index.kernels.batch_headers import (
     AT_DAMAGE,
@@ -67,36 +68,61 @@ def reaches(log: np.uint64, log_size: int, start: Integer, position: Integer) ->
 def time_entry_end(
     log: np.uint64, log_size: int, position: Integer, timestamp: Integer, offset: Integer
 ) -> Integer:
-    """Return where the batch begins that an entry of a time index tells of.
+    """Return where the batch begins that an entry of a time index was made of.
 
     Parameters
     ----------
     log, log_size : int
         As for `entry_end`.
     position : int
-        Where the offset index leads for the entry's offset.
+        Where to begin: where the offset index leads for the entry's offset.
     timestamp, offset : int
         The entry, its offset absolute.
 
     Returns
     -------
     int
-        Position of the batch with that offset, whose largest timestamp it must be, with none as
-        late before it; `AT_DAMAGE` otherwise.
+        Position of the first batch that is as late, if it has that very timestamp and holds the
+        offset; `AT_DAMAGE` otherwise.
     """
     while True:
         size = batch_size(log, log_size, position)
         if size < 0:
             return AT_DAMAGE
         start = log + np.uint64(position)
-        if last_offset_of(start) >= offset:
+        latest = max_timestamp_of(start)
+        if latest >= timestamp:
             # Magic 0 and 1: the last offset of a wrapper, and its records lie below it.
             legacy = magic_of(start) < MAGIC_RECORD_BATCH
-            fits = (legacy or read_int64(start) <= offset) and max_timestamp_of(start) == timestamp
-            return position if fits else AT_DAMAGE
-        if max_timestamp_of(start) >= timestamp:
-            return AT_DAMAGE
+            holds = (legacy or read_int64(start) <= offset) and offset <= last_offset_of(start)
+            return position if holds and latest == timestamp else AT_DAMAGE
         position += size
+
+
+@compiled
+def time_entries_hold(
+    log: np.uint64,
+    log_size: int,
+    timestamps: NDArray[np.int64],
+    offsets: NDArray[np.int64],
+) -> bool:
+    """Return whether all entries of a time index hold, each against the log from its start.
+
+    Where offsets go back, the offset index may lead past the batch that an entry was made of.
+
+    Parameters
+    ----------
+    log, log_size : int
+        As for `entry_end`.
+    timestamps, offsets : ndarray of int64, shape (n,)
+        The entries, timestamps ascending, offsets absolute.
+    """
+    position: Integer = np.int64(0)
+    for row in range(len(timestamps)):
+        position = time_entry_end(log, log_size, position, timestamps[row], offsets[row])
+        if position < 0:
+            return False
+    return True
 
 
 @compiled
@@ -142,10 +168,11 @@ def first_with_timestamp(
         position += size
 
 
-def warm_up(address: np.uint64) -> None:
+def warm_up(address: np.uint64, nothing: NDArray[np.int64]) -> None:
     """Load or compile the checks, over a log without bytes."""
     entry_end(address, 0, 0, 0)
     reaches(address, 0, 0, 0)
     time_entry_end(address, 0, 0, 0, 0)
+    time_entries_hold(address, 0, nothing, nothing)
     largest_behind(address, 0, 0)
     first_with_timestamp(address, 0, 0, 0)

@@ -47,8 +47,9 @@ WALK_DONE, WALK_MISFIT, WALK_TIME_MISFIT, WALK_NEEDS_FIRST_OFFSET = range(4)
     STATE_TOLD_FIRST_OFFSET,
     STATE_DAMAGE,
     STATE_DAMAGED_ENTRY,
-) = range(8)
-STATE_SIZE = 8
+    STATE_TIMES_HOLD,
+) = range(9)
+STATE_SIZE = 9
 #: In place of a position in the state: there is none.
 NOWHERE = -1
 
@@ -207,7 +208,8 @@ def walk_to_timestamps(
         The offset index entry at or below the larger of that offset and the starting offset;
         position 0 where there is none.
     state, batches
-        As for `walk_to_offsets`.
+        As for `walk_to_offsets`. After `WALK_TIME_MISFIT` the caller may find that all entries of
+        the time index hold against the whole log, set ``STATE_TIMES_HOLD`` to 1, and go on.
 
     Returns
     -------
@@ -240,6 +242,7 @@ def walk_to_timestamps(
             position = floor
             if (
                 not is_damaged
+                and state[STATE_TIMES_HOLD] == 0
                 and entry_timestamps[query] > NO_TIMESTAMP
                 and offset >= starting_offset
                 and offset != proven

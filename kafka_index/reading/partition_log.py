@@ -234,7 +234,8 @@ class PartitionLog:
         if resolve is not Resolve.INDEX:
             stop = start + self._answer_behind_end(answers, targets[start:], rows[start:])
         self._answer_in_segments(answers, targets[start:stop], rows[start:stop], resolve)
-        self._hide_behind_bound(answers, resolve)
+        if self.files.high_watermark is not None:
+            self._hide_from_bound(answers, resolve)
         return answers
 
     def answer_timestamps(self, timestamps_ms: Longs, resolve: Resolve) -> Answers:
@@ -244,7 +245,8 @@ class PartitionLog:
         negative = int(np.searchsorted(targets, 0))
         self._times.answer_special(answers, targets[:negative], rows[:negative], resolve)
         self._times.answer(answers, targets[negative:], rows[negative:], resolve)
-        self._hide_behind_bound(answers, resolve)
+        # Where offsets go back even the log end may have batches above it.
+        self._hide_from_bound(answers, resolve)
         return answers
 
     def take_findings(self) -> list[Finding]:
@@ -319,16 +321,20 @@ class PartitionLog:
             waiting = np.vstack([part_targets[at_end], part_rows[at_end]])
         answers.status[waiting[1]] = Status.NO_RECORD_AT_OR_AFTER
 
-    def _hide_behind_bound(self, answers: Answers, resolve: Resolve) -> None:
-        """Take back what lies at or above the high watermark."""
-        bound = self.files.high_watermark
-        if bound is None or resolve is Resolve.INDEX:
+    def _hide_from_bound(self, answers: Answers, resolve: Resolve) -> None:
+        """Withdraw what lies at or above the end (``Partition.fetchOffsetForTimestamp``)."""
+        if resolve is Resolve.INDEX:
             return
-        column = FOUND_OFFSET if resolve is Resolve.RECORD else BATCH_BASE_OFFSET
-        found = answers.values[column]
-        hidden = (answers.status == Status.FOUND) & (found != NULL) & (found >= bound)
-        if resolve is Resolve.RECORD:
-            # The log's end itself is no record.
-            hidden &= answers.values[SEGMENT_BASE_OFFSET] != NULL
-        answers.status[hidden] = Status.NO_RECORD_AT_OR_AFTER
-        answers.values[:, hidden] = NULL
+        # The edges of the log, which are in no segment, are not records.
+        found = answers.values[FOUND_OFFSET if resolve is Resolve.RECORD else BATCH_BASE_OFFSET]
+        is_found = (answers.values[SEGMENT_BASE_OFFSET] != NULL) & (found != NULL)
+        if not is_found.any():
+            return
+        try:
+            hidden = is_found & (found >= self.end_offset)
+        except KafkaIndexError:
+            # Where it ends is not known, and its own queries are unreadable.
+            return
+        if hidden.any():
+            answers.status[hidden] = Status.NO_RECORD_AT_OR_AFTER
+            answers.values[:, hidden] = NULL

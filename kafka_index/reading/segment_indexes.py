@@ -252,6 +252,9 @@ class SegmentIndexes:
         if index.entries:
             floor = self.floor_position(last.offset)
             position = int(time_entry_end(address, size, floor, *last))
+            if position == AT_DAMAGE and floor:
+                # Offsets may go back before it.
+                position = int(time_entry_end(address, size, 0, *last))
             if position == AT_DAMAGE:
                 return f"no batch with offset {last.offset} has {last.timestamp} as its latest time"
         timestamp, offset, end = largest_behind(address, size, position)

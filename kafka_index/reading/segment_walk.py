@@ -227,10 +227,16 @@ def locate_timestamps(
                 log, indexes, int(floors[query]), int(values[ENTRY_POSITION, query])
             )
         elif code == walk.WALK_TIME_MISFIT:
-            timestamp, offset = (int(values[row, query]) for row in (ENTRY_TIMESTAMP, ENTRY_OFFSET))
-            raise Misfit(
-                TIME_INDEX_SUFFIX, f"its entry {timestamp} at offset {offset} is not in the log"
-            )
+            # Where offsets go back, a right entry may lead past the batch it was made of.
+            entries = indexes.time_index.read_entries()
+            if not index_fit.time_entries_hold(log.address, size_bytes, *entries):
+                timestamp, offset = (
+                    int(values[row, query]) for row in (ENTRY_TIMESTAMP, ENTRY_OFFSET)
+                )
+                raise Misfit(
+                    TIME_INDEX_SUFFIX, f"its entry {timestamp} at offset {offset} is not in the log"
+                )
+            state[walk.STATE_TIMES_HOLD] = 1
     if resolve is Resolve.RECORD:
         _find_records(log, size_bytes, targets, located, starting_offset=starting_offset)
     located.read_headers(log)

@@ -60,6 +60,17 @@ class Both:
         assert ours == kafka
         return kafka
 
+    def times(self, partition: Partition, times: Sequence[int]) -> list[Row]:
+        """The answers of both to lookups of timestamps, ours together and each alone."""
+        with self.opened(partition) as judged:
+            kafka = time_rows(judged, times, Resolve.RECORD, None)
+        directory = self._written("us", partition)
+        interval = partition.index_interval_bytes
+        together = ask_us(directory, Questions(times=times), interval=interval)
+        assert together.times[Resolve.RECORD] == kafka
+        assert [self.our_time(partition, time) for time in times] == kafka
+        return kafka
+
     def kafka_offset(
         self,
         partition: Partition,

@@ -141,6 +141,17 @@ def test_largest_is_the_first_record_with_the_largest_timestamp(both: Both) -> N
     assert (row.found_offset, row.found_timestamp_ms) == (3, 99_999)
 
 
+def test_answers_where_offsets_go_back_do_not_depend_on_their_neighbours(both: Both) -> None:
+    # Only the last batch is indexed: the entry for 3009 leads past its own batch, and the log ends
+    # at 20.
+    batches = [
+        batch(base, 10, 5, range(time, time + 10))
+        for base, time in ((0, 1000), (30, 3000), (10, 2000))
+    ]
+    rows = both.times(partition((0, batches), interval=300), [1000, 1010, 3009, 3010])
+    assert [row.found_offset for row in rows] == [0, None, None, None]
+
+
 def test_largest_of_equal_segments_is_in_the_first(both: Both) -> None:
     equal = partition((0, [batch(0, timestamps=[5] * 3)]), (3, [batch(3, timestamps=[5] * 3)]))
     assert both.time(equal, LARGEST).found_offset == 0

@@ -154,14 +154,13 @@ def offset_entry_holds(log: bytes, entry: OffsetEntry) -> bool:
 
 
 def time_entry_holds(log: bytes, start: int, entry: TimeEntry) -> bool:
-    """Whether the batch with the offset has that timestamp, and none from `start` to it has."""
+    """Whether the first batch as late, from `start` on, has that timestamp and that offset."""
     try:
         for header in headers_from(log, start):
-            if header.last_offset >= entry.offset:
-                holds = header.magic < 2 or header.base_offset <= entry.offset
-                return holds and header.max_timestamp == entry.timestamp
             if header.max_timestamp >= entry.timestamp:
-                return False
+                holds = header.magic < 2 or header.base_offset <= entry.offset
+                same = header.max_timestamp == entry.timestamp
+                return holds and same and entry.offset <= header.last_offset
     except Damage:
         return False
     return False
