@@ -166,7 +166,7 @@ def _spark_lookup(session: SparkSession, path: Path, dump: Path, out: Path) -> N
     settings = LookupSettings(By.OFFSET, Resolve.INDEX)
     totals = LookupTotals()
     with AnswerTarget(str(out), queries) as target:
-        _, reports = answer_queries(session, queries, inventory, settings, target, workers=_THREADS)
+        reports = answer_queries(session, queries, inventory, settings, target, workers=_THREADS)
         for report in reports:
             totals.add(report)
         target.publish(totals.rows_of_piece)

@@ -24,7 +24,6 @@ from kafka_index.lookup import (
     starting_offsets_json,
     take_inventory,
 )
-from kafka_index.lookup.planner import Grouping
 from kafka_index.reading.answers import Resolve, UpperBound
 from kafka_index.storage import local_path, refuse_overlap
 from kafka_index.storage.report_file import ReportFile
@@ -97,7 +96,7 @@ def run_lookup(options: BulkOptions, where: LogOptions) -> ExitCode:
 
 def _engine(options: BulkOptions) -> LookupEngine:
     if options.engine == "spark":
-        return spark_engine(options.master, Grouping(options.grouping))
+        return spark_engine(options.master, group_by_partition=options.group_by_partition)
     return local_engine(options.threads)
 
 

@@ -139,7 +139,7 @@ def make_command(*, as_job: bool) -> click.Command:
                 starting_offsets=starting_offsets,
                 reset_offsets=reset_offsets,
                 overwrite=overwrite,
-                grouping=group_by_partition or "auto",
+                group_by_partition=group_by_partition == "always",
                 engine=engine,
                 master=master,
                 threads=check_engine(engine, master, threads),

@@ -15,7 +15,6 @@ from kafka_index.lookup import (
     Queries,
     run_local,
 )
-from kafka_index.lookup.planner import Grouping
 
 _APP_NAME = "kafka-index lookup"
 _AFTER_FAILURE = "no answers were written: run again"
@@ -26,9 +25,6 @@ class Listener(Protocol):
 
     def on_begin(self) -> None:
         """Take that the work begins now: what the engine itself needed to start is over."""
-
-    def on_plan(self, text: str) -> None:
-        """Take how the engine goes about it, and why."""
 
     def on_piece(self, report: PieceReport) -> None:
         """Take the report of a finished piece; called from any thread."""
@@ -77,15 +73,15 @@ def local_engine(threads: int) -> LookupEngine:
     return run
 
 
-def spark_engine(master: str | None, grouping: Grouping) -> LookupEngine:
+def spark_engine(master: str | None, *, group_by_partition: bool) -> LookupEngine:
     """Return the engine that uses Spark: the session of ``spark-submit``, or one started here.
 
     Parameters
     ----------
     master : str, optional
         Spark's master; without it what ``spark-submit`` says, else this machine's cores.
-    grouping : Grouping
-        Whether queries are grouped by partition.
+    group_by_partition : bool
+        Whether all queries of a partition are shuffled to one task.
     """
 
     def run(work: LookupWork, listener: Listener) -> None:
@@ -96,17 +92,16 @@ def spark_engine(master: str | None, grouping: Grouping) -> LookupEngine:
         with open_session(master, _APP_NAME, after_failure=_AFTER_FAILURE) as session:
             listener.on_begin()
             with watch_progress(session, listener.on_share):
-                choice, reports = answer_queries(
+                reports = answer_queries(
                     session,
                     work.queries,
                     work.inventory,
                     work.settings,
                     work.target,
                     workers=parallelism(session),
-                    grouping=grouping,
+                    group_by_partition=group_by_partition,
                     starting_offsets=work.starting_offsets,
                 )
-        listener.on_plan(choice.text)
         for report in reports:
             listener.on_piece(report)
 

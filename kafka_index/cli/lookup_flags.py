@@ -132,7 +132,9 @@ def _result_options() -> list[Decorator]:
         click.option(
             "--group-by-partition",
             type=click.Choice(["auto", "always", "never"]),
-            help="On Spark: send the queries of a partition to one task first. Pays where opening "
-            "segments is slow.  [default: auto]",
+            is_flag=False,
+            flag_value="always",
+            help="On Spark: shuffle all queries of a partition to one task. Pays where opening "
+            "segments is slow. auto is never; the option alone means always.  [default: never]",
         ),
     ]

@@ -56,8 +56,8 @@ class BulkOptions:
         Paths of what else is written.
     overwrite : bool
         Whether an output that is there is replaced.
-    grouping : str
-        ``auto``, ``always`` or ``never``.
+    group_by_partition : bool
+        Whether Spark shuffles all queries of a partition to one task.
     engine : str
         ``local`` or ``spark``.
     master : str, optional
@@ -77,7 +77,7 @@ class BulkOptions:
     starting_offsets: str | None
     reset_offsets: str | None
     overwrite: bool
-    grouping: str
+    group_by_partition: bool
     engine: str
     master: str | None
     threads: int

@@ -43,11 +43,6 @@ class LookupOutcome(Outcome):
             detail,
         )
         self.totals = LookupTotals()
-        self._plan: str | None = None
-
-    def on_plan(self, text: str) -> None:
-        """Take how the engine goes about it, and why."""
-        self._plan = text
 
     def on_piece(self, report: PieceReport) -> None:
         """Take the report of a finished piece; called from any thread."""
@@ -78,8 +73,6 @@ class LookupOutcome(Outcome):
                 target=target,
                 paint=paint,
             )
-            if every and self._plan is not None:
-                lines.append(self._plan)
             lines += note_lines(totals.findings, paint, every=every)
             lines += skipped_lines(list(skipped), paint, every=every)
         lines += damage_lines(totals.findings, unanswered, totals.findings_left_out, paint)

@@ -1,29 +1,53 @@
-"""Lookups on Spark: files of queries answered by tasks, and data frames of them.
+"""Files of queries, answered on Spark.
 
-Tasks read and write the files themselves: Spark moves a row per piece, and nothing else unless
-queries are grouped by partition first (`kafka_index.lookup.planner` says when).
+Tasks read the queries and write the answers themselves, piece by piece; Spark moves a row per
+piece. Grouped by partition, the queries are a data frame that Spark shuffles to the tasks that
+answer them, and their answers another one that it sorts back into the pieces.
 """
 
 from __future__ import annotations
 
+import pickle
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from functools import partial
+from itertools import pairwise
 
 import numpy as np
-from pyspark.sql import SparkSession
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
 
-from kafka_index.lookup import AnswerTarget, Inventory, LookupSettings, PieceReport, Queries
-from kafka_index.lookup.planner import Grouping, GroupingChoice, Workload, choose_grouping
-from kafka_index.spark.lookup_frames import lookup_offsets, lookup_timestamps
-from kafka_index.spark.lookup_groups import answer_in_groups
-from kafka_index.spark.lookup_steps import GroupedWork
+from kafka_index.errors import InputError, KafkaIndexError
+from kafka_index.lookup import (
+    AnswerTarget,
+    Inventory,
+    Keys,
+    Lookups,
+    LookupSettings,
+    PieceReport,
+    Queries,
+    QueryBatch,
+    read_piece,
+)
+from kafka_index.lookup.keys import integers, plain_array
+from kafka_index.lookup.queries.columns import PARTITION, TOPIC
+from kafka_index.reading.answers import VALUE_COLUMNS, Answers, Resolve
+from kafka_index.reading.findings import Finding
+from kafka_index.spark.lookup_frames import gather, lookup_offsets, lookup_timestamps
 from kafka_index.spark.lookup_tasks import (
     DONE_SCHEMA,
+    PIECE,
+    WORK,
+    PieceWork,
     SharedLookups,
     answer_pieces,
+    done_row,
+    finish_piece,
     manifest_table,
     read_done,
+    read_manifest,
 )
-from kafka_index.spark.open_cost import measure_open_seconds
 from kafka_index.spark.tasks import spark_schema
 from kafka_index.tasks import BIN, balance
 
@@ -31,9 +55,26 @@ __all__ = ["answer_queries", "lookup_offsets", "lookup_timestamps"]
 
 _BINS_PER_CORE = 4
 _BIN_BYTES = 256 << 20
-_MOST_BINS = 20_000
-# Of texts and the like, whose rows nobody has counted.
-_BYTES_PER_QUERY = 24
+_MAX_BINS = 20_000
+
+_ROW, _KEY, _FINDINGS = "row", "key", "findings"
+_PLACE = [
+    pa.field(BIN, pa.int32(), nullable=False),
+    pa.field(PIECE, pa.int32(), nullable=False),
+    pa.field(_ROW, pa.int64(), nullable=False),
+]
+#: A query on its way to the task that answers its partition, and its place: piece and row.
+QUERY_SCHEMA = pa.schema(
+    [
+        *_PLACE,
+        pa.field(TOPIC, pa.string()),
+        pa.field(PARTITION, pa.int64()),
+        pa.field(_KEY, pa.int64()),
+    ]
+)
+# Instead of a row's number: findings, which are added to those of some piece; and the piece itself,
+# which may be without queries. Both sort before the answers of the piece.
+_OF_FINDINGS, _OF_PIECE = -2, -1
 
 
 def answer_queries(
@@ -44,64 +85,238 @@ def answer_queries(
     target: AnswerTarget,
     *,
     workers: int,
-    grouping: Grouping = Grouping.AUTO,
+    group_by_partition: bool = False,
     starting_offsets: bool = False,
-) -> tuple[GroupingChoice, list[PieceReport]]:
-    """Answer all queries into the target; publishing it is the caller's.
+) -> list[PieceReport]:
+    """Answer all queries into the target, without publishing it.
 
     Parameters
     ----------
     session : SparkSession
-        Classic or Connect. Its executors see queries, logs, indexes and target under the names
-        that the driver knows them by.
+        Classic or Connect. Its executors see queries, logs, indexes and target under the paths
+        that the driver uses.
     queries, inventory, settings, target
         As for `kafka_index.lookup.run_local`.
     workers : int
         Tasks that run at a time.
-    grouping : Grouping
-        Whether queries are grouped by partition.
+    group_by_partition : bool
+        Whether Spark shuffles all queries of a partition to one task, which alone opens its
+        segments. The output is the same.
     starting_offsets : bool
-        Whether the reports tell where to start reading.
+        Whether the reports hold where to start reading.
 
     Returns
     -------
-    GroupingChoice, list of PieceReport
-        How it was done, and a report for each piece, in their order.
+    list of PieceReport
+        A report for each piece, in their order.
 
     Raises
     ------
     InputError
         Queries cannot be read.
     """
-    workload = Workload(
-        queries=queries.size_bytes // _BYTES_PER_QUERY if queries.rows is None else queries.rows,
-        pieces=len(queries.pieces),
-        partitions=inventory.partition_count,
-        segments=inventory.segment_count,
-        workers=workers,
-        max_open_segments=settings.max_open_segments,
-        open_seconds=measure_open_seconds(inventory),
-    )
-    choice = choose_grouping(workload, grouping)
     bins = _bins(queries, workers)
     owners = balance([piece.size_bytes for piece in queries.pieces], bins)
     manifest = session.createDataFrame(manifest_table(queries.pieces, target, owners))
     lookups = SharedLookups.of(inventory, settings)
-    if choice.grouped:
-        done = answer_in_groups(
-            manifest,
-            GroupedWork(lookups, np.array(owners, np.int32)),
-            workload,
-            inventory.partitions["segment_count"].to_numpy(),
-            starting_offsets=starting_offsets,
-        )
+    if group_by_partition:
+        done = answer_grouped(manifest, lookups, bins, starting_offsets=starting_offsets)
     else:
         function = partial(answer_pieces, lookups=lookups, starting_offsets=starting_offsets)
         done = manifest.repartitionById(bins, BIN).mapInArrow(function, spark_schema(DONE_SCHEMA))
-    return choice, read_done(done.toArrow())
+    return read_done(done.toArrow())
 
 
 def _bins(queries: Queries, workers: int) -> int:
-    """Enough bins to keep all workers busy to the end, and none so large that it is lost dearly."""
+    """Return enough bins to keep all workers busy to the end, none of them too large to repeat."""
     wanted = max(_BINS_PER_CORE * workers, queries.size_bytes // _BIN_BYTES)
-    return max(min(len(queries.pieces), wanted, _MOST_BINS), 1)
+    return max(min(len(queries.pieces), wanted, _MAX_BINS), 1)
+
+
+def answered_schema(resolve: Resolve) -> pa.Schema:
+    """Return the schema of answers on their way back to the places of their queries."""
+    filled = len(Answers.empty(0, resolve).values)
+    return pa.schema(
+        [
+            *_PLACE,
+            pa.field(_FINDINGS, pa.binary()),
+            pa.field("status", pa.int8()),
+            *(pa.field(name, pa.int64()) for name in VALUE_COLUMNS[:filled]),
+        ]
+    )
+
+
+def answer_grouped(
+    manifest: DataFrame, lookups: SharedLookups, bins: int, *, starting_offsets: bool
+) -> DataFrame:
+    """Answer the pieces of a manifest, each partition by one task: `DONE_SCHEMA`."""
+    asked = manifest.repartitionById(bins, BIN).mapInArrow(read_pieces, spark_schema(QUERY_SCHEMA))
+    answered = asked.repartition(TOPIC, PARTITION).mapInArrow(
+        partial(answer_asked, lookups=lookups),
+        spark_schema(answered_schema(lookups.settings.resolve)),
+    )
+    pieces = manifest.withColumn(_ROW, F.lit(_OF_PIECE).cast("long"))
+    return (
+        answered.unionByName(pieces, allowMissingColumns=True)
+        .repartitionById(bins, BIN)
+        .sortWithinPartitions(PIECE, _ROW)
+        .mapInArrow(
+            partial(write_pieces, lookups=lookups, starting_offsets=starting_offsets),
+            spark_schema(DONE_SCHEMA),
+        )
+    )
+
+
+def read_pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Read pieces of a manifest: their queries, `QUERY_SCHEMA`."""
+    for bin_number, work in read_manifest(batches):
+        first_row = 0
+        # The task that writes the piece meets the same error, and reports it.
+        with suppress(InputError):
+            for batch in read_piece(work.piece):
+                yield _placed_queries(batch, bin_number, work.piece.number, first_row)
+                first_row += len(batch)
+
+
+def _placed_queries(
+    batch: QueryBatch, bin_number: int, piece: int, first_row: int
+) -> pa.RecordBatch:
+    keys, count = batch.keys, len(batch)
+    # Of a time, a negative number is before 1970; of an integer, it can ask for a place.
+    invalid = np.zeros(count, np.bool_) if keys.specials else keys.values < 0
+    if keys.valid is not None:
+        invalid |= ~keys.valid
+    numbers, present = integers(plain_array(batch.partitions))
+    columns = [
+        np.full(count, bin_number, np.int32),
+        np.full(count, piece, np.int32),
+        np.arange(first_row, first_row + count),
+        plain_array(batch.topics).cast(pa.string()),
+        pa.array(numbers, mask=None if present is None else ~present),
+        pa.array(keys.values, mask=invalid),
+    ]
+    return pa.record_batch(columns, schema=QUERY_SCHEMA)
+
+
+def answer_asked(
+    batches: Iterable[pa.RecordBatch], *, lookups: SharedLookups
+) -> Iterator[pa.RecordBatch]:
+    """Answer queries of `QUERY_SCHEMA`, in whatever order they come: `answered_schema`."""
+    opened = lookups.open()
+    schema = answered_schema(opened.settings.resolve)
+    place: list[pa.Array] = []
+    for asked in gather(batches):
+        keys = Keys.of(asked.column(_KEY), opened.settings.by)
+        answers = opened.answer(asked.column(TOPIC), asked.column(PARTITION), keys)
+        none = pa.nulls(len(answers), pa.binary())
+        place = asked.columns[: len(_PLACE)]
+        yield pa.record_batch([*place, none, answers.status, *answers.values], schema=schema)
+    findings = opened.take_findings()
+    if place and findings:
+        bin_number, piece, _ = (column[-1].as_py() for column in place)
+        row = {BIN: bin_number, PIECE: piece, _ROW: _OF_FINDINGS, _FINDINGS: pickle.dumps(findings)}
+        yield pa.RecordBatch.from_pylist([row], schema=schema)
+
+
+def write_pieces(
+    batches: Iterable[pa.RecordBatch], *, lookups: SharedLookups, starting_offsets: bool
+) -> Iterator[pa.RecordBatch]:
+    """Write pieces with answers that arrive sorted by place, a row of `DONE_SCHEMA` for each."""
+    arrived = ArrivedAnswers(lookups.open(), batches)
+    while (work := arrived.next_piece()) is not None:
+        done = finish_piece(work, arrived, starting_offsets=starting_offsets)
+        # Queries that cannot be read to the end leave answers over.
+        if not isinstance(done, InputError):
+            arrived.check_exhausted()
+        yield done_row(work, done)
+
+
+class ArrivedAnswers(Lookups):
+    """Stands in for the lookups of pieces whose queries other tasks have answered.
+
+    Parameters
+    ----------
+    lookups : Lookups
+        Of this worker.
+    batches : iterable of pa.RecordBatch
+        Answers and pieces, sorted by piece and row.
+
+    Notes
+    -----
+    The input of a cancelled task ends early as if that were all of it, and query files can change
+    between two reads: every answer is checked to be that of its row.
+    """
+
+    def __init__(self, lookups: Lookups, batches: Iterable[pa.RecordBatch]) -> None:
+        super().__init__(lookups.inventory, lookups.settings)
+        self._parts = (part for batch in batches for part in _parts(batch))
+        self._part: pa.RecordBatch | None = next(self._parts, None)
+        self._next_row = 0
+        self._arrived_findings: list[Finding] = []
+
+    def next_piece(self) -> PieceWork | None:
+        """Return the next piece to write, None when there are no more."""
+        while self._part is not None:
+            part, self._part = self._part, next(self._parts, None)
+            row = part.column(_ROW)[0].as_py()
+            if row == _OF_FINDINGS:
+                packed = part.column(_FINDINGS)[0].as_py()
+                self._arrived_findings += pickle.loads(packed)  # noqa: S301, written by our tasks
+            elif row == _OF_PIECE:
+                self._next_row = 0
+                work: PieceWork = pickle.loads(part.column(WORK)[0].as_py())  # noqa: S301, ours
+                return work
+        return None
+
+    def answer(
+        self,
+        topics: pa.Array | pa.ChunkedArray,  # noqa: ARG002, those of `Lookups.answer`
+        partitions: pa.Array | pa.ChunkedArray,  # noqa: ARG002
+        keys: Keys,
+    ) -> Answers:
+        """Return the answers to the next queries of the piece."""
+        answers = Answers.empty(len(keys), self.settings.resolve)
+        filled = 0
+        while filled < len(keys):
+            part = self._part
+            if part is None or part.column(_ROW)[0].as_py() != self._next_row:
+                raise _mismatch("answers are missing")
+            rows = part.slice(0, len(keys) - filled)
+            count = rows.num_rows
+            expected = np.arange(self._next_row, self._next_row + count)
+            if not np.array_equal(rows.column(_ROW), expected):
+                raise _mismatch("answers are missing")
+            end = filled + count
+            answers.status[filled:end] = rows.column("status")
+            for name, values in zip(VALUE_COLUMNS, answers.values, strict=False):
+                values[filled:end] = rows.column(name)
+            filled = end
+            self._next_row += count
+            rest = part.slice(count)
+            self._part = rest if rest.num_rows else next(self._parts, None)
+        return answers
+
+    def check_exhausted(self) -> None:
+        """Refuse answers that no query of the piece asked for."""
+        if self._part is not None and self._part.column(_ROW)[0].as_py() >= 0:
+            raise _mismatch("more answers than queries")
+
+    def take_findings(self) -> list[Finding]:
+        """Return the findings of this worker and of those that answered, each once."""
+        arrived, self._arrived_findings = self._arrived_findings, []
+        return [*arrived, *super().take_findings()]
+
+
+def _parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Split a batch of arrivals into single rows of findings and pieces, and runs of answers."""
+    alone = np.asarray(batch.column(_ROW)) < 0
+    starts = np.flatnonzero(alone[1:] | alone[:-1]) + 1
+    for start, end in pairwise([0, *starts.tolist(), batch.num_rows]):
+        yield batch.slice(start, end - start)
+
+
+def _mismatch(found: str) -> KafkaIndexError:
+    return KafkaIndexError(
+        f"the answers that arrived are not those of the queries: {found}",
+        hint="did the query files change? run again when nothing writes to them",
+    )

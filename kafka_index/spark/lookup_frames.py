@@ -119,7 +119,7 @@ def answer_rows(
 ) -> Iterator[pa.RecordBatch]:
     """Answer the queries of one task, whose keys are in the column `key`."""
     opened = lookups.open()
-    for rows in gather(batches, _ROWS_TOGETHER, _BYTES_TOGETHER):
+    for rows in gather(batches):
         keys = Keys.of(rows.column(key), lookups.settings.by)
         answers = opened.answer(rows.column(TOPIC), rows.column(PARTITION), keys).to_arrow()
         columns = rows.drop_columns([_INSTANT]) if key == _INSTANT else rows
@@ -132,16 +132,19 @@ def answer_rows(
 
 
 def gather(
-    batches: Iterable[pa.RecordBatch], most_rows: int, most_bytes: int
+    batches: Iterable[pa.RecordBatch],
+    *,
+    max_rows: int = _ROWS_TOGETHER,
+    max_bytes: int = _BYTES_TOGETHER,
 ) -> Iterator[pa.RecordBatch]:
-    """Put batches together until there are so many rows, or bytes."""
+    """Concatenate batches until there are so many rows, or bytes."""
     kept: list[pa.RecordBatch] = []
     rows = size_bytes = 0
     for batch in batches:
         kept.append(batch)
         rows += batch.num_rows
         size_bytes += batch.nbytes
-        if rows >= most_rows or size_bytes >= most_bytes:
+        if rows >= max_rows or size_bytes >= max_bytes:
             yield pa.concat_batches(kept)
             kept, rows, size_bytes = [], 0, 0
     if rows:

@@ -1,4 +1,4 @@
-"""What tasks of a lookup get, share and give back."""
+"""Tasks of lookups: pieces of query files that they answer, and what a worker keeps open."""
 
 from __future__ import annotations
 
@@ -22,30 +22,32 @@ from kafka_index.lookup import (
 from kafka_index.spark.tasks import current_attempt_id
 from kafka_index.tasks import BIN, new_run_id
 
+#: Columns of `MANIFEST_SCHEMA`, besides the bin.
+PIECE, WORK = "piece", "work"
 #: A row per piece: a `PieceWork`, pickled, and the bin that it is answered in.
 MANIFEST_SCHEMA = pa.schema(
     [
-        pa.field("piece", pa.int32(), nullable=False),
-        pa.field("work", pa.binary(), nullable=False),
         pa.field(BIN, pa.int32(), nullable=False),
+        pa.field(PIECE, pa.int32(), nullable=False),
+        pa.field(WORK, pa.binary(), nullable=False),
     ]
 )
 #: A row per finished piece: its `PieceReport`, or what is wrong with its queries, pickled.
 DONE_SCHEMA = pa.schema(
     [
-        pa.field("piece", pa.int32(), nullable=False),
+        pa.field(PIECE, pa.int32(), nullable=False),
         pa.field("report", pa.binary(), nullable=False),
     ]
 )
 
-# The lookups of this process, by run: a worker is used for task after task, and what it has open
-# stays open. One at most.
+# The lookups of this process, by run, one at most: Spark reuses a worker for many tasks, and what
+# one has opened stays open for the next.
 _open: dict[str, Lookups] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class SharedLookups:
-    """How to make the `Lookups` of a run, in every worker once.
+    """Makes the `Lookups` of a run, once in every worker.
 
     Parameters
     ----------
@@ -54,7 +56,7 @@ class SharedLookups:
     settings : LookupSettings
         How to look up.
     packed : bytes
-        The inventory, pickled: it can be large, and most tasks need not even look at it.
+        The inventory, pickled: it can be large, and most tasks need not unpack it.
     """
 
     run_id: str
@@ -63,7 +65,7 @@ class SharedLookups:
 
     @classmethod
     def of(cls, inventory: Inventory, settings: LookupSettings) -> Self:
-        """Return what to send to workers."""
+        """Return the object to send to workers."""
         return cls(new_run_id(), settings, pickle.dumps(inventory))
 
     def open(self) -> Lookups:
@@ -77,7 +79,7 @@ class SharedLookups:
 
 @dataclass(frozen=True, slots=True)
 class PieceWork:
-    """A piece, and where its answers go."""
+    """A piece of the queries, and where its answers go."""
 
     piece: QueryPiece
     part_path: str
@@ -89,60 +91,16 @@ def manifest_table(
     """Return the manifest of a run, `MANIFEST_SCHEMA`."""
     return pa.table(
         [
+            list(bins),
             [piece.number for piece in pieces],
             [pickle.dumps(PieceWork(piece, target.part_path(piece))) for piece in pieces],
-            list(bins),
         ],
         schema=MANIFEST_SCHEMA,
     )
 
 
-def read_manifest(batches: Iterable[pa.RecordBatch]) -> Iterator[PieceWork]:
-    """Return the pieces of rows of `MANIFEST_SCHEMA`, in their order."""
-    for batch in batches:
-        for work in batch.column("work").to_pylist():
-            yield read_work(work)
-
-
-def read_work(packed: bytes) -> PieceWork:
-    """Return one piece of a manifest."""
-    work = pickle.loads(packed)  # noqa: S301, written by our own driver
-    if not isinstance(work, PieceWork):
-        raise TypeError(f"not a piece: {work!r}")
-    return work
-
-
-def answer_pieces(
-    batches: Iterable[pa.RecordBatch], *, lookups: SharedLookups, starting_offsets: bool
-) -> Iterator[pa.RecordBatch]:
-    """Answer pieces of a manifest, a row of `DONE_SCHEMA` for each."""
-    for work in read_manifest(batches):
-        done, _ = finish_piece(work, lookups.open(), starting_offsets=starting_offsets)
-        yield done
-
-
-def finish_piece(
-    work: PieceWork, lookups: Lookups, *, starting_offsets: bool
-) -> tuple[pa.RecordBatch, bool]:
-    """Answer a piece; return its row of `DONE_SCHEMA`, and whether its queries could be read."""
-    done: PieceReport | InputError
-    try:
-        done = answer_piece(
-            work.piece,
-            lookups,
-            work.part_path,
-            attempt_id=current_attempt_id(),
-            starting_offsets=starting_offsets,
-        )
-    except InputError as error:
-        # Queries that cannot be read: another attempt would find them so, too.
-        done = error
-    columns = [pa.array([work.piece.number], pa.int32()), pa.array([pickle.dumps(done)])]
-    return pa.record_batch(columns, schema=DONE_SCHEMA), not isinstance(done, InputError)
-
-
 def read_done(rows: pa.Table) -> list[PieceReport]:
-    """Return the reports of finished pieces, in the order of the pieces.
+    """Return the reports in rows of `DONE_SCHEMA`, in the order of the pieces.
 
     Raises
     ------
@@ -150,9 +108,45 @@ def read_done(rows: pa.Table) -> list[PieceReport]:
         The queries of a piece cannot be read.
     """
     reports = []
-    for packed in rows.sort_by("piece").column("report").to_pylist():
+    for packed in rows.sort_by(PIECE).column("report").to_pylist():
         done = pickle.loads(packed)  # noqa: S301, written by our own tasks
         if isinstance(done, InputError):
             raise done
         reports.append(done)
     return reports
+
+
+def answer_pieces(
+    batches: Iterable[pa.RecordBatch], *, lookups: SharedLookups, starting_offsets: bool
+) -> Iterator[pa.RecordBatch]:
+    """Answer pieces of a manifest, a row of `DONE_SCHEMA` for each."""
+    for _, work in read_manifest(batches):
+        yield done_row(work, finish_piece(work, lookups.open(), starting_offsets=starting_offsets))
+
+
+def read_manifest(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, PieceWork]]:
+    """Return the pieces in rows of `MANIFEST_SCHEMA`, each with its bin."""
+    for batch in batches:
+        for row in batch.to_pylist():
+            yield row[BIN], pickle.loads(row[WORK])  # noqa: S301, written by our own driver
+
+
+def finish_piece(
+    work: PieceWork, lookups: Lookups, *, starting_offsets: bool
+) -> PieceReport | InputError:
+    """Answer a piece, or return why its queries cannot be read: another attempt cannot either."""
+    try:
+        return answer_piece(
+            work.piece,
+            lookups,
+            work.part_path,
+            attempt_id=current_attempt_id(),
+            starting_offsets=starting_offsets,
+        )
+    except InputError as error:
+        return error
+
+
+def done_row(work: PieceWork, done: PieceReport | InputError) -> pa.RecordBatch:
+    """Return the row of `DONE_SCHEMA` of a piece."""
+    return pa.record_batch([[work.piece.number], [pickle.dumps(done)]], schema=DONE_SCHEMA)

@@ -1,4 +1,4 @@
-"""How far a Spark job is, told while it runs."""
+"""Progress of a Spark job while it runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Callback = Callable[[int, int], None]
 def watch_progress(
     session: SparkSession, callback: Callback, *, interval_seconds: float = 0.5
 ) -> contextlib.AbstractContextManager[None]:
-    """Call back with the tasks of the stage that runs, as long as the context is open.
+    """Report the tasks of the running stage to a callback, as long as the context is open.
 
     Parameters
     ----------
@@ -24,7 +24,7 @@ def watch_progress(
     callback : callable
         Called with ``(tasks_done, tasks_total)`` of the latest stage, from another thread.
     interval_seconds : float
-        Time between two polls, classic only.
+        Time between two polls; classic only.
     """
     if is_connect(session):
         return _watch_connect(session, callback)
@@ -32,7 +32,7 @@ def watch_progress(
 
 
 def is_connect(session: SparkSession) -> bool:
-    """Tell whether a session is Spark Connect's, which has no SparkContext."""
+    """Return whether a session is Spark Connect's, which has no SparkContext."""
     return type(session).__module__.startswith("pyspark.sql.connect")
 
 
@@ -62,7 +62,8 @@ def _watch_classic(
 
 @contextlib.contextmanager
 def _watch_connect(session: SparkSession, callback: Callback) -> Iterator[None]:
-    def handle(stages: Iterable[Any] | None, *_: object) -> None:
+    # Which other arguments there are, all by name, depends on the version of Spark.
+    def handle(stages: Iterable[Any] | None, **_: object) -> None:
         known = list(stages or ())
         if known:
             latest = max(known, key=lambda stage: stage.stage_id)

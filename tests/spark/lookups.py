@@ -24,7 +24,6 @@ from kafka_index.lookup import (
     run_local,
     take_inventory,
 )
-from kafka_index.lookup.planner import Grouping
 from kafka_index.reading.answers import Resolve
 from kafka_index.spark.lookup import answer_queries
 from kafka_index.storage import list_dump
@@ -84,7 +83,7 @@ def answer(
     output: Path,
     *,
     spark: SparkSession | None = None,
-    way: Grouping = Grouping.NEVER,
+    grouped: bool = False,
     resolve: Resolve | None = None,
     starting_offsets: bool = False,
 ) -> LookupTotals:
@@ -104,14 +103,14 @@ def answer(
                 starting_offsets=starting_offsets,
             )
         else:
-            _, reports = answer_queries(
+            reports = answer_queries(
                 spark,
                 opened,
                 inventory,
                 settings,
                 target,
                 workers=2,
-                grouping=way,
+                group_by_partition=grouped,
                 starting_offsets=starting_offsets,
             )
             for report in reports:

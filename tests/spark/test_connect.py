@@ -1,0 +1,65 @@
+"""Builds and lookups on Spark Connect, whose server is a process of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.spark.lookups import files, make_dump, make_queries, write_queries
+
+pytest.importorskip("grpc", reason="Spark Connect is not installed: pip install pyspark[connect]")
+pytest.importorskip("grpc_status")
+
+# In a process of its own: one that has run a classic session does not start a server.
+SCRIPT = """
+import sys
+from pyspark.sql import SparkSession
+from kafka_index.lookup import By, take_inventory
+from kafka_index.spark.lookup import lookup_offsets
+from kafka_index.spark.progress import is_connect, watch_progress
+from tests.spark.lookups import answer
+from pathlib import Path
+
+folder = Path(sys.argv[1])
+session = SparkSession.builder.remote("local[2]").getOrCreate()
+assert is_connect(session)
+inventory = take_inventory([str(folder / "logs")], indexes=str(folder / "indexes"))
+seen = []
+with watch_progress(session, lambda done, total: seen.append((done, total))):
+    for name, grouped in (("pieces", False), ("grouped", True)):
+        answer(
+            folder / "queries",
+            inventory,
+            By.OFFSET,
+            folder / name,
+            spark=session,
+            grouped=grouped,
+        )
+    queries = session.read.parquet(str(folder / "queries"))
+    found = lookup_offsets(queries, inventory).where("status = 'found'").count()
+assert found > 100, found
+assert seen and all(0 <= done <= total for done, total in seen), seen
+session.stop()
+"""
+
+
+def test_lookups_run_on_connect_and_report_their_progress(tmp_path: Path) -> None:
+    make_dump(tmp_path)
+    write_queries(tmp_path / "queries", [make_queries("offset", 200, seed) for seed in range(3)])
+
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, tmp_path],
+        env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable},
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    assert files(tmp_path / "pieces") == files(tmp_path / "grouped")
