@@ -12,7 +12,7 @@ import numpy as np
 from kafka_index.errors import CorruptLogError
 from kafka_index.index import TimestampOffset
 from kafka_index.index.offset_index import OffsetPosition
-from kafka_index.kernels.batch_headers import NOT_IN_HEADER, max_timestamp_of, read_batch_fields
+from kafka_index.kernels.batch_header import NOT_IN_HEADER, max_timestamp_of, read_batch_fields
 from kafka_index.kernels.scan import SCAN_ROWS_FULL
 from kafka_index.kernels.walk import (
     STATE_POSITION,

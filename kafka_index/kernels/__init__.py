@@ -9,20 +9,21 @@ from __future__ import annotations
 import numpy as np
 
 from kafka_index.kernels.appending import warm_up as warm_up_appending
+from kafka_index.kernels.batch_header import batch_checksums
 from kafka_index.kernels.bulk_search import (
     count_entries,
     find_disorder,
     find_entries,
     is_ascending,
 )
-from kafka_index.kernels.checksum import crc32c
+from kafka_index.kernels.checksums import crc32c
 from kafka_index.kernels.entries import append_offset_entries, append_time_entries
 from kafka_index.kernels.find_records import warm_up as warm_up_find_records
 from kafka_index.kernels.headers import read_headers
 from kafka_index.kernels.index_fit import warm_up as warm_up_index_fit
 from kafka_index.kernels.producer_state import warm_up as warm_up_producer_state
 from kafka_index.kernels.records import decode_records
-from kafka_index.kernels.scan import SCAN_COLUMNS, batch_checksums, scan_batches
+from kafka_index.kernels.scan import SCAN_COLUMNS, scan_batches
 from kafka_index.kernels.search import NOT_FOUND, find_floors
 from kafka_index.kernels.sparse import choose_entries
 from kafka_index.kernels.walk import warm_up as warm_up_walk

@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from kafka_index.kernels.batch_header import checksums_of
 from kafka_index.kernels.big_endian import (
     Integer,
     read_int16,
@@ -18,7 +19,6 @@ from kafka_index.kernels.big_endian import (
     write_int64,
 )
 from kafka_index.kernels.compile_cache import compiled
-from kafka_index.kernels.crc import crc32c_extend
 from kafka_index.kernels.records import RECORD_SOUND, decode_records
 from kafka_index.layout.index_entries import INT32_MAX
 from kafka_index.layout.records import (
@@ -192,10 +192,8 @@ def stamp_batches(
         window[positions[row] + _ATTRIBUTES] = 0
         window[positions[row] + _ATTRIBUTES + 1] = typed & 0x7F
         write_int64(start + np.uint64(_MAX_TIMESTAMP), max_timestamps[row])
-        checksum = crc32c_extend(
-            np.uint32(0), start + np.uint64(_ATTRIBUTES), np.uint64(sizes[row] - _ATTRIBUTES)
-        )
-        write_int32(start + np.uint64(_CRC), np.int64(checksum))
+        _, checksum = checksums_of(start, sizes[row])
+        write_int32(start + np.uint64(_CRC), checksum)
     return next_offset
 
 

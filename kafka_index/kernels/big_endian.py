@@ -15,27 +15,50 @@ import numpy as np
 from llvmlite import ir
 from numba import types
 
+from kafka_index.layout.records import field_position
+
 #: What compiled code calls an integer: Python's type and numpy's mix there.
 Integer: TypeAlias = int | np.integer[Any]
 
 _WIDEST = 64
 
 
-def _reader(bits: int, *, swap: bool = True) -> Any:
+def _reader(bits: int, *, swap: bool = True, offset: int = 0, signed: bool = True) -> Any:
     """Make the intrinsic that loads an unaligned integer, widened to int64."""
 
     @numba.extending.intrinsic
     def read(_context: Any, _address: Any) -> tuple[Any, Callable[..., Any]]:
         def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-            kind = ir.IntType(bits)
-            pointer = builder.inttoptr(arguments[0], kind.as_pointer())
-            loaded = builder.load(pointer, align=1)
+            kind, widest = ir.IntType(bits), ir.IntType(_WIDEST)
+            address = builder.add(arguments[0], widest(offset))
+            loaded = builder.load(builder.inttoptr(address, kind.as_pointer()), align=1)
             value = builder.bswap(loaded) if swap else loaded
-            return value if bits == _WIDEST else builder.sext(value, ir.IntType(_WIDEST))
+            if bits == _WIDEST:
+                return value
+            return builder.sext(value, widest) if signed else builder.zext(value, widest)
 
         return types.int64(types.uint64), generate
 
     return read
+
+
+def field_reader(layout: np.dtype[np.void], name: str) -> Any:
+    """Make the function that reads a big-endian field of a structure at an address, as int64.
+
+    Parameters
+    ----------
+    layout : numpy structured dtype
+        The structure.
+    name : str
+        The field: an integer of 8 to 64 bits, signed or not.
+    """
+    kind = layout[name]
+    return _reader(
+        8 * kind.itemsize,
+        swap=kind.itemsize > 1,
+        offset=field_position(layout, name),
+        signed=kind.kind == "i",
+    )
 
 
 def _writer(bits: int, *, swap: bool = True) -> Any:
@@ -89,6 +112,3 @@ write_int32 = _writer(32)
 write_int64 = _writer(64)
 #: Write an int64 as this machine has it, into an array of its own.
 write_int64_native = _writer(64, swap=False)
-
-#: Takes an int32 that was widened back to the unsigned one it was.
-UINT32_MASK = np.int64(0xFFFFFFFF)

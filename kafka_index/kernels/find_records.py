@@ -11,34 +11,29 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from kafka_index.kernels.batch_headers import (
+from kafka_index.kernels.batch_header import (
     AT_END,
     batch_size,
+    checksum_matches,
     codec_of,
     damage_at,
     last_offset_of,
+    leader_epoch_of,
     magic_of,
     max_timestamp_of,
+    read_attributes,
+    read_base_offset,
+    read_base_timestamp,
+    read_record_count,
 )
-from kafka_index.kernels.big_endian import (
-    UINT32_MASK,
-    Integer,
-    read_int16,
-    read_int32,
-    read_int64,
-)
+from kafka_index.kernels.big_endian import Integer
 from kafka_index.kernels.compile_cache import compiled
-from kafka_index.kernels.crc import crc32, crc32c_extend
 from kafka_index.kernels.records import read_record
 from kafka_index.kernels.walk import NOWHERE
 from kafka_index.layout.records import (
-    MAGIC_POSITION,
     MAGIC_RECORD_BATCH,
-    MESSAGE_V0_HEADER,
-    RECORD_BATCH_HEADER,
     RECORD_BATCH_OVERHEAD_BYTES,
     TIMESTAMP_TYPE_MASK,
-    field_position,
 )
 
 #: Why a call came back: it is done, or the records of the batch at ``STATE_OPEN`` are needed.
@@ -63,35 +58,12 @@ STATE_SIZE = 6
 FOUND_BATCH, FOUND_OFFSET, FOUND_TIMESTAMP, FOUND_EPOCH = range(4)
 FOUND_ROWS = 4
 
-_LEADER_EPOCH = field_position(RECORD_BATCH_HEADER, "leader_epoch")
-_CRC = field_position(RECORD_BATCH_HEADER, "crc")
-_ATTRIBUTES = field_position(RECORD_BATCH_HEADER, "attributes")
-_BASE_TIMESTAMP = field_position(RECORD_BATCH_HEADER, "base_timestamp_ms")
-_RECORD_COUNT = field_position(RECORD_BATCH_HEADER, "record_count")
-_MESSAGE_CRC = field_position(MESSAGE_V0_HEADER, "crc")
-
 
 def new_state() -> NDArray[np.int64]:
     """Return the state of a pass that has not begun."""
     state = np.zeros(STATE_SIZE, np.int64)
     state[[STATE_OPEN, STATE_GIVEN]] = NOWHERE
     return state
-
-
-@compiled
-def crc_matches(start: np.uint64, size: Integer) -> bool:
-    """Return whether the checksum of the batch at an address is right."""
-    if magic_of(start) >= MAGIC_RECORD_BATCH:
-        found = np.int64(
-            crc32c_extend(
-                np.uint32(0), start + np.uint64(_ATTRIBUTES), np.uint64(size - _ATTRIBUTES)
-            )
-        )
-        stored = read_int32(start + np.uint64(_CRC)) & UINT32_MASK
-    else:
-        found = crc32(start + np.uint64(MAGIC_POSITION), np.uint64(size - MAGIC_POSITION))
-        stored = read_int32(start + np.uint64(_MESSAGE_CRC)) & UINT32_MASK
-    return bool(found == stored)
 
 
 @compiled
@@ -156,7 +128,7 @@ def find_records(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and h
             position = opened
         answer = position
         while position >= 0:
-            size = batch_size(log, log_size, position)
+            size = batch_size(log + np.uint64(position), log_size - position)
             if size < 0:
                 answer = np.int64(AT_END) if size == AT_END else damage_at(position)
                 break
@@ -172,7 +144,7 @@ def find_records(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and h
                 opened = position
                 is_given = False
                 fault = np.int64(FAULT_NONE)
-                if not crc_matches(start, size):
+                if not checksum_matches(start, size):
                     fault = np.int64(FAULT_CRC)
                     left = np.int64(0)
                 elif codec_of(start) != 0:
@@ -186,7 +158,7 @@ def find_records(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and h
                     cursor = np.int64(0)
                     fault = state[STATE_FAULT]
                 elif magic >= MAGIC_RECORD_BATCH:
-                    left = read_int32(start + np.uint64(_RECORD_COUNT))
+                    left = read_record_count(start)
                     cursor = position + RECORD_BATCH_OVERHEAD_BYTES
                     if left < 0:
                         left = np.int64(0)
@@ -198,7 +170,7 @@ def find_records(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and h
             timestamp: Integer = np.int64(0)
             if magic < MAGIC_RECORD_BATCH and not is_given:
                 if left > 0:
-                    offset = read_int64(start)
+                    offset = read_base_offset(start)
                     timestamp = max_timestamp_of(start)
                     key = timestamp if by_timestamp else offset
                     hit = bool(key >= target and offset >= starting_offset)
@@ -213,11 +185,9 @@ def find_records(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and h
                     cursor += 1
                     left -= 1
             else:
-                base_offset = read_int64(start)
-                base_timestamp = read_int64(start + np.uint64(_BASE_TIMESTAMP))
-                append_time = (
-                    read_int16(start + np.uint64(_ATTRIBUTES)) & TIMESTAMP_TYPE_MASK
-                ) != 0
+                base_offset = read_base_offset(start)
+                base_timestamp = read_base_timestamp(start)
+                append_time = (read_attributes(start) & TIMESTAMP_TYPE_MASK) != 0
                 append_timestamp = max_timestamp_of(start)
                 end = start + np.uint64(size)
                 while left > 0:
@@ -243,10 +213,7 @@ def find_records(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and h
                 answer = position
                 found[FOUND_OFFSET, query] = offset
                 found[FOUND_TIMESTAMP, query] = timestamp
-                epoch = np.int64(-1)
-                if magic >= MAGIC_RECORD_BATCH:
-                    epoch = read_int32(start + np.uint64(_LEADER_EPOCH))
-                found[FOUND_EPOCH, query] = epoch
+                found[FOUND_EPOCH, query] = leader_epoch_of(start)
                 break
             if fault != FAULT_NONE:
                 answer = damage_at(position)

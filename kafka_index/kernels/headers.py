@@ -5,28 +5,28 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from kafka_index.kernels.big_endian import (
-    UINT32_MASK,
-    Integer,
-    read_int8,
-    read_int16,
-    read_int32,
-    read_int64,
+from kafka_index.kernels.batch_header import (
+    magic_of,
+    read_attributes,
+    read_base_sequence,
+    read_base_timestamp,
+    read_crc,
+    read_length,
+    read_message_crc,
+    read_message_timestamp,
+    read_producer_epoch,
+    read_record_count,
 )
+from kafka_index.kernels.big_endian import Integer
 from kafka_index.kernels.compile_cache import compiled
 from kafka_index.kernels.markers import read_control_batch
 from kafka_index.layout.records import (
     CONTROL_MASK,
     LOG_OVERHEAD_BYTES,
-    MAGIC_POSITION,
     MAGIC_RECORD_BATCH,
-    MESSAGE_V0_HEADER,
-    MESSAGE_V1_HEADER,
     NO_PRODUCER_EPOCH,
     NO_SEQUENCE,
     NO_TIMESTAMP,
-    RECORD_BATCH_HEADER,
-    field_position,
 )
 
 #: Rows of the array that `read_headers` fills.
@@ -42,16 +42,6 @@ from kafka_index.layout.records import (
     HEADER_CONTROL_TIMESTAMP,
 ) = range(9)
 HEADER_COLUMNS = 9
-
-_LENGTH = field_position(RECORD_BATCH_HEADER, "length")
-_CRC = field_position(RECORD_BATCH_HEADER, "crc")
-_ATTRIBUTES = field_position(RECORD_BATCH_HEADER, "attributes")
-_BASE_TIMESTAMP = field_position(RECORD_BATCH_HEADER, "base_timestamp_ms")
-_PRODUCER_EPOCH = field_position(RECORD_BATCH_HEADER, "producer_epoch")
-_BASE_SEQUENCE = field_position(RECORD_BATCH_HEADER, "base_sequence")
-_RECORD_COUNT = field_position(RECORD_BATCH_HEADER, "record_count")
-_MESSAGE_CRC = field_position(MESSAGE_V0_HEADER, "crc")
-_MESSAGE_TIMESTAMP = field_position(MESSAGE_V1_HEADER, "timestamp_ms")
 
 
 @compiled
@@ -78,28 +68,28 @@ def read_headers(
     address = np.uint64(window.ctypes.data)
     for row in range(len(positions)):
         start = address + np.uint64(positions[row] - window_position)
-        magic = read_int8(start + np.uint64(MAGIC_POSITION))
+        magic = magic_of(start)
         columns[HEADER_MAGIC, row] = magic
         columns[HEADER_CONTROL_TYPE, row] = -1
         columns[HEADER_COORDINATOR_EPOCH, row] = -1
         columns[HEADER_CONTROL_TIMESTAMP, row] = NO_TIMESTAMP
         if magic < MAGIC_RECORD_BATCH:
-            columns[HEADER_CRC, row] = read_int32(start + np.uint64(_MESSAGE_CRC)) & UINT32_MASK
+            columns[HEADER_CRC, row] = read_message_crc(start)
             timestamp: Integer = np.int64(NO_TIMESTAMP)
             if magic != 0:
-                timestamp = read_int64(start + np.uint64(_MESSAGE_TIMESTAMP))
+                timestamp = read_message_timestamp(start)
             columns[HEADER_BASE_TIMESTAMP, row] = timestamp
             columns[HEADER_PRODUCER_EPOCH, row] = NO_PRODUCER_EPOCH
             columns[HEADER_BASE_SEQUENCE, row] = NO_SEQUENCE
             columns[HEADER_RECORD_COUNT, row] = 1
             continue
-        columns[HEADER_CRC, row] = read_int32(start + np.uint64(_CRC)) & UINT32_MASK
-        columns[HEADER_BASE_TIMESTAMP, row] = read_int64(start + np.uint64(_BASE_TIMESTAMP))
-        columns[HEADER_PRODUCER_EPOCH, row] = read_int16(start + np.uint64(_PRODUCER_EPOCH))
-        columns[HEADER_BASE_SEQUENCE, row] = read_int32(start + np.uint64(_BASE_SEQUENCE))
-        columns[HEADER_RECORD_COUNT, row] = read_int32(start + np.uint64(_RECORD_COUNT))
-        if read_int16(start + np.uint64(_ATTRIBUTES)) & CONTROL_MASK:
-            size = LOG_OVERHEAD_BYTES + read_int32(start + np.uint64(_LENGTH))
+        columns[HEADER_CRC, row] = read_crc(start)
+        columns[HEADER_BASE_TIMESTAMP, row] = read_base_timestamp(start)
+        columns[HEADER_PRODUCER_EPOCH, row] = read_producer_epoch(start)
+        columns[HEADER_BASE_SEQUENCE, row] = read_base_sequence(start)
+        columns[HEADER_RECORD_COUNT, row] = read_record_count(start)
+        if read_attributes(start) & CONTROL_MASK:
+            size = LOG_OVERHEAD_BYTES + read_length(start)
             control, epoch, timestamp = read_control_batch(np.int64(start), np.int64(start) + size)
             columns[HEADER_CONTROL_TYPE, row] = control
             columns[HEADER_COORDINATOR_EPOCH, row] = epoch

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from kafka_index.kernels.batch_headers import (
+from kafka_index.kernels.batch_header import (
     AT_DAMAGE,
     AT_END,
     batch_size,
@@ -17,8 +17,9 @@ from kafka_index.kernels.batch_headers import (
     last_offset_of,
     magic_of,
     max_timestamp_of,
+    read_base_offset,
 )
-from kafka_index.kernels.big_endian import Integer, read_int64
+from kafka_index.kernels.big_endian import Integer
 from kafka_index.kernels.compile_cache import compiled
 from kafka_index.layout.records import MAGIC_RECORD_BATCH, NO_TIMESTAMP
 
@@ -44,7 +45,7 @@ def entry_end(log: np.uint64, log_size: int, position: Integer, offset: Integer)
         ends there, `AT_DAMAGE` when what is no batch comes first.
     """
     while True:
-        size = batch_size(log, log_size, position)
+        size = batch_size(log + np.uint64(position), log_size - position)
         if size < 0:
             return AT_DAMAGE
         last_offset = last_offset_of(log + np.uint64(position))
@@ -57,7 +58,7 @@ def entry_end(log: np.uint64, log_size: int, position: Integer, offset: Integer)
 def reaches(log: np.uint64, log_size: int, start: Integer, position: Integer) -> bool:
     """Return whether a walk over batches from a start comes by a position."""
     while start < position:
-        size = batch_size(log, log_size, start)
+        size = batch_size(log + np.uint64(start), log_size - start)
         if size < 0:
             return False
         start += size
@@ -86,7 +87,7 @@ def time_entry_end(
         offset; `AT_DAMAGE` otherwise.
     """
     while True:
-        size = batch_size(log, log_size, position)
+        size = batch_size(log + np.uint64(position), log_size - position)
         if size < 0:
             return AT_DAMAGE
         start = log + np.uint64(position)
@@ -94,7 +95,8 @@ def time_entry_end(
         if latest >= timestamp:
             # Magic 0 and 1: the last offset of a wrapper, and its records lie below it.
             legacy = magic_of(start) < MAGIC_RECORD_BATCH
-            holds = (legacy or read_int64(start) <= offset) and offset <= last_offset_of(start)
+            begins = legacy or read_base_offset(start) <= offset
+            holds = begins and offset <= last_offset_of(start)
             return position if holds and latest == timestamp else AT_DAMAGE
         position += size
 
@@ -140,7 +142,7 @@ def largest_behind(
     timestamp: Integer = np.int64(NO_TIMESTAMP)
     offset: Integer = np.int64(-1)
     while True:
-        size = batch_size(log, log_size, position)
+        size = batch_size(log + np.uint64(position), log_size - position)
         if size < 0:
             return timestamp, offset, position
         start = log + np.uint64(position)
@@ -160,7 +162,7 @@ def first_with_timestamp(
     Without one it is `AT_END`, or `damage_at`.
     """
     while True:
-        size = batch_size(log, log_size, position)
+        size = batch_size(log + np.uint64(position), log_size - position)
         if size < 0:
             return size if size == AT_END else damage_at(position)
         if max_timestamp_of(log + np.uint64(position)) == timestamp:

@@ -6,40 +6,40 @@ Sources: Kafka's ``FileLogInputStream.nextBatch``, ``DefaultRecordBatch.ensureVa
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
-from kafka_index.kernels.big_endian import (
-    UINT32_MASK,
-    Integer,
-    prefetch,
-    read_int8,
-    read_int16,
-    read_int32,
-    read_int64,
-    write_int64_native,
+from kafka_index.kernels.batch_header import (
+    AT_END,
+    BAD_LENGTH,
+    BAD_SIZE,
+    TORN_BATCH,
+    TORN_HEADER,
+    batch_size,
+    checksum_matches,
+    magic_of,
+    read_attributes,
+    read_base_offset,
+    read_base_sequence,
+    read_last_offset_delta,
+    read_leader_epoch,
+    read_max_timestamp,
+    read_message_attributes,
+    read_message_timestamp,
+    read_producer_epoch,
+    read_producer_id,
 )
+from kafka_index.kernels.big_endian import Integer, prefetch, write_int64_native
 from kafka_index.kernels.compile_cache import compiled
-from kafka_index.kernels.crc import crc32, crc32c_extend
 from kafka_index.kernels.markers import CONTROL_NONE, read_control_batch
 from kafka_index.layout.index_entries import INT32_MAX
 from kafka_index.layout.records import (
     CONTROL_MASK,
     HEADER_SIZE_UP_TO_MAGIC,
-    LOG_OVERHEAD_BYTES,
-    MAGIC_POSITION,
     MAGIC_RECORD_BATCH,
-    MESSAGE_V0_HEADER,
-    MESSAGE_V1_HEADER,
-    MIN_LENGTH,
     NO_LEADER_EPOCH,
     NO_PRODUCER_ID,
     NO_TIMESTAMP,
-    RECORD_BATCH_HEADER,
-    RECORD_BATCH_OVERHEAD_BYTES,
-    field_position,
 )
 
 #: Rows of the array that `scan_batches` fills: one int64 column each, what a build needs.
@@ -60,45 +60,25 @@ from kafka_index.layout.records import (
 ) = range(13)
 #: The last four are filled where there is a producer, and the last two where it is a marker.
 SCAN_COLUMNS = 13
-#: Batches a chunk: enough to spread what a chunk costs behind the scan. No power of two, because
+#: Batches a chunk: enough to spread what a chunk costs after the scan. Not a power of two, because
 #: columns that lie 128 KiB apart fall on the same cache lines, and a scan takes twice as long.
 CHUNK_BATCHES = 16384 + 72
 
-#: Why a call of `scan_batches` came back.
-(
-    SCAN_ROWS_FULL,
-    SCAN_NEED_BYTES,
-    SCAN_END,
-    SCAN_TORN_HEADER,
-    SCAN_TORN_BATCH,
-    SCAN_BAD_LENGTH,
-    SCAN_BAD_SIZE,
-    SCAN_BAD_CRC,
-    SCAN_OFFSET_OVERFLOW,
-) = range(9)
+#: Why a call of `scan_batches` returned before the batches ended.
+SCAN_ROWS_FULL, SCAN_NEED_BYTES = range(2)
+#: Where the batches ended, and why: the codes of `batch_size`, and what only a scan checks.
+SCAN_END = AT_END
+SCAN_TORN_HEADER = TORN_HEADER
+SCAN_BAD_LENGTH = BAD_LENGTH
+SCAN_TORN_BATCH = TORN_BATCH
+SCAN_BAD_SIZE = BAD_SIZE
+SCAN_BAD_CRC = BAD_SIZE - 1
+SCAN_OFFSET_OVERFLOW = BAD_SIZE - 2
 
 _SMALL_BATCHES_AHEAD = 24
 _LARGE_BATCHES_AHEAD = 4
 _CACHE_LINE = 64
 _SMALL_BATCH = 512
-_LENGTH = field_position(RECORD_BATCH_HEADER, "length")
-_LEADER_EPOCH = field_position(RECORD_BATCH_HEADER, "leader_epoch")
-_CRC = field_position(RECORD_BATCH_HEADER, "crc")
-_ATTRIBUTES = field_position(RECORD_BATCH_HEADER, "attributes")
-_LAST_OFFSET_DELTA = field_position(RECORD_BATCH_HEADER, "last_offset_delta")
-_MAX_TIMESTAMP = field_position(RECORD_BATCH_HEADER, "max_timestamp_ms")
-_PRODUCER_ID = field_position(RECORD_BATCH_HEADER, "producer_id")
-_PRODUCER_EPOCH = field_position(RECORD_BATCH_HEADER, "producer_epoch")
-_BASE_SEQUENCE = field_position(RECORD_BATCH_HEADER, "base_sequence")
-_MESSAGE_CRC = field_position(MESSAGE_V0_HEADER, "crc")
-_MESSAGE_ATTRIBUTES = field_position(MESSAGE_V0_HEADER, "attributes")
-_MESSAGE_TIMESTAMP = field_position(MESSAGE_V1_HEADER, "timestamp_ms")
-
-
-@compiled
-def _message_crc_matches(start: np.uint64, size: Integer) -> Any:
-    found = crc32(start + np.uint64(MAGIC_POSITION), np.uint64(size - MAGIC_POSITION))
-    return found == read_int32(start + np.uint64(_MESSAGE_CRC)) & UINT32_MASK
 
 
 @compiled
@@ -112,10 +92,8 @@ def _read_producer(
 ) -> Integer:
     """Fill the columns of a batch with a producer; return its control type."""
     row = first_row + np.uint64(8 * count)
-    producer_epoch = read_int16(start + np.uint64(_PRODUCER_EPOCH))
-    base_sequence = read_int32(start + np.uint64(_BASE_SEQUENCE))
-    write_int64_native(row + np.uint64(COLUMN_PRODUCER_EPOCH) * stride, producer_epoch)
-    write_int64_native(row + np.uint64(COLUMN_BASE_SEQUENCE) * stride, base_sequence)
+    write_int64_native(row + np.uint64(COLUMN_PRODUCER_EPOCH) * stride, read_producer_epoch(start))
+    write_int64_native(row + np.uint64(COLUMN_BASE_SEQUENCE) * stride, read_base_sequence(start))
     if attributes & CONTROL_MASK == 0:
         return np.int64(CONTROL_NONE)
     control, epoch, timestamp = read_control_batch(np.int64(start), np.int64(start) + size)
@@ -125,7 +103,7 @@ def _read_producer(
 
 
 @compiled
-def scan_batches(  # noqa: PLR0911, PLR0912, PLR0915, C901, because it is one loop, and hot
+def scan_batches(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and hot
     window: NDArray[np.uint8],
     window_position: int,
     log_size: int,
@@ -169,22 +147,16 @@ def scan_batches(  # noqa: PLR0911, PLR0912, PLR0915, C901, because it is one lo
     first_row = np.uint64(columns.ctypes.data)
     stride = np.uint64(columns.strides[0])
     while True:
-        if position >= log_size - HEADER_SIZE_UP_TO_MAGIC:
-            return (SCAN_END if position == log_size else SCAN_TORN_HEADER), position, count
-        if count == capacity:
-            return SCAN_ROWS_FULL, position, count
-        if position < window_position or position + HEADER_SIZE_UP_TO_MAGIC > window_end:
-            return SCAN_NEED_BYTES, position, count
+        left = log_size - position
+        if left > HEADER_SIZE_UP_TO_MAGIC:
+            if count == capacity:
+                return SCAN_ROWS_FULL, position, count
+            if position < window_position or position + HEADER_SIZE_UP_TO_MAGIC > window_end:
+                return SCAN_NEED_BYTES, position, count
         start = address + np.uint64(position - window_position)
-        length = read_int32(start + np.uint64(_LENGTH))
-        if length < MIN_LENGTH:
-            return SCAN_BAD_LENGTH, position, count
-        size = LOG_OVERHEAD_BYTES + length
-        if position > log_size - size:
-            return SCAN_TORN_BATCH, position, count
-        magic = read_int8(start + np.uint64(MAGIC_POSITION))
-        if magic >= MAGIC_RECORD_BATCH and size < RECORD_BATCH_OVERHEAD_BYTES:
-            return SCAN_BAD_SIZE, position, count
+        size = batch_size(start, left)
+        if size < 0:
+            return int(size), position, count
         if position + size > window_end:
             return SCAN_NEED_BYTES, position, count
         if not verify_crc:
@@ -194,33 +166,25 @@ def scan_batches(  # noqa: PLR0911, PLR0912, PLR0915, C901, because it is one lo
             header_ahead = start + np.uint64(ahead * size)
             prefetch(header_ahead)
             prefetch(header_ahead + np.uint64(_CACHE_LINE))
-        base_offset = read_int64(start)
+        if verify_crc and not checksum_matches(start, size):
+            return SCAN_BAD_CRC, position, count
+        base_offset = read_base_offset(start)
         control: Integer = np.int64(CONTROL_NONE)
-        if magic >= MAGIC_RECORD_BATCH:
-            if verify_crc:
-                found = crc32c_extend(
-                    np.uint32(0),
-                    start + np.uint64(_ATTRIBUTES),
-                    np.uint64(size - _ATTRIBUTES),
-                )
-                if np.int64(found) != read_int32(start + np.uint64(_CRC)) & UINT32_MASK:
-                    return SCAN_BAD_CRC, position, count
-            leader_epoch = read_int32(start + np.uint64(_LEADER_EPOCH))
-            attributes = read_int16(start + np.uint64(_ATTRIBUTES))
-            last_offset = base_offset + read_int32(start + np.uint64(_LAST_OFFSET_DELTA))
-            max_timestamp = read_int64(start + np.uint64(_MAX_TIMESTAMP))
-            producer_id = read_int64(start + np.uint64(_PRODUCER_ID))
+        if magic_of(start) >= MAGIC_RECORD_BATCH:
+            leader_epoch = read_leader_epoch(start)
+            attributes = read_attributes(start)
+            last_offset = base_offset + read_last_offset_delta(start)
+            max_timestamp = read_max_timestamp(start)
+            producer_id = read_producer_id(start)
             if producer_id >= 0:
                 control = _read_producer(start, size, attributes, first_row, stride, count)
         else:
-            if verify_crc and not _message_crc_matches(start, size):
-                return SCAN_BAD_CRC, position, count
             leader_epoch = np.int64(NO_LEADER_EPOCH)
-            attributes = read_int8(start + np.uint64(_MESSAGE_ATTRIBUTES))
+            attributes = read_message_attributes(start)
             last_offset = base_offset
             max_timestamp = np.int64(NO_TIMESTAMP)
-            if magic != 0:
-                max_timestamp = read_int64(start + np.uint64(_MESSAGE_TIMESTAMP))
+            if magic_of(start) != 0:
+                max_timestamp = read_message_timestamp(start)
             producer_id = np.int64(NO_PRODUCER_ID)
         relative_offset = last_offset - segment_base_offset
         if relative_offset < 0 or relative_offset > INT32_MAX:
@@ -237,16 +201,3 @@ def scan_batches(  # noqa: PLR0911, PLR0912, PLR0915, C901, because it is one lo
         write_int64_native(row + np.uint64(COLUMN_LEADER_EPOCH) * stride, leader_epoch)
         count += 1
         position += size
-
-
-@compiled
-def batch_checksums(window: NDArray[np.uint8], start: int, size: int) -> tuple[Integer, Integer]:
-    """Return the stored and the computed checksum of the entry of a size at a place."""
-    address = np.uint64(window.ctypes.data) + np.uint64(start)
-    if read_int8(address + np.uint64(MAGIC_POSITION)) >= MAGIC_RECORD_BATCH:
-        stored = read_int32(address + np.uint64(_CRC)) & UINT32_MASK
-        first = address + np.uint64(_ATTRIBUTES)
-        return stored, np.int64(crc32c_extend(np.uint32(0), first, np.uint64(size - _ATTRIBUTES)))
-    stored = read_int32(address + np.uint64(_MESSAGE_CRC)) & UINT32_MASK
-    covered = address + np.uint64(MAGIC_POSITION)
-    return stored, crc32(covered, np.uint64(size - MAGIC_POSITION))

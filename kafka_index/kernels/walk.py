@@ -12,23 +12,23 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from kafka_index.kernels.batch_headers import (
+from kafka_index.kernels.batch_header import (
     AT_DAMAGE,
     AT_END,
     batch_size,
-    codec_of,
     damage_at,
+    is_compressed_message,
     last_offset_of,
     magic_of,
     max_timestamp_of,
+    read_base_offset,
     read_batch_fields,
 )
-from kafka_index.kernels.big_endian import Integer, prefetch, read_int64
+from kafka_index.kernels.big_endian import Integer, prefetch
 from kafka_index.kernels.compile_cache import compiled
 from kafka_index.kernels.index_fit import entry_end, time_entry_end
 from kafka_index.layout.records import (
     HEADER_SIZE_UP_TO_MAGIC,
-    MAGIC_RECORD_BATCH,
     NO_TIMESTAMP,
 )
 
@@ -136,17 +136,17 @@ def walk_to_offsets(  # noqa: PLR0912, PLR0915, C901, because it is one loop, an
             previous = np.int64(NOWHERE)
         found: Integer = np.int64(AT_END)
         while True:
-            size = batch_size(log, log_size, position)
+            size = batch_size(log + np.uint64(position), log_size - position)
             if size < 0:
                 if previous != NOWHERE and previous_last >= target:
                     found = previous
-                elif size == AT_DAMAGE:
+                elif size != AT_END:
                     found = damage_at(position)
                 break
             start = log + np.uint64(position)
             last = last_offset_of(start)
-            base = read_int64(start)
-            if magic_of(start) < MAGIC_RECORD_BATCH and codec_of(start) != 0:
+            base = read_base_offset(start)
+            if is_compressed_message(start):
                 if last < target:
                     base = last
                 elif state[STATE_DAMAGE] == position:
@@ -255,7 +255,7 @@ def walk_to_timestamps(
                 position = told
                 proven = offset
         while True:
-            size = batch_size(log, log_size, position)
+            size = batch_size(log + np.uint64(position), log_size - position)
             if size < 0:
                 batches[query] = AT_END if size == AT_END else damage_at(position)
                 break

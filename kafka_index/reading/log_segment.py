@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from kafka_index.config import IndexConfig
 from kafka_index.errors import CorruptLogError
 from kafka_index.index import ascending
-from kafka_index.kernels.batch_headers import AT_DAMAGE, AT_END, damage_at
+from kafka_index.kernels.batch_header import AT_DAMAGE, AT_END, damage_at
 from kafka_index.kernels.index_fit import first_with_timestamp
 from kafka_index.layout.names import TopicPartition, parse_partition_directory
 from kafka_index.reading.answers import (

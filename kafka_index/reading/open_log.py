@@ -7,17 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from kafka_index.errors import InputError
-from kafka_index.kernels.batch_headers import magic_of
-from kafka_index.kernels.find_records import crc_matches
+from kafka_index.kernels.batch_header import checksum_matches, leader_epoch_of, magic_of
 from kafka_index.kernels.scan import SCAN_END, SCAN_ROWS_FULL
 from kafka_index.layout.index_entries import INT32_MAX
-from kafka_index.layout.records import (
-    LOG_OVERHEAD_BYTES,
-    MAGIC_RECORD_BATCH,
-    NO_LEADER_EPOCH,
-    RECORD_BATCH_HEADER,
-    RECORD_BATCH_OVERHEAD_BYTES,
-)
+from kafka_index.layout.records import LOG_OVERHEAD_BYTES
 from kafka_index.records.batch_source import ScanStop
 from kafka_index.scan.scanner import Scanner, entry_length
 from kafka_index.storage import Bytes, MappedFile, SegmentFile
@@ -100,15 +93,12 @@ class OpenLog:
 
     def leader_epoch(self, position_bytes: int) -> int:
         """Return the leader epoch of the batch at a position, -1 for none."""
-        if self.magic(position_bytes) < MAGIC_RECORD_BATCH:
-            return NO_LEADER_EPOCH
-        header = self.batch(position_bytes)[:RECORD_BATCH_OVERHEAD_BYTES].view(RECORD_BATCH_HEADER)
-        return int(header[0]["leader_epoch"])
+        return int(leader_epoch_of(self.address + np.uint64(position_bytes)))
 
     def crc_matches(self, position_bytes: int) -> bool:
         """Return whether the checksum of the batch at a position is right."""
         size = len(self.batch(position_bytes))
-        return bool(crc_matches(self.address + np.uint64(position_bytes), size))
+        return bool(checksum_matches(self.address + np.uint64(position_bytes), size))
 
     def stop_at(self, position_bytes: int) -> ScanStop | None:
         """Return why a scan would stop at a batch, None when it would not."""

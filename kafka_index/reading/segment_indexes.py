@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeVar
 from kafka_index.errors import InputError, KafkaIndexError
 from kafka_index.index import IN_MEMORY, AbstractIndex, LazyIndex, OffsetIndex, TimeIndex
 from kafka_index.kernels import NOT_FOUND
-from kafka_index.kernels.batch_headers import AT_DAMAGE
+from kafka_index.kernels.batch_header import AT_DAMAGE
 from kafka_index.kernels.index_fit import entry_end, largest_behind, time_entry_end
 from kafka_index.layout.index_entries import INT32_MAX
 from kafka_index.layout.names import OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, index_name_for

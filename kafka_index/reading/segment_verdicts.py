@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kafka_index.errors import CorruptLogError, KafkaIndexError
-from kafka_index.kernels.batch_headers import AT_END, damage_at
+from kafka_index.kernels.batch_header import AT_END, damage_at
 from kafka_index.reading.answers import SEGMENT_BASE_OFFSET, Answers, Longs, Status
 from kafka_index.reading.findings import UNREADABLE, Finding, Findings
 from kafka_index.reading.open_log import OpenLog

@@ -8,7 +8,7 @@ from typing import Self
 import numpy as np
 
 from kafka_index.errors import CorruptLogError
-from kafka_index.kernels import batch_headers, index_fit, walk
+from kafka_index.kernels import batch_header, index_fit, walk
 from kafka_index.kernels import find_records as finder
 from kafka_index.layout.names import OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX
 from kafka_index.layout.records import NO_LEADER_EPOCH
@@ -76,7 +76,7 @@ class Located:
         """Fill in what the headers of the batches say."""
         values = self.values
         values[BATCH_POSITION] = np.where(self.batches >= 0, self.batches, NULL)
-        batch_headers.read_batch_fields(
+        batch_header.read_batch_fields(
             log.address,
             self.batches,
             values[BATCH_BASE_OFFSET],
@@ -84,30 +84,30 @@ class Located:
             values[BATCH_SIZE],
         )
         # Compressed messages of magic 0 and 1 have their first offset inside.
-        inside = (values[BATCH_BASE_OFFSET] == batch_headers.NOT_IN_HEADER) & (self.batches >= 0)
+        inside = (values[BATCH_BASE_OFFSET] == batch_header.NOT_IN_HEADER) & (self.batches >= 0)
         for position in np.unique(self.batches[inside]):
             rows = self.batches == position
             try:
                 values[BATCH_BASE_OFFSET, rows] = first_offset(log.batch(int(position)))
             except CorruptLogError:
-                self.batches[rows] = batch_headers.damage_at(position)
+                self.batches[rows] = batch_header.damage_at(position)
 
     def put_largest(self, log: OpenLog, position: int, timestamp: int) -> None:
         """Fill in the first record of a batch that has a timestamp, its largest."""
         if not log.crc_matches(position):
-            self.batches[:] = batch_headers.damage_at(position)
+            self.batches[:] = batch_header.damage_at(position)
             return
         batch = log.batch(position)
         try:
             records = read_records(batch)
         except CorruptLogError:
-            self.batches[:] = batch_headers.damage_at(position)
+            self.batches[:] = batch_header.damage_at(position)
             return
         rows = np.flatnonzero(records.timestamps_ms == timestamp)
         # Records of magic 0 have no timestamp to be the largest.
         if not len(rows) or log.magic(position) == 0:
             self.batches[:] = (
-                batch_headers.AT_END if records.fault is None else batch_headers.damage_at(position)
+                batch_header.AT_END if records.fault is None else batch_header.damage_at(position)
             )
             return
         self.values[FOUND_OFFSET] = records.offsets[rows[0]]
@@ -258,7 +258,7 @@ def _damaged_entry(log: OpenLog, indexes: SegmentIndexes, offset: int, position:
     before = indexes.offset_index.lookup(offset - 1)
     if index_fit.entry_end(
         address, size, position, offset
-    ) == batch_headers.AT_DAMAGE and index_fit.reaches(address, size, before.position, position):
+    ) == batch_header.AT_DAMAGE and index_fit.reaches(address, size, before.position, position):
         return position
     raise Misfit(OFFSET_INDEX_SUFFIX, f"no batch where its entry for offset {offset} leads to")
 

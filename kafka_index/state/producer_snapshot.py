@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kafka_index.errors import CorruptSnapshotError
-from kafka_index.kernels.checksum import crc32c
+from kafka_index.kernels.checksums import crc32c
 from kafka_index.layout.producer_state import (
     NO_LAST_OFFSET,
     NO_OFFSET_DELTA,

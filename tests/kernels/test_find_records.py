@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from kafka_index.kernels import batch_headers
+from kafka_index.kernels import batch_header
 from kafka_index.kernels import find_records as finder
 from tests.support import walk_twin
 from tests.support.packed import packed_batch
@@ -138,8 +138,8 @@ def answer(log: Log, start: int, target: int, starting_offset: int | None) -> An
             log.data, start, target, log.given, starting_offset=starting_offset
         )
     except Damage as damage:
-        return (int(batch_headers.damage_at(damage.position)),)
-    return (batch_headers.AT_END,) if found is None else tuple(found)
+        return (int(batch_header.damage_at(damage.position)),)
+    return (batch_header.AT_END,) if found is None else tuple(found)
 
 
 def damaged(data: st.DataObject, log: Log) -> Log:
@@ -176,8 +176,8 @@ def _start(log: Log, target: int) -> int:
             if header.last_offset >= target:
                 return header.position
     except Damage as damage:
-        return int(batch_headers.damage_at(damage.position))
-    return batch_headers.AT_END
+        return int(batch_header.damage_at(damage.position))
+    return batch_header.AT_END
 
 
 @settings(max_examples=150)
@@ -192,14 +192,14 @@ def test_a_shared_search_by_timestamp_is_a_search_for_each(
         try:
             starts.append(walk_twin.search_time(broken.data, 0, target))
         except Damage as damage:
-            starts.append(int(batch_headers.damage_at(damage.position)))
+            starts.append(int(batch_header.damage_at(damage.position)))
     assert find(broken, targets, starts, starting_offset) == [
         answer(broken, start, target, starting_offset)
         for start, target in zip(starts, targets, strict=True)
     ]
 
 
-@pytest.mark.parametrize("kept", [batch_headers.AT_END, -2, -900])
+@pytest.mark.parametrize("kept", [batch_header.AT_END, -2, -900])
 def test_what_has_no_batch_keeps_its_reason(kept: int) -> None:
     log = Log(batch(0))
     assert find(log, [0, 1], [kept, 0])[0] == (kept,)
@@ -235,7 +235,7 @@ def test_an_empty_batch_leads_to_the_next_batch() -> None:
 
 def test_behind_the_last_record_of_the_last_batch_is_the_end() -> None:
     assert find(Log(packed_batch(0, [(0, 5)], last_offset_delta=9)), [4], [0]) == [
-        (batch_headers.AT_END,)
+        (batch_header.AT_END,)
     ]
 
 
@@ -278,7 +278,7 @@ def test_records_of_a_compressed_batch_are_those_that_are_given() -> None:
         (0, 2, 5, 0),
         (0, 4, 7, 0),
         (0, 4, 7, 0),
-        (batch_headers.AT_END,),
+        (batch_header.AT_END,),
     ]
 
 
@@ -291,7 +291,7 @@ def test_a_compressed_batch_is_unpacked_once_for_all_targets_in_it() -> None:
 def test_a_fault_behind_the_given_records_harms_those_behind_it() -> None:
     packed = batch(0, 0, attributes=SNAPPY, payload=b"?", last_offset_delta=9)
     log = Log(packed, {0: ([(2, 5)], False)})
-    assert find(log, [1, 3], [0, 0]) == [(0, 2, 5, 0), (int(batch_headers.damage_at(0)),)]
+    assert find(log, [1, 3], [0, 0]) == [(0, 2, 5, 0), (int(batch_header.damage_at(0)),)]
 
 
 # --------------------------------------------------------------------------------- damage
@@ -305,7 +305,7 @@ def test_a_fault_behind_the_given_records_harms_those_behind_it() -> None:
 def test_a_flipped_bit_under_the_checksum_is_damage(entry: bytes) -> None:
     assert find(Log(entry), [0], [0])[0][:2] == (0, 0)
     flipped = entry[:-1] + bytes([entry[-1] ^ 1])
-    assert find(Log(flipped), [0], [0]) == [(int(batch_headers.damage_at(0)),)]
+    assert find(Log(flipped), [0], [0]) == [(int(batch_header.damage_at(0)),)]
 
 
 def test_a_wrong_checksum_of_a_batch_that_is_passed_over_is_no_harm() -> None:
@@ -317,18 +317,18 @@ def test_a_wrong_checksum_of_a_batch_that_is_passed_over_is_no_harm() -> None:
 def test_a_broken_record_harms_only_what_is_behind_it() -> None:
     payload = record(0, 0, None, b"a") + record(1, 1, None, b"b") + b"\x05"
     log = Log(batch(0, 3, timestamps=[4, 5, 6], payload=payload) + batch(3))
-    damage = (int(batch_headers.damage_at(0)),)
+    damage = (int(batch_header.damage_at(0)),)
     assert find(log, [0, 1, 2], [0] * 3) == [(0, 0, 4, 0), (0, 1, 5, 0), damage]
 
 
 def test_bytes_behind_the_last_record_keep_it_back() -> None:
     payload = record(0, 0, None, b"a") + record(1, 1, None, b"b") + b"\0"
     log = Log(batch(0, 2, timestamps=[4, 5], payload=payload))
-    assert find(log, [0, 1], [0, 0]) == [(0, 0, 4, 0), (int(batch_headers.damage_at(0)),)]
+    assert find(log, [0, 1], [0, 0]) == [(0, 0, 4, 0), (int(batch_header.damage_at(0)),)]
 
 
 def test_a_negative_count_of_records_is_damage() -> None:
-    assert find(Log(batch(0, record_count=-1)), [0], [0]) == [(int(batch_headers.damage_at(0)),)]
+    assert find(Log(batch(0, record_count=-1)), [0], [0]) == [(int(batch_header.damage_at(0)),)]
 
 
 def test_damage_to_one_batch_is_no_harm_to_targets_in_others() -> None:
@@ -336,7 +336,7 @@ def test_damage_to_one_batch_is_no_harm_to_targets_in_others() -> None:
     data = batch(0) + wrong + batch(6, timestamps=[1, 2, 3])
     behind = len(batch(0) + wrong)
     found = find(Log(data), [2, 4, 5, 6], [0, len(batch(0)), len(batch(0)), behind])
-    damage = (int(batch_headers.damage_at(len(batch(0)))),)
+    damage = (int(batch_header.damage_at(len(batch(0)))),)
     assert found == [(0, 2, 1002, 0), damage, damage, (behind, 6, 1, 0)]
 
 
@@ -353,10 +353,10 @@ def test_damage_to_one_batch_is_no_harm_to_targets_in_others() -> None:
 def test_every_byte_of_a_checksum_and_what_it_covers_counts(entry: bytes, begin: int) -> None:
     data = np.frombuffer(entry, np.uint8).copy()
     address = np.uint64(data.ctypes.data)
-    assert finder.crc_matches(address, len(data))
+    assert batch_header.checksum_matches(address, len(data))
     for at in range(begin, len(data)):
         if at == MAGIC_AT:
             continue  # another magic has its checksum elsewhere
         data[at] ^= 0x10
-        assert not finder.crc_matches(address, len(data)), at
+        assert not batch_header.checksum_matches(address, len(data)), at
         data[at] ^= 0x10

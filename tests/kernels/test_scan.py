@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from kafka_index.kernels import batch_checksums, scan_batches
+from kafka_index.kernels import scan_batches
 from kafka_index.kernels.scan import (
     COLUMN_CONTROL_TIMESTAMP,
     COLUMN_COORDINATOR_EPOCH,
@@ -188,12 +188,6 @@ def test_the_least_and_the_largest_offset_pass(relative_offset: int) -> None:
 def test_a_marker_shows_its_type() -> None:
     entries = [marker(at, 7, 0, commit=bool(at)) for at in (0, 1)]
     assert [row.control_type for row in scan(segment(*entries))[2]] == [0, 1]
-
-
-def test_checksums_are_told_for_both_formats() -> None:
-    for entry in (batch(0), batch(0, crc=5), message(0, 1, 9, b"v"), message(0, 0, crc=6)):
-        window = np.frombuffer(b"xyz" + entry, np.uint8)
-        assert batch_checksums(window, 3, len(entry)) == twins.checksums(entry)
 
 
 def test_rows_that_are_there_already_stay() -> None:

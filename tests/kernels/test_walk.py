@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import struct
-
-import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kafka_index.kernels import batch_headers, index_fit, walk
+from kafka_index.kernels import batch_header, index_fit, walk
 from tests.support import walk_twin
 from tests.support.segments import batch, message
 from tests.support.walk_twin import OffsetEntry, TimeEntry
@@ -23,83 +19,11 @@ from tests.support.walking import (
     damaged,
     entries_of,
     logs,
-    longs,
     offset_answer,
     time_answer,
     walk_offsets,
     walk_times,
 )
-
-# --------------------------------------------------------------------------- single headers
-
-
-HEADERS = [
-    batch(7, 3, last_offset_delta=9, max_timestamp=50, attributes=4, payload=b""),
-    message(7, 0, value=b"v", attributes=2),
-    message(7, 1, 50, b"v", attributes=3),
-    message(7, -5, 50, b"v"),
-    batch(7, 3, magic=100),
-]
-
-
-@pytest.mark.parametrize("entry", HEADERS, ids=["2", "0", "1", "-5", "100"])
-def test_fields_of_a_header_are_read_as_with_struct(entry: bytes) -> None:
-    data = np.frombuffer(entry, np.uint8)
-    start = address_of(data)
-    header = walk_twin.header_at(entry, 0)
-    assert (
-        batch_headers.batch_size(start, len(entry), 0),
-        batch_headers.magic_of(start),
-        batch_headers.last_offset_of(start),
-        batch_headers.max_timestamp_of(start),
-        batch_headers.codec_of(start),
-    ) == (header.size, header.magic, header.last_offset, header.max_timestamp, header.codec)
-
-
-def size_at(entry: bytes, log_size: int | None = None, position: int = 0) -> int:
-    data = np.frombuffer(entry, np.uint8)
-    size = len(entry) if log_size is None else log_size
-    return int(batch_headers.batch_size(address_of(data), size, position))
-
-
-def test_behind_the_last_byte_is_the_end() -> None:
-    assert size_at(batch(0), position=len(batch(0))) == batch_headers.AT_END
-
-
-@pytest.mark.parametrize("left", range(1, 18))
-def test_less_than_a_header_is_damage(left: int) -> None:
-    assert size_at(batch(0) * 2, log_size=len(batch(0)) + left, position=len(batch(0))) == (
-        batch_headers.AT_DAMAGE
-    )
-
-
-@pytest.mark.parametrize("length", [-(2**31), -13, -1, 0, 13, 2**31 - 1])
-def test_a_length_that_no_batch_has_is_damage(length: int) -> None:
-    assert size_at(batch(0, length=length)) == batch_headers.AT_DAMAGE
-
-
-@pytest.mark.parametrize("over", [1, 2, 50])
-def test_a_length_behind_the_end_of_the_log_is_damage(over: int) -> None:
-    whole = batch(0)
-    assert size_at(whole, log_size=len(whole) - over) == batch_headers.AT_DAMAGE
-
-
-@pytest.mark.parametrize(("magic", "size"), [(0, 26), (1, 60), (2, 61), (127, 61), (-1, 26)])
-def test_the_smallest_size_of_each_magic_is_none_smaller(magic: int, size: int) -> None:
-    entry = bytearray(size + 20)
-    struct.pack_into(">i", entry, 8, size - 12)
-    struct.pack_into(">b", entry, 16, magic)
-    assert size_at(bytes(entry)) == size
-    if size in (26, 61):
-        struct.pack_into(">i", entry, 8, size - 13)
-        assert size_at(bytes(entry)) == batch_headers.AT_DAMAGE
-
-
-@given(st.integers(0, 2**62))
-def test_damage_tells_its_position(position: int) -> None:
-    assert batch_headers.damage_at(batch_headers.damage_at(position)) == position
-    assert batch_headers.damage_at(position) < batch_headers.AT_END
-
 
 # ------------------------------------------------------------------------- walks to offsets
 
@@ -214,7 +138,7 @@ def test_a_message_that_ends_below_the_target_is_not_unpacked() -> None:
 def test_batch_in_front_of_damage_still_answers() -> None:
     log = Log(batch(0) + batch(3, length=5))
     walked = walk_offsets(log, [2, 3], [OffsetEntry(0, 0)] * 2)
-    assert walked.batches == [0, batch_headers.damage_at(len(batch(0)))]
+    assert walked.batches == [0, batch_header.damage_at(len(batch(0)))]
 
 
 # ---------------------------------------------------------------------- walks to timestamps
@@ -300,7 +224,7 @@ def test_an_offset_entry_ends_at_the_batch_with_its_offset(log: Log, data: st.Da
     )
     ends = [one.position for one in headers[begin:] if one.last_offset == offset]
     # Which of the two it is depends on what stands in the way first.
-    assert found == ends[0] if ends else found in (batch_headers.AT_END, batch_headers.AT_DAMAGE)
+    assert found == ends[0] if ends else found in (batch_header.AT_END, batch_header.AT_DAMAGE)
 
 
 @settings(max_examples=100)
@@ -332,29 +256,10 @@ def test_the_largest_timestamp_behind_a_batch_is_that_in_front_of_damage() -> No
 def test_the_first_batch_with_this_very_timestamp_is_found(log: Log, timestamp: int) -> None:
     same = [one.position for one in log.headers if one.max_timestamp == timestamp]
     found = index_fit.first_with_timestamp(address_of(log.array), len(log.data), 0, timestamp)
-    assert found == (same[0] if same else batch_headers.AT_END)
+    assert found == (same[0] if same else batch_header.AT_END)
 
 
 def test_a_search_for_this_very_timestamp_ends_at_damage() -> None:
     log = Log(batch(0, max_timestamp=5) + batch(3, max_timestamp=9, length=0))
     found = index_fit.first_with_timestamp(address_of(log.array), len(log.data), 0, 9)
-    assert found == batch_headers.damage_at(len(batch(0)))
-
-
-@given(logs(), st.data())
-def test_headers_are_read_where_there_is_a_position(log: Log, data: st.DataObject) -> None:
-    by_position = {one.position: one for one in log.headers}
-    asked = data.draw(st.lists(st.sampled_from([-1, -2, -40, *by_position])))
-    fields = np.full((3, len(asked)), UNTOUCHED, np.int64)
-    batch_headers.read_batch_fields(
-        address_of(log.array), longs(asked), fields[0], fields[1], fields[2]
-    )
-    expected = []
-    for position in asked:
-        one = by_position.get(position)
-        if one is None:
-            expected.append([UNTOUCHED] * 3)
-        else:
-            base = batch_headers.NOT_IN_HEADER if one.is_packed_legacy else one.base_offset
-            expected.append([base, one.last_offset, one.size])
-    assert fields.T.tolist() == expected
+    assert found == batch_header.damage_at(len(batch(0)))

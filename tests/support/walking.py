@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from kafka_index.kernels import batch_headers, walk
+from kafka_index.kernels import batch_header, walk
 from tests.support import walk_twin
 from tests.support.segments import batch, message
 from tests.support.walk_twin import Damage, Header, OffsetEntry, TimeEntry
@@ -163,14 +163,14 @@ def offset_answer(log: Log, start: int, target: int) -> int:
     try:
         return walk_twin.search_offset(log.data, start, target, log.first_offsets)
     except Damage as damage:
-        return int(batch_headers.damage_at(damage.position))
+        return int(batch_header.damage_at(damage.position))
 
 
 def time_answer(log: Log, start: int, timestamp: int, starting_offset: int = 0) -> int:
     try:
         return walk_twin.search_time(log.data, start, timestamp, starting_offset)
     except Damage as damage:
-        return int(batch_headers.damage_at(damage.position))
+        return int(batch_header.damage_at(damage.position))
 
 
 def all_offsets(log: Log) -> list[int]:

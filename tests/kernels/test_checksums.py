@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kafka_index.kernels.checksums import crc32, crc32c, crc32c_extend
 from kafka_index.kernels.compile_cache import compiled
-from kafka_index.kernels.crc import crc32, crc32c_extend
 
 SIZES = [0, 1, 7, 8, 9, 15, 16, 17, 4096, 100_003]
 
@@ -47,3 +47,9 @@ def test_both_hold_at_the_sizes_where_loops_change(size: int) -> None:
 
 def test_checksums_of_high_bytes_are_not_negative() -> None:
     assert of(crc32, b"\xff" * 33) == zlib.crc32(b"\xff" * 33)
+
+
+@given(st.binary(max_size=300), st.integers(0, 9))
+def test_crc32c_takes_bytes_and_views_of_them(data: bytes, start: int) -> None:
+    assert crc32c(data) == google_crc32c.value(data)
+    assert crc32c(memoryview(data)[start:]) == google_crc32c.value(data[start:])

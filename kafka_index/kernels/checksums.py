@@ -92,3 +92,14 @@ def crc32(address: np.uint64, size: np.uint64) -> np.int64:
         value = (value >> np.uint64(8)) ^ np.uint64(_TABLES[0, (value ^ byte) & mask])
         position += np.uint64(1)
     return np.int64(value ^ np.uint64(0xFFFFFFFF))
+
+
+@compiled
+def _crc32c(address: np.uint64, size: np.uint64) -> np.int64:
+    return np.int64(crc32c_extend(np.uint32(0), address, size))
+
+
+def crc32c(data: bytes | memoryview) -> int:
+    """Return the CRC-32C of some bytes, 0 .. 2^32 - 1."""
+    memory = np.frombuffer(data, np.uint8)
+    return int(_crc32c(np.uint64(memory.ctypes.data), np.uint64(len(memory))))
