@@ -5,7 +5,26 @@ All errors pickle (they cross from Spark executors to the driver) and print as o
 
 from __future__ import annotations
 
+import errno
+from collections.abc import Iterator
 from os import PathLike, fspath
+
+# Error numbers that are about the file itself: another try would meet the same. All others are
+# about permission, disk, memory or network.
+_ABOUT_THE_FILE = frozenset(
+    {
+        None,
+        errno.ENOENT,
+        errno.ENOTDIR,
+        errno.EISDIR,
+        errno.EEXIST,
+        errno.ELOOP,
+        errno.ENAMETOOLONG,
+        errno.EINVAL,
+        errno.ENXIO,
+        errno.ENODEV,
+    }
+)
 
 
 class KafkaIndexError(Exception):
@@ -57,7 +76,7 @@ class KafkaIndexError(Exception):
         return " ".join((f"{text}; {self.hint}" if self.hint else text).split())
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickle through the keyword arguments, which ``Exception`` alone would lose."""
+        """Pickle the keyword arguments, and the cause where the environment is at fault."""
         fields = (
             self.message,
             self.path,
@@ -66,7 +85,8 @@ class KafkaIndexError(Exception):
             self.found,
             self.hint,
         )
-        return _rebuild, (type(self), fields)
+        cause = next(filter(_is_environment, _causes(self)), None)
+        return _rebuild, (type(self), fields), {"__cause__": cause}
 
 
 _Fields = tuple[str, str | None, int | None, str | None, str | None, str | None]
@@ -90,6 +110,18 @@ class ConfigError(KafkaIndexError):
 
 class InputError(KafkaIndexError):
     """The input is missing, unreadable, or not what the command takes."""
+
+
+class RetriableError(KafkaIndexError):
+    """Permission, disk, memory, cluster or network: not the data, and worth a retry."""
+
+
+class ReadError(InputError, RetriableError):
+    """The input's disk failed, or the input changed, while it was read."""
+
+
+class EngineError(RetriableError):
+    """Spark is not installed, does not start, or lost a job."""
 
 
 class CorruptLogError(KafkaIndexError):
@@ -124,5 +156,26 @@ class IndexOffsetOverflowError(KafkaIndexError):
     """An offset outside base..base + 2^31 - 1 (Kafka: IndexOffsetOverflowException)."""
 
 
-class PublishError(KafkaIndexError):
+class PublishError(RetriableError):
     """The target cannot be written: permissions, disk full, or held by a broker."""
+
+
+def is_retriable(error: BaseException) -> bool:
+    """Return whether the environment is at fault, so that the same run may succeed later.
+
+    That holds for `RetriableError`, for an operating system's error that is not about the file
+    itself (such as ENOENT), and for an error of this package that either of them caused.
+    """
+    return _is_environment(error) or any(map(_is_environment, _causes(error)))
+
+
+def _is_environment(error: BaseException) -> bool:
+    if isinstance(error, OSError):
+        return error.errno not in _ABOUT_THE_FILE
+    return isinstance(error, RetriableError | MemoryError)
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    while isinstance(error, KafkaIndexError) and error.__cause__ is not None:
+        error = error.__cause__
+        yield error

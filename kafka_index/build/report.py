@@ -59,6 +59,8 @@ class SegmentReport:
         Producers known at the segment's end; None when no state was asked for.
     note : str, optional
         What is worth knowing of the segment though nothing is wrong with it.
+    retriable : bool
+        The segment failed because of permission, disk or memory, not because of its data.
     """
 
     topic: str
@@ -79,6 +81,7 @@ class SegmentReport:
     aborted_txns: int | None = None
     producers: int | None = None
     note: str | None = None
+    retriable: bool = False
 
     @classmethod
     def failed(
@@ -140,6 +143,7 @@ REPORT_SCHEMA = pa.schema(
         pa.field("aborted_txns", pa.int64()),
         pa.field("producers", pa.int64()),
         pa.field("note", pa.string()),
+        pa.field("retriable", pa.bool_(), nullable=False),
     ]
 )
 

@@ -15,7 +15,7 @@ from kafka_index.build.report import BUILT, FAILED, TRUNCATED, UNCHANGED, Segmen
 from kafka_index.build.settings import BuildSettings
 from kafka_index.build.staged import SegmentPaths, StagedSegment, target_directory_of
 from kafka_index.config import IndexConfig
-from kafka_index.errors import KafkaIndexError
+from kafka_index.errors import KafkaIndexError, is_retriable
 from kafka_index.index import OffsetIndex, TimeIndex
 from kafka_index.records import BatchSource, ScanStop
 from kafka_index.records.batch_source import INVALID_MARKER, PREALLOCATED_TAIL, ZERO_TAIL
@@ -311,7 +311,13 @@ def _empty_row(segment: SegmentFile) -> SegmentReport:
 
 def failed_row(row: SegmentReport, error: KafkaIndexError) -> SegmentReport:
     """Return the row of a segment that an error put an end to."""
-    return replace(row, status=FAILED, reason=str(error), position_bytes=error.position_bytes)
+    return replace(
+        row,
+        status=FAILED,
+        reason=str(error),
+        position_bytes=error.position_bytes,
+        retriable=is_retriable(error),
+    )
 
 
 def _timed(row: SegmentReport, source: BatchSource, started: float) -> SegmentReport:

@@ -1,34 +1,34 @@
 """Entry points: the console script with its commands, and one command as a Spark job.
 
-An error a user can act on is one line on stderr; exit codes are 0, 1 and 2 (see `ExitCode`), 130
-after Ctrl-C, 143 after SIGTERM and 141 when the reader of the output went away, as a shell would
-report them.
+Whatever ends a run is one line on stderr and an exit code (see `ExitCode`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import signal
 import sys
 import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
+from types import FrameType, TracebackType
+from typing import Any, Self
 
 import click
 
 from kafka_index.cli.exit_code import ExitCode
-from kafka_index.errors import ConfigError, InputError, KafkaIndexError
+from kafka_index.errors import KafkaIndexError
 
 _PROGRAM = "kafka-index"
-_INTERRUPTED = 130
-_NO_READER = 141
-_TERMINATED = 143
+# Set to anything: print the traceback of the error that ends a run, as --verbose does.
+_TRACEBACK = "KAFKA_INDEX_TRACEBACK"
 
 
-# Command, where it lives, what it is for. The modules are imported when a command is called for:
-# they load numpy, pyarrow and the compiled kernels, and `--help` should not wait for that.
+# Command, its module, its purpose. The modules are imported when a command is called: they load
+# numpy, pyarrow and the compiled kernels, and `--help` should not wait for that.
 _COMMANDS = {
     "build": (
         "kafka_index.cli.build_command",
@@ -40,9 +40,9 @@ _COMMANDS = {
         "Print what is in logs, indexes, snapshots and epochs.",
     ),
 }
-# What is there once a command was stopped.
+# What a command has written when a signal stops it.
 _AFTER_A_STOP = {
-    "build": "; what is finished is kept, run again to go on",
+    "build": "; finished partitions are kept, run again to continue",
     "lookup": "; no answers were written",
 }
 
@@ -66,7 +66,7 @@ class _LazyGroup(click.Group):
 def _load(name: str, *, as_job: bool) -> click.Command:
     command = importlib.import_module(_COMMANDS[name][0]).make_command(as_job=as_job)
     if not isinstance(command, click.Command):
-        raise TypeError(f"{name} is no command")
+        raise TypeError(f"{name} is not a command")
     return command
 
 
@@ -121,7 +121,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     int
         The exit code.
     """
-    return _run(_cli, sys.argv[1:] if arguments is None else list(arguments), _PROGRAM)
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    name = next((argument for argument in given if argument in _COMMANDS), "")
+    return _run(lambda: _cli, name, given, _PROGRAM)
 
 
 def job_main(name: str, arguments: Sequence[str] | None = None) -> None:
@@ -137,81 +139,146 @@ def job_main(name: str, arguments: Sequence[str] | None = None) -> None:
     Raises
     ------
     SystemExit
-        Unless all went well: a cluster's driver that ends normally has exit code 0, and one that
-        raises ``SystemExit(0)`` counts as failed on some.
+        With any exit code but 0: some clusters count a driver that raises ``SystemExit(0)`` as
+        failed.
     """
     given = sys.argv[1:] if arguments is None else list(arguments)
-    code = _run(_load(name, as_job=True), given, os.path.basename(sys.argv[0]) or name)
+    program = os.path.basename(sys.argv[0]) or name
+    code = _run(lambda: _load(name, as_job=True), name, given, program)
     if code:
         raise SystemExit(code)
 
 
 class _Terminated(BaseException):
-    """SIGTERM came: what a scheduler sends before it kills."""
+    """SIGTERM arrived: what a scheduler sends before it kills."""
 
 
-def _terminate(_number: int, _frame: object) -> None:
-    # Once: what is cleaned up now must not be interrupted by a second one.
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    raise _Terminated
+class _StopSignals:
+    """SIGINT and SIGTERM as exceptions in the main thread, and as the exit code of the first.
+
+    A context manager. The code outlives the exception, which may be replaced on its way up by
+    an error of the connection to Spark that it broke. SIGINT is caught even where it was ignored
+    from the start, as in a shell's background job: it was sent to this process on purpose.
+    """
+
+    def __init__(self) -> None:
+        self.code: ExitCode | None = None
+        self._previous: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            for number, act in (
+                (signal.SIGINT, self._on_interrupt),
+                (signal.SIGTERM, self._on_terminate),
+            ):
+                self._previous[number] = signal.signal(number, act)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for number, act in self._previous.items():
+            signal.signal(number, act)
+
+    def _on_interrupt(self, _number: int, _frame: FrameType | None) -> None:
+        self.code = self.code or ExitCode.INTERRUPTED
+        raise KeyboardInterrupt
+
+    def _on_terminate(self, _number: int, _frame: FrameType | None) -> None:
+        # Once: a second one must not interrupt the clean-up.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        self.code = self.code or ExitCode.TERMINATED
+        raise _Terminated
 
 
-def _run(  # noqa: PLR0911, because each way to end is one exit
-    command: click.Command, arguments: list[str], program: str
-) -> int:
-    # Which command it is has to be known before click knows it, and whatever becomes of that.
-    name = next((one for one in (command.name, *arguments) if one in _COMMANDS), "")
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, _terminate)
-    try:
-        with command.make_context(program, arguments) as context:
-            code = command.invoke(context)
-            sys.stdout.flush()
-            return int(code or 0)
-    except click.exceptions.Exit as leave:
-        return leave.exit_code
-    except click.ClickException as error:
-        return _misused(error, program)
-    except KafkaIndexError as error:
-        return _failed(error, verbose=not {"--verbose", "-v"}.isdisjoint(arguments))
-    except _Terminated:
-        _complain(f"terminated{_AFTER_A_STOP.get(name, '')}")
-        return _TERMINATED
-    except (KeyboardInterrupt, click.Abort):
-        _complain(f"interrupted{_AFTER_A_STOP.get(name, '')}")
-        return _INTERRUPTED
-    except BrokenPipeError:
+def _run(load: Callable[[], click.Command], name: str, arguments: list[str], program: str) -> int:
+    """Run a command; print the error that ends it, if any, and return the exit code."""
+    with _StopSignals() as stop:
+        try:
+            command = load()
+            with command.make_context(program, arguments) as context:
+                code = int(command.invoke(context) or ExitCode.DONE)
+                sys.stdout.flush()
+        except click.exceptions.Exit as leave:
+            code = leave.exit_code
+        except BaseException as error:  # noqa: BLE001, because every error has its exit code
+            if isinstance(error, KeyboardInterrupt | click.Abort):
+                stop.code = stop.code or ExitCode.INTERRUPTED
+            if stop.code is None:
+                verbose = not {"--verbose", "-v"}.isdisjoint(arguments)
+                code = _fail(error, program, verbose=verbose or bool(os.environ.get(_TRACEBACK)))
+        if stop.code is not None:
+            word = "interrupted" if stop.code is ExitCode.INTERRUPTED else "terminated"
+            _complain(word + _AFTER_A_STOP.get(name, ""))
+            code = stop.code
+    return code
+
+
+def _fail(error: BaseException, program: str, *, verbose: bool) -> ExitCode:
+    """Print the error that ended a run; return its exit code."""
+    if isinstance(error, BrokenPipeError):
         _forget_stdout()
-        return _NO_READER
-
-
-def _misused(error: click.ClickException, program: str) -> int:
+        return ExitCode.NO_READER
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         click.echo(error.format_message(), err=True)
         return ExitCode.USAGE
-    context = error.ctx if isinstance(error, click.UsageError) else None
-    path = program if context is None else context.command_path
-    _complain(f"{' '.join(error.format_message().split())} (see {path} --help)")
-    return ExitCode.USAGE
-
-
-def _failed(error: KafkaIndexError, *, verbose: bool) -> int:
+    if isinstance(error, click.ClickException):
+        context = error.ctx if isinstance(error, click.UsageError) else None
+        path = program if context is None else context.command_path
+        _complain(f"{' '.join(error.format_message().split())} (see {path} --help)")
+        return ExitCode.USAGE
+    code = ExitCode.of_run(error)
     if verbose:
         traceback.print_exception(error)
-    _complain(str(error))
-    return ExitCode.USAGE if isinstance(error, InputError | ConfigError) else ExitCode.DAMAGED
+    if isinstance(error, KafkaIndexError):
+        _complain(str(error))
+    elif code is ExitCode.ENVIRONMENT:
+        _complain(_environment_text(error))
+    else:
+        _complain(_internal_text(error, program))
+    if isinstance(error, OSError):
+        # It may be stdout's own, of a full disk: nothing more is flushed into it.
+        _forget_stdout()
+    return code
+
+
+def _environment_text(error: BaseException) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        place = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
+        return f"{place}{error.strerror}; mend that and run again"
+    if isinstance(error, MemoryError):
+        return "not enough memory; give the process more of it, or use fewer threads"
+    if isinstance(error, ModuleNotFoundError):
+        return f"the Python package {error.name} is not installed; install it and run again"
+    return f"{_first_line(error)}; check the cluster and run again"
+
+
+def _internal_text(error: BaseException, program: str) -> str:
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" at {os.path.basename(frames[-1].filename)}:{frames[-1].lineno}" if frames else ""
+    return (
+        f"internal error in {program} {package_version()}{place}: {_first_line(error)}; this is a "
+        f"bug: run again with {_TRACEBACK}=1 (or --verbose), and report the command and its output"
+    )
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
 def _complain(text: str) -> None:
-    try:
+    # Where nobody reads stderr, or its disk is full, the exit code still reports the failure.
+    with contextlib.suppress(OSError):
         click.echo(f"{_PROGRAM}: error: {text}", err=True)
-    except BrokenPipeError:
-        # Nobody listens on stderr either; the exit code still speaks.
-        return
 
 
 def _forget_stdout() -> None:
-    """Keep the interpreter from flushing into the closed pipe on its way out."""
-    devnull = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(devnull, sys.stdout.fileno())
-    os.close(devnull)
+    """Keep the interpreter from flushing into a closed pipe or a full disk on its way out."""
+    with contextlib.suppress(OSError, ValueError):
+        devnull = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(devnull, sys.stdout.fileno())
+        os.close(devnull)

@@ -31,8 +31,9 @@ _HELP = """Rebuild the files that a broker keeps beside its logs, for every segm
     several are fine, as `--input A --input B`, `--input A B` or `--input dump/*`. With
     `--format parquet` it is Parquet files or folders of them. Logs are only read, never written.
 
-    Exit code 0: every segment is done, or was right already. 1: something was damaged or failed,
-    the summary and the report say what. 2: wrong usage, or nothing was found.
+    Exit code 0: every segment is done, or was right already. 1: something is damaged, the summary
+    and the report say what. 2: wrong usage, or nothing was found. 3: permission, disk, memory,
+    network or cluster, worth a retry.
 
     \b
     Examples:

@@ -94,5 +94,10 @@ class BuildOutcome(Outcome):
             lines += ["", paint.notable(f"{why}{left_out:,} segments were not begun")]
         for line in lines:
             click.echo(line, file=stream)
-        done = summary.total_segments > 0 and summary.damaged == 0 and left_out <= 0
-        return ExitCode.DONE if done else ExitCode.DAMAGED
+        codes = [] if summary.total_segments or left_out > 0 else [ExitCode.USAGE]
+        if summary.damaged > summary.retriable:
+            codes.append(ExitCode.of_part(retriable=False))
+        # A job that ended before it had begun every segment was lost with its cluster.
+        if summary.retriable or (left_out > 0 and not summary.segments[FAILED]):
+            codes.append(ExitCode.of_part(retriable=True))
+        return ExitCode.first(codes)

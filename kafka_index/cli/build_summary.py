@@ -45,6 +45,8 @@ class BuildSummary:
         Entries in the index files of all segments.
     damaged : int
         Segments that failed or lost a tail to damage.
+    retriable : int
+        Those of them that failed because of permission, disk or memory.
     examples : list of SegmentReport
         The first few of those.
     preallocated : int
@@ -60,6 +62,7 @@ class BuildSummary:
     offset_entries: int = 0
     time_entries: int = 0
     damaged: int = 0
+    retriable: int = 0
     examples: list[SegmentReport] = field(default_factory=list)
     preallocated: int = 0
     noted: int = 0
@@ -73,6 +76,7 @@ class BuildSummary:
         self.time_entries += row.time_entries or 0
         if row.is_damage:
             self.damaged += 1
+            self.retriable += row.retriable
             if len(self.examples) < _SHOWN:
                 self.examples.append(row)
         elif row.is_preallocated_tail:

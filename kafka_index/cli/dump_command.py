@@ -16,7 +16,7 @@ from kafka_index.cli.dump_records import dump_records
 from kafka_index.cli.dump_state import dump_leader_epochs, dump_snapshot, dump_transaction_index
 from kafka_index.cli.exit_code import ExitCode
 from kafka_index.cli.record_text import FORMS, TEXT, RecordText
-from kafka_index.errors import InputError, KafkaIndexError
+from kafka_index.errors import InputError, KafkaIndexError, is_retriable
 from kafka_index.layout.names import (
     LEADER_EPOCH_CHECKPOINT,
     LOG_SUFFIX,
@@ -40,7 +40,8 @@ _HELP = """Print what is in each FILE: a row per record batch of a .log, with --
     else as hex digits: 0x00ff, or {"hex": "00ff"} in JSON.
 
     Exit code 0: the files are whole. 1: one is damaged; what is there is printed, and a line on
-    stderr says where and how. 2: wrong usage, or a kind of file this does not know.
+    stderr says where and how. 2: wrong usage, or a kind of file this does not know. 3: a file
+    cannot be read because of permission, disk or memory.
 
     \b
     Examples:
@@ -114,7 +115,7 @@ def make_command(*, as_job: bool) -> click.Command:
         if records:
             _refuse_others_than_logs(known)
         output = DumpOutput(sys.stdout, as_json=as_json)
-        code = ExitCode.DONE
+        codes = []
         for path, base_offset, kind in known:
             try:
                 if kind == LEADER_EPOCH_CHECKPOINT:
@@ -126,8 +127,8 @@ def make_command(*, as_job: bool) -> click.Command:
             sys.stdout.flush()
             if damage is not None:
                 click.echo(f"kafka-index: error: {damage}", err=True)
-                code = ExitCode.DAMAGED
-        return code
+                codes.append(ExitCode.of_part(retriable=is_retriable(damage)))
+        return ExitCode.first(codes)
 
     return dump
 

@@ -27,8 +27,9 @@ _HELP = """Find offsets and times in the logs below PATH, as a broker would.
     of Parquet, CSV or JSON lines with the columns topic, partition, and offset or timestamp; the
     answers are the same rows, in their order, with more columns. Logs and indexes are only read.
 
-    Exit code 0: every query has its answer. 1: damage stands before some of them, the summary and
-    the report say where. 2: wrong usage, or nothing was found.
+    Exit code 0: every query has its answer. 1: damage makes some unreadable, the summary and the
+    report say where. 2: wrong usage, or nothing was found. 3: permission, disk, memory, network or
+    cluster, worth a retry.
 
     \b
     Examples:

@@ -78,5 +78,8 @@ class LookupOutcome(Outcome):
         lines += damage_lines(totals.findings, unanswered, totals.findings_left_out, paint)
         for line in lines:
             click.echo(line, file=stream)
-        damaged = unanswered or any(one.kind == UNREADABLE for one in totals.findings)
-        return ExitCode.DAMAGED if damaged else ExitCode.DONE
+        causes = [finding for finding in totals.findings if finding.kind == UNREADABLE]
+        codes = [ExitCode.of_part(retriable=cause.retriable) for cause in causes]
+        if unanswered and not causes:
+            codes.append(ExitCode.DAMAGE)
+        return ExitCode.first(codes)

@@ -206,10 +206,10 @@ def _entry(answer: dict[str, Any]) -> str | None:
 
 
 def _tell(findings: Sequence[Finding], status: Status, detail: Detail) -> ExitCode:
-    damaged = status is Status.UNREADABLE
-    for finding in findings:
-        is_damage = finding.kind == UNREADABLE
-        damaged = damaged or is_damage
-        if is_damage or detail is not Detail.QUIET:
-            click.echo(f"kafka-index: {finding.kind}: {finding_line(finding)}", err=True)
-    return ExitCode.DAMAGED if damaged else ExitCode.DONE
+    causes = [finding for finding in findings if finding.kind == UNREADABLE]
+    for finding in causes if detail is Detail.QUIET else findings:
+        click.echo(f"kafka-index: {finding.kind}: {finding_line(finding)}", err=True)
+    codes = [ExitCode.of_part(retriable=cause.retriable) for cause in causes]
+    if status is Status.UNREADABLE and not causes:
+        codes.append(ExitCode.DAMAGE)
+    return ExitCode.first(codes)

@@ -12,6 +12,13 @@ from kafka_index.cli.detail import Detail
 from kafka_index.config import INT32_MAX
 from kafka_index.errors import InputError
 
+# What Spark takes (SparkContext.createTaskScheduler, SparkSubmit), and a Connect server.
+_COUNT = r"\s*(?:\*|[0-9]+)\s*"
+_MASTER = re.compile(
+    rf"local(?:\[{_COUNT}(?:,\s*[0-9]+\s*)?\])?|local-cluster\[[0-9, ]+\]|yarn"
+    r"|(?:spark|k8s|sc)://.+"
+)
+
 Decorator = Callable[[Callable[..., int]], Callable[..., int]]
 
 
@@ -92,6 +99,11 @@ def check_engine(engine: str, master: str | None, threads: int | None) -> int:
     """
     if master is not None and engine != "spark":
         raise click.UsageError("--master goes with --engine spark")
+    if master is not None and not _MASTER.fullmatch(master):
+        raise click.UsageError(
+            f"{master!r} is not a Spark master such as local[4], spark://host:7077, yarn, "
+            "k8s://https://host or sc://host"
+        )
     if threads is not None and engine != "local":
         raise click.UsageError("--threads goes with --engine local")
     return threads or os.cpu_count() or 1

@@ -10,6 +10,7 @@ an executor finds in its working folder, where Spark has unpacked them by then.
 
 from __future__ import annotations
 
+import builtins
 import importlib.util
 import os
 import re
@@ -22,7 +23,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import kafka_index
-from kafka_index.errors import InputError, KafkaIndexError
+from kafka_index import errors
+from kafka_index.errors import EngineError, KafkaIndexError
 
 if TYPE_CHECKING:
     from pyspark import SparkConf
@@ -51,6 +53,8 @@ _WORKER_PATH = "spark.executorEnv.PYTHONPATH"
 _LOG_CONFIGURATION = "log4j2.configurationFile"
 _JAVA_HINT = f"install Java {LEAST_JAVA} or newer and set JAVA_HOME, or use --engine local"
 
+# The last line of a traceback: the class of the error, with its module unless it is a builtin.
+_RAISED = re.compile(r"(?:([a-zA-Z_][\w.]*)\.)?([A-Z]\w*)(?:: |$)")
 # What a Connect server says about its cores is nothing; this is its number of shuffle partitions.
 _CONNECT_PARALLELISM = "spark.sql.shuffle.partitions"
 
@@ -70,10 +74,12 @@ def open_session(
 
     Raises
     ------
-    InputError
-        As `build_session`.
+    EngineError
+        As `build_session`; or a job fails because of the cluster.
     KafkaIndexError
-        A job fails.
+        A task fails on its data.
+    RuntimeError
+        A task fails because of an error in this package.
     """
     session = build_session(master, app_name)
     from py4j.protocol import Py4JError
@@ -82,9 +88,7 @@ def open_session(
     try:
         yield session
     except (PySparkException, Py4JError) as error:
-        raise KafkaIndexError(
-            f"the Spark job failed: {_reason(error)}", hint=after_failure
-        ) from error
+        raise _job_failure(error, after_failure) from error
     finally:
         session.stop()
 
@@ -111,12 +115,12 @@ def build_session(master: str | None, app_name: str) -> SparkSession:
 
     Raises
     ------
-    InputError
+    EngineError
         PySpark is not installed, there is no Java to run it, or Spark does not start.
     """
     for needed in ("pyspark", "pandas"):  # mapInArrow asks for pandas, without using it
         if importlib.util.find_spec(needed) is None:
-            raise InputError(
+            raise EngineError(
                 f"the Spark engine needs {needed}, which is not installed",
                 hint="install it, or use --engine local",
             )
@@ -132,9 +136,8 @@ def build_session(master: str | None, app_name: str) -> SparkSession:
     try:
         return SparkSession.builder.config(conf=conf).getOrCreate()
     except Exception as error:
-        first_line = str(error).strip().partition("\n")[0]
-        raise InputError(
-            f"Spark does not start: {first_line or type(error).__name__}",
+        raise EngineError(
+            f"Spark does not start: {_reason(error)}",
             hint="check --master and the Spark settings",
         ) from error
 
@@ -144,24 +147,24 @@ def check_java() -> None:
 
     Raises
     ------
-    InputError
+    EngineError
         No ``java`` in JAVA_HOME or on the PATH, or one that is too old or does not run.
     """
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home, "bin", "java")) if home else shutil.which("java")
     if java is None:
-        raise InputError("Spark needs Java, and there is no java on the PATH", hint=_JAVA_HINT)
+        raise EngineError("Spark needs Java, and there is no java on the PATH", hint=_JAVA_HINT)
     try:
         answer = subprocess.run(
             [java, "-version"], capture_output=True, text=True, timeout=60, check=True
         ).stderr
     except (OSError, subprocess.SubprocessError) as error:
-        raise InputError(
+        raise EngineError(
             "Spark needs Java, and this one does not run", path=java, hint=_JAVA_HINT
         ) from error
     version = re.search(r'version "(?:1\.)?(\d+)', answer)
     if version is not None and int(version[1]) < LEAST_JAVA:
-        raise InputError(
+        raise EngineError(
             "this Java is too old for Spark",
             path=java,
             expected=f"{LEAST_JAVA} or newer",
@@ -170,11 +173,32 @@ def check_java() -> None:
         )
 
 
+def _job_failure(error: Exception, hint: str) -> Exception:
+    """Return the error of a job that failed: what a task raised, or what Spark reports."""
+    from pyspark.errors import PythonException
+
+    reason = _reason(error)
+    message = f"the Spark job failed: {reason}"
+    if not isinstance(error, PythonException):
+        return EngineError(message, hint=hint)
+    # Of what a task raised only the traceback arrives; its last line begins with the class.
+    raised = [match for match in map(_RAISED.match, str(error).splitlines()) if match is not None]
+    module, name = raised[-1].groups() if raised else (None, None)
+    if module == errors.__name__:
+        kind = getattr(errors, name or "", KafkaIndexError)
+        is_retriable = issubclass(kind, errors.RetriableError)
+        return (EngineError if is_retriable else KafkaIndexError)(message, hint=hint)
+    kind = getattr(builtins, name or "", Exception)
+    if module is None and issubclass(kind, OSError | MemoryError):
+        return EngineError(message, hint=hint)
+    return RuntimeError(f"a Spark task failed: {reason}")
+
+
 def _reason(error: Exception) -> str:
-    """Return the line of a Spark error that names its cause: often the last of a long text."""
+    """Return the line of a Spark error that names its cause: often one of many."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     causes = [line for line in lines if "Error: " in line or "Exception: " in line]
-    return (causes or lines or [type(error).__name__])[-1]
+    return (causes or lines or [type(error).__name__])[-1].removeprefix("Caused by: ")
 
 
 def _known_settings(*, submitted: bool) -> SparkConf:
@@ -229,7 +253,7 @@ def _connect(remote: str) -> SparkSession:
             session.conf.set(name, value)
     except Exception as error:
         first_line = str(error).strip().partition("\n")[0]
-        raise InputError(
+        raise EngineError(
             f"cannot use the Spark Connect server: {first_line}",
             path=remote,
             hint="check the address and that the server runs Spark 4",

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kafka_index.errors import KafkaIndexError
+from kafka_index.errors import KafkaIndexError, is_retriable
 from kafka_index.lookup.inventory.partition_codes import NO_PARTITION
 from kafka_index.lookup.inventory.tables import Inventory
 from kafka_index.lookup.keys import Flags, Keys, Longs, integers, plain_array
@@ -198,6 +198,7 @@ class Lookups:
                 reason,
                 position_bytes,
                 queries,
+                retriable=is_retriable(error),
             )
         )
 

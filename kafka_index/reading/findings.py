@@ -35,6 +35,8 @@ class Finding:
         Where in the file.
     queries : int
         How many queries have no answer because of it.
+    retriable : bool
+        The environment is at fault (permission, disk, memory), not the data.
     """
 
     topic: str
@@ -45,6 +47,7 @@ class Finding:
     reason: str
     position_bytes: int | None = None
     queries: int = 0
+    retriable: bool = False
 
 
 class Findings:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple, TypeVar
 
-from kafka_index.errors import InputError, KafkaIndexError
+from kafka_index.errors import InputError, KafkaIndexError, ReadError
 from kafka_index.index import IN_MEMORY, AbstractIndex, LazyIndex, OffsetIndex, TimeIndex
 from kafka_index.kernels import NOT_FOUND
 from kafka_index.kernels.batch_header import AT_DAMAGE
@@ -142,12 +142,12 @@ class SegmentIndexes:
 
         Raises
         ------
-        KafkaIndexError
+        ReadError
             It was built in memory: the log is not what it was then.
         """
         path = self._path(suffix)
         if suffix in self._refused:
-            raise KafkaIndexError("the log changed while it was read", path=self._segment.log_path)
+            raise ReadError("the log changed while it was read", path=self._segment.log_path)
         self._refuse(suffix, path, reason)
         self._largest = None
         self.close()

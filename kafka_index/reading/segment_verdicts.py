@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from kafka_index.errors import CorruptLogError, KafkaIndexError
+from kafka_index.errors import CorruptLogError, KafkaIndexError, is_retriable
 from kafka_index.kernels.batch_header import AT_END, damage_at
 from kafka_index.reading.answers import SEGMENT_BASE_OFFSET, Answers, Longs, Status
 from kafka_index.reading.findings import UNREADABLE, Finding, Findings
@@ -87,7 +87,14 @@ class SegmentVerdicts:
         if len(rows):
             answers.status[rows] = Status.UNREADABLE
             path = error.path or self._file.log_path
-            self.notice(UNREADABLE, path, error.message, error.position_bytes, len(rows))
+            self.notice(
+                UNREADABLE,
+                path,
+                error.message,
+                error.position_bytes,
+                len(rows),
+                retriable=is_retriable(error),
+            )
 
     def reason_at(self, position_bytes: int) -> str:
         """Say why a batch cannot be read."""
@@ -107,6 +114,8 @@ class SegmentVerdicts:
         reason: str,
         position_bytes: int | None = None,
         queries: int = 0,
+        *,
+        retriable: bool = False,
     ) -> None:
         """Tell of something about the segment."""
         self._findings.add(
@@ -119,5 +128,6 @@ class SegmentVerdicts:
                 reason,
                 position_bytes,
                 queries,
+                retriable,
             )
         )

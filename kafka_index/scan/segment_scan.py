@@ -12,7 +12,7 @@ from typing import Self
 
 import numpy as np
 
-from kafka_index.errors import InputError
+from kafka_index.errors import InputError, ReadError
 from kafka_index.kernels.scan import (
     SCAN_BAD_LENGTH,
     SCAN_END,
@@ -144,7 +144,7 @@ class LogFileSource:
         if how is not None:
             raise _changed(how)
         if file.faulted:
-            raise InputError("the disk or the file system failed while the log was read")
+            raise ReadError("the disk or the file system failed while the log was read")
 
 
 class ByteStreamSource:
@@ -242,8 +242,8 @@ def base_offset_of(path: str) -> int:
     return parsed.base_offset
 
 
-def _changed(how: str) -> InputError:
-    return InputError(
+def _changed(how: str) -> ReadError:
+    return ReadError(
         f"the log changed while it was read: {how}",
         hint="run again when nothing writes to it",
     )

@@ -80,7 +80,7 @@ def test_in_place_is_refused_while_the_directory_is_locked(data: Path) -> None:
         before = list(files_below(data))
         result = kafka_index("build", "--input", data, "--in-place")
         assert list(files_below(data)) == before
-    assert result.returncode == 1
+    assert result.returncode == 3
     assert result.stderr.count("\n") == 1
     assert ".lock" in result.stderr
 
@@ -198,6 +198,10 @@ def test_reports_of_all_endings_hold_the_same_rows(data: Path, tmp_path: Path) -
         (["--input", "{data}", "--output", "{out}", "--config", "{out}/none"], "settings file"),
         (["--input", "{data}", "--output", "{out}", "--index-size-max-bytes", "3"], "range"),
         (["--input", "{data}", "--output", "{out}", "--engine", "flink"], "flink"),
+        (
+            ["--input", "{data}", "--output", "{out}", "--engine", "spark", "--master", "local[x]"],
+            "'local[x]' is not a Spark master",
+        ),
         (["--input", "{data}", "--output", "{data}/out"], "inside the input"),
         (["--input", "{data}", "--output", "{data}"], "is the input"),
         (["--input", "{out}", "--output", "{out}"], "{out}"),
@@ -227,7 +231,7 @@ def test_a_report_that_cannot_be_written_is_refused_before_the_work(
         *("build", "--input", data, "--output", tmp_path / "out"),
         *("--report", tmp_path / "missing" / "report.csv"),
     )
-    assert result.returncode == 1
+    assert result.returncode == 3
     assert result.stderr.count("\n") == 1
     assert not (tmp_path / "out").exists()
 
@@ -260,7 +264,7 @@ def test_ctrl_c_ends_with_one_line_and_130(data: Path, tmp_path: Path) -> None:
     _, stderr = process.communicate(timeout=60)
     assert process.returncode == 130
     assert stderr.splitlines() == [
-        "kafka-index: error: interrupted; what is finished is kept, run again to go on"
+        "kafka-index: error: interrupted; finished partitions are kept, run again to continue"
     ]
 
 

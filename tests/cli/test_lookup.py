@@ -374,7 +374,7 @@ def test_a_file_that_cannot_be_written_is_refused_before_the_work(
     common = ("--logs", DUMP, "--queries", offsets, "--by", "offset", "--output", tmp_path / "out")
     for option in ("--report", "--starting-offsets", "--reset-offsets"):
         done = lookup(*common, option, tmp_path / "missing" / "file.csv")
-        assert done.returncode == 1
+        assert done.returncode == 3
         assert done.stderr.count("\n") == 1
         assert not (tmp_path / "out").exists()
 

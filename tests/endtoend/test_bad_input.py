@@ -85,7 +85,7 @@ def test_a_directory_that_may_not_be_read_is_named(data: Path, tmp_path: Path) -
         done = build(*arguments, privileged=False)
     finally:
         (data / PARTITION).chmod(0o755)
-    assert done.returncode == 2
+    assert done.returncode == 3
     assert done.stderr.count("\n") == 1
     assert f"{data / PARTITION}: cannot read the directory: Permission denied" in done.stderr
     assert not (tmp_path / "out").exists()
@@ -103,16 +103,16 @@ def _make_too_large(log: Path) -> str:
     return "the log is larger than any broker's"
 
 
-@pytest.mark.parametrize("make", [_forbid, _make_too_large])
+@pytest.mark.parametrize(("make", "code"), [(_forbid, 3), (_make_too_large, 1)])
 def test_a_log_that_cannot_be_read_is_a_row_and_the_others_are_built(
-    data: Path, tmp_path: Path, make: Callable[[Path], str]
+    data: Path, tmp_path: Path, make: Callable[[Path], str], code: int
 ) -> None:
     log = first_log(data)
     reason = make(log)
     done, rows = with_rows(
         partial(build, privileged=False), tmp_path, "--input", data, "--output", tmp_path / "out"
     )
-    assert done.returncode == 1, done.stderr
+    assert done.returncode == code, done.stderr
     by_status = {row["log_path"]: row["status"] for row in rows}
     assert by_status.pop(str(log)) == "failed"
     assert set(by_status.values()) == {"built"}
@@ -120,6 +120,7 @@ def test_a_log_that_cannot_be_read_is_a_row_and_the_others_are_built(
     (failed,) = (row for row in rows if row["status"] == "failed")
     assert reason in failed["reason"]
     assert failed["valid_bytes"] is None
+    assert failed["retriable"] is (code == 3)
     others = {
         name: content
         for name, content in broker_files(PARTITION).items()
@@ -127,6 +128,23 @@ def test_a_log_that_cannot_be_read_is_a_row_and_the_others_are_built(
     }
     assert index_files(tmp_path / "out") == others
     assert rubbish(tmp_path) == []
+
+
+def test_damage_beside_a_log_that_may_not_be_read_is_worth_a_retry(
+    data: Path, tmp_path: Path
+) -> None:
+    copy_partitions(data, "app-logs-0")
+    os.truncate(min((data / "app-logs-0").glob("*.log")), 1000)
+    min((data / PARTITION).glob("*.log")).chmod(0)
+    done, rows = with_rows(
+        partial(build, privileged=False), tmp_path, "--input", data, "--output", tmp_path / "out"
+    )
+    assert done.returncode == 3, done.stderr
+    assert {(row["status"], row["retriable"]) for row in rows} == {
+        ("built", False),
+        ("truncated", False),
+        ("failed", True),
+    }
 
 
 def test_what_is_named_like_a_log_and_is_no_file_is_passed_over_by_name(
@@ -266,7 +284,7 @@ def test_an_output_that_may_not_be_written_is_refused(
 ) -> None:
     (tmp_path / "out").mkdir(mode=0o555)
     arguments = ("--input", data, "--output", tmp_path / output)
-    said = refused(tmp_path, *arguments, code=1, privileged=False)
+    said = refused(tmp_path, *arguments, code=3, privileged=False)
     assert "no permission to write here" in said
 
 
@@ -279,7 +297,7 @@ def test_logs_in_a_folder_that_may_not_be_written_are_not_built_in_place(
         partial(build, privileged=False), tmp_path, "--input", data, "--in-place"
     )
     (data / PARTITION).chmod(0o755)
-    assert done.returncode == 1
+    assert done.returncode == 3
     assert [row["status"] for row in rows] == ["failed"] * 4
     assert all("no permission to write here" in row["reason"] for row in rows)
     assert rubbish(data) == []
@@ -290,7 +308,7 @@ def test_logs_in_a_folder_that_may_not_be_written_are_not_built_in_place(
 
 def test_a_file_where_the_output_goes_is_an_error(data: Path, tmp_path: Path) -> None:
     (tmp_path / "out").write_text("precious")
-    said = refused(tmp_path, "--input", data, "--output", tmp_path / "out", code=1)
+    said = refused(tmp_path, "--input", data, "--output", tmp_path / "out", code=3)
     assert "a file stands where a directory is needed" in said
     assert (tmp_path / "out").read_text() == "precious"
 
@@ -302,7 +320,7 @@ def test_a_full_disk_fails_segments_and_the_next_run_with_room_finishes(tmp_path
         arguments: list[Argument] = ["--input", data, "--output", disk / "out", "--threads", 2]
         done, rows = with_rows(build, tmp_path, *arguments)
 
-        assert done.returncode == 1
+        assert done.returncode == 3
         assert done.stderr == ""
         failed = [row for row in rows if row["status"] == "failed"]
         assert failed
@@ -335,7 +353,7 @@ def test_a_disk_without_any_room_is_an_error(data: Path, tmp_path: Path) -> None
     with small_disk(tmp_path / "disk", "16k") as disk:
         (disk / "filler").write_bytes(bytes(16 << 10))
         done = build("--input", data, "--output", disk / "out")
-        assert done.returncode == 1
+        assert done.returncode == 3
         assert "no space left" in done.stdout + done.stderr
         assert "Traceback" not in done.stderr
         assert [path.name for path in disk.rglob("*") if path.is_file()] == ["filler"]
@@ -381,7 +399,7 @@ def test_a_data_directory_that_a_broker_holds_is_not_written(
     before = state(data)
     for inputs in ([data], [data / PARTITION], [other, data]):
         done = build_here(*(part for one in inputs for part in ("--input", one)), "--in-place")
-        assert done.returncode == 1
+        assert done.returncode == 3
         assert done.stdout == ""
         assert done.stderr.count("\n") == 1
         assert f"{data / '.lock'}: a broker (or another run) holds this directory" in done.stderr
@@ -408,7 +426,7 @@ def test_an_output_that_another_run_holds_is_not_written(
     hold(out / OUTPUT_LOCK)
     before = state(out / PARTITION)
     done = build_here("--input", data, "--output", out, "--force")
-    assert done.returncode == 1
+    assert done.returncode == 3
     assert done.stderr.count("\n") == 1
     assert "another run holds this directory's .kafka-index.lock" in done.stderr
     assert state(out / PARTITION) == before

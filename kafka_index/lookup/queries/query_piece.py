@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from kafka_index.errors import InputError
+from kafka_index.errors import InputError, ReadError
 from kafka_index.lookup.keys import Keys
 from kafka_index.lookup.queries.columns import PARTITION, TOPIC
 from kafka_index.lookup.queries.query_files import QueryFormat
@@ -66,9 +66,9 @@ class QueryPiece:
         if file_size(self.path) != self.file_bytes:
             raise self.changed()
 
-    def changed(self) -> InputError:
+    def changed(self) -> ReadError:
         """Return the error for a file that is not what it was."""
-        return InputError(
+        return ReadError(
             "the file of queries is not what it was when the run began",
             path=self.path,
             hint="run again when nothing writes to it",

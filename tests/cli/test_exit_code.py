@@ -1,0 +1,261 @@
+"""Exit codes, from real failures: of the data, the usage, the environment, and of this package."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+
+from kafka_index.cli import job_main, main
+from kafka_index.cli.exit_code import ExitCode
+from kafka_index.errors import (
+    ConfigError,
+    CorruptLogError,
+    EngineError,
+    InputError,
+    PublishError,
+    ReadError,
+)
+
+from .running import COMMAND, DUMP, ROOT, copy_partitions, environment
+
+PARTITION = "orders.eu-west-0"
+#: From the one that wins over all others to the one that wins over none.
+PRECEDENCE = (130, 143, 141, 70, 2, 3, 1, 0)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    return copy_partitions(tmp_path / "data", PARTITION)
+
+
+# ------------------------------------------------------------------------------------- the rule
+
+
+@pytest.mark.parametrize(("winner", "other"), list(combinations(PRECEDENCE, 2)))
+def test_one_of_two_codes_takes_precedence(winner: int, other: int) -> None:
+    assert ExitCode.first([ExitCode(other), ExitCode(winner)]) == winner
+    assert ExitCode.first([ExitCode(winner), ExitCode(other)]) == winner
+
+
+def _caused_by(number: int) -> InputError:
+    error = InputError("cannot be read")
+    error.__cause__ = OSError(number, os.strerror(number))
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (CorruptLogError("bad"), 1),
+        (InputError("none"), 2),
+        (ConfigError("bad"), 2),
+        (_caused_by(errno.ENOENT), 2),
+        (_caused_by(errno.EACCES), 3),
+        (_caused_by(errno.EIO), 3),
+        (ReadError("changed"), 3),
+        (PublishError("full"), 3),
+        (EngineError("lost"), 3),
+        (OSError(errno.ENOSPC, "full"), 3),
+        (ConnectionRefusedError(errno.ECONNREFUSED, "refused"), 3),
+        (MemoryError(), 3),
+        (ModuleNotFoundError("no", name="numba.core"), 3),
+        (ModuleNotFoundError("no", name="kafka_index.absent"), 70),
+        (IndexError("out of range"), 70),
+        (RecursionError(), 70),
+    ],
+)
+def test_an_error_that_ends_a_run_has_its_code(error: Exception, code: int) -> None:
+    assert ExitCode.of_run(error) == code
+
+
+# ---------------------------------------------------------------------------------- environment
+
+
+def _limited(limit: int, amount: int) -> Callable[[], None]:
+    return lambda: resource.setrlimit(limit, (amount, amount))
+
+
+def _run(
+    *arguments: str | Path, prepare: Callable[[], None] | None = None, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*COMMAND, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**environment(), **variables},
+        preexec_fn=prepare,
+        timeout=300,
+    )
+
+
+def _is_one_line(text: str) -> bool:
+    return text.startswith("kafka-index: error: ") and text.count("\n") == 1
+
+
+def test_a_file_larger_than_the_process_may_write_is_the_environment(
+    data: Path, tmp_path: Path
+) -> None:
+    done = _run(
+        *("build", "--input", data, "--output", tmp_path / "out"),
+        prepare=_limited(resource.RLIMIT_FSIZE, 100),
+    )
+    assert done.returncode == 3, done.stderr
+    assert "ulimit -f" in done.stdout + done.stderr
+
+
+def test_a_log_that_does_not_fit_the_address_space_is_the_environment(tmp_path: Path) -> None:
+    log = tmp_path / f"{0:020d}.log"
+    log.touch()
+    os.truncate(log, 1 << 30)
+    program = (
+        "import resource, sys\n"
+        "import kafka_index.cli.dump_command\n"
+        "from kafka_index.cli import main\n"
+        "used = 1024 * next(int(line.split()[1]) for line in open('/proc/self/status')"
+        " if line.startswith('VmSize'))\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (used + (256 << 20), used + (256 << 20)))\n"
+        "sys.exit(main(sys.argv[1:]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, "dump", str(log)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment(),
+    )
+    assert done.returncode == 3, done.stderr
+    assert _is_one_line(done.stderr)
+    assert "Cannot allocate memory" in done.stderr
+
+
+def test_a_full_disk_behind_stdout_is_the_environment() -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [*COMMAND, "dump", str(min((DUMP / PARTITION).glob("*.log")))],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            env=environment(),
+        )
+    assert done.returncode == 3
+    assert _is_one_line(done.stderr)
+    assert "No space left on device" in done.stderr
+
+
+def test_no_java_is_the_environment(data: Path, tmp_path: Path) -> None:
+    arguments = ("build", "--input", data, "--output", tmp_path / "out", "--engine", "spark")
+    done = _run(*arguments, JAVA_HOME=str(tmp_path / "no java"))
+    assert done.returncode == 3
+    assert _is_one_line(done.stderr)
+    assert "Spark needs Java" in done.stderr
+
+
+# ------------------------------------------------------------------------------------- internal
+
+_BROKEN = """
+import sys
+import kafka_index.cli.build_command as command
+from kafka_index.cli import job_main, main
+def run_build(options):
+    return [][0]
+command.run_build = run_build
+sys.exit({call})
+"""
+
+
+@pytest.mark.parametrize("call", ["main(sys.argv[1:])", "job_main('build', sys.argv[2:])"])
+@pytest.mark.parametrize("traced", [False, True])
+def test_an_internal_error_is_one_line_that_names_the_way_to_its_traceback(
+    tmp_path: Path, call: str, *, traced: bool
+) -> None:
+    arguments = ["build", "--input", str(tmp_path), "--output", str(tmp_path / "out")]
+    done = subprocess.run(
+        [sys.executable, "-c", _BROKEN.format(call=call), *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**environment(), **({"KAFKA_INDEX_TRACEBACK": "1"} if traced else {})},
+    )
+    assert done.returncode == 70
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("kafka-index: error: internal error in ")
+    assert "IndexError: list index out of range" in last
+    assert "KAFKA_INDEX_TRACEBACK=1" in last
+    assert ("Traceback" in done.stderr) is traced
+    assert (done.stderr.count("\n") == 1) is not traced
+
+
+def test_a_job_file_reports_an_internal_error_as_the_console_script_does(tmp_path: Path) -> None:
+    package = tmp_path / "kafka_index"
+    shutil.copytree(ROOT / "kafka_index", package, ignore=shutil.ignore_patterns("__pycache__"))
+    (package / "cli" / "build_command.py").write_text("raise LookupError('gone')\n")
+    shutil.copytree(ROOT / "jobs", tmp_path / "jobs")
+    done = subprocess.run(
+        [sys.executable, tmp_path / "jobs" / "build_index.py", "--input", "x", "--output", "y"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        env={**environment(), "PYTHONPATH": str(tmp_path)},
+    )
+    assert done.returncode == 70, done.stderr
+    assert _is_one_line(done.stderr)
+
+
+# -------------------------------------------------------------------------------------- signals
+
+
+_WAITING = """
+import sys, time
+import kafka_index.cli.build_command as command
+from kafka_index.cli import main
+def run_build(options):
+    print("running", flush=True)
+    {wait}
+command.run_build = run_build
+sys.exit(main(["build", "--input", "x", "--output", "y"]))
+"""
+# A library that answers the signal's exception with an error of its own, or with none.
+_REPLACED = "try: time.sleep(60)\n    except BaseException: raise ValueError('broken connection')"
+_SWALLOWED = "try: time.sleep(60)\n    except BaseException: pass"
+
+
+@pytest.mark.parametrize("wait", ["time.sleep(60)", _REPLACED, _SWALLOWED])
+@pytest.mark.parametrize("ignored", [False, True])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_decides_the_exit_code_whatever_becomes_of_its_exception(
+    wait: str, number: signal.Signals, code: int, *, ignored: bool
+) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", _WAITING.format(wait=wait)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(),
+        preexec_fn=(lambda: signal.signal(number, signal.SIG_IGN)) if ignored else None,  # noqa: PLW1509, because there are no threads here
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "running\n"
+    process.send_signal(number)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == code, stderr
+    assert _is_one_line(stderr)
+
+
+def test_handlers_of_signals_are_given_back() -> None:
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    assert main(["--version"]) == 0
+    job_main("build", ["--help"])
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
