@@ -1,13 +1,12 @@
 """`compiled`: numba for the kernels, with a cache of machine code that is safe on executors.
 
-Numba's own ``cache=True`` keys its files by the path of the module. On an executor the package
-comes out of a zip whose path is new for every application, so that cache never hits there, and it
-raises where its folder cannot be written. It also takes no notice of a change in another module
-whose code or constants were compiled in. Here one folder belongs to one content: a hash over the
-sources of the rooms a kernel can see and the versions of what compiles them; the CPU is part of
-each file's name. A file is written under a name of its own and renamed into place, one file per
-compiled signature, so that any number of processes may write at once. Whatever goes wrong with
-the cache, the kernels still compile.
+Numba's own ``cache=True`` keys its files by the path of the module. On an executor the package is
+loaded from a zip whose path is new for every application, so that cache never hits there, and it
+raises if its folder cannot be written. It also ignores changes in other modules whose code or
+constants were compiled in. Here the key is content: the sources of the kernel's module and of
+every module that it imports from this package, the versions of the compiler, the argument types
+and the CPU. Each file is written aside and renamed, one file per compiled signature, so that any
+number of processes may write at once. Whatever fails in the cache, the kernels still compile.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ import logging
 import os
 import pickle
 import platform
+import re
 import stat
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator
 from importlib import metadata
 from importlib.resources import files
-from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
@@ -43,8 +42,8 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 _PACKAGE = __name__.partition(".")[0]
 _KERNELS = __name__.rpartition(".")[0] + "."
-#: What a kernel may see: code and constants of these are compiled into it.
-_COMPILED_IN = ("kernels", "layout", "config.py", "errors.py")
+#: An import of another module of the package, whose code or constants may be compiled in.
+_IMPORT = re.compile(rb"^(?:from|import) " + _PACKAGE.encode() + rb"\.([a-z0-9_.]+)", re.MULTILINE)
 _DIGEST_BYTES = hashlib.sha256().digest_size
 
 
@@ -100,7 +99,8 @@ class _ContentCache(caching._Cache):  # noqa: SLF001
     """The compiled signatures of one function, a file each."""
 
     def __init__(self, function: Callable[..., Any], folder: Path) -> None:
-        self._name = f"{function.__module__[len(_KERNELS) :]}.{function.__qualname__}"
+        name = f"{function.__module__[len(_KERNELS) :]}.{function.__qualname__}"
+        self._name = f"{name}-{_content_hash(function.__module__)}"
         self._folder = folder
         self._enabled = True
 
@@ -151,14 +151,17 @@ class _ContentCache(caching._Cache):  # noqa: SLF001
                 scratch.unlink(missing_ok=True)
 
     def _path(self, sig: Any, codegen: Any) -> Path:
-        key = repr((sig, codegen.magic_tuple()))  # the types; triple, name and features of the CPU
+        # The argument types, and the triple, name and features of the CPU.
+        key = repr((sig, codegen.magic_tuple()))
         return self._folder / f"{self._name}-{hashlib.sha256(key.encode()).hexdigest()[:32]}.bin"
 
 
 @functools.cache
 def _cache_folder() -> Path | None:
-    """Return this content's folder, made and ours alone, or None where none can be written."""
-    name = f"kernels-{_content_hash()}"
+    """Return a private folder for these versions of the compiler, or None if none is writable."""
+    versions = (platform.python_implementation(), platform.python_version(), platform.machine())
+    libraries = (numba.__version__, metadata.version("llvmlite"), np.__version__)
+    name = f"kernels-{hashlib.sha256(repr(versions + libraries).encode()).hexdigest()[:16]}"
     for parent in _candidates():
         folder = parent / name
         try:
@@ -185,7 +188,7 @@ def _candidates() -> Iterator[Path]:
 
 
 def _is_private(folder: Path) -> bool:
-    """Tell whether nobody else can plant machine code in a folder."""
+    """Return whether nobody else can write machine code to a folder."""
     if not hasattr(os, "geteuid"):
         return True
     status = folder.lstat()
@@ -196,21 +199,26 @@ def _is_private(folder: Path) -> bool:
     )
 
 
-def _content_hash() -> str:
-    versions = (platform.python_implementation(), platform.python_version(), platform.machine())
-    libraries = (numba.__version__, metadata.version("llvmlite"), np.__version__)
-    digest = hashlib.sha256(repr(versions + libraries).encode())
-    package = files(_PACKAGE)
-    for name in _COMPILED_IN:
-        for path, content in _sources(package / name, name):
-            digest.update(f"{path}\0{len(content)}\0".encode())
-            digest.update(content)
+@functools.cache
+def _content_hash(module: str) -> str:
+    """Return a hash over the sources of a module and of all that it imports from the package."""
+    digest = hashlib.sha256()
+    reached, waiting = {module}, [module]
+    while waiting:
+        name = waiting.pop()
+        source = _source(name)
+        digest.update(f"{name}\0{len(source)}\0".encode())
+        digest.update(source)
+        imported = {f"{_PACKAGE}.{match.decode()}" for match in _IMPORT.findall(source)}
+        waiting += sorted(imported - reached, reverse=True)
+        reached |= imported
     return digest.hexdigest()[:32]
 
 
-def _sources(entry: Traversable, path: str) -> Iterator[tuple[str, bytes]]:
-    if entry.is_dir():
-        for child in sorted(entry.iterdir(), key=lambda one: one.name):
-            yield from _sources(child, f"{path}/{child.name}")
-    elif path.endswith(".py"):
-        yield path, entry.read_bytes()
+@functools.cache
+def _source(module: str) -> bytes:
+    *folders, name = module.split(".")[1:]
+    folder = files(_PACKAGE).joinpath(*folders)
+    package = folder.joinpath(name)
+    file = package.joinpath("__init__.py") if package.is_dir() else folder.joinpath(f"{name}.py")
+    return file.read_bytes()

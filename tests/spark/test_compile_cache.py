@@ -1,17 +1,18 @@
-"""Compiled kernels are kept by content: wherever the package lies, whoever writes at once."""
+"""Compiled kernels are cached by content, wherever the package is and whoever writes at once."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.spark.test_cluster import package_zip
+from tests.spark.test_cluster import ROOT, package_zip
 
-#: Compiles one kernel and says how often it came from the cache.
+#: Compiles one kernel and prints how often it came from the cache.
 PROBE = """
 import numpy as np
 from kafka_index.kernels import find_floors
@@ -73,3 +74,19 @@ def test_a_spoiled_file_is_compiled_again(tmp_path: Path, spoil: bytes) -> None:
 
     assert _probe(package, cache)[0] == "0"
     assert _probe(package, cache)[0] == "1"
+
+
+@pytest.mark.parametrize(
+    ("changed", "hits"),
+    [("kernels/search.py", "0"), ("kernels/big_endian.py", "0"), ("kernels/scan.py", "1")],
+)
+def test_a_kernel_is_compiled_again_when_a_module_that_it_imports_changes(
+    tmp_path: Path, changed: str, hits: str
+) -> None:
+    package, cache = tmp_path / "package", tmp_path / "cache"
+    shutil.copytree(ROOT / "kafka_index", package / "kafka_index")
+    _probe(package, cache)
+    with (package / "kafka_index" / changed).open("a") as source:
+        source.write("# changed\n")
+
+    assert _probe(package, cache)[0] == hits
