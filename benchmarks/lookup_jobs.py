@@ -28,7 +28,7 @@ from benchmarks import spark_joins
 from benchmarks.dumps import make_dump
 from benchmarks.logs import records_in, write_log
 from benchmarks.recover import seconds
-from kafka_index.cli.session import build_session
+from kafka_index.engines.session import build_session
 from kafka_index.index import OffsetIndex
 from kafka_index.layout.names import OFFSET_INDEX_SUFFIX, index_name_for
 from kafka_index.lookup import (

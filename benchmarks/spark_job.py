@@ -17,7 +17,7 @@ from benchmarks.dumps import Statuses
 from benchmarks.logs import warm, write_log
 from benchmarks.recover import seconds
 from kafka_index.build import BuildSettings, plan_build, run_local
-from kafka_index.cli.session import build_session
+from kafka_index.engines.session import build_session
 from kafka_index.spark.build import build_logs
 from kafka_index.storage import list_dump
 

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
 from kafka_index.cli.exit_code import ExitCode
-from kafka_index.cli.lookup_engines import LookupEngine, LookupWork, local_engine, spark_engine
 from kafka_index.cli.lookup_options import BulkOptions, LogOptions
 from kafka_index.cli.lookup_outcome import LookupOutcome
 from kafka_index.cli.text_file import TextFile
+from kafka_index.engines.lookup_engines import LookupEngine, LookupWork, local_engine, spark_engine
 from kafka_index.errors import InputError
 from kafka_index.lookup import (
     LOOKUP_REPORT_SCHEMA,

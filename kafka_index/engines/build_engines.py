@@ -11,7 +11,7 @@ from kafka_index.build import BuildSettings, plan_build, plan_waves, run_local
 from kafka_index.build.parquet import build_parquet
 from kafka_index.build.parquet_schema import ParquetInput
 from kafka_index.build.report import SegmentReport, has_failed
-from kafka_index.cli.session import open_session, parallelism
+from kafka_index.engines.session import open_session, parallelism
 from kafka_index.storage import SegmentFile
 
 _APP_NAME = "kafka-index build"

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from kafka_index.cli.session import open_session, parallelism
+from kafka_index.engines.session import open_session, parallelism
 from kafka_index.lookup import (
     AnswerTarget,
     Inventory,
@@ -86,8 +86,8 @@ def spark_engine(master: str | None, *, group_by_partition: bool) -> LookupEngin
 
     def run(work: LookupWork, listener: Listener) -> None:
         # Spark is imported when it is asked for, never because something else is.
-        from kafka_index.spark.lookup import answer_queries  # noqa: PLC0415
-        from kafka_index.spark.progress import watch_progress  # noqa: PLC0415
+        from kafka_index.spark.lookup import answer_queries
+        from kafka_index.spark.progress import watch_progress
 
         with open_session(master, _APP_NAME, after_failure=_AFTER_FAILURE) as session:
             listener.on_begin()
