@@ -122,7 +122,7 @@ class Lookups:
         """Return what was noticed since this was last called, each once."""
         for log in self._logs.values():
             self._gather(log)
-        return self._findings.take()
+        return self._findings.drain()
 
     def close(self) -> None:
         """Close what is open; what was noticed can still be taken."""

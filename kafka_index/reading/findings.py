@@ -1,12 +1,17 @@
-"""What is noticed about a log while its queries are answered."""
+"""What is found out about a log while its queries are answered, and the queries that it costs."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-#: There are no index files: they are built in memory.
+from kafka_index.errors import KafkaIndexError, is_retriable
+from kafka_index.reading.answers import Answers, Longs, Status
+from kafka_index.reading.segment_log import SegmentLog
+from kafka_index.storage import SegmentFile
+
+#: An index file is missing: it is built in memory.
 NO_INDEX = "no_index"
-#: Index files do not fit their log: others are built in memory.
+#: An index file does not fit its log: another one is built in memory.
 INDEX_REFUSED = "index_refused"
 #: The last segment ends in what a broker cuts off when it starts; the log ends there.
 TAIL = "tail"
@@ -51,17 +56,83 @@ class Finding:
 
 
 class Findings:
-    """Gathers findings; what is found again counts its queries to the first."""
+    """Collects findings; a repeated one adds its queries to the first."""
 
     def __init__(self) -> None:
         self._found: dict[Finding, int] = {}
 
     def add(self, finding: Finding) -> None:
-        """Take a finding."""
+        """Add a finding."""
         key = replace(finding, queries=0)
         self._found[key] = self._found.get(key, 0) + finding.queries
 
-    def take(self) -> list[Finding]:
+    def drain(self) -> list[Finding]:
         """Return what was found since this was last called."""
         found, self._found = self._found, {}
         return [replace(finding, queries=queries) for finding, queries in found.items()]
+
+
+class SegmentFindings:
+    """Adds the findings of one segment, and marks the queries that they leave without an answer.
+
+    Parameters
+    ----------
+    segment : SegmentFile
+        The segment.
+    log : SegmentLog
+        Its log.
+    findings : Findings
+        Where they are added.
+    """
+
+    def __init__(self, segment: SegmentFile, log: SegmentLog, findings: Findings) -> None:
+        self._segment = segment
+        self._log = log
+        self._findings = findings
+
+    def add(
+        self,
+        kind: str,
+        path: str,
+        reason: str,
+        position_bytes: int | None = None,
+        queries: int = 0,
+        *,
+        retriable: bool = False,
+    ) -> None:
+        """Add a finding."""
+        segment = self._segment
+        self._findings.add(
+            Finding(
+                segment.topic,
+                segment.partition,
+                segment.base_offset,
+                path,
+                kind,
+                reason,
+                position_bytes,
+                queries,
+                retriable,
+            )
+        )
+
+    def damage(self, answers: Answers, rows: Longs, position_bytes: int) -> None:
+        """Answer that damage at a position hides the answers to queries."""
+        if len(rows):
+            answers.status[rows] = Status.UNREADABLE
+            reason = self._log.why_unreadable(position_bytes)
+            self.add(UNREADABLE, self._segment.log_path, reason, position_bytes, len(rows))
+
+    def failure(self, answers: Answers, rows: Longs, error: KafkaIndexError) -> None:
+        """Answer that queries failed with an error."""
+        if len(rows):
+            answers.status[rows] = Status.UNREADABLE
+            path = error.path or self._segment.log_path
+            self.add(
+                UNREADABLE,
+                path,
+                error.message,
+                error.position_bytes,
+                len(rows),
+                retriable=is_retriable(error),
+            )

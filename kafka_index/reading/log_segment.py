@@ -1,6 +1,6 @@
 """One segment, read-only: from offsets and timestamps to batches and records.
 
-Many questions are answered in ascending order, with one pass over the index files and one over the
+Many queries are answered in ascending order, with one pass over the index files and one over the
 log. Source: Kafka's ``LogSegment.translateOffset`` and ``findOffsetByTimestamp``.
 """
 
@@ -18,7 +18,6 @@ from kafka_index.config import IndexConfig
 from kafka_index.errors import CorruptLogError
 from kafka_index.index import ascending
 from kafka_index.kernels.batch_header import AT_DAMAGE, AT_END, damage_at
-from kafka_index.kernels.index_fit import first_with_timestamp
 from kafka_index.layout.names import TopicPartition, parse_partition_directory
 from kafka_index.reading.answers import (
     BATCH_BASE_OFFSET,
@@ -36,12 +35,16 @@ from kafka_index.reading.answers import (
     Resolve,
     Status,
 )
-from kafka_index.reading.findings import TAIL, UNREADABLE, Findings
-from kafka_index.reading.open_log import LogEnd, OpenLog
+from kafka_index.reading.findings import Findings, SegmentFindings
 from kafka_index.reading.segment_cache import SegmentCache
 from kafka_index.reading.segment_indexes import Largest, SegmentIndexes, is_tail
-from kafka_index.reading.segment_verdicts import SegmentVerdicts
-from kafka_index.reading.segment_walk import Located, Misfit, locate_offsets, locate_timestamps
+from kafka_index.reading.segment_log import SegmentLog
+from kafka_index.reading.segment_walk import (
+    Located,
+    find_largest_timestamp,
+    find_offsets_by_timestamp,
+    translate_offsets,
+)
 from kafka_index.records.batch_source import ScanStop
 from kafka_index.records.positions import LogOffsetPosition, TimestampAndOffset
 from kafka_index.scan.segment_scan import base_offset_of
@@ -49,20 +52,20 @@ from kafka_index.storage import MappedFile, SegmentFile
 
 
 class LogSegment:
-    """A segment of a dump, opened for reading when it is first asked.
+    """A segment of a dump, opened on first use.
 
     Parameters
     ----------
     segment : SegmentFile
-        The segment, as it was listed: if the log is another by now, that is an error.
+        The segment, as it was listed: a log that has changed since is an error.
     index_directory : str, optional
         Where its index files are; beside the log by default.
     config : IndexConfig
-        Decides on the entries of what is built in memory.
+        Decides the entries of indexes that are built in memory.
     cache : SegmentCache, optional
-        Who closes it when others are needed.
+        Closes it when others are needed.
     findings : Findings, optional
-        Where it tells what it notices.
+        Where its findings are added.
 
     Notes
     -----
@@ -82,12 +85,9 @@ class LogSegment:
         self.base_offset = segment.base_offset
         self._cache = SegmentCache() if cache is None else cache
         interval = (config or IndexConfig()).index_interval_bytes
-        self._log = OpenLog(segment)
-        self.verdicts = SegmentVerdicts(segment, self._log, findings or Findings())
-        self.indexes = SegmentIndexes(
-            segment, index_directory, interval, self._log, self.verdicts.notice
-        )
-        self._end: LogEnd | None = None
+        self._log = SegmentLog(segment)
+        self.findings = SegmentFindings(segment, self._log, findings or Findings())
+        self.indexes = SegmentIndexes(segment, index_directory, interval, self._log, self.findings)
 
     def __enter__(self) -> Self:
         """Return the segment itself."""
@@ -143,13 +143,15 @@ class LogSegment:
 
     @property
     def next_offset(self) -> int:
-        """The offset behind the last batch (Kafka: ``readNextOffset``)."""
-        return self._read_end().next_offset
+        """The offset after the last batch (``LogSegment.readNextOffset``)."""
+        self._cache.use(self)
+        return self.indexes.end.next_offset
 
     @property
     def damage(self) -> ScanStop | None:
-        """What hides the end of the segment; None when it is there to be read."""
-        stop = self._read_end().stop
+        """The damage that hides the end of the segment, if any."""
+        self._cache.use(self)
+        stop = self.indexes.end.stop
         return None if stop is None or is_tail(stop, is_last=self.file.is_last) else stop
 
     def offset_to_position(self, offset: int) -> LogOffsetPosition | None:
@@ -160,9 +162,9 @@ class LogSegment:
         Raises
         ------
         CorruptLogError
-            Damage stands between.
+            Damage hides it.
         """
-        located = self.locate_offsets(np.array([offset], np.int64), Resolve.BATCH)
+        located = self.translate_offsets(np.array([offset], np.int64), Resolve.BATCH)
         if self._nothing_at(located):
             return None
         return LogOffsetPosition(
@@ -175,17 +177,17 @@ class LogSegment:
     def find_offset_by_timestamp(
         self, timestamp_ms: int, starting_offset: int
     ) -> TimestampAndOffset | None:
-        """Find the first record as late as a timestamp, at or behind an offset; None for none.
+        """Find the first record as late as a timestamp, at or after an offset; None for none.
 
         Source: ``LogSegment.findOffsetByTimestamp``.
 
         Raises
         ------
         CorruptLogError
-            Damage stands between.
+            Damage hides it.
         """
         targets = np.array([timestamp_ms], np.int64)
-        located = self.locate_timestamps(targets, starting_offset, Resolve.RECORD)
+        located = self.find_offsets_by_timestamp(targets, starting_offset, Resolve.RECORD)
         if self._nothing_at(located):
             return None
         epoch = int(located.values[FOUND_LEADER_EPOCH, 0])
@@ -195,7 +197,7 @@ class LogSegment:
             None if epoch == NULL else epoch,
         )
 
-    def enter_offsets(self, targets: Longs, rows: Longs, answers: Answers) -> None:
+    def lookup_entries(self, targets: Longs, rows: Longs, answers: Answers) -> None:
         """Answer ascending offsets by the offset index alone.
 
         Parameters
@@ -215,7 +217,7 @@ class LogSegment:
         )
         self.indexes.check_faults()
 
-    def locate_offsets(self, targets: Longs, resolve: Resolve) -> Located:
+    def translate_offsets(self, targets: Longs, resolve: Resolve) -> Located:
         """Find the entries, batches or records of ascending offsets.
 
         Parameters
@@ -226,13 +228,11 @@ class LogSegment:
             How far to go.
         """
         self._cache.use(self)
-        while True:
-            try:
-                return locate_offsets(self._log, self.indexes, self._size(), targets, resolve)
-            except Misfit as misfit:
-                self.indexes.refuse(misfit.suffix, misfit.reason)
+        return translate_offsets(self._log, self.indexes, targets, resolve)
 
-    def locate_timestamps(self, targets: Longs, starting_offset: int, resolve: Resolve) -> Located:
+    def find_offsets_by_timestamp(
+        self, targets: Longs, starting_offset: int, resolve: Resolve
+    ) -> Located:
         """Find the entries, batches or records of ascending timestamps.
 
         Parameters
@@ -245,13 +245,51 @@ class LogSegment:
             How far to go.
         """
         self._cache.use(self)
-        while True:
-            try:
-                return locate_timestamps(
-                    self._log, self.indexes, self._size(), starting_offset, targets, resolve
-                )
-            except Misfit as misfit:
-                self.indexes.refuse(misfit.suffix, misfit.reason)
+        return find_offsets_by_timestamp(self._log, self.indexes, starting_offset, targets, resolve)
+
+    def find_largest_timestamp(self, resolve: Resolve) -> Located:
+        """Find the first batch, or its first record, with the largest timestamp."""
+        self._cache.use(self)
+        return find_largest_timestamp(self._log, self.indexes, resolve)
+
+    def settle(self, answers: Answers, rows: Longs, located: Located) -> NDArray[np.bool_]:
+        """Put what was located into answers.
+
+        Parameters
+        ----------
+        answers : Answers
+            Filled.
+        rows : ndarray of int64, shape (n,)
+            Where the answers to the n queries go.
+        located : Located
+            What was found for them.
+
+        Returns
+        -------
+        ndarray of bool, shape (n,)
+            The queries for which the segment holds nothing, up to its end.
+        """
+        at_end: NDArray[np.bool_] = located.batches == AT_END
+        damaged = located.batches < AT_END
+        located.values[SEGMENT_BASE_OFFSET] = self.base_offset
+        if not (at_end.any() or damaged.any()):
+            for column, values in enumerate(located.values):
+                # Half the time of indexing both at once.
+                answers.values[column][rows] = values
+            answers.status[rows] = Status.FOUND
+            return at_end
+        self._cache.use(self)
+        found = ~(at_end | damaged)
+        answers.status[rows[found]] = Status.FOUND
+        answers.values[:, rows[found]] = located.values[:, found]
+        for at in np.unique(located.batches[damaged]):
+            self.findings.damage(answers, rows[located.batches == at], int(damage_at(at)))
+        damage = self.damage if self.file.is_last and at_end.any() else None
+        if damage is None:
+            return at_end
+        # Nothing is known of what the damage hides.
+        self.findings.damage(answers, rows[at_end], damage.position_bytes)
+        return np.zeros_like(at_end)
 
     def lookup_offsets(self, offsets: Longs, *, resolve: Resolve = Resolve.BATCH) -> pa.RecordBatch:
         """Look up offsets in this segment alone.
@@ -276,7 +314,7 @@ class LogSegment:
         """
         targets, rows = ascending(np.asarray(offsets, np.int64))
         answers = Answers.empty(len(rows), resolve, Status.NO_RECORD_AT_OR_AFTER)
-        self.settle(answers, rows, self.locate_offsets(targets, resolve))
+        self.settle(answers, rows, self.translate_offsets(targets, resolve))
         return answers.to_arrow()
 
     def lookup_timestamps(
@@ -300,67 +338,23 @@ class LogSegment:
         targets, rows = ascending(np.asarray(timestamps_ms, np.int64))
         answers = Answers.empty(len(rows), resolve, Status.NO_RECORD_AT_OR_AFTER)
         start = self.base_offset if starting_offset is None else starting_offset
-        self.settle(answers, rows, self.locate_timestamps(targets, start, resolve))
+        self.settle(answers, rows, self.find_offsets_by_timestamp(targets, start, resolve))
         return answers.to_arrow()
 
-    def find_largest_timestamp(self, resolve: Resolve) -> Located:
-        """Find the first batch, or its first record, with the largest timestamp of the segment.
-
-        Source: ``UnifiedLog.fetchOffsetByTimestamp`` for ``MAX_TIMESTAMP``.
-        """
-        self._cache.use(self)
-        timestamp, offset, _ = self.indexes.largest()
-        floor = self.indexes.floor_position(offset)
-        at = int(first_with_timestamp(self._log.address, self._size(), floor, timestamp))
-        located = Located.at_batches(self._log, np.array([at], np.int64), resolve)
-        if at >= 0 and resolve is Resolve.RECORD:
-            located.put_largest(self._log, at, timestamp)
-        return located
-
-    def settle(self, answers: Answers, rows: Longs, located: Located) -> NDArray[np.bool_]:
-        """Do `SegmentVerdicts.settle`."""
-        damage = None
-        if self.file.is_last and (located.batches == AT_END).any():
-            damage = self.damage
-        self._cache.use(self)
-        return self.verdicts.settle(answers, rows, located, damage)
-
-    def give_up(self, answers: Answers, rows: Longs, position_bytes: int) -> None:
-        """Do `SegmentVerdicts.give_up`."""
-        self._cache.use(self)
-        self.verdicts.give_up(answers, rows, position_bytes)
-
     def close(self) -> None:
-        """Let go of maps and files; they are opened again when they are needed."""
+        """Unmap all files; the next use opens them again."""
         self._cache.forget(self)
         self.indexes.close()
         self._log.close()
-
-    def _size(self) -> int:
-        """How many bytes of the log count."""
-        return self._read_end().end_bytes if self.file.is_last else self._log.size_bytes
-
-    def _read_end(self) -> LogEnd:
-        """Find where the segment ends, verifying what lies behind its last index entry."""
-        if self._end is None:
-            self._cache.use(self)
-            index = self.indexes.offset_index
-            start = index.entry(index.entries - 1).position if index.entries else 0
-            self._end = self._log.scan_to_end(start)
-            stop = self._end.stop
-            if stop is not None:
-                kind = TAIL if is_tail(stop, is_last=self.file.is_last) else UNREADABLE
-                self.verdicts.notice(kind, self.file.log_path, stop.text, stop.position_bytes)
-        return self._end
 
     def _nothing_at(self, located: Located) -> bool:
         at = int(located.batches[0])
         position = int(damage_at(at))
         if at == AT_END and self.file.is_last and self.damage is not None:
-            # Nobody knows what is behind it.
+            # Nothing is known of what it hides.
             at, position = AT_DAMAGE, self.damage.position_bytes
         if at < AT_END:
             raise CorruptLogError(
-                self.verdicts.reason_at(position), path=self.file.log_path, position_bytes=position
+                self._log.why_unreadable(position), path=self.file.log_path, position_bytes=position
             )
         return at == AT_END

@@ -16,14 +16,18 @@ from kafka_index.config import IndexConfig
 from kafka_index.errors import InputError, KafkaIndexError
 from kafka_index.index import ascending
 from kafka_index.layout.names import TopicPartition
+from kafka_index.layout.records import NO_TIMESTAMP
 from kafka_index.reading.answers import (
     BATCH_BASE_OFFSET,
+    FOUND_LEADER_EPOCH,
     FOUND_OFFSET,
+    FOUND_TIMESTAMP,
     NULL,
     SEGMENT_BASE_OFFSET,
     Answers,
     Longs,
     Resolve,
+    SpecialTimestamp,
     Status,
     UpperBound,
 )
@@ -35,8 +39,6 @@ from kafka_index.reading.timestamp_search import TimestampSearch
 from kafka_index.records.positions import LogOffsetPosition
 from kafka_index.storage import list_dump
 
-__all__ = ["PartitionFiles", "PartitionLog"]
-
 
 class PartitionLog:
     """The log of one partition of a dump.
@@ -44,9 +46,9 @@ class PartitionLog:
     Parameters
     ----------
     files : PartitionFiles
-        Its files, one segment at least; they are opened when they are needed.
+        Its files, one segment at least; they are opened on first use.
     config : IndexConfig, optional
-        Decides on the entries of indexes that have to be built in memory.
+        Decides the entries of indexes that are built in memory.
     cache : SegmentCache, optional
         Keeps segments open, of this and of other partitions.
 
@@ -76,7 +78,7 @@ class PartitionLog:
             for segment in files.segments
         )
         self._bases = np.array([segment.base_offset for segment in files.segments], np.int64)
-        self._times = TimestampSearch(self)
+        self._times = TimestampSearch(files.log_start_offset)
 
     @classmethod
     def open(
@@ -87,7 +89,7 @@ class PartitionLog:
         upper_bound: UpperBound = UpperBound.LOG_END,
         config: IndexConfig | None = None,
     ) -> Self:
-        """Open a partition directory, with what the data directory above it notes.
+        """Open a partition directory, with the checkpoints of the data directory above it.
 
         Parameters
         ----------
@@ -104,7 +106,7 @@ class PartitionLog:
         Raises
         ------
         InputError
-            It is no partition directory, holds no segments, or a checkpoint is malformed.
+            It is not a partition directory, holds no segments, or a checkpoint is malformed.
         """
         directory = os.fspath(path)
         listing = list_dump([directory], topics=None)
@@ -169,7 +171,7 @@ class PartitionLog:
         InputError
             The offset is below the log's start or above its end (Kafka: out of range).
         CorruptLogError
-            Damage stands between.
+            Damage hides it.
         """
         if not self.log_start_offset <= offset <= self.log_end_offset:
             raise InputError(
@@ -179,7 +181,7 @@ class PartitionLog:
                 found=offset,
             )
         first = max(int(np.searchsorted(self._bases, offset, "right")) - 1, 0)
-        for segment in self.live_segments()[first:]:
+        for segment in self._live_segments()[first:]:
             found = segment.offset_to_position(offset)
             if found is not None:
                 return found
@@ -198,12 +200,8 @@ class PartitionLog:
         Returns
         -------
         pa.RecordBatch
-            n rows of `ANSWER_SCHEMA`, in the order of the offsets.
-
-        Raises
-        ------
-        KafkaIndexError
-            The last segment cannot be read. What is wrong with any other concerns its queries only.
+            n rows of `ANSWER_SCHEMA`, in the order of the offsets. What cannot be read is a row
+            with the status ``unreadable``.
         """
         return self.answer_offsets(np.asarray(offsets, np.int64), resolve).to_arrow()
 
@@ -216,7 +214,7 @@ class PartitionLog:
         ----------
         timestamps_ms : array of int64, shape (n,)
             In ms, in any order; -1, -2 and -3 are `SpecialTimestamp`.
-        resolve, Returns, Raises
+        resolve, Returns
             As for `lookup_offsets`.
         """
         return self.answer_timestamps(np.asarray(timestamps_ms, np.int64), resolve).to_arrow()
@@ -232,10 +230,10 @@ class PartitionLog:
         answers.status[rows[:negative]] = Status.INVALID_QUERY
         start = max(start, negative)
         if resolve is not Resolve.INDEX:
-            stop = start + self._answer_behind_end(answers, targets[start:], rows[start:])
+            stop = start + self._answer_at_end(answers, targets[start:], rows[start:])
         self._answer_in_segments(answers, targets[start:stop], rows[start:stop], resolve)
         if self.files.high_watermark is not None:
-            self._hide_from_bound(answers, resolve)
+            self._hide_from_end(answers, resolve)
         return answers
 
     def answer_timestamps(self, timestamps_ms: Longs, resolve: Resolve) -> Answers:
@@ -243,34 +241,42 @@ class PartitionLog:
         answers = Answers.empty(len(timestamps_ms), resolve)
         targets, rows = ascending(timestamps_ms)
         negative = int(np.searchsorted(targets, 0))
-        self._times.answer_special(answers, targets[:negative], rows[:negative], resolve)
-        self._times.answer(answers, targets[negative:], rows[negative:], resolve)
+        answers.status[rows[:negative]] = Status.INVALID_QUERY
+        for special in SpecialTimestamp:
+            asked = rows[:negative][targets[:negative] == special]
+            if len(asked):
+                answer = self._answer_special(special, resolve)
+                answers.put(asked, answer.repeat(len(asked)))
+        if negative < len(targets):
+            self._times.answer(
+                self._live_segments(), answers, targets[negative:], rows[negative:], resolve
+            )
         # Where offsets go back even the log end may have batches above it.
-        self._hide_from_bound(answers, resolve)
+        self._hide_from_end(answers, resolve)
         return answers
 
     def take_findings(self) -> list[Finding]:
-        """Return what was noticed since this was last called."""
-        return self._findings.take()
+        """Return what was found out since this was last called."""
+        return self._findings.drain()
 
     def close(self) -> None:
-        """Close all segments; they are opened again when they are needed."""
+        """Close all segments; the next lookup opens them again."""
         for segment in self.segments:
             segment.close()
 
-    def live_segments(self) -> tuple[LogSegment, ...]:
+    def _live_segments(self) -> tuple[LogSegment, ...]:
         """Return the segments, or none of them.
 
-        A broker deletes them all when the log starts behind its end (LogLoader.load).
+        A broker deletes them all when the log start is above their end (LogLoader.load).
         """
         try:
             ends_before_start = self.segments[-1].next_offset < self.log_start_offset
         except KafkaIndexError:
-            # Its queries will say so.
+            # Its queries will report it.
             return self.segments
         return () if ends_before_start else self.segments
 
-    def _answer_behind_end(self, answers: Answers, targets: Longs, rows: Longs) -> int:
+    def _answer_at_end(self, answers: Answers, targets: Longs, rows: Longs) -> int:
         """Answer ascending offsets at or above the end; return how many are below it."""
         last = self.segments[-1]
         try:
@@ -278,21 +284,21 @@ class PartitionLog:
             damage = last.damage
         except KafkaIndexError as error:
             below = int(np.searchsorted(targets, last.base_offset))
-            last.verdicts.fail(answers, rows[below:], error)
+            last.findings.failure(answers, rows[below:], error)
             return below
-        behind = int(np.searchsorted(targets, self.log_end_offset, "right"))
-        answers.status[rows[below:behind]] = Status.LOG_END
-        answers.status[rows[behind:]] = Status.AFTER_LOG_END
+        above = int(np.searchsorted(targets, self.log_end_offset, "right"))
+        answers.status[rows[below:above]] = Status.LOG_END
+        answers.status[rows[above:]] = Status.AFTER_LOG_END
         if damage is not None:
             hidden = max(below, int(np.searchsorted(targets, last.next_offset)))
-            last.give_up(answers, rows[hidden:], damage.position_bytes)
+            last.findings.damage(answers, rows[hidden:], damage.position_bytes)
         return below
 
     def _answer_in_segments(
         self, answers: Answers, targets: Longs, rows: Longs, resolve: Resolve
     ) -> None:
         """Answer ascending offsets that are in range."""
-        segments = self.segments if resolve is Resolve.INDEX else self.live_segments()
+        segments = self.segments if resolve is Resolve.INDEX else self._live_segments()
         if not len(targets) or not segments:
             answers.status[rows] = Status.NO_RECORD_AT_OR_AFTER
             return
@@ -306,22 +312,68 @@ class PartitionLog:
                 continue
             part_targets, part_rows = targets[part], rows[part]
             if waiting.size:
-                # What found nothing in the segment before.
+                # Offsets that the segment before has nothing for.
                 part_targets, part_rows = np.hstack([waiting, [part_targets, part_rows]])
             try:
                 if resolve is Resolve.INDEX:
-                    segment.enter_offsets(part_targets, part_rows, answers)
+                    segment.lookup_entries(part_targets, part_rows, answers)
                     continue
-                located = segment.locate_offsets(part_targets, resolve)
+                located = segment.translate_offsets(part_targets, resolve)
             except KafkaIndexError as error:
-                segment.verdicts.fail(answers, part_rows, error)
+                segment.findings.failure(answers, part_rows, error)
                 waiting = waiting[:, :0]
                 continue
             at_end = segment.settle(answers, part_rows, located)
             waiting = np.vstack([part_targets[at_end], part_rows[at_end]])
         answers.status[waiting[1]] = Status.NO_RECORD_AT_OR_AFTER
 
-    def _hide_from_bound(self, answers: Answers, resolve: Resolve) -> None:
+    def _answer_special(self, special: SpecialTimestamp, resolve: Resolve) -> Answers:
+        """Answer a timestamp that asks for a place."""
+        rows = np.zeros(1, np.int64)
+        if special is SpecialTimestamp.EARLIEST and resolve is not Resolve.RECORD:
+            return self.answer_offsets(np.array([self.log_start_offset], np.int64), resolve)
+        if resolve is Resolve.INDEX:
+            return Answers.empty(1, resolve, Status.INVALID_QUERY)
+        if special is SpecialTimestamp.MAX_TIMESTAMP:
+            answers = Answers.empty(1, resolve, Status.NO_RECORD_AT_OR_AFTER)
+            self._times.answer_largest(self._live_segments(), answers, rows, resolve)
+            return answers
+        if resolve is Resolve.RECORD:
+            return self._answer_edge(special)
+        try:
+            return self.answer_offsets(np.array([self.end_offset], np.int64), resolve)
+        except KafkaIndexError as error:
+            answers = Answers.empty(1, resolve)
+            self.segments[-1].findings.failure(answers, rows, error)
+            return answers
+
+    def _answer_edge(self, special: SpecialTimestamp) -> Answers:
+        """Answer for the log's start or end."""
+        answers = Answers.empty(1, Resolve.RECORD)
+        epochs = self.files.epochs
+        if special is SpecialTimestamp.EARLIEST:
+            offset = self.log_start_offset
+            epoch = epochs[0] if epochs and epochs[0].start_offset <= offset else None
+        else:
+            rows = np.zeros(1, np.int64)
+            last = self.segments[-1]
+            try:
+                offset, log_end = self.end_offset, self.log_end_offset
+                if last.damage is not None:
+                    last.findings.damage(answers, rows, last.damage.position_bytes)
+                    return answers
+            except KafkaIndexError as error:
+                last.findings.failure(answers, rows, error)
+                return answers
+            # One that starts at the very end is that of a leader which has not appended yet.
+            known = [entry for entry in epochs if entry.start_offset <= log_end]
+            epoch = known[-1] if known else None
+        answers.values[FOUND_OFFSET] = offset
+        answers.values[FOUND_TIMESTAMP] = NO_TIMESTAMP
+        answers.values[FOUND_LEADER_EPOCH] = NULL if epoch is None else epoch.epoch
+        return answers
+
+    def _hide_from_end(self, answers: Answers, resolve: Resolve) -> None:
         """Withdraw what lies at or above the end (``Partition.fetchOffsetForTimestamp``)."""
         if resolve is Resolve.INDEX:
             return

@@ -1,8 +1,8 @@
 """The two indexes of a segment: its files where they fit its log, else built in memory.
 
-What fits is asked when a file is opened: its size, the order of its entries, its last entry, and
-of the time index, that no later batch has a larger timestamp. Each other entry is held against the
-log when a lookup goes by it (`kafka_index.kernels.walk`).
+Whether a file fits is checked when it is opened: its size, the order of its entries, its last
+entry, and for the time index that no later batch has a larger timestamp. Any other entry is held
+against the log when a lookup uses it (`kafka_index.kernels.walk`).
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple, TypeVar
 
+import numpy as np
+
 from kafka_index.errors import InputError, KafkaIndexError, ReadError
 from kafka_index.index import IN_MEMORY, AbstractIndex, LazyIndex, OffsetIndex, TimeIndex
 from kafka_index.kernels import NOT_FOUND
@@ -20,26 +22,23 @@ from kafka_index.kernels.index_fit import entry_end, largest_behind, time_entry_
 from kafka_index.layout.index_entries import INT32_MAX
 from kafka_index.layout.names import OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, index_name_for
 from kafka_index.layout.records import NO_TIMESTAMP
-from kafka_index.reading.findings import INDEX_REFUSED, NO_INDEX
-from kafka_index.reading.open_log import OpenLog
+from kafka_index.reading.findings import INDEX_REFUSED, NO_INDEX, TAIL, UNREADABLE, SegmentFindings
+from kafka_index.reading.segment_log import LogEnd, SegmentLog
 from kafka_index.records.batch_source import PREALLOCATED_TAIL, TORN_BATCH, TORN_HEADER, ScanStop
 from kafka_index.scan.index_builder import IndexBuilder
 from kafka_index.scan.segment_scan import LogFileSource
 from kafka_index.storage import SegmentFile
 
-#: An index that ends this far in front of its log, and further than an interval, lacks entries.
-_LONGEST_TAIL_BYTES = 16 << 20
+#: An index that ends this far before its log, and further than an interval, lacks entries.
+_MAX_TAIL_BYTES = 16 << 20
 
 _Index = TypeVar("_Index", bound=AbstractIndex)
 
-#: Called with a kind of finding, the file and the reason.
-Notice = Callable[[str, str, str], None]
-
 
 def is_tail(stop: ScanStop, *, is_last: bool) -> bool:
-    """Return whether a broker that starts cuts this off a log as a matter of course.
+    """Return whether a broker cuts this off a log at any start.
 
-    That is, from its last segment: the zeros of preallocation, or a batch not written to its end.
+    In the last segment: the zeros of preallocation, or a batch not written to its end.
     """
     return is_last and stop.reason in (PREALLOCATED_TAIL, TORN_HEADER, TORN_BATCH)
 
@@ -63,7 +62,7 @@ class Largest(NamedTuple):
 
 
 class SegmentIndexes:
-    """The offset index and the time index of one segment, opened when they are needed.
+    """The offset index and the time index of one segment, opened on first use.
 
     Parameters
     ----------
@@ -73,10 +72,15 @@ class SegmentIndexes:
         Where its index files are; beside the log by default.
     index_interval_bytes : int
         ``index.interval.bytes`` of what is built in memory.
-    log : OpenLog
+    log : SegmentLog
         The log.
-    notice : callable
-        Told when index files are missing or refused.
+    findings : SegmentFindings
+        Where missing and refused files, and the tail of the log, are added.
+
+    Attributes
+    ----------
+    stop : ScanStop or None
+        Why indexes built in memory end before their log.
     """
 
     def __init__(
@@ -84,20 +88,21 @@ class SegmentIndexes:
         segment: SegmentFile,
         index_directory: str | None,
         index_interval_bytes: int,
-        log: OpenLog,
-        notice: Notice,
+        log: SegmentLog,
+        findings: SegmentFindings,
     ) -> None:
         self._segment = segment
         self._directory = index_directory or segment.partition_directory
         self._interval = index_interval_bytes
         self._log = log
-        self._notice = notice
+        self._findings = findings
         self._offset_index = LazyIndex(self._load_offset_index)
         self._time_index = LazyIndex(self._load_time_index)
         self._built: tuple[OffsetIndex, TimeIndex] | None = None
         self._refused: set[str] = set()
         self._missing: set[str] = set()
         self._largest: Largest | None = None
+        self._end: LogEnd | None = None
         self.stop: ScanStop | None = None
 
     @property
@@ -124,8 +129,26 @@ class SegmentIndexes:
                 self._largest = Largest(*index.last_entry, is_certain=whole)
         return self._largest
 
+    @property
+    def end(self) -> LogEnd:
+        """Where the segment ends; what follows its last index entry is verified once."""
+        if self._end is None:
+            index = self.offset_index
+            start = index.entry(index.entries - 1).position if index.entries else 0
+            self._end = self._log.scan_to_end(start)
+            stop = self._end.stop
+            if stop is not None:
+                kind = TAIL if is_tail(stop, is_last=self._segment.is_last) else UNREADABLE
+                self._findings.add(kind, self._segment.log_path, stop.text, stop.position_bytes)
+        return self._end
+
+    @property
+    def log_size_bytes(self) -> int:
+        """How many bytes of the log count."""
+        return self.end.end_bytes if self._segment.is_last else self._log.size_bytes
+
     def floor_position(self, offset: int) -> int:
-        """Return the position that the offset index has for an offset, held against the log."""
+        """Return the position that the offset index has for an offset, once the entry holds."""
         while True:
             entry = self.offset_index.lookup(offset)
             if not entry.position:
@@ -134,16 +157,16 @@ class SegmentIndexes:
             if entry_end(address, size, entry.position, entry.offset) >= 0:
                 return entry.position
             self.refuse(
-                OFFSET_INDEX_SUFFIX, f"no batch where its entry for offset {entry.offset} leads to"
+                OFFSET_INDEX_SUFFIX, f"no batch where its entry for offset {entry.offset} points to"
             )
 
     def refuse(self, suffix: str, reason: str) -> None:
-        """Use what is built in memory from now on, because an entry of a file does not hold.
+        """Build an index in memory from now on, because an entry of its file does not hold.
 
         Raises
         ------
         ReadError
-            It was built in memory: the log is not what it was then.
+            It was built in memory already: the log has changed since.
         """
         path = self._path(suffix)
         if suffix in self._refused:
@@ -162,7 +185,7 @@ class SegmentIndexes:
                 raise InputError("the index was cut while it was read", path=self._path(suffix))
 
     def close(self) -> None:
-        """Let go of files and memory; both are opened again when they are needed."""
+        """Unmap the files and drop what was built; the next use opens or builds again."""
         self._offset_index.close()
         self._time_index.close()
         self._built = None
@@ -173,7 +196,7 @@ class SegmentIndexes:
 
     def _refuse(self, suffix: str, path: str, reason: str) -> None:
         self._refused.add(suffix)
-        self._notice(INDEX_REFUSED, path, reason)
+        self._findings.add(INDEX_REFUSED, path, reason)
 
     def _load_offset_index(self) -> OffsetIndex:
         loaded = self._load_file(
@@ -186,7 +209,7 @@ class SegmentIndexes:
             TIME_INDEX_SUFFIX, partial(TimeIndex, writable=False), self._misfit_of_times
         )
         if loaded is None:
-            # What is known of the largest timestamp comes from the index that is used.
+            # The largest timestamp is that of the index in use.
             self._largest = None
             return self._build()[1]
         return loaded
@@ -201,13 +224,13 @@ class SegmentIndexes:
         if suffix in self._missing:
             return None
         if not self._refused.isdisjoint((suffix, OFFSET_INDEX_SUFFIX)):
-            # An offset index that does not fit comes with a time index of the same time.
+            # A time index is as old as the offset index that was refused.
             return None
-        # What is wrong with the log is not the fault of its index.
+        # A log that cannot be opened is not the fault of its index.
         _ = self._log.file
         if not os.path.exists(path):
             self._missing.add(suffix)
-            self._notice(NO_INDEX, path, "there is no such file: built in memory")
+            self._findings.add(NO_INDEX, path, "there is no such file: built in memory")
             return None
         try:
             index = load(path, self._segment.base_offset)
@@ -235,9 +258,9 @@ class SegmentIndexes:
         if index.entries:
             offset, last_position = index.entry(index.entries - 1)
             if last_position >= log.size_bytes:
-                return f"its last entry points to byte {last_position}, behind the end of the log"
+                return f"its last entry points to byte {last_position}, after the end of the log"
             if entry_end(log.address, log.size_bytes, last_position, offset) < 0:
-                return f"no batch at byte {last_position} or soon behind it ends at offset {offset}"
+                return f"no batch at byte {last_position} or soon after it ends at offset {offset}"
         if not self._segment.is_last and self._is_long(log.size_bytes - last_position):
             return f"it ends at byte {last_position} of the log, which has {log.size_bytes}"
         return None
@@ -253,7 +276,7 @@ class SegmentIndexes:
             floor = self.floor_position(last.offset)
             position = int(time_entry_end(address, size, floor, *last))
             if position == AT_DAMAGE and floor:
-                # Offsets may go back before it.
+                # Where offsets go back, the entry may point past its own batch.
                 position = int(time_entry_end(address, size, 0, *last))
             if position == AT_DAMAGE:
                 return f"no batch with offset {last.offset} has {last.timestamp} as its latest time"
@@ -266,7 +289,7 @@ class SegmentIndexes:
         return None
 
     def _is_long(self, tail_bytes: int) -> bool:
-        return tail_bytes > _LONGEST_TAIL_BYTES + self._interval
+        return tail_bytes > _MAX_TAIL_BYTES + self._interval
 
     def _build(self) -> tuple[OffsetIndex, TimeIndex]:
         """Build both indexes in memory, from the headers of the log."""
@@ -277,8 +300,14 @@ class SegmentIndexes:
             builder = IndexBuilder(offset_index, time_index, self._interval)
             source = LogFileSource.of_segment(self._segment, verify_crc=False)
             stop = None
+            # Where the log ends was settled with the index in use then, and stays.
+            limit = self._end.end_bytes if self._end and self._segment.is_last else INT32_MAX
             for batches in source.chunks():
-                stop = builder.append(batches)
+                within = int(np.searchsorted(batches.position_bytes, limit))
+                if within:
+                    stop = builder.append(batches.head(within))
+                if within < len(batches) and self._end is not None:
+                    stop = stop or self._end.stop
                 if stop is not None:
                     break
             self.stop = builder.finish() or stop or source.stop

@@ -1,4 +1,7 @@
-"""Ascending questions to one segment: floor entries, then batches, then records."""
+"""Ascending queries of one segment: floor entries, then batches, then records.
+
+Sources: Kafka's ``LogSegment.translateOffset`` and ``findOffsetByTimestamp``.
+"""
 
 from __future__ import annotations
 
@@ -28,14 +31,14 @@ from kafka_index.reading.answers import (
     Longs,
     Resolve,
 )
-from kafka_index.reading.open_log import OpenLog
 from kafka_index.reading.segment_indexes import SegmentIndexes
+from kafka_index.reading.segment_log import SegmentLog
 from kafka_index.records.record_decoding import BatchRecords, first_offset, read_records
 
 _NO_ROWS = np.empty(0, np.int64)
 
 
-class Misfit(Exception):  # noqa: N818, because it is no error: the caller goes on without the file
+class _Misfit(Exception):  # noqa: N818, because the walk is repeated without the file
     """An entry of an index file does not hold."""
 
     def __init__(self, suffix: str, reason: str) -> None:
@@ -46,7 +49,7 @@ class Misfit(Exception):  # noqa: N818, because it is no error: the caller goes 
 
 @dataclass(frozen=True, slots=True)
 class Located:
-    """What a segment knows about n questions.
+    """What a segment has found for n queries.
 
     Parameters
     ----------
@@ -62,18 +65,11 @@ class Located:
 
     @classmethod
     def of(cls, count: int, resolve: Resolve) -> Self:
-        """Return room for answers."""
+        """Return one with nothing filled in."""
         return cls(Answers.empty(count, resolve).values, np.zeros(count, np.int64))
 
-    @classmethod
-    def at_batches(cls, log: OpenLog, batches: Longs, resolve: Resolve) -> Self:
-        """Return what the headers of batches say."""
-        located = cls(Answers.empty(len(batches), resolve).values, batches)
-        located.read_headers(log)
-        return located
-
-    def read_headers(self, log: OpenLog) -> None:
-        """Fill in what the headers of the batches say."""
+    def read_headers(self, log: SegmentLog) -> None:
+        """Fill in the fields of the headers of the batches."""
         values = self.values
         values[BATCH_POSITION] = np.where(self.batches >= 0, self.batches, NULL)
         batch_header.read_batch_fields(
@@ -92,7 +88,7 @@ class Located:
             except CorruptLogError:
                 self.batches[rows] = batch_header.damage_at(position)
 
-    def put_largest(self, log: OpenLog, position: int, timestamp: int) -> None:
+    def put_largest(self, log: SegmentLog, position: int, timestamp: int) -> None:
         """Fill in the first record of a batch that has a timestamp, its largest."""
         if not log.crc_matches(position):
             self.batches[:] = batch_header.damage_at(position)
@@ -116,27 +112,72 @@ class Located:
         self.values[FOUND_LEADER_EPOCH] = NULL if epoch < 0 else epoch
 
 
-def locate_offsets(
-    log: OpenLog, indexes: SegmentIndexes, size_bytes: int, targets: Longs, resolve: Resolve
+def translate_offsets(
+    log: SegmentLog, indexes: SegmentIndexes, targets: Longs, resolve: Resolve
 ) -> Located:
-    """Locate ascending offsets.
+    """Locate ascending offsets (``LogSegment.translateOffset``).
 
     Parameters
     ----------
-    log, indexes : OpenLog and SegmentIndexes
+    log, indexes : SegmentLog and SegmentIndexes
         The segment.
-    size_bytes : int
-        How much of the log counts.
     targets : ndarray of int64, shape (n,)
         Absolute offsets, ascending.
     resolve : Resolve
         How far to go.
-
-    Raises
-    ------
-    Misfit
-        An index file does not fit the log.
     """
+    while True:
+        try:
+            return _translate_offsets(log, indexes, targets, resolve)
+        except _Misfit as misfit:
+            indexes.refuse(misfit.suffix, misfit.reason)
+
+
+def find_offsets_by_timestamp(
+    log: SegmentLog,
+    indexes: SegmentIndexes,
+    starting_offset: int,
+    targets: Longs,
+    resolve: Resolve,
+) -> Located:
+    """Locate ascending timestamps (``LogSegment.findOffsetByTimestamp``).
+
+    Parameters
+    ----------
+    log, indexes, resolve
+        As for `translate_offsets`.
+    starting_offset : int
+        The log start offset.
+    targets : ndarray of int64, shape (n,)
+        Timestamps in ms, ascending.
+    """
+    while True:
+        try:
+            return _find_offsets_by_timestamp(log, indexes, starting_offset, targets, resolve)
+        except _Misfit as misfit:
+            indexes.refuse(misfit.suffix, misfit.reason)
+
+
+def find_largest_timestamp(log: SegmentLog, indexes: SegmentIndexes, resolve: Resolve) -> Located:
+    """Locate the first batch, or its first record, with the largest timestamp of a segment.
+
+    Source: ``UnifiedLog.fetchOffsetByTimestamp`` for ``MAX_TIMESTAMP``.
+    """
+    timestamp, offset, _ = indexes.largest()
+    floor = indexes.floor_position(offset)
+    size = indexes.log_size_bytes
+    at = int(index_fit.first_with_timestamp(log.address, size, floor, timestamp))
+    located = Located(Answers.empty(1, resolve).values, np.array([at], np.int64))
+    located.read_headers(log)
+    if at >= 0 and resolve is Resolve.RECORD:
+        located.put_largest(log, at, timestamp)
+    return located
+
+
+def _translate_offsets(
+    log: SegmentLog, indexes: SegmentIndexes, targets: Longs, resolve: Resolve
+) -> Located:
+    size_bytes = indexes.log_size_bytes
     located = Located.of(len(targets), resolve)
     values, batches = located.values, located.batches
     rows = np.arange(len(targets))
@@ -177,21 +218,14 @@ def locate_offsets(
     return located
 
 
-def locate_timestamps(
-    log: OpenLog,
+def _find_offsets_by_timestamp(
+    log: SegmentLog,
     indexes: SegmentIndexes,
-    size_bytes: int,
     starting_offset: int,
     targets: Longs,
     resolve: Resolve,
 ) -> Located:
-    """Locate ascending timestamps; parameters as for `locate_offsets`.
-
-    Parameters
-    ----------
-    starting_offset : int
-        The log start offset.
-    """
+    size_bytes = indexes.log_size_bytes
     located = Located.of(len(targets), resolve)
     values, batches = located.values, located.batches
     rows = np.arange(len(targets))
@@ -233,7 +267,7 @@ def locate_timestamps(
                 timestamp, offset = (
                     int(values[row, query]) for row in (ENTRY_TIMESTAMP, ENTRY_OFFSET)
                 )
-                raise Misfit(
+                raise _Misfit(
                     TIME_INDEX_SUFFIX, f"its entry {timestamp} at offset {offset} is not in the log"
                 )
             state[walk.STATE_TIMES_HOLD] = 1
@@ -244,15 +278,15 @@ def locate_timestamps(
     return located
 
 
-def _damaged_entry(log: OpenLog, indexes: SegmentIndexes, offset: int, position: int) -> int:
-    """Return the position of an entry that does not hold if that is the log's fault.
+def _damaged_entry(log: SegmentLog, indexes: SegmentIndexes, offset: int, position: int) -> int:
+    """Return the position of an entry that does not hold if the log is damaged there.
 
-    It is when the batches in front of it lead to that very place, and what is no batch follows.
+    It is if the batches before it lead to that very position, and no valid batch follows.
 
     Raises
     ------
-    Misfit
-        It is the index's fault.
+    _Misfit
+        The index is wrong.
     """
     address, size = log.address, log.size_bytes
     before = indexes.offset_index.lookup(offset - 1)
@@ -260,18 +294,18 @@ def _damaged_entry(log: OpenLog, indexes: SegmentIndexes, offset: int, position:
         address, size, position, offset
     ) == batch_header.AT_DAMAGE and index_fit.reaches(address, size, before.position, position):
         return position
-    raise Misfit(OFFSET_INDEX_SUFFIX, f"no batch where its entry for offset {offset} leads to")
+    raise _Misfit(OFFSET_INDEX_SUFFIX, f"no batch where its entry for offset {offset} points to")
 
 
 def _find_records(
-    log: OpenLog,
+    log: SegmentLog,
     size_bytes: int,
     targets: Longs,
     located: Located,
     *,
     starting_offset: int | None,
 ) -> None:
-    """Go on from batches to records, by timestamp when there is a starting offset."""
+    """Continue from batches to records, by timestamp when there is a starting offset."""
     found = np.empty((finder.FOUND_ROWS, len(targets)), np.int64)
     state = finder.new_state()
     records = BatchRecords(_NO_ROWS, _NO_ROWS)

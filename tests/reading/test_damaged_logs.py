@@ -321,6 +321,10 @@ def test_the_end_of_a_log_that_cannot_be_read_is_unreadable(
     path = PLAIN.write(tmp_path) / f"{12:020d}.log"
     with PLAIN.open(path.parent) as log:
         change(path)
+        assert [row.status for row in ask_times(log, [-1, 100], Resolve.BATCH)] == [
+            "unreadable",
+            "found",
+        ]
         assert ask_time(log, -1).status == "unreadable"
         assert ask_time(log, -2).found_offset == 0
         with pytest.raises(InputError, match=reason):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -102,3 +103,19 @@ def _alone(
     """The answer of a log that was asked nothing else."""
     with opened() as log:
         return ask(log, target, resolve)
+
+
+def test_where_a_log_ends_does_not_depend_on_which_index_is_refused(tmp_path: Path) -> None:
+    # The file ends before a batch with a wrong checksum, which an index built in memory passes.
+    batches = [bytearray(batch(base, 3)) for base in range(0, 15, 3)]
+    batches[3][-1] ^= 1
+    size = len(batches[0])
+    directory = tmp_path / DIRECTORY
+    directory.mkdir()
+    (directory / f"{0:020d}.log").write_bytes(b"".join(batches))
+    wrong, right = struct.pack(">ii", 5, size + 1), struct.pack(">ii", 8, 2 * size)
+    (directory / f"{0:020d}.index").write_bytes(wrong + right)
+    config = IndexConfig(index_interval_bytes=0)
+    with PartitionLog.open(directory, config=config) as log:
+        rows = ask_offsets(log, [5, 7, 8, 12, 14, 15], Resolve.BATCH)
+    assert [row.status for row in rows] == ["found"] * 3 + ["unreadable"] * 3

@@ -108,7 +108,7 @@ def test_entries_out_of_order_are_refused(tmp_path: Path, suffix: str) -> None:
 @pytest.mark.parametrize(
     ("suffix", "entry", "reason"),
     [
-        (OFFSET, (19, SIZE * 10 + 1), "behind the end of the log"),
+        (OFFSET, (19, SIZE * 10 + 1), "after the end of the log"),
         (OFFSET, (INT32_MAX, SIZE * 8), "no batch at byte"),
         (OFFSET, (18, SIZE * 9), "no batch at byte"),
         (OFFSET, (19, SIZE * 9 - 5), "no batch at byte"),

@@ -1,4 +1,4 @@
-"""The log of a segment, mapped while it is in use."""
+"""The ``.log`` of one segment, mapped while it is in use."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kafka_index.errors import InputError
+from kafka_index.errors import CorruptLogError, InputError
 from kafka_index.kernels.batch_header import checksum_matches, leader_epoch_of, magic_of
 from kafka_index.kernels.scan import SCAN_END, SCAN_ROWS_FULL
 from kafka_index.layout.index_entries import INT32_MAX
 from kafka_index.layout.records import LOG_OVERHEAD_BYTES
 from kafka_index.records.batch_source import ScanStop
+from kafka_index.records.record_decoding import read_records
 from kafka_index.scan.scanner import Scanner, entry_length
 from kafka_index.storage import Bytes, MappedFile, SegmentFile
 
@@ -23,9 +24,9 @@ class LogEnd:
     Parameters
     ----------
     end_bytes : int
-        Position behind the last batch.
+        Position after the last batch.
     next_offset : int
-        The offset behind its last one.
+        The offset after its last one.
     stop : ScanStop, optional
         Why there are no more batches; None at the end of the file.
     """
@@ -35,13 +36,13 @@ class LogEnd:
     stop: ScanStop | None
 
 
-class OpenLog:
-    """A log that is mapped when it is first needed, and can be let go and mapped again.
+class SegmentLog:
+    """A log that is mapped on first use, and can be unmapped and mapped again.
 
     Parameters
     ----------
     segment : SegmentFile
-        As it was listed: if the log is another when it is mapped, that is an error.
+        As it was listed: a log that is another one when it is mapped is an error.
     """
 
     def __init__(self, segment: SegmentFile) -> None:
@@ -101,12 +102,23 @@ class OpenLog:
         return bool(checksum_matches(self.address + np.uint64(position_bytes), size))
 
     def stop_at(self, position_bytes: int) -> ScanStop | None:
-        """Return why a scan would stop at a batch, None when it would not."""
+        """Return why a scan stops at a batch; None when it does not."""
         scanner = self._scanner(position_bytes)
         code = scanner.scan(self.file.array, 0, self.size_bytes)
         if int(scanner.position) != position_bytes or code in (SCAN_END, SCAN_ROWS_FULL):
             return None
         return scanner.stop(code, self.file.array, 0, self.size_bytes)
+
+    def why_unreadable(self, position_bytes: int) -> str:
+        """Return why a batch, or one of its records, cannot be read."""
+        stop = self.stop_at(position_bytes)
+        if stop is not None:
+            return stop.text
+        try:
+            fault = read_records(self.batch(position_bytes)).fault
+        except CorruptLogError as error:
+            fault = str(error)
+        return fault or "the batch cannot be read"
 
     def scan_to_end(self, position_bytes: int) -> LogEnd:
         """Verify the batches from a position on, and return where they end."""
