@@ -137,7 +137,7 @@ def test_an_entry_in_the_middle_is_refused_when_it_is_used(tmp_path: Path) -> No
     wrong[4] = OffsetEntry(wrong[4].offset, wrong[4].position - 7)
     (finding,) = found_with(tmp_path, OFFSET, offset_file(FIRST, wrong))
     assert finding.kind == INDEX_REFUSED
-    assert finding.reason == f"no batch where its entry for offset {wrong[4].offset} leads to"
+    assert finding.reason == f"no batch where its entry for offset {wrong[4].offset} points to"
 
 
 def test_an_entry_in_the_middle_of_the_time_index_is_refused_when_it_is_used(
