@@ -16,8 +16,8 @@ from kafka_index.build.parquet_schema import ParquetInput, is_parquet_path, open
 from kafka_index.build.report import ReportWriter
 from kafka_index.cli.build_outcome import BuildOutcome
 from kafka_index.cli.build_summary import PlannedSegment, plan_lines, skipped_lines
-from kafka_index.cli.detail import Detail
 from kafka_index.cli.exit_code import ExitCode
+from kafka_index.cli.options import Detail
 from kafka_index.cli.text import Paint
 from kafka_index.config import LogConfig
 from kafka_index.engines.build_engines import Engine, LocalEngine, SparkEngine

@@ -19,7 +19,7 @@ from kafka_index.cli.options import (
     report_path,
     settings_options,
 )
-from kafka_index.cli.times import parse_time
+from kafka_index.cli.text import parse_time
 from kafka_index.config import INT32_MAX, LogConfig
 
 _HELP = """Rebuild the files that a broker keeps beside its logs, for every segment below PATH.

@@ -9,10 +9,9 @@ import pyarrow as pa
 
 from kafka_index.build.report import FAILED, ReportWriter, SegmentReport, report_rows
 from kafka_index.cli.build_summary import BuildSummary, skipped_lines
-from kafka_index.cli.detail import Detail
 from kafka_index.cli.exit_code import ExitCode
-from kafka_index.cli.outcome import Outcome
-from kafka_index.cli.progress import Progress
+from kafka_index.cli.options import Detail
+from kafka_index.cli.progress import Outcome, Progress
 from kafka_index.cli.text import Paint
 from kafka_index.storage import Skipped
 

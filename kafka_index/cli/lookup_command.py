@@ -7,7 +7,6 @@ import re
 
 import click
 
-from kafka_index.cli.detail import Detail
 from kafka_index.cli.lookup_flags import lookup_options
 from kafka_index.cli.lookup_options import (
     BulkOptions,
@@ -17,7 +16,7 @@ from kafka_index.cli.lookup_options import (
     refuse_given,
     was_given,
 )
-from kafka_index.cli.options import check_engine, choose_detail, decorate
+from kafka_index.cli.options import Detail, check_engine, choose_detail, decorate
 from kafka_index.config import LogConfig
 
 _HELP = """Find offsets and times in the logs below PATH, as a broker would.

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import click
 
-from kafka_index.cli.detail import Detail
-from kafka_index.cli.times import parse_time
+from kafka_index.cli.options import Detail
+from kafka_index.cli.text import parse_time
 from kafka_index.config import LogConfig
 
 

@@ -8,11 +8,10 @@ from collections.abc import Sequence
 import click
 
 from kafka_index.cli.build_summary import skipped_lines
-from kafka_index.cli.detail import Detail
 from kafka_index.cli.exit_code import ExitCode
 from kafka_index.cli.lookup_summary import damage_lines, note_lines, status_lines
-from kafka_index.cli.outcome import Outcome
-from kafka_index.cli.progress import Progress
+from kafka_index.cli.options import Detail
+from kafka_index.cli.progress import Outcome, Progress
 from kafka_index.cli.text import Paint
 from kafka_index.lookup import LookupTotals, PieceReport
 from kafka_index.reading.answers import Status

@@ -12,12 +12,11 @@ import click
 import numpy as np
 import pyarrow as pa
 
-from kafka_index.cli.detail import Detail
 from kafka_index.cli.exit_code import ExitCode
 from kafka_index.cli.lookup_options import LogOptions, Question
 from kafka_index.cli.lookup_summary import EXPLAINED, finding_line
-from kafka_index.cli.text import shown_path
-from kafka_index.cli.times import format_time
+from kafka_index.cli.options import Detail
+from kafka_index.cli.text import format_time, shown_path
 from kafka_index.errors import InputError
 from kafka_index.layout.names import (
     DirectoryKind,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Sequence
+from enum import Enum
 
 import click
 
-from kafka_index.cli.detail import Detail
 from kafka_index.config import INT32_MAX
 from kafka_index.errors import InputError
 
@@ -20,6 +20,14 @@ _MASTER = re.compile(
 )
 
 Decorator = Callable[[Callable[..., int]], Callable[..., int]]
+
+
+class Detail(Enum):
+    """How much a command prints."""
+
+    QUIET = "quiet"
+    NORMAL = "normal"
+    VERBOSE = "verbose"
 
 
 def pattern(_context: click.Context, _option: click.Parameter, value: str | None) -> object:

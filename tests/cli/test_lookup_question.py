@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kafka_index.cli.times import format_time, parse_time
+from kafka_index.cli.text import format_time, parse_time
 
 from .looking_up import answer_columns, ask, lookup, queries, read_answers, write_queries
 from .running import COMMAND, DUMP, copy_partitions, environment
