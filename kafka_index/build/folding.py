@@ -72,7 +72,11 @@ class PartitionFold:
     settings: BuildSettings
     attempt_id: str
     snapshots: set[int] = field(default_factory=set)
+    # The offset after the last batch so far, and that after the last record batch.
     _end: int | None = None
+    _map_end: int = -1
+    # The log's end, as a broker reads it from the last segment.
+    _log_end: int = 0
     _first_offset: int = 0
     _was_cut: bool = False
     # Why the state is not known any more.
@@ -115,12 +119,12 @@ class PartitionFold:
         """
         if not self.is_whole or self._end is None:
             return ()
-        files = self._snapshot(last, self._end)
+        files = self._last_snapshots(last)
         epochs = self.start.state.epochs
         # A broker makes an empty file, and writes it when something changes, or when an epoch
         # starts at the log start or before (LeaderEpochFileCache.truncateFromStartAsyncFlush).
         is_written = epochs.entries != self.start.epochs
-        is_written |= epochs.truncate_from_end(self._end)
+        is_written |= epochs.truncate_from_end(self._log_end)
         is_written |= epochs.truncate_from_start(self.start.log_start_offset)
         if Output.EPOCHS not in self.settings.outputs:
             return files
@@ -138,21 +142,19 @@ class PartitionFold:
             self._first_offset = base_offset
         else:
             note = self._gap(base_offset)
-            if self._end <= self.start.log_start_offset:
-                # No snapshot is kept that far down, so the next segment begins with nothing.
-                state.forget_producers()
-            if note is not None:
-                # Recovery finds the snapshot at the end of the last segment, and writes its own.
-                state.reload()
+            is_reloaded = self._reload_before(base_offset)
             files = self._snapshot(staged, base_offset)
-            if note is None:
+            if not is_reloaded:
                 state.reload()
-        aborted, stop = state.take(read_state(staged, self.settings))
+        found = read_state(staged, self.settings)
+        aborted, stop = state.take(found)
         row = staged.report
         if stop is not None:
             row = replace(row, status=FAILED, reason=stop.text, position_bytes=stop.position_bytes)
             return row, ()
-        self._end = row.next_offset
+        self._log_end = base_offset if row.next_offset is None else row.next_offset
+        self._map_end = max(base_offset, found.map_end_offset)
+        self._end = max(self._log_end, self._map_end)
         self._was_cut = row.status == TRUNCATED
         if state.has_tree:
             note = "; ".join(filter(None, (note, _TREE)))
@@ -204,6 +206,32 @@ class PartitionFold:
             return replace(staged.report, status=FAILED, reason=reason, position_bytes=None), ()
         row = replace(staged.report, note=f"{unknown}: no snapshot")
         return row, self._txn_index(staged, b"")
+
+    def _reload_before(self, offset: int) -> bool:
+        """Load the snapshot after the last record batch, where it is below an offset.
+
+        Recovery has written that snapshot, and writes another one at the offset from what it
+        loads (UnifiedLog.rebuildProducerState).
+        """
+        if self._map_end <= self.start.log_start_offset:
+            # No snapshot is kept that far down.
+            self.start.state.forget_producers()
+        if self._map_end >= offset:
+            return False
+        self.start.state.reload()
+        return True
+
+    def _last_snapshots(self, last: StagedSegment) -> tuple[StagedFile, ...]:
+        """Write the snapshot at the log's end.
+
+        Recovery of the last segment writes one after its last record batch. Where messages of
+        magic 0 or 1 follow, the log ends later, and has another one there.
+        """
+        files: tuple[StagedFile, ...] = ()
+        if self._map_end < self._log_end:
+            files = self._snapshot(last, self._map_end)
+            self._reload_before(self._log_end)
+        return (*files, *self._snapshot(last, self._log_end))
 
     def _snapshot(self, staged: StagedSegment, offset: int) -> tuple[StagedFile, ...]:
         """Write the snapshot at an offset, if there is to be one and it is not there already."""

@@ -42,7 +42,8 @@ class SegmentReport:
     offset_entries, time_entries : int, optional
         Entries of ``.index`` and ``.timeindex``.
     next_offset : int, optional
-        The offset after the last one.
+        The offset after the last one, as a broker reads it: the base offset where offsets go back
+        after the last index entry.
     max_timestamp_ms : int, optional
         The largest timestamp; -1 when there is none.
     status : str

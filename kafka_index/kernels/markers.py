@@ -32,6 +32,8 @@ CONTROL_INVALID = -3
 CONTROL_REFUSED = -4
 #: A control batch whose records are compressed, which is refused without a look at them.
 CONTROL_COMPRESSED = -5
+#: A message of magic 0 or 1, which producer state never sees.
+CONTROL_MESSAGE = -6
 
 _OVERHEAD = RECORD_BATCH_OVERHEAD_BYTES
 _ATTRIBUTES = field_position(RECORD_BATCH_HEADER, "attributes")

@@ -31,7 +31,7 @@ from kafka_index.kernels.batch_header import (
 )
 from kafka_index.kernels.big_endian import Integer, prefetch, write_int64_native
 from kafka_index.kernels.compile_cache import compiled
-from kafka_index.kernels.markers import CONTROL_NONE, read_control_batch
+from kafka_index.kernels.markers import CONTROL_MESSAGE, CONTROL_NONE, read_control_batch
 from kafka_index.layout.index_entries import INT32_MAX
 from kafka_index.layout.records import (
     CONTROL_MASK,
@@ -179,6 +179,7 @@ def scan_batches(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and h
             if producer_id >= 0:
                 control = _read_producer(start, size, attributes, first_row, stride, count)
         else:
+            control = np.int64(CONTROL_MESSAGE)
             leader_epoch = np.int64(NO_LEADER_EPOCH)
             attributes = read_message_attributes(start)
             last_offset = base_offset

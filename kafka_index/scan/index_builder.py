@@ -19,9 +19,11 @@ from kafka_index.kernels import choose_entries
 from kafka_index.kernels.sparse import STATE_MAX_TIMESTAMP, STATE_OFFSET_OF_MAX_TIMESTAMP
 from kafka_index.layout.records import NO_TIMESTAMP
 from kafka_index.records.batch_source import ScanStop
-from kafka_index.records.batch_table import BatchColumns
+from kafka_index.records.batch_table import BatchColumns, Longs
 from kafka_index.state.producer_table import ProducerTable
 
+_NO_OFFSET = -1
+_INT64_MAX = 2**63 - 1
 _REFUSALS: dict[type[KafkaIndexError], str] = {
     IndexFullError: "index_full",
     InvalidOffsetError: "offset_backward",
@@ -58,7 +60,8 @@ class IndexBuilder:
         self.time_index = time_index
         self.valid_bytes = 0
         self.batch_count = 0
-        self.next_offset = offset_index.base_offset
+        # Of the last batch; and the largest base offset from that of the last index entry on.
+        self._last_offset = self._largest_base_offset = _NO_OFFSET
         self._interval = index_interval_bytes
         self._producers = producers
         self._state = np.array([0, NO_TIMESTAMP, -1], np.int64)
@@ -68,6 +71,24 @@ class IndexBuilder:
     def max_timestamp_ms(self) -> int:
         """The largest timestamp so far; -1 for none."""
         return int(self._state[STATE_MAX_TIMESTAMP])
+
+    @property
+    def next_offset(self) -> int:
+        """The offset after the last batch, as a broker reads it.
+
+        It looks for the last batch from the one that holds the offset of the last index entry,
+        or is the first above it. Where offsets go back after that entry there may be none, and
+        the segment counts as empty: the answer is its base offset.
+
+        Notes
+        -----
+        LogSegment.readNextOffset, FileRecords.searchForOffsetFromPosition.
+        """
+        indexed = self.offset_index.last_offset
+        if max(self._largest_base_offset, self._last_offset) < indexed:
+            return self.offset_index.base_offset
+        # The offset after the largest one is the smallest one, as in Java.
+        return -_INT64_MAX - 1 if self._last_offset == _INT64_MAX else self._last_offset + 1
 
     def append(self, batches: BatchColumns) -> ScanStop | None:
         """Take up a chunk of batches.
@@ -85,8 +106,7 @@ class IndexBuilder:
         refusal = self._append_entries(batches)
         self.batch_count += taken
         self.valid_bytes = batches.end_bytes
-        # The offset after the largest one is the smallest one, as in Java.
-        self.next_offset = int((batches.last_offset[-1:] + 1)[0])
+        self._last_offset = int(batches.last_offset[-1])
         return refusal or stop
 
     def finish(self) -> ScanStop | None:
@@ -115,11 +135,17 @@ class IndexBuilder:
             timestamp_offsets,
         )
         if not count:
+            self._follow_base_offsets(batches.base_offset)
             return None
         entry_rows = rows[:count]
         positions = batches.position_bytes[entry_rows]
         accepted, error = self.offset_index.try_append_many(
             batches.last_offset[entry_rows], positions
+        )
+        if accepted:
+            self._largest_base_offset = _NO_OFFSET
+        self._follow_base_offsets(
+            batches.base_offset[entry_rows[accepted - 1] if accepted else 0 :]
         )
         # Kafka makes both entries batch by batch: a time entry is refused before a later offset
         # entry, and after that of its own batch.
@@ -129,6 +155,9 @@ class IndexBuilder:
         if time_error is not None:
             return _refusal(time_error, int(positions[timed]))
         return None if error is None else _refusal(error, int(positions[accepted]))
+
+    def _follow_base_offsets(self, base_offsets: Longs) -> None:
+        self._largest_base_offset = max(self._largest_base_offset, int(base_offsets.max()))
 
 
 def _refusal(error: KafkaIndexError, position_bytes: int) -> ScanStop:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from kafka_index.kernels.markers import CONTROL_COMPRESSED
+from kafka_index.kernels.markers import CONTROL_COMPRESSED, CONTROL_MESSAGE
 from kafka_index.kernels.open_transactions import drop_closed
 from kafka_index.kernels.producer_columns import (
     ABORT_COLUMNS,
@@ -61,7 +61,14 @@ _FIRST_ROWS = 32
 
 
 class ProducerTable:
-    """What batches say of producers, and what they say of leader epochs."""
+    """What batches do to producers and leader epochs.
+
+    Attributes
+    ----------
+    map_end_offset : int
+        The offset after the last record batch; -1 while there is none. Messages of magic 0 and 1
+        do not move it. Kafka: ``ProducerStateManager.mapEndOffset``.
+    """
 
     def __init__(self) -> None:
         self._state = np.zeros(STATE_SIZE, np.int64)
@@ -71,6 +78,7 @@ class ProducerTable:
         self._nodes = np.empty((_FIRST_ROWS, 2), np.int64)
         self._aborts = np.empty((_FIRST_ROWS, ABORT_COLUMNS), np.int64)
         self._epochs = np.empty((_FIRST_ROWS, EPOCH_COLUMNS), np.int64)
+        self.map_end_offset = NO_OFFSET
 
     @property
     def has_transactions(self) -> bool:
@@ -128,7 +136,9 @@ class ProducerTable:
                 break
             self._make_room(1)
         if code == PRODUCERS_OK:
+            self._advance(batches)
             return len(batches), None
+        self._advance(batches.head(row))
         position = int(batches.position_bytes[row])
         # The batch itself is behind recovery already: its entry is made before its producer.
         if code == PRODUCERS_MARKER_INVALID:
@@ -137,6 +147,15 @@ class ProducerTable:
         if code == PRODUCERS_MARKER_REFUSED and batches.control_type[row] == CONTROL_COMPRESSED:
             reason = COMPRESSED_MARKER
         return row + 1, ScanStop(reason, position, refused=True)
+
+    def _advance(self, batches: BatchColumns) -> None:
+        """Move the end of the map after the last record batch (updateMapEndOffset)."""
+        row = len(batches) - 1
+        if row >= 0 and batches.control_type[row] == CONTROL_MESSAGE:
+            rows = np.flatnonzero(batches.control_type != CONTROL_MESSAGE)
+            row = int(rows[-1]) if len(rows) else -1
+        if row >= 0:
+            self.map_end_offset = int((batches.last_offset[row : row + 1] + 1)[0])
 
     def _make_room(self, more: int) -> None:
         """Let each table take as many rows more, twice what it has where that is less."""

@@ -21,10 +21,11 @@ from kafka_index.kernels.producer_columns import (
 )
 from kafka_index.state.producer_table import Longs, ProducerTable
 
-# A file is the number of rows of each table, and then all tables, packed: column by column, as
-# what lies beside one another then is alike. It is read by the version that wrote it.
+# A file is the number of rows of each table, the end offset, and then all tables, packed: column
+# by column, because neighbours within a column are alike. It is read by the version that wrote it.
 _LONG = np.dtype("<i8")
 _COLUMNS = (PRODUCER_COLUMNS, ABORT_COLUMNS, EPOCH_COLUMNS)
+_HEADER_BYTES = (len(_COLUMNS) + 1) * _LONG.itemsize
 _CODEC = "lz4"
 
 
@@ -40,24 +41,29 @@ class SegmentState:
         In the order of their markers.
     epochs : ndarray of int64, shape (n, EPOCH_COLUMNS)
         Those higher than all before them in the segment.
+    map_end_offset : int
+        The offset after the last record batch; -1 for a segment without any.
     """
 
     producers: Longs
     aborts: Longs
     epochs: Longs
+    map_end_offset: int
 
     @classmethod
     def of_table(cls, table: ProducerTable) -> Self:
         """Return what a table found in a whole segment; a copy."""
-        return cls(table.producers.copy(), table.aborts.copy(), table.epochs.copy())
+        return cls(
+            table.producers.copy(), table.aborts.copy(), table.epochs.copy(), table.map_end_offset
+        )
 
     def write(self, path: str) -> None:
         """Write it over what is at `path`."""
         tables = (self.producers, self.aborts, self.epochs)
-        counts = np.array([len(table) for table in tables], _LONG)
+        header = np.array([*map(len, tables), self.map_end_offset], _LONG)
         columns = b"".join(table.T.astype(_LONG, copy=False).tobytes() for table in tables)
         with open(path, "wb") as file:
-            file.write(counts.tobytes())
+            file.write(header.tobytes())
             file.write(pa.compress(columns, codec=_CODEC))
 
     @classmethod
@@ -71,10 +77,9 @@ class SegmentState:
         """
         try:
             with open(path, "rb") as file:
-                counts = np.frombuffer(file.read(len(_COLUMNS) * _LONG.itemsize), _LONG)
-                sizes = [
-                    rows * columns for rows, columns in zip(counts.tolist(), _COLUMNS, strict=True)
-                ]
+                header = np.frombuffer(file.read(_HEADER_BYTES), _LONG)
+                *counts, map_end_offset = header.tolist()
+                sizes = [rows * columns for rows, columns in zip(counts, _COLUMNS, strict=True)]
                 packed = file.read()
             data = pa.decompress(packed, sum(sizes) * _LONG.itemsize, codec=_CODEC)
             parts = np.split(np.frombuffer(data, _LONG), np.cumsum(sizes[:-1]))
@@ -82,7 +87,8 @@ class SegmentState:
                 *(
                     np.ascontiguousarray(part.reshape(columns, -1).T)
                     for part, columns in zip(parts, _COLUMNS, strict=True)
-                )
+                ),
+                map_end_offset=map_end_offset,
             )
         except (OSError, ValueError, OverflowError, MemoryError, pa.ArrowException) as error:
             raise InputError(

@@ -19,7 +19,7 @@ from kafka_index.storage.segment_file import SegmentFile
 RECORD_SUFFIX = ".kafka-index"
 STATE_SUFFIX = ".kafka-index-state"
 # Raise it whenever the rules of building change: older records then stop counting.
-RECORD_VERSION = 2
+RECORD_VERSION = 3
 _LARGEST_RECORD_BYTES = 64 * 1024
 _DIGEST_BYTES = 16
 _CHUNK_BYTES = 1 << 20

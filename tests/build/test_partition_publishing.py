@@ -157,7 +157,7 @@ def test_a_malformed_checkpoint_fails_its_partition_and_no_other(
             assert row.status == "built"
         else:
             assert row.status == "failed"
-            assert str(row.reason).startswith(f"{checkpoint}: a checkpoint has another number")
+            assert str(row.reason).startswith(f"{checkpoint}: the number of entries")
     assert list((tmp_path / "out" / FOLDER).iterdir()) == []
 
 

@@ -14,10 +14,11 @@ import pytest
 from hypothesis import given
 
 from kafka_index.build import BuildSettings, SegmentReport, plan_build, run_local
+from kafka_index.config import IndexConfig, LogConfig
 from kafka_index.state.partition_state import ProducerExpiration
 from kafka_index.storage import list_dump
 from tests.support.producer_twin import ProducerRow
-from tests.support.segments import batch
+from tests.support.segments import batch, message
 
 from .campaign import drawn_cases
 from .judge import KafkaRefusal
@@ -57,7 +58,13 @@ def files_of(directory: Path) -> dict[str, bytes]:
 
 
 def by_kafka(
-    judge: Judge, scratch: Path, partition: StatePartition, *, now_ms: int, expiration_ms: int
+    judge: Judge,
+    scratch: Path,
+    partition: StatePartition,
+    *,
+    now_ms: int,
+    expiration_ms: int,
+    index_interval_bytes: int = 4096,
 ) -> dict[str, bytes] | str:
     directory = partition.write(scratch / "kafka")
     try:
@@ -69,6 +76,7 @@ def by_kafka(
             log_start_offset=partition.log_start_offset,
             now_ms=now_ms,
             producer_expiration_ms=expiration_ms,
+            settings={"index.interval.bytes": index_interval_bytes},
         ):
             pass
     except KafkaRefusal as refusal:
@@ -77,10 +85,18 @@ def by_kafka(
 
 
 def by_build(
-    scratch: Path, partition: StatePartition, expiration: ProducerExpiration | None
+    scratch: Path,
+    partition: StatePartition,
+    expiration: ProducerExpiration | None,
+    *,
+    index_interval_bytes: int = 4096,
 ) -> dict[str, bytes] | str:
     partition.write(scratch / "ours")
-    settings = BuildSettings(target_root=str(scratch / "out"), expiration=expiration)
+    settings = BuildSettings(
+        config=LogConfig(IndexConfig(index_interval_bytes=index_interval_bytes)),
+        target_root=str(scratch / "out"),
+        expiration=expiration,
+    )
     listing = list_dump([str(scratch / "ours")], topics=None)
     taken = Rows()
     run_local(plan_build(listing.segments, bins=1), settings, threads=1, listener=taken)
@@ -95,17 +111,31 @@ def assert_same(
     *,
     now_ms: int = 0,
     expiration_ms: int = NEVER_MS,
+    index_interval_bytes: int = 4096,
 ) -> dict[str, bytes] | str:
     for name in ("kafka", "ours", "out"):
         shutil.rmtree(scratch / name, ignore_errors=True)
-    kafka = by_kafka(judge, scratch, partition, now_ms=now_ms, expiration_ms=expiration_ms)
+    kafka = by_kafka(
+        judge,
+        scratch,
+        partition,
+        now_ms=now_ms,
+        expiration_ms=expiration_ms,
+        index_interval_bytes=index_interval_bytes,
+    )
     expiration = ProducerExpiration(expiration_ms, now_ms)
-    ours = by_build(scratch, partition, None if expiration_ms == NEVER_MS else expiration)
+    ours = by_build(
+        scratch,
+        partition,
+        None if expiration_ms == NEVER_MS else expiration,
+        index_interval_bytes=index_interval_bytes,
+    )
     if isinstance(ours, str) and ours.startswith("segments_overlap"):
         # Kafka loads parts of such segments twice; the build does not follow it there.
         return ours
-    if ours == "invalid_marker" and partition.log_start_offset:
-        # Where the log starts right behind the marker, a broker does not come to read it again.
+    if ours == "invalid_marker" and (partition.log_start_offset or len(partition.logs) > 1):
+        # Where the log starts right after the marker, or the next segment overlaps and starts at
+        # it, a broker does not read it again.
         return ours
     if isinstance(kafka, str) or isinstance(ours, str):
         assert isinstance(kafka, str), f"only the build fails: {ours}"
@@ -168,4 +198,49 @@ def test_a_checkpoint_of_epochs_is_written_when_and_as_a_broker_does(
     text = "\n".join(["0", str(len(lines)), *lines, ""])
     log = batch(0, 10, leader_epoch=0) + batch(10, 10, leader_epoch=0)
     files = assert_same(judge, scratch, StatePartition({0: log}, log_start_offset, epochs=text))
+    assert isinstance(files, dict)
+
+
+@pytest.mark.parametrize("interval", [0, len(batch(0, 10)), 4096])
+@pytest.mark.parametrize(
+    "base_offsets",
+    [(0, 10, 40, 20), (0, 10, 40, 20, 30), (0, 40, 10), (0, 40, 10, 50), (0, 40, 10, 35)],
+)
+@pytest.mark.parametrize("first", [0, 100])
+def test_a_log_whose_offsets_go_back_ends_where_a_broker_finds_its_end(
+    judge: Judge, scratch: Path, interval: int, base_offsets: tuple[int, ...], first: int
+) -> None:
+    """Behind the last index entry recovery takes any offset, and then may not find the end."""
+    log = b"".join(
+        batch(100 + start, 10, producer_id=start, producer_epoch=0, base_sequence=0, leader_epoch=1)
+        for start in base_offsets
+    )
+    logs = {first: log}
+    if first:
+        logs[0] = batch(0, 100, producer_id=3, producer_epoch=0, base_sequence=0, leader_epoch=0)
+    assert_same(judge, scratch, StatePartition(logs), index_interval_bytes=interval)
+
+
+MESSAGES = b"".join(message(offset, magic=1) for offset in range(20, 25))
+RECORDS = batch(10, 10, producer_id=7, producer_epoch=0, base_sequence=0)
+
+
+@pytest.mark.parametrize(
+    "logs",
+    [
+        {0: MESSAGES},
+        {10: RECORDS + MESSAGES},
+        {10: RECORDS, 20: MESSAGES},
+        {10: RECORDS + MESSAGES, 25: batch(25)},
+        {10: RECORDS + MESSAGES, 25: message(25, magic=0)},
+        {10: RECORDS + MESSAGES, 25: b""},
+    ],
+)
+@pytest.mark.parametrize("log_start_offset", [0, 15, 20, 22])
+@pytest.mark.parametrize("now_ms", [0, 10**15])
+def test_messages_after_record_batches_leave_a_snapshot_after_the_last_record_batch(
+    judge: Judge, scratch: Path, logs: dict[int, bytes], log_start_offset: int, now_ms: int
+) -> None:
+    partition = StatePartition(logs, log_start_offset)
+    files = assert_same(judge, scratch, partition, now_ms=now_ms, expiration_ms=1000)
     assert isinstance(files, dict)

@@ -106,7 +106,7 @@ def _message_row(entry: bytes, position: int) -> Row:
         -1,
         attributes,
         -1,
-        markers.CONTROL_NONE,
+        markers.CONTROL_MESSAGE,
         0,
         0,
     )

@@ -22,12 +22,21 @@ final class Recovery {
         try {
             int truncatedBytes = KafkaLog.recover(segment, Opening.producerState(directory), Opening.leaderEpochs(directory));
             segment.onBecomeInactiveSegment();
-            long nextOffset = baseOffset;
-            for (RecordBatch batch : segment.log().batches())
-                nextOffset = batch.nextOffset();
-            return "\t" + truncatedBytes + "\t" + nextOffset;
+            return "\t" + truncatedBytes + "\t" + nextOffset(segment);
         } finally {
             Opening.release(segment);
+        }
+    }
+
+    /** What a starting broker reads of the segment; that of its last batch where it cannot read records on the way. */
+    private static long nextOffset(LogSegment segment) throws IOException {
+        try {
+            return segment.readNextOffset();
+        } catch (RuntimeException unreadable) {
+            long nextOffset = segment.baseOffset();
+            for (RecordBatch batch : segment.log().batches())
+                nextOffset = batch.nextOffset();
+            return nextOffset;
         }
     }
 
