@@ -83,13 +83,11 @@ class SegmentState:
                 packed = file.read()
             data = pa.decompress(packed, sum(sizes) * _LONG.itemsize, codec=_CODEC)
             parts = np.split(np.frombuffer(data, _LONG), np.cumsum(sizes[:-1]))
-            return cls(
-                *(
-                    np.ascontiguousarray(part.reshape(columns, -1).T)
-                    for part, columns in zip(parts, _COLUMNS, strict=True)
-                ),
-                map_end_offset=map_end_offset,
+            producers, aborts, epochs = (
+                np.ascontiguousarray(part.reshape(columns, -1).T)
+                for part, columns in zip(parts, _COLUMNS, strict=True)
             )
+            return cls(producers, aborts, epochs, map_end_offset)
         except (OSError, ValueError, OverflowError, MemoryError, pa.ArrowException) as error:
             raise InputError(
                 f"cannot read what was kept of a scanned segment: {error}",
