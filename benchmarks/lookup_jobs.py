@@ -36,9 +36,9 @@ from kafka_index.lookup import (
     By,
     LookupSettings,
     LookupTotals,
+    collect_inventory,
     open_queries,
     run_local,
-    take_inventory,
 )
 from kafka_index.reading.answers import ANSWER_SCHEMA, Resolve, Status
 from kafka_index.spark.lookup import answer_queries
@@ -162,24 +162,24 @@ def _compare(
 
 def _spark_lookup(session: SparkSession, path: Path, dump: Path, out: Path) -> None:
     queries = open_queries(str(path), By.OFFSET)
-    inventory = take_inventory([str(dump)])
+    inventory = collect_inventory([str(dump)])
     settings = LookupSettings(By.OFFSET, Resolve.INDEX)
     totals = LookupTotals()
     with AnswerTarget(str(out), queries) as target:
         reports = answer_queries(session, queries, inventory, settings, target, workers=_THREADS)
         for report in reports:
             totals.add(report)
-        target.publish(totals.rows_of_piece)
+        target.publish(totals.rows_of_split)
 
 
 def _local_lookup(path: Path, dump: Path, out: Path) -> None:
     queries = open_queries(str(path), By.OFFSET)
-    inventory = take_inventory([str(dump)])
+    inventory = collect_inventory([str(dump)])
     settings = LookupSettings(By.OFFSET, Resolve.INDEX)
     totals = LookupTotals()
     with AnswerTarget(str(out), queries) as target:
-        run_local(queries, inventory, settings, target, threads=_THREADS, on_piece=totals.add)
-        target.publish(totals.rows_of_piece)
+        run_local(queries, inventory, settings, target, threads=_THREADS, on_split=totals.add)
+        target.publish(totals.rows_of_split)
 
 
 def _write_entries(dump: Path, log: Path, end_offset: int, path: Path) -> Path:

@@ -19,10 +19,10 @@ from kafka_index.lookup import (
     LookupSettings,
     QueryFormat,
     StartingOffset,
+    collect_inventory,
     open_queries,
     reset_offsets_csv,
     starting_offsets_json,
-    take_inventory,
 )
 from kafka_index.reading.answers import Resolve, UpperBound
 from kafka_index.storage import local_path, refuse_overlap
@@ -47,7 +47,7 @@ def run_lookup(options: BulkOptions, where: LogOptions) -> ExitCode:
     by = By(options.by)
     resolve = by.default_resolve if where.resolve is None else Resolve(where.resolve)
     queries = open_queries(options.queries, by)
-    inventory = take_inventory(
+    inventory = collect_inventory(
         where.logs,
         indexes=where.indexes,
         upper_bound=UpperBound(where.upper_bound),
@@ -85,7 +85,7 @@ def run_lookup(options: BulkOptions, where: LogOptions) -> ExitCode:
         if not outcome.totals.rows:
             # A run that looked nothing up never says that all is well.
             raise InputError("there are no queries", path=options.queries, hint="check --queries")
-        target.publish(outcome.totals.rows_of_piece)
+        target.publish(outcome.totals.rows_of_split)
         if report is not None:
             report.write_table(outcome.totals.report_table())
         code = outcome.tell(inventory.skipped, target=f"answers in {target.path}")

@@ -1,4 +1,4 @@
-"""Takes the reports of a lookup's pieces as they come: into the totals and the progress line."""
+"""Takes the reports of a lookup's splits as they come: into the totals and the progress line."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kafka_index.cli.lookup_summary import damage_lines, note_lines, status_line
 from kafka_index.cli.options import Detail
 from kafka_index.cli.progress import Outcome, Progress
 from kafka_index.cli.text import Paint
-from kafka_index.lookup import LookupTotals, PieceReport
+from kafka_index.lookup import LookupTotals, SplitReport
 from kafka_index.reading.answers import Status
 from kafka_index.reading.findings import UNREADABLE
 from kafka_index.storage import Skipped
@@ -43,8 +43,8 @@ class LookupOutcome(Outcome):
         )
         self.totals = LookupTotals()
 
-    def on_piece(self, report: PieceReport) -> None:
-        """Take the report of a finished piece; called from any thread."""
+    def on_split(self, report: SplitReport) -> None:
+        """Take the report of a finished split; called from any thread."""
         with self._guard:
             self.totals.add(report)
         self._progress.advance(report.rows)

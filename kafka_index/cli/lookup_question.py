@@ -24,7 +24,7 @@ from kafka_index.layout.names import (
     is_legal_topic,
     split_directory_name,
 )
-from kafka_index.lookup import By, Inventory, Keys, Lookups, LookupSettings, take_inventory
+from kafka_index.lookup import By, Inventory, Keys, Lookups, LookupSettings, collect_inventory
 from kafka_index.reading.answers import Resolve, Status, UpperBound
 from kafka_index.reading.findings import UNREADABLE, Finding
 from kafka_index.storage import expand_directories
@@ -56,7 +56,7 @@ def answer_question(
     partition = TopicPartition(question.topic, question.partition)
     by = By(question.by)
     resolve = by.default_resolve if where.resolve is None else Resolve(where.resolve)
-    inventory = take_inventory(
+    inventory = collect_inventory(
         partition_directories(where.logs, partition),
         indexes=where.indexes,
         upper_bound=UpperBound(where.upper_bound),
@@ -67,7 +67,7 @@ def answer_question(
             pa.array([question.partition]),
             Keys(np.array([question.key]), specials=question.specials),
         )
-        findings = lookups.take_findings()
+        findings = lookups.drain_findings()
     (answer,) = answers.to_arrow().to_pylist()
     log_path = _log_path(inventory, partition, answer["segment_base_offset"])
     if as_json:

@@ -11,8 +11,8 @@ from kafka_index.lookup import (
     AnswerTarget,
     Inventory,
     LookupSettings,
-    PieceReport,
     Queries,
+    SplitReport,
     run_local,
 )
 
@@ -26,8 +26,8 @@ class Listener(Protocol):
     def on_begin(self) -> None:
         """Take that the work begins now: what the engine itself needed to start is over."""
 
-    def on_piece(self, report: PieceReport) -> None:
-        """Take the report of a finished piece; called from any thread."""
+    def on_split(self, report: SplitReport) -> None:
+        """Take the report of a finished split; called from any thread."""
 
     def on_share(self, done: int, total: int) -> None:
         """Take how many of the equal parts of the work are done; called from any thread."""
@@ -66,7 +66,7 @@ def local_engine(threads: int) -> LookupEngine:
             work.settings,
             work.target,
             threads=threads,
-            on_piece=listener.on_piece,
+            on_split=listener.on_split,
             starting_offsets=work.starting_offsets,
         )
 
@@ -103,6 +103,6 @@ def spark_engine(master: str | None, *, group_by_partition: bool) -> LookupEngin
                     starting_offsets=work.starting_offsets,
                 )
         for report in reports:
-            listener.on_piece(report)
+            listener.on_split(report)
 
     return run

@@ -1,19 +1,27 @@
-"""Bulk lookups: queries in, answers out, over the logs and indexes of a dump."""
+"""Bulk lookups: queries in, answers out, over the logs and indexes of a dump.
 
-from kafka_index.lookup.answers.output import AnswerTarget
-from kafka_index.lookup.inventory.taking import Inventory, take_inventory
-from kafka_index.lookup.keys import Keys
-from kafka_index.lookup.local import run_local
-from kafka_index.lookup.lookups import Lookups
-from kafka_index.lookup.piece import answer_batch, answer_batches, answer_piece
-from kafka_index.lookup.queries.columns import check_columns
-from kafka_index.lookup.queries.opening import Queries, QueryFormat, QueryPiece, open_queries
-from kafka_index.lookup.queries.reading import QueryBatch, read_piece
-from kafka_index.lookup.reports.piece_report import PartitionCount, PieceReport, StartingOffset
-from kafka_index.lookup.reports.report import LOOKUP_REPORT_SCHEMA, LookupTotals
-from kafka_index.lookup.reports.starting_offsets import reset_offsets_csv, starting_offsets_json
-from kafka_index.lookup.reports.tally import PieceTally
-from kafka_index.lookup.settings import By, LookupSettings
+A run lists the dump (`inventory`), divides the queries into splits (`queries`), reads, answers and
+writes each split (`answering`), reports (`report`), and puts the output in place (`output`).
+"""
+
+from kafka_index.lookup.answering import answer_batch, answer_split, run_local
+from kafka_index.lookup.inventory import Inventory, collect_inventory
+from kafka_index.lookup.keys import By, Keys
+from kafka_index.lookup.lookups import Lookups, LookupSettings
+from kafka_index.lookup.output import AnswerTarget
+from kafka_index.lookup.queries import Queries, open_queries, read_split
+from kafka_index.lookup.query_columns import check_columns
+from kafka_index.lookup.query_files import QueryFormat
+from kafka_index.lookup.report import (
+    LOOKUP_REPORT_SCHEMA,
+    LookupTotals,
+    PartitionCount,
+    SplitReport,
+    StartingOffset,
+)
+from kafka_index.lookup.splits import QueryBatch, QuerySplit
+from kafka_index.lookup.starting_offsets import reset_offsets_csv, starting_offsets_json
+from kafka_index.lookup.tally import SplitTally
 
 __all__ = [
     "LOOKUP_REPORT_SCHEMA",
@@ -25,21 +33,20 @@ __all__ = [
     "LookupTotals",
     "Lookups",
     "PartitionCount",
-    "PieceReport",
-    "PieceTally",
     "Queries",
     "QueryBatch",
     "QueryFormat",
-    "QueryPiece",
+    "QuerySplit",
+    "SplitReport",
+    "SplitTally",
     "StartingOffset",
     "answer_batch",
-    "answer_batches",
-    "answer_piece",
+    "answer_split",
     "check_columns",
+    "collect_inventory",
     "open_queries",
-    "read_piece",
+    "read_split",
     "reset_offsets_csv",
     "run_local",
     "starting_offsets_json",
-    "take_inventory",
 ]

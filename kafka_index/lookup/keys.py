@@ -1,8 +1,14 @@
-"""What queries ask for, as numbers: offsets, or timestamps in milliseconds."""
+"""What queries ask for, as numbers: offsets, or timestamps in milliseconds.
+
+Keys come from typed columns (Parquet, data frames) or from text (CSV, JSON). A cell that holds no
+key is marked, never an error. Whole columns are converted at a time; only cells of unusual form are
+parsed one by one.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 
 import numpy as np
 import pyarrow as pa
@@ -10,16 +16,38 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from kafka_index.errors import InputError
-from kafka_index.lookup.settings import By
+from kafka_index.layout.times import parse_integer, parse_iso_time
+from kafka_index.reading.answers import Longs, Resolve
 
-Longs = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
 _INT64_MAX = np.iinfo(np.int64).max
 _MS_PER_DAY = 86_400_000
-# Of a timestamp type: how many of its units are a millisecond, or how many milliseconds one is.
-_UNITS_PER_MS = {"ms": 1, "us": 1_000, "ns": 1_000_000}
 _MS_PER_SECOND = 1_000
+# Units of a timestamp type in a millisecond.
+_UNITS_PER_MS = {"ms": 1, "us": 1_000, "ns": 1_000_000}
+_BLANKS = " \t"
+# Integers of this many digits always fit into int64.
+_SHORT_INTEGER = r"^[+-]?[0-9]{1,18}$"
+# Times that Arrow itself parses, in microseconds.
+_ZONED = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,6})?)?(Z|[+-][0-9]{2}:?[0-9]{2})$"  # noqa: E501
+
+
+class By(Enum):
+    """What the queries ask for."""
+
+    OFFSET = "offset"
+    TIMESTAMP = "timestamp"
+
+    @property
+    def column(self) -> str:
+        """The column of a query that holds it."""
+        return self.value
+
+    @property
+    def default_resolve(self) -> Resolve:
+        """The level of a lookup that names no other."""
+        return Resolve.BATCH if self is By.OFFSET else Resolve.RECORD
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +59,10 @@ class Keys:
     values : ndarray of int64, shape (n,)
         Offsets, or milliseconds since the epoch; anything where `valid` is false.
     valid : ndarray of bool, shape (n,), optional
-        Where there is one; None: everywhere.
+        Which queries have a key; None: all.
     specials : bool
-        Whether -1, -2 and -3 are places (`SpecialTimestamp`). Not so where the column has a
-        timestamp's type: there they are the milliseconds before 1970.
+        Whether -1, -2 and -3 are places (`SpecialTimestamp`). In a column of a timestamp type they
+        are the milliseconds before 1970.
     """
 
     values: Longs
@@ -47,7 +75,7 @@ class Keys:
 
     @classmethod
     def of(cls, column: pa.Array | pa.ChunkedArray, by: By) -> Keys:
-        """Return the keys of a column that `check_columns` lets pass.
+        """Return the keys of a typed column that `check_columns` accepts.
 
         Parameters
         ----------
@@ -60,11 +88,49 @@ class Keys:
         """
         column = plain_array(column)
         if pa.types.is_integer(column.type):
-            values, valid = integers(column)
-            return cls(values, valid)
+            return cls(*integers(column))
         if by is By.OFFSET:
             raise InputError("offsets must be integers", found=column.type)
-        return cls(milliseconds(column), _valid(column), specials=False)
+        return cls(_milliseconds(column), _validity(column), specials=False)
+
+    @classmethod
+    def of_text(cls, column: pa.Array, by: By) -> Keys:
+        """Return the keys of a column of strings.
+
+        Parameters
+        ----------
+        column : Array of strings
+            Integers (timestamps: milliseconds); for timestamps also ISO 8601 dates and times, UTC
+            where they name no zone, rounded up to a millisecond.
+        by : By
+            What the column holds.
+
+        Notes
+        -----
+        Only an integer can be a special timestamp: a time before 1970 is not a valid key.
+        """
+        if by is By.OFFSET:
+            return cls(*text_integers(column))
+        times = _column_of_times(column)
+        if times is not None:
+            return cls(times, times >= 0)
+        values, valid = text_integers(column)
+        if valid is None:
+            return cls(values)
+        rest = np.flatnonzero(~valid & column.is_valid().to_numpy(zero_copy_only=False))
+        if len(rest):
+            values = values.copy()
+            values[rest], valid[rest] = _mixed_times(column.take(pa.array(rest)))
+        return cls(values, valid)
+
+    def without(self, rows: Flags) -> Keys:
+        """Return the keys with those of some rows invalid."""
+        valid = ~rows if self.valid is None else self.valid & ~rows
+        return Keys(self.values, valid, self.specials)
+
+    def to_arrow(self) -> pa.Array:
+        """Return the keys as int64, null where invalid."""
+        return pa.array(self.values, mask=None if self.valid is None else ~self.valid)
 
 
 def plain_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
@@ -77,8 +143,8 @@ def plain_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 
 def integers(column: pa.Array) -> tuple[Longs, Flags | None]:
-    """Return an array of integers as int64, and where there is one that fits (None: all)."""
-    valid = _valid(column)
+    """Return an array of integers as int64, and which of them fit (None: all)."""
+    valid = _validity(column)
     if column.type == pa.uint64():
         wide = column.fill_null(0).to_numpy(zero_copy_only=False)
         fits = wide <= _INT64_MAX
@@ -88,19 +154,25 @@ def integers(column: pa.Array) -> tuple[Longs, Flags | None]:
     return _longs(column.cast(pa.int64())), valid
 
 
-def milliseconds(column: pa.Array) -> Longs:
-    """Return an array of a timestamp or date type as milliseconds, rounded up."""
-    kind = column.type
-    if pa.types.is_date32(kind):
-        return _longs(column.view(pa.int32()).cast(pa.int64())) * _MS_PER_DAY
-    values = _longs(column.view(pa.int64()))
-    if pa.types.is_date64(kind):
-        return values
-    if kind.unit == "s":
-        # Beyond what milliseconds can say lies beyond every record, too.
-        most = _INT64_MAX // _MS_PER_SECOND
-        return np.clip(values, -most, most) * _MS_PER_SECOND
-    return ceil_divide(values, _UNITS_PER_MS[kind.unit])
+def text_integers(column: pa.Array) -> tuple[Longs, Flags | None]:
+    """Return strings as int64, and which of them hold an integer (None: all)."""
+    whole = _try_cast(column, pa.int64())
+    # Arrow parses 0x10 as a number.
+    if whole is not None and not any(
+        pc.any(pc.starts_with(column, prefix)).as_py() for prefix in ("0x", "0X")
+    ):
+        return _longs(whole), _validity(column)
+    text = pc.utf8_trim(column, _BLANKS)
+    short = pc.match_substring_regex(text, _SHORT_INTEGER).fill_null(False)  # noqa: FBT003
+    unsigned = pc.utf8_ltrim(pc.if_else(short, text, None), "+")
+    values = _longs(unsigned.cast(pa.int64())).copy()
+    valid = np.array(short.to_numpy(zero_copy_only=False))
+    for row in np.flatnonzero(~valid):
+        cell = text[int(row)].as_py()
+        value = None if cell is None else parse_integer(cell)
+        if value is not None:
+            values[row], valid[row] = value, True
+    return values, valid
 
 
 def ceil_divide(values: Longs, by: int) -> Longs:
@@ -112,10 +184,59 @@ def ceil_divide(values: Longs, by: int) -> Longs:
     return whole
 
 
-def _valid(column: pa.Array) -> Flags | None:
+def _milliseconds(column: pa.Array) -> Longs:
+    """Return an array of a timestamp or date type as milliseconds, rounded up."""
+    kind = column.type
+    if pa.types.is_date32(kind):
+        return _longs(column.view(pa.int32()).cast(pa.int64())) * _MS_PER_DAY
+    values = _longs(column.view(pa.int64()))
+    if pa.types.is_date64(kind):
+        return values
+    if kind.unit == "s":
+        # A time beyond the range of milliseconds is beyond every record, too.
+        limit = _INT64_MAX // _MS_PER_SECOND
+        return np.clip(values, -limit, limit) * _MS_PER_SECOND
+    return ceil_divide(values, _UNITS_PER_MS[kind.unit])
+
+
+def _column_of_times(column: pa.Array) -> Longs | None:
+    """Return a column of times with a zone and nothing else, the usual case; otherwise None."""
+    # The first cell decides: a column of integers does not pay for a failing cast.
+    if column.null_count or not len(column) or parse_iso_time(column[0].as_py()) is None:
+        return None
+    parsed = _try_cast(column, pa.timestamp("us", "UTC"))
+    return None if parsed is None else _milliseconds(parsed)
+
+
+def _mixed_times(column: pa.Array) -> tuple[Longs, Flags]:
+    """Return cells that are not integers as times, and which of them are one, not before 1970."""
+    text = pc.utf8_trim(column, _BLANKS)
+    zoned = pc.match_substring_regex(text, _ZONED)
+    parsed = _try_cast(pc.if_else(zoned, text, None), pa.timestamp("us", "UTC"))
+    values = np.full(len(column), -1, np.int64)
+    left = np.arange(len(column))
+    if parsed is not None:
+        done = np.array(zoned.to_numpy(zero_copy_only=False))
+        values[done] = _milliseconds(parsed)[done]
+        left = np.flatnonzero(~done)
+    for row in left:
+        time = parse_iso_time(text[int(row)].as_py())
+        if time is not None:
+            values[row] = time
+    return values, values >= 0
+
+
+def _try_cast(column: pa.Array, kind: pa.DataType) -> pa.Array | None:
+    try:
+        return column.cast(kind)
+    except pa.ArrowInvalid:
+        return None
+
+
+def _validity(column: pa.Array) -> Flags | None:
     if not column.null_count:
         return None
-    return np.asarray(pc.is_valid(column).to_numpy(zero_copy_only=False))
+    return np.array(column.is_valid().to_numpy(zero_copy_only=False))
 
 
 def _longs(column: pa.Array) -> Longs:

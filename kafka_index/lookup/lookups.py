@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
@@ -11,21 +12,47 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from kafka_index.config import LogConfig
 from kafka_index.errors import KafkaIndexError, is_retriable
-from kafka_index.lookup.inventory.partition_codes import NO_PARTITION
-from kafka_index.lookup.inventory.tables import Inventory
-from kafka_index.lookup.keys import Flags, Keys, Longs, integers, plain_array
-from kafka_index.lookup.ordering import grouping_order, put_back, runs
-from kafka_index.lookup.settings import By, LookupSettings
-from kafka_index.reading.answers import Answers, SpecialTimestamp, Status
+from kafka_index.lookup.inventory import Inventory
+from kafka_index.lookup.keys import By, Flags, Keys, integers, plain_array
+from kafka_index.lookup.partition_codes import (
+    NO_PARTITION,
+    grouping_order,
+    groups,
+    restore_order,
+)
+from kafka_index.reading.answers import Answers, Longs, Resolve, SpecialTimestamp, Status
 from kafka_index.reading.findings import UNREADABLE, Finding, Findings
 from kafka_index.reading.partition_files import PartitionFiles
 from kafka_index.reading.partition_log import PartitionLog
 from kafka_index.reading.segment_cache import SegmentCache
 
-# Of the partitions that are kept, so that ten thousand of a few segments stay, and so do a few of
-# ten thousand.
-_MOST_KEPT_SEGMENTS = 100_000
+DEFAULT_MAX_OPEN_SEGMENTS = 256
+# Partitions are kept up to this many segments: ten thousand of a few, or a few of ten thousand.
+_MAX_KEPT_SEGMENTS = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class LookupSettings:
+    """How to look up.
+
+    Parameters
+    ----------
+    by : By
+        What the queries ask for.
+    resolve : Resolve
+        The level of the answers.
+    config : LogConfig
+        Kafka's settings, by topic, for indexes that are missing.
+    max_open_segments : int
+        Segments that one `Lookups` keeps open.
+    """
+
+    by: By
+    resolve: Resolve
+    config: LogConfig = field(default_factory=LogConfig)
+    max_open_segments: int = DEFAULT_MAX_OPEN_SEGMENTS
 
 
 class Lookups:
@@ -75,32 +102,32 @@ class Lookups:
         topics : Array of strings or binaries, also dictionary-encoded, shape (n,)
             Topics.
         partitions : Array of integers, shape (n,)
-            Partitions; null where a cell is none.
+            Partitions; null where a cell does not hold one.
         keys : Keys
             What each query asks for.
 
         Returns
         -------
         Answers
-            One a query, in order. Whatever is wrong with a query or a partition is a status.
+            One a query, in order. A status reports what is wrong with a query or a partition.
         """
         numbers, present = integers(plain_array(partitions))
         codes = self.inventory.codes(topics, numbers)
-        sound = self._sound(topics, present, keys)
-        asked = codes if sound is None else np.where(sound, codes, np.int32(NO_PARTITION))
+        valid = self._valid(topics, present, keys)
+        asked = codes if valid is None else np.where(valid, codes, np.int32(NO_PARTITION))
         order = grouping_order(asked)
         ordered = asked if order is None else asked[order]
         values = keys.values if order is None else keys.values[order]
         answers = Answers.empty(len(keys), self.settings.resolve, Status.UNKNOWN_PARTITION)
-        for code, rows in runs(ordered):
+        for code, rows in groups(ordered):
             if code != NO_PARTITION:
                 found = self._answer_partition(code, values[rows])
                 answers.status[rows] = found.status
                 answers.values[: len(found.values), rows] = found.values
         if order is not None:
-            answers = put_back(answers, order)
-        if sound is not None:
-            answers.status[~sound] = Status.INVALID_QUERY
+            answers = restore_order(answers, order)
+        if valid is not None:
+            answers.status[~valid] = Status.INVALID_QUERY
         return answers
 
     def start_offset(self, code: int) -> int:
@@ -115,30 +142,30 @@ class Lookups:
         try:
             return self._log(code).end_offset
         except (KafkaIndexError, OSError) as error:
-            self._note_unreadable(self.inventory.files_of(code), error, 0)
+            self._add_unreadable(self.inventory.files_of(code), error, 0)
             return None
 
-    def take_findings(self) -> list[Finding]:
-        """Return what was noticed since this was last called, each once."""
+    def drain_findings(self) -> list[Finding]:
+        """Return the findings since the last call, each once."""
         for log in self._logs.values():
             self._gather(log)
         return self._findings.drain()
 
     def close(self) -> None:
-        """Close what is open; what was noticed can still be taken."""
+        """Close what is open; findings can still be drained."""
         while self._logs:
-            self._let_go()
+            self._evict()
 
-    def _sound(
+    def _valid(
         self, topics: pa.Array | pa.ChunkedArray, present: Flags | None, keys: Keys
     ) -> Flags | None:
-        """Return which queries are valid (None: all), wherever they lead."""
-        least = 0
+        """Return which queries are valid (None: all), even if their partition does not exist."""
+        lowest = 0
         if self.settings.by is By.TIMESTAMP and keys.specials:
-            least = SpecialTimestamp.MAX_TIMESTAMP
+            lowest = SpecialTimestamp.MAX_TIMESTAMP
         wrong = [~flags for flags in (present, keys.valid) if flags is not None]
-        if len(keys) and int(keys.values.min()) < least:
-            wrong.append(keys.values < least)
+        if len(keys) and int(keys.values.min()) < lowest:
+            wrong.append(keys.values < lowest)
         if topics.null_count or pa.types.is_dictionary(topics.type):
             missing = _is_null(topics)
             if missing.any():
@@ -153,7 +180,7 @@ class Lookups:
                 return log.answer_offsets(keys, resolve)
             return log.answer_timestamps(keys, resolve)
         except (KafkaIndexError, OSError) as error:
-            self._note_unreadable(self.inventory.files_of(code), error, len(keys))
+            self._add_unreadable(self.inventory.files_of(code), error, len(keys))
             return Answers.empty(len(keys), resolve, Status.UNREADABLE)
 
     def _log(self, code: int) -> PartitionLog:
@@ -164,13 +191,13 @@ class Lookups:
             log = PartitionLog(files, config=config, cache=self._cache)
             self._logs[code] = log
             self._kept_segments += len(files.segments)
-            while self._kept_segments > _MOST_KEPT_SEGMENTS and len(self._logs) > 1:
-                self._let_go()
+            while self._kept_segments > _MAX_KEPT_SEGMENTS and len(self._logs) > 1:
+                self._evict()
         self._logs.move_to_end(code)
         return log
 
-    def _let_go(self) -> None:
-        """Close the partition that was not asked for longest."""
+    def _evict(self) -> None:
+        """Close the least recently used partition."""
         _, log = self._logs.popitem(last=False)
         self._kept_segments -= len(log.segments)
         self._gather(log)
@@ -180,7 +207,7 @@ class Lookups:
         for finding in log.take_findings():
             self._findings.add(finding)
 
-    def _note_unreadable(
+    def _add_unreadable(
         self, files: PartitionFiles, error: KafkaIndexError | OSError, queries: int
     ) -> None:
         path, reason, position_bytes = None, str(error), None

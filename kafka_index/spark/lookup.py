@@ -1,8 +1,8 @@
 """Files of queries, answered on Spark.
 
-Tasks read the queries and write the answers themselves, piece by piece; Spark moves a row per
-piece. Grouped by partition, the queries are a data frame that Spark shuffles to the tasks that
-answer them, and their answers another one that it sorts back into the pieces.
+Tasks read the queries and write the answers themselves, split by split; Spark moves a row per
+split. Grouped by partition, the queries are a data frame that Spark shuffles to the tasks that
+answer them, and their answers another one that it sorts back into the splits.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from kafka_index.lookup import (
     Keys,
     Lookups,
     LookupSettings,
-    PieceReport,
     Queries,
     QueryBatch,
-    read_piece,
+    SplitReport,
+    read_split,
 )
 from kafka_index.lookup.keys import integers, plain_array
-from kafka_index.lookup.queries.columns import PARTITION, TOPIC
+from kafka_index.lookup.query_columns import PARTITION, TOPIC
 from kafka_index.reading.answers import VALUE_COLUMNS, Answers, Resolve
 from kafka_index.reading.findings import Finding
 from kafka_index.spark.lookup_frames import gather, lookup_offsets, lookup_timestamps
 from kafka_index.spark.lookup_tasks import (
     DONE_SCHEMA,
-    PIECE,
+    SPLIT,
     WORK,
-    PieceWork,
     SharedLookups,
-    answer_pieces,
+    SplitWork,
+    answer_splits,
     done_row,
-    finish_piece,
+    finish_split,
     manifest_table,
     read_done,
     read_manifest,
@@ -60,10 +60,10 @@ _MAX_BINS = 20_000
 _ROW, _KEY, _FINDINGS = "row", "key", "findings"
 _PLACE = [
     pa.field(BIN, pa.int32(), nullable=False),
-    pa.field(PIECE, pa.int32(), nullable=False),
+    pa.field(SPLIT, pa.int32(), nullable=False),
     pa.field(_ROW, pa.int64(), nullable=False),
 ]
-#: A query on its way to the task that answers its partition, and its place: piece and row.
+#: A query on its way to the task that answers its partition, and its place: split and row.
 QUERY_SCHEMA = pa.schema(
     [
         *_PLACE,
@@ -72,9 +72,9 @@ QUERY_SCHEMA = pa.schema(
         pa.field(_KEY, pa.int64()),
     ]
 )
-# Instead of a row's number: findings, which are added to those of some piece; and the piece itself,
-# which may be without queries. Both sort before the answers of the piece.
-_OF_FINDINGS, _OF_PIECE = -2, -1
+# Instead of a row's number: findings, which are added to those of some split; and the split itself,
+# which may be without queries. Both sort before the answers of the split.
+_OF_FINDINGS, _OF_SPLIT = -2, -1
 
 
 def answer_queries(
@@ -87,7 +87,7 @@ def answer_queries(
     workers: int,
     group_by_partition: bool = False,
     starting_offsets: bool = False,
-) -> list[PieceReport]:
+) -> list[SplitReport]:
     """Answer all queries into the target, without publishing it.
 
     Parameters
@@ -107,8 +107,8 @@ def answer_queries(
 
     Returns
     -------
-    list of PieceReport
-        A report for each piece, in their order.
+    list of SplitReport
+        A report for each split, in their order.
 
     Raises
     ------
@@ -116,13 +116,13 @@ def answer_queries(
         Queries cannot be read.
     """
     bins = _bins(queries, workers)
-    owners = balance([piece.size_bytes for piece in queries.pieces], bins)
-    manifest = session.createDataFrame(manifest_table(queries.pieces, target, owners))
+    owners = balance([split.size_bytes for split in queries.splits], bins)
+    manifest = session.createDataFrame(manifest_table(queries.splits, target, owners))
     lookups = SharedLookups.of(inventory, settings)
     if group_by_partition:
         done = answer_grouped(manifest, lookups, bins, starting_offsets=starting_offsets)
     else:
-        function = partial(answer_pieces, lookups=lookups, starting_offsets=starting_offsets)
+        function = partial(answer_splits, lookups=lookups, starting_offsets=starting_offsets)
         done = manifest.repartitionById(bins, BIN).mapInArrow(function, spark_schema(DONE_SCHEMA))
     return read_done(done.toArrow())
 
@@ -130,7 +130,7 @@ def answer_queries(
 def _bins(queries: Queries, workers: int) -> int:
     """Return enough bins to keep all workers busy to the end, none of them too large to repeat."""
     wanted = max(_BINS_PER_CORE * workers, queries.size_bytes // _BIN_BYTES)
-    return max(min(len(queries.pieces), wanted, _MAX_BINS), 1)
+    return max(min(len(queries.splits), wanted, _MAX_BINS), 1)
 
 
 def answered_schema(resolve: Resolve) -> pa.Schema:
@@ -149,37 +149,37 @@ def answered_schema(resolve: Resolve) -> pa.Schema:
 def answer_grouped(
     manifest: DataFrame, lookups: SharedLookups, bins: int, *, starting_offsets: bool
 ) -> DataFrame:
-    """Answer the pieces of a manifest, each partition by one task: `DONE_SCHEMA`."""
-    asked = manifest.repartitionById(bins, BIN).mapInArrow(read_pieces, spark_schema(QUERY_SCHEMA))
+    """Answer the splits of a manifest, each partition by one task: `DONE_SCHEMA`."""
+    asked = manifest.repartitionById(bins, BIN).mapInArrow(read_splits, spark_schema(QUERY_SCHEMA))
     answered = asked.repartition(TOPIC, PARTITION).mapInArrow(
         partial(answer_asked, lookups=lookups),
         spark_schema(answered_schema(lookups.settings.resolve)),
     )
-    pieces = manifest.withColumn(_ROW, F.lit(_OF_PIECE).cast("long"))
+    splits = manifest.withColumn(_ROW, F.lit(_OF_SPLIT).cast("long"))
     return (
-        answered.unionByName(pieces, allowMissingColumns=True)
+        answered.unionByName(splits, allowMissingColumns=True)
         .repartitionById(bins, BIN)
-        .sortWithinPartitions(PIECE, _ROW)
+        .sortWithinPartitions(SPLIT, _ROW)
         .mapInArrow(
-            partial(write_pieces, lookups=lookups, starting_offsets=starting_offsets),
+            partial(write_splits, lookups=lookups, starting_offsets=starting_offsets),
             spark_schema(DONE_SCHEMA),
         )
     )
 
 
-def read_pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Read pieces of a manifest: their queries, `QUERY_SCHEMA`."""
+def read_splits(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Read splits of a manifest: their queries, `QUERY_SCHEMA`."""
     for bin_number, work in read_manifest(batches):
         first_row = 0
-        # The task that writes the piece meets the same error, and reports it.
+        # The task that writes the split meets the same error, and reports it.
         with suppress(InputError):
-            for batch in read_piece(work.piece):
-                yield _placed_queries(batch, bin_number, work.piece.number, first_row)
+            for batch in read_split(work.split):
+                yield _placed_queries(batch, bin_number, work.split.number, first_row)
                 first_row += len(batch)
 
 
 def _placed_queries(
-    batch: QueryBatch, bin_number: int, piece: int, first_row: int
+    batch: QueryBatch, bin_number: int, split: int, first_row: int
 ) -> pa.RecordBatch:
     keys, count = batch.keys, len(batch)
     # Of a time, a negative number is before 1970; of an integer, it can ask for a place.
@@ -189,7 +189,7 @@ def _placed_queries(
     numbers, present = integers(plain_array(batch.partitions))
     columns = [
         np.full(count, bin_number, np.int32),
-        np.full(count, piece, np.int32),
+        np.full(count, split, np.int32),
         np.arange(first_row, first_row + count),
         plain_array(batch.topics).cast(pa.string()),
         pa.array(numbers, mask=None if present is None else ~present),
@@ -211,20 +211,20 @@ def answer_asked(
         none = pa.nulls(len(answers), pa.binary())
         place = asked.columns[: len(_PLACE)]
         yield pa.record_batch([*place, none, answers.status, *answers.values], schema=schema)
-    findings = opened.take_findings()
+    findings = opened.drain_findings()
     if place and findings:
-        bin_number, piece, _ = (column[-1].as_py() for column in place)
-        row = {BIN: bin_number, PIECE: piece, _ROW: _OF_FINDINGS, _FINDINGS: pickle.dumps(findings)}
+        bin_number, split, _ = (column[-1].as_py() for column in place)
+        row = {BIN: bin_number, SPLIT: split, _ROW: _OF_FINDINGS, _FINDINGS: pickle.dumps(findings)}
         yield pa.RecordBatch.from_pylist([row], schema=schema)
 
 
-def write_pieces(
+def write_splits(
     batches: Iterable[pa.RecordBatch], *, lookups: SharedLookups, starting_offsets: bool
 ) -> Iterator[pa.RecordBatch]:
-    """Write pieces with answers that arrive sorted by place, a row of `DONE_SCHEMA` for each."""
+    """Write splits with answers that arrive sorted by place, a row of `DONE_SCHEMA` for each."""
     arrived = ArrivedAnswers(lookups.open(), batches)
-    while (work := arrived.next_piece()) is not None:
-        done = finish_piece(work, arrived, starting_offsets=starting_offsets)
+    while (work := arrived.next_split()) is not None:
+        done = finish_split(work, arrived, starting_offsets=starting_offsets)
         # Queries that cannot be read to the end leave answers over.
         if not isinstance(done, InputError):
             arrived.check_exhausted()
@@ -232,14 +232,14 @@ def write_pieces(
 
 
 class ArrivedAnswers(Lookups):
-    """Stands in for the lookups of pieces whose queries other tasks have answered.
+    """Stands in for the lookups of splits whose queries other tasks have answered.
 
     Parameters
     ----------
     lookups : Lookups
         Of this worker.
     batches : iterable of pa.RecordBatch
-        Answers and pieces, sorted by piece and row.
+        Answers and splits, sorted by split and row.
 
     Notes
     -----
@@ -254,17 +254,17 @@ class ArrivedAnswers(Lookups):
         self._next_row = 0
         self._arrived_findings: list[Finding] = []
 
-    def next_piece(self) -> PieceWork | None:
-        """Return the next piece to write, None when there are no more."""
+    def next_split(self) -> SplitWork | None:
+        """Return the next split to write, None when there are no more."""
         while self._part is not None:
             part, self._part = self._part, next(self._parts, None)
             row = part.column(_ROW)[0].as_py()
             if row == _OF_FINDINGS:
                 packed = part.column(_FINDINGS)[0].as_py()
                 self._arrived_findings += pickle.loads(packed)  # noqa: S301, written by our tasks
-            elif row == _OF_PIECE:
+            elif row == _OF_SPLIT:
                 self._next_row = 0
-                work: PieceWork = pickle.loads(part.column(WORK)[0].as_py())  # noqa: S301, ours
+                work: SplitWork = pickle.loads(part.column(WORK)[0].as_py())  # noqa: S301, ours
                 return work
         return None
 
@@ -274,7 +274,7 @@ class ArrivedAnswers(Lookups):
         partitions: pa.Array | pa.ChunkedArray,  # noqa: ARG002
         keys: Keys,
     ) -> Answers:
-        """Return the answers to the next queries of the piece."""
+        """Return the answers to the next queries of the split."""
         answers = Answers.empty(len(keys), self.settings.resolve)
         filled = 0
         while filled < len(keys):
@@ -297,18 +297,18 @@ class ArrivedAnswers(Lookups):
         return answers
 
     def check_exhausted(self) -> None:
-        """Refuse answers that no query of the piece asked for."""
+        """Refuse answers that no query of the split asked for."""
         if self._part is not None and self._part.column(_ROW)[0].as_py() >= 0:
             raise _mismatch("more answers than queries")
 
-    def take_findings(self) -> list[Finding]:
+    def drain_findings(self) -> list[Finding]:
         """Return the findings of this worker and of those that answered, each once."""
         arrived, self._arrived_findings = self._arrived_findings, []
-        return [*arrived, *super().take_findings()]
+        return [*arrived, *super().drain_findings()]
 
 
 def _parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Split a batch of arrivals into single rows of findings and pieces, and runs of answers."""
+    """Split a batch of arrivals into single rows of findings and splits, and runs of answers."""
     alone = np.asarray(batch.column(_ROW)) < 0
     starts = np.flatnonzero(alone[1:] | alone[:-1]) + 1
     for start, end in pairwise([0, *starts.tolist(), batch.num_rows]):

@@ -24,7 +24,7 @@ from pyspark.sql.types import (
 from kafka_index.config import LogConfig
 from kafka_index.errors import InputError
 from kafka_index.lookup import By, Inventory, Keys, LookupSettings
-from kafka_index.lookup.queries.columns import PARTITION, TOPIC, check_names
+from kafka_index.lookup.query_columns import PARTITION, TOPIC, check_names
 from kafka_index.reading.answers import ANSWER_SCHEMA, Resolve
 from kafka_index.spark.lookup_tasks import SharedLookups
 from kafka_index.spark.tasks import spark_schema
@@ -58,7 +58,7 @@ def lookup_offsets(
     queries : DataFrame
         Columns topic (string), partition and offset (integers); others pass through.
     inventory : Inventory
-        The logs (`kafka_index.lookup.take_inventory`), under paths that executors know, too.
+        The logs (`kafka_index.lookup.collect_inventory`), under paths that executors know, too.
     resolve : Resolve
         How far to go.
     config : LogConfig, optional
@@ -128,7 +128,7 @@ def answer_rows(
             schema=pa.schema([*columns.schema, *answers.schema]),
         )
     # Nobody asks for them here, and the process stays.
-    opened.take_findings()
+    opened.drain_findings()
 
 
 def gather(

@@ -1,4 +1,4 @@
-"""Tasks of lookups: pieces of query files that they answer, and what a worker keeps open."""
+"""Tasks of lookups: splits of query files that they answer, and what a worker keeps open."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from kafka_index.lookup import (
     Inventory,
     Lookups,
     LookupSettings,
-    PieceReport,
-    QueryPiece,
-    answer_piece,
+    QuerySplit,
+    SplitReport,
+    answer_split,
 )
 from kafka_index.spark.tasks import current_attempt_id
 from kafka_index.tasks import BIN, new_run_id
 
 #: Columns of `MANIFEST_SCHEMA`, besides the bin.
-PIECE, WORK = "piece", "work"
-#: A row per piece: a `PieceWork`, pickled, and the bin that it is answered in.
+SPLIT, WORK = "split", "work"
+#: A row per split: a `SplitWork`, pickled, and the bin that it is answered in.
 MANIFEST_SCHEMA = pa.schema(
     [
         pa.field(BIN, pa.int32(), nullable=False),
-        pa.field(PIECE, pa.int32(), nullable=False),
+        pa.field(SPLIT, pa.int32(), nullable=False),
         pa.field(WORK, pa.binary(), nullable=False),
     ]
 )
-#: A row per finished piece: its `PieceReport`, or what is wrong with its queries, pickled.
+#: A row per finished split: its `SplitReport`, or what is wrong with its queries, pickled.
 DONE_SCHEMA = pa.schema(
     [
-        pa.field(PIECE, pa.int32(), nullable=False),
+        pa.field(SPLIT, pa.int32(), nullable=False),
         pa.field("report", pa.binary(), nullable=False),
     ]
 )
@@ -78,37 +78,37 @@ class SharedLookups:
 
 
 @dataclass(frozen=True, slots=True)
-class PieceWork:
-    """A piece of the queries, and where its answers go."""
+class SplitWork:
+    """A split of the queries, and where its answers go."""
 
-    piece: QueryPiece
+    split: QuerySplit
     part_path: str
 
 
 def manifest_table(
-    pieces: Sequence[QueryPiece], target: AnswerTarget, bins: Sequence[int]
+    splits: Sequence[QuerySplit], target: AnswerTarget, bins: Sequence[int]
 ) -> pa.Table:
     """Return the manifest of a run, `MANIFEST_SCHEMA`."""
     return pa.table(
         [
             list(bins),
-            [piece.number for piece in pieces],
-            [pickle.dumps(PieceWork(piece, target.part_path(piece))) for piece in pieces],
+            [split.number for split in splits],
+            [pickle.dumps(SplitWork(split, target.part_path(split))) for split in splits],
         ],
         schema=MANIFEST_SCHEMA,
     )
 
 
-def read_done(rows: pa.Table) -> list[PieceReport]:
-    """Return the reports in rows of `DONE_SCHEMA`, in the order of the pieces.
+def read_done(rows: pa.Table) -> list[SplitReport]:
+    """Return the reports in rows of `DONE_SCHEMA`, in the order of the splits.
 
     Raises
     ------
     InputError
-        The queries of a piece cannot be read.
+        The queries of a split cannot be read.
     """
     reports = []
-    for packed in rows.sort_by(PIECE).column("report").to_pylist():
+    for packed in rows.sort_by(SPLIT).column("report").to_pylist():
         done = pickle.loads(packed)  # noqa: S301, written by our own tasks
         if isinstance(done, InputError):
             raise done
@@ -116,28 +116,28 @@ def read_done(rows: pa.Table) -> list[PieceReport]:
     return reports
 
 
-def answer_pieces(
+def answer_splits(
     batches: Iterable[pa.RecordBatch], *, lookups: SharedLookups, starting_offsets: bool
 ) -> Iterator[pa.RecordBatch]:
-    """Answer pieces of a manifest, a row of `DONE_SCHEMA` for each."""
+    """Answer splits of a manifest, a row of `DONE_SCHEMA` for each."""
     for _, work in read_manifest(batches):
-        yield done_row(work, finish_piece(work, lookups.open(), starting_offsets=starting_offsets))
+        yield done_row(work, finish_split(work, lookups.open(), starting_offsets=starting_offsets))
 
 
-def read_manifest(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, PieceWork]]:
-    """Return the pieces in rows of `MANIFEST_SCHEMA`, each with its bin."""
+def read_manifest(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, SplitWork]]:
+    """Return the splits in rows of `MANIFEST_SCHEMA`, each with its bin."""
     for batch in batches:
         for row in batch.to_pylist():
             yield row[BIN], pickle.loads(row[WORK])  # noqa: S301, written by our own driver
 
 
-def finish_piece(
-    work: PieceWork, lookups: Lookups, *, starting_offsets: bool
-) -> PieceReport | InputError:
-    """Answer a piece, or return why its queries cannot be read: another attempt cannot either."""
+def finish_split(
+    work: SplitWork, lookups: Lookups, *, starting_offsets: bool
+) -> SplitReport | InputError:
+    """Answer a split, or return why its queries cannot be read: another attempt cannot either."""
     try:
-        return answer_piece(
-            work.piece,
+        return answer_split(
+            work.split,
             lookups,
             work.part_path,
             attempt_id=current_attempt_id(),
@@ -147,6 +147,6 @@ def finish_piece(
         return error
 
 
-def done_row(work: PieceWork, done: PieceReport | InputError) -> pa.RecordBatch:
-    """Return the row of `DONE_SCHEMA` of a piece."""
-    return pa.record_batch([[work.piece.number], [pickle.dumps(done)]], schema=DONE_SCHEMA)
+def done_row(work: SplitWork, done: SplitReport | InputError) -> pa.RecordBatch:
+    """Return the row of `DONE_SCHEMA` of a split."""
+    return pa.record_batch([[work.split.number], [pickle.dumps(done)]], schema=DONE_SCHEMA)

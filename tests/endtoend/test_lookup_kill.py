@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from kafka_index.lookup import take_inventory
+from kafka_index.lookup import collect_inventory
 from tests.cli.looking_up import lookup
 from tests.cli.running import DUMP
 
@@ -44,7 +44,7 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Asked:
     folder = tmp_path_factory.mktemp("lookups")
     queries = Asked(folder / "queries")
     queries.folder.mkdir()
-    partitions = take_inventory([str(DUMP)]).partitions
+    partitions = collect_inventory([str(DUMP)]).partitions
     random = np.random.default_rng(5)
     for number in range(_FILES):
         rows = partitions.select(["topic", "partition"]).take(

@@ -18,9 +18,10 @@ from kafka_index.lookup import (
     LookupSettings,
     LookupTotals,
     QueryFormat,
+    collect_inventory,
     open_queries,
+    read_split,
     run_local,
-    take_inventory,
 )
 from kafka_index.reading.answers import ANSWER_SCHEMA, Resolve
 from tests.support.segments import batch
@@ -74,6 +75,27 @@ def write_queries(path: Path, rows: Sequence[Row], schema: pa.Schema | None = No
     return path
 
 
+def put(path: Path, content: str | bytes) -> Path:
+    """A file with this content."""
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+def asked(path: Path, by: By = By.OFFSET) -> list[tuple[str | None, int | None, int | None]]:
+    """Topic, partition and key of each query."""
+    return [
+        query
+        for split in open_queries(str(path), by).splits
+        for batch in read_split(split)
+        for query in zip(
+            batch.topics.to_pylist(),
+            batch.partitions.to_pylist(),
+            batch.keys.to_arrow().to_pylist(),
+            strict=True,
+        )
+    ]
+
+
 def run(
     queries: Path | str,
     output: Path,
@@ -88,7 +110,7 @@ def run(
 ) -> LookupTotals:
     """Answer queries as the command does on this machine."""
     opened = open_queries(str(queries), by)
-    inventory = logs if isinstance(logs, Inventory) else take_inventory([str(logs)])
+    inventory = logs if isinstance(logs, Inventory) else collect_inventory([str(logs)])
     totals = LookupTotals()
     settings = LookupSettings(by, resolve or by.default_resolve)
     with AnswerTarget(
@@ -100,10 +122,10 @@ def run(
             settings,
             target,
             threads=threads,
-            on_piece=totals.add,
+            on_split=totals.add,
             starting_offsets=starting_offsets,
         )
-        target.publish(totals.rows_of_piece)
+        target.publish(totals.rows_of_split)
     return totals
 
 

@@ -16,11 +16,13 @@ from kafka_index.lookup import (
     Lookups,
     LookupSettings,
     QueryFormat,
-    answer_piece,
+    answer_split,
+    collect_inventory,
+    csv_queries,
+    json_queries,
     open_queries,
-    take_inventory,
+    parquet_queries,
 )
-from kafka_index.lookup.queries import parquet_queries, text_records
 from kafka_index.reading.answers import ANSWER_SCHEMA, Resolve
 from tests.lookup.building import (
     ODD_TEXT,
@@ -61,8 +63,9 @@ def test_answers_are_those_of_the_format_itself_in_its_order(
     monkeypatch: pytest.MonkeyPatch,
     as_file: bool,  # noqa: FBT001
 ) -> None:
-    monkeypatch.setattr(parquet_queries, "_LEAST_PIECE_ROWS", 10)
-    monkeypatch.setattr(text_records, "BLOCK_BYTES", 500)
+    monkeypatch.setattr(parquet_queries, "_MIN_SPLIT_ROWS", 10)
+    monkeypatch.setattr(csv_queries, "_BLOCK_BYTES", 500)
+    monkeypatch.setattr(json_queries, "_BLOCK_BYTES", 500)
     source, form = pair
     rows: list[dict[str, Any]] = []
     for number in range(5):
@@ -97,10 +100,12 @@ def test_parts_of_another_format_become_one_file(
     joined = tmp_path / f"joined{form.endings[0]}"
     with (
         AnswerTarget(str(joined), queries, output_format=form) as target,
-        Lookups(take_inventory([str(dump)]), LookupSettings(By.OFFSET, Resolve.BATCH)) as lookups,
+        Lookups(
+            collect_inventory([str(dump)]), LookupSettings(By.OFFSET, Resolve.BATCH)
+        ) as lookups,
     ):
-        for piece in queries.pieces:
-            answer_piece(piece, lookups, target.part_path(piece), attempt_id="1")
+        for split in queries.splits:
+            answer_split(split, lookups, target.part_path(split), attempt_id="1")
         target.publish(dict.fromkeys(range(3), 10))
     run(tmp_path / "queries", tmp_path / f"local{form.endings[0]}", dump, output_format=form)
     answers = read_answers(joined)
@@ -128,7 +133,7 @@ def test_files_without_queries_have_the_columns_of_the_others(
     if form is P:
         assert pq.read_schema(first).names == list(answer)
     elif form is C:
-        assert first.read_text().splitlines() == [",".join(answer)]
+        assert first.read_text().splitlines() == [",".join(f'"{name}"' for name in answer)]
 
 
 @pytest.mark.parametrize("source", [C, J])

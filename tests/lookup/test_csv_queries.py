@@ -1,110 +1,109 @@
-"""Queries in CSV files."""
+"""Queries in CSV files: every row is a query, in its place."""
 
 from __future__ import annotations
 
 import csv
 import gzip
-import io
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kafka_index.errors import InputError
-from kafka_index.lookup import By, open_queries, read_piece
-from kafka_index.lookup.queries import text_records
+from kafka_index.lookup import By, csv_queries, open_queries, read_split
+from tests.lookup.building import asked, put
 
 HEADER = "topic,partition,offset,note\n"
 
-Asked = tuple[str | None, int | None, int | None, str]
+
+def cells(path: Path) -> list[tuple[Any, ...]]:
+    """The cells of all rows that pass through."""
+    return [
+        tuple(row.values())
+        for split in open_queries(str(path), By.OFFSET).splits
+        for batch in read_split(split)
+        for row in batch.rows.to_pylist()
+    ]
 
 
-def put(path: Path, text: str | bytes) -> Path:
-    path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    return path
-
-
-def asked(path: Path, by: By = By.OFFSET) -> list[Asked]:
-    """Topic, partition and key of each query, and its text."""
-    rows: list[Asked] = []
-    for piece in open_queries(str(path), by).pieces:
-        for batch in read_piece(piece):
-            keys = batch.keys
-            valid = [True] * len(keys) if keys.valid is None else keys.valid.tolist()
-            rows += zip(
-                batch.topics.to_pylist(),
-                batch.partitions.to_pylist(),
-                [v if ok else None for v, ok in zip(keys.values.tolist(), valid, strict=True)],
-                batch.rows.column("line").to_pylist(),
-                strict=True,
-            )
-    return rows
-
-
-def test_a_query_keeps_its_text(tmp_path: Path) -> None:
-    path = put(tmp_path / "q.csv", HEADER + 't,0,5,"a, ""b"""\nu,1, 7 ,  x  \n')
-    assert asked(path) == [
-        ("t", 0, 5, 't,0,5,"a, ""b"""'),
-        ("u", 1, 7, "u,1, 7 ,  x  "),
+def test_a_query_keeps_its_cells(tmp_path: Path) -> None:
+    path = put(tmp_path / "q.csv", HEADER + 't,0,5,"a, ""b"""\nu,1, 7 ,  x  \nu,+1,07,""\n')
+    assert asked(path) == [("t", 0, 5), ("u", 1, 7), ("u", 1, 7)]
+    assert cells(path) == [
+        ("t", "0", "5", 'a, "b"'),
+        ("u", "1", " 7 ", "  x  "),
+        ("u", "+1", "07", ""),
     ]
 
 
 def test_the_columns_may_be_in_any_order(tmp_path: Path) -> None:
-    path = put(tmp_path / "q.csv", "note,offset,topic,partition\nx,5,t,0\n")
-    assert asked(path) == [("t", 0, 5, "x,5,t,0")]
+    put(tmp_path / "a.csv", "note,offset,topic,partition\nx,5,t,0\n")
+    put(tmp_path / "b.csv", HEADER + "u,1,6,y\n")
+    assert asked(tmp_path) == [("t", 0, 5), ("u", 1, 6)]
+    assert cells(tmp_path) == [("x", "5", "t", "0"), ("y", "6", "u", "1")]
 
 
-def test_cells_that_hold_nothing_sensible_are_no_abort(tmp_path: Path) -> None:
-    lines = ["t,0,,", ",0,1,", "t,x,1,", "t,0,99999999999999999999,", "t,99999999999,1,"]
-    path = put(tmp_path / "q.csv", HEADER + "\n".join(lines))
+def test_a_cell_without_a_key_is_an_invalid_query(tmp_path: Path) -> None:
+    rows = ["t,0,,", ",0,1,", "t,x,1,", "t,0,99999999999999999999,", "t,99999999999,1,"]
+    path = put(tmp_path / "q.csv", HEADER + "\n".join(rows))
     assert asked(path) == [
-        ("t", 0, None, lines[0]),
-        (None, 0, 1, lines[1]),
-        ("t", None, 1, lines[2]),
-        ("t", 0, None, lines[3]),
-        ("t", 99_999_999_999, 1, lines[4]),
+        ("t", 0, None),
+        (None, 0, 1),
+        ("t", None, 1),
+        ("t", 0, None),
+        ("t", 99_999_999_999, 1),
     ]
 
 
+def test_a_row_of_a_wrong_width_is_an_invalid_query_in_its_place(tmp_path: Path) -> None:
+    rows = ['"t\nu",0', "t,0,1,a", "t,0,2", "t,0,3,a,b", "", "t,0,4,b", "t"]
+    path = put(tmp_path / "q.csv", HEADER + "\n".join(rows))
+    assert asked(path) == [
+        ("t\nu", 0, None),
+        ("t", 0, 1),
+        ("t", 0, None),
+        ("t", 0, None),
+        ("t", 0, 4),
+        ("t", None, None),
+    ]
+    assert cells(path)[2:4] == [("t", "0", "2", None), ("t", "0", "3", "a")]
+
+
 def test_line_ends_of_any_kind_and_empty_lines_are_no_queries(tmp_path: Path) -> None:
-    path = put(tmp_path / "q.csv", "\r\n" + HEADER + "\n\r\nt,0,1,a\r\n\n\nt,0,2,b")
-    assert asked(path) == [("t", 0, 1, "t,0,1,a"), ("t", 0, 2, "t,0,2,b")]
+    path = put(tmp_path / "q.csv", "\r\n" + HEADER + "\n\r\nt,0,1,a\r\n\n\nt,0,2,b\rt,0,3,c")
+    assert asked(path) == [("t", 0, 1), ("t", 0, 2), ("t", 0, 3)]
 
 
-def test_a_record_may_span_lines(tmp_path: Path) -> None:
+def test_a_row_may_span_lines(tmp_path: Path) -> None:
     path = put(tmp_path / "q.csv", HEADER + 't,0,1,"one\n\ntwo"\r\nt,0,2,"x\n"\n')
-    assert asked(path) == [("t", 0, 1, 't,0,1,"one\n\ntwo"'), ("t", 0, 2, 't,0,2,"x\n"')]
+    assert [row[3] for row in cells(path)] == ["one\n\ntwo", "x\n"]
 
 
 def test_a_byte_order_mark_is_not_part_of_a_name(tmp_path: Path) -> None:
     path = put(tmp_path / "q.csv", b"\xef\xbb\xbf" + HEADER.encode() + b"t,0,1,\n")
-    assert asked(path) == [("t", 0, 1, "t,0,1,")]
+    assert asked(path) == [("t", 0, 1)]
 
 
-def test_names_may_be_quoted(tmp_path: Path) -> None:
-    path = put(tmp_path / "q.csv", '"topic","partition","offset","a\nb"\nt,0,1,\n')
+def test_names_may_be_quoted_and_shared_by_other_columns(tmp_path: Path) -> None:
+    path = put(tmp_path / "q.csv", '"topic","partition","offset","a\nb",x,x\nt,0,1,2,3,4\n')
     schema = open_queries(str(path), By.OFFSET).schema
     assert schema is not None
-    assert schema.names == ["topic", "partition", "offset", "a\nb"]
+    assert schema.names == ["topic", "partition", "offset", "a\nb", "x", "x"]
+    assert asked(path) == [("t", 0, 1)]
 
 
-def test_other_columns_may_share_a_name(tmp_path: Path) -> None:
-    path = put(tmp_path / "q.csv", "topic,partition,offset,x,x\nt,0,1,a,b\n")
-    assert asked(path) == [("t", 0, 1, "t,0,1,a,b")]
-
-
-def test_text_that_is_not_utf8_passes_through(tmp_path: Path) -> None:
-    path = put(tmp_path / "q.csv", HEADER.encode() + b"t,0,1,\xe4\n")
-    (piece,) = open_queries(str(path), By.OFFSET).pieces
-    (batch,) = read_piece(piece)
-    assert batch.rows.column("line").cast("large_binary").to_pylist() == [b"t,0,1,\xe4"]
+def test_bytes_that_are_not_utf8_are_replaced(tmp_path: Path) -> None:
+    path = put(tmp_path / "q.csv", HEADER.encode() + b"t,0,1,\xe4\nt\xff,0,2,x\nt,\xff\n")
+    assert asked(path) == [("t", 0, 1), ("t\ufffd", 0, 2), ("t", None, None)]
+    assert cells(path)[0][3] == "\ufffd"
 
 
 def test_a_compressed_file_is_read(tmp_path: Path) -> None:
     path = put(tmp_path / "q.csv.gz", gzip.compress((HEADER + "t,0,1,\n").encode()))
-    assert asked(path) == [("t", 0, 1, "t,0,1,")]
+    assert asked(path) == [("t", 0, 1)]
 
 
 def test_a_compressed_file_that_ends_early_is_refused(tmp_path: Path) -> None:
@@ -122,13 +121,21 @@ def test_a_file_without_queries_is_fine(tmp_path: Path, text: str) -> None:
 def test_empty_files_among_others_have_any_columns(tmp_path: Path) -> None:
     put(tmp_path / "a.csv", "")
     put(tmp_path / "b.csv", HEADER + "t,0,1,\n")
-    assert asked(tmp_path) == [("t", 0, 1, "t,0,1,")]
+    assert asked(tmp_path) == [("t", 0, 1)]
 
 
 def test_times_are_read(tmp_path: Path) -> None:
     text = "topic,partition,timestamp\nt,0,2024-05-01T00:00:00.0001Z\nt,0,17\nt,0,soon\n"
     path = put(tmp_path / "q.csv", text)
     assert [row[2] for row in asked(path, By.TIMESTAMP)] == [1_714_521_600_001, 17, None]
+
+
+def test_a_cell_of_megabytes_is_read_and_one_beyond_a_block_is_refused(tmp_path: Path) -> None:
+    path = put(tmp_path / "q.csv", HEADER + f"t,0,1,{'x' * (8 << 20)}\nt,0,2,\n")
+    assert asked(path) == [("t", 0, 1), ("t", 0, 2)]
+    put(path, HEADER + f"t,0,1,{'x' * (40 << 20)}\n")
+    with pytest.raises(InputError, match="a row of more than 16777216 bytes"):
+        asked(path)
 
 
 @pytest.mark.parametrize(
@@ -138,74 +145,49 @@ def test_times_are_read(tmp_path: Path) -> None:
         ("topic, partition,offset\n", r"no column partition .*found topic, ' partition', offset"),
         ("topic,partition,offset,status\n", "named like those of answers: status"),
         ("topic,topic,partition,offset\n", "more than one column topic"),
-        (HEADER + "t,0,1,x\nt,0,1\n", "line 3 has another number of cells .*expected 4, found 3"),
-        (HEADER + '"a\nb",0,1,x\n\nt,0,1,x,y\n', "line 5 has another number of cells"),
-        (HEADER + 't,0,1,5" pipe\n', "a quote that is never closed in line 2"),
-        (HEADER + 't,0,1,5" x 6"\n', "a quote that does not surround a cell in line 2"),
-        (HEADER + 't,0,1,"x" y\n', "a quote that does not surround a cell in line 2"),
-        (HEADER + 't,0,1,"a \\"b\\" c"\n', "a quote that does not surround a cell in line 2"),
-        (HEADER + 't,0,1,x\nt,0,1,"x\n\n', "a quote that is never closed in line 3"),
-        (HEADER + "t,0\r,1,x\n", "line 2"),
+        (HEADER.encode("utf-16"), "no column topic"),
+        (HEADER + 't,0,1,x\nt,0,1,"x\nt,0,1,y\n', "a quote is never closed"),
+        (HEADER + 't,0,1,"x', "a quote is never closed"),
     ],
 )
-def test_what_is_no_csv_is_refused_with_its_line(tmp_path: Path, text: str, message: str) -> None:
+def test_what_is_not_csv_is_refused(tmp_path: Path, text: str | bytes, message: str) -> None:
     path = put(tmp_path / "q.csv", text)
     with pytest.raises(InputError, match=message) as caught:
         asked(path)
     assert caught.value.path == str(path)
 
 
-def test_a_header_that_is_no_text_is_refused(tmp_path: Path) -> None:
-    path = put(tmp_path / "q.csv", HEADER.encode("utf-16"))
-    with pytest.raises(InputError, match="the header is not UTF-8 text"):
-        asked(path)
-
-
-@pytest.mark.parametrize(
-    ("other", "message"),
-    [
-        ("topic,partition,offset\n", "not the columns of .*a.csv: no note"),
-        ("note,topic,partition,offset\n", "the columns of .*a.csv in another order"),
-    ],
-)
-def test_files_of_different_columns_are_refused(tmp_path: Path, other: str, message: str) -> None:
+def test_files_of_different_columns_are_refused(tmp_path: Path) -> None:
     put(tmp_path / "a.csv", HEADER)
-    put(tmp_path / "b.csv", other)
-    with pytest.raises(InputError, match=message):
+    put(tmp_path / "b.csv", "topic,partition,offset\n")
+    with pytest.raises(InputError, match=r"not the columns of .*a.csv: no note"):
         asked(tmp_path)
+
+
+def test_a_file_that_grew_after_it_was_checked_is_refused(tmp_path: Path) -> None:
+    path = put(tmp_path / "q.csv", HEADER + "t,0,1,x\n")
+    (split,) = open_queries(str(path), By.OFFSET).splits
+    put(path, HEADER + "t,0,1,x\n" * 2)
+    with pytest.raises(InputError, match="changed during the run"):
+        list(read_split(split))
 
 
 CELL = st.text(st.sampled_from('ab ,"\n;\\é'), max_size=6)
 
 
 @given(
-    rows=st.lists(st.tuples(CELL, CELL, CELL, CELL), max_size=12),
-    block_bytes=st.integers(1, 60),
+    rows=st.lists(st.lists(CELL, min_size=1, max_size=6).filter(any), max_size=12),
+    block_bytes=st.integers(150, 300),
 )
-def test_any_cells_come_through_blocks_of_any_size(
-    rows: list[tuple[str, str, str, str]], block_bytes: int
+def test_any_rows_come_through_blocks_of_any_size_in_their_order(
+    rows: list[list[str]], block_bytes: int
 ) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(text_records, "BLOCK_BYTES", block_bytes)
-        check_round_trip(rows)
-
-
-def check_round_trip(rows: list[tuple[str, str, str, str]]) -> None:
-    with tempfile.TemporaryDirectory() as folder:
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "q.csv"
         with path.open("w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file, lineterminator="\n")
             writer.writerow(["topic", "partition", "offset", "note"])
             writer.writerows(rows)
-        found = asked(path)
-        texts = [cells for *_, line in found for cells in csv.reader(io.StringIO(line, newline=""))]
-        assert texts == [list(row) for row in rows]
-        assert [topic or "" for topic, *_ in found] == [row[0] for row in rows]
-
-
-def test_a_file_that_grew_after_it_was_checked_is_refused(tmp_path: Path) -> None:
-    path = put(tmp_path / "q.csv", HEADER + "t,0,1,x\n")
-    (piece,) = open_queries(str(path), By.OFFSET).pieces
-    put(path, HEADER + "t,0,1,x\n" * 2)
-    with pytest.raises(InputError, match="not what it was when the run began"):
-        list(read_piece(piece))
+        patch.setattr(csv_queries, "_BLOCK_BYTES", block_bytes)
+        found = [tuple(cell or "" for cell in row) for row in cells(path)]
+    assert found == [tuple((row + [""] * 4)[:4]) for row in rows]

@@ -12,8 +12,8 @@ import pytest
 
 from kafka_index.errors import InputError
 from kafka_index.layout.checkpoints import EpochEntry
-from kafka_index.lookup import Inventory, take_inventory
-from kafka_index.lookup.inventory.tables import PARTITION_SCHEMA, SEGMENT_SCHEMA
+from kafka_index.lookup import Inventory, collect_inventory
+from kafka_index.lookup.inventory import PARTITION_SCHEMA, SEGMENT_SCHEMA
 from kafka_index.reading.answers import UpperBound
 from kafka_index.storage import list_dump
 from tests.lookup.building import DUMP, make_dump
@@ -25,7 +25,7 @@ def put(path: Path, text: str = "") -> None:
 
 
 def test_the_segments_of_a_partition_are_those_of_the_listing() -> None:
-    inventory = take_inventory([str(DUMP)])
+    inventory = collect_inventory([str(DUMP)])
     listing = list_dump([str(DUMP)], topics=None)
     assert inventory.segment_count == len(listing.segments)
     assert inventory.total_bytes == sum(one.log_size_bytes for one in listing.segments)
@@ -41,7 +41,7 @@ def test_the_segments_of_a_partition_are_those_of_the_listing() -> None:
 
 
 def test_it_survives_pickling() -> None:
-    inventory = take_inventory([str(DUMP)], upper_bound=UpperBound.HIGH_WATERMARK)
+    inventory = collect_inventory([str(DUMP)], upper_bound=UpperBound.HIGH_WATERMARK)
     copy = pickle.loads(pickle.dumps(inventory))  # noqa: S301, our own
     assert copy.partitions.equals(inventory.partitions)
     assert copy.files("orders.eu-west", 2) == inventory.files("orders.eu-west", 2)
@@ -78,7 +78,7 @@ def test_a_log_starts_at_its_checkpoint_or_first_segment_whichever_is_later(
 ) -> None:
     make_dump(tmp_path, {"a-0": (100, 140), "b-0": (100, 140), "c-0": (100, 140)})
     put(tmp_path / "log-start-offset-checkpoint", "0\n2\na 0 105\nb 0 7\n")
-    inventory = take_inventory([str(tmp_path)])
+    inventory = collect_inventory([str(tmp_path)])
     starts = [inventory.files_of(code).log_start_offset for code in range(3)]
     assert starts == [105, 100, 100]
 
@@ -86,10 +86,10 @@ def test_a_log_starts_at_its_checkpoint_or_first_segment_whichever_is_later(
 def test_high_watermarks_are_read_when_they_bound_the_answers(tmp_path: Path) -> None:
     make_dump(tmp_path, {"a-0": (100, 140), "b-0": (100, 140)})
     put(tmp_path / "replication-offset-checkpoint", "0\n1\na 0 120\n")
-    bounded = take_inventory([str(tmp_path)], upper_bound=UpperBound.HIGH_WATERMARK)
+    bounded = collect_inventory([str(tmp_path)], upper_bound=UpperBound.HIGH_WATERMARK)
     # One that is not named has none of its records committed.
     assert [bounded.files_of(code).high_watermark for code in range(2)] == [120, 100]
-    assert take_inventory([str(tmp_path)]).files_of(0).high_watermark is None
+    assert collect_inventory([str(tmp_path)]).files_of(0).high_watermark is None
 
 
 def test_a_data_directory_without_high_watermarks_is_refused_only_if_they_are_asked_for(
@@ -97,11 +97,11 @@ def test_a_data_directory_without_high_watermarks_is_refused_only_if_they_are_as
 ) -> None:
     make_dump(tmp_path)
     with pytest.raises(InputError, match="no replication-offset-checkpoint"):
-        take_inventory([str(tmp_path)], upper_bound=UpperBound.HIGH_WATERMARK)
+        collect_inventory([str(tmp_path)], upper_bound=UpperBound.HIGH_WATERMARK)
 
 
 def test_the_checkpoints_of_one_partition_directory_are_above_it() -> None:
-    inventory = take_inventory([str(DUMP / "shipments.tracking-0")])
+    inventory = collect_inventory([str(DUMP / "shipments.tracking-0")])
     files = inventory.files("shipments.tracking", 0)
     assert files is not None
     assert files.log_start_offset == 1500
@@ -111,7 +111,7 @@ def test_epochs_before_the_start_of_the_log_are_cut_off(tmp_path: Path) -> None:
     make_dump(tmp_path, {"a-0": (0, 40)})
     put(tmp_path / "log-start-offset-checkpoint", "0\n1\na 0 12\n")
     put(tmp_path / "a-0" / "leader-epoch-checkpoint", "0\n3\n1 0\n3 10\n4 20\n")
-    files = take_inventory([str(tmp_path)]).files_of(0)
+    files = collect_inventory([str(tmp_path)]).files_of(0)
     assert files.epochs == (EpochEntry(3, 12), EpochEntry(4, 20))
 
 
@@ -119,7 +119,7 @@ def test_epochs_that_cannot_be_read_are_told_and_do_not_end_the_run(tmp_path: Pa
     make_dump(tmp_path, {"a-0": (0, 40)})
     path = tmp_path / "a-0" / "leader-epoch-checkpoint"
     put(path, "0\n1\nnonsense\n")
-    inventory = take_inventory([str(tmp_path)])
+    inventory = collect_inventory([str(tmp_path)])
     assert inventory.files_of(0).epochs == ()
     assert [(one.path, one.reason) for one in inventory.skipped] == [
         (str(path), "no epochs: line 3 of a checkpoint is malformed")
@@ -129,7 +129,7 @@ def test_epochs_that_cannot_be_read_are_told_and_do_not_end_the_run(tmp_path: Pa
 def test_a_folder_without_segments_is_no_partition_but_is_known(tmp_path: Path) -> None:
     make_dump(tmp_path, {"b-0": (0, 40)})
     (tmp_path / "a-3").mkdir()
-    inventory = take_inventory([str(tmp_path)])
+    inventory = collect_inventory([str(tmp_path)])
     assert inventory.partition_count == 1
     assert inventory.files("a", 3) is None
     assert inventory.has_partition_directory("a", 3)
@@ -142,26 +142,26 @@ def test_a_folder_without_segments_is_no_partition_but_is_known(tmp_path: Path) 
 def test_index_files_may_lie_elsewhere(tmp_path: Path) -> None:
     make_dump(tmp_path / "logs", {"a-0": (0, 40)})
     (tmp_path / "indexes").mkdir()
-    inventory = take_inventory([str(tmp_path / "logs")], indexes=str(tmp_path / "indexes"))
+    inventory = collect_inventory([str(tmp_path / "logs")], indexes=str(tmp_path / "indexes"))
     assert inventory.files_of(0).index_directory == str(tmp_path / "indexes" / "a-0")
 
 
 def test_a_missing_folder_of_index_files_is_refused(tmp_path: Path) -> None:
     make_dump(tmp_path)
-    with pytest.raises(InputError, match="folder of index files is not there"):
-        take_inventory([str(tmp_path)], indexes=str(tmp_path / "nowhere"))
+    with pytest.raises(InputError, match="folder of index files does not exist"):
+        collect_inventory([str(tmp_path)], indexes=str(tmp_path / "nowhere"))
 
 
 def test_a_partition_in_two_directories_is_refused(tmp_path: Path) -> None:
     make_dump(tmp_path / "d1", {"a-0": (0, 40)})
     make_dump(tmp_path / "d2", {"a-0": (40, 80)})
     with pytest.raises(InputError, match="the partition a-0 is also in"):
-        take_inventory([f"{tmp_path}/d?"])
+        collect_inventory([f"{tmp_path}/d?"])
 
 
 def test_topics_can_be_chosen(tmp_path: Path) -> None:
     make_dump(tmp_path)
-    inventory = take_inventory([str(tmp_path)], topics=re.compile("orders"))
+    inventory = collect_inventory([str(tmp_path)], topics=re.compile("orders"))
     assert [inventory.name_of(code) for code in range(inventory.partition_count)] == [
         ("orders", 0),
         ("orders", 1),
@@ -171,5 +171,5 @@ def test_topics_can_be_chosen(tmp_path: Path) -> None:
 def test_a_swapped_log_keeps_its_name(tmp_path: Path) -> None:
     make_dump(tmp_path, {"a-0": (0, 40)})
     (tmp_path / "a-0" / f"{20:020d}.log").rename(tmp_path / "a-0" / f"{20:020d}.log.swap")
-    paths = [one.log_path for one in take_inventory([str(tmp_path)]).files_of(0).segments]
+    paths = [one.log_path for one in collect_inventory([str(tmp_path)]).files_of(0).segments]
     assert [Path(path).name for path in paths] == [f"{0:020d}.log", f"{20:020d}.log.swap"]

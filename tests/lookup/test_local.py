@@ -13,8 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from kafka_index.errors import InputError
-from kafka_index.lookup import By, take_inventory
-from kafka_index.lookup.queries import parquet_queries, text_records
+from kafka_index.lookup import By, collect_inventory, csv_queries, json_queries, parquet_queries
 from kafka_index.reading.answers import ANSWER_SCHEMA, Resolve, Status
 from tests.lookup.building import (
     DUMP,
@@ -47,8 +46,8 @@ def ending(request: pytest.FixtureRequest) -> str:
 def test_a_mix_of_all_questions_is_answered_as_kafka_answers_each(
     tmp_path: Path, by: By, resolve: Resolve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Several pieces and batches, so that the queries of a partition come in many.
-    monkeypatch.setattr(parquet_queries, "_LEAST_PIECE_ROWS", 1_000)
+    # Several splits and batches, so that the queries of a partition come in many.
+    monkeypatch.setattr(parquet_queries, "_MIN_SPLIT_ROWS", 1_000)
     golden = pq.read_table(GOLDEN)
     golden = golden.filter((pc.field("by") == by.value) & (pc.field("resolve") == resolve.value))
     golden = golden.take(pa.array(np.random.default_rng(7).permutation(golden.num_rows)))
@@ -125,8 +124,9 @@ def test_all_answer_columns_are_there_whatever_the_level(
 def test_threads_write_one_file_in_order(
     dump: Path, tmp_path: Path, ending: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parquet_queries, "_LEAST_PIECE_ROWS", 10)
-    monkeypatch.setattr(text_records, "BLOCK_BYTES", 500)
+    monkeypatch.setattr(parquet_queries, "_MIN_SPLIT_ROWS", 10)
+    monkeypatch.setattr(csv_queries, "_BLOCK_BYTES", 500)
+    monkeypatch.setattr(json_queries, "_BLOCK_BYTES", 500)
     expected = []
     for number in range(7):
         rows = [query("orders", row % 2, row, id=f"{number}-{row}") for row in range(60)]
@@ -172,33 +172,32 @@ def test_queries_that_turn_out_malformed_end_the_run_and_leave_nothing(
     dump: Path, tmp_path: Path
 ) -> None:
     for number in range(4):
-        write_queries(tmp_path / "queries" / f"{number}.json", ODD)
-    good = (tmp_path / "queries" / "2.json").read_text()
-    (tmp_path / "queries" / "2.json").write_text(good * 300 + "nonsense\n")
-    for output in ("out", "out.json"):
-        with pytest.raises(InputError, match=r"2\.json: line 2701 is no JSON"):
+        write_queries(tmp_path / "queries" / f"{number}.csv", ODD)
+    with (tmp_path / "queries" / "2.csv").open("a") as file:
+        file.write('orders,0,5,"\n')
+    for output in ("out", "out.csv"):
+        with pytest.raises(InputError, match=r"2\.csv: a quote is never closed"):
             run(tmp_path / "queries", tmp_path / output, dump, threads=2)
     assert [path.name for path in tmp_path.iterdir()] == ["queries"]
 
 
-def test_text_passes_through_byte_by_byte(dump: Path, tmp_path: Path) -> None:
-    rows = b'orders,0, 7 ,"say ""hi"", \xe4"\norders,+0,08,\n'
-    (tmp_path / "q.csv").write_bytes(b"topic,partition,offset, a \n" + rows)
+def test_a_bad_row_is_answered_in_its_place(dump: Path, tmp_path: Path) -> None:
+    text = "topic,partition,offset\norders,0,5\norders,0\norders,0,7,8\norders,0,9007199254740993\n"
+    (tmp_path / "q.csv").write_text(text)
     run(tmp_path / "q.csv", tmp_path / "out.csv", dump)
-    lines = (tmp_path / "out.csv").read_bytes().splitlines()
-    assert lines[0].startswith(b"topic,partition,offset, a ,status,segment_base_offset,")
-    for line, asked in zip(lines[1:], rows.splitlines(), strict=True):
-        assert line.startswith(asked + b",found,0,")
+    answers = read_answers(tmp_path / "out.csv")
+    assert statuses(answers) == ["found", "invalid_query", "invalid_query", "after_log_end"]
+    assert [row["offset"] for row in answers] == ["5", "", "7", "9007199254740993"]
 
 
 def test_members_of_a_line_keep_their_form(dump: Path, tmp_path: Path) -> None:
     odd = '{ "topic":"orders" , "n":1.50,"a":{"b":[ ]}, "partition":0,"offset":7 \t}'
-    (tmp_path / "q.json").write_text(odd + "\n{ }\n")
+    (tmp_path / "q.json").write_text(odd + "\n{ }\nnonsense\n")
     run(tmp_path / "q.json", tmp_path / "out.json", dump)
-    first, second = (tmp_path / "out.json").read_text().splitlines()
+    first, *others = (tmp_path / "out.json").read_text().splitlines()
     assert first.startswith(odd[:-3] + ',"status":"found",')
-    assert json.loads(second)["status"] == "invalid_query"
-    assert second.startswith('{"status":')
+    for line in others:
+        assert line.startswith('{"status":"invalid_query",')
 
 
 TYPES: dict[str, pa.Array] = {
@@ -287,9 +286,9 @@ def test_instants_of_96_bits_become_microseconds(dump: Path, tmp_path: Path) -> 
 def test_findings_of_several_threads_are_told_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parquet_queries, "_LEAST_PIECE_ROWS", 10)
+    monkeypatch.setattr(parquet_queries, "_MIN_SPLIT_ROWS", 10)
     make_dump(tmp_path / "dump")
-    inventory = take_inventory([str(tmp_path / "dump")])
+    inventory = collect_inventory([str(tmp_path / "dump")])
     for log in (tmp_path / "dump" / "orders-1").iterdir():
         log.unlink()
     for number in range(6):

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import kafka_index.lookup.lookups as lookups_module
-from kafka_index.lookup import By, Keys, Lookups, LookupSettings, take_inventory
+from kafka_index.lookup import By, Keys, Lookups, LookupSettings, collect_inventory
 from kafka_index.reading.answers import Answers, Resolve, Status, UpperBound
 from kafka_index.reading.findings import UNREADABLE
 from kafka_index.reading.partition_log import PartitionLog
@@ -61,7 +61,7 @@ def ask(
 ) -> list[Row]:
     topics, partitions, keys = zip(*queries, strict=True) if queries else ((), (), ())
     numbers = Keys.of(pa.array(keys, pa.int64()), by)
-    with Lookups(take_inventory([str(dump)]), LookupSettings(by, resolve)) as lookups:
+    with Lookups(collect_inventory([str(dump)]), LookupSettings(by, resolve)) as lookups:
         answers = lookups.answer(
             pa.array(topics, pa.string()),
             pa.array(partitions, pa.int64()),
@@ -112,7 +112,9 @@ def test_no_queries_have_no_answers(dump: Path) -> None:
     ],
 )
 def test_topics_of_any_kind_are_understood(dump: Path, topics: pa.Array) -> None:
-    with Lookups(take_inventory([str(dump)]), LookupSettings(By.OFFSET, Resolve.BATCH)) as lookups:
+    with Lookups(
+        collect_inventory([str(dump)]), LookupSettings(By.OFFSET, Resolve.BATCH)
+    ) as lookups:
         answers = lookups.answer(topics, pa.array([0, 0, 0]), Keys(np.array([5, 5, 5])))
     assert answers.status.tolist() == [
         Status.FOUND,
@@ -130,22 +132,22 @@ def test_few_partitions_kept_open_answer_as_many(
         for topic, partition in (("orders", 0), ("pay.v1-x", 7), ("orders", 1))
     ]
     before = ask(dump, By.OFFSET, queries)
-    monkeypatch.setattr(lookups_module, "_MOST_KEPT_SEGMENTS", 1)
+    monkeypatch.setattr(lookups_module, "_MAX_KEPT_SEGMENTS", 1)
     assert ask(dump, By.OFFSET, queries) == before
 
 
 def test_a_partition_that_cannot_be_read_leaves_the_others_alone(tmp_path: Path) -> None:
     make_dump(tmp_path)
-    inventory = take_inventory([str(tmp_path)])
+    inventory = collect_inventory([str(tmp_path)])
     for log in (tmp_path / "orders-1").iterdir():
         log.unlink()
     with Lookups(inventory, LookupSettings(By.OFFSET, Resolve.BATCH)) as lookups:
         answers = lookups.answer(
             pa.array(["orders"] * 4), pa.array([1, 0, 1, 0]), Keys(np.array([120, 5, 105, 50]))
         )
-        findings = lookups.take_findings()
+        findings = lookups.drain_findings()
         damage = [one for one in findings if one.kind == UNREADABLE]
-        assert lookups.take_findings() == []
+        assert lookups.drain_findings() == []
     assert [Status(status).text for status in answers.status] == [
         "unreadable",
         "found",
@@ -159,10 +161,10 @@ def test_a_partition_that_cannot_be_read_leaves_the_others_alone(tmp_path: Path)
 def test_what_was_noticed_outlives_what_was_closed(tmp_path: Path) -> None:
     make_dump(tmp_path)
     with Lookups(
-        take_inventory([str(tmp_path)]), LookupSettings(By.OFFSET, Resolve.BATCH)
+        collect_inventory([str(tmp_path)]), LookupSettings(By.OFFSET, Resolve.BATCH)
     ) as lookups:
         lookups.answer(pa.array(["orders"]), pa.array([0]), Keys(np.array([5])))
-    assert {one.kind for one in lookups.take_findings()} == {"no_index"}
+    assert {one.kind for one in lookups.drain_findings()} == {"no_index"}
 
 
 def test_a_partition_ends_at_its_high_watermark_if_that_is_the_bound(tmp_path: Path) -> None:
@@ -170,7 +172,7 @@ def test_a_partition_ends_at_its_high_watermark_if_that_is_the_bound(tmp_path: P
     (tmp_path / "replication-offset-checkpoint").write_text("0\n1\norders 0 33\n")
     ends = {}
     for bound in UpperBound:
-        inventory = take_inventory([str(tmp_path)], upper_bound=bound)
+        inventory = collect_inventory([str(tmp_path)], upper_bound=bound)
         with Lookups(inventory, LookupSettings(By.OFFSET, Resolve.BATCH)) as lookups:
             ends[bound] = [lookups.end_offset(code) for code in range(3)]
             assert [lookups.start_offset(code) for code in range(3)] == [0, 100, 0]

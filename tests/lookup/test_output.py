@@ -21,11 +21,11 @@ from kafka_index.lookup import (
     LookupTotals,
     Queries,
     QueryFormat,
-    answer_piece,
+    answer_split,
+    collect_inventory,
+    exchange,
     open_queries,
-    take_inventory,
 )
-from kafka_index.lookup.answers import swapping
 from kafka_index.reading.answers import Resolve
 from tests.lookup.building import (
     ENDINGS,
@@ -65,14 +65,14 @@ def names(folder: Path) -> list[str]:
 
 @contextmanager
 def answered(queries: Queries, dump: Path, output: Path) -> Iterator[AnswerTarget]:
-    """A target with a part for every piece, as Spark's tasks leave it."""
+    """A target with a part for every split, as Spark's tasks leave it."""
     settings = LookupSettings(By.OFFSET, Resolve.BATCH)
     with (
         AnswerTarget(str(output), queries, overwrite=True) as target,
-        Lookups(take_inventory([str(dump)]), settings) as lookups,
+        Lookups(collect_inventory([str(dump)]), settings) as lookups,
     ):
-        for piece in queries.pieces:
-            answer_piece(piece, lookups, target.part_path(piece), attempt_id="1")
+        for split in queries.splits:
+            answer_split(split, lookups, target.part_path(split), attempt_id="1")
         yield target
 
 
@@ -122,7 +122,7 @@ def test_an_output_with_a_missing_part_does_not_appear(
     work: Path, queries: Queries, dump: Path, name: str
 ) -> None:
     with answered(queries, dump, work / name) as target:
-        os.unlink(target.part_path(queries.pieces[1]))
+        os.unlink(target.part_path(queries.splits[1]))
         with pytest.raises(PublishError, match="a part of the answers is missing"):
             target.publish(ROWS)
     assert names(work) == []
@@ -132,7 +132,7 @@ def test_what_a_late_attempt_leaves_is_not_published(
     work: Path, queries: Queries, dump: Path
 ) -> None:
     with answered(queries, dump, work / "out") as target:
-        late = Path(target.part_path(queries.pieces[0]) + ".x.tmp")
+        late = Path(target.part_path(queries.splits[0]) + ".x.tmp")
         late.write_bytes(b"half a part")
         target.publish(ROWS)
     assert names(work / "out") == ["_SUCCESS", *(f"part-0000{n}-{n}.csv" for n in range(3))]
@@ -151,7 +151,7 @@ def test_an_output_that_is_there_is_refused(work: Path, queries: Queries, name: 
         (work / name / "part-00000-x.csv").write_bytes(OLD)
     else:
         (work / name).write_bytes(OLD)
-    with pytest.raises(InputError, match=r"is there already.*--overwrite"):
+    with pytest.raises(InputError, match=r"exists already.*--overwrite"):
         AnswerTarget(str(work / name), queries)
     AnswerTarget(str(work / name), queries, overwrite=True)
 
@@ -164,12 +164,12 @@ def test_an_empty_folder_is_as_good_as_none(work: Path, queries: Queries, dump: 
     assert names(work) == ["out"]
 
 
-@pytest.mark.parametrize("exchange", ["at once", "in steps"])
+@pytest.mark.parametrize("way", ["at once", "in steps"])
 def test_an_old_folder_is_replaced_as_a_whole(
-    work: Path, queries: Queries, dump: Path, exchange: str, monkeypatch: pytest.MonkeyPatch
+    work: Path, queries: Queries, dump: Path, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if exchange == "in steps":
-        monkeypatch.setattr(swapping, "_renameat2", lambda: None)
+    if way == "in steps":
+        monkeypatch.setattr(exchange, "_renameat2", lambda: None)
     (work / "out").mkdir()
     (work / "out" / "part-00099-x.csv").write_bytes(OLD)
     (work / "out" / "_SUCCESS").write_bytes(b"")
@@ -203,12 +203,14 @@ def test_an_output_that_appears_meanwhile_is_not_replaced(
 ) -> None:
     with (
         AnswerTarget(str(work / "out.csv"), queries) as target,
-        Lookups(take_inventory([str(dump)]), LookupSettings(By.OFFSET, Resolve.BATCH)) as lookups,
+        Lookups(
+            collect_inventory([str(dump)]), LookupSettings(By.OFFSET, Resolve.BATCH)
+        ) as lookups,
     ):
-        for piece in queries.pieces:
-            answer_piece(piece, lookups, target.part_path(piece), attempt_id="1")
+        for split in queries.splits:
+            answer_split(split, lookups, target.part_path(split), attempt_id="1")
         (work / "out.csv").write_bytes(OLD)
-        with pytest.raises(InputError, match="is there already"):
+        with pytest.raises(InputError, match="exists already"):
             target.publish(ROWS)
     assert (work / "out.csv").read_bytes() == OLD
 
@@ -221,15 +223,15 @@ def test_answers_are_not_written_in_another_format_unasked(
         InputError, match=r"format of the queries, CSV .*expected \.csv, or a folder"
     ) as caught:
         AnswerTarget(str(work / name), queries)
-    hints = {".parquet": "say --output-format parquet", ".gz": None}
-    assert caught.value.hint == hints.get(Path(name).suffix, "say --output-format json")
+    hints = {".parquet": "give --output-format parquet", ".gz": None}
+    assert caught.value.hint == hints.get(Path(name).suffix, "give --output-format json")
 
 
 @pytest.mark.parametrize("name", ["out.csv", "out.parquet", "out.json.gz"])
 def test_an_ending_does_not_contradict_the_format_that_was_asked_for(
     work: Path, queries: Queries, name: str
 ) -> None:
-    with pytest.raises(InputError, match="that --output-format says, JSON lines"):
+    with pytest.raises(InputError, match="of --output-format, JSON lines"):
         AnswerTarget(str(work / name), queries, output_format=QueryFormat.JSON)
 
 
@@ -277,7 +279,8 @@ def test_an_output_that_cannot_be_written_is_refused(work: Path, queries: Querie
 _KILLED = """
 import os, signal, sys
 from kafka_index.lookup import *
-from kafka_index.lookup.answers import swapping
+from kafka_index.lookup import exchange
+from kafka_index.lookup import exchange
 from kafka_index.reading.answers import Resolve
 
 queries = open_queries(sys.argv[1], By.OFFSET)
@@ -289,17 +292,17 @@ def die(*_):
 with AnswerTarget(sys.argv[3], queries, overwrite=True) as target:
     done = []
     if sys.argv[4] == "before the end":
-        run_local(queries, take_inventory([sys.argv[2]]), settings, target, threads=1,
-                  on_piece=lambda report: die() if report.number == 1 else None)
-    run_local(queries, take_inventory([sys.argv[2]]), settings, target, threads=1,
-              on_piece=done.append)
+        run_local(queries, collect_inventory([sys.argv[2]]), settings, target, threads=1,
+                  on_split=lambda report: die() if report.number == 1 else None)
+    run_local(queries, collect_inventory([sys.argv[2]]), settings, target, threads=1,
+              on_split=done.append)
     rename, calls = os.rename, []
     def rename_and_die(*paths):
         rename(*paths)
         calls.append(paths)
         if len(calls) == int(sys.argv[4]):
             die()
-    swapping._renameat2 = lambda: None
+    exchange._renameat2 = lambda: None
     os.rename = rename_and_die
     target.publish({report.number: report.rows for report in done})
 """
@@ -346,14 +349,16 @@ def test_a_run_that_is_killed_while_folders_change_places_loses_neither(
 
 
 def test_an_attempt_that_fails_leaves_no_part(tmp_path: Path, work: Path, dump: Path) -> None:
-    path = write_queries(tmp_path / "q.json", [query("orders", 0, 5)])
-    path.write_text(path.read_text() * 2000 + "nonsense")
-    (piece,) = open_queries(str(path), By.OFFSET).pieces
+    path = write_queries(tmp_path / "q.csv", [query("orders", 0, 5)])
+    path.write_text(path.read_text() + 'orders,0,5,"')
+    (split,) = open_queries(str(path), By.OFFSET).splits
     with (
-        Lookups(take_inventory([str(dump)]), LookupSettings(By.OFFSET, Resolve.BATCH)) as lookups,
+        Lookups(
+            collect_inventory([str(dump)]), LookupSettings(By.OFFSET, Resolve.BATCH)
+        ) as lookups,
         pytest.raises(KafkaIndexError),
     ):
-        answer_piece(piece, lookups, str(work / "part.json"), attempt_id="1")
+        answer_split(split, lookups, str(work / "part.csv"), attempt_id="1")
     assert names(work) == []
 
 
@@ -362,14 +367,16 @@ def test_a_part_that_cannot_be_written_is_an_error_with_its_path(
 ) -> None:
     part = work / "nowhere" / "part.csv"
     with (
-        Lookups(take_inventory([str(dump)]), LookupSettings(By.OFFSET, Resolve.BATCH)) as lookups,
+        Lookups(
+            collect_inventory([str(dump)]), LookupSettings(By.OFFSET, Resolve.BATCH)
+        ) as lookups,
         pytest.raises(PublishError, match="cannot write the answers") as caught,
     ):
-        answer_piece(queries.pieces[0], lookups, str(part), attempt_id="1")
+        answer_split(queries.splits[0], lookups, str(part), attempt_id="1")
     assert caught.value.path == str(part)
 
 
-def test_reports_of_pieces_add_up(work: Path, queries: Queries, dump: Path) -> None:
+def test_reports_of_splits_add_up(work: Path, queries: Queries, dump: Path) -> None:
     totals = run(queries.path, work / "out", dump)
-    assert totals.rows_of_piece == ROWS
+    assert totals.rows_of_split == ROWS
     assert isinstance(totals, LookupTotals)

@@ -12,8 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from kafka_index.errors import InputError
-from kafka_index.lookup import By, open_queries, read_piece
-from kafka_index.lookup.queries.query_piece import QueryBatch
+from kafka_index.lookup import By, QueryBatch, open_queries, read_split
 
 SCHEMA = pa.schema([("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64())])
 
@@ -27,7 +26,7 @@ def table(rows: int, start: int = 0, **columns: Any) -> pa.Table:
 
 
 def batches(path: Path, by: By = By.OFFSET) -> list[QueryBatch]:
-    return [batch for piece in open_queries(str(path), by).pieces for batch in read_piece(piece)]
+    return [batch for split in open_queries(str(path), by).splits for batch in read_split(split)]
 
 
 def offsets(path: Path) -> list[int]:
@@ -48,26 +47,26 @@ def test_queries_come_in_the_order_of_files_and_rows(tmp_path: Path) -> None:
     assert offsets(tmp_path) == [*range(5), *range(10, 15), *range(20, 25)]
 
 
-def test_row_groups_make_pieces_of_bounded_size(tmp_path: Path) -> None:
+def test_row_groups_make_splits_of_bounded_size(tmp_path: Path) -> None:
     pq.write_table(table(250_000), tmp_path / "q.parquet", row_group_size=30_000)
-    pieces = open_queries(str(tmp_path / "q.parquet"), By.OFFSET).pieces
-    assert [piece.number for piece in pieces] == [0, 1, 2]
-    assert [piece.row_groups for piece in pieces] == [(0, 1, 2), (3, 4, 5), (6, 7, 8)]
-    assert [piece.rows for piece in pieces] == [90_000, 90_000, 70_000]
+    splits = open_queries(str(tmp_path / "q.parquet"), By.OFFSET).splits
+    assert [split.number for split in splits] == [0, 1, 2]
+    assert [split.row_groups for split in splits] == [(0, 1, 2), (3, 4, 5), (6, 7, 8)]
+    assert [split.rows for split in splits] == [90_000, 90_000, 70_000]
     assert offsets(tmp_path / "q.parquet") == list(range(250_000))
 
 
 def test_many_rows_are_read_some_at_a_time(tmp_path: Path) -> None:
     pq.write_table(table(10_000), tmp_path / "q.parquet")
-    (piece,) = open_queries(str(tmp_path), By.OFFSET).pieces
-    assert [len(batch) for batch in read_piece(piece, most_rows=4_000)] == [4_000, 4_000, 2_000]
+    (split,) = open_queries(str(tmp_path), By.OFFSET).splits
+    assert [len(batch) for batch in read_split(split, max_rows=4_000)] == [4_000, 4_000, 2_000]
 
 
-def test_a_file_without_rows_is_a_piece_without_rows(tmp_path: Path) -> None:
+def test_a_file_without_rows_is_a_split_without_rows(tmp_path: Path) -> None:
     pq.write_table(table(0), tmp_path / "a.parquet")
     pq.ParquetWriter(tmp_path / "b.parquet", SCHEMA).close()
-    pieces = open_queries(str(tmp_path), By.OFFSET).pieces
-    assert [(piece.rows, piece.row_groups) for piece in pieces] == [(0, (0,)), (0, ())]
+    splits = open_queries(str(tmp_path), By.OFFSET).splits
+    assert [(split.rows, split.row_groups) for split in splits] == [(0, (0,)), (0, ())]
     assert batches(tmp_path) == []
 
 
@@ -101,7 +100,7 @@ def test_missing_columns_are_named_with_those_that_are_there(tmp_path: Path) -> 
 
 def test_queries_by_the_other_kind_of_key_are_refused_with_what_to_say(tmp_path: Path) -> None:
     pq.write_table(table(1), tmp_path / "q.parquet")
-    refused(tmp_path, r"no column timestamp .*say --by offset", By.TIMESTAMP)
+    refused(tmp_path, r"no column timestamp .*give --by offset", By.TIMESTAMP)
 
 
 def test_columns_of_the_wrong_type_are_all_named(tmp_path: Path) -> None:
@@ -144,7 +143,7 @@ def test_every_file_is_checked(tmp_path: Path) -> None:
     [
         ({}, "no note"),
         ({"note": pa.array([1])}, "note is int64, not string"),
-        ({"note": pa.array(["x"]), "more": pa.array([1])}, "more besides"),
+        ({"note": pa.array(["x"]), "more": pa.array([1])}, "an additional more"),
     ],
 )
 def test_files_of_different_columns_are_refused(
@@ -163,20 +162,20 @@ def test_the_same_columns_in_another_order_will_do(tmp_path: Path) -> None:
 
 def test_a_file_that_is_no_parquet_is_refused(tmp_path: Path) -> None:
     (tmp_path / "q.parquet").write_bytes(b"topic,partition,offset\n")
-    refused(tmp_path, "not a sound Parquet file")
+    refused(tmp_path, "not a valid Parquet file")
 
 
 def test_a_file_that_changes_after_it_was_checked_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "q.parquet"
     pq.write_table(table(100), path, row_group_size=10)
-    (piece,) = open_queries(str(path), By.OFFSET).pieces
+    (split,) = open_queries(str(path), By.OFFSET).splits
     for other in (table(99), table(101), table(100, 7, x=pa.array(["x"] * 100))):
         pq.write_table(other, path, row_group_size=10)
-        with pytest.raises(InputError, match="not what it was when the run began"):
-            list(read_piece(piece))
+        with pytest.raises(InputError, match="changed during the run"):
+            list(read_split(split))
     path.unlink()
     with pytest.raises(InputError, match="cannot read the queries"):
-        list(read_piece(piece))
+        list(read_split(split))
 
 
 def test_damaged_pages_are_refused_with_their_file(tmp_path: Path) -> None:
@@ -184,10 +183,10 @@ def test_damaged_pages_are_refused_with_their_file(tmp_path: Path) -> None:
     pq.write_table(table(1000), path, compression="zstd", use_dictionary=False)
     data = bytearray(path.read_bytes())
     data[20:120] = bytes(100)
-    (piece,) = open_queries(str(path), By.OFFSET).pieces
+    (split,) = open_queries(str(path), By.OFFSET).splits
     path.write_bytes(data)
     with pytest.raises(InputError, match=r"q\.parquet"):
-        list(read_piece(piece))
+        list(read_split(split))
 
 
 def test_instants_of_96_bits_are_read_in_microseconds_and_beyond_the_year_2262(

@@ -1,4 +1,4 @@
-"""From topics and partitions to numbers, against looking each up in a dictionary."""
+"""Partitions as numbers, against a dictionary and a sorted list."""
 
 from __future__ import annotations
 
@@ -10,7 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafka_index.lookup.inventory.partition_codes import NO_PARTITION, PartitionCodes
+from kafka_index.lookup.partition_codes import (
+    NO_PARTITION,
+    PartitionCodes,
+    grouping_order,
+    groups,
+    restore_order,
+)
+from kafka_index.reading.answers import Answers, Resolve
 
 NAMES = st.sampled_from(["a", "b", "long.topic-name", "ä", ""])
 # The second kind makes the table of cells too large, so that they are searched for.
@@ -61,3 +68,36 @@ def test_a_topic_that_is_not_utf8_is_unknown() -> None:
 def test_no_partition_at_all_knows_none(largest: int) -> None:
     codes = PartitionCodes([], np.array([], np.int64), np.array([], np.int32))
     assert codes.find(pa.array(["a"]), np.array([largest])).tolist() == [NO_PARTITION]
+
+
+# Beyond 65,535 a code needs more than the 16 bits that are sorted at once.
+CODES = st.lists(st.one_of(st.integers(-1, 5), st.sampled_from([65_534, 65_535, 65_536, 200_000])))
+
+
+@given(CODES)
+def test_equal_codes_come_together_in_the_order_they_had(codes: list[int]) -> None:
+    order = grouping_order(np.array(codes, np.int32))
+    expected = sorted(range(len(codes)), key=codes.__getitem__)
+    assert (list(range(len(codes))) if order is None else order.tolist()) == expected
+
+
+@given(CODES)
+def test_groups_are_the_runs_of_equal_codes(codes: list[int]) -> None:
+    codes.sort()
+    found = list(groups(np.array(codes, np.int32)))
+    assert [code for code, _ in found] == sorted(set(codes))
+    assert [codes[rows] for _, rows in found] == [[c] * codes.count(c) for c in sorted(set(codes))]
+
+
+@given(CODES)
+def test_answers_come_back_to_their_queries(codes: list[int]) -> None:
+    order = grouping_order(np.array(codes, np.int32))
+    if order is None:
+        return
+    answers = Answers.empty(len(codes), Resolve.BATCH)
+    answers.status[:] = order % 8
+    answers.values[:] = order
+    back = restore_order(answers, order)
+    rows = np.arange(len(codes))
+    assert (back.status == rows % 8).all()
+    assert (back.values == rows).all()

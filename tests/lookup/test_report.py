@@ -19,12 +19,12 @@ from kafka_index.lookup import (
     Inventory,
     LookupTotals,
     PartitionCount,
-    PieceReport,
+    SplitReport,
     StartingOffset,
-    take_inventory,
+    collect_inventory,
+    tally,
 )
-from kafka_index.lookup.reports import status_counts
-from kafka_index.lookup.reports.status_counts import StatusCounts
+from kafka_index.lookup.tally import StatusCounts
 from kafka_index.reading.answers import Status
 from kafka_index.reading.findings import Finding
 from kafka_index.storage.report_file import ReportFile
@@ -32,7 +32,7 @@ from tests.lookup.building import make_dump
 
 FOUND, UNKNOWN = int(Status.FOUND), int(Status.UNKNOWN_PARTITION)
 DAMAGE = Finding("t", 0, 5, "/d/t-0/5.log", "unreadable", "bad crc", 77, queries=3)
-REPORT = PieceReport(
+REPORT = SplitReport(
     number=0,
     rows=5,
     counts=(PartitionCount("t", 0, FOUND, 4), PartitionCount(None, None, UNKNOWN, 1)),
@@ -43,20 +43,20 @@ REPORT = PieceReport(
 
 @pytest.fixture(scope="module")
 def inventory(tmp_path_factory: pytest.TempPathFactory) -> Inventory:
-    return take_inventory([str(make_dump(tmp_path_factory.mktemp("dump")))])
+    return collect_inventory([str(make_dump(tmp_path_factory.mktemp("dump")))])
 
 
-def totals_of(*reports: PieceReport) -> LookupTotals:
+def totals_of(*reports: SplitReport) -> LookupTotals:
     totals = LookupTotals()
     for report in reports:
         totals.add(report)
     return totals
 
 
-def test_pieces_add_up_and_their_findings_are_told_once() -> None:
+def test_splits_add_up_and_their_findings_are_told_once() -> None:
     totals = totals_of(REPORT, replace(REPORT, number=1))
     assert totals.rows == 10
-    assert totals.rows_of_piece == {0: 5, 1: 5}
+    assert totals.rows_of_split == {0: 5, 1: 5}
     assert totals.queries_of_status == dict.fromkeys(Status, 0) | {
         Status.FOUND: 8,
         Status.UNKNOWN_PARTITION: 2,
@@ -102,7 +102,7 @@ def test_findings_come_by_partition_segment_and_position() -> None:
             for one in found] == [places[i] for i in (2, 1, 4, 3, 0)]  # fmt: skip
 
 
-def test_starting_offsets_come_in_the_order_of_the_pieces() -> None:
+def test_starting_offsets_come_in_the_order_of_the_splits() -> None:
     starts = [StartingOffset("t", number, FOUND, 0) for number in range(3)]
     reports = [
         replace(REPORT, number=2 - number, starting_offsets=(start,))
@@ -155,7 +155,7 @@ def test_queries_are_counted_by_partition_and_status(
 def test_of_many_partitions_that_are_not_there_the_most_frequent_are_told(
     inventory: Inventory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(status_counts, "MOST_STRANGERS", 2)
+    monkeypatch.setattr(tally, "_MAX_UNKNOWN", 2)
     counts = StatusCounts(inventory)
     names = ["a", "b", "b", "c", "c", "c", "d"]
     counts.add(pa.array(names), pa.array([0] * 7), np.full(7, UNKNOWN, np.int8))
@@ -169,5 +169,5 @@ def test_a_partition_beyond_int64_is_counted_as_none(inventory: Inventory) -> No
     counts.add(pa.array(["x", "x"]), partitions, np.full(2, UNKNOWN, np.int8))
     found = counts.counts()
     assert {one.partition for one in found} == {None, 3}
-    report = PieceReport(0, 2, tuple(found))
+    report = SplitReport(0, 2, tuple(found))
     assert totals_of(report).report_table()["queries"].to_pylist() == [1, 1]

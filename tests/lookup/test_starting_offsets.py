@@ -11,9 +11,9 @@ from kafka_index.errors import InputError
 from kafka_index.lookup import (
     By,
     StartingOffset,
+    collect_inventory,
     reset_offsets_csv,
     starting_offsets_json,
-    take_inventory,
 )
 from kafka_index.reading.answers import Resolve, Status, UpperBound
 from tests.lookup.building import Row, make_dump, query, run, write_queries
@@ -32,7 +32,7 @@ def starts(
     (dump / "replication-offset-checkpoint").write_text("0\n2\na 0 33\na 1 120\n")
     (dump / "log-start-offset-checkpoint").write_text("0\n1\nb.c-x 10 3\n")
     queries = write_queries(folder / "q.json", rows)
-    inventory = take_inventory([str(dump)], upper_bound=bound)
+    inventory = collect_inventory([str(dump)], upper_bound=bound)
     totals = run(queries, folder / "out", inventory, by, resolve=resolve, starting_offsets=True)
     return totals.starting_offsets
 
@@ -96,7 +96,7 @@ def test_of_many_queries_no_more_are_kept_than_can_be_right(tmp_path: Path) -> N
 
 
 def test_the_index_level_cannot_tell(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="index level cannot tell starting offsets"):
+    with pytest.raises(InputError, match="index level has no starting offsets"):
         starts(tmp_path, [query("a", 0, 1)], resolve=Resolve.INDEX)
 
 

@@ -20,9 +20,9 @@ from kafka_index.lookup import (
     LookupSettings,
     LookupTotals,
     Queries,
+    collect_inventory,
     open_queries,
     run_local,
-    take_inventory,
 )
 from kafka_index.reading.answers import Resolve
 from kafka_index.spark.lookup import answer_queries
@@ -38,7 +38,7 @@ def make_dump(folder: Path, segments: Mapping[Segment, Log] | None = None) -> In
     logs = write_logs(folder / "logs", dump() if segments is None else segments)
     listed = list_dump([str(logs)], topics=None).segments
     list(build_segments(listed, settings(folder / "indexes"), attempt_id="local"))
-    return take_inventory([str(logs)], indexes=str(folder / "indexes"))
+    return collect_inventory([str(logs)], indexes=str(folder / "indexes"))
 
 
 def make_queries(by: str, count: int, seed: int = 0, *, tail_share: float = 0.0) -> pa.Table:
@@ -63,7 +63,7 @@ def make_queries(by: str, count: int, seed: int = 0, *, tail_share: float = 0.0)
 
 
 def write_queries(folder: Path, tables: Sequence[pa.Table], form: str = "parquet") -> Path:
-    """Write a file for each table: a piece each."""
+    """Write a file for each table: a split each."""
     folder.mkdir()
     for number, table in enumerate(tables):
         path = folder / f"queries-{number}.{form}"
@@ -99,7 +99,7 @@ def answer(
                 settings,
                 target,
                 threads=2,
-                on_piece=totals.add,
+                on_split=totals.add,
                 starting_offsets=starting_offsets,
             )
         else:
@@ -115,7 +115,7 @@ def answer(
             )
             for report in reports:
                 totals.add(report)
-        target.publish(totals.rows_of_piece)
+        target.publish(totals.rows_of_split)
     return totals
 
 

@@ -18,7 +18,7 @@ pytest.importorskip("grpc_status")
 SCRIPT = """
 import sys
 from pyspark.sql import SparkSession
-from kafka_index.lookup import By, take_inventory
+from kafka_index.lookup import By, collect_inventory
 from kafka_index.spark.lookup import lookup_offsets
 from kafka_index.spark.progress import is_connect, watch_progress
 from tests.spark.lookups import answer
@@ -27,10 +27,10 @@ from pathlib import Path
 folder = Path(sys.argv[1])
 session = SparkSession.builder.remote("local[2]").getOrCreate()
 assert is_connect(session)
-inventory = take_inventory([str(folder / "logs")], indexes=str(folder / "indexes"))
+inventory = collect_inventory([str(folder / "logs")], indexes=str(folder / "indexes"))
 seen = []
 with watch_progress(session, lambda done, total: seen.append((done, total))):
-    for name, grouped in (("pieces", False), ("grouped", True)):
+    for name, grouped in (("splits", False), ("grouped", True)):
         answer(
             folder / "queries",
             inventory,
@@ -62,4 +62,4 @@ def test_lookups_run_on_connect_and_report_their_progress(tmp_path: Path) -> Non
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
-    assert files(tmp_path / "pieces") == files(tmp_path / "grouped")
+    assert files(tmp_path / "splits") == files(tmp_path / "grouped")

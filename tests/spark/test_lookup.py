@@ -18,7 +18,7 @@ from kafka_index.spark.lookup import answer_queries
 from tests.spark.dumps import dump, leftovers
 from tests.spark.lookups import answer, files, make_dump, make_queries, write_queries
 
-BOTH_WAYS = pytest.mark.parametrize("grouped", [False, True], ids=["pieces", "grouped"])
+BOTH_WAYS = pytest.mark.parametrize("grouped", [False, True], ids=["splits", "grouped"])
 BY = pytest.mark.parametrize("by", list(By), ids=lambda by: by.value)
 
 
@@ -78,7 +78,7 @@ def test_files_without_queries_are_answered_too(
     queries = write_queries(tmp_path / "queries", [some.slice(0, 0), some, some.slice(0, 0)])
     out = tmp_path / "out"
     totals = answer(queries, inventory, By.OFFSET, out, spark=spark, grouped=grouped)
-    assert dict(totals.rows_of_piece) == {0: 0, 1: 50, 2: 0}
+    assert dict(totals.rows_of_split) == {0: 0, 1: 50, 2: 0}
     assert [pq.read_metadata(part).num_rows for part in sorted(out.glob("part*"))] == [0, 50, 0]
 
 
@@ -95,7 +95,7 @@ def test_queries_that_no_log_is_asked_for(
 
 
 @BOTH_WAYS
-def test_one_output_file_holds_the_pieces_in_order(
+def test_one_output_file_holds_the_splits_in_order(
     spark: SparkSession, tmp_path: Path, *, grouped: bool
 ) -> None:
     inventory = make_dump(tmp_path)
@@ -186,7 +186,7 @@ def test_a_part_that_cannot_be_written_fails_the_run_and_leaves_no_output(
         str(write_queries(tmp_path / "queries", [make_queries("offset", 200)])), By.OFFSET
     )
     with AnswerTarget(str(tmp_path / "out"), opened) as target:
-        Path(target.part_path(opened.pieces[0])).mkdir()
+        Path(target.part_path(opened.splits[0])).mkdir()
         with pytest.raises(PythonException, match="PublishError"):
             answer_queries(
                 spark,

@@ -13,16 +13,16 @@ from kafka_index.lookup import (
     AnswerTarget,
     By,
     LookupSettings,
-    PieceReport,
     Queries,
+    SplitReport,
     open_queries,
 )
 from kafka_index.reading.answers import Resolve
-from kafka_index.spark.lookup import answer_asked, read_pieces, write_pieces
+from kafka_index.spark.lookup import answer_asked, read_splits, write_splits
 from kafka_index.spark.lookup_tasks import (
     DONE_SCHEMA,
     SharedLookups,
-    answer_pieces,
+    answer_splits,
     manifest_table,
     read_done,
 )
@@ -33,7 +33,7 @@ QUERIES = 300
 
 
 class Run:
-    """A run of two pieces, which one task answers and one writes."""
+    """A run of two splits, which one task answers and one writes."""
 
     def __init__(self, folder: Path) -> None:
         self.inventory = make_dump(folder)
@@ -43,20 +43,20 @@ class Run:
         self.lookups = SharedLookups.of(self.inventory, SETTINGS)
 
     def manifest(self, target: AnswerTarget) -> pa.Table:
-        return manifest_table(self.queries.pieces, target, [0, 0])
+        return manifest_table(self.queries.splits, target, [0, 0])
 
     def arrivals(self, target: AnswerTarget) -> pa.Table:
-        """The rows of a task that writes pieces, as Spark brings them: each piece, its answers."""
+        """The rows of a task that writes splits, as Spark brings them: each split, its answers."""
         manifest = self.manifest(target)
-        answered = answer_asked(read_pieces(manifest.to_batches()), lookups=self.lookups)
-        pieces = manifest.append_column("row", pa.array([-1, -1]))
+        answered = answer_asked(read_splits(manifest.to_batches()), lookups=self.lookups)
+        splits = manifest.append_column("row", pa.array([-1, -1]))
         return pa.concat_tables(
-            [pa.Table.from_batches(answered), pieces], promote_options="default"
-        ).sort_by([("piece", "ascending"), ("row", "ascending")])
+            [pa.Table.from_batches(answered), splits], promote_options="default"
+        ).sort_by([("split", "ascending"), ("row", "ascending")])
 
-    def write(self, arrivals: pa.Table) -> list[PieceReport]:
+    def write(self, arrivals: pa.Table) -> list[SplitReport]:
         batches = arrivals.to_batches(max_chunksize=100)
-        done = write_pieces(batches, lookups=self.lookups, starting_offsets=False)
+        done = write_splits(batches, lookups=self.lookups, starting_offsets=False)
         return read_done(pa.Table.from_batches(done, schema=DONE_SCHEMA))
 
 
@@ -80,14 +80,14 @@ def test_all_arrivals_together_are_the_answers(
     assert files(tmp_path / "out") == files(tmp_path / "local")
 
 
-def test_a_piece_whose_answers_did_not_all_arrive_is_not_written(
+def test_a_split_whose_answers_did_not_all_arrive_is_not_written(
     run: Run, target: AnswerTarget
 ) -> None:
     """A cancelled Spark task sees its input end early, as if that were all of it."""
     arrivals = run.arrivals(target)
     with pytest.raises(KafkaIndexError, match="answers are missing"):
         run.write(arrivals.slice(0, len(arrivals) - 1))
-    first, second = (Path(target.part_path(piece)) for piece in run.queries.pieces)
+    first, second = (Path(target.part_path(split)) for split in run.queries.splits)
     assert first.exists()
     assert list(second.parent.iterdir()) == [first]
 
@@ -119,11 +119,11 @@ def test_answers_that_do_not_match_the_queries_are_refused(
         run.write(change(run.arrivals(target)))
 
 
-def test_a_manifest_that_ends_early_leaves_pieces_undone_and_none_wrong(
+def test_a_manifest_that_ends_early_leaves_splits_undone_and_none_wrong(
     run: Run, target: AnswerTarget
 ) -> None:
     manifest = run.manifest(target).slice(0, 1).to_batches()
-    done = answer_pieces(manifest, lookups=run.lookups, starting_offsets=False)
+    done = answer_splits(manifest, lookups=run.lookups, starting_offsets=False)
     reports = read_done(pa.Table.from_batches(done))
     assert [report.number for report in reports] == [0]
     with pytest.raises(KafkaIndexError, match="not every query has one answer"):

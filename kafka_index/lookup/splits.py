@@ -1,4 +1,4 @@
-"""What one task answers, and the queries in it as they are read."""
+"""A split: the queries that one task answers; and the batches in which they are read."""
 
 from __future__ import annotations
 
@@ -9,40 +9,36 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from kafka_index.errors import InputError, ReadError
-from kafka_index.lookup.keys import Keys
-from kafka_index.lookup.queries.columns import PARTITION, TOPIC
-from kafka_index.lookup.queries.query_files import QueryFormat
-from kafka_index.lookup.settings import By
-
-#: The one column of texts as they are read: each query as it stands in its file.
-LINE = "line"
+from kafka_index.lookup.keys import By, Keys
+from kafka_index.lookup.query_columns import PARTITION, TOPIC
+from kafka_index.lookup.query_files import QueryFormat
 
 
 @dataclass(frozen=True, slots=True)
-class QueryPiece:
-    """A file of queries, or some row groups of one: what one task answers.
+class QuerySplit:
+    """A file of queries, or some row groups of a Parquet file.
 
     Parameters
     ----------
     number : int
-        Place among all pieces: their order is that of the queries.
+        Position among all splits, whose order is that of the queries.
     path : str
         The file, absolute.
     format : QueryFormat
-        Its form.
+        Its format.
     by : By
         What the queries ask for.
     row_groups : tuple of int
-        Of a Parquet file; none of one without rows.
+        Of a Parquet file; empty for one without rows.
     rows : int, optional
-        How many queries; None when only reading tells.
+        Number of queries; None when only reading reveals it.
     size_bytes : int
         About how many bytes are read.
     file_bytes : int
         Size of the file when it was checked.
     columns : tuple of str
-        Those of all files, in the order of the first: what answers in another format have. Of
-        JSON lines: the members of the first lines of all files.
+        The columns of all files, in the order of the first file. Of JSON lines: the members of the
+        first lines of all files.
     """
 
     number: int
@@ -56,20 +52,20 @@ class QueryPiece:
     columns: tuple[str, ...] = ()
 
     def check_unchanged(self) -> None:
-        """Check that the file is as large as it was.
+        """Check that the file still has its size.
 
         Raises
         ------
         InputError
-            It is not, or is gone.
+            It has another size, or is gone.
         """
         if file_size(self.path) != self.file_bytes:
             raise self.changed()
 
     def changed(self) -> ReadError:
-        """Return the error for a file that is not what it was."""
+        """Return the error for a file that changed after it was checked."""
         return ReadError(
-            "the file of queries is not what it was when the run began",
+            "the file of queries changed during the run",
             path=self.path,
             hint="run again when nothing writes to it",
         )
@@ -81,7 +77,7 @@ def file_size(path: str) -> int:
     Raises
     ------
     InputError
-        It cannot be looked at.
+        It cannot be examined, or is not a regular file.
     """
     try:
         found = os.stat(path)
@@ -96,32 +92,34 @@ def file_size(path: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class QueryBatch:
-    """Some queries: what is asked, and what passes through.
+    """Some queries: what they ask for, and what passes through.
 
     Parameters
     ----------
     rows : pa.RecordBatch
-        All columns as they are in the file. CSV and JSON lines: the one column `LINE`, the text
-        of each query without its line end.
+        The columns that pass through.
     topics : Array
         Topics.
     partitions : Array of integers
-        Partitions, null where a cell holds none.
+        Partitions, null where a cell does not hold one.
     keys : Keys
         Offsets or timestamps.
+    lines : Array of large strings, optional
+        JSON lines that are answered as JSON lines: a JSON object for each query, instead of `rows`.
     """
 
     rows: pa.RecordBatch
     topics: pa.Array
     partitions: pa.Array
     keys: Keys
+    lines: pa.Array | None = None
 
     @classmethod
     def of(cls, rows: pa.RecordBatch, by: By) -> QueryBatch:
-        """Return the queries of columns that `check_columns` lets pass."""
+        """Return the queries of columns that `check_columns` accepts."""
         topics, partitions, keys = (rows.column(name) for name in (TOPIC, PARTITION, by.column))
         return cls(rows, topics, partitions, Keys.of(keys, by))
 
     def __len__(self) -> int:
         """Return the number of queries."""
-        return int(self.rows.num_rows)
+        return len(self.keys)

@@ -1,4 +1,4 @@
-"""Putting a new folder in the place of an old one."""
+"""Replacing an old folder by a new one."""
 
 from __future__ import annotations
 
@@ -10,42 +10,42 @@ from functools import cache
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
-# A file system, or a kernel, that cannot exchange names.
-_CANNOT = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
-#: Ends the name of what is put aside for a moment.
+# The file system or the kernel cannot exchange names.
+_UNSUPPORTED = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
+#: Ends the name of a folder that is set aside for a moment.
 ASIDE = ".old"
 
 
 def exchange(new: str, old: str) -> None:
-    """Let two folders exchange their names, at once where the system can do that.
+    """Exchange the names of two folders, atomically where the system can.
 
     Parameters
     ----------
     new, old : str
-        Folders of one file system. Afterwards `old` is the new one; what it was is at `new`.
+        Folders of one file system. Afterwards the new one is at `old`, and the old one at `new`.
 
     Raises
     ------
     OSError
-        It did not happen, and `old` is what it was.
+        They were not exchanged: `old` is unchanged.
 
     Notes
     -----
-    Without renameat2(2) there is a moment without either; a run that is killed in it leaves the
-    old folder beside, under the name of the new one and ``.old``.
+    Without renameat2(2) there is a moment in which `old` does not exist; a run that is killed then
+    leaves the old folder under the name of the new one and ``.old``.
     """
     rename = _renameat2()
     if rename is not None:
         if rename(_AT_FDCWD, os.fsencode(new), _AT_FDCWD, os.fsencode(old), _RENAME_EXCHANGE) == 0:
             return
         code = ctypes.get_errno()
-        if code not in _CANNOT:
+        if code not in _UNSUPPORTED:
             raise OSError(code, os.strerror(code), old)
     exchange_in_steps(new, old)
 
 
 def exchange_in_steps(new: str, old: str) -> None:
-    """Do `exchange` with three renames."""
+    """Exchange two folders by three renames."""
     aside = new + ASIDE
     os.rename(old, aside)
     try:

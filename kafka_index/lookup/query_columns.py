@@ -1,4 +1,4 @@
-"""The columns of queries: which must be there, of which types, and which must not."""
+"""The columns of queries: which are required, of which types, and which are reserved."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections.abc import Iterable, Iterator, Sequence
 import pyarrow as pa
 
 from kafka_index.errors import InputError
-from kafka_index.lookup.settings import By
+from kafka_index.lookup.keys import By
 from kafka_index.reading.answers import ANSWER_SCHEMA
 
 TOPIC = "topic"
 PARTITION = "partition"
 
-_MOST_NAMES = 20
+_MAX_NAMES = 20
 
 
 def needed_columns(by: By) -> tuple[str, str, str]:
-    """Return the names of the columns that make a query."""
+    """Return the names of the columns that every query has."""
     return TOPIC, PARTITION, by.column
 
 
@@ -67,9 +67,9 @@ def check_names(names: Sequence[str], by: By, *, path: str | None = None) -> Non
 
 
 def refuse_collisions(names: Iterable[str], *, path: str | None = None) -> None:
-    """Refuse columns that are called like those of answers.
+    """Refuse columns that are named like those of answers.
 
-    Spark takes names that differ in case for the same, so they collide, too.
+    To Spark, names that differ only in case are the same.
     """
     taken = sorted(set(names) & set(ANSWER_SCHEMA.names)) or sorted(
         name for name in set(names) if name.lower() in ANSWER_SCHEMA.names
@@ -85,18 +85,18 @@ def refuse_collisions(names: Iterable[str], *, path: str | None = None) -> None:
 def _hint(names: Sequence[str], by: By) -> str | None:
     other = By.TIMESTAMP if by is By.OFFSET else By.OFFSET
     if by.column not in names and other.column in names:
-        return f"these queries ask by {other.value}: say --by {other.value}"
+        return f"these queries ask by {other.value}: give --by {other.value}"
     return None
 
 
 def _listed(names: Sequence[str]) -> str:
-    shown = ", ".join(repr(name) if name != name.strip() else name for name in names[:_MOST_NAMES])
-    more = len(names) - _MOST_NAMES
+    shown = ", ".join(repr(name) if name != name.strip() else name for name in names[:_MAX_NAMES])
+    more = len(names) - _MAX_NAMES
     return f"{shown} and {more} more" if more > 0 else shown
 
 
 def _expected(name: str, found: pa.DataType) -> str | None:
-    """Return what a column must be, or None if it is that."""
+    """Return what a column must be, None if it is that."""
     kind = found.value_type if pa.types.is_dictionary(found) else found
     if name == TOPIC:
         return None if _is_string(kind) else "a string"
@@ -132,7 +132,7 @@ def refuse_differences(schemas: Sequence[tuple[str, pa.Schema]]) -> None:
             raise InputError(
                 f"not the columns of {first_path}: {', '.join(differences)}",
                 path=path,
-                hint="give files of different columns a run each",
+                hint="look up files of different columns in a run each",
             )
 
 
@@ -144,4 +144,4 @@ def _differences(one: pa.Schema, other: pa.Schema) -> Iterator[str]:
             yield f"{name} is {other.field(name).type}, not {one.field(name).type}"
     for name in dict.fromkeys(other.names):
         if name not in one.names:
-            yield f"{name} besides"
+            yield f"an additional {name}"

@@ -1,4 +1,4 @@
-"""Which files a path to queries names, and of which form they are."""
+"""The files that a path to queries names, and their format."""
 
 from __future__ import annotations
 
@@ -10,16 +10,15 @@ from enum import Enum
 from kafka_index.errors import InputError
 from kafka_index.storage import expand_input, local_path
 
-# Spark writes whole folders of files; these names in them are not data (InMemoryFileIndex).
+# Names that Spark ignores in a folder of files (InMemoryFileIndex).
 _NOT_DATA = ("_", ".")
 _COPYING = "._COPYING_"
-#: Endings of compressed texts that are read as if they were not.
+#: Endings of compressed text.
 COMPRESSIONS = (".gz", ".bz2", ".zst", ".lz4")
-_MOST_SHOWN = 3
 
 
 class QueryFormat(Enum):
-    """The form of query files, and of files of answers."""
+    """The format of query files, and of files of answers."""
 
     PARQUET = "parquet"
     CSV = "csv"
@@ -27,7 +26,7 @@ class QueryFormat(Enum):
 
     @property
     def endings(self) -> tuple[str, ...]:
-        """What the names of such files end in."""
+        """The endings of such files."""
         return _ENDINGS[self]
 
     @property
@@ -37,9 +36,9 @@ class QueryFormat(Enum):
 
     @classmethod
     def of(cls, path: str) -> QueryFormat | None:
-        """Return the form that a file's name says, None when it says none."""
+        """Return the format that the ending of a path names, None for any other ending."""
         ending = os.path.splitext(path)[1].lower()
-        return next((one for one in cls if ending in one.endings), None)
+        return next((form for form in cls if ending in form.endings), None)
 
 
 _TEXTS = {
@@ -65,12 +64,12 @@ def find_query_files(path: str) -> tuple[list[str], QueryFormat]:
     Returns
     -------
     list of str, QueryFormat
-        Absolute paths, sorted within each folder; their form.
+        Absolute paths, sorted within each folder; their format.
 
     Raises
     ------
     InputError
-        Nothing is there, a name says no form, or there are several forms.
+        There are no files, an ending is unknown, or there are several formats.
     """
     named_outright = os.path.exists(local_path(path)) or not glob.has_magic(path)
     roots = expand_input(path)
@@ -81,22 +80,22 @@ def find_query_files(path: str) -> tuple[list[str], QueryFormat]:
         for file in (_walk(root) if os.path.isdir(root) else [root])
     ]
     files = list(dict.fromkeys(files))
-    every = ", ".join(ending for one in QueryFormat for ending in one.endings)
+    every = ", ".join(ending for form in QueryFormat for ending in form.endings)
     if not files:
         raise InputError("no query files found", path=path, expected=f"files that end in {every}")
     forms = [_form_of(file) for file in files]
     for file, form in zip(files, forms, strict=True):
         if form is None:
             raise InputError(
-                "the name of a query file does not say its format", path=file, expected=every
+                "the ending of a query file is not that of a format", path=file, expected=every
             )
         if form is not forms[0]:
             raise InputError(
                 f"queries of several formats: also {file}",
                 path=files[0],
-                hint="give each format a run of its own",
+                hint="look up each format in a run of its own",
             )
-    assert forms[0] is not None  # noqa: S101, for mypy: the loop saw to it
+    assert forms[0] is not None  # noqa: S101, for mypy: the loop refused it
     return files, forms[0]
 
 
@@ -121,8 +120,8 @@ def _walk(root: str) -> Iterator[str]:
         for name in folders:
             if "=" in name:
                 raise InputError(
-                    "a folder that is named after a column's value",
+                    "the name of a folder holds the value of a column",
                     path=os.path.join(folder, name),
-                    hint="such columns are not read: have them in the files",
+                    hint="such columns are not read: store them in the files",
                 )
         yield from (os.path.join(folder, name) for name in sorted(names) if not _is_hidden(name))

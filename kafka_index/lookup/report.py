@@ -1,19 +1,18 @@
-"""What a run has to tell: counts by partition and status, and what was noticed in the logs."""
+"""The report of a run: counts by partition and status, and findings about the logs."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from kafka_index.lookup.reports.piece_report import PieceReport, StartingOffset
 from kafka_index.reading.answers import Status
 from kafka_index.reading.findings import Finding
 
-#: A row tells how many queries of a partition have a status (``status``, ``queries``), or it tells
-#: a finding (``finding``, ``segment_base_offset``, ``path``, ``position_bytes``, ``reason``, and in
+#: A row holds how many queries of a partition have a status (``status``, ``queries``), or a finding
+#: (``finding``, ``segment_base_offset``, ``path``, ``position_bytes``, ``reason``, and in
 #: ``queries`` how many have no answer because of it). The rows with a status add up to all queries.
 LOOKUP_REPORT_SCHEMA = pa.schema(
     [
@@ -29,26 +28,99 @@ LOOKUP_REPORT_SCHEMA = pa.schema(
     ]
 )
 
-# Queries may name any number of partitions that are not there.
-_STRANGE = (Status.UNKNOWN_PARTITION, Status.INVALID_QUERY)
-_MOST_STRANGERS = 10_000
+# Queries may name any number of partitions that do not exist.
+_UNBOUNDED = (Status.UNKNOWN_PARTITION, Status.INVALID_QUERY)
+_MAX_UNKNOWN = 10_000
 
 _Place = tuple[str | None, int | None, int]
 
 
+#: Findings that the report of a split holds.
+MAX_FINDINGS = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionCount:
+    """How many queries of a partition have a status.
+
+    Parameters
+    ----------
+    topic, partition
+        As in the queries. None: they name none, or are among the many partitions that do not
+        exist, of which only some are counted one by one.
+    status : int
+        `Status`.
+    queries : int
+        Their number.
+    """
+
+    topic: str | None
+    partition: int | None
+    status: int
+    queries: int
+
+
+@dataclass(frozen=True, slots=True)
+class StartingOffset:
+    """Where to start reading a partition, as one query asks.
+
+    Parameters
+    ----------
+    topic, partition
+        As in the query.
+    status : int
+        `Status` of its answer.
+    offset : int, optional
+        None where the answer has none.
+    """
+
+    topic: str | None
+    partition: int | None
+    status: int
+    offset: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class SplitReport:
+    """The report of a task on its split. Small, picklable.
+
+    Parameters
+    ----------
+    number : int
+        Of the split.
+    rows : int
+        Queries, and answers.
+    counts : tuple of PartitionCount
+        By partition and status; they add up to `rows`.
+    findings : tuple of Finding
+        At most `MAX_FINDINGS`.
+    findings_left_out : int
+        Number of further findings.
+    starting_offsets : tuple of StartingOffset
+        If requested: one a query, up to one more than there are partitions.
+    """
+
+    number: int
+    rows: int
+    counts: tuple[PartitionCount, ...]
+    findings: tuple[Finding, ...] = ()
+    findings_left_out: int = 0
+    starting_offsets: tuple[StartingOffset, ...] = ()
+
+
 class LookupTotals:
-    """The reports of all pieces, put together. Not for use by several threads at once."""
+    """The reports of all splits, added up. Not thread-safe."""
 
     def __init__(self) -> None:
         self._rows: dict[int, int] = {}
         self._counts: Counter[_Place] = Counter()
-        self._strangers = 0
+        self._unknown = 0
         self._findings: Counter[Finding] = Counter()
         self._left_out = 0
         self._starts: dict[int, tuple[StartingOffset, ...]] = {}
 
-    def add(self, report: PieceReport) -> None:
-        """Add a piece; a finding that another piece told is the same finding."""
+    def add(self, report: SplitReport) -> None:
+        """Add a split; findings that several splits report are one finding."""
         self._rows[report.number] = self._rows.get(report.number, 0) + report.rows
         for count in report.counts:
             self._count((count.topic, count.partition, count.status), count.queries)
@@ -64,13 +136,13 @@ class LookupTotals:
         return sum(self._rows.values())
 
     @property
-    def rows_of_piece(self) -> Mapping[int, int]:
-        """Answers of each piece, by its number."""
+    def rows_of_split(self) -> Mapping[int, int]:
+        """Answers of each split, by its number."""
         return self._rows
 
     @property
     def queries_of_status(self) -> Mapping[Status, int]:
-        """Queries of each status, every status in there."""
+        """Queries of each status, including those of no query."""
         totals = dict.fromkeys(Status, 0)
         for (_, _, status), queries in self._counts.items():
             totals[Status(status)] += queries
@@ -79,12 +151,14 @@ class LookupTotals:
     @property
     def findings(self) -> list[Finding]:
         """Findings, sorted by partition, segment and position."""
-        noticed = [replace(one, queries=queries) for one, queries in self._findings.items()]
-        return sorted(noticed, key=_place)
+        findings = [
+            replace(finding, queries=queries) for finding, queries in self._findings.items()
+        ]
+        return sorted(findings, key=_place)
 
     @property
     def findings_left_out(self) -> int:
-        """How many findings were not told one by one; some may be among those that were."""
+        """Number of findings that are not listed; some may equal listed ones."""
         return self._left_out
 
     @property
@@ -130,10 +204,10 @@ class LookupTotals:
         )
 
     def _count(self, place: _Place, queries: int) -> None:
-        if place[2] in _STRANGE and place not in self._counts:
-            if self._strangers >= _MOST_STRANGERS:
+        if place[2] in _UNBOUNDED and place not in self._counts:
+            if self._unknown >= _MAX_UNKNOWN:
                 place = (None, None, place[2])
-            self._strangers += 1
+            self._unknown += 1
         self._counts[place] += queries
 
 

@@ -1,4 +1,4 @@
-"""Queries in Parquet files: checked by their footers, read by row groups."""
+"""Queries in Parquet files: checked by their footers, split and read by row groups."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kafka_index.errors import InputError
-from kafka_index.lookup.queries.columns import TOPIC, check_columns, refuse_differences
-from kafka_index.lookup.queries.query_files import QueryFormat
-from kafka_index.lookup.queries.query_piece import QueryBatch, QueryPiece, file_size
-from kafka_index.lookup.settings import By
+from kafka_index.lookup.keys import By
+from kafka_index.lookup.query_columns import TOPIC, check_columns, refuse_differences
+from kafka_index.lookup.query_files import QueryFormat
+from kafka_index.lookup.splits import QueryBatch, QuerySplit, file_size
 
-#: Rows of a piece, where its row groups allow.
-PIECE_ROWS = 1_000_000
-#: Rows that are read at a time, if they are small. More are slower: they do not fit into caches.
+#: Rows of a split, where its row groups allow.
+SPLIT_ROWS = 1_000_000
+#: Rows of a batch, if they are small. More are slower: they do not fit into caches.
 READ_ROWS = 250_000
-# Fewer queries make smaller pieces, so that there is work for all.
-_LEAST_PIECE_ROWS = 100_000
-_PIECES = 32
+# Fewer queries make smaller splits, so that there is work for all threads.
+_MIN_SPLIT_ROWS = 100_000
+_SPLITS = 32
 _BATCH_BYTES = 256 << 20
-_LEAST_BATCH_ROWS = 1_000
+_MIN_BATCH_ROWS = 1_000
 
 _ARROW_SCHEMA = b"ARROW:schema"
-# Spark and Hive write instants as 96-bit integers that have no unit. As nanoseconds they neither
-# fit nor can Spark read them again, so they become what Spark itself writes by now.
+# Spark and Hive used to write instants as 96-bit integers, which have no unit. As nanoseconds they
+# overflow and Spark cannot read them, so they become what Spark itself writes today.
 _INSTANT = pa.timestamp("us", "UTC")
 
 
-def check_parquet(files: Sequence[str], by: By) -> tuple[pa.Schema, list[QueryPiece]]:
-    """Check the columns of all files, and cut them into pieces.
+def check_parquet(files: Sequence[str], by: By) -> tuple[pa.Schema, list[QuerySplit]]:
+    """Check the columns of all files, and divide them into splits.
 
     Raises
     ------
@@ -42,36 +42,36 @@ def check_parquet(files: Sequence[str], by: By) -> tuple[pa.Schema, list[QueryPi
     footers: list[pq.FileMetaData] = []
     sizes = [file_size(path) for path in files]
     for path in files:
-        with _refusing(path):
+        with _errors_of(path):
             footers.append(pq.read_metadata(path))
             schemas.append((path, parquet_schema(footers[-1])))
         check_columns(schemas[-1][1], by, path=path)
     refuse_differences(schemas)
     rows = sum(footer.num_rows for footer in footers)
-    piece_rows = min(max(rows // _PIECES, _LEAST_PIECE_ROWS), PIECE_ROWS)
-    pieces: list[QueryPiece] = []
+    split_rows = min(max(rows // _SPLITS, _MIN_SPLIT_ROWS), SPLIT_ROWS)
+    splits: list[QuerySplit] = []
     for path, footer, size in zip(files, footers, sizes, strict=True):
-        for groups in _row_groups(footer, piece_rows):
+        for groups in _row_groups(footer, split_rows):
             metadata = [footer.row_group(group) for group in groups]
-            pieces.append(
-                QueryPiece(
-                    number=len(pieces),
+            splits.append(
+                QuerySplit(
+                    number=len(splits),
                     path=path,
                     format=QueryFormat.PARQUET,
                     by=by,
                     row_groups=groups,
-                    rows=sum(one.num_rows for one in metadata),
-                    size_bytes=sum(_compressed_bytes(one) for one in metadata),
+                    rows=sum(group.num_rows for group in metadata),
+                    size_bytes=sum(_compressed_bytes(group) for group in metadata),
                     file_bytes=size,
                     columns=tuple(schemas[0][1].names),
                 )
             )
-    return schemas[0][1], pieces
+    return schemas[0][1], splits
 
 
 def parquet_schema(footer: pq.FileMetaData) -> pa.Schema:
-    """Return the columns of a file as they are read, and written again."""
-    # What is said of the file as a whole comes with the schema only if Arrow wrote it.
+    """Return the columns of a file as they are read and written."""
+    # The metadata of the file comes with the schema only if Arrow wrote it.
     metadata = {k: v for k, v in (footer.metadata or {}).items() if k != _ARROW_SCHEMA}
     schema = footer.schema.to_arrow_schema()
     schema = schema.with_metadata({**metadata, **(schema.metadata or {})} or None)
@@ -83,48 +83,40 @@ def parquet_schema(footer: pq.FileMetaData) -> pa.Schema:
     return schema
 
 
-def read_parquet(piece: QueryPiece, *, most_rows: int = READ_ROWS) -> Iterator[QueryBatch]:
-    """Read a piece of a Parquet file.
-
-    Parameters
-    ----------
-    piece : QueryPiece
-        Which.
-    most_rows : int
-        Rows at a time.
+def read_parquet(split: QuerySplit, *, max_rows: int = READ_ROWS) -> Iterator[QueryBatch]:
+    """Read a split of a Parquet file, at most so many rows at a time.
 
     Raises
     ------
     InputError
-        It cannot be read, or is not what it was when it was checked.
+        It cannot be read, or changed after it was checked.
     """
-    piece.check_unchanged()
     rows = 0
-    with _refusing(piece.path):
-        footer = pq.read_metadata(piece.path)
+    with _errors_of(split.path):
+        footer = pq.read_metadata(split.path)
         unit = "us" if _instants(footer) else None
-        if any(group >= footer.num_row_groups for group in piece.row_groups):
-            raise piece.changed()
+        if any(group >= footer.num_row_groups for group in split.row_groups):
+            raise split.changed()
         schema = parquet_schema(footer)
         with pq.ParquetFile(
-            piece.path,
+            split.path,
             metadata=footer,
             coerce_int96_timestamp_unit=unit,
-            # Topics are looked up once each that way, not once a row.
+            # Each topic is looked up once instead of once a row.
             read_dictionary=[TOPIC] if schema.field(TOPIC).type == pa.string() else [],
         ) as file:
             batches = file.iter_batches(
-                batch_size=_batch_rows(footer, piece.row_groups, most_rows),
-                row_groups=list(piece.row_groups),
+                batch_size=_batch_rows(footer, split.row_groups, max_rows),
+                row_groups=list(split.row_groups),
                 use_threads=False,
             )
-            for batch in batches if piece.row_groups else ():
+            for batch in batches if split.row_groups else ():
                 rows += batch.num_rows
                 typed = _typed(batch, schema)
-                asked = QueryBatch.of(typed, piece.by)
+                asked = QueryBatch.of(typed, split.by)
                 yield QueryBatch(typed, batch.column(TOPIC), asked.partitions, asked.keys)
-    if rows != piece.rows:
-        raise piece.changed()
+    if rows != split.rows:
+        raise split.changed()
 
 
 def _typed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
@@ -137,26 +129,26 @@ def _typed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _row_groups(footer: pq.FileMetaData, most_rows: int) -> Iterator[tuple[int, ...]]:
-    """Yield groups of row groups: of at most so many rows, or a single larger one."""
+def _row_groups(footer: pq.FileMetaData, max_rows: int) -> Iterator[tuple[int, ...]]:
+    """Yield the row groups of each split: at most so many rows, or a single larger group."""
     groups: list[int] = []
     rows = 0
     for number in range(footer.num_row_groups):
         more = footer.row_group(number).num_rows
-        if groups and rows + more > most_rows:
+        if groups and rows + more > max_rows:
             yield tuple(groups)
             groups, rows = [], 0
         groups.append(number)
         rows += more
-    # A file without rows is a piece, too: its part says which columns there are.
+    # A file without rows is a split, too: its part holds the columns.
     yield tuple(groups)
 
 
-def _batch_rows(footer: pq.FileMetaData, row_groups: Sequence[int], most_rows: int) -> int:
+def _batch_rows(footer: pq.FileMetaData, row_groups: Sequence[int], max_rows: int) -> int:
     groups = [footer.row_group(number) for number in row_groups]
     rows = max(sum(group.num_rows for group in groups), 1)
     size = max(sum(group.total_byte_size for group in groups), 1)
-    return int(max(min(most_rows, _BATCH_BYTES * rows // size), _LEAST_BATCH_ROWS))
+    return int(max(min(max_rows, _BATCH_BYTES * rows // size), _MIN_BATCH_ROWS))
 
 
 def _compressed_bytes(group: pq.RowGroupMetaData) -> int:
@@ -173,8 +165,8 @@ def _instants(footer: pq.FileMetaData) -> list[int]:
 
 
 @contextmanager
-def _refusing(path: str) -> Iterator[None]:
-    """Say of which file it is that something is wrong."""
+def _errors_of(path: str) -> Iterator[None]:
+    """Raise what is wrong with a file as an InputError that names it."""
     try:
         yield
     except OSError as error:
@@ -182,4 +174,4 @@ def _refusing(path: str) -> Iterator[None]:
             f"cannot read the Parquet file: {error.strerror or error}", path=path
         ) from error
     except pa.ArrowException as error:
-        raise InputError(f"not a sound Parquet file: {error}", path=path) from error
+        raise InputError(f"not a valid Parquet file: {error}", path=path) from error

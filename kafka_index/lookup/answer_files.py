@@ -1,0 +1,321 @@
+"""Files of answers: the columns of the queries, and after them those of the answers."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+from collections.abc import Iterator, Sequence
+from typing import Any, BinaryIO, Protocol
+
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pq
+
+from kafka_index.errors import InputError
+from kafka_index.lookup.json_lines import (
+    base64_texts,
+    concatenate,
+    extend_objects,
+    is_binary,
+    json_lines,
+    plain_column,
+)
+from kafka_index.lookup.parquet_queries import parquet_schema
+from kafka_index.lookup.queries import Queries, converted_schema
+from kafka_index.lookup.query_files import QueryFormat
+from kafka_index.lookup.splits import QueryBatch, QuerySplit
+from kafka_index.reading.answers import ANSWER_SCHEMA, Answers
+
+_COMPRESSION = "snappy"
+# Few values, many times each; the others are numbers of which hardly two are the same, but
+# neighbours are close.
+_REPEATED = ("status", "segment_base_offset", "found_leader_epoch")
+_CLOSE = tuple(name for name in ANSWER_SCHEMA.names if name not in _REPEATED)
+_DICTIONARY_ENCODINGS = frozenset({"PLAIN_DICTIONARY", "RLE_DICTIONARY"})
+# Where it is present, Spark trusts it rather than the columns.
+_SPARK_SCHEMA = b"org.apache.spark.sql.parquet.row.metadata"
+_SPARK_TYPES = {pa.string(): "string", pa.int64(): "long", pa.int32(): "integer"}
+_COPY_BYTES = 1 << 20
+
+
+class AnswerWriter(Protocol):
+    """Writes answers to a file."""
+
+    def write(self, batch: QueryBatch, answers: Answers) -> None:
+        """Write queries with their answers."""
+
+    def close(self) -> None:
+        """Finish and close the file, without making it durable."""
+
+
+def open_answers(path: str, form: QueryFormat, split: QuerySplit) -> AnswerWriter:
+    """Create a file of answers to the queries of a split.
+
+    Raises
+    ------
+    OSError
+        It cannot be written.
+    InputError
+        The queries cannot be read.
+    """
+    if form is QueryFormat.JSON:
+        return JsonAnswers(path)
+    is_parquet = split.format is QueryFormat.PARQUET
+    footer = pq.read_metadata(split.path) if is_parquet else None
+    if footer is not None:
+        schema = parquet_schema(footer)
+    elif split.format is form:
+        schema = pa.schema([(name, pa.string()) for name in split.columns])
+    else:
+        schema = converted_schema(split)
+    if form is QueryFormat.PARQUET:
+        return ParquetAnswers(path, schema, footer)
+    if footer is not None:
+        # The columns of the first file, in its order, as they are selected.
+        schema = pa.schema([schema.field(name) for name in split.columns])
+    return CsvAnswers(path, schema)
+
+
+class ParquetAnswers:
+    """Writes Parquet, a row group for each batch.
+
+    Parameters
+    ----------
+    path : str
+        The file to write.
+    queries : pa.Schema
+        Columns and metadata of the queries.
+    like : FileMetaData, optional
+        As for `parquet_writer`.
+    """
+
+    def __init__(self, path: str, queries: pa.Schema, like: pq.FileMetaData | None) -> None:
+        self._names = queries.names
+        self._schema = pa.schema([*queries, *ANSWER_SCHEMA], _metadata(queries))
+        self._writer = parquet_writer(path, self._schema, like)
+
+    def write(self, batch: QueryBatch, answers: Answers) -> None:
+        """Write queries with their answers."""
+        rows = batch.rows
+        if rows.schema.names != self._names:
+            rows = rows.select(self._names)
+        columns = [*rows.columns, *answers.to_arrow().columns]
+        table = pa.Table.from_arrays(columns, schema=self._schema)
+        self._writer.write_table(table, row_group_size=max(len(batch), 1))
+
+    def close(self) -> None:
+        """Write the footer and close the file."""
+        self._writer.close()
+
+
+def parquet_writer(path: str, schema: pa.Schema, like: pq.FileMetaData | None) -> pq.ParquetWriter:
+    """Open a Parquet file of answers; columns are dictionary-encoded if they are in `like`.
+
+    Without such a file all columns of the queries are, as long as that makes them smaller.
+    """
+    names = schema.names[: -len(ANSWER_SCHEMA)]
+    return pq.ParquetWriter(
+        path,
+        schema,
+        compression=_COMPRESSION,
+        use_dictionary=[
+            *(names if like is None else _dictionary_columns(like, names)),
+            *_REPEATED,
+        ],
+        column_encoding=dict.fromkeys(_CLOSE, "DELTA_BINARY_PACKED"),
+    )
+
+
+class CsvAnswers:
+    """Writes CSV as Arrow does; bytes are base64.
+
+    Parameters
+    ----------
+    path : str
+        The file to write.
+    queries : pa.Schema
+        Columns of the queries.
+    """
+
+    def __init__(self, path: str, queries: pa.Schema) -> None:
+        fields = [(field.name, _csv_column(pa.nulls(0, field.type)).type) for field in queries]
+        self._schema = pa.schema([*pa.schema(fields), *ANSWER_SCHEMA])
+        self._writer = pa_csv.CSVWriter(path, self._schema)
+
+    def write(self, batch: QueryBatch, answers: Answers) -> None:
+        """Write queries with their answers."""
+        columns = [*map(_csv_column, batch.rows.columns), *answers.to_arrow().columns]
+        self._writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=self._schema))
+
+    def close(self) -> None:
+        """Close the file."""
+        self._writer.close()
+
+
+class JsonAnswers:
+    """Writes JSON lines: the object of each query, with the members of its answer added.
+
+    Parameters
+    ----------
+    path : str
+        The file to write.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._file: BinaryIO = open(path, "wb", buffering=0)  # noqa: SIM115, because close() is a method here
+
+    def write(self, batch: QueryBatch, answers: Answers) -> None:
+        """Write queries with their answers."""
+        queries = json_lines(batch.rows) if batch.lines is None else batch.lines
+        lines = concatenate(extend_objects(queries, answers.to_arrow()), "\n")
+        offsets = lines.buffers()[1]
+        assert lines.offset == 0 and offsets is not None  # noqa: S101, PT018, fresh from Arrow
+        end = memoryview(offsets).cast("q")[len(lines)]
+        view = memoryview(lines.buffers()[2])[:end]
+        while view:
+            view = view[self._file.write(view) :]
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def join_parts(parts: Sequence[str], path: str, form: QueryFormat, split: QuerySplit) -> None:
+    """Write the answers of all parts into one file.
+
+    Parameters
+    ----------
+    parts : sequence of str
+        Files of answers, in the order of the splits.
+    path : str
+        The file to write.
+    form : QueryFormat
+        Their format.
+    split : QuerySplit
+        One of the splits.
+    """
+    if form is QueryFormat.PARQUET:
+        _join_parquet(parts, path)
+        return
+    header_bytes = _csv_header_bytes(split.columns) if form is QueryFormat.CSV else 0
+    with open(path, "wb") as whole:
+        for number, part in enumerate(parts):
+            with open(part, "rb") as file:
+                file.seek(header_bytes if number else 0)
+                shutil.copyfileobj(file, whole, _COPY_BYTES)
+
+
+def check_output_format(queries: Queries, form: QueryFormat, *, path: str) -> None:
+    """Check that queries can be written in another format, as far as their columns tell.
+
+    Parameters
+    ----------
+    queries : Queries
+        The queries.
+    form : QueryFormat
+        The format of the answers.
+    path : str
+        The output, for errors.
+
+    Raises
+    ------
+    InputError
+        Columns share a name, or have a type that the format cannot hold.
+    """
+    if form is queries.format:
+        return
+    names = queries.splits[0].columns
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
+        raise InputError(
+            f"answers as {form.text} need columns of different names, and there is more than one "
+            + ", ".join(repeated),
+            path=path,
+            hint="rename them, or leave out --output-format",
+        )
+    if queries.format is not QueryFormat.PARQUET or queries.schema is None:
+        return
+    refused = [
+        f"{field.name} ({field.type})" for field in queries.schema if not _can_hold(form, field)
+    ]
+    if refused:
+        raise InputError(
+            f"{form.text} cannot hold the values of {', '.join(refused)}",
+            path=path,
+            hint="leave these columns out, or choose another --output-format",
+        )
+
+
+def _can_hold(form: QueryFormat, field: pa.Field) -> bool:
+    # With a value, because an unknown time zone is only found with one.
+    is_time = pa.types.is_timestamp(field.type)
+    column = pa.array([0], field.type) if is_time else pa.nulls(0, field.type)
+    try:
+        if form is QueryFormat.JSON:
+            json_lines(pa.RecordBatch.from_arrays([column], [field.name]))
+        else:
+            table = pa.Table.from_arrays([_csv_column(column)], [field.name])
+            pa_csv.write_csv(table, io.BytesIO())
+    except pa.ArrowException:
+        return False
+    return True
+
+
+def _csv_column(column: pa.Array) -> pa.Array:
+    column = plain_column(column)
+    return base64_texts(column) if is_binary(column.type) else column
+
+
+def _csv_header_bytes(names: Sequence[str]) -> int:
+    sink = io.BytesIO()
+    fields = [pa.field(name, pa.string()) for name in (*names, *ANSWER_SCHEMA.names)]
+    pa_csv.CSVWriter(sink, pa.schema(fields)).close()
+    return sink.tell()
+
+
+def _join_parquet(parts: Sequence[str], path: str) -> None:
+    first = pq.read_metadata(parts[0])
+    with parquet_writer(path, first.schema.to_arrow_schema(), first) as writer:
+        for part in parts:
+            with pq.ParquetFile(part) as file:
+                for number in range(file.num_row_groups):
+                    rows = file.read_row_group(number)
+                    writer.write_table(
+                        rows.select(writer.schema.names).cast(writer.schema),
+                        row_group_size=max(rows.num_rows, 1),
+                    )
+
+
+def _dictionary_columns(footer: pq.FileMetaData, names: Sequence[str]) -> Iterator[str]:
+    """Return the columns of the queries that are dictionary-encoded."""
+    if footer.num_row_groups:
+        group = footer.row_group(0)
+        for number in range(group.num_columns):
+            column = group.column(number)
+            is_query = column.path_in_schema.partition(".")[0] in names
+            if is_query and _DICTIONARY_ENCODINGS & set(column.encodings):
+                yield column.path_in_schema
+
+
+def _metadata(queries: pa.Schema) -> dict[bytes, bytes] | None:
+    """Return the metadata of a file of queries, with the columns of answers added for Spark."""
+    if not queries.metadata or _SPARK_SCHEMA not in queries.metadata:
+        return queries.metadata  # type: ignore[no-any-return]
+    metadata: dict[bytes, bytes] = dict(queries.metadata)
+    try:
+        spark: dict[str, Any] = json.loads(metadata[_SPARK_SCHEMA])
+        spark["fields"] += [
+            {
+                "name": field.name,
+                "type": _SPARK_TYPES[field.type],
+                "nullable": True,
+                "metadata": {},
+            }
+            for field in ANSWER_SCHEMA
+        ]
+        metadata[_SPARK_SCHEMA] = json.dumps(spark, separators=(",", ":")).encode()
+    except (ValueError, TypeError, KeyError):
+        # Without it, Spark reads the columns themselves.
+        del metadata[_SPARK_SCHEMA]
+    return metadata

@@ -1,0 +1,164 @@
+"""Answering: a split of queries into a part of the output, and all splits on threads.
+
+`answer_split` is what both engines run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pyarrow as pa
+
+from kafka_index.errors import InputError
+from kafka_index.lookup.answer_files import open_answers
+from kafka_index.lookup.inventory import Inventory
+from kafka_index.lookup.lookups import Lookups, LookupSettings
+from kafka_index.lookup.output import AnswerTarget, publish_part
+from kafka_index.lookup.parquet_queries import READ_ROWS, SPLIT_ROWS
+from kafka_index.lookup.queries import Queries, read_split
+from kafka_index.lookup.query_files import QueryFormat
+from kafka_index.lookup.report import SplitReport
+from kafka_index.lookup.splits import QueryBatch, QuerySplit
+from kafka_index.lookup.tally import SplitTally
+from kafka_index.storage import publish_error
+
+
+def answer_split(
+    split: QuerySplit,
+    lookups: Lookups,
+    part_path: str,
+    *,
+    attempt_id: str,
+    starting_offsets: bool = False,
+) -> SplitReport:
+    """Answer the queries of a split into one file, which appears whole and durable.
+
+    Parameters
+    ----------
+    split : QuerySplit
+        The queries.
+    lookups : Lookups
+        Of this thread or worker. Findings that it has gathered before are reported, too.
+    part_path : str
+        The file, from `AnswerTarget.part_path`. Its ending determines the format of the answers;
+        with any other ending it is that of the queries.
+    attempt_id : str
+        Letters, digits and underscores. Attempts at one split that may overlap differ in it.
+    starting_offsets : bool
+        Whether to report where to start reading.
+
+    Raises
+    ------
+    InputError
+        The queries cannot be read, or cannot be written in the format of the answers.
+    PublishError
+        The part cannot be written.
+    """
+    form = QueryFormat.of(part_path) or split.format
+    tally = SplitTally(lookups, starting_offsets=starting_offsets)
+    folder, name = os.path.split(part_path)
+    scratch = os.path.join(folder, f".{name}.{attempt_id}.tmp")
+    # Each batch visits all segments again: where not all can stay open, few and large ones.
+    many = lookups.inventory.segment_count > lookups.settings.max_open_segments
+    batches = read_split(split, output_format=form, max_rows=SPLIT_ROWS if many else READ_ROWS)
+    try:
+        writer = open_answers(scratch, form, split)
+        try:
+            for batch in batches:
+                answers = lookups.answer(batch.topics, batch.partitions, batch.keys)
+                writer.write(batch, answers)
+                tally.add(batch, answers)
+        finally:
+            writer.close()
+        publish_part(scratch, part_path)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            os.unlink(scratch)
+        if isinstance(error, OSError):
+            raise publish_error(error, part_path, "write the answers") from error
+        if isinstance(error, pa.ArrowException):
+            raise InputError(
+                f"the queries cannot be written as {form.text}: {error}", path=split.path
+            ) from error
+        raise
+    return tally.report(split.number)
+
+
+def answer_batch(rows: pa.RecordBatch, lookups: Lookups) -> pa.RecordBatch:
+    """Answer queries in memory: their columns, and after them those of `ANSWER_SCHEMA`.
+
+    The columns are those that `check_columns` accepts.
+    """
+    batch = QueryBatch.of(rows, lookups.settings.by)
+    answers = lookups.answer(batch.topics, batch.partitions, batch.keys).to_arrow()
+    schema = pa.schema([*rows.schema, *answers.schema], rows.schema.metadata)
+    return pa.RecordBatch.from_arrays([*rows.columns, *answers.columns], schema=schema)
+
+
+def run_local(
+    queries: Queries,
+    inventory: Inventory,
+    settings: LookupSettings,
+    target: AnswerTarget,
+    *,
+    threads: int,
+    on_split: Callable[[SplitReport], None],
+    starting_offsets: bool = False,
+) -> None:
+    """Answer all queries into the target on threads of this process, without publishing it.
+
+    Parameters
+    ----------
+    queries, inventory, settings, target
+        The queries, the logs, how to look up, and the output, which has been entered.
+    threads : int
+        Splits at a time; each thread has a `Lookups` of its own and holds one batch.
+    on_split : callable
+        Called with the report of each split, by one thread at a time.
+    starting_offsets : bool
+        Whether the reports hold where to start reading.
+
+    Raises
+    ------
+    InputError
+        Queries cannot be read.
+    PublishError
+        Answers cannot be written.
+    """
+    splits = iter(queries.splits)
+    lock = threading.Lock()
+    stopped = threading.Event()
+
+    def next_split() -> QuerySplit | None:
+        with lock:
+            return None if stopped.is_set() else next(splits, None)
+
+    def run() -> None:
+        try:
+            with Lookups(inventory, settings) as lookups:
+                while (split := next_split()) is not None:
+                    report = answer_split(
+                        split,
+                        lookups,
+                        target.part_path(split),
+                        attempt_id="local",
+                        starting_offsets=starting_offsets,
+                    )
+                    with lock:
+                        on_split(report)
+        except BaseException:
+            stopped.set()
+            raise
+
+    threads = max(min(threads, len(queries.splits)), 1)
+    with ThreadPoolExecutor(threads, thread_name_prefix="lookup") as pool:
+        try:
+            for future in [pool.submit(run) for _ in range(threads)]:
+                future.result()
+        finally:
+            # After an interrupt the other threads need not continue.
+            stopped.set()

@@ -1,1 +1,0 @@
-"""Writing answers: files of all formats, and an output that appears whole or not at all."""

@@ -1,0 +1,231 @@
+"""Queries in CSV: parsed by Arrow, with all columns as strings.
+
+A row with another number of cells than the header stays in its place, as an invalid query.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+
+from kafka_index.errors import InputError
+from kafka_index.lookup.keys import By, Flags, Keys, text_integers
+from kafka_index.lookup.query_columns import (
+    PARTITION,
+    TOPIC,
+    check_names,
+    refuse_differences,
+)
+from kafka_index.lookup.splits import QueryBatch, QuerySplit
+from kafka_index.lookup.text_files import errors_of, text_blocks
+
+# A row fits into a block.
+_BLOCK_BYTES = 16 << 20
+# Rows of a wrong width are held until rows of the right width follow.
+_MAX_BAD_ROWS = 1_000_000
+# A row of one cell after the last one. Arrow reports it as a row of a wrong width, unless a quote
+# that is never closed has swallowed it.
+_END = "\x04end of queries\x04"
+
+_BadRow = tuple[int, str]
+
+
+def check_csv(files: Sequence[str], by: By) -> pa.Schema | None:
+    """Check the headers of all files; empty files have none.
+
+    Returns
+    -------
+    pa.Schema or None
+        Their columns, all strings; None when all files are empty.
+
+    Raises
+    ------
+    InputError
+        A file cannot be read, or its columns are not right or not those of the others.
+    """
+    schemas: list[tuple[str, pa.Schema]] = []
+    for path in files:
+        with _csv_errors_of(path):
+            names = _open_csv(path, (), []).schema.names
+        if names == [_END]:
+            continue
+        check_names(names, by, path=path)
+        schemas.append((path, pa.schema([(name, pa.string()) for name in names])))
+    if not schemas:
+        return None
+    refuse_differences(schemas)
+    return schemas[0][1]
+
+
+def read_csv(split: QuerySplit) -> Iterator[QueryBatch]:
+    """Read the queries of a CSV file.
+
+    Raises
+    ------
+    InputError
+        The file cannot be read, changed after it was checked, has a quote that is never closed or
+        a row that is too long.
+    """
+    bad_rows: list[_BadRow] = []
+    next_row = 2  # the header is row 1
+    with _csv_errors_of(split.path):
+        reader = _open_csv(split.path, split.columns, bad_rows)
+        names = reader.schema.names
+        if names == [_END]:
+            return
+        if sorted(names) != sorted(split.columns):
+            raise split.changed()
+        for batch in reader:
+            rows, bad = _insert_bad_rows(batch, bad_rows, next_row)
+            next_row += rows.num_rows
+            if rows.num_rows:
+                yield _csv_batch(rows, bad, split)
+        if not bad_rows or bad_rows[-1][1] != _END:
+            raise InputError(
+                "a quote is never closed",
+                path=split.path,
+                hint="enclose cells that hold quotes in quotes, and double those inside",
+            )
+        bad_rows.pop()
+        if bad_rows:
+            bad = np.ones(len(bad_rows), np.bool_)
+            yield _csv_batch(_padded(bad_rows, reader.schema), bad, split)
+
+
+def _open_csv(
+    path: str, names: Sequence[str], bad_rows: list[_BadRow]
+) -> pa_csv.CSVStreamingReader:
+    """Open a CSV file, gathering number and text of the rows of a wrong width.
+
+    The file must have these columns for them to be read as strings.
+    """
+
+    def skip(row: pa_csv.InvalidRow) -> str:
+        bad_rows.append((row.number, row.text))
+        return "skip" if len(bad_rows) <= _MAX_BAD_ROWS else "error"
+
+    return pa_csv.open_csv(
+        _Blocks(path),
+        # Only without threads are rows numbered.
+        pa_csv.ReadOptions(use_threads=False, block_size=_BLOCK_BYTES),
+        pa_csv.ParseOptions(newlines_in_values=True, invalid_row_handler=skip),
+        pa_csv.ConvertOptions(
+            column_types=dict.fromkeys(names, pa.string()),
+            check_utf8=False,
+            strings_can_be_null=True,
+            quoted_strings_can_be_null=False,
+            null_values=[""],
+        ),
+    )
+
+
+class _Blocks(io.RawIOBase):
+    """The text of a CSV file, for Arrow."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        self._blocks = _blocks(path)
+        self._block = memoryview(b"")
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        """Return at most so many bytes, none at the end."""
+        self._block = self._block or memoryview(next(self._blocks, "").encode())
+        block = self._block[:size] if size >= 0 else self._block
+        self._block = self._block[len(block) :]
+        return bytes(block)
+
+
+def _blocks(path: str) -> Iterator[str]:
+    """Yield the text from its first line that is not blank, which Arrow requires, to `_END`."""
+    block = ""
+    for text in text_blocks(path, _BLOCK_BYTES):
+        if block:
+            yield block
+            block = text
+        else:
+            block = text.lstrip("\r\n")
+    yield f"{block}\n{_END}\n"
+
+
+def _insert_bad_rows(
+    batch: pa.RecordBatch, bad_rows: list[_BadRow], first_row: int
+) -> tuple[pa.RecordBatch, Flags | None]:
+    """Return a batch with the rows of a wrong width in their places, and which those are.
+
+    Parameters
+    ----------
+    batch : RecordBatch
+        The rows of the right width.
+    bad_rows : list
+        Number and text of each row of a wrong width from `first_row` on; those that are inserted
+        are removed from it.
+    first_row : int
+        Number of the first row of either kind.
+    """
+    numbers = np.array([number for number, _ in bad_rows], np.int64) - first_row
+    # So many rows of the right width come before each of them.
+    before = numbers - np.arange(len(numbers))
+    count = int(np.searchsorted(before, batch.num_rows))
+    if not count:
+        return batch, None
+    inserted = _padded(bad_rows[:count], batch.schema)
+    del bad_rows[:count]
+    bad = np.zeros(batch.num_rows + count, np.bool_)
+    bad[numbers[:count]] = True
+    order = np.empty(len(bad), np.int64)
+    order[bad] = batch.num_rows + np.arange(count)
+    order[~bad] = np.arange(batch.num_rows)
+    both = pa.Table.from_batches([batch, inserted]).take(pa.array(order)).combine_chunks()
+    return both.to_batches()[0], bad
+
+
+def _padded(bad_rows: Sequence[_BadRow], schema: pa.Schema) -> pa.RecordBatch:
+    """Return rows of a wrong width with as many cells as there are columns."""
+    rows = []
+    for _, text in bad_rows:
+        try:
+            cells = next(csv.reader([text]), [])
+        except csv.Error:
+            cells = [text]
+        rows.append([cell or None for cell in (cells + [""] * len(schema))[: len(schema)]])
+    columns = [pa.array(column, pa.string()) for column in zip(*rows, strict=True)]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _csv_batch(rows: pa.RecordBatch, bad: Flags | None, split: QuerySplit) -> QueryBatch:
+    if rows.schema.names != list(split.columns):
+        rows = rows.select(list(split.columns))
+    values, valid = text_integers(rows.column(PARTITION))
+    keys = Keys.of_text(rows.column(split.by.column), split.by)
+    return QueryBatch(
+        rows,
+        rows.column(TOPIC),
+        pa.array(values, mask=None if valid is None else ~valid),
+        keys if bad is None else keys.without(bad),
+    )
+
+
+@contextmanager
+def _csv_errors_of(path: str) -> Iterator[None]:
+    """Raise what is wrong with a file as an InputError that names it."""
+    try:
+        with errors_of(path):
+            yield
+    except pa.ArrowInvalid as error:
+        if "straddling" in str(error):
+            raise InputError(
+                f"a row of more than {_BLOCK_BYTES} bytes", path=path, hint="is a quote not closed?"
+            ) from error
+        raise InputError(
+            f"not CSV: {error}", path=path, hint="does each row have the cells of the header?"
+        ) from error

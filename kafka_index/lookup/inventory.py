@@ -1,0 +1,291 @@
+"""The inventory of a dump: its partitions and segments, small enough to send to every worker."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from itertools import groupby
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from kafka_index.errors import InputError
+from kafka_index.layout.checkpoints import EpochEntry
+from kafka_index.layout.names import (
+    LOG_SUFFIX,
+    SWAP_SUFFIX,
+    TopicPartition,
+    parse_partition_directory,
+    segment_file_name,
+)
+from kafka_index.lookup.partition_codes import NO_PARTITION, Codes, PartitionCodes
+from kafka_index.reading.answers import Longs, UpperBound
+from kafka_index.reading.partition_files import CheckpointReader, PartitionFiles
+from kafka_index.storage import Listing, SegmentFile, Skipped, list_dump, local_path
+
+#: A row per partition: its directory, its checkpoints, and which rows of the segments are its own.
+PARTITION_SCHEMA = pa.schema(
+    [
+        pa.field("topic", pa.string(), nullable=False),
+        pa.field("partition", pa.int32(), nullable=False),
+        pa.field("directory", pa.string(), nullable=False),
+        pa.field("index_directory", pa.string()),
+        pa.field("log_start_offset", pa.int64(), nullable=False),
+        pa.field("high_watermark", pa.int64()),
+        pa.field("epochs", pa.list_(pa.int32()), nullable=False),
+        pa.field("epoch_start_offsets", pa.list_(pa.int64()), nullable=False),
+        pa.field("first_segment", pa.int64(), nullable=False),
+        pa.field("segment_count", pa.int64(), nullable=False),
+    ]
+)
+#: A row per segment.
+SEGMENT_SCHEMA = pa.schema(
+    [
+        pa.field("base_offset", pa.int64(), nullable=False),
+        pa.field("size_bytes", pa.int64(), nullable=False),
+        pa.field("mtime_ns", pa.int64(), nullable=False),
+        pa.field("is_swap", pa.bool_(), nullable=False),
+    ]
+)
+
+
+class Inventory:
+    """The partitions and segments of a dump. Immutable, picklable.
+
+    Parameters
+    ----------
+    partitions : pa.Table
+        `PARTITION_SCHEMA`, sorted by topic and partition.
+    segments : pa.Table
+        `SEGMENT_SCHEMA`, in the order of the partitions, by base offset.
+    skipped : sequence of Skipped
+        Files of the dump that are not live or cannot be used, and why.
+    """
+
+    def __init__(
+        self, partitions: pa.Table, segments: pa.Table, skipped: Sequence[Skipped] = ()
+    ) -> None:
+        self.partitions = partitions.combine_chunks()
+        self.segments = segments.combine_chunks()
+        self.skipped = tuple(skipped)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle the tables; what is derived from them is derived again."""
+        return Inventory, (self.partitions, self.segments, self.skipped)
+
+    @property
+    def partition_count(self) -> int:
+        """Partitions that hold segments."""
+        return int(np.count_nonzero(self._segment_counts))
+
+    @property
+    def segment_count(self) -> int:
+        """Segments of all partitions."""
+        return int(self.segments.num_rows)
+
+    @property
+    def total_bytes(self) -> int:
+        """Size of all logs."""
+        return int(pc.sum(self.segments["size_bytes"]).as_py() or 0)
+
+    def has_partition_directory(self, topic: str, partition: int) -> bool:
+        """Return whether the dump has a directory of that partition, with or without segments."""
+        return self._row_of(self._all_codes, topic, partition) != NO_PARTITION
+
+    def codes(self, topics: pa.Array | pa.ChunkedArray, partitions: Longs) -> Codes:
+        """Return the number of the partition of each row.
+
+        Parameters
+        ----------
+        topics : Array of strings or binaries, also dictionary-encoded, shape (n,)
+            Topics; null matches none.
+        partitions : ndarray of int64, shape (n,)
+            Any numbers.
+
+        Returns
+        -------
+        ndarray of int32, shape (n,)
+            A row of `partitions`; `NO_PARTITION`, which is -1, where there are no segments.
+        """
+        return self._codes.find(topics, partitions)
+
+    def name_of(self, code: int) -> tuple[str, int]:
+        """Return topic and partition of a number from `codes`."""
+        return self.partitions["topic"][code].as_py(), self.partitions["partition"][code].as_py()
+
+    def files_of(self, code: int) -> PartitionFiles:
+        """Return the files of the partition of a number from `codes`."""
+        row = self.partitions.slice(code, 1).to_pylist()[0]
+        segments = self.segments.slice(row["first_segment"], row["segment_count"])
+        columns = [segments[name].to_pylist() for name in SEGMENT_SCHEMA.names]
+        last = segments.num_rows - 1
+        return PartitionFiles(
+            topic=row["topic"],
+            partition=row["partition"],
+            segments=tuple(
+                SegmentFile(
+                    row["topic"],
+                    row["partition"],
+                    base_offset,
+                    os.path.join(row["directory"], _log_name(base_offset, is_swap=is_swap)),
+                    size_bytes,
+                    mtime_ns,
+                    is_last=number == last,
+                )
+                for number, (base_offset, size_bytes, mtime_ns, is_swap) in enumerate(
+                    zip(*columns, strict=True)
+                )
+            ),
+            index_directory=row["index_directory"],
+            log_start_offset=row["log_start_offset"],
+            high_watermark=row["high_watermark"],
+            epochs=tuple(map(EpochEntry, row["epochs"], row["epoch_start_offsets"])),
+        )
+
+    def files(self, topic: str, partition: int) -> PartitionFiles | None:
+        """Return the files of a partition; None when it has no segments."""
+        code = self._row_of(self._codes, topic, partition)
+        return None if code == NO_PARTITION else self.files_of(code)
+
+    @staticmethod
+    def _row_of(codes: PartitionCodes, topic: str, partition: int) -> int:
+        return int(codes.find(pa.array([topic], pa.string()), np.array([partition], np.int64))[0])
+
+    @cached_property
+    def _segment_counts(self) -> Longs:
+        counts: Longs = self.partitions["segment_count"].to_numpy()
+        return counts
+
+    @cached_property
+    def _codes(self) -> PartitionCodes:
+        return self._codes_of(np.flatnonzero(self._segment_counts).astype(np.int32))
+
+    @cached_property
+    def _all_codes(self) -> PartitionCodes:
+        return self._codes_of(np.arange(self.partitions.num_rows, dtype=np.int32))
+
+    def _codes_of(self, rows: Codes) -> PartitionCodes:
+        kept = self.partitions.select(["topic", "partition"]).take(pa.array(rows))
+        return PartitionCodes(
+            kept["topic"].to_pylist(), kept["partition"].to_numpy().astype(np.int64), rows
+        )
+
+
+def _log_name(base_offset: int, *, is_swap: bool) -> str:
+    return segment_file_name(base_offset, LOG_SUFFIX + SWAP_SUFFIX * is_swap)
+
+
+def collect_inventory(
+    logs: Sequence[str],
+    *,
+    indexes: str | None = None,
+    upper_bound: UpperBound = UpperBound.LOG_END,
+    topics: re.Pattern[str] | None = None,
+) -> Inventory:
+    """List a dump and read its checkpoints.
+
+    Parameters
+    ----------
+    logs : sequence of str
+        Data directories, topic-partition directories, or globs of either.
+    indexes : str, optional
+        Folder with a folder of index files for each partition, as ``build --output`` writes it;
+        None: the index files are beside the logs.
+    upper_bound : UpperBound
+        Whether to read high watermarks.
+    topics : re.Pattern, optional
+        Keep only topics that match it in full.
+
+    Raises
+    ------
+    InputError
+        As `list_dump` and `CheckpointReader`; or the folder of index files does not exist.
+    """
+    index_root = None if indexes is None else _check_indexes(indexes)
+    listing = list_dump(logs, topics=topics)
+    reader = CheckpointReader(upper_bound)
+    partitions = []
+    for partition, segments in groupby(
+        listing.segments, lambda segment: TopicPartition(segment.topic, segment.partition)
+    ):
+        name = partition.directory_name
+        folder = None if index_root is None else os.path.join(index_root, name)
+        partitions.append(reader.read(partition, list(segments), folder))
+    partitions += _without_segments(listing, partitions)
+    partitions.sort(key=lambda files: (files.topic, files.partition))
+    return Inventory(
+        _partition_table(partitions, listing),
+        _segment_table(listing.segments),
+        [*listing.skipped, *reader.skipped],
+    )
+
+
+def _check_indexes(indexes: str) -> str:
+    path = os.path.abspath(local_path(indexes))
+    if not os.path.isdir(path):
+        raise InputError(
+            "the folder of index files does not exist",
+            path=indexes,
+            hint="name a folder with a folder for each partition, as build --output writes it",
+        )
+    return path
+
+
+def _without_segments(
+    listing: Listing, partitions: Sequence[PartitionFiles]
+) -> Iterator[PartitionFiles]:
+    """Yield the partitions that have a directory and no segments."""
+    known = {(files.topic, files.partition) for files in partitions}
+    for directory in listing.partition_directories:
+        found = parse_partition_directory(os.path.basename(directory))
+        if found is not None and (found.topic, found.partition) not in known:
+            known.add((found.topic, found.partition))
+            yield PartitionFiles(found.topic, found.partition, ())
+
+
+def _partition_table(partitions: Sequence[PartitionFiles], listing: Listing) -> pa.Table:
+    directories = {
+        os.path.basename(directory): directory for directory in listing.partition_directories
+    }
+    rows = []
+    first = 0
+    for files in partitions:
+        name = TopicPartition(files.topic, files.partition).directory_name
+        segments = files.segments
+        rows.append(
+            (
+                files.topic,
+                files.partition,
+                segments[0].partition_directory if segments else directories[name],
+                files.index_directory,
+                files.log_start_offset,
+                files.high_watermark,
+                [entry.epoch for entry in files.epochs],
+                [entry.start_offset for entry in files.epochs],
+                first,
+                len(segments),
+            )
+        )
+        first += len(segments)
+    return pa.table(
+        [
+            pa.array(column, field.type)
+            for column, field in zip(zip(*rows, strict=True), PARTITION_SCHEMA, strict=True)
+        ],
+        schema=PARTITION_SCHEMA,
+    )
+
+
+def _segment_table(segments: Sequence[SegmentFile]) -> pa.Table:
+    return pa.table(
+        [
+            [segment.base_offset for segment in segments],
+            [segment.log_size_bytes for segment in segments],
+            [segment.log_mtime_ns for segment in segments],
+            [segment.log_path.endswith(SWAP_SUFFIX) for segment in segments],
+        ],
+        schema=SEGMENT_SCHEMA,
+    )

@@ -1,1 +1,0 @@
-"""What there is to look into: partitions and their segments, as tables and by number."""

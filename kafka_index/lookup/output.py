@@ -1,0 +1,277 @@
+"""The output of a run: a file, or a folder of parts, that appears whole or not at all.
+
+Everything is written into a hidden folder beside the output, ``.NAME.<run id>.tmp``, and renamed at
+the end. A killed run leaves the old output unchanged, and that folder, which the next run removes.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Self
+
+from kafka_index.errors import InputError, PublishError
+from kafka_index.lookup.answer_files import check_output_format, join_parts
+from kafka_index.lookup.exchange import ASIDE, exchange
+from kafka_index.lookup.queries import Queries
+from kafka_index.lookup.query_files import COMPRESSIONS, QueryFormat
+from kafka_index.lookup.splits import QuerySplit
+from kafka_index.storage import DirectoryLock, local_path, publish_error, refuse_overlap
+from kafka_index.storage.durability import make_durable
+
+# As Spark marks a complete folder.
+_SUCCESS = "_SUCCESS"
+# Our parts and Spark's: only a folder of nothing else is ever replaced.
+_REPLACEABLE = re.compile(r"_SUCCESS|part-[^/]*|\..*\.crc")
+_PART = "part-{number:0{digits}}-{stem}{ending}"
+_MIN_DIGITS = 5
+_MAX_STEM_BYTES = 100
+# What the first bytes of a character that was cut decode to.
+_CUT_CHARACTER = "".join(map(chr, range(0xDC80, 0xDD00)))
+_WHOLE = "whole"
+
+
+class AnswerTarget:
+    """The output of a run.
+
+    Parameters
+    ----------
+    path : str
+        One file when it ends like its format (``.parquet``, ``.csv``; ``.json``, ``.jsonl``,
+        ``.ndjson``), otherwise a folder with a part for each split.
+    queries : Queries
+        The queries.
+    output_format : QueryFormat, optional
+        The format of the answers; None: that of the queries.
+    inputs : iterable of str
+        Paths and globs of other inputs, which the output must not overlap.
+    overwrite : bool
+        Whether an existing output is replaced.
+
+    Raises
+    ------
+    InputError
+        The path has the ending of another format, overlaps an input, or exists; or the format
+        cannot hold the columns of the queries.
+
+    Notes
+    -----
+    A context manager, for the driver; entering it raises PublishError when the output cannot be
+    written or another run is writing it. Leaving it without `publish` removes all that was written.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        queries: Queries,
+        *,
+        output_format: QueryFormat | None = None,
+        inputs: Iterable[str] = (),
+        overwrite: bool = False,
+    ) -> None:
+        self._given = path
+        self.path = os.path.abspath(local_path(path))
+        self.format = output_format or queries.format
+        self.is_file = _is_file(path, self.format, was_chosen=output_format is not None)
+        check_output_format(queries, self.format, path=path)
+        self._queries = queries
+        self._overwrite = overwrite
+        folder, name = os.path.split(self.path)
+        self._run_id = os.urandom(8).hex()
+        self._staging = os.path.join(folder, f".{name}.{self._run_id}.tmp")
+        self._leftover = re.compile(
+            rf"\.{re.escape(name)}\.[0-9a-f]{{16}}\.tmp(?P<aside>{re.escape(ASIDE)})?"
+        )
+        self._stack = ExitStack()
+        refuse_overlap(self.path, path, [queries.path, *queries.files, *inputs])
+        self._refuse_existing()
+
+    def __enter__(self) -> Self:
+        """Lock the output, remove what killed runs left, and create the folder of the parts."""
+        folder, name = os.path.split(self.path)
+        try:
+            os.makedirs(folder, exist_ok=True)
+            self._stack.enter_context(
+                DirectoryLock([folder], file_name=f".{name}.kafka-index.lock")
+            )
+            self._sweep()
+            os.mkdir(self._staging)
+        except OSError as error:
+            self._stack.close()
+            raise publish_error(error, self.path, "write the output") from error
+        except BaseException:
+            self._stack.close()
+            raise
+        self._stack.callback(shutil.rmtree, self._staging, ignore_errors=True)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Remove what was not published, and release the lock."""
+        self._stack.close()
+
+    def part_path(self, split: QuerySplit) -> str:
+        """Return the path of the part with the answers to a split."""
+        name = os.path.basename(split.path)
+        while os.path.splitext(name)[1].lower() in (*COMPRESSIONS, *split.format.endings):
+            name = os.path.splitext(name)[0]
+        part = _PART.format(
+            number=split.number,
+            digits=max(_MIN_DIGITS, len(str(len(self._queries.splits)))),
+            stem=os.fsdecode(os.fsencode(name)[:_MAX_STEM_BYTES]).rstrip(_CUT_CHARACTER),
+            ending=self.format.endings[0],
+        )
+        return os.path.join(self._staging, part)
+
+    def publish(self, rows_of_split: Mapping[int, int]) -> None:
+        """Check that every query has its answer, and put the output in place.
+
+        Parameters
+        ----------
+        rows_of_split : mapping of int to int
+            Answers written for each split, by its number: `LookupTotals.rows_of_split`.
+
+        Raises
+        ------
+        PublishError
+            A part is missing or has another number of answers, or the output cannot be put in
+            place; an old output is unchanged.
+        """
+        self._check_counts(rows_of_split)
+        try:
+            if self.is_file:
+                self._publish_file()
+            else:
+                self._publish_folder()
+        except OSError as error:
+            raise publish_error(error, self.path, "put the output in place") from error
+
+    def _sweep(self) -> None:
+        """Remove what killed runs left, and restore an output that one of them had set aside."""
+        folder = os.path.dirname(self.path)
+        for name in os.listdir(folder):
+            found = self._leftover.fullmatch(name)
+            if found is None or not os.path.isdir(os.path.join(folder, name)):
+                continue
+            if found["aside"] and not os.path.lexists(self.path):
+                os.rename(os.path.join(folder, name), self.path)
+                self._refuse_existing()
+            else:
+                shutil.rmtree(os.path.join(folder, name))
+
+    def _publish_file(self) -> None:
+        whole, *more = parts = self._parts()
+        if more:
+            whole = os.path.join(self._staging, _WHOLE)
+            join_parts(parts, whole, self.format, self._queries.splits[0])
+        _make_durable([whole])
+        # Checked again: another program may have created it meanwhile.
+        self._refuse_existing()
+        os.replace(whole, self.path)
+        _make_durable([os.path.dirname(self.path)])
+
+    def _publish_folder(self) -> None:
+        parts = {os.path.basename(part) for part in self._parts()}
+        for name in os.listdir(self._staging):
+            if name not in parts:  # from an attempt that was abandoned
+                os.unlink(os.path.join(self._staging, name))
+        with open(os.path.join(self._staging, _SUCCESS), "xb"):
+            pass
+        _make_durable([self._staging])
+        self._refuse_existing()
+        if not os.path.isdir(self.path):
+            os.rename(self._staging, self.path)
+        else:
+            exchange(self._staging, self.path)
+        _make_durable([os.path.dirname(self.path)])
+
+    def _parts(self) -> list[str]:
+        parts = [self.part_path(split) for split in self._queries.splits]
+        for part in parts:
+            if not os.path.isfile(part):
+                raise PublishError("a part of the answers is missing", path=part, hint="run again")
+        return parts
+
+    def _check_counts(self, rows_of_split: Mapping[int, int]) -> None:
+        for split in self._queries.splits:
+            rows = rows_of_split.get(split.number)
+            if rows is None or (split.rows is not None and rows != split.rows):
+                raise PublishError(
+                    "not every query has one answer",
+                    path=split.path,
+                    expected="some" if split.rows is None else split.rows,
+                    found="none" if rows is None else rows,
+                    hint="nothing was written: run again",
+                )
+
+    def _refuse_existing(self) -> None:
+        """Refuse an existing output, unless it is to be replaced and is one."""
+        if not os.path.lexists(self.path):
+            return
+        if os.path.isdir(self.path) and not os.path.islink(self.path):
+            names = os.listdir(self.path)
+            if not names and not self.is_file:
+                return
+            others = sorted(name for name in names if not _REPLACEABLE.fullmatch(name))
+            if self._overwrite and (self.is_file or others):
+                raise InputError(
+                    "a folder of other files is not replaced",
+                    path=self._given,
+                    found=others[0] if others else "a folder",
+                    hint="choose another place",
+                )
+        elif self._overwrite and not self.is_file:
+            raise InputError(
+                "a file is not replaced by a folder", path=self._given, hint="choose another place"
+            )
+        if not self._overwrite:
+            raise InputError(
+                "the output exists already",
+                path=self._given,
+                hint="choose another --output, or give --overwrite",
+            )
+
+
+def publish_part(scratch: str, part_path: str) -> None:
+    """Make a finished part durable, and give it its name.
+
+    Raises
+    ------
+    PublishError
+        It cannot be made durable.
+    OSError
+        It cannot be renamed.
+    """
+    _make_durable([scratch])
+    os.replace(scratch, part_path)
+
+
+def _make_durable(paths: list[str]) -> None:
+    for path, error in make_durable(paths).items():
+        raise publish_error(error, path, "make the output durable") from error
+
+
+def _is_file(path: str, form: QueryFormat, *, was_chosen: bool) -> bool:
+    """Return whether the ending of an output is that of a file; refuse that of another format."""
+    ending = os.path.splitext(path)[1].lower()
+    if ending in form.endings:
+        return True
+    named = QueryFormat.of(path)
+    if named is not None or ending in COMPRESSIONS:
+        whose = "of --output-format" if was_chosen else "of the queries"
+        raise InputError(
+            f"answers are written in the format {whose}, {form.text}",
+            path=path,
+            expected=f"{' or '.join(form.endings)}, or a folder",
+            found=ending,
+            hint=None if named is None else f"give --output-format {named.value}",
+        )
+    return False

@@ -1,1 +1,0 @@
-"""Reading queries: which files, what is in them, and the pieces that tasks take."""
