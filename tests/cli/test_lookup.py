@@ -493,12 +493,3 @@ def test_an_integer_of_thousands_of_digits_is_an_invalid_query(tmp_path: Path) -
     done = lookup("--logs", DUMP, "--queries", asked, "--by", "offset", "--output", out)
     assert done.returncode == 0, done.stderr
     assert [row["status"] for row in read_answers(out)] == ["invalid_query", "found"]
-
-
-def test_a_header_with_lone_carriage_returns_is_one_line_of_error(tmp_path: Path) -> None:
-    asked = tmp_path / "queries.csv"
-    asked.write_bytes(b"topic,partition,offset\rpage-views,0,5\r")
-    done = lookup("--logs", DUMP, "--queries", asked, "--by", "offset",
-                  "--output", tmp_path / "answers.csv")  # fmt: skip
-    assert done.returncode == 2
-    assert "the header is not CSV" in done.stderr
