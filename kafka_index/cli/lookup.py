@@ -1,14 +1,21 @@
-"""How a lookup runs, from options to an exit code: list, open queries, answer, publish, tell."""
+"""Runs a lookup, from options to an exit code: list, open queries, answer, publish, report."""
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
+import click
+
+from kafka_index.cli.build_summary import skipped_lines
 from kafka_index.cli.exit_code import ExitCode
 from kafka_index.cli.lookup_options import BulkOptions, LogOptions
-from kafka_index.cli.lookup_outcome import LookupOutcome
+from kafka_index.cli.lookup_summary import damage_lines, exit_code, note_lines, status_lines
+from kafka_index.cli.options import Detail
+from kafka_index.cli.progress import Outcome, Progress
+from kafka_index.cli.text import Paint
 from kafka_index.cli.text_file import TextFile
 from kafka_index.engines.lookup_engines import LookupEngine, LookupWork, local_engine, spark_engine
 from kafka_index.errors import InputError
@@ -17,32 +24,34 @@ from kafka_index.lookup import (
     AnswerTarget,
     By,
     LookupSettings,
+    LookupTotals,
     QueryFormat,
+    SplitReport,
     StartingOffset,
     collect_inventory,
     open_queries,
     reset_offsets_csv,
     starting_offsets_json,
 )
-from kafka_index.reading.answers import Resolve, UpperBound
-from kafka_index.storage import local_path, refuse_overlap
+from kafka_index.reading.answers import Resolve, Status, UpperBound
+from kafka_index.storage import Skipped, local_path, refuse_overlap
 from kafka_index.storage.report_file import ReportFile
 
 
 def run_lookup(options: BulkOptions, where: LogOptions) -> ExitCode:
-    """Answer the queries of files, and tell how it went.
+    """Answer the queries of files, and print a summary.
 
     Parameters
     ----------
     options : BulkOptions
-        Which queries, and where their answers go.
+        The queries, and where their answers go.
     where : LogOptions
-        Which logs, and how far.
+        The logs, and the level of the answers.
 
     Raises
     ------
     KafkaIndexError
-        Whatever keeps the run as a whole from starting or going on.
+        The run as a whole cannot start or continue.
     """
     by = By(options.by)
     resolve = by.default_resolve if where.resolve is None else Resolve(where.resolve)
@@ -56,7 +65,7 @@ def run_lookup(options: BulkOptions, where: LogOptions) -> ExitCode:
     texts = _texts(options)
     inputs = [*where.logs, options.queries, *([where.indexes] if where.indexes else [])]
     with ExitStack() as stack:
-        # Whatever cannot be written is found out before the work.
+        # A file that cannot be written ends the run before the work.
         form = None if options.output_format is None else QueryFormat(options.output_format)
         target = AnswerTarget(
             options.output,
@@ -83,15 +92,76 @@ def run_lookup(options: BulkOptions, where: LogOptions) -> ExitCode:
         with LookupOutcome(queries.rows, options.detail) as outcome:
             _engine(options)(work, outcome)
         if not outcome.totals.rows:
-            # A run that looked nothing up never says that all is well.
+            # A run without queries must not report success.
             raise InputError("there are no queries", path=options.queries, hint="check --queries")
         target.publish(outcome.totals.rows_of_split)
         if report is not None:
             report.write_table(outcome.totals.report_table())
-        code = outcome.tell(inventory.skipped, target=f"answers in {target.path}")
+        code = outcome.print_summary(inventory.skipped, target=f"answers in {target.path}")
         for file, render in files:
             file.write(render(outcome.totals.starting_offsets))
     return code
+
+
+class LookupOutcome(Outcome):
+    """Follows the run of an engine: adds up reports, shows progress, prints the summary.
+
+    Parameters
+    ----------
+    total_queries : int, optional
+        Number of queries; None when unknown.
+    detail : Detail
+        How much to print.
+    """
+
+    def __init__(self, total_queries: int | None, detail: Detail) -> None:
+        super().__init__(
+            Progress(
+                total_queries or 0,
+                None,
+                sys.stderr,
+                enabled=detail is not Detail.QUIET,
+                nouns=("query", "queries"),
+            ),
+            detail,
+        )
+        self.totals = LookupTotals()
+
+    def on_split(self, report: SplitReport) -> None:
+        """Add the report of a finished split; called from any thread."""
+        with self._guard:
+            self.totals.add(report)
+        self._progress.advance(report.rows)
+
+    def print_summary(self, skipped: Sequence[Skipped], *, target: str) -> ExitCode:
+        """Print the summary and return the exit code.
+
+        Parameters
+        ----------
+        skipped : sequence of Skipped
+            Files of the dump that were skipped.
+        target : str
+            Where the answers are.
+        """
+        totals, every = self.totals, self._detail is Detail.VERBOSE
+        unanswered = totals.queries_of_status[Status.UNREADABLE]
+        stream = sys.stderr if self._detail is Detail.QUIET else sys.stdout
+        paint = Paint(stream)
+        lines = []
+        if self._detail is not Detail.QUIET:
+            lines += status_lines(
+                totals.queries_of_status,
+                seconds=self.seconds,
+                startup_seconds=self.startup_seconds,
+                target=target,
+                paint=paint,
+            )
+            lines += note_lines(totals.findings, paint, every=every)
+            lines += skipped_lines(list(skipped), paint, every=every)
+        lines += damage_lines(totals.findings, unanswered, totals.findings_left_out, paint)
+        for line in lines:
+            click.echo(line, file=stream)
+        return exit_code(totals.findings, unanswered=unanswered > 0)
 
 
 def _engine(options: BulkOptions) -> LookupEngine:
@@ -121,8 +191,10 @@ def _refuse_side_files(
         if os.path.isdir(real):
             raise InputError("a folder, not a file", path=path, hint="name a file in it")
         refuse_overlap(real, path, inputs)
-        if any(os.path.commonpath([one, real]) in (one, real) for one in taken):
+        if any(os.path.commonpath([path, real]) in (path, real) for path in taken):
             raise InputError(
-                "this is where the answers go, or another file", path=path, hint="name another one"
+                "this path is taken by the answers or another file",
+                path=path,
+                hint="name another one",
             )
         taken.append(real)

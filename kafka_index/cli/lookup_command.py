@@ -7,11 +7,11 @@ import re
 
 import click
 
-from kafka_index.cli.lookup_flags import lookup_options
 from kafka_index.cli.lookup_options import (
     BulkOptions,
     LogOptions,
     Question,
+    lookup_options,
     make_question,
     refuse_given,
     was_given,
@@ -22,7 +22,7 @@ from kafka_index.config import LogConfig
 _HELP = """Find offsets and times in the logs below PATH, as a broker would.
 
     PATH is a data directory of a broker, one topic-partition directory, or a glob of either;
-    several are fine, as `--logs A --logs B`, `--logs A B` or `--logs dump/*`. The queries are rows
+    or several, as `--logs A --logs B`, `--logs A B` or `--logs dump/*`. The queries are rows
     of Parquet, CSV or JSON lines with the columns topic, partition, and offset or timestamp; the
     answers are the same rows, in their order, with more columns. Logs and indexes are only read.
 
@@ -61,8 +61,8 @@ def make_command(*, as_job: bool) -> click.Command:
     Parameters
     ----------
     as_job : bool
-        For ``spark-submit``: always on Spark, so without the options that choose an engine, and
-        without those of a single question.
+        For ``spark-submit``: always on Spark, without the options that choose an engine and those
+        of a single question.
     """
 
     def lookup(
@@ -95,7 +95,7 @@ def make_command(*, as_job: bool) -> click.Command:
         threads: int | None = None,
     ) -> int:
         if not (logs or more_logs):
-            raise click.UsageError("nothing to look into: give --logs PATH")
+            raise click.UsageError("no logs: give --logs PATH")
         config = LogConfig.load(config_path, index_interval_bytes=index_interval_bytes)
         where = LogOptions((*logs, *more_logs), indexes, upper_bound, resolve, config)
         detail = choose_detail(quiet=quiet, verbose=verbose)
@@ -159,8 +159,8 @@ def make_command(*, as_job: bool) -> click.Command:
 
 
 def _ask(question: Question, where: LogOptions, detail: Detail, *, as_json: bool) -> int:
-    # Nearly all of the time goes into imports: only those that a question needs, and without
-    # collecting garbage among what they leave, then and when the process ends.
+    # Imports take nearly all of the time: import only what a question needs, and collect no garbage
+    # meanwhile, nor when the process ends.
     gc.disable()
     from kafka_index.cli.lookup_question import answer_question  # noqa: PLC0415
 
@@ -176,9 +176,9 @@ def _check_usage(
 ) -> tuple[str, str, str]:
     if queries is None:
         instead = ", or --topic and --partition" if can_ask else ""
-        raise click.UsageError(f"nothing to look up: give --queries PATH{instead}")
+        raise click.UsageError(f"no queries: give --queries PATH{instead}")
     if output is None:
-        raise click.UsageError("nowhere to write: give --output PATH")
+        raise click.UsageError("no output: give --output PATH")
     if by is None:
-        raise click.UsageError("what do the queries ask for? give --by offset or timestamp")
+        raise click.UsageError("no key: give --by offset or timestamp")
     return queries, output, by

@@ -1,4 +1,4 @@
-"""The options of a lookup, checked as far as that needs no look at the disk."""
+"""The options of ``lookup``: as its help shows them, and as values, checked without any file."""
 
 from __future__ import annotations
 
@@ -8,14 +8,23 @@ from dataclasses import dataclass
 
 import click
 
-from kafka_index.cli.options import Detail
+from kafka_index.cli.options import (
+    Decorator,
+    Detail,
+    detail_options,
+    engine_options,
+    pattern,
+    report_path,
+    settings_options,
+)
 from kafka_index.cli.text import parse_time
-from kafka_index.config import LogConfig
+from kafka_index.config import INT32_MAX, LogConfig
+from kafka_index.layout.names import INT64_MAX
 
 
 @dataclass(frozen=True, slots=True)
 class LogOptions:
-    """Which logs to look into, and how far.
+    """The logs, and the level of the answers.
 
     Parameters
     ----------
@@ -26,7 +35,7 @@ class LogOptions:
     upper_bound : str
         ``log-end`` or ``high-watermark``.
     resolve : str, optional
-        ``index``, ``batch`` or ``record``; None: what is usual for the query.
+        ``index``, ``batch`` or ``record``; None: the default for the query.
     config : LogConfig
         Kafka's settings, for indexes that are missing.
     """
@@ -53,9 +62,9 @@ class BulkOptions:
     topics : re.Pattern, optional
         Topics to keep.
     report, starting_offsets, reset_offsets : str, optional
-        Paths of what else is written.
+        Paths of further files to write.
     overwrite : bool
-        Whether an output that is there is replaced.
+        Whether an existing output is replaced.
     group_by_partition : bool
         Whether Spark shuffles all queries of a partition to one task.
     engine : str
@@ -65,7 +74,7 @@ class BulkOptions:
     threads : int
         Of the local engine.
     detail : Detail
-        How much to say.
+        How much to print.
     """
 
     queries: str
@@ -112,12 +121,12 @@ class Question:
 def make_question(
     topic: str | None, partition: int | None, offset: int | None, timestamp: str | None
 ) -> Question:
-    """Return the question that options ask.
+    """Return the single query of the options.
 
     Raises
     ------
     click.UsageError
-        They ask none, or two, or the time is none.
+        They do not make one query, or the time is malformed.
     """
     if topic is None or partition is None:
         raise click.UsageError("a single question needs --topic and --partition")
@@ -136,12 +145,12 @@ def make_question(
 
 
 def was_given(options: Mapping[str, object]) -> bool:
-    """Return whether any of these options was given: those that are None or false were not."""
+    """Return whether any of these options was given: is neither None nor false."""
     return any(value is not None and value is not False for value in options.values())
 
 
 def refuse_given(options: Mapping[str, object], others: str) -> None:
-    """Refuse options that do not go with the others.
+    """Refuse options that exclude the others.
 
     Raises
     ------
@@ -151,3 +160,127 @@ def refuse_given(options: Mapping[str, object], others: str) -> None:
     for name, value in options.items():
         if was_given({name: value}):
             raise click.UsageError(f"{name} goes with {others}")
+
+
+def lookup_options(*, as_job: bool) -> list[Decorator]:
+    """Return all options.
+
+    Parameters
+    ----------
+    as_job : bool
+        Without those that choose an engine, and without those of a single question.
+    """
+    return [
+        *_logs_options(),
+        *_queries_options(),
+        *([] if as_job else _question_options()),
+        *_level_options(),
+        *_result_options(),
+        *([] if as_job else engine_options()),
+        *detail_options(),
+    ]
+
+
+def _logs_options() -> list[Decorator]:
+    return [
+        click.option(
+            "--logs",
+            "logs",
+            multiple=True,
+            metavar="PATH...",
+            help="The logs; may be given several times and take several paths.",
+        ),
+        click.argument("more_logs", nargs=-1, metavar=""),
+        click.option(
+            "--indexes",
+            metavar="PATH",
+            help="The folder of the index files, as `build --output` writes it.  "
+            "[default: beside the logs]",
+        ),
+    ]
+
+
+def _queries_options() -> list[Decorator]:
+    return [
+        click.option("--queries", metavar="PATH", help="A file, a folder or a glob of queries."),
+        click.option(
+            "--output",
+            metavar="PATH",
+            help="The answers: a file if the path has such an ending, otherwise a folder.",
+        ),
+        click.option(
+            "--output-format",
+            type=click.Choice(["parquet", "csv", "json"]),
+            help="The format of the answers.  [default: that of the queries]",
+        ),
+        click.option(
+            "--by", type=click.Choice(["offset", "timestamp"]), help="What the queries ask for."
+        ),
+    ]
+
+
+def _question_options() -> list[Decorator]:
+    return [
+        click.option("--topic", metavar="NAME", help="A single question, without --queries."),
+        click.option("--partition", type=click.IntRange(0, INT32_MAX), metavar="N"),
+        click.option("--offset", type=click.IntRange(0, INT64_MAX), metavar="N"),
+        click.option(
+            "--timestamp",
+            metavar="TIME",
+            help="Milliseconds since 1970, or 2024-05-01T00:00:00Z (UTC where no zone is given), "
+            "or -1 (the end), -2 (the start), -3 (the largest timestamp).",
+        ),
+        click.option("--json", "as_json", is_flag=True, help="The answer as one JSON object."),
+    ]
+
+
+def _level_options() -> list[Decorator]:
+    return [
+        click.option(
+            "--resolve",
+            type=click.Choice(["index", "batch", "record"]),
+            help="The level of the answers.  [default: batch for offsets, record for timestamps]",
+        ),
+        click.option(
+            "--upper-bound",
+            type=click.Choice(["log-end", "high-watermark"]),
+            default="log-end",
+            show_default=True,
+            help="The end of a log: its last record, or the end that consumers see.",
+        ),
+        *settings_options(),
+    ]
+
+
+def _result_options() -> list[Decorator]:
+    return [
+        click.option(
+            "--topics", callback=pattern, metavar="REGEX", help="Only topics that match in full."
+        ),
+        click.option(
+            "--report",
+            callback=report_path,
+            metavar="FILE",
+            help="Write queries by partition and status, and all findings: "
+            ".parquet, .json (an object a line) or .csv.",
+        ),
+        click.option(
+            "--starting-offsets",
+            metavar="FILE",
+            help="Write the offsets found as Spark's startingOffsets, one query a partition.",
+        ),
+        click.option(
+            "--reset-offsets",
+            metavar="FILE",
+            help="The same for `kafka-consumer-groups --reset-offsets --from-file`.",
+        ),
+        click.option("--overwrite", is_flag=True, help="Replace an existing output."),
+        click.option(
+            "--group-by-partition",
+            type=click.Choice(["auto", "always", "never"]),
+            is_flag=False,
+            flag_value="always",
+            help="On Spark: shuffle all queries of a partition to one task. Pays where opening "
+            "segments is slow. auto is never; the option alone means always.  [default: never]",
+        ),
+    ]

@@ -1,4 +1,4 @@
-"""A single question, answered on the screen: only the partition that it is about is looked at."""
+"""A single question, answered on the screen: only the directory of its partition is read."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from kafka_index.cli.exit_code import ExitCode
 from kafka_index.cli.lookup_options import LogOptions, Question
-from kafka_index.cli.lookup_summary import EXPLAINED, finding_line
+from kafka_index.cli.lookup_summary import EXPLAINED, exit_code, finding_line
 from kafka_index.cli.options import Detail
 from kafka_index.cli.text import format_time, shown_path
 from kafka_index.errors import InputError
@@ -40,11 +40,11 @@ def answer_question(
     Parameters
     ----------
     question : Question
-        What is asked.
+        The query.
     where : LogOptions
-        Which logs, and how far.
+        The logs, and the level of the answer.
     detail : Detail
-        QUIET: the answer, and what keeps it from being one.
+        QUIET: print only the answer, and damage.
     as_json : bool
         Print one JSON object.
 
@@ -75,7 +75,8 @@ def answer_question(
     else:
         for line in _lines(question, answer, log_path):
             click.echo(line)
-    return _tell(findings, Status(int(answers.status[0])), detail)
+    _print_findings(findings, detail)
+    return exit_code(findings, unanswered=answers.status[0] == Status.UNREADABLE)
 
 
 def partition_directories(logs: Sequence[str], partition: TopicPartition) -> list[str]:
@@ -91,11 +92,11 @@ def partition_directories(logs: Sequence[str], partition: TopicPartition) -> lis
     Raises
     ------
     InputError
-        A path cannot be found, or none holds that partition.
+        A path does not exist, or none holds that partition.
     """
     given = expand_directories(logs)
     if not is_legal_topic(partition.topic):
-        raise InputError("no broker has such a topic", found=repr(partition.topic))
+        raise InputError("not a legal topic", found=repr(partition.topic))
     found = []
     for directory in given:
         inside = os.path.join(directory, partition.directory_name)
@@ -104,17 +105,17 @@ def partition_directories(logs: Sequence[str], partition: TopicPartition) -> lis
         elif os.path.basename(directory) == partition.directory_name:
             found.append(directory)
     if not found:
-        there = _partitions_of(given, partition.topic)
+        existing = _partitions_of(given, partition.topic)
         raise InputError(
             f"no partition {partition.directory_name} here",
             path=", ".join(logs),
-            found=f"its partitions {there}" if there else f"none of {partition.topic}",
+            found=f"its partitions {existing}" if existing else f"none of {partition.topic}",
         )
     return found
 
 
 def _partitions_of(directories: Sequence[str], topic: str) -> str:
-    """Name the partitions of a topic that are there."""
+    """Return the partitions of a topic that exist, as text."""
     numbers = set()
     for directory in directories:
         names = [os.path.basename(directory)]
@@ -204,11 +205,7 @@ def _entry(answer: dict[str, Any]) -> str | None:
     )
 
 
-def _tell(findings: Sequence[Finding], status: Status, detail: Detail) -> ExitCode:
-    causes = [finding for finding in findings if finding.kind == UNREADABLE]
-    for finding in causes if detail is Detail.QUIET else findings:
-        click.echo(f"kafka-index: {finding.kind}: {finding_line(finding)}", err=True)
-    codes = [ExitCode.of_part(retriable=cause.retriable) for cause in causes]
-    if status is Status.UNREADABLE and not causes:
-        codes.append(ExitCode.DAMAGE)
-    return ExitCode.first(codes)
+def _print_findings(findings: Sequence[Finding], detail: Detail) -> None:
+    for finding in findings:
+        if finding.kind == UNREADABLE or detail is not Detail.QUIET:
+            click.echo(f"kafka-index: {finding.kind}: {finding_line(finding)}", err=True)

@@ -1,9 +1,10 @@
-"""What a lookup says about itself at the end."""
+"""What a lookup reports: its summary, findings, and the exit code."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from kafka_index.cli.exit_code import ExitCode
 from kafka_index.cli.text import (
     Paint,
     format_count,
@@ -19,14 +20,31 @@ _SHOWN = 20
 _SHOWN_REFUSED = 5
 EXPLAINED: Mapping[Status, str] = {
     Status.FOUND: "answered",
-    Status.BEFORE_LOG_START: "below the first offset that is left",
+    Status.BEFORE_LOG_START: "below the first offset that is retained",
     Status.LOG_END: "the next offset to be written: an empty read",
     Status.AFTER_LOG_END: "above the end of the log: out of range",
-    Status.NO_RECORD_AT_OR_AFTER: "no record is that late, or left at or after the offset",
+    Status.NO_RECORD_AT_OR_AFTER: "no record is that late, or remains at or after the offset",
     Status.UNKNOWN_PARTITION: "no segments of that partition",
-    Status.INVALID_QUERY: "nothing that can be asked: null, negative, or not at this level",
-    Status.UNREADABLE: "damage stands before the answer",
+    Status.INVALID_QUERY: "malformed, null, negative, or not possible at this level",
+    Status.UNREADABLE: "damage prevents the answer",
 }
+
+
+def exit_code(findings: Iterable[Finding], *, unanswered: bool) -> ExitCode:
+    """Return the exit code of a lookup that ended.
+
+    Parameters
+    ----------
+    findings : iterable of Finding
+        Of all kinds.
+    unanswered : bool
+        Whether some query is unreadable.
+    """
+    causes = [finding for finding in findings if finding.kind == UNREADABLE]
+    codes = [ExitCode.of_part(retriable=cause.retriable) for cause in causes]
+    if unanswered and not causes:
+        codes.append(ExitCode.DAMAGE)
+    return ExitCode.first(codes)
 
 
 def status_lines(
@@ -42,22 +60,22 @@ def status_lines(
     Parameters
     ----------
     queries : mapping of Status to int
-        How many had each status.
+        Queries of each status.
     seconds : float
-        What the work took.
+        Duration of the work.
     startup_seconds : float
-        What the engine took to start, before.
+        Time that the engine took to start.
     target : str
-        Where the answers are, for people.
+        Where the answers are.
     paint : Paint
         Colours.
     """
     colours = {Status.FOUND: paint.good, Status.UNREADABLE: paint.bad}
-    met = [status for status in Status if queries.get(status)]
-    rows = [(status.text, format_count(queries[status])) for status in met]
+    present = [status for status in Status if queries.get(status)]
+    rows = [(status.text, format_count(queries[status])) for status in present]
     header, *table = table_lines(("status", "queries"), rows)
     lines = [paint.strong(header)]
-    for status, line in zip(met, table, strict=True):
+    for status, line in zip(present, table, strict=True):
         colour = colours.get(status, paint.notable)
         width = len(status.text)
         lines.append(f"{colour(line[:width])}{line[width:]}   {EXPLAINED[status]}")
@@ -73,7 +91,7 @@ def status_lines(
 
 
 def note_lines(findings: Iterable[Finding], paint: Paint, *, every: bool) -> list[str]:
-    """Return what was noticed and stands before no answer, kind by kind.
+    """Return the findings that prevent no answer, by kind.
 
     Parameters
     ----------
@@ -82,14 +100,16 @@ def note_lines(findings: Iterable[Finding], paint: Paint, *, every: bool) -> lis
     paint : Paint
         Colours.
     every : bool
-        Each by name.
+        Whether to list each one.
     """
     kinds: dict[str, list[Finding]] = {}
     for finding in findings:
         kinds.setdefault(finding.kind, []).append(finding)
     lines = []
     if missing := kinds.get(NO_INDEX):
-        segments = {(one.topic, one.partition, one.segment_base_offset) for one in missing}
+        segments = {
+            (finding.topic, finding.partition, finding.segment_base_offset) for finding in missing
+        }
         lines += ["", f"{plural(len(segments), 'segment')} without index files: built in memory"]
         lines += _finding_lines(missing) if every else []
     if refused := kinds.get(INDEX_REFUSED):
@@ -106,16 +126,16 @@ def note_lines(findings: Iterable[Finding], paint: Paint, *, every: bool) -> lis
 def damage_lines(
     findings: Iterable[Finding], queries: int, left_out: int, paint: Paint
 ) -> list[str]:
-    """Return what stands before answers, none when nothing does.
+    """Return the damage that prevents answers, if any.
 
     Parameters
     ----------
     findings : iterable of Finding
         Of all kinds.
     queries : int
-        How many have no answer because of it.
+        Queries without an answer because of it.
     left_out : int
-        Findings that are not told one by one.
+        Findings that are not listed.
     paint : Paint
         Colours.
     """

@@ -21,28 +21,28 @@ _AFTER_FAILURE = "no answers were written: run again"
 
 
 class Listener(Protocol):
-    """Whom an engine tells what it has done."""
+    """Follows an engine at work."""
 
     def on_begin(self) -> None:
-        """Take that the work begins now: what the engine itself needed to start is over."""
+        """Record that the engine has started and the work begins."""
 
     def on_split(self, report: SplitReport) -> None:
-        """Take the report of a finished split; called from any thread."""
+        """Add the report of a finished split; called from any thread."""
 
     def on_share(self, done: int, total: int) -> None:
-        """Take how many of the equal parts of the work are done; called from any thread."""
+        """Show how many of the equal shares of the work are done; called from any thread."""
 
 
 @dataclass(frozen=True, slots=True)
 class LookupWork:
-    """What an engine is to do: queries over an inventory, answered into a target.
+    """The work of an engine: queries over an inventory, answered into a target.
 
     Parameters
     ----------
     queries, inventory, settings, target
         As for `kafka_index.lookup.run_local`; the target is entered, and published by the caller.
     starting_offsets : bool
-        Whether the reports tell where to start reading.
+        Whether the reports hold where to start reading.
     """
 
     queries: Queries
