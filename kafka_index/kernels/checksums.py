@@ -1,16 +1,18 @@
-"""Checksums callable from compiled loops.
+"""Checksums of batches, callable from compiled loops.
 
-Magic 2 is covered by CRC-32C: a compiled function, our own for CPUs with wide carry-less
-multiplication and google-crc32c's for all others, is registered with LLVM under a name that numba
-can call and cache (a ctypes pointer cannot be cached). Magic 0 and 1
-are covered by CRC-32 (IEEE), for which no library gives us a symbol everywhere: eight bytes a step
-by table.
+Magic 2 is covered by CRC-32C. The fastest function for this CPU is registered with LLVM under a
+name that numba can call and cache (a ctypes pointer cannot be cached): one of our own, or
+google-crc32c's on processors other than x86 and where `METHOD_VARIABLE` asks for it. Magic 0 and 1
+are covered by CRC-32 (IEEE), for which no library has a symbol everywhere: eight bytes a step by
+table.
 """
 
 from __future__ import annotations
 
 import ctypes
 import importlib.util
+import logging
+import os
 from typing import Any
 
 import llvmlite.binding
@@ -20,7 +22,15 @@ from numpy.typing import NDArray
 
 from kafka_index.kernels.big_endian import read_int8, read_int32_little
 from kafka_index.kernels.compile_cache import compiled
-from kafka_index.kernels.fast_crc32c import fast_crc32c_address
+from kafka_index.kernels.fast_crc32c import fast_crc32c_address, supported_methods
+
+_log = logging.getLogger(__name__)
+
+#: Environment variable that names the method of CRC-32C, one of `crc32c_methods`, instead of the
+#: fastest.
+METHOD_VARIABLE = "KAFKA_INDEX_CRC32C"
+#: The method of google-crc32c, which works everywhere.
+LIBRARY_METHOD = "library"
 
 _SYMBOL = "kafka_index_crc32c_extend"
 _CRC32_POLYNOMIAL = 0xEDB88320
@@ -37,12 +47,37 @@ def _library_address() -> int:
     return address
 
 
-def _register() -> None:
-    address = fast_crc32c_address() or _library_address()
-    llvmlite.binding.add_symbol(_SYMBOL, address)
+def crc32c_methods() -> list[str]:
+    """Return the methods that work on this CPU, the fastest first."""
+    return [*supported_methods(), LIBRARY_METHOD]
 
 
-_register()
+def chosen_method() -> str:
+    """Return the method that the environment asks for, or else the fastest."""
+    methods = crc32c_methods()
+    chosen = os.environ.get(METHOD_VARIABLE) or methods[0]
+    if chosen in methods:
+        return chosen
+    # Not an error: on a cluster of different machines some may not have what the others do.
+    _log.warning(
+        "%s=%s is not one of the methods of this CPU (%s); using %s",
+        METHOD_VARIABLE,
+        chosen,
+        ", ".join(methods),
+        methods[0],
+    )
+    return methods[0]
+
+
+def method_address(method: str) -> int:
+    """Return the address of ``uint32 (uint32 crc, address, size)`` by a method of this CPU."""
+    library = _library_address()
+    return library if method == LIBRARY_METHOD else fast_crc32c_address(method, library)
+
+
+#: The method in use.
+CRC32C_METHOD = chosen_method()
+llvmlite.binding.add_symbol(_SYMBOL, method_address(CRC32C_METHOD))
 
 #: ``crc32c_extend(crc, address, size)``: the CRC-32C of what ``crc`` covers and these bytes.
 crc32c_extend: Any = types.ExternalFunction(
