@@ -10,7 +10,6 @@ from kafka_index.build import (
     INDEX_OUTPUTS,
     BuildSettings,
     SegmentReport,
-    plan_build,
     run_local,
 )
 from kafka_index.storage import SegmentFile, list_dump
@@ -30,7 +29,7 @@ def make_dump(dump: Path, log: Path, partitions: int) -> Path:
 def build(segments: Sequence[SegmentFile], settings: BuildSettings) -> None:
     """Build with one thread; every segment has to go well."""
     statuses = Statuses()
-    run_local(plan_build(segments, bins=len(segments)), settings, threads=1, listener=statuses)
+    run_local(segments, settings, threads=1, listener=statuses)
     if statuses.found != ["built"] * len(segments):
         raise RuntimeError(f"{len(segments)} segments were not all built: {set(statuses.found)}")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import statistics
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,9 +17,10 @@ from benchmarks.dumps import Statuses
 from benchmarks.logs import warm, write_log
 from benchmarks.recover import seconds
 from kafka_index.build import BuildSettings, plan_build, run_local
+from kafka_index.build.plan import plan_waves
 from kafka_index.engines.session import build_session
-from kafka_index.spark.build import build_logs
-from kafka_index.storage import list_dump
+from kafka_index.spark.build import build_logs, build_waves
+from kafka_index.storage import SegmentFile, list_dump
 
 _BATCH_BYTES = 1024
 _SEGMENTS = 384
@@ -50,13 +51,13 @@ def run(scratch: Path) -> bool:
 def _throughput(session: SparkSession, scratch: Path) -> bool:
     dump = _partitions(scratch, "spark-dump", _SEGMENTS, _BATCH_BYTES, _LOG_BYTES)
     warm(next(dump.glob("topic-0/*.log")))
-    plan = plan_build(list_dump([str(dump)], topics=None).segments, bins=8)
+    segments = list_dump([str(dump)], topics=None).segments
     one, two = [], []
     for _ in range(_ROUNDS + 1):
         with TemporaryDirectory(dir=scratch) as target:
-            one.append(seconds(lambda: _run_local(plan, target)))
+            one.append(seconds(lambda: _run_local(segments, target)))
         with TemporaryDirectory(dir=scratch) as target:
-            two.append(seconds(lambda: _run_spark(session, plan, target, 8)))
+            two.append(seconds(lambda: _run_waves(session, segments, target)))
     size = _SEGMENTS * _LOG_BYTES / 1e9
     # The first round compiles, starts workers and warms the page cache.
     o, t = (size / statistics.median(times[1:]) for times in (one, two))
@@ -114,10 +115,16 @@ def _partitions(scratch: Path, name: str, count: int, batch_bytes: int, log_byte
     return dump
 
 
-def _run_local(plan: pa.Table, target: str) -> None:
+def _run_local(segments: Sequence[SegmentFile], target: str) -> None:
     statuses = Statuses()
-    run_local(plan, BuildSettings(target_root=target), threads=1, listener=statuses)
+    run_local(segments, BuildSettings(target_root=target), threads=1, listener=statuses)
     _expect(statuses.found)
+
+
+def _run_waves(session: SparkSession, segments: Sequence[SegmentFile], target: str) -> None:
+    waves = plan_waves(segments, cores=2)
+    for rows in build_waves(session, waves, BuildSettings(target_root=target), cores=2):
+        _expect(rows.column("status").to_pylist())
 
 
 def _run_spark(session: SparkSession, plan: pa.Table, target: str, bins: int) -> None:

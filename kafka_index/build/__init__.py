@@ -1,12 +1,11 @@
-"""Building indexes: plan, compute, publish, report; and the engine of local threads."""
+"""Building indexes: plan, scan, fold, publish, report; and the engine of local threads."""
 
 from kafka_index.build.local import run_local
-from kafka_index.build.outputs import ALL_OUTPUTS, INDEX_OUTPUTS, Output
-from kafka_index.build.partition import publish_partition
-from kafka_index.build.plan import WORK_SCHEMA, plan_build, plan_waves, read_plan
+from kafka_index.build.plan import WORK_SCHEMA, plan_build, read_plan
+from kafka_index.build.publish import publish_partition
 from kafka_index.build.report import REPORT_SCHEMA, SegmentReport
-from kafka_index.build.segment import build_from_sources, build_segment_files, build_segments
-from kafka_index.build.settings import BuildSettings
+from kafka_index.build.segment import build_segment_files, build_segments
+from kafka_index.build.settings import ALL_OUTPUTS, INDEX_OUTPUTS, BuildSettings, Output
 
 __all__ = [
     "ALL_OUTPUTS",
@@ -16,11 +15,9 @@ __all__ = [
     "BuildSettings",
     "Output",
     "SegmentReport",
-    "build_from_sources",
     "build_segment_files",
     "build_segments",
     "plan_build",
-    "plan_waves",
     "publish_partition",
     "read_plan",
     "run_local",

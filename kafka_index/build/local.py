@@ -1,55 +1,62 @@
-"""The local engine: bins on threads of this process, whose kernels let go of the GIL."""
+"""The local engine: threads of this process, whose kernels release the GIL.
+
+The segments of a partition are scanned close together, by whichever threads are free, and the
+partition is published by the thread that scans the last of them: an interrupted run keeps every
+partition that it has scanned. Small partitions are published in groups, which share the cost of
+making files durable.
+"""
 
 from __future__ import annotations
 
 import threading
-from collections import Counter
-from collections.abc import Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Protocol
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
-from kafka_index.build.partition import publish_partition
-from kafka_index.build.plan import read_plan
+from kafka_index.build.plan import partition_groups, partition_of, segment_groups
+from kafka_index.build.publish import GROUP_SEGMENTS, publish_partitions, publish_segments
 from kafka_index.build.report import FAILED, SegmentReport
-from kafka_index.build.segment import build_segments
+from kafka_index.build.scan import stage_segments
 from kafka_index.build.settings import BuildSettings
-from kafka_index.build.staged import StagedSegment
-from kafka_index.build.staging import stage_segments
-from kafka_index.layout.names import TopicPartition
+from kafka_index.build.staged_segment import StagedSegment
 from kafka_index.storage import SegmentFile
+
+# A group is at most this, and at most a small share of the run, so that all threads publish.
+_GROUP_BYTES = 256 << 20
+_GROUPS_PER_THREAD = 8
 
 
 class BuildListener(Protocol):
-    """Whom a local build tells what it has done; called by one thread at a time."""
+    """Callbacks of a local build; called by one thread at a time."""
 
     def on_scanned(self, row: SegmentReport) -> None:
-        """Take that a segment has been scanned, or was kept."""
+        """Record that a segment was scanned, or was kept."""
 
     def on_report(self, row: SegmentReport) -> None:
-        """Take the final row of a segment."""
+        """Record the final row of a segment."""
 
 
 def run_local(
-    plan: pa.Table,
+    segments: Sequence[SegmentFile],
     settings: BuildSettings,
     *,
     threads: int,
     listener: BuildListener,
     fail_fast: bool = False,
 ) -> bool:
-    """Build all bins of a plan.
+    """Build segments.
 
     Parameters
     ----------
-    plan : pa.Table
-        `kafka_index.build.WORK_SCHEMA`, every segment of each partition in it.
+    segments : sequence of SegmentFile
+        By partition, every segment of each.
     settings : BuildSettings
         How and where to.
     threads : int
-        Bins, or partitions, at a time.
+        Segments scanned, or groups published, at a time.
     listener : BuildListener
         Called with each segment's row.
     fail_fast : bool
@@ -59,103 +66,116 @@ def run_local(
     Returns
     -------
     bool
-        False when it was left at a segment that failed.
+        False when it stopped at a segment that failed.
     """
-    kind = _StateRun if settings.needs_state else _SegmentRun
-    run = kind(plan, settings, listener, fail_fast=fail_fast)
+    run = _Run(segments, settings, threads, listener, fail_fast=fail_fast)
     with ThreadPoolExecutor(threads, thread_name_prefix="build") as pool:
         try:
-            run.run(pool)
-            return not run.stopped.is_set()
+            for future in [pool.submit(run.work, number) for number in range(threads)]:
+                future.result()
         finally:
-            # After an interrupt or an error of our own the other bins need not go on.
+            # After an interrupt, or an error of our own, the other threads finish what they scan.
+            was_stopped = run.stopped.is_set()
             run.stopped.set()
+    run.report_unfinished()
+    return not was_stopped
 
 
-class _SegmentRun:
-    """A build of segments one by one."""
+@dataclass(eq=False)
+class _Group:
+    """Segments that are published together."""
+
+    missing: int
+    staged: list[StagedSegment] = field(default_factory=list)
+
+
+class _Run:
+    """What the threads of one build share."""
 
     def __init__(
-        self, plan: pa.Table, settings: BuildSettings, listener: BuildListener, *, fail_fast: bool
+        self,
+        segments: Sequence[SegmentFile],
+        settings: BuildSettings,
+        threads: int,
+        listener: BuildListener,
+        *,
+        fail_fast: bool,
     ) -> None:
-        self.fail_fast = fail_fast
         self.stopped = threading.Event()
-        self._plan = plan
         self._settings = settings
         self._listener = listener
+        self._fail_fast = fail_fast
         self._lock = threading.Lock()
+        plan = partition_groups if settings.needs_state else segment_groups
+        total_bytes = sum(segment.log_size_bytes for segment in segments)
+        share = _GROUPS_PER_THREAD * threads
+        planned = plan(
+            segments,
+            max_bytes=min(_GROUP_BYTES, total_bytes // share),
+            max_segments=min(GROUP_SEGMENTS, -(-len(segments) // share)),
+        )
+        self._groups = [_Group(len(members)) for members in planned]
+        # The largest of a group first: the last one, which the others wait for, is short.
+        self._work = deque(
+            (group, segment)
+            for group, members in zip(self._groups, planned, strict=True)
+            for segment in sorted(members, key=lambda segment: -segment.log_size_bytes)
+        )
 
-    def run(self, pool: ThreadPoolExecutor) -> None:
-        """Build every bin."""
-        numbers = pc.unique(self._plan.column("bin")).to_pylist()
-        for future in [pool.submit(self._build_bin, number, pool) for number in numbers]:
-            future.result()
+    def work(self, number: int) -> None:
+        """Scan segments, and publish the groups they complete, until there are none left."""
+        attempt_id = f"thread{number}"
+        while not self.stopped.is_set():
+            try:
+                group, segment = self._work.popleft()
+            except IndexError:
+                return
+            for staged in stage_segments([segment], self._settings, attempt_id=attempt_id):
+                if self._add(group, staged):
+                    self._publish(group, attempt_id)
 
-    def _build_bin(self, number: int, _: ThreadPoolExecutor) -> None:
-        for row in build_segments(
-            self._segments(number), self._settings, attempt_id=f"bin{number}"
-        ):
-            with self._lock:
-                self._listener.on_scanned(row)
+    def report_unfinished(self) -> None:
+        """Publish what needs no other segment; of unfinished partitions report what failed."""
+        for group in self._groups:
+            if not self._settings.needs_state:
+                self._publish(group, "unfinished")
+                continue
+            for staged in group.staged:
+                staged.remove_scratch(self._settings)
+                if staged.report.status == FAILED:
+                    self._report(staged.report)
+
+    def _add(self, group: _Group, staged: StagedSegment) -> bool:
+        """Record a scanned segment; return whether its group is complete."""
+        with self._lock:
+            self._listener.on_scanned(staged.report)
+            group.staged.append(staged)
+            group.missing -= 1
+            is_complete = group.missing == 0
+        if self._fail_fast and staged.report.status == FAILED:
+            self.stopped.set()
+        return is_complete
+
+    def _publish(self, group: _Group, attempt_id: str) -> None:
+        waiting, group.staged = group.staged, []
+        waiting.sort(key=lambda each: (partition_of(each.segment), each.segment.base_offset))
+        if not self._settings.needs_state:
+            for row in publish_segments(waiting, self._settings):
+                self._report(row)
+            return
+        for row in publish_partitions(_partitions(waiting), self._settings, attempt_id=attempt_id):
             self._report(row)
-
-    def _segments(self, number: int) -> Iterable[SegmentFile]:
-        rows = self._plan.filter(pc.field("bin") == number)
-        return (one for one in read_plan(rows) if not self.stopped.is_set())
+        for staged in waiting:
+            # What was only there for the fold.
+            staged.remove_scratch(self._settings)
 
     def _report(self, row: SegmentReport) -> None:
         with self._lock:
             self._listener.on_report(row)
-        if self.fail_fast and row.status == FAILED:
+        if self._fail_fast and row.status == FAILED:
             self.stopped.set()
 
 
-class _StateRun(_SegmentRun):
-    """A build of partitions: each is published once all of its segments have been scanned."""
-
-    def __init__(
-        self, plan: pa.Table, settings: BuildSettings, listener: BuildListener, *, fail_fast: bool
-    ) -> None:
-        super().__init__(plan, settings, listener, fail_fast=fail_fast)
-        names = zip(
-            plan.column("topic").to_pylist(), plan.column("partition").to_pylist(), strict=True
-        )
-        self._missing = Counter(TopicPartition(*name) for name in names)
-        self._staged: dict[TopicPartition, list[StagedSegment]] = {}
-        self._publishing: list[Future[None]] = []
-
-    def run(self, pool: ThreadPoolExecutor) -> None:
-        """Scan every bin, and publish every partition."""
-        super().run(pool)
-        for future in self._publishing:
-            future.result()
-        # Of partitions that were not finished only what went wrong is told.
-        for left in self._staged.values():
-            for one in left:
-                one.remove_scratch(self._settings)
-                if one.report.status == FAILED:
-                    self._report(one.report)
-
-    def _build_bin(self, number: int, pool: ThreadPoolExecutor) -> None:
-        segments = self._segments(number)
-        for one in stage_segments(segments, self._settings, attempt_id=f"bin{number}"):
-            partition = TopicPartition(one.segment.topic, one.segment.partition)
-            with self._lock:
-                self._listener.on_scanned(one.report)
-                self._staged.setdefault(partition, []).append(one)
-                self._missing[partition] -= 1
-                if self._missing[partition] == 0:
-                    whole = self._staged.pop(partition)
-                    self._publishing.append(pool.submit(self._publish, whole))
-            if self.fail_fast and one.report.status == FAILED:
-                self.stopped.set()
-
-    def _publish(self, staged: list[StagedSegment]) -> None:
-        if self.stopped.is_set() and not self.fail_fast:
-            return
-        staged.sort(key=lambda one: one.segment.base_offset)
-        for row in publish_partition(staged, self._settings, attempt_id="partition"):
-            self._report(row)
-        for one in staged:
-            # What was only there for the fold.
-            one.remove_scratch(self._settings)
+def _partitions(staged: Iterable[StagedSegment]) -> Iterator[list[StagedSegment]]:
+    for _, members in groupby(staged, key=lambda each: partition_of(each.segment)):
+        yield list(members)

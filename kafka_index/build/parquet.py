@@ -21,15 +21,19 @@ from kafka_index.build.parquet_read import RowGroup
 from kafka_index.build.parquet_rows import SegmentRows, split_segments
 from kafka_index.build.parquet_schema import ParquetInput
 from kafka_index.build.parquet_source import segment_source
-from kafka_index.build.report import FAILED, SegmentReport
-from kafka_index.build.segment import build_from_sources
+from kafka_index.build.publish import publish_segments
+from kafka_index.build.report import ERROR, FAILED, SegmentReport
+from kafka_index.build.scan import stage_segment
 from kafka_index.build.settings import BuildSettings
 from kafka_index.errors import InputError, KafkaIndexError
 from kafka_index.layout.names import LOG_SUFFIX, TopicPartition, segment_file_name
 from kafka_index.records import BatchSource
-from kafka_index.storage.segment_file import SegmentFile
+from kafka_index.storage.partition_files import SegmentFile
 
+#: Reason codes of segments that were not built from their rows.
 UNORDERED = "unordered_positions"
+NO_SEGMENT = "no_segment"
+INPUT_CHANGED = "input_changed"
 
 _UNORDERED_HINT = "sort the input by segment and position, or use --engine spark"
 _GONE = "the input changed since it was counted: the rows of this segment are gone"
@@ -76,12 +80,13 @@ def build_parquet(
     runnable = []
     for one in counts:
         reason = why_no_segment(one.topic, one.partition, one.base_offset)
-        if reason is None and not can_order(one, source.form, limits):
+        if reason is not None:
+            run.report(failed_report(source.path, one, NO_SEGMENT, reason))
+        elif not can_order(one, source.form, limits):
             reason = f"{UNORDERED}; {_UNORDERED_HINT}"
-        if reason is None:
-            runnable.append(one)
+            run.report(failed_report(source.path, one, UNORDERED, reason))
         else:
-            run.report(failed_report(source.path, one, reason))
+            runnable.append(one)
     bins = pack(runnable, source.form, limits, threads)
     with ThreadPoolExecutor(threads, thread_name_prefix="build") as pool:
         try:
@@ -126,7 +131,9 @@ def build_stream(
             sources[rows.topic, rows.partition, rows.base_offset] = one
             yield _segment_file(source.path, rows), one
 
-    for row in build_from_sources(work(), settings, attempt_id=attempt_id):
+    settings = settings.indexes_alone()
+    staged = (stage_segment(segment, each, settings, attempt_id) for segment, each in work())
+    for row in publish_segments(staged, settings):
         one = sources.pop((row.topic, row.partition, row.segment_base_offset))
         yield replace(row, log_path=source.path, log_size_bytes=one.log_size_bytes)
 
@@ -143,11 +150,12 @@ def require_target(settings: BuildSettings) -> None:
         raise InputError("Parquet input cannot be built in place", hint="give --output")
 
 
-def failed_report(path: str, one: SegmentCount, reason: str) -> SegmentReport:
-    """Return the row of a segment that could not be begun."""
-    return SegmentReport.failed(
-        one.topic, one.partition, one.base_offset, path, one.size_bytes, reason
+def failed_report(path: str, segment: SegmentCount, code: str, reason: str) -> SegmentReport:
+    """Return the row of a segment whose rows were counted and not built."""
+    row = SegmentReport.unscanned(
+        segment.topic, segment.partition, segment.base_offset, path, segment.size_bytes
     )
+    return row.failed(code, reason)
 
 
 class _Run:
@@ -183,7 +191,7 @@ class _Run:
             return
         waiting = {(one.topic, one.partition, one.base_offset): one for one in work}
         batches = read_bin(self._source, self._groups, work)
-        reason = _GONE
+        code, reason = INPUT_CHANGED, _GONE
         try:
             for row in build_stream(
                 batches, self._source, self._settings, attempt_id=f"bin{number}"
@@ -193,9 +201,9 @@ class _Run:
                 if self.stopped.is_set():
                     return
         except KafkaIndexError as error:
-            reason = str(error)
+            code, reason = ERROR, str(error)
         for one in waiting.values():
-            self.report(failed_report(self._source.path, one, reason))
+            self.report(failed_report(self._source.path, one, code, reason))
 
 
 def _segment_file(path: str, rows: SegmentRows) -> SegmentFile:

@@ -1,12 +1,16 @@
-"""The plan of a build: from listed segments to bins of work. Nothing is read or written here."""
+"""The plan of a build: what is scanned together, and what is published together.
+
+Nothing is read or written here.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
 import pyarrow as pa
 
+from kafka_index.layout.names import TopicPartition
 from kafka_index.storage import SegmentFile
 from kafka_index.tasks import BIN, balance
 
@@ -26,6 +30,11 @@ WORK_SCHEMA = pa.schema(
 
 # What opening, creating and publishing cost, in bytes that could be scanned meanwhile.
 _SEGMENT_COST_BYTES = 4 << 20
+_BINS_PER_CORE = 4
+_BIN_BYTES = 1 << 30
+_MAX_BINS = 20_000
+_WAVE_BYTES_PER_CORE = 1 << 30
+_MAX_WAVES = 64
 
 
 def plan_build(segments: Sequence[SegmentFile], *, bins: int) -> pa.Table:
@@ -61,29 +70,77 @@ def plan_build(segments: Sequence[SegmentFile], *, bins: int) -> pa.Table:
     return table.sort_by([(key, "ascending") for key in keys])
 
 
-def plan_waves(segments: Sequence[SegmentFile], *, wave_bytes: int) -> list[list[SegmentFile]]:
-    """Part segments into waves of whole partitions, done one after the other.
-
-    Parameters
-    ----------
-    segments : sequence of SegmentFile
-        By partition, as `list_dump` returns them.
-    wave_bytes : int
-        A wave ends with the partition that reaches as much.
-    """
-    waves: list[list[SegmentFile]] = []
-    size = wave_bytes
-    for _, members in groupby(segments, key=lambda one: (one.topic, one.partition)):
-        if size >= wave_bytes:
-            waves.append([])
-            size = 0
-        partition = list(members)
-        waves[-1] += partition
-        size += sum(one.log_size_bytes for one in partition)
-    return waves
-
-
 def read_plan(rows: pa.Table | pa.RecordBatch) -> Iterator[SegmentFile]:
     """Return the segments of rows of `WORK_SCHEMA`, in their order."""
     columns = [rows.column(name).to_pylist() for name in WORK_SCHEMA.names if name != BIN]
     return map(SegmentFile, *columns)
+
+
+def count_bins(segments: Sequence[SegmentFile], cores: int) -> int:
+    """Return enough bins to keep all cores busy to the end, none too large to lose."""
+    total_bytes = sum(segment.log_size_bytes for segment in segments)
+    wanted = max(_BINS_PER_CORE * cores, total_bytes // _BIN_BYTES)
+    return min(len(segments), wanted, _MAX_BINS)
+
+
+def plan_waves(segments: Sequence[SegmentFile], *, cores: int) -> list[list[SegmentFile]]:
+    """Split segments into waves of whole partitions, for an engine that builds wave by wave.
+
+    A wave is what a killed run loses at most: a small share of the run, and yet enough to keep
+    all cores busy.
+    """
+    max_bytes = max(cores * _WAVE_BYTES_PER_CORE, _size_bytes(segments) // _MAX_WAVES)
+    return partition_groups(segments, max_bytes=max_bytes, max_segments=len(segments))
+
+
+def partition_groups(
+    segments: Iterable[SegmentFile], *, max_bytes: int, max_segments: int
+) -> list[list[SegmentFile]]:
+    """Join whole partitions into groups that are scanned and published one after the other.
+
+    Parameters
+    ----------
+    segments : iterable of SegmentFile
+        By partition, as `list_dump` returns them.
+    max_bytes, max_segments : int
+        A group ends with the partition that reaches one of the two.
+
+    Returns
+    -------
+    list of list of SegmentFile
+        The largest partitions come first, so that small ones fill the cores at the end.
+    """
+    partitions = [list(members) for _, members in groupby(segments, key=partition_of)]
+    partitions.sort(key=_size_bytes, reverse=True)
+    return _joined(partitions, max_bytes, max_segments)
+
+
+def segment_groups(
+    segments: Iterable[SegmentFile], *, max_bytes: int, max_segments: int
+) -> list[list[SegmentFile]]:
+    """Join segments into groups, whatever their partition; see `partition_groups`."""
+    largest_first = sorted(segments, key=lambda segment: -segment.log_size_bytes)
+    return _joined([[segment] for segment in largest_first], max_bytes, max_segments)
+
+
+def partition_of(segment: SegmentFile) -> TopicPartition:
+    """Return the partition of a segment."""
+    return TopicPartition(segment.topic, segment.partition)
+
+
+def _joined(
+    members: Iterable[list[SegmentFile]], max_bytes: int, max_segments: int
+) -> list[list[SegmentFile]]:
+    groups: list[list[SegmentFile]] = []
+    size_bytes = 0
+    for each in members:
+        if not groups or size_bytes >= max_bytes or len(groups[-1]) >= max_segments:
+            groups.append([])
+            size_bytes = 0
+        groups[-1] += each
+        size_bytes += _size_bytes(each)
+    return groups
+
+
+def _size_bytes(segments: Iterable[SegmentFile]) -> int:
+    return sum(segment.log_size_bytes for segment in segments)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from kafka_index.errors import KafkaIndexError, is_retriable
 from kafka_index.records.batch_source import PREALLOCATED_TAIL
+from kafka_index.storage import SegmentCounts
 from kafka_index.storage.report_file import ReportFile
 
 BUILT = "built"
@@ -18,6 +20,9 @@ TRUNCATED = "truncated"
 FAILED = "failed"
 STATUSES = (BUILT, UNCHANGED, TRUNCATED, FAILED)
 
+
+#: The reason code of a segment that an error ended: its file, or its target, cannot be used.
+ERROR = "error"
 
 _ROWS_AT_A_TIME = 64 * 1024
 
@@ -34,22 +39,12 @@ class SegmentReport:
         Its log, absolute.
     log_size_bytes : int
         Size of the log.
-    valid_bytes : int, optional
-        Length of the prefix that the indexes cover; None, as all of the next ones, when the
-        segment failed before that was known.
-    batch_count : int, optional
-        Record batches in that prefix.
-    offset_entries, time_entries : int, optional
-        Entries of ``.index`` and ``.timeindex``.
-    next_offset : int, optional
-        The offset after the last one, as a broker reads it: the base offset where offsets go back
-        after the last index entry.
-    max_timestamp_ms : int, optional
-        The largest timestamp; -1 when there is none.
+    counts : SegmentCounts, optional
+        What the scan counted; None when the segment failed before that was known.
     status : str
         One of `STATUSES`.
     reason : str, optional
-        Why the status is not ``built``.
+        Why the status is not ``built``, for people.
     position_bytes : int, optional
         Where in the log the reason lies.
     seconds : float
@@ -62,6 +57,9 @@ class SegmentReport:
         What is worth knowing of the segment though nothing is wrong with it.
     retriable : bool
         The segment failed because of permission, disk or memory, not because of its data.
+    reason_code : str, optional
+        What programs go by: the code of the reason, such as ``bad_crc``; without a reason that of
+        the note, if it has one.
     """
 
     topic: str
@@ -69,12 +67,7 @@ class SegmentReport:
     segment_base_offset: int
     log_path: str
     log_size_bytes: int
-    valid_bytes: int | None
-    batch_count: int | None
-    offset_entries: int | None
-    time_entries: int | None
-    next_offset: int | None
-    max_timestamp_ms: int | None
+    counts: SegmentCounts | None
     status: str
     reason: str | None
     position_bytes: int | None
@@ -83,16 +76,16 @@ class SegmentReport:
     producers: int | None = None
     note: str | None = None
     retriable: bool = False
+    reason_code: str | None = None
 
     @classmethod
-    def failed(
+    def unscanned(
         cls,
         topic: str,
         partition: int,
         segment_base_offset: int,
         log_path: str,
         log_size_bytes: int,
-        reason: str | None = None,
     ) -> Self:
         """Return the row of a segment of which nothing more is known."""
         return cls(
@@ -101,22 +94,28 @@ class SegmentReport:
             segment_base_offset=segment_base_offset,
             log_path=log_path,
             log_size_bytes=log_size_bytes,
-            valid_bytes=None,
-            batch_count=None,
-            offset_entries=None,
-            time_entries=None,
-            next_offset=None,
-            max_timestamp_ms=None,
+            counts=None,
             status=FAILED,
-            reason=reason,
+            reason=None,
             position_bytes=None,
             seconds=0.0,
         )
 
+    def failed(self, code: str, reason: str, position_bytes: int | None = None) -> Self:
+        """Return the row of the segment as one that failed."""
+        return replace(
+            self, status=FAILED, reason=reason, reason_code=code, position_bytes=position_bytes
+        )
+
+    def failed_by(self, error: KafkaIndexError) -> Self:
+        """Return the row of the segment as one that an error ended."""
+        row = self.failed(ERROR, str(error), error.position_bytes)
+        return replace(row, retriable=is_retriable(error))
+
     @property
     def is_preallocated_tail(self) -> bool:
         """Whether the log ends in the zeros of preallocation, and all before them is sound."""
-        return self.reason is not None and self.reason.startswith(PREALLOCATED_TAIL)
+        return self.reason_code == PREALLOCATED_TAIL
 
     @property
     def is_damage(self) -> bool:
@@ -145,26 +144,33 @@ REPORT_SCHEMA = pa.schema(
         pa.field("producers", pa.int64()),
         pa.field("note", pa.string()),
         pa.field("retriable", pa.bool_(), nullable=False),
+        pa.field("reason_code", pa.string()),
     ]
 )
 
 
+_COUNT_NAMES = tuple(field.name for field in fields(SegmentCounts))
+_ROW_NAMES = tuple(name for name in REPORT_SCHEMA.names if name not in _COUNT_NAMES)
+
+
 def report_table(rows: Sequence[SegmentReport]) -> pa.Table:
     """Return report rows as an Arrow table of `REPORT_SCHEMA`."""
-    columns = [[getattr(row, name) for row in rows] for name in REPORT_SCHEMA.names]
-    return pa.table(
-        [
-            pa.array(column, field.type)
-            for column, field in zip(columns, REPORT_SCHEMA, strict=True)
-        ],
-        schema=REPORT_SCHEMA,
-    )
+    columns = {name: [getattr(row, name) for row in rows] for name in _ROW_NAMES}
+    columns |= {
+        name: [None if row.counts is None else getattr(row.counts, name) for row in rows]
+        for name in _COUNT_NAMES
+    }
+    return pa.table(columns, schema=REPORT_SCHEMA)
 
 
 def report_rows(table: pa.Table) -> list[SegmentReport]:
     """Return the rows of an Arrow table of `REPORT_SCHEMA`."""
-    columns = [table.column(name).to_pylist() for name in REPORT_SCHEMA.names]
-    return [SegmentReport(*values) for values in zip(*columns, strict=True)]
+    rows = []
+    for row in table.select(REPORT_SCHEMA.names).to_pylist():
+        counts = [row.pop(name) for name in _COUNT_NAMES]
+        known = None if counts[0] is None else SegmentCounts(*counts)
+        rows.append(SegmentReport(**row, counts=known))
+    return rows
 
 
 def has_failed(rows: pa.Table) -> bool:

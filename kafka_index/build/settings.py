@@ -1,13 +1,29 @@
-"""What every segment of a build shares."""
+"""What every segment of a build shares: the files to write, and how to write them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
 
-from kafka_index.build.outputs import ALL_OUTPUTS, Output, needs_state
 from kafka_index.config import LogConfig
 from kafka_index.state.partition_state import ProducerExpiration
+from kafka_index.storage import ScanSettings
 from kafka_index.tasks import new_run_id
+
+
+class Output(StrEnum):
+    """A kind of file that a build writes."""
+
+    INDEX = "index"
+    TIME_INDEX = "timeindex"
+    TXN_INDEX = "txnindex"
+    SNAPSHOT = "snapshot"
+    EPOCHS = "epochs"
+
+
+ALL_OUTPUTS = frozenset(Output)
+#: What a segment has of its own, whatever came before it.
+INDEX_OUTPUTS = frozenset((Output.INDEX, Output.TIME_INDEX))
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +61,22 @@ class BuildSettings:
         """Whether index files go beside their logs."""
         return self.target_root is None
 
+    @property
+    def needs_state(self) -> bool:
+        """Whether a file to write depends on the segments before it."""
+        return not INDEX_OUTPUTS.issuperset(self.outputs)
+
+    def indexes_alone(self) -> BuildSettings:
+        """Return these settings without the files that depend on other segments."""
+        return replace(self, outputs=self.outputs & INDEX_OUTPUTS)
+
     def attributes_of(self, log_path: str) -> str | None:
         """Return the log whose mode and owner the files beside it take; None for another folder."""
         return log_path if self.in_place else None
 
-    @property
-    def needs_state(self) -> bool:
-        """Whether anything runs on from segment to segment."""
-        return needs_state(self.outputs)
+    def scan_settings(self, topic: str) -> ScanSettings:
+        """Return what decides how a topic's segments are scanned."""
+        config = self.config.for_topic(topic)
+        return ScanSettings(
+            config.index_interval_bytes, config.index_size_max_bytes, verify_crc=self.verify_crc
+        )

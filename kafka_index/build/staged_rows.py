@@ -9,7 +9,7 @@ from itertools import groupby
 import pyarrow as pa
 
 from kafka_index.build.report import REPORT_SCHEMA, report_rows, report_table
-from kafka_index.build.staged import StagedSegment
+from kafka_index.build.staged_segment import StagedSegment
 from kafka_index.storage import SegmentFile
 from kafka_index.tasks import BIN, balance
 
@@ -79,7 +79,7 @@ def read_staged(table: pa.Table) -> list[StagedSegment]:
 
 
 def plan_publishing(staged: pa.Table, plan: pa.Table, *, bins: int) -> pa.Table:
-    """Spread the partitions of staged segments over bins of about as many segments.
+    """Spread the partitions of staged segments over bins of about equal numbers of segments.
 
     Parameters
     ----------
@@ -87,7 +87,7 @@ def plan_publishing(staged: pa.Table, plan: pa.Table, *, bins: int) -> pa.Table:
         `STAGED_SCHEMA`.
     plan : pa.Table
         `kafka_index.build.WORK_SCHEMA`: the segments that were to be staged. It says how many a
-        partition has; of one that lacks a row nothing is published.
+        partition has; nothing is published of one that lacks a row.
     bins : int
         How many bins, 1 or more.
 

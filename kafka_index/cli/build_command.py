@@ -6,7 +6,7 @@ import re
 
 import click
 
-from kafka_index.build.outputs import Output
+from kafka_index.build.settings import Output
 from kafka_index.cli.build import BuildOptions, run_build
 from kafka_index.cli.options import (
     Decorator,

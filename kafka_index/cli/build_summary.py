@@ -72,8 +72,9 @@ class BuildSummary:
         """Count one segment."""
         self.segments[row.status] += 1
         self.sizes_bytes[row.status] += row.log_size_bytes
-        self.offset_entries += row.offset_entries or 0
-        self.time_entries += row.time_entries or 0
+        if row.counts is not None:
+            self.offset_entries += row.counts.offset_entries
+            self.time_entries += row.counts.time_entries
         if row.is_damage:
             self.damaged += 1
             self.retriable += row.retriable

@@ -86,7 +86,7 @@ def log_end(
     if stop is None:
         output.remark(f"{found} up to the end of the file")
         return None
-    damaged = stop.reason != PREALLOCATED_TAIL
+    damaged = stop.code != PREALLOCATED_TAIL
     output.remark(
         f"{found}; the scan ends at byte {stop.position_bytes} of {size_bytes}: {stop.text}",
         bad=damaged,
@@ -94,7 +94,7 @@ def log_end(
     if not damaged:
         return None
     return CorruptLogError(
-        stop.reason,
+        stop.code,
         path=path,
         position_bytes=stop.position_bytes,
         expected=stop.expected,

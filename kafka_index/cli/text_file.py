@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from types import TracebackType
 from typing import Self
 
 from kafka_index.errors import InputError
-from kafka_index.storage import local_path, publish_error
+from kafka_index.storage import AtomicFile, local_path
 
 
 class TextFile:
@@ -33,13 +32,7 @@ class TextFile:
             raise InputError("a folder, not a file", path=path, hint="name a file in it")
         if os.path.exists(self._path) and not os.path.isfile(self._path):
             raise InputError("not a regular file", path=path, hint="name another file")
-        folder, name = os.path.split(self._path)
-        # One name for all runs, so that what a killed one leaves is used up by the next.
-        self._scratch = os.path.join(folder, f".{name}.tmp")
-        try:
-            self._file = open(self._scratch, "w", encoding="utf-8")  # noqa: SIM115, closed on leaving
-        except OSError as error:
-            raise publish_error(error, self._path, "write the file") from error
+        self._file = AtomicFile(self._path)
 
     def __enter__(self) -> Self:
         return self
@@ -50,10 +43,7 @@ class TextFile:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        with contextlib.suppress(OSError):  # what could not be written has been told
-            self._file.close()
-        with contextlib.suppress(FileNotFoundError):  # it has its name by now
-            os.unlink(self._scratch)
+        self._file.__exit__(kind, error, traceback)
 
     def write(self, text: str) -> None:
         """Write the text and let the file appear.
@@ -63,10 +53,5 @@ class TextFile:
         PublishError
             It cannot be written; an older file is as it was.
         """
-        try:
-            self._file.write(text)
-            self._file.flush()
-            os.fsync(self._file.fileno())
-            os.replace(self._scratch, self._path)
-        except OSError as error:
-            raise publish_error(error, self._path, "write the file") from error
+        self._file.write(text.encode())
+        self._file.commit()

@@ -7,22 +7,17 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from kafka_index.build import BuildSettings, plan_build, plan_waves, run_local
+from kafka_index.build import BuildSettings, run_local
 from kafka_index.build.parquet import build_parquet
 from kafka_index.build.parquet_schema import ParquetInput
-from kafka_index.build.report import SegmentReport, has_failed
+from kafka_index.build.plan import plan_waves
+from kafka_index.build.report import SegmentReport
 from kafka_index.engines.session import open_session, parallelism
 from kafka_index.storage import SegmentFile
 
 _APP_NAME = "kafka-index build"
 _AFTER_FAILURE = "segments that are finished stay finished: run again to go on"
 _BINS_PER_CORE = 4
-_BIN_BYTES = 1 << 30
-_MOST_BINS = 20_000
-# What a killed run loses at most: partitions are published when all of their wave is scanned.
-_WAVE_BYTES_PER_CORE = 64 << 30
-# Between waves of threads there is next to nothing.
-_WAVE_BYTES_PER_THREAD = 4 << 30
 
 
 class Listener(Protocol):
@@ -85,12 +80,7 @@ class LocalEngine:
     ) -> None:
         """Build the indexes of these segments."""
         listener.on_begin()
-        for wave in plan_waves(segments, wave_bytes=self._threads * _WAVE_BYTES_PER_THREAD):
-            plan = plan_build(wave, bins=_bins(wave, self._threads))
-            if not run_local(
-                plan, settings, threads=self._threads, listener=listener, fail_fast=fail_fast
-            ):
-                break
+        run_local(segments, settings, threads=self._threads, listener=listener, fail_fast=fail_fast)
 
     def build_parquet(
         self, source: ParquetInput, settings: BuildSettings, listener: Listener, *, fail_fast: bool
@@ -128,30 +118,22 @@ class SparkEngine:
         fail_fast: bool,
     ) -> None:
         """Build the indexes of these segments."""
-        from kafka_index.spark.build import build_logs
+        from kafka_index.spark.build import build_waves
         from kafka_index.spark.progress import watch_progress
 
         with open_session(self._master, _APP_NAME, after_failure=_AFTER_FAILURE) as session:
             listener.on_begin()
             cores = parallelism(session)
-            waves = plan_waves(segments, wave_bytes=cores * _WAVE_BYTES_PER_CORE)
-            for number, wave in enumerate(waves):
-                bins = _bins(wave, cores)
+            waves = plan_waves(segments, cores=cores)
+            finished = 0
 
-                def on_share(done: int, total: int, number: int = number) -> None:
-                    listener.on_share(number * total + done, len(waves) * total)
+            def on_share(done: int, total: int) -> None:
+                listener.on_share(finished * total + done, len(waves) * total)
 
-                with watch_progress(session, on_share):
-                    rows = build_logs(
-                        session,
-                        plan_build(wave, bins=bins),
-                        settings,
-                        bins=bins,
-                        fail_fast=fail_fast,
-                    )
-                listener.on_table(rows)
-                if fail_fast and has_failed(rows):
-                    break
+            with watch_progress(session, on_share):
+                for rows in build_waves(session, waves, settings, cores=cores, fail_fast=fail_fast):
+                    finished += 1
+                    listener.on_table(rows)
 
     def build_parquet(
         self, source: ParquetInput, settings: BuildSettings, listener: Listener, *, fail_fast: bool
@@ -168,10 +150,3 @@ class SparkEngine:
                     session, source, settings, bins=bins, fail_fast=fail_fast
                 )
         listener.on_table(rows)
-
-
-def _bins(segments: Sequence[SegmentFile], parallelism: int) -> int:
-    """Enough bins to keep all cores busy to the end, and none so large that it is lost dearly."""
-    total_bytes = sum(segment.log_size_bytes for segment in segments)
-    wanted = max(_BINS_PER_CORE * parallelism, total_bytes // _BIN_BYTES)
-    return min(len(segments), wanted, _MOST_BINS)

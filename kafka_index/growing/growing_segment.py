@@ -323,7 +323,7 @@ class GrowingLogSegment(SegmentFiles):
         stop = builder.finish() or stop
         if stop is not None:
             raise CorruptLogError(
-                f"the segment cannot be recovered: {stop.reason}",
+                f"the segment cannot be recovered: {stop.code}",
                 path=self.log.path,
                 position_bytes=stop.position_bytes,
                 expected=stop.expected,

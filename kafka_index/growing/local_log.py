@@ -17,7 +17,7 @@ from kafka_index.growing.log_reads import floor_place
 from kafka_index.growing.settings import LogSettings
 from kafka_index.layout.names import INDEX_SUFFIXES, LOG_SUFFIX, segment_file_name
 from kafka_index.storage import publish_error
-from kafka_index.storage.durability import make_durable
+from kafka_index.storage.durable_files import make_durable
 
 
 class LocalLog:

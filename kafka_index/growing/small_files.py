@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from kafka_index.storage import publish_error
+from kafka_index.storage import AtomicFile, publish_error
 
 _MODE = 0o644
 
@@ -30,10 +30,14 @@ def write_small_file(
     PublishError
         It cannot be written.
     """
-    target = f"{path}.tmp" if replace else path
+    if replace:
+        with AtomicFile(path, scratch_path=f"{path}.tmp") as file:
+            file.write(data)
+            file.commit(durable=durable)
+        return
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
     try:
-        descriptor = os.open(target, flags, _MODE)
+        descriptor = os.open(path, flags, _MODE)
         try:
             left = memoryview(data)
             while left:
@@ -42,7 +46,5 @@ def write_small_file(
                 os.fsync(descriptor)
         finally:
             os.close(descriptor)
-        if replace:
-            os.replace(target, path)
     except OSError as error:
         raise publish_error(error, path, "write the file") from error

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from kafka_index.errors import InputError, KafkaIndexError, PublishError
 from kafka_index.kernels.fault_guard import FaultGuard
-from kafka_index.storage.failures import publish_error
+from kafka_index.storage.durable_files import publish_error
 
 _MODE = 0o644
 

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
 from collections.abc import Callable
@@ -17,14 +16,14 @@ from kafka_index.errors import InputError
 from kafka_index.lookup.answer_files import open_answers
 from kafka_index.lookup.inventory import Inventory
 from kafka_index.lookup.lookups import Lookups, LookupSettings
-from kafka_index.lookup.output import AnswerTarget, publish_part
+from kafka_index.lookup.output import AnswerTarget
 from kafka_index.lookup.parquet_queries import READ_ROWS, SPLIT_ROWS
 from kafka_index.lookup.queries import Queries, read_split
 from kafka_index.lookup.query_files import QueryFormat
 from kafka_index.lookup.report import SplitReport
 from kafka_index.lookup.splits import QueryBatch, QuerySplit
 from kafka_index.lookup.tally import SplitTally
-from kafka_index.storage import publish_error
+from kafka_index.storage import AtomicFile
 
 
 def answer_split(
@@ -65,26 +64,23 @@ def answer_split(
     # Each batch visits all segments again: where not all can stay open, few and large ones.
     many = lookups.inventory.segment_count > lookups.settings.max_open_segments
     batches = read_split(split, output_format=form, max_rows=SPLIT_ROWS if many else READ_ROWS)
-    try:
-        writer = open_answers(scratch, form, split)
+    with AtomicFile(part_path, scratch_path=scratch, what="answers") as file:
         try:
-            for batch in batches:
-                answers = lookups.answer(batch.topics, batch.partitions, batch.keys)
-                writer.write(batch, answers)
-                tally.add(batch, answers)
-        finally:
-            writer.close()
-        publish_part(scratch, part_path)
-    except BaseException as error:
-        with contextlib.suppress(OSError):
-            os.unlink(scratch)
-        if isinstance(error, OSError):
-            raise publish_error(error, part_path, "write the answers") from error
-        if isinstance(error, pa.ArrowException):
+            writer = open_answers(scratch, form, split)
+            try:
+                for batch in batches:
+                    answers = lookups.answer(batch.topics, batch.partitions, batch.keys)
+                    writer.write(batch, answers)
+                    tally.add(batch, answers)
+            finally:
+                writer.close()
+        except OSError as error:
+            raise file.error(error) from error
+        except pa.ArrowException as error:
             raise InputError(
                 f"the queries cannot be written as {form.text}: {error}", path=split.path
             ) from error
-        raise
+        file.commit()
     return tally.report(split.number)
 
 

@@ -21,7 +21,7 @@ from kafka_index.lookup.queries import Queries
 from kafka_index.lookup.query_files import COMPRESSIONS, QueryFormat
 from kafka_index.lookup.splits import QuerySplit
 from kafka_index.storage import DirectoryLock, local_path, publish_error, refuse_overlap
-from kafka_index.storage.durability import make_durable
+from kafka_index.storage.durable_files import make_durable
 
 # As Spark marks a complete folder.
 _SUCCESS = "_SUCCESS"
@@ -238,20 +238,6 @@ class AnswerTarget:
                 path=self._given,
                 hint="choose another --output, or give --overwrite",
             )
-
-
-def publish_part(scratch: str, part_path: str) -> None:
-    """Make a finished part durable, and give it its name.
-
-    Raises
-    ------
-    PublishError
-        It cannot be made durable.
-    OSError
-        It cannot be renamed.
-    """
-    _make_durable([scratch])
-    os.replace(scratch, part_path)
 
 
 def _make_durable(paths: list[str]) -> None:

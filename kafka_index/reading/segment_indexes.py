@@ -40,7 +40,7 @@ def is_tail(stop: ScanStop, *, is_last: bool) -> bool:
 
     In the last segment: the zeros of preallocation, or a batch not written to its end.
     """
-    return is_last and stop.reason in (PREALLOCATED_TAIL, TORN_HEADER, TORN_BATCH)
+    return is_last and stop.code in (PREALLOCATED_TAIL, TORN_HEADER, TORN_BATCH)
 
 
 class Largest(NamedTuple):

@@ -14,7 +14,7 @@ PREALLOCATED_TAIL = "preallocated_tail"
 ZERO_TAIL = "zero_tail"
 #: Fewer bytes are left than a header needs; a broker passes over them.
 TORN_HEADER = "torn_header"
-#: The length field reaches behind the end of the log.
+#: The length field reaches past the end of the log.
 TORN_BATCH = "torn_batch"
 #: The length field is less than any batch has.
 BAD_LENGTH = "bad_length"
@@ -22,7 +22,7 @@ BAD_LENGTH = "bad_length"
 BAD_SIZE = "bad_size"
 #: The checksum does not match.
 BAD_CRC = "bad_crc"
-#: The batch is kept, but its transaction marker cannot be read, and recovery ends behind it.
+#: The batch is kept, but its transaction marker cannot be read, and recovery ends after it.
 INVALID_MARKER = "invalid_marker"
 #: A transaction marker whose record is compressed. No broker writes one; Kafka's recovery would
 #: unpack it, this one refuses the segment.
@@ -37,28 +37,32 @@ class ScanStop:
 
     Parameters
     ----------
-    reason : str
-        A word that programs can go by, such as `BAD_CRC`.
+    code : str
+        What programs go by, such as `BAD_CRC`.
     position_bytes : int
         The batch concerned.
     expected, found : str, optional
-        What the rules ask for, and what was there.
+        The detail: what the rules ask for, and what was there.
     refused : bool
-        Kafka's recovery fails here; otherwise it cuts the log and goes on.
+        Kafka's recovery fails here; otherwise it cuts the log and continues.
+    message : str, optional
+        More of the detail, in words.
     """
 
-    reason: str
+    code: str
     position_bytes: int
     expected: str | None = None
     found: str | None = None
     refused: bool = False
+    message: str | None = None
 
     @property
     def text(self) -> str:
-        """The reason with what was expected and found."""
+        """The code with its detail, for people."""
+        text = self.code if self.message is None else f"{self.code}: {self.message}"
         if self.expected is None:
-            return self.reason
-        return f"{self.reason} (expected {self.expected}, found {self.found})"
+            return text
+        return f"{text} (expected {self.expected}, found {self.found})"
 
 
 class BatchSource(Protocol):

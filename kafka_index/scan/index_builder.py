@@ -162,9 +162,10 @@ class IndexBuilder:
 
 def _refusal(error: KafkaIndexError, position_bytes: int) -> ScanStop:
     return ScanStop(
-        f"{_REFUSALS[type(error)]}: {error.message}",
+        _REFUSALS[type(error)],
         position_bytes,
         error.expected,
         error.found,
         refused=True,
+        message=error.message,
     )

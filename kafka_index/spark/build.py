@@ -1,13 +1,15 @@
 """Building from logs on Spark: a work row per segment in, a report row per segment out.
 
-Where something runs on from segment to segment there are two jobs: one scans the segments, in any
-order, and one folds and publishes the partitions. Between them goes a row per segment; what the
-scans found of producers and transactions waits in files beside the target.
+A run is split into waves of whole partitions. Where files depend on earlier segments a wave is
+two jobs: one scans the segments, in any order, and one folds and publishes the partitions. Between
+them goes a row per segment; the producers and transactions that the scans found wait in files
+beside the target.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import chain
 from typing import TypeVar
@@ -20,9 +22,11 @@ from kafka_index.build import (
     WORK_SCHEMA,
     BuildSettings,
     build_segments,
-    publish_partition,
+    plan_build,
     read_plan,
 )
+from kafka_index.build.plan import count_bins
+from kafka_index.build.publish import publish_partitions as publish_staged
 from kafka_index.build.report import (
     FAILED,
     REPORT_SCHEMA,
@@ -30,6 +34,7 @@ from kafka_index.build.report import (
     has_failed,
     report_table,
 )
+from kafka_index.build.scan import stage_segments
 from kafka_index.build.staged_rows import (
     PUBLISHING_SCHEMA,
     STAGED_SCHEMA,
@@ -37,11 +42,12 @@ from kafka_index.build.staged_rows import (
     staged_table,
     whole_partitions,
 )
-from kafka_index.build.staging import stage_segments
 from kafka_index.spark.tasks import current_attempt_id, spark_schema
+from kafka_index.storage import SegmentFile
 from kafka_index.tasks import BIN
 
 _ROWS_AT_A_TIME = 256
+_WAVES_AT_A_TIME = 2
 _Row = TypeVar("_Row")
 
 
@@ -70,7 +76,7 @@ def build_indexes(
 
     Notes
     -----
-    A work row says all that its segment needs. If the input of a task ends early, as it can when
+    A work row holds all that its segment needs. If the input of a task ends early, as it can when
     the job is cancelled, fewer segments are built and none is built wrongly.
     """
     function = partial(build_bin, settings=settings, fail_fast=fail_fast)
@@ -121,6 +127,56 @@ def publish_partitions(staged: DataFrame, settings: BuildSettings, bins: int) ->
     return staged.repartitionById(bins, BIN).mapInArrow(function, spark_schema(REPORT_SCHEMA))
 
 
+def build_waves(
+    session: SparkSession,
+    waves: Sequence[Sequence[SegmentFile]],
+    settings: BuildSettings,
+    *,
+    cores: int,
+    fail_fast: bool = False,
+) -> Iterator[pa.Table]:
+    """Build wave after wave and yield the report of each, once its files are in place.
+
+    Two waves are built at a time: the tasks of the second fill the cores that the end of the
+    first, or the publishing of its partitions, leaves idle.
+
+    Parameters
+    ----------
+    session : SparkSession
+        Classic or Connect.
+    waves : sequence of sequence of SegmentFile
+        Whole partitions each, as `kafka_index.build.plan.plan_waves` returns them.
+    settings : BuildSettings
+        How and where to.
+    cores : int
+        Tasks that run at a time.
+    fail_fast : bool
+        As for `build_indexes`; one wave at a time, so that none is begun after a failure.
+    """
+    tag = f"kafka-index-{settings.run_id}"
+
+    def build(wave: Sequence[SegmentFile]) -> pa.Table:
+        session.addTag(tag)
+        bins = count_bins(wave, cores)
+        plan = plan_build(wave, bins=bins)
+        return build_logs(session, plan, settings, bins=bins, fail_fast=fail_fast)
+
+    pool = ThreadPoolExecutor(1 if fail_fast else _WAVES_AT_A_TIME, thread_name_prefix="wave")
+    futures = [pool.submit(build, wave) for wave in waves]
+    try:
+        for future in futures:
+            rows = future.result()
+            yield rows
+            if fail_fast and has_failed(rows):
+                break
+    finally:
+        # After an interrupt, an error or a failure: no further wave begins, and what runs ends.
+        running = [future for future in futures if not future.cancel() and not future.done()]
+        if running:
+            session.interruptTag(tag)
+        pool.shutdown()
+
+
 def build_logs(
     session: SparkSession,
     plan: pa.Table,
@@ -129,14 +185,16 @@ def build_logs(
     bins: int,
     fail_fast: bool = False,
 ) -> pa.Table:
-    """Run `build_indexes` over a plan and return the whole report.
+    """Build the segments of a plan and return the whole report.
 
     Parameters
     ----------
     session : SparkSession
         Classic or Connect.
     plan : pa.Table
-        `WORK_SCHEMA`.
+        `WORK_SCHEMA`, every segment of each partition in it.
+    settings, bins, fail_fast
+        As for `build_indexes`.
     """
     work = session.createDataFrame(plan)
     if not settings.needs_state:
@@ -156,7 +214,7 @@ def stage_bin(
     segments = chain.from_iterable(map(read_plan, batches))
     staged = stage_segments(segments, settings, attempt_id=current_attempt_id())
     yield from _packed(
-        staged, staged_table, until=lambda one: fail_fast and one.report.status == FAILED
+        staged, staged_table, until=lambda staged: fail_fast and staged.report.status == FAILED
     )
 
 
@@ -165,11 +223,7 @@ def publish_bin(
 ) -> Iterator[pa.RecordBatch]:
     """Publish the partitions of one bin: the function that a task of the second job runs."""
     canonical = (batch.cast(PUBLISHING_SCHEMA) for batch in batches)
-    reports = (
-        row
-        for staged in whole_partitions(canonical)
-        for row in publish_partition(staged, settings, attempt_id=current_attempt_id())
-    )
+    reports = publish_staged(whole_partitions(canonical), settings, attempt_id=current_attempt_id())
     yield from report_batches(reports, fail_fast=False)
 
 
@@ -195,7 +249,7 @@ def _packed(
     *,
     until: Callable[[_Row], bool],
 ) -> Iterator[pa.RecordBatch]:
-    """Pack rows into record batches, up to the first of a kind and with it."""
+    """Pack rows into record batches, up to and including the first that `until` matches."""
     pending: list[_Row] = []
     for row in rows:
         pending.append(row)

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
 
 from kafka_index.build import BuildSettings
-from kafka_index.build.parquet import build_stream, failed_report, require_target
+from kafka_index.build.parquet import NO_SEGMENT, build_stream, failed_report, require_target
 from kafka_index.build.parquet_plan import SegmentCount, why_no_segment
 from kafka_index.build.parquet_schema import (
     BATCH,
@@ -66,7 +66,7 @@ def build_parquet(
     require_target(settings)
     rows = read_rows(session, source)
     counts, refused = split_refused(count_segments(rows, source).toArrow(), source)
-    failed = [failed_report(source.path, one, reason) for one, reason in refused]
+    failed = [failed_report(source.path, one, NO_SEGMENT, reason) for one, reason in refused]
     tables = [report_table(failed)]
     if counts.num_rows and not (fail_fast and failed):
         bins = min(bins, counts.num_rows)

@@ -1,13 +1,27 @@
 """Files in and files out: byte sources, listing a dump, publishing, locks, build records."""
 
-from kafka_index.storage.failures import publish_error
+from kafka_index.storage.build_record import (
+    BuildRecord,
+    PublishedFile,
+    ScanSettings,
+    SegmentCounts,
+    record_path,
+    state_path,
+    unchanged_record,
+)
+from kafka_index.storage.byte_source import Bytes, ByteSource, MappedFile
+from kafka_index.storage.durable_files import AtomicFile, make_durable, publish_error
 from kafka_index.storage.listing import Listing, list_dump
 from kafka_index.storage.locks import DirectoryLock
+from kafka_index.storage.partition_files import SegmentFile, Skipped
 from kafka_index.storage.paths import (
+    check_target,
     expand_directories,
     expand_input,
     local_path,
+    prepare_target_directory,
     refuse_overlap,
+    target_directory,
 )
 from kafka_index.storage.publish import (
     FilePublication,
@@ -17,13 +31,6 @@ from kafka_index.storage.publish import (
     left_to_publish,
     publish_group,
 )
-from kafka_index.storage.record import (
-    BuildRecord,
-    PublishedFile,
-    record_path,
-    state_path,
-    unchanged_record,
-)
 from kafka_index.storage.scratch import (
     create_scratch,
     is_scratch,
@@ -32,13 +39,11 @@ from kafka_index.storage.scratch import (
     sweep,
     write_scratch,
 )
-from kafka_index.storage.segment_file import SegmentFile, Skipped
-from kafka_index.storage.source import Bytes, ByteSource, MappedFile
-from kafka_index.storage.target import check_target, prepare_target_directory, target_directory
 from kafka_index.storage.window import WINDOW_BYTES, WindowWalk
 
 __all__ = [
     "WINDOW_BYTES",
+    "AtomicFile",
     "BuildRecord",
     "ByteSource",
     "Bytes",
@@ -48,6 +53,8 @@ __all__ = [
     "MappedFile",
     "Publication",
     "PublishedFile",
+    "ScanSettings",
+    "SegmentCounts",
     "SegmentFile",
     "SegmentPublication",
     "Skipped",
@@ -61,6 +68,7 @@ __all__ = [
     "left_to_publish",
     "list_dump",
     "local_path",
+    "make_durable",
     "prepare_target_directory",
     "publish_error",
     "publish_group",

@@ -17,9 +17,8 @@ from kafka_index.layout.names import (
     parse_segment_file,
     split_directory_name,
 )
-from kafka_index.storage.partition_files import list_partition
+from kafka_index.storage.partition_files import SegmentFile, Skipped, list_partition
 from kafka_index.storage.paths import expand_directories
-from kafka_index.storage.segment_file import SegmentFile, Skipped
 
 __all__ = ["Listing", "SegmentFile", "Skipped", "list_dump"]
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import logging
 import os
 import threading
 from collections.abc import Iterable
@@ -18,7 +19,9 @@ from typing import Self
 
 from kafka_index.errors import PublishError
 from kafka_index.layout.names import BROKER_LOCK
-from kafka_index.storage.failures import publish_error
+from kafka_index.storage.durable_files import publish_error
+
+_LOGGER = logging.getLogger(__name__)
 
 OUTPUT_LOCK = ".kafka-index.lock"
 _LOCK_MODE = 0o644
@@ -138,7 +141,8 @@ class _LockFile:
                 if error.errno in (errno.EAGAIN, errno.EACCES):
                     raise _held_elsewhere(self._path) from error
                 if self._ours:
-                    os.unlink(self._path)
+                    with contextlib.suppress(OSError):
+                        os.unlink(self._path)
                 raise
             if current != self._identity:
                 os.close(self._descriptor)
@@ -183,6 +187,10 @@ class _LockFile:
             try:
                 if self._ours and _identity(self._path) == self._identity:
                     os.unlink(self._path)
+            except OSError as error:
+                # All work is done, and closing the file gives the lock back: the next run takes
+                # the file for one of ours.
+                _LOGGER.warning("cannot remove the lock file %s: %s", self._path, error.strerror)
             finally:
                 _held.discard(self._identity)
                 os.close(self._descriptor)

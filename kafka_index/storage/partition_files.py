@@ -22,7 +22,6 @@ from kafka_index.layout.names import (
     TopicPartition,
     parse_segment_file,
 )
-from kafka_index.storage.segment_file import SegmentFile, Skipped
 
 # Base offset @0, length @8, magic @16, last offset delta @23: all a next offset needs.
 _HEADER = struct.Struct(">qi4xb6xi")
@@ -37,6 +36,51 @@ _DEAD = {
     DELETED_SUFFIX: "marked for deletion",
 }
 _LOG_ENDINGS = (LOG_SUFFIX, *(LOG_SUFFIX + suffix for suffix in TRANSIENT_SUFFIXES))
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentFile:
+    """The log of one live segment, as it was when listed.
+
+    Parameters
+    ----------
+    topic : str
+        Topic name.
+    partition : int
+        Partition number.
+    base_offset : int
+        The segment's base offset, absolute.
+    log_path : str
+        Absolute path of the ``.log`` (or live ``.log.swap``).
+    log_size_bytes : int
+        Size of the log in bytes.
+    log_mtime_ns : int
+        Modification time of the log, nanoseconds since the epoch.
+    is_last : bool
+        Whether no later segment of the partition stands in the same directory: only such a log may
+        have been preallocated.
+    """
+
+    topic: str
+    partition: int
+    base_offset: int
+    log_path: str
+    log_size_bytes: int
+    log_mtime_ns: int
+    is_last: bool = True
+
+    @property
+    def partition_directory(self) -> str:
+        """The directory that holds the log."""
+        return os.path.dirname(self.log_path)
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """An entry that a broker would not load as a segment, and why."""
+
+    path: str
+    reason: str
 
 
 @dataclass(slots=True)

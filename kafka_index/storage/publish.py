@@ -26,8 +26,7 @@ from dataclasses import dataclass
 
 from kafka_index.errors import PublishError
 from kafka_index.layout.names import OFFSET_INDEX_SUFFIX, SWAP_SUFFIX
-from kafka_index.storage.durability import make_durable
-from kafka_index.storage.failures import publish_error
+from kafka_index.storage.durable_files import make_durable, publish_error
 from kafka_index.storage.scratch import remove_scratch, take_attributes
 
 _OFFSET_INDEX_NAMES = (OFFSET_INDEX_SUFFIX, OFFSET_INDEX_SUFFIX + SWAP_SUFFIX)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from collections.abc import Callable
@@ -13,8 +12,8 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
-from kafka_index.errors import InputError, PublishError
-from kafka_index.storage.failures import publish_error
+from kafka_index.errors import InputError
+from kafka_index.storage.durable_files import AtomicFile
 from kafka_index.storage.paths import local_path
 
 
@@ -49,7 +48,7 @@ def check_report_path(path: str) -> str:
     Raises
     ------
     InputError
-        The ending is none of ``.parquet``, ``.json`` and ``.csv``.
+        The ending is not one of ``.parquet``, ``.json`` and ``.csv``.
     """
     local = local_path(path)
     ending = os.path.splitext(local)[1].lower()
@@ -84,33 +83,24 @@ class ReportFile:
     -----
     A context manager. The rows go to a hidden file beside the report, which takes the report's
     name at the end, also when the run ends in an error, with the rows so far (but an error
-    before the first row leaves an older report alone). Not for use by several threads at once.
+    before the first row, or in writing the report, leaves an older report alone). Not for use by
+    several threads at once.
     """
 
     def __init__(self, path: str, schema: pa.Schema) -> None:
         self.path = check_report_path(path)
         if os.path.isdir(self.path):
             raise InputError("the report is a folder", path=path, hint="name a file in it")
-        folder, name = os.path.split(self.path)
         self._schema = schema
-        self._scratch = os.path.join(folder, f".{name}.tmp")
         self._rows = 0
+        self._is_whole = True
+        self._file = AtomicFile(self.path, what="report")
+        ending = os.path.splitext(self.path)[1].lower()
         try:
-            self._lock = os.open(self._scratch, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            self._sink = _SINKS[ending](self._file.scratch_path, schema)
         except OSError as error:
-            raise publish_error(error, self.path, "write the report") from error
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            ending = os.path.splitext(self.path)[1].lower()
-            self._sink = _SINKS[ending](self._scratch, schema)
-        except BlockingIOError as error:
-            os.close(self._lock)
-            raise PublishError(
-                "another run is writing this report", path=self.path, hint="give it another name"
-            ) from error
-        except OSError as error:
-            os.close(self._lock)
-            raise publish_error(error, self.path, "write the report") from error
+            with self._file:
+                raise self._file.error(error) from error
 
     def __enter__(self) -> Self:
         return self
@@ -121,19 +111,13 @@ class ReportFile:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        keep = kind is None or self._rows > 0
-        try:
-            self._finish()
-            self._sink.close()
-            if keep:
-                os.fsync(self._lock)
-                os.replace(self._scratch, self.path)
-            else:
-                os.unlink(self._scratch)
-        except OSError as failure:
-            raise publish_error(failure, self.path, "write the report") from failure
-        finally:
-            os.close(self._lock)
+        with self._file:
+            try:
+                self._finish()
+            finally:
+                self._guard(self._sink.close)
+            if self._is_whole and (kind is None or self._rows > 0):
+                self._file.commit()
 
     def write_table(self, table: pa.Table) -> None:
         """Add the rows of a table that has the report's columns."""
@@ -141,14 +125,18 @@ class ReportFile:
         self._write(table.select(self._schema.names).cast(self._schema))
 
     def _count(self, rows: int) -> None:
-        """Note rows that are written, or about to be."""
+        """Count rows that are written, or about to be."""
         self._rows += rows
 
     def _finish(self) -> None:
         """Write what is held back; nothing here."""
 
     def _write(self, table: pa.Table) -> None:
+        self._guard(lambda: self._sink.write_table(table))
+
+    def _guard(self, write: Callable[[], None]) -> None:
         try:
-            self._sink.write_table(table)
+            write()
         except OSError as error:
-            raise publish_error(error, self.path, "write the report") from error
+            self._is_whole = False
+            raise self._file.error(error) from error

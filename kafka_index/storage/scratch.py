@@ -14,7 +14,7 @@ import stat
 from collections.abc import Iterable
 
 from kafka_index.errors import PublishError
-from kafka_index.storage.failures import publish_error
+from kafka_index.storage.durable_files import publish_error
 
 # Only names this package gives: sweeping must never take a stranger's file.
 _SCRATCH = re.compile(

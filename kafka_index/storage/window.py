@@ -14,7 +14,7 @@ import time
 import numpy as np
 
 from kafka_index.errors import InputError
-from kafka_index.storage.source import Bytes, MappedFile
+from kafka_index.storage.byte_source import Bytes, MappedFile
 
 #: A window: it stays in the second level cache until it has been worked on.
 WINDOW_BYTES = 1 << 20

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kafka_index.build import BuildSettings, Output, SegmentReport, plan_build, run_local
+from kafka_index.build import BuildSettings, Output, SegmentReport, run_local
 from kafka_index.state.partition_state import ProducerExpiration
 from kafka_index.storage import list_dump
 from tests.endtoend.transactions import built_files, log_path, segments, write
@@ -41,8 +41,7 @@ class _Rows:
 def build(data: Path, settings: BuildSettings) -> list[SegmentReport]:
     """Build with both threads at work; rows by partition and offset."""
     taken = _Rows()
-    plan = plan_build(list_dump([str(data)], topics=None).segments, bins=2)
-    run_local(plan, settings, threads=2, listener=taken)
+    run_local(list_dump([str(data)], topics=None).segments, settings, threads=2, listener=taken)
     return sorted(taken.rows, key=lambda row: (row.topic, row.partition, row.segment_base_offset))
 
 

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from kafka_index.build import BuildSettings, Output, SegmentReport, partition, publish_partition
-from kafka_index.build.staged import StagedSegment
-from kafka_index.build.staging import stage_segments
+from kafka_index.build import BuildSettings, Output, SegmentReport, publish, publish_partition
+from kafka_index.build.scan import stage_segments
+from kafka_index.build.staged_segment import StagedSegment
 from kafka_index.storage import list_dump, sweep
 from tests.endtoend.transactions import built_files, log_path, segments, write
 from tests.support.segments import batch
@@ -64,7 +64,7 @@ _KILLER = _Killer()
 
 @pytest.fixture(autouse=True)
 def _small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partition, "GROUP_SEGMENTS", 2)
+    monkeypatch.setattr(publish, "GROUP_SEGMENTS", 2)
 
 
 class _Place:

@@ -93,7 +93,8 @@ def test_one_log_is_built_whatever_its_folder_is_called(tmp_path: Path) -> None:
     log = log_of(tmp_path / "broken", 7, batch(7))
     (tmp_path / "out").mkdir()
     row = build_segment_files(log, tmp_path / "out")
-    assert (row.status, row.next_offset, row.batch_count) == ("built", 10, 1)
+    assert row.counts is not None
+    assert (row.status, row.counts.next_offset, row.counts.batch_count) == ("built", 10, 1)
     assert (tmp_path / "out" / "00000000000000000007.timeindex").stat().st_size == 12
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from kafka_index.build import BuildSettings, plan_build
-from kafka_index.build.staged import StagedSegment
+from kafka_index.build.scan import stage_segments
 from kafka_index.build.staged_rows import (
     PUBLISHING_SCHEMA,
     STAGED_SCHEMA,
@@ -17,7 +17,7 @@ from kafka_index.build.staged_rows import (
     staged_table,
     whole_partitions,
 )
-from kafka_index.build.staging import stage_segments
+from kafka_index.build.staged_segment import StagedSegment
 from kafka_index.storage import list_dump
 from tests.endtoend.transactions import log_path, segments, write
 

@@ -131,11 +131,15 @@ def recovered_by_build(directory: Path, segment: Segment) -> Recovered:
     assert log_path.read_bytes() == segment.log
     if report.status == "failed":
         assert report.reason
-        return Recovered(refusal=kind_of_reason(report.reason), reason=report.reason)
-    assert report.status == ("built" if report.valid_bytes == len(segment.log) else "truncated")
+        return Recovered(
+            refusal=kind_of_reason(report.reason, report.reason_code), reason=report.reason
+        )
+    assert report.counts is not None
+    is_whole = report.counts.valid_bytes == len(segment.log)
+    assert report.status == ("built" if is_whole else "truncated")
     return Recovered(
-        valid_bytes=report.valid_bytes,
-        next_offset=report.next_offset,
+        valid_bytes=report.counts.valid_bytes,
+        next_offset=report.counts.next_offset,
         offset_index=(target / log_path.name).with_suffix(".index").read_bytes(),
         time_index=(target / log_path.name).with_suffix(".timeindex").read_bytes(),
         reason=report.reason,

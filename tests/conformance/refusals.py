@@ -66,10 +66,6 @@ def kind_of_refusal(error_class: str, error_message: str | None) -> str:
     return f"{error_class}: {error_message}"
 
 
-def kind_of_reason(reason: str) -> str:
-    """The word that a report's reason begins with; of a setting that is wrong, what is wrong."""
-    if _NO_ROOM in reason:
-        return _NO_ROOM
-    match = re.match(r"\w+", reason)
-    assert match is not None, reason
-    return match[0]
+def kind_of_reason(reason: str, code: str | None) -> str | None:
+    """The code of a report's reason; of a setting that is wrong, what is wrong."""
+    return _NO_ROOM if _NO_ROOM in reason else code

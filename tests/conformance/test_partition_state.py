@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import given
 
-from kafka_index.build import BuildSettings, SegmentReport, plan_build, run_local
+from kafka_index.build import BuildSettings, SegmentReport, run_local
 from kafka_index.config import IndexConfig, LogConfig
 from kafka_index.state.partition_state import ProducerExpiration
 from kafka_index.storage import list_dump
@@ -99,7 +99,7 @@ def by_build(
     )
     listing = list_dump([str(scratch / "ours")], topics=None)
     taken = Rows()
-    run_local(plan_build(listing.segments, bins=1), settings, threads=1, listener=taken)
+    run_local(listing.segments, settings, threads=1, listener=taken)
     failed = [row for row in taken.rows if row.status == "failed"]
     return str(failed[0].reason) if failed else files_of(scratch / "out" / DIRECTORY)
 

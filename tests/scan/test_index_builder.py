@@ -38,9 +38,9 @@ def built(one: Segment, cuts: list[int] | None = None, *, growing: bool = True) 
 
 
 def reason(one: Segment) -> tuple[str, int] | None:
-    """The first word of why recovery fails or ends, and where."""
+    """The code of why recovery fails or ends, and where."""
     stop = built(one).stop
-    return None if stop is None else (stop.reason.split(":")[0], stop.position_bytes)
+    return None if stop is None else (stop.code, stop.position_bytes)
 
 
 @settings(deadline=None, max_examples=150)

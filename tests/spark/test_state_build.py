@@ -11,8 +11,8 @@ from pyspark.sql import SparkSession
 
 from kafka_index.build import BuildSettings, SegmentReport, plan_build, run_local
 from kafka_index.build.report import report_table
+from kafka_index.build.scan import stage_segments
 from kafka_index.build.staged_rows import plan_publishing, staged_table
-from kafka_index.build.staging import stage_segments
 from kafka_index.spark.build import build_logs, publish_bin
 from kafka_index.storage import list_dump, sweep
 from tests.endtoend.transactions import built_files, log_path, segments, write
@@ -50,7 +50,8 @@ def _plan(data: Path, bins: int) -> pa.Table:
 
 def _local(data: Path, target: Path | None) -> pa.Table:
     taken = _Rows()
-    run_local(_plan(data, 2), _settings(target), threads=2, listener=taken)
+    listed = list_dump([str(data)], topics=None).segments
+    run_local(listed, _settings(target), threads=2, listener=taken)
     return report_table(taken.rows)
 
 

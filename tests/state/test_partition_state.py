@@ -74,7 +74,7 @@ def by_folding(segments: list[list[ProducerRow]], chunk: int = 1000) -> list[Out
             state.reload()
             aborted, stop = state.take(SegmentState.of_table(table))
         if stop is not None and stop.refused:
-            return [*outcomes, (stop.reason,)]
+            return [*outcomes, (stop.code,)]
         epochs = [(one.epoch, one.start_offset) for one in state.epochs.entries]
         outcomes.append((entry_rows(state.entries), epochs, aborted_rows(aborted)))
     return outcomes

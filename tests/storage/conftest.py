@@ -16,6 +16,8 @@ import pytest
 from kafka_index.storage import (
     BuildRecord,
     PublishedFile,
+    ScanSettings,
+    SegmentCounts,
     SegmentPublication,
     StagedFile,
     record_path,
@@ -36,11 +38,17 @@ def record_of(files: dict[str, bytes], directory: Path) -> BuildRecord:
         published.append(PublishedFile.of(str(path), name))
         path.unlink()
     return BuildRecord(
-        log_name=f"{BASE}.log", log_size_bytes=100, log_mtime_ns=7, index_interval_bytes=4096,
-        index_size_max_bytes=10485760, verify_crc=True, status="built", reason=None,
-        position_bytes=None, valid_bytes=100, batch_count=3, offset_entries=1, time_entries=2,
-        next_offset=8, max_timestamp_ms=99, files=tuple(published),
-    )  # fmt: skip
+        log_name=f"{BASE}.log",
+        log_size_bytes=100,
+        log_mtime_ns=7,
+        settings=ScanSettings(4096, 10485760, verify_crc=True),
+        status="built",
+        reason=None,
+        reason_code=None,
+        position_bytes=None,
+        counts=SegmentCounts(100, 3, 1, 2, 8, 99),
+        files=tuple(published),
+    )
 
 
 def stage(

@@ -1,4 +1,4 @@
-"""Staging: one segment scanned into scratch files beside its target, and its row of the report.
+"""Scanning: a segment is read into scratch files beside its target, and gets its row of the report.
 
 Nothing is visible yet when a segment is staged. Whatever is wrong with it is in its row.
 """
@@ -10,13 +10,13 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from kafka_index.build.outputs import Output
 from kafka_index.build.report import BUILT, FAILED, TRUNCATED, UNCHANGED, SegmentReport
-from kafka_index.build.settings import BuildSettings
-from kafka_index.build.staged import SegmentPaths, StagedSegment, target_directory_of
+from kafka_index.build.settings import BuildSettings, Output
+from kafka_index.build.staged_segment import SegmentPaths, StagedSegment, target_directory_of
 from kafka_index.config import IndexConfig
-from kafka_index.errors import KafkaIndexError, is_retriable
+from kafka_index.errors import KafkaIndexError
 from kafka_index.index import OffsetIndex, TimeIndex
+from kafka_index.layout.names import TopicPartition
 from kafka_index.records import BatchSource, ScanStop
 from kafka_index.records.batch_source import INVALID_MARKER, PREALLOCATED_TAIL, ZERO_TAIL
 from kafka_index.scan import IndexBuilder, LogFileSource
@@ -26,19 +26,23 @@ from kafka_index.state.segment_state import SegmentState
 from kafka_index.storage import (
     BuildRecord,
     PublishedFile,
+    SegmentCounts,
     SegmentFile,
     create_scratch,
     publish_error,
     scratch_path,
+    target_directory,
     unchanged_record,
     write_scratch,
 )
 
-TRANSACTIONAL = (
+#: Reason code: a segment with transactions whose ``.txnindex`` is not asked for.
+TRANSACTIONAL = "transactional"
+_TRANSACTIONAL = (
     "transactional: not built in place without its .txnindex, because a broker that finds an "
     ".index never rebuilds that and would show aborted records; add txnindex to --what"
 )
-NOT_IN_PLACE = (
+_NOT_IN_PLACE = (
     "not published in place, because a broker that finds an .index would keep the invalid tail"
 )
 
@@ -46,7 +50,7 @@ NOT_IN_PLACE = (
 def stage_segments(
     segments: Iterable[SegmentFile], settings: BuildSettings, *, attempt_id: str
 ) -> Iterator[StagedSegment]:
-    """Stage listed logs one by one, those that are right as they are without reading them.
+    """Stage listed logs one by one; those that are right as they are, are not read.
 
     Parameters
     ----------
@@ -67,40 +71,32 @@ def stage_segments(
 
 
 def keep_segment(segment: SegmentFile, settings: BuildSettings) -> StagedSegment | None:
-    """Return the row of a segment that is known to be right as it is."""
+    """Return the row of a segment that is known to be right as it is; None to scan it."""
     started = time.perf_counter()
-    config = settings.config.for_topic(segment.topic)
+    partition = TopicPartition(segment.topic, segment.partition)
     try:
-        directory = target_directory_of(segment, settings)
-        paths = SegmentPaths.of(segment, directory)
-        record = unchanged_record(
-            directory,
-            segment,
-            [os.path.basename(path) for path in paths.published(settings)],
-            index_interval_bytes=config.index_interval_bytes,
-            index_size_max_bytes=config.index_size_max_bytes,
-            verify_crc=settings.verify_crc,
-        )
+        directory = target_directory(settings.target_root, partition, segment.partition_directory)
     except KafkaIndexError:
         # Staging meets the same error, and reports it.
         return None
+    record = unchanged_record(
+        directory,
+        segment,
+        map(os.path.basename, SegmentPaths.of(segment, directory).published(settings)),
+        settings.scan_settings(segment.topic),
+    )
     if record is None:
         return None
-    cut = record.reason is not None and record.reason.startswith(PREALLOCATED_TAIL)
-    if cut and not segment.is_last:
+    if record.reason_code == PREALLOCATED_TAIL and not segment.is_last:
         # It was the last one then; now its zeros are damage.
         return None
     row = replace(
         _empty_row(segment),
-        valid_bytes=record.valid_bytes,
-        batch_count=record.batch_count,
-        offset_entries=record.offset_entries,
-        time_entries=record.time_entries,
-        next_offset=record.next_offset,
-        max_timestamp_ms=record.max_timestamp_ms,
+        counts=record.counts,
         # Damage that was reported once is damage still.
         status=UNCHANGED if record.status == BUILT else record.status,
         reason=record.reason,
+        reason_code=record.reason_code,
         position_bytes=record.position_bytes,
         seconds=time.perf_counter() - started,
     )
@@ -127,10 +123,10 @@ def stage_segment(
             paths.remove_scratch(settings, attempt_id)
             raise
     except KafkaIndexError as error:
-        return StagedSegment(segment, _timed(failed_row(row, error), source, started))
+        return StagedSegment(segment, _timed(row.failed_by(error), source, started))
     except OSError as error:
         found = publish_error(error, segment.log_path, "build the indexes")
-        return StagedSegment(segment, _timed(failed_row(row, found), source, started))
+        return StagedSegment(segment, _timed(row.failed_by(found), source, started))
     row = _timed(row, source, started)
     is_withheld = row.status == TRUNCATED and settings.in_place
     if row.status == FAILED or (is_withheld and not settings.needs_state):
@@ -165,7 +161,7 @@ def _scan(
     )
     state = SegmentState.of_table(producers)
     if settings.needs_state:
-        if stop is not None and stop.reason == INVALID_MARKER:
+        if stop is not None and stop.code == INVALID_MARKER:
             # Recovery keeps the batch, and then fails on it when it loads the producers.
             stop = replace(stop, refused=True)
     else:
@@ -173,16 +169,16 @@ def _scan(
         stop = _first_refusal(stop, PartitionState().take(state)[1])
     row = _empty_row(segment)
     if stop is not None and stop.refused:
-        return replace(row, reason=stop.text, position_bytes=stop.position_bytes)
+        return row.failed(stop.code, stop.text, stop.position_bytes)
     lacks_txn_index = Output.INDEX in settings.outputs and Output.TXN_INDEX not in settings.outputs
     if producers.has_transactions and lacks_txn_index and settings.in_place:
-        return replace(row, reason=TRANSACTIONAL)
+        return row.failed(TRANSACTIONAL, _TRANSACTIONAL)
     row = _settled(row, segment, source, builder, stop)
     if settings.needs_state:
         os.close(create_scratch(scratch(paths.state), attributes_of=attributes_of))
         state.write(scratch(paths.state))
     if row.status == TRUNCATED and settings.in_place:
-        return replace(row, reason=f"{row.reason}; {NOT_IN_PLACE}")
+        return replace(row, reason=f"{row.reason}; {_NOT_IN_PLACE}")
     if Output.INDEX in settings.outputs:
         files = [
             PublishedFile.of(scratch(path), os.path.basename(path))
@@ -198,9 +194,9 @@ def _first_refusal(stop: ScanStop | None, refusal: ScanStop | None) -> ScanStop 
     if refusal is None or stop is None or not stop.refused:
         return refusal or stop
     if stop.position_bytes != refusal.position_bytes:
-        return min(stop, refusal, key=lambda one: one.position_bytes)
-    # Of one batch, its index entries come before epochs and aborted transactions, the rest behind.
-    return refusal if stop.reason in PRODUCER_REFUSALS else stop
+        return min(stop, refusal, key=lambda each: each.position_bytes)
+    # Of one batch, its index entries come before epochs and aborted transactions, the rest after.
+    return refusal if stop.code in PRODUCER_REFUSALS else stop
 
 
 def _settled(
@@ -212,19 +208,22 @@ def _settled(
 ) -> SegmentReport:
     """Return the row of a segment that was scanned to its end, or to where recovery cuts it."""
     cut = stop if builder.valid_bytes < source.log_size_bytes else None
-    if cut is not None and cut.reason == PREALLOCATED_TAIL and not segment.is_last:
-        cut = replace(cut, reason=ZERO_TAIL)
+    if cut is not None and cut.code == PREALLOCATED_TAIL and not segment.is_last:
+        cut = replace(cut, code=ZERO_TAIL)
     return replace(
         row,
         log_size_bytes=source.log_size_bytes,
-        valid_bytes=builder.valid_bytes,
-        batch_count=builder.batch_count,
-        offset_entries=builder.offset_index.entries,
-        time_entries=builder.time_index.entries,
-        next_offset=builder.next_offset,
-        max_timestamp_ms=builder.max_timestamp_ms,
+        counts=SegmentCounts(
+            builder.valid_bytes,
+            builder.batch_count,
+            builder.offset_index.entries,
+            builder.time_index.entries,
+            builder.next_offset,
+            builder.max_timestamp_ms,
+        ),
         status=BUILT if cut is None else TRUNCATED,
         reason=None if cut is None else cut.text,
+        reason_code=None if cut is None else cut.code,
         position_bytes=None if cut is None else cut.position_bytes,
     )
 
@@ -252,14 +251,14 @@ def _fill(
         )
         stop = None
         for batches in source.chunks():
-            # Behind its end the log is still read on: its size, and whether it changed, count.
+            # The log is read to its end all the same: its size, and whether it changed, count.
             if stop is None:
                 stop = builder.append(batches)
             if stop is not None and stop.refused:
                 break
         if stop is None:
             stop = source.stop
-        # A source that saw an offset recovery refuses says so; recovery then never comes to an end.
+        # Where the source met an offset that recovery refuses, recovery never reaches the end.
         if stop is None or not stop.refused:
             stop = builder.finish() or stop
     return builder, stop
@@ -271,52 +270,29 @@ def _record(
     settings: BuildSettings,
     files: Iterable[PublishedFile],
 ) -> BuildRecord:
-    config = settings.config.for_topic(segment.topic)
-    # All are known of a segment that is going to be published.
-    counts = {
-        name: getattr(row, name)
-        for name in (
-            "valid_bytes",
-            "batch_count",
-            "offset_entries",
-            "time_entries",
-            "next_offset",
-            "max_timestamp_ms",
-        )
-    }
+    if row.counts is None:
+        raise ValueError(f"nothing was counted in {segment.log_path}")
     return BuildRecord(
         log_name=os.path.basename(segment.log_path),
         log_size_bytes=segment.log_size_bytes,
         log_mtime_ns=segment.log_mtime_ns,
-        index_interval_bytes=config.index_interval_bytes,
-        index_size_max_bytes=config.index_size_max_bytes,
-        verify_crc=settings.verify_crc,
+        settings=settings.scan_settings(segment.topic),
         status=row.status,
         reason=row.reason,
+        reason_code=row.reason_code,
         position_bytes=row.position_bytes,
-        **counts,
+        counts=row.counts,
         files=tuple(files),
     )
 
 
 def _empty_row(segment: SegmentFile) -> SegmentReport:
-    return SegmentReport.failed(
+    return SegmentReport.unscanned(
         segment.topic,
         segment.partition,
         segment.base_offset,
         segment.log_path,
         segment.log_size_bytes,
-    )
-
-
-def failed_row(row: SegmentReport, error: KafkaIndexError) -> SegmentReport:
-    """Return the row of a segment that an error put an end to."""
-    return replace(
-        row,
-        status=FAILED,
-        reason=str(error),
-        position_bytes=error.position_bytes,
-        retriable=is_retriable(error),
     )
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from kafka_index.build.outputs import Output
 from kafka_index.build.report import SegmentReport
-from kafka_index.build.settings import BuildSettings
+from kafka_index.build.settings import BuildSettings, Output
 from kafka_index.layout.names import (
     OFFSET_INDEX_SUFFIX,
     TIME_INDEX_SUFFIX,
@@ -29,43 +28,6 @@ from kafka_index.storage import (
     scratch_path,
     state_path,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class StagedSegment:
-    """A segment whose row is known, and what is left to publish for it.
-
-    Parameters
-    ----------
-    segment : SegmentFile
-        As it was listed.
-    report : SegmentReport
-        Its row, as far as it can be told without the segments before it.
-    directory : str
-        The target folder; empty when it could not be made.
-    attempt_id : str, optional
-        Whose scratch files are waiting; None when there are none.
-    is_withheld : bool
-        These are there for the segments behind it only, and not to be published.
-    """
-
-    segment: SegmentFile
-    report: SegmentReport
-    directory: str = ""
-    attempt_id: str | None = None
-    is_withheld: bool = False
-
-    def publication(self, settings: BuildSettings) -> Publication | None:
-        """Return the scratch files that are to appear, and where; None when there are none."""
-        if self.attempt_id is None or self.is_withheld:
-            return None
-        return SegmentPaths.of(self.segment, self.directory).publication(settings, self.attempt_id)
-
-    def remove_scratch(self, settings: BuildSettings) -> None:
-        """Remove the scratch files, which are not going to be published."""
-        if self.attempt_id is not None:
-            paths = SegmentPaths.of(self.segment, self.directory)
-            paths.remove_scratch(settings, self.attempt_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +61,7 @@ class SegmentPaths:
         )
 
     def published(self, settings: BuildSettings) -> tuple[str, ...]:
-        """Return those that are to appear besides the record, in this order: the index last."""
+        """Return those that are to appear before the record, in order: the index last."""
         # Without a record beside it, nobody would know what the state belongs to.
         has_record = Output.INDEX in settings.outputs
         wanted = (
@@ -127,6 +89,77 @@ class SegmentPaths:
             remove_scratch(scratch_path(path, settings.run_id, attempt_id))
 
 
+@dataclass(frozen=True, slots=True)
+class StagedSegment:
+    """A segment whose row is known, and what is left to publish for it.
+
+    Parameters
+    ----------
+    segment : SegmentFile
+        As it was listed.
+    report : SegmentReport
+        Its row, as far as it is known without the segments before it.
+    directory : str
+        The target folder; empty when it could not be made.
+    attempt_id : str, optional
+        The attempt whose scratch files are waiting; None when there are none.
+    is_withheld : bool
+        They serve the segments after it only, and are not published.
+    """
+
+    segment: SegmentFile
+    report: SegmentReport
+    directory: str = ""
+    attempt_id: str | None = None
+    is_withheld: bool = False
+
+    @property
+    def paths(self) -> SegmentPaths:
+        """Where its files are."""
+        return SegmentPaths.of(self.segment, self.directory)
+
+    def publication(self, settings: BuildSettings) -> Publication | None:
+        """Return the scratch files that are to appear, and where; None when there are none."""
+        if self.attempt_id is None or self.is_withheld:
+            return None
+        return self.paths.publication(settings, self.attempt_id)
+
+    def remove_scratch(self, settings: BuildSettings) -> None:
+        """Remove the scratch files that are not published."""
+        if self.attempt_id is not None:
+            self.paths.remove_scratch(settings, self.attempt_id)
+
+    def read_state(self, settings: BuildSettings) -> SegmentState:
+        """Return what the scan found of the segment's producers and epochs.
+
+        Raises
+        ------
+        InputError
+            It cannot be read.
+        """
+        path = self.paths.state
+        if self.attempt_id is not None:
+            scratch = scratch_path(path, settings.run_id, self.attempt_id)
+            # An attempt that was interrupted while it published may have renamed it, or may have
+            # given it up: then an older one may be there.
+            if os.path.exists(scratch) or not self._is_published(path, settings):
+                path = scratch
+        return SegmentState.read(path)
+
+    def _is_published(self, path: str, settings: BuildSettings) -> bool:
+        """Return whether a state file is that of the segment as it is now."""
+        place = self.paths.record
+        waiting = scratch_path(place, settings.run_id, str(self.attempt_id))
+        record = BuildRecord.read(waiting) or BuildRecord.read(place)
+        scan_settings = settings.scan_settings(self.segment.topic)
+        if record is None or not record.matches(self.segment, scan_settings):
+            return False
+        try:
+            return PublishedFile.of(path) in record.files
+        except OSError:
+            return False
+
+
 def target_directory_of(segment: SegmentFile, settings: BuildSettings) -> str:
     """Return the folder of a segment's index files, made if it is missing.
 
@@ -140,41 +173,3 @@ def target_directory_of(segment: SegmentFile, settings: BuildSettings) -> str:
         TopicPartition(segment.topic, segment.partition),
         segment.partition_directory,
     )
-
-
-def read_state(staged: StagedSegment, settings: BuildSettings) -> SegmentState:
-    """Return what the scan of a segment found of its producers and epochs.
-
-    Raises
-    ------
-    InputError
-        It cannot be read.
-    """
-    path = state_path(staged.directory, staged.segment.base_offset)
-    if staged.attempt_id is not None:
-        scratch = scratch_path(path, settings.run_id, staged.attempt_id)
-        # An attempt that was interrupted while it published may have renamed it. Or given it up,
-        # and then an older one may be there.
-        if os.path.exists(scratch) or not _is_published(path, staged, settings):
-            path = scratch
-    return SegmentState.read(path)
-
-
-def _is_published(path: str, staged: StagedSegment, settings: BuildSettings) -> bool:
-    """Tell whether a state file is that of the segment as it is now."""
-    segment = staged.segment
-    config = settings.config.for_topic(segment.topic)
-    place = record_path(staged.directory, segment.base_offset)
-    waiting = scratch_path(place, settings.run_id, str(staged.attempt_id))
-    record = BuildRecord.read(waiting) or BuildRecord.read(place)
-    if record is None or not record.matches(
-        segment,
-        index_interval_bytes=config.index_interval_bytes,
-        index_size_max_bytes=config.index_size_max_bytes,
-        verify_crc=settings.verify_crc,
-    ):
-        return False
-    try:
-        return PublishedFile.of(path) in record.files
-    except OSError:
-        return False

@@ -1,20 +1,19 @@
 """The fold over a partition: from what the scans of its segments found to its state files.
 
-Each segment is taken up in offset order. What recovery would leave at its end is written to scratch
-files: the aborted transactions of the segment, and the snapshot at its end.
+Segments are folded in offset order. What recovery would leave at the end of each is written to
+scratch files: its aborted transactions, and the snapshot of producers.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from kafka_index.build.outputs import Output
 from kafka_index.build.partition_start import PartitionStart
 from kafka_index.build.report import BUILT, FAILED, TRUNCATED, UNCHANGED, SegmentReport
-from kafka_index.build.settings import BuildSettings
-from kafka_index.build.staged import SegmentPaths, StagedSegment, read_state
-from kafka_index.build.staging import failed_row
+from kafka_index.build.settings import BuildSettings, Output
+from kafka_index.build.staged_segment import StagedSegment
 from kafka_index.errors import InputError, KafkaIndexError
 from kafka_index.layout.names import (
     LEADER_EPOCH_CHECKPOINT,
@@ -25,23 +24,25 @@ from kafka_index.layout.names import (
 )
 from kafka_index.storage import StagedFile, scratch_path, write_scratch
 
+#: Reason codes of segments that cannot be folded.
 STATE_UNKNOWN = "state_unknown"
-_BELIEVED = "there is one: remove it, and a broker recovers the segment"
+SEGMENTS_OVERLAP = "segments_overlap"
+_INDEX_STAYS = "there is one: remove it, and a broker recovers the segment"
 _TREE = "a broker's snapshot may have the same producers in another order"
 
 
 @dataclass(frozen=True, slots=True)
 class FoldedSegment:
-    """A segment with its final row, and the state files that wait for it.
+    """A segment with its final row, and the state files to publish before its ``.index``.
 
     Parameters
     ----------
     staged : StagedSegment
-        As it came.
+        As it was scanned.
     report : SegmentReport
-        Its row.
+        Its final row.
     files : tuple of StagedFile
-        To appear before its ``.index``.
+        Its state files.
     """
 
     staged: StagedSegment
@@ -50,22 +51,75 @@ class FoldedSegment:
 
 
 @dataclass
-class PartitionFold:
+class FoldedPartition:
+    """A partition whose files wait to be published.
+
+    Parameters
+    ----------
+    staged : sequence of StagedSegment
+        Its segments, as they were scanned.
+    segments : list of FoldedSegment
+        The same, folded; those up to the error when there is one.
+    own_files : tuple of StagedFile
+        The files that belong to no segment, to appear before any other.
+    first_offset : int
+        Where the log starts for a broker.
+    snapshots : set of int, optional
+        The offsets of all snapshots that the partition is to have; None when they are not known.
+    error : KafkaIndexError, optional
+        What keeps the whole partition from being published.
+    """
+
+    staged: Sequence[StagedSegment]
+    segments: list[FoldedSegment] = field(default_factory=list)
+    own_files: tuple[StagedFile, ...] = ()
+    first_offset: int = 0
+    snapshots: set[int] | None = None
+    error: KafkaIndexError | None = None
+
+
+def fold_partition(
+    staged: Sequence[StagedSegment], settings: BuildSettings, *, attempt_id: str
+) -> FoldedPartition:
+    """Fold the segments of a partition.
+
+    Parameters
+    ----------
+    staged : sequence of StagedSegment
+        Every segment of one partition, by base offset.
+    settings : BuildSettings
+        How and where to.
+    attempt_id : str
+        Names the scratch files.
+    """
+    folded = FoldedPartition(staged)
+    try:
+        with_epochs = Output.EPOCHS in settings.outputs
+        start = PartitionStart.read(staged[0].segment, settings.expiration, with_epochs=with_epochs)
+        fold = _Fold(start, settings, attempt_id)
+        for each in staged:
+            folded.segments.append(fold.fold(each))
+        folded.own_files = fold.last_files(staged[-1])
+    except KafkaIndexError as error:
+        folded.error = error
+        return folded
+    folded.first_offset = fold.first_offset
+    folded.snapshots = fold.snapshots if fold.is_whole else None
+    return folded
+
+
+@dataclass
+class _Fold:
     """Joins the segments of one partition, one after the other.
 
     Parameters
     ----------
     start : PartitionStart
-        What there was before the first one.
+        The state before the first one.
     settings : BuildSettings
         How and where to.
     attempt_id : str
         Names the scratch files.
-
-    Attributes
-    ----------
-    snapshots : set of int
-        The offsets of all snapshots that the partition is to have.
     """
 
     start: PartitionStart
@@ -89,22 +143,22 @@ class PartitionFold:
 
     @property
     def first_offset(self) -> int:
-        """Where a broker says that the log starts: no snapshot is kept at it or below."""
+        """Where the log starts for a broker: no snapshot is kept at it or below."""
         return max(self.start.log_start_offset, self._first_offset)
 
-    def take(self, staged: StagedSegment) -> FoldedSegment:
-        """Take up the next segment."""
+    def fold(self, staged: StagedSegment) -> FoldedSegment:
+        """Fold the next segment."""
         row = staged.report
         base_offset = staged.segment.base_offset
         files: tuple[StagedFile, ...] = ()
         if row.status != FAILED:
             try:
                 if self._unknown is None:
-                    row, files = self._taken(staged)
+                    row, files = self._folded(staged)
                 else:
-                    row, files = self._taken_without_state(staged)
+                    row, files = self._folded_without_state(staged)
             except KafkaIndexError as error:
-                row = failed_row(row, error)
+                row = row.failed_by(error)
         if row.status == FAILED and self._unknown is None:
             self._unknown = f"segment {base_offset} failed"
         return FoldedSegment(staged, row, files)
@@ -132,8 +186,8 @@ class PartitionFold:
         path = os.path.join(last.directory, LEADER_EPOCH_CHECKPOINT)
         return (*files, *self._written(path, text.encode(), last))
 
-    def _taken(self, staged: StagedSegment) -> tuple[SegmentReport, tuple[StagedFile, ...]]:
-        """Go on to the end of a segment; return its row and its state files."""
+    def _folded(self, staged: StagedSegment) -> tuple[SegmentReport, tuple[StagedFile, ...]]:
+        """Fold a segment; return its row and its state files."""
         state = self.start.state
         base_offset = staged.segment.base_offset
         files: tuple[StagedFile, ...] = ()
@@ -141,18 +195,19 @@ class PartitionFold:
         if self._end is None:
             self._first_offset = base_offset
         else:
+            if base_offset < self._end:
+                return self._overlapping(staged, self._end), ()
             note = self._gap(base_offset)
             is_reloaded = self._reload_before(base_offset)
             files = self._snapshot(staged, base_offset)
             if not is_reloaded:
                 state.reload()
-        found = read_state(staged, self.settings)
+        found = staged.read_state(self.settings)
         aborted, stop = state.take(found)
         row = staged.report
         if stop is not None:
-            row = replace(row, status=FAILED, reason=stop.text, position_bytes=stop.position_bytes)
-            return row, ()
-        self._log_end = base_offset if row.next_offset is None else row.next_offset
+            return row.failed(stop.code, stop.text, stop.position_bytes), ()
+        self._log_end = base_offset if row.counts is None else row.counts.next_offset
         self._map_end = max(base_offset, found.map_end_offset)
         self._end = max(self._log_end, self._map_end)
         self._was_cut = row.status == TRUNCATED
@@ -160,9 +215,9 @@ class PartitionFold:
             note = "; ".join(filter(None, (note, _TREE)))
         if not staged.is_withheld:
             files += self._txn_index(staged, aborted.tobytes())
-        elif os.path.exists(SegmentPaths.of(staged.segment, staged.directory).offset_index):
+        elif os.path.exists(staged.paths.offset_index):
             # Without it a broker would cut the log here, as the state has it.
-            row = replace(row, reason=f"{row.reason}; {_BELIEVED}")
+            row = replace(row, reason=f"{row.reason}; {_INDEX_STAYS}")
             self._unknown = f"segment {base_offset} has an invalid tail that a broker keeps"
         is_new = bool(files) and row.status == UNCHANGED
         row = replace(
@@ -174,36 +229,38 @@ class PartitionFold:
         )
         return row, files
 
+    def _overlapping(self, staged: StagedSegment, end: int) -> SegmentReport:
+        error = InputError(
+            "segments_overlap: the segment before it continues past this segment's base offset",
+            expected=f"a base offset of {end} or more",
+            found=staged.segment.base_offset,
+            hint="remove the segment that does not belong here",
+        )
+        return staged.report.failed(SEGMENTS_OVERLAP, str(error))
+
     def _gap(self, base_offset: int) -> str | None:
-        """Say whether offsets are missing in front of a segment."""
+        """Return a note when offsets are missing before a segment."""
         end = self._end
         if end is None or base_offset == end:
             return None
-        if base_offset < end:
-            raise InputError(
-                "segments_overlap: the segment before it goes on behind this one's base offset",
-                expected=f"a base offset of {end} or more",
-                found=base_offset,
-                hint="remove the segment that does not belong here",
-            )
         if self._was_cut:
             return f"the segment before it is valid up to offset {end} (exclusive) only"
         return f"offsets {end} to {base_offset - 1} are in no segment before it"
 
-    def _taken_without_state(
+    def _folded_without_state(
         self, staged: StagedSegment
     ) -> tuple[SegmentReport, tuple[StagedFile, ...]]:
-        """Take a segment behind one that failed: only its own files can be right."""
+        """Fold a segment after one that failed: only its own files can be right."""
         unknown = (
             f"{STATE_UNKNOWN}: {self._unknown}, so which producers and transactions there are "
             "before this one is not known"
         )
         if Output.TXN_INDEX in self.settings.outputs and len(
-            read_state(staged, self.settings).aborts
+            staged.read_state(self.settings).aborts
         ):
             # With its .index a broker would take it for a segment where nothing was aborted.
             reason = f"{unknown}, and it has aborted transactions"
-            return replace(staged.report, status=FAILED, reason=reason, position_bytes=None), ()
+            return staged.report.failed(STATE_UNKNOWN, reason), ()
         row = replace(staged.report, note=f"{unknown}: no snapshot")
         return row, self._txn_index(staged, b"")
 
@@ -234,11 +291,11 @@ class PartitionFold:
         return (*files, *self._snapshot(last, self._log_end))
 
     def _snapshot(self, staged: StagedSegment, offset: int) -> tuple[StagedFile, ...]:
-        """Write the snapshot at an offset, if there is to be one and it is not there already."""
+        """Write the snapshot at an offset, unless none is kept there or it is there already."""
         if offset <= self.first_offset or Output.SNAPSHOT not in self.settings.outputs:
             return ()
         if offset in self.snapshots:
-            # At the end of the log as well as in front of an empty last segment.
+            # At the end of the log as well as before an empty last segment.
             return ()
         self.snapshots.add(offset)
         path = os.path.join(staged.directory, segment_file_name(offset, SNAPSHOT_SUFFIX))

@@ -1,7 +1,7 @@
 """The build record: what one segment's published index files were built from.
 
 A hidden file beside them, ``.<base offset, 20 digits>.kafka-index``, one line of JSON. A broker
-passes over it (its name has no offset before the first dot: LogFileUtils.offsetFromFileName).
+ignores it (its name has no offset before the first dot: LogFileUtils.offsetFromFileName).
 """
 
 from __future__ import annotations
@@ -9,18 +9,18 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Collection
-from dataclasses import dataclass, fields
+from collections.abc import Iterable
+from dataclasses import asdict, astuple, dataclass, fields
 from typing import Any
 
 from kafka_index.layout.names import segment_file_name
-from kafka_index.storage.segment_file import SegmentFile
+from kafka_index.storage.partition_files import SegmentFile
 
 RECORD_SUFFIX = ".kafka-index"
 STATE_SUFFIX = ".kafka-index-state"
 # Raise it whenever the rules of building change: older records then stop counting.
 RECORD_VERSION = 3
-_LARGEST_RECORD_BYTES = 64 * 1024
+_MAX_RECORD_BYTES = 64 * 1024
 _DIGEST_BYTES = 16
 _CHUNK_BYTES = 1 << 20
 
@@ -34,9 +34,53 @@ def state_path(target_directory: str, base_offset: int) -> str:
     """Return the path of what a scan found of a segment's producers and leader epochs.
 
     A hidden file beside the record: with it a segment need not be scanned again when an earlier
-    one of its partition has changed.
+    segment of its partition has changed.
     """
     return os.path.join(target_directory, "." + segment_file_name(base_offset, STATE_SUFFIX))
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentCounts:
+    """What a scan counted in a segment.
+
+    Parameters
+    ----------
+    valid_bytes : int
+        Length of the prefix that the indexes cover.
+    batch_count : int
+        Record batches in that prefix.
+    offset_entries, time_entries : int
+        Entries of ``.index`` and ``.timeindex``.
+    next_offset : int
+        The offset after the last one, as a broker reads it: the base offset where offsets go back
+        after the last index entry.
+    max_timestamp_ms : int
+        The largest timestamp; -1 when there is none.
+    """
+
+    valid_bytes: int
+    batch_count: int
+    offset_entries: int
+    time_entries: int
+    next_offset: int
+    max_timestamp_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class ScanSettings:
+    """The settings that decide what a scan of a segment writes.
+
+    Parameters
+    ----------
+    index_interval_bytes, index_size_max_bytes : int
+        The topic's settings.
+    verify_crc : bool
+        Whether checksums are verified.
+    """
+
+    index_interval_bytes: int
+    index_size_max_bytes: int
+    verify_crc: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +110,7 @@ class PublishedFile:
         path : str
             The file, maybe a scratch file.
         name : str, optional
-            Its final name, when that is another.
+            Its final name, if different.
 
         Raises
         ------
@@ -92,14 +136,12 @@ class BuildRecord:
         Name of the log: an ``X.log.swap`` has index files of other names than ``X.log``.
     log_size_bytes, log_mtime_ns : int
         The log when it was scanned.
-    index_interval_bytes, index_size_max_bytes : int
-        The topic's settings.
-    verify_crc : bool
-        Whether checksums were verified.
-    status, reason, position_bytes
+    settings : ScanSettings
+        How it was scanned.
+    status, reason, reason_code, position_bytes
         As reported; a `truncated` segment is truncated again when nothing has changed.
-    valid_bytes, batch_count, offset_entries, time_entries, next_offset, max_timestamp_ms : int
-        The counts of the report.
+    counts : SegmentCounts
+        As reported.
     files : tuple of PublishedFile
         What was published.
     """
@@ -107,18 +149,12 @@ class BuildRecord:
     log_name: str
     log_size_bytes: int
     log_mtime_ns: int
-    index_interval_bytes: int
-    index_size_max_bytes: int
-    verify_crc: bool
+    settings: ScanSettings
     status: str
     reason: str | None
+    reason_code: str | None
     position_bytes: int | None
-    valid_bytes: int
-    batch_count: int
-    offset_entries: int
-    time_entries: int
-    next_offset: int
-    max_timestamp_ms: int
+    counts: SegmentCounts
     files: tuple[PublishedFile, ...]
 
     @classmethod
@@ -130,7 +166,7 @@ class BuildRecord:
         """
         try:
             with open(path, "rb") as file:
-                data = file.read(_LARGEST_RECORD_BYTES + 1)
+                data = file.read(_MAX_RECORD_BYTES + 1)
         except OSError:
             return None
         return cls.from_bytes(data)
@@ -138,36 +174,32 @@ class BuildRecord:
     @classmethod
     def from_bytes(cls, data: bytes) -> BuildRecord | None:
         """Parse what `to_bytes` wrote; None for anything else."""
-        if len(data) > _LARGEST_RECORD_BYTES:
+        if len(data) > _MAX_RECORD_BYTES:
             return None
         try:
             outer = json.loads(data)
             content = outer["record"]
             if outer["version"] != RECORD_VERSION or outer["digest"] != _digest(content):
                 return None
-            files = tuple(PublishedFile(**file) for file in content.pop("files"))
-            record = cls(**content, files=files)
+            record = cls(
+                settings=ScanSettings(*_popped(content, ScanSettings)),
+                counts=SegmentCounts(*_popped(content, SegmentCounts)),
+                files=tuple(PublishedFile(**file) for file in content.pop("files")),
+                **content,
+            )
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             return None
         return record if record._well_typed() else None
 
     def to_bytes(self) -> bytes:
         """Return the record as one line of JSON, sealed with a digest of itself."""
-        content = {field.name: getattr(self, field.name) for field in fields(self)}
-        content["files"] = [
-            {field.name: getattr(file, field.name) for field in fields(file)} for file in self.files
-        ]
+        content = asdict(self)
+        # Flat, as the counts and settings of records have always been.
+        content |= content.pop("settings") | content.pop("counts")
         outer = {"version": RECORD_VERSION, "digest": _digest(content), "record": content}
         return json.dumps(outer, separators=(",", ":")).encode() + b"\n"
 
-    def matches(
-        self,
-        segment: SegmentFile,
-        *,
-        index_interval_bytes: int,
-        index_size_max_bytes: int,
-        verify_crc: bool,
-    ) -> bool:
+    def matches(self, segment: SegmentFile, settings: ScanSettings) -> bool:
         """Return whether building this segment now would give what the record describes.
 
         A record made without verifying checksums does not do for a run that verifies them.
@@ -176,9 +208,9 @@ class BuildRecord:
             self.log_name == os.path.basename(segment.log_path)
             and self.log_size_bytes == segment.log_size_bytes
             and self.log_mtime_ns == segment.log_mtime_ns
-            and self.index_interval_bytes == index_interval_bytes
-            and self.index_size_max_bytes == index_size_max_bytes
-            and (self.verify_crc or not verify_crc)
+            and self.settings.index_interval_bytes == settings.index_interval_bytes
+            and self.settings.index_size_max_bytes == settings.index_size_max_bytes
+            and (self.settings.verify_crc or not settings.verify_crc)
         )
 
     def files_intact(self, target_directory: str) -> bool:
@@ -189,7 +221,7 @@ class BuildRecord:
         for file in self.files:
             path = os.path.join(target_directory, file.name)
             try:
-                # The size first: it costs nothing and gives most changes away.
+                # The size first: it costs nothing and reveals most changes.
                 if os.stat(path).st_size != file.size_bytes:
                     return False
                 if PublishedFile.of(path) != file:
@@ -204,45 +236,28 @@ class BuildRecord:
         numbers: list[object] = [
             self.log_size_bytes,
             self.log_mtime_ns,
-            self.index_interval_bytes,
-            self.index_size_max_bytes,
-            self.valid_bytes,
-            self.batch_count,
-            self.offset_entries,
-            self.time_entries,
-            self.next_offset,
-            self.max_timestamp_ms,
+            self.settings.index_interval_bytes,
+            self.settings.index_size_max_bytes,
+            *astuple(self.counts),
         ]
-        if self.reason is not None:
-            texts.append(self.reason)
+        flag: object = self.settings.verify_crc
+        texts += [text for text in (self.reason, self.reason_code) if text is not None]
         if self.position_bytes is not None:
             numbers.append(self.position_bytes)
         for file in self.files:
             texts += [file.name, file.digest]
             numbers.append(file.size_bytes)
-        flags: list[object] = [self.verify_crc]
         return (
             all(type(text) is str for text in texts)
             and all(type(number) is int for number in numbers)
-            and all(type(flag) is bool for flag in flags)
+            and type(flag) is bool
             # A name with a folder in it would lead out of the target.
             and all(os.path.basename(file.name) == file.name for file in self.files)
         )
 
 
-def _digest(content: Any) -> str:
-    text = json.dumps(content, separators=(",", ":"), sort_keys=True)
-    return hashlib.blake2b(text.encode(), digest_size=_DIGEST_BYTES).hexdigest()
-
-
 def unchanged_record(
-    target_directory: str,
-    segment: SegmentFile,
-    names: Collection[str],
-    *,
-    index_interval_bytes: int,
-    index_size_max_bytes: int,
-    verify_crc: bool,
+    target_directory: str, segment: SegmentFile, names: Iterable[str], settings: ScanSettings
 ) -> BuildRecord | None:
     """Return a segment's build record when building the segment again would change nothing.
 
@@ -252,10 +267,10 @@ def unchanged_record(
         Folder of the published files.
     segment : SegmentFile
         The segment as it is now.
-    names : collection of str
+    names : iterable of str
         Final names of the files that a build would publish.
-    index_interval_bytes, index_size_max_bytes, verify_crc
-        The settings of this run; see `BuildRecord.matches`.
+    settings : ScanSettings
+        Those of this run; see `BuildRecord.matches`.
 
     Returns
     -------
@@ -265,14 +280,18 @@ def unchanged_record(
     record = BuildRecord.read(record_path(target_directory, segment.base_offset))
     if (
         record is not None
-        and record.matches(
-            segment,
-            index_interval_bytes=index_interval_bytes,
-            index_size_max_bytes=index_size_max_bytes,
-            verify_crc=verify_crc,
-        )
+        and record.matches(segment, settings)
         and {file.name for file in record.files} == set(names)
         and record.files_intact(target_directory)
     ):
         return record
     return None
+
+
+def _popped(content: dict[str, Any], kind: type[ScanSettings | SegmentCounts]) -> list[Any]:
+    return [content.pop(field.name) for field in fields(kind)]
+
+
+def _digest(content: Any) -> str:
+    text = json.dumps(content, separators=(",", ":"), sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=_DIGEST_BYTES).hexdigest()

@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from kafka_index.storage import (
     BuildRecord,
     PublishedFile,
+    ScanSettings,
+    SegmentCounts,
     SegmentFile,
     record_path,
     unchanged_record,
@@ -22,6 +24,8 @@ from kafka_index.storage import (
 from .conftest import BASE, record_of
 
 FILES = {f"{BASE}.timeindex": b"", f"{BASE}.index": b"12345678"}
+SETTINGS = ScanSettings(4096, 10485760, verify_crc=True)
+UNVERIFIED = replace(SETTINGS, verify_crc=False)
 SEGMENT = SegmentFile("t", 0, 5, f"/dump/t-0/{BASE}.log", 100, 7)
 
 
@@ -36,18 +40,10 @@ def write(record: BuildRecord, directory: Path) -> None:
     Path(record_path(str(directory), 5)).write_bytes(record.to_bytes())
 
 
-def matches(record: BuildRecord, segment: SegmentFile = SEGMENT, **changes: int) -> bool:
-    settings = {"index_interval_bytes": 4096, "index_size_max_bytes": 10485760} | changes
-    return record.matches(
-        segment,
-        index_interval_bytes=settings["index_interval_bytes"],
-        index_size_max_bytes=settings["index_size_max_bytes"],
-        verify_crc=bool(settings.get("verify_crc", True)),
-    )
-
-
 def test_a_record_survives_writing_and_reading(record: BuildRecord, tmp_path: Path) -> None:
-    truncated = replace(record, status="truncated", reason="CRC\nis wrong", position_bytes=61)
+    truncated = replace(
+        record, status="truncated", reason="CRC\nis wrong", reason_code="bad_crc", position_bytes=61
+    )
     write(truncated, tmp_path)
     assert BuildRecord.read(record_path(str(tmp_path), 5)) == truncated
 
@@ -65,7 +61,7 @@ def test_a_missing_record_is_none(tmp_path: Path) -> None:
 @given(st.data())
 def test_a_damaged_record_is_none(data: st.DataObject) -> None:
     good = BuildRecord(
-        "x.log", 100, 7, 4096, 1000, True, "built", None, None, 100, 3, 1, 2, 8, 99,  # noqa: FBT003
+        "x.log", 100, 7, SETTINGS, "built", None, None, None, SegmentCounts(100, 3, 1, 2, 8, 99),
         (PublishedFile("x.index", 8, "ab"),),
     ).to_bytes()  # fmt: skip
     position = data.draw(st.integers(0, len(good) - 2))
@@ -88,9 +84,9 @@ def test_a_record_of_another_version_is_none(record: BuildRecord) -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        lambda r: replace(r, batch_count="3"),
-        lambda r: replace(r, batch_count=True),
-        lambda r: replace(r, verify_crc=1),
+        lambda r: replace(r, counts=replace(r.counts, batch_count="3")),
+        lambda r: replace(r, counts=replace(r.counts, batch_count=True)),
+        lambda r: replace(r, settings=replace(r.settings, verify_crc=1)),
         lambda r: replace(r, reason=3),
         lambda r: replace(r, position_bytes=""),
         lambda r: replace(r, files=(PublishedFile("../x.index", 1, "ab"),)),
@@ -103,7 +99,7 @@ def test_a_record_with_values_of_another_type_is_none(
 
 
 def test_a_record_matches_the_log_and_settings_it_was_made_of(record: BuildRecord) -> None:
-    assert matches(record)
+    assert record.matches(SEGMENT, SETTINGS)
 
 
 @pytest.mark.parametrize(
@@ -115,21 +111,26 @@ def test_a_record_matches_the_log_and_settings_it_was_made_of(record: BuildRecor
     ],
 )
 def test_a_record_does_not_match_another_log(record: BuildRecord, segment: SegmentFile) -> None:
-    assert not matches(record, segment)
+    assert not record.matches(segment, SETTINGS)
 
 
-@pytest.mark.parametrize("setting", ["index_interval_bytes", "index_size_max_bytes"])
-def test_a_record_does_not_match_other_settings(record: BuildRecord, setting: str) -> None:
-    assert not matches(record, SEGMENT, **{setting: 8})
+@pytest.mark.parametrize(
+    "settings",
+    [replace(SETTINGS, index_interval_bytes=8), replace(SETTINGS, index_size_max_bytes=8)],
+)
+def test_a_record_does_not_match_other_settings(
+    record: BuildRecord, settings: ScanSettings
+) -> None:
+    assert not record.matches(SEGMENT, settings)
 
 
 def test_a_record_without_verification_does_not_do_for_a_run_that_verifies(
     record: BuildRecord,
 ) -> None:
-    unverified = replace(record, verify_crc=False)
-    assert not matches(unverified, verify_crc=1)
-    assert matches(unverified, verify_crc=0)
-    assert matches(record, verify_crc=0)
+    unverified = replace(record, settings=UNVERIFIED)
+    assert not unverified.matches(SEGMENT, SETTINGS)
+    assert unverified.matches(SEGMENT, UNVERIFIED)
+    assert record.matches(SEGMENT, UNVERIFIED)
 
 
 def test_files_as_written_are_intact(record: BuildRecord, tmp_path: Path) -> None:
@@ -164,7 +165,6 @@ def test_a_segment_is_unchanged_when_record_files_and_settings_agree(
 ) -> None:
     write(record, tmp_path)
     unchanged = unchanged_record(
-        str(tmp_path), SEGMENT, names,
-        index_interval_bytes=interval, index_size_max_bytes=10485760, verify_crc=True,
-    )  # fmt: skip
+        str(tmp_path), SEGMENT, names, replace(SETTINGS, index_interval_bytes=interval)
+    )
     assert unchanged == (record if found else None)

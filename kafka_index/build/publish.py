@@ -1,0 +1,204 @@
+"""Publishing: scanned segments appear, one by one or as whole partitions.
+
+Of whole partitions the fold first settles what depends on earlier segments; then everything is
+published, the partition's own files first, each segment's ``.index`` last. An attempt that was
+interrupted is resumed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from itertools import chain, islice
+
+from kafka_index.build.fold import FoldedPartition, FoldedSegment, fold_partition
+from kafka_index.build.report import FAILED, SegmentReport
+from kafka_index.build.scan import keep_segment
+from kafka_index.build.settings import BuildSettings, Output
+from kafka_index.build.staged_segment import StagedSegment
+from kafka_index.errors import KafkaIndexError
+from kafka_index.layout.names import SNAPSHOT_SUFFIX, parse_segment_file
+from kafka_index.storage import (
+    FilePublication,
+    Publication,
+    SegmentPublication,
+    left_to_publish,
+    publish_error,
+    publish_group,
+    remove_scratch,
+)
+
+#: Segments that are published together: many small ones share the cost of making them durable.
+GROUP_SEGMENTS = 256
+
+
+def publish_segments(
+    staged: Iterable[StagedSegment], settings: BuildSettings
+) -> Iterator[SegmentReport]:
+    """Publish the indexes of segments, whatever came before them.
+
+    Parameters
+    ----------
+    staged : iterable of StagedSegment
+        Staged with `settings`, which need no state.
+    settings : BuildSettings
+        How and where to.
+
+    Yields
+    ------
+    SegmentReport
+        One a segment, once its files are durably in place; in order within a group.
+    """
+    group: list[StagedSegment] = []
+    try:
+        for each in staged:
+            group.append(each)
+            if len(group) == GROUP_SEGMENTS:
+                full, group = group, []
+                yield from _publish_group(
+                    [(each.publication(settings), each.report) for each in full]
+                )
+        full, group = group, []
+        yield from _publish_group([(each.publication(settings), each.report) for each in full])
+    finally:
+        # Whoever stops asking for rows gets no files for those not asked for.
+        for each in group:
+            each.remove_scratch(settings)
+
+
+def publish_partition(
+    staged: Sequence[StagedSegment], settings: BuildSettings, *, attempt_id: str
+) -> Iterator[SegmentReport]:
+    """Fold the segments of a partition and publish its files.
+
+    Parameters
+    ----------
+    staged : sequence of StagedSegment
+        Every segment of one partition, by base offset.
+    settings, attempt_id
+        As for `publish_partitions`.
+    """
+    return publish_partitions([staged], settings, attempt_id=attempt_id)
+
+
+def publish_partitions(
+    partitions: Iterable[Sequence[StagedSegment]], settings: BuildSettings, *, attempt_id: str
+) -> Iterator[SegmentReport]:
+    """Fold the segments of partitions and publish all of their files.
+
+    Parameters
+    ----------
+    partitions : iterable of sequence of StagedSegment
+        Every segment of each, by base offset. They are published together: many small partitions
+        share the cost of making files durable.
+    settings : BuildSettings
+        How and where to.
+    attempt_id : str
+        Letters, digits and underscores. Two attempts of a run that may overlap differ in it.
+
+    Yields
+    ------
+    SegmentReport
+        One a segment, once its files are durably in place.
+
+    Notes
+    -----
+    What the scans left and is not published stays: another attempt at the same rows needs it.
+    """
+    folded = [fold_partition(staged, settings, attempt_id=attempt_id) for staged in partitions]
+    _publish_own_files(folded, settings)
+    sound = []
+    for partition in folded:
+        if partition.error is None:
+            sound.append(partition)
+        else:
+            yield from _given_up(partition, partition.error)
+    segments = [segment for partition in sound for segment in partition.segments]
+    rows = chain.from_iterable(
+        _publish_group([(_left_of(each, settings), each.report) for each in group])
+        for group in _groups(segments)
+    )
+    for partition in sound:
+        yield from _without_old_snapshots(
+            partition, list(islice(rows, len(partition.segments))), settings
+        )
+
+
+def _groups(segments: Sequence[FoldedSegment]) -> Iterator[Sequence[FoldedSegment]]:
+    for first in range(0, len(segments), GROUP_SEGMENTS):
+        yield segments[first : first + GROUP_SEGMENTS]
+
+
+def _publish_group(
+    group: Sequence[tuple[Publication | None, SegmentReport]],
+) -> list[SegmentReport]:
+    """Publish files, and return the row of each segment: as it was, or that of the failure."""
+    errors = iter(publish_group([files for files, _ in group if files is not None]))
+    rows = []
+    for files, row in group:
+        error = None if files is None else next(errors)
+        rows.append(row if error is None else row.failed_by(error))
+    return rows
+
+
+def _publish_own_files(folded: Sequence[FoldedPartition], settings: BuildSettings) -> None:
+    """Publish what belongs to no segment, before any segment; an error is the partition's."""
+    waiting = [each for each in folded if each.error is None and each.own_files]
+    publications = [
+        FilePublication(each.own_files, settings.attributes_of(each.staged[0].segment.log_path))
+        for each in waiting
+    ]
+    for each, error in zip(waiting, publish_group(publications), strict=True):
+        each.error = error
+
+
+def _given_up(partition: FoldedPartition, error: KafkaIndexError) -> Iterator[SegmentReport]:
+    for file in (*partition.own_files, *(f for each in partition.segments for f in each.files)):
+        remove_scratch(file.scratch_path)
+    for staged in partition.staged:
+        row = staged.report
+        yield row if row.status == FAILED else row.failed_by(error)
+
+
+def _left_of(folded: FoldedSegment, settings: BuildSettings) -> Publication | None:
+    """Return what there is left to publish of a segment, its state files first."""
+    if folded.report.status == FAILED:
+        return None
+    publication = folded.staged.publication(settings)
+    if isinstance(publication, SegmentPublication):
+        left = left_to_publish(publication)
+        if left is None and keep_segment(folded.staged.segment, settings) is None:
+            # An attempt before this one gave it up: publishing it reports that.
+            left = publication
+        publication = left
+    if publication is None:
+        attributes_of = settings.attributes_of(folded.staged.segment.log_path)
+        return FilePublication(folded.files, attributes_of) if folded.files else None
+    return replace(publication, files=(*folded.files, *publication.files))
+
+
+def _without_old_snapshots(
+    partition: FoldedPartition, rows: list[SegmentReport], settings: BuildSettings
+) -> list[SegmentReport]:
+    """Remove the snapshots that a broker which recovers the partition would remove."""
+    if partition.snapshots is None or Output.SNAPSHOT not in settings.outputs:
+        return rows
+    # What lies below the start in place is where the next build begins, too.
+    lowest = partition.first_offset if settings.in_place else -1
+    directory = partition.staged[0].directory
+    try:
+        with os.scandir(directory) as entries:
+            for entry in entries:
+                parsed = parse_segment_file(entry.name)
+                if parsed is None or parsed.kind != SNAPSHOT_SUFFIX or parsed.transient:
+                    continue
+                if parsed.base_offset > lowest and parsed.base_offset not in partition.snapshots:
+                    # Another attempt may be at it, too.
+                    with suppress(FileNotFoundError):
+                        os.unlink(entry.path)
+    except OSError as error:
+        place = error.filename or directory
+        rows[-1] = rows[-1].failed_by(publish_error(error, place, "remove an old snapshot"))
+    return rows

@@ -1,0 +1,285 @@
+"""Files that survive a crash: written aside, made durable, renamed; and what to do when that fails.
+
+One fsync costs a journal commit; a thousand small index files would cost a thousand. From a few
+files on, one ``syncfs`` per file system does for all of them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import os
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
+from types import TracebackType
+from typing import Self
+
+from kafka_index.errors import PublishError
+
+# Up to here an fsync each is cheaper than a syncfs, which also writes what others left dirty.
+_FEW = 4
+# statfs(2) types whose syncfs writes back everything, waits, and reports (ext, xfs, btrfs,
+# f2fs, tmpfs). On a network or FUSE mount it may not reach the server, fsync does.
+_SYNCFS_TYPES = frozenset({0xEF53, 0x58465342, 0x9123683E, 0xF2F52010, 0x01021994})
+# Before that, syncfs returned success even when writing back had failed.
+_SYNCFS_REPORTS_SINCE = (5, 8)
+_STATFS_BYTES = 512
+_KNOWN: dict[int, tuple[str, str]] = {
+    errno.ENOSPC: (
+        "no space left on the target's file system",
+        "free space there or choose another target, then run again",
+    ),
+    errno.EDQUOT: (
+        "the disk quota of the target is used up",
+        "raise it or choose another target, then run again",
+    ),
+    errno.EFBIG: (
+        "the file would be larger than this process may write",
+        "raise the limit (ulimit -f) and run again",
+    ),
+    errno.EROFS: (
+        "the target's file system is read-only",
+        "mount it for writing or choose another --output",
+    ),
+    errno.EACCES: (
+        "no permission to write here",
+        "run as the owner of the target or choose another --output",
+    ),
+    errno.EPERM: (
+        "writing here is not permitted",
+        "run as the owner of the target (is it immutable?) or choose another --output",
+    ),
+    errno.ENOTDIR: (
+        "a file stands where a directory is needed",
+        "move it away or choose another --output",
+    ),
+    errno.EISDIR: (
+        "a directory stands where a file is to be written",
+        "move it away or choose another --output",
+    ),
+}
+_KNOWN[errno.EEXIST] = _KNOWN[errno.ENOTDIR]
+
+
+class AtomicFile:
+    """A file that is written aside and takes its name whole, or not at all.
+
+    Parameters
+    ----------
+    path : str
+        The final path.
+    scratch_path : str, optional
+        Where it is written, in the same folder. By default ``.NAME.tmp``: one name for all runs,
+        so that the next run uses up what a killed one has left.
+    what : str
+        What the file is, for errors.
+
+    Raises
+    ------
+    PublishError
+        The scratch file cannot be created, or another run is writing the same file: found out
+        here, before any work is done.
+
+    Notes
+    -----
+    A context manager. Left without `commit`, it removes the scratch file, and an older file is as
+    it was.
+    """
+
+    def __init__(self, path: str, *, scratch_path: str | None = None, what: str = "file") -> None:
+        folder, name = os.path.split(path)
+        self.path = path
+        self.scratch_path = scratch_path or os.path.join(folder, f".{name}.tmp")
+        self._what = what
+        self._is_committed = False
+        self._descriptor = -1
+        try:
+            while self._descriptor < 0:
+                self._descriptor = self._open_locked()
+        except BlockingIOError as error:
+            raise PublishError(
+                f"another run is writing this {what}", path=path, hint="give it another name"
+            ) from error
+        except OSError as error:
+            raise self.error(error) from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Remove the scratch file unless it has its final name."""
+        if not self._is_committed:
+            _unlink_quietly(self.scratch_path)
+        os.close(self._descriptor)
+
+    def write(self, data: bytes) -> None:
+        """Append bytes to the scratch file.
+
+        Raises
+        ------
+        PublishError
+            They cannot be written.
+        """
+        view = memoryview(data)
+        try:
+            while view:
+                view = view[os.write(self._descriptor, view) :]
+        except OSError as error:
+            raise self.error(error) from error
+
+    def commit(self, *, durable: bool = True) -> None:
+        """Give the scratch file its final name; with `durable` once its bytes are on the disk.
+
+        Raises
+        ------
+        PublishError
+            The disk or the folder refuses it; an older file is as it was.
+        """
+        try:
+            if durable:
+                os.fsync(self._descriptor)
+            os.replace(self.scratch_path, self.path)
+        except OSError as error:
+            raise self.error(error) from error
+        self._is_committed = True
+
+    def error(self, error: OSError) -> PublishError:
+        """Return the error to raise where writing the scratch file by its path failed."""
+        return publish_error(error, self.path, f"write the {self._what}")
+
+    def _open_locked(self) -> int:
+        """Return the descriptor of the locked, empty scratch file; -1 to try again."""
+        descriptor = os.open(self.scratch_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                # Some network file systems have no locks; the rename is atomic all the same.
+                if error.errno in (errno.EAGAIN, errno.EWOULDBLOCK):
+                    raise
+            # Its last holder may have renamed it after we opened it: then it is the final file.
+            if not os.path.samestat(os.fstat(descriptor), os.lstat(self.scratch_path)):
+                os.close(descriptor)
+                return -1
+            os.ftruncate(descriptor, 0)
+        except FileNotFoundError:
+            os.close(descriptor)
+            return -1
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return descriptor
+
+
+def _unlink_quietly(path: str) -> None:
+    try:
+        os.unlink(path)
+    except OSError:
+        return
+
+
+def publish_error(error: OSError, path: str, action: str) -> PublishError:
+    """Return the PublishError for a failed write.
+
+    Parameters
+    ----------
+    error : OSError
+        The operating system's error.
+    path : str
+        The file or folder that could not be written.
+    action : str
+        What was tried, to follow "cannot": ``"create the file"``.
+    """
+    code = error.errno or 0
+    reason, hint = _KNOWN.get(code, (error.strerror or os.strerror(code), "check the target"))
+    return PublishError(f"cannot {action}: {reason}", path=path, hint=hint)
+
+
+def make_durable(paths: Iterable[str]) -> dict[str, OSError]:
+    """Make the data of files, or the entries of folders, durable.
+
+    Parameters
+    ----------
+    paths : iterable of str
+        Files or directories; each is synced once.
+
+    Returns
+    -------
+    dict of str to OSError
+        The paths that failed, and why. All others are durable.
+    """
+    unique = list(dict.fromkeys(paths))
+    if len(unique) <= _FEW:
+        return _sync_each(unique)
+    failures: dict[str, OSError] = {}
+    by_device: dict[int, list[str]] = defaultdict(list)
+    for path in unique:
+        try:
+            by_device[os.stat(path).st_dev].append(path)
+        except OSError as error:
+            failures[path] = error
+    for members in by_device.values():
+        if len(members) <= _FEW or not _sync_file_system(members[0]):
+            failures |= _sync_each(members)
+    return failures
+
+
+def _sync_each(paths: Sequence[str]) -> dict[str, OSError]:
+    failures = {}
+    for path in paths:
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            failures[path] = error
+    return failures
+
+
+def _sync_file_system(path: str) -> bool:
+    """Sync the whole file system of `path`; False when it must be done file by file."""
+    calls = _libc()
+    if calls is None:
+        return False
+    syncfs, fstatfs = calls
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        status = (ctypes.c_long * (_STATFS_BYTES // ctypes.sizeof(ctypes.c_long)))()
+        # f_type is the first word of struct statfs on every 64-bit Linux.
+        if fstatfs(descriptor, status) != 0 or status[0] not in _SYNCFS_TYPES:
+            return False
+        # A failure here says nothing about which file: the fsyncs that follow do.
+        return bool(syncfs(descriptor) == 0)
+    finally:
+        os.close(descriptor)
+
+
+@cache
+def _libc() -> tuple[Callable[..., int], Callable[..., int]] | None:
+    """Return the C library's syncfs and fstatfs, None where they cannot be relied on."""
+    system = os.uname()
+    try:
+        release = tuple(int(part) for part in system.release.split(".", 2)[:2])
+        libc = ctypes.CDLL(None, use_errno=True)
+        calls = libc.syncfs, libc.fstatfs
+    except (ValueError, OSError, AttributeError):
+        return None
+    if (
+        system.sysname != "Linux"
+        or ctypes.sizeof(ctypes.c_long) != 8
+        or release < _SYNCFS_REPORTS_SINCE
+    ):
+        return None
+    return calls
