@@ -32,12 +32,12 @@ _TRACEBACK = "KAFKA_INDEX_TRACEBACK"
 _COMMANDS = {
     "build": (
         "kafka_index.cli.build_command",
-        "Rebuild indexes, snapshots and epochs of a dump of Kafka logs.",
+        "Rebuild the indexes, snapshots and epochs of Kafka logs.",
     ),
-    "lookup": ("kafka_index.cli.lookup_command", "Find offsets and times in a dump of Kafka logs."),
+    "lookup": ("kafka_index.cli.lookup_command", "Find offsets and timestamps in Kafka logs."),
     "dump": (
         "kafka_index.cli.dump_command",
-        "Print what is in logs, indexes, snapshots and epochs.",
+        "Print the contents of logs, indexes, snapshots and epochs.",
     ),
 }
 # What a command has written when a signal stops it.
@@ -71,7 +71,7 @@ def _load(name: str, *, as_job: bool) -> click.Command:
 
 
 def package_version() -> str:
-    """Return this package's version; a copy that was shipped without installing has none."""
+    """Return this package's version, if it is installed."""
     try:
         return version(_PROGRAM)
     except PackageNotFoundError:
@@ -95,10 +95,10 @@ def _print_version(ctx: click.Context, parameter: click.Parameter, value: object
     is_eager=True,
     expose_value=False,
     callback=_print_version,
-    help="Print the version and leave.",
+    help="Print the version and exit.",
 )
 def _cli() -> None:
-    """Rebuild the indexes of Kafka's logs byte for byte, and find offsets and times in them.
+    """Rebuild the indexes of Kafka logs byte for byte, and find offsets and timestamps in them.
 
     \b
     Examples:
@@ -114,7 +114,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Parameters
     ----------
     arguments : sequence of str, optional
-        Without the program's name; those of this process by default.
+        Without the program's name; by default those of this process.
 
     Returns
     -------
@@ -134,7 +134,7 @@ def job_main(name: str, arguments: Sequence[str] | None = None) -> None:
     name : str
         The command, such as ``build``.
     arguments : sequence of str, optional
-        Without the job file's name; those of this process by default.
+        Without the job file's name; by default those of this process.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""How a build runs, from options to an exit code: list, lock, build, report, sweep, tell."""
+"""A build, from options to an exit code: list, lock, build, report, sweep, print."""
 
 from __future__ import annotations
 
@@ -14,8 +14,12 @@ from kafka_index.build import ALL_OUTPUTS, INDEX_OUTPUTS, BuildSettings, Output
 from kafka_index.build.parquet_plan import count_segments, list_row_groups
 from kafka_index.build.parquet_schema import ParquetInput, is_parquet_path, open_parquet
 from kafka_index.build.report import ReportWriter
-from kafka_index.cli.build_outcome import BuildOutcome
-from kafka_index.cli.build_summary import PlannedSegment, plan_lines, skipped_lines
+from kafka_index.cli.build_summary import (
+    BuildOutcome,
+    PlannedSegment,
+    plan_lines,
+    skipped_lines,
+)
 from kafka_index.cli.exit_code import ExitCode
 from kafka_index.cli.options import Detail
 from kafka_index.cli.text import Paint
@@ -36,7 +40,7 @@ from kafka_index.storage import (
 
 @dataclass(frozen=True, slots=True)
 class BuildOptions:
-    """The options of one build, checked as far as that needs no look at the disk.
+    """The options of a build, checked except against the disk.
 
     Parameters
     ----------
@@ -47,25 +51,25 @@ class BuildOptions:
     input_format : str
         ``auto``, ``log`` or ``parquet``.
     topics : re.Pattern, optional
-        Topics to keep.
+        Topics to build.
     outputs : frozenset of Output, optional
-        What to write; None for all that the input is good for.
+        Files to write; None for all that can be built from the input.
     config : LogConfig
         Kafka's settings.
     expire_at_ms : int, optional
-        When a broker is to load the snapshots; None for never.
+        Time at which a broker will load the snapshots; None keeps every producer.
     verify_crc, force, dry_run, fail_fast : bool
-        As the options say.
+        The flags of the same names.
     report : str, optional
         Path of the report.
     engine : str
         ``local`` or ``spark``.
     master : str, optional
-        Spark's master.
+        Spark master.
     threads : int
-        Of the local engine.
+        Threads of the local engine.
     detail : Detail
-        How much to say.
+        How much to print.
     """
 
     inputs: tuple[str, ...]
@@ -86,33 +90,33 @@ class BuildOptions:
     detail: Detail
 
     def make_engine(self) -> Engine:
-        """Return the engine that was asked for; nothing is started yet."""
+        """Return the chosen engine, not started yet."""
         if self.engine == "spark":
             return SparkEngine(self.master)
         return LocalEngine(self.threads)
 
 
 def run_build(options: BuildOptions) -> ExitCode:
-    """Run a build and tell how it went.
+    """Run a build, print its summary, and return its exit code.
 
     Raises
     ------
     KafkaIndexError
-        Whatever keeps the run as a whole from starting or going on.
+        The run as a whole cannot start or continue.
     """
     if _wants_parquet(options):
         if options.topics is not None:
-            raise InputError("--topics is for logs", hint="filter the Parquet input instead")
+            raise InputError("--topics requires logs", hint="filter the Parquet input instead")
         source = open_parquet(options.inputs)
         if options.dry_run:
             counts = count_segments(source, list_row_groups(source))
             planned = [PlannedSegment(c.topic, c.partition, c.size_bytes) for c in counts]
-            return _tell_plan(options, planned, [])
+            return _print_plan(options, planned, [])
         return _build_parquet(options, source)
     listing = list_dump(options.inputs, topics=options.topics)
     if options.dry_run:
         planned = [PlannedSegment(s.topic, s.partition, s.log_size_bytes) for s in listing.segments]
-        return _tell_plan(options, planned, listing.skipped)
+        return _print_plan(options, planned, listing.skipped)
     return _build_logs(options, listing)
 
 
@@ -125,7 +129,7 @@ def _wants_parquet(options: BuildOptions) -> bool:
         raise InputError(
             "Parquet and logs in one input",
             path=paths[parquet.index(not parquet[0])],
-            hint="give each a run of its own, or say --format",
+            hint="build each in a run of its own, or give --format",
         )
     return all(parquet)
 
@@ -145,9 +149,9 @@ def _build_logs(options: BuildOptions, listing: Listing) -> ExitCode:
             stack.enter_context(DirectoryLock.of_output(target_root))
         folders = listing.partition_directories if target_root is None else _subfolders(target_root)
         settings = _settings(options, target_root, ALL_OUTPUTS)
-        # Under the lock no other run is at work here: what lies about was left by a killed one.
+        # Under the lock no other run writes here: scratch files were left by a killed run.
         sweep(folders, run_id=None)
-        # Folders that the run makes are listed when it has ended.
+        # At the end, because the run creates folders.
         stack.callback(
             lambda: sweep(
                 folders if target_root is None else _subfolders(target_root),
@@ -159,7 +163,7 @@ def _build_logs(options: BuildOptions, listing: Listing) -> ExitCode:
             options.make_engine().build_logs(
                 segments, settings, outcome, fail_fast=options.fail_fast
             )
-    return outcome.tell(listing.skipped, target=_told(target_root), planned=len(segments))
+    return outcome.finish(listing.skipped, target=_shown_target(target_root), planned=len(segments))
 
 
 def _build_parquet(options: BuildOptions, source: ParquetInput) -> ExitCode:
@@ -169,7 +173,7 @@ def _build_parquet(options: BuildOptions, source: ParquetInput) -> ExitCode:
         raise InputError(
             "from Parquet only index and timeindex are built",
             found=",".join(sorted(options.outputs)),
-            hint="build from the logs, or leave --what out",
+            hint="build from the logs, or omit --what",
         )
     with ExitStack() as stack:
         writer = (
@@ -179,16 +183,16 @@ def _build_parquet(options: BuildOptions, source: ParquetInput) -> ExitCode:
         stack.enter_context(DirectoryLock.of_output(target_root))
         settings = _settings(options, target_root, INDEX_OUTPUTS)
         sweep(_subfolders(target_root), run_id=None)
-        # The folders are made by the run, so they are listed when it has ended.
+        # At the end, because the run creates the folders.
         stack.callback(lambda: sweep(_subfolders(target_root), run_id=settings.run_id))
         with BuildOutcome(writer, 0, 0, options.detail) as outcome:
             options.make_engine().build_parquet(
                 source, settings, outcome, fail_fast=options.fail_fast
             )
-    return outcome.tell([], target=_told(target_root), planned=0)
+    return outcome.finish([], target=_shown_target(target_root), planned=0)
 
 
-def _told(target_root: str | None) -> str:
+def _shown_target(target_root: str | None) -> str:
     return "beside the logs" if target_root is None else f"in {target_root}"
 
 
@@ -214,7 +218,7 @@ def _subfolders(root: str) -> list[str]:
         return [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
 
 
-def _tell_plan(
+def _print_plan(
     options: BuildOptions, planned: list[PlannedSegment], skipped: list[Skipped]
 ) -> ExitCode:
     paint = Paint(sys.stdout)

@@ -24,16 +24,16 @@ from kafka_index.config import INT32_MAX, LogConfig
 
 _HELP = """Rebuild the files that a broker keeps beside its logs, for every segment below PATH.
 
-    They are the indexes by offset, by time and of aborted transactions, the snapshots of
-    producers, and the checkpoint of leader epochs.
+    These are the offset, time and transaction indexes, the producer snapshots, and the
+    leader epoch checkpoint.
 
-    PATH is a data directory of a broker, one topic-partition directory, or a glob of either;
-    several are fine, as `--input A --input B`, `--input A B` or `--input dump/*`. With
-    `--format parquet` it is Parquet files or folders of them. Logs are only read, never written.
+    PATH is a data directory of a broker, a topic-partition directory, or a glob of either. It may
+    be repeated: `--input A --input B`, `--input A B` or `--input dump/*`. With `--format parquet`,
+    PATH is a Parquet file or a folder of them. Logs are opened read-only.
 
-    Exit code 0: every segment is done, or was right already. 1: something is damaged, the summary
-    and the report say what. 2: wrong usage, or nothing was found. 3: permission, disk, memory,
-    network or cluster, worth a retry.
+    Exit codes: 0, every segment is built or was already correct; 1, a segment is damaged, and the
+    summary and the report name it; 2, wrong usage, or nothing was found; 3, a failure of
+    permission, disk, memory, network or cluster, worth a retry; 70, an internal error.
 
     \b
     Examples:
@@ -61,14 +61,18 @@ def _options() -> list[Decorator]:
             "inputs",
             multiple=True,
             metavar="PATH...",
-            help="What to read; may be given several times and take several paths.",
+            help="Directories to read; may be repeated, and may name several paths.",
         ),
         click.argument("more_inputs", nargs=-1, metavar=""),
-        click.option("--output", metavar="PATH", help="Root of the index files, another folder."),
+        click.option(
+            "--output",
+            metavar="PATH",
+            help="Write the files below this folder, a folder per partition.",
+        ),
         click.option(
             "--in-place",
             is_flag=True,
-            help="Write beside the logs; refused while a broker holds the directory.",
+            help="Write the files beside the logs; refused while a broker holds the directory.",
         ),
         click.option(
             "--format",
@@ -76,10 +80,13 @@ def _options() -> list[Decorator]:
             type=click.Choice(["auto", "log", "parquet"]),
             default="auto",
             show_default=True,
-            help="What the input is.",
+            help="Format of the input.",
         ),
         click.option(
-            "--topics", callback=pattern, metavar="REGEX", help="Only topics that match in full."
+            "--topics",
+            callback=pattern,
+            metavar="REGEX",
+            help="Only topics that match in full.",
         ),
         click.option(
             "--what",
@@ -87,7 +94,7 @@ def _options() -> list[Decorator]:
             multiple=True,
             callback=_outputs,
             metavar="LIST",
-            help=f"Which files, with commas between them: {', '.join(Output)}.  [default: all; "
+            help=f"Files to build, separated by commas: {', '.join(Output)}.  [default: all; "
             "from Parquet index,timeindex]",
         ),
         *settings_options(),
@@ -95,34 +102,34 @@ def _options() -> list[Decorator]:
             "--index-size-max-bytes",
             type=click.IntRange(4, INT32_MAX),
             metavar="N",
-            help="Largest index file, over the settings file.  [default: 10485760]",
+            help="Maximum size of an index file; overrides --config.  [default: 10485760]",
         ),
         click.option(
             "--expire-producers-at",
             "expire_at",
             callback=_moment,
             metavar="TIME",
-            help="Leave idle producers out, as a broker that starts then does whenever it loads a "
-            "snapshot (producer.id.expiration.ms of the settings file): ISO time or ms.",
+            help="Omit producers that are idle at TIME, as a broker does that starts then and "
+            "loads a snapshot (producer.id.expiration.ms of --config): ISO 8601 time or ms.",
         ),
         click.option(
             "--no-verify-crc",
             is_flag=True,
-            help="Read batch headers only: much faster, but damaged records go unnoticed.",
+            help="Read batch headers only: much faster, but damaged records are not detected.",
         ),
         click.option(
-            "--force", is_flag=True, help="Build again what is known to be right already."
+            "--force", is_flag=True, help="Build every segment, even if its files are correct."
         ),
         click.option(
             "--dry-run",
             is_flag=True,
-            help="Say what would be looked at, done already or not, and do nothing.",
+            help="Print the segments that would be checked, and write nothing.",
         ),
         click.option(
             "--report",
             callback=report_path,
             metavar="FILE",
-            help="Write a row per segment: .parquet, .json (an object a line) or .csv.",
+            help="Write a row per segment to FILE: .parquet, .json (JSON lines) or .csv.",
         ),
         click.option("--fail-fast", is_flag=True, help="Stop at the first segment that fails."),
     ]
@@ -131,20 +138,20 @@ def _options() -> list[Decorator]:
 def _outputs(
     _context: click.Context, _option: click.Parameter, value: tuple[str, ...]
 ) -> frozenset[Output] | None:
-    """Return the outputs that are asked for, or refuse a name."""
+    """Return the outputs of a list of names."""
     if not value:
         return None
     names = [name.strip() for name in ",".join(value).split(",") if name.strip()]
     unknown = [name for name in names if name not in set(Output)]
     if unknown or not names:
         raise click.BadParameter(
-            f"{unknown[0] if unknown else 'nothing'} is none of {', '.join(Output)}"
+            f"{unknown[0] if unknown else 'nothing'} is not one of {', '.join(Output)}"
         )
     return frozenset(map(Output, names))
 
 
 def _moment(_context: click.Context, _option: click.Parameter, value: str | None) -> int | None:
-    """Return a time in ms, or refuse it."""
+    """Return a time in milliseconds since 1970."""
     if value is None:
         return None
     try:
@@ -159,7 +166,7 @@ def make_command(*, as_job: bool) -> click.Command:
     Parameters
     ----------
     as_job : bool
-        For ``spark-submit``: always on Spark, so without the options that choose an engine.
+        For ``spark-submit``: always on Spark, without the options that choose an engine.
     """
 
     def build(
@@ -233,15 +240,15 @@ def make_command(*, as_job: bool) -> click.Command:
 def _check_outputs_in_place(outputs: frozenset[Output]) -> None:
     if Output.TIME_INDEX not in outputs:
         raise click.UsageError(
-            "--in-place takes index with timeindex only: beside an .index alone a broker makes an "
-            "empty .timeindex"
+            "--in-place builds index only together with timeindex: beside an .index alone, a "
+            "broker creates an empty .timeindex"
         )
 
 
 def _check_usage(*, has_input: bool, output: str | None, in_place: bool, dry_run: bool) -> None:
     if not has_input:
-        raise click.UsageError("nothing to read: give --input PATH")
+        raise click.UsageError("no input: give --input PATH")
     if output is not None and in_place:
-        raise click.UsageError("--output and --in-place exclude each other")
+        raise click.UsageError("--output and --in-place are mutually exclusive")
     if output is None and not in_place and not dry_run:
-        raise click.UsageError("nowhere to write: give --output PATH or --in-place")
+        raise click.UsageError("no output: give --output PATH or --in-place")

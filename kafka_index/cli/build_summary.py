@@ -1,9 +1,13 @@
-"""What a build says about itself at the end, and what a dry run says it would do."""
+"""The rows of a build as they arrive: into the report, the progress line and the summary."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+
+import click
+import pyarrow as pa
 
 from kafka_index.build.report import (
     BUILT,
@@ -11,8 +15,13 @@ from kafka_index.build.report import (
     STATUSES,
     TRUNCATED,
     UNCHANGED,
+    ReportWriter,
     SegmentReport,
+    report_rows,
 )
+from kafka_index.cli.exit_code import ExitCode
+from kafka_index.cli.options import Detail
+from kafka_index.cli.progress import Outcome, Progress
 from kafka_index.cli.text import (
     Paint,
     format_bytes,
@@ -24,37 +33,38 @@ from kafka_index.cli.text import (
 )
 from kafka_index.storage import Skipped
 
+_ROWS_AT_A_TIME = 64 * 1024
 _SHOWN = 20
 _EXPLAINED = {
     BUILT: "index files written",
-    UNCHANGED: "right already, not read again",
-    TRUNCATED: "valid up to a point, nothing behind it is indexed",
+    UNCHANGED: "already correct, not read again",
+    TRUNCATED: "valid up to a position, nothing after it is indexed",
     FAILED: "no index files written",
 }
 
 
 @dataclass
 class BuildSummary:
-    """Report rows, folded into what fits on a screen.
+    """Totals of report rows, and the first few damaged ones.
 
     Parameters
     ----------
     segments, sizes_bytes : dict of str to int
-        Per status: how many, and the bytes of their logs.
+        Per status: the number of segments, and the bytes of their logs.
     offset_entries, time_entries : int
         Entries in the index files of all segments.
     damaged : int
         Segments that failed or lost a tail to damage.
     retriable : int
-        Those of them that failed because of permission, disk or memory.
+        Those of the damaged that failed because of permission, disk or memory.
     examples : list of SegmentReport
-        The first few of those.
+        The first few of the damaged.
     preallocated : int
-        Segments whose only fault is a tail of preallocated zeros.
+        Segments that end in preallocated zeros and are sound otherwise.
     noted : int
         Segments with a note.
     note : SegmentReport, optional
-        The first of those.
+        The first segment with a note.
     """
 
     segments: dict[str, int] = field(default_factory=lambda: dict.fromkeys(STATUSES, 0))
@@ -69,7 +79,7 @@ class BuildSummary:
     note: SegmentReport | None = None
 
     def add(self, row: SegmentReport) -> None:
-        """Count one segment."""
+        """Count a segment."""
         self.segments[row.status] += 1
         self.sizes_bytes[row.status] += row.log_size_bytes
         if row.counts is not None:
@@ -94,16 +104,16 @@ class BuildSummary:
     def lines(
         self, *, seconds: float, startup_seconds: float, target: str, paint: Paint
     ) -> list[str]:
-        """Return the table of a finished run.
+        """Return the summary of a finished run.
 
         Parameters
         ----------
         seconds : float
-            What the work took.
+            Duration of the work.
         startup_seconds : float
-            What the engine took to start, before.
+            Duration of the engine's start.
         target : str
-            Where the index files are, for people.
+            Where the index files are, as printed.
         paint : Paint
             Colours.
         """
@@ -134,7 +144,7 @@ class BuildSummary:
         if self.preallocated:
             lines.append(
                 f"{plural(self.preallocated, 'log ends', 'logs end')} in preallocated zeros, "
-                "as an active segment does: no damage"
+                "as an active segment does: not damaged"
             )
         if self.note is not None:
             lines.append(
@@ -144,7 +154,7 @@ class BuildSummary:
         return lines
 
     def damage_lines(self, paint: Paint) -> list[str]:
-        """Return the segments to look at, none when there are none."""
+        """Return the damaged segments, one a line."""
         if not self.damaged:
             return []
         lines = ["", paint.bad(f"{plural(self.damaged, 'segment')} damaged or failed:")]
@@ -158,6 +168,90 @@ class BuildSummary:
         return lines
 
 
+class BuildOutcome(Outcome):
+    """The listener of an engine; a context manager around its run.
+
+    Parameters
+    ----------
+    writer : ReportWriter, optional
+        The writer of the report.
+    total_segments, total_bytes : int
+        The segments to build, and the bytes of their logs; 0 when unknown.
+    detail : Detail
+        How much to print.
+    """
+
+    def __init__(
+        self, writer: ReportWriter | None, total_segments: int, total_bytes: int, detail: Detail
+    ) -> None:
+        super().__init__(
+            Progress(total_segments, total_bytes, sys.stderr, enabled=detail is not Detail.QUIET),
+            detail,
+        )
+        self._writer = writer
+        self._summary = BuildSummary()
+
+    def on_scanned(self, row: SegmentReport) -> None:
+        """Count a segment that was scanned, or kept as it is; called from any thread."""
+        self._progress.advance(1, row.log_size_bytes)
+
+    def on_report(self, row: SegmentReport) -> None:
+        """Add the final row of a segment; called from any thread."""
+        with self._guard:
+            self._summary.add(row)
+            if self._writer is not None:
+                self._writer.write([row])
+
+    def on_table(self, rows: pa.Table) -> None:
+        """Add final rows of segments that the progress line has counted as tasks."""
+        with self._guard:
+            for batch in rows.to_batches(max_chunksize=_ROWS_AT_A_TIME):
+                for row in report_rows(pa.Table.from_batches([batch])):
+                    self._summary.add(row)
+            if self._writer is not None:
+                self._writer.write_table(rows)
+
+    def finish(self, skipped: list[Skipped], *, target: str, planned: int) -> ExitCode:
+        """Print the summary and return the exit code.
+
+        Parameters
+        ----------
+        skipped : list of Skipped
+            Entries that the listing skipped.
+        target : str
+            Where the index files are, as printed.
+        planned : int
+            The segments to build; 0 when unknown.
+        """
+        summary = self._summary
+        left_out = planned - summary.total_segments
+        stream = sys.stderr if self._detail is Detail.QUIET else sys.stdout
+        paint = Paint(stream)
+        lines = []
+        if self._detail is not Detail.QUIET:
+            lines += summary.lines(
+                seconds=self.seconds,
+                startup_seconds=self.startup_seconds,
+                target=target,
+                paint=paint,
+            )
+            every = self._detail is Detail.VERBOSE
+            lines += skipped_lines(skipped, paint, every=every)
+        lines += summary.damage_lines(paint)
+        if left_out > 0:
+            why = "stopped at the first failure: " if summary.segments[FAILED] else ""
+            lines += ["", paint.notable(f"{why}{plural(left_out, 'segment')} not started")]
+        for line in lines:
+            click.echo(line, file=stream)
+        codes = [] if summary.total_segments or left_out > 0 else [ExitCode.USAGE]
+        if summary.damaged > summary.retriable:
+            codes.append(ExitCode.of_part(retriable=False))
+        # A job that ended before it had started every segment was lost with its cluster.
+        if summary.retriable or (left_out > 0 and not summary.segments[FAILED]):
+            codes.append(ExitCode.of_part(retriable=True))
+        return ExitCode.first(codes)
+
+
 @dataclass(frozen=True, slots=True)
 class PlannedSegment:
     """A segment that a dry run would build."""
@@ -168,7 +262,7 @@ class PlannedSegment:
 
 
 def plan_lines(segments: Iterable[PlannedSegment], paint: Paint) -> list[str]:
-    """Return what a dry run would do: a row per partition, and the sums."""
+    """Return what a dry run would build: a row per partition, and the totals."""
     sums: dict[tuple[str, int], tuple[int, int]] = {}
     for one in segments:
         count, size_bytes = sums.get((one.topic, one.partition), (0, 0))
@@ -192,14 +286,14 @@ def plan_lines(segments: Iterable[PlannedSegment], paint: Paint) -> list[str]:
 
 
 def skipped_lines(skipped: Sequence[Skipped], paint: Paint, *, every: bool) -> list[str]:
-    """Return what was passed over, by reason; `every` entry by name when asked for."""
+    """Return the entries that the listing skipped, by reason; all of them with `every`."""
     if not skipped:
         return []
     reasons: dict[str, list[str]] = {}
     for one in skipped:
         reasons.setdefault(one.reason, []).append(one.path)
     entries = plural(len(skipped), "entry", "entries")
-    lines = ["", paint.notable(f"passed over {entries}:")]
+    lines = ["", paint.notable(f"skipped {entries}:")]
     for reason, paths in sorted(reasons.items(), key=lambda item: -len(item[1])):
         if every:
             lines += [f"  {path}: {reason}" for path in paths]

@@ -1,4 +1,4 @@
-"""``dump``: what is in a file of a partition, readable or as JSON lines."""
+"""``dump``: the contents of a partition's files, as a table or as JSON lines."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ from kafka_index.layout.names import (
 )
 from kafka_index.storage import local_path
 
-_HELP = """Print what is in each FILE: a row per record batch of a .log, with --records per record;
-    per entry of an .index, .timeindex or .txnindex; per producer of a .snapshot; per epoch of a
-    leader-epoch-checkpoint. Offsets are absolute; the base offset comes from the file's name, which
-    may end in .swap, .cleaned or .deleted too. Files are only read.
+_HELP = """Print the contents of each FILE: a row per record batch of a .log, or per record with
+    --records; per entry of an .index, .timeindex or .txnindex; per producer of a .snapshot; per
+    epoch of a leader-epoch-checkpoint. Offsets are absolute; the base offset is taken from the file
+    name, which may also end in .swap, .cleaned or .deleted. Files are opened read-only.
 
-    A log is read as far as a broker's recovery would go, and the last line says why it ends
-    there. Zeros behind the entries of an index that was preallocated are counted, not printed.
+    A log is read as far as a broker's recovery would keep it, and the last line reports why it ends
+    there. Zeros after the entries of a preallocated index are counted, not printed.
 
     Keys and values of records are printed as text where they are UTF-8, in quotes and with escapes,
-    else as hex digits: 0x00ff, or {"hex": "00ff"} in JSON.
+    otherwise as hex digits: 0x00ff, or {"hex": "00ff"} in JSON.
 
-    Exit code 0: the files are whole. 1: one is damaged; what is there is printed, and a line on
-    stderr says where and how. 2: wrong usage, or a kind of file this does not know. 3: a file
-    cannot be read because of permission, disk or memory.
+    Exit codes: 0, the files are sound; 1, a file is damaged: its sound part is printed, and a line
+    on stderr reports the damage; 2, wrong usage, or an unknown kind of file; 3, a file cannot be
+    read because of permission, disk or memory; 70, an internal error.
 
     \b
     Examples:
@@ -59,7 +59,7 @@ _KINDS: dict[str, Callable[[str, int, DumpOutput], KafkaIndexError | None]] = {
 
 
 def make_command(*, as_job: bool) -> click.Command:
-    """Return the ``dump`` command, which is no job.
+    """Return the ``dump`` command, which does not run as a job.
 
     Parameters
     ----------
@@ -67,27 +67,29 @@ def make_command(*, as_job: bool) -> click.Command:
         Must be false.
     """
     if as_job:
-        raise ValueError("dump is no job")
+        raise ValueError("dump does not run as a job")
 
     @click.command(
         name="dump",
         help=_HELP,
-        short_help="Print what is in a file.",
+        short_help="Print the contents of files.",
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     @click.argument("files", nargs=-1, required=True, metavar="FILE...")
-    @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+    @click.option("--json", "as_json", is_flag=True, help="Print JSON lines.")
+    @click.option("--no-verify-crc", is_flag=True, help="Do not verify the checksums of a .log.")
+    @click.option("--records", is_flag=True, help="Print a line per record of a .log.")
     @click.option(
-        "--no-verify-crc", is_flag=True, help="Read the batch headers of a .log, not its records."
+        "--keys",
+        type=click.Choice(FORMS),
+        help="With --records.  [default: text]",
     )
-    @click.option("--records", is_flag=True, help="A line per record of a .log, unpacked.")
-    @click.option("--keys", type=click.Choice(FORMS), help="With --records.  [default: text]")
     @click.option(
         "--values",
         type=click.Choice(FORMS),
-        help="With --records; for headers too.  [default: text]",
+        help="With --records; headers too.  [default: text]",
     )
-    @click.option("--verbose", "-v", is_flag=True, help="Say more about errors.")
+    @click.option("--verbose", "-v", is_flag=True, help="Print tracebacks of errors.")
     def dump(
         files: tuple[str, ...],
         as_json: bool,  # noqa: FBT001, because click passes options by name
@@ -98,7 +100,7 @@ def make_command(*, as_job: bool) -> click.Command:
         verbose: bool,  # noqa: ARG001, FBT001, because the entry point acts on it
     ) -> int:
         if not records and (keys or values):
-            raise click.UsageError("--keys and --values go with --records")
+            raise click.UsageError("--keys and --values require --records")
 
         def dump_one_log(path: str, base_offset: int, output: DumpOutput) -> KafkaIndexError | None:
             verify_crc = not no_verify_crc
@@ -108,7 +110,7 @@ def make_command(*, as_job: bool) -> click.Command:
             return dump_records(path, base_offset, output, text, verify_crc=verify_crc)
 
         if isinstance(sys.stdout, io.TextIOWrapper):
-            # Records and paths may hold what the reader's encoding has no character for.
+            # Records and paths may contain characters that the terminal's encoding lacks.
             sys.stdout.reconfigure(errors="backslashreplace")
         kinds = {LOG_SUFFIX: dump_one_log, **_KINDS}
         known = _known_files(files)
@@ -136,11 +138,11 @@ def make_command(*, as_job: bool) -> click.Command:
 def _refuse_others_than_logs(files: Iterable[tuple[str, int, str]]) -> None:
     for path, _, kind in files:
         if kind != LOG_SUFFIX:
-            raise InputError("--records is for logs", path=path)
+            raise InputError("--records requires a .log", path=path)
 
 
 def _known_files(files: Iterable[str]) -> list[tuple[str, int, str]]:
-    """Refuse what cannot be dumped before anything is printed."""
+    """Return path, base offset and kind of each file; refuse unknown ones before any output."""
     known = []
     for file in files:
         path = local_path(file)

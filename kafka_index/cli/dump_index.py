@@ -1,10 +1,10 @@
-"""Dump of ``.index`` and ``.timeindex``: absolute values, and what breaks the files' rules."""
+"""Dump of ``.index`` and ``.timeindex``: absolute values, and the first entry out of order."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
+from operator import itemgetter
 
 import numpy as np
 import pyarrow as pa
@@ -14,82 +14,75 @@ from kafka_index.cli.dump_output import DumpOutput
 from kafka_index.cli.text import plural
 from kafka_index.errors import CorruptIndexError, KafkaIndexError
 from kafka_index.index import OffsetIndex, TimeIndex
-from kafka_index.layout.index_entries import OFFSET_ENTRY, TIME_ENTRY
 
 _CHUNK_ENTRIES = 64 * 1024
 _ENTRY = ("entry", "entries")
 
 _Longs = NDArray[np.int64]
-_Read = Callable[[int, int], tuple[_Longs, _Longs]]
 
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """What tells one kind of index from the other.
+    """The differences between the two kinds of index.
 
     Parameters
     ----------
     kind : str
-        For people.
-    entry_bytes : int
-        Size of an entry.
+        Name of the kind, as printed.
     names : tuple of str
-        The two columns.
+        Names of the two columns.
     offset_column : int
-        Which of them is the offset.
+        The column that holds the offset.
     strict : tuple of bool
-        Whether a column has to grow with every entry, or only must not shrink.
+        Per column: whether it ascends with every entry, or may repeat.
     """
 
     kind: str
-    entry_bytes: int
     names: tuple[str, str]
     offset_column: int
     strict: tuple[bool, bool]
 
 
-_OFFSET_FORM = _Form(
-    "offset index", OFFSET_ENTRY.itemsize, ("offset", "position_bytes"), 0, (True, True)
-)
-_TIME_FORM = _Form("time index", TIME_ENTRY.itemsize, ("timestamp_ms", "offset"), 1, (True, False))
+_OFFSET_FORM = _Form("offset index", ("offset", "position_bytes"), 0, (True, True))
+_TIME_FORM = _Form("time index", ("timestamp_ms", "offset"), 1, (True, False))
 
 
 def dump_offset_index(path: str, base_offset: int, output: DumpOutput) -> KafkaIndexError | None:
-    """Print the entries of an ``.index``; return the first fault in it, if there is one."""
+    """Print the entries of an ``.index``; return its first fault."""
     with OffsetIndex(path, base_offset, writable=False) as index:
-        return _dump(path, base_offset, output, _OFFSET_FORM, index.entries, index.read_entries)
+        return _dump(index, output, _OFFSET_FORM)
 
 
 def dump_time_index(path: str, base_offset: int, output: DumpOutput) -> KafkaIndexError | None:
-    """Print the entries of a ``.timeindex``; return the first fault in it, if there is one."""
+    """Print the entries of a ``.timeindex``; return its first fault."""
     with TimeIndex(path, base_offset, writable=False) as index:
-        return _dump(path, base_offset, output, _TIME_FORM, index.entries, index.read_entries)
+        return _dump(index, output, _TIME_FORM)
 
 
 def _dump(
-    path: str, base_offset: int, output: DumpOutput, form: _Form, entries: int, read: _Read
+    index: OffsetIndex | TimeIndex, output: DumpOutput, form: _Form
 ) -> KafkaIndexError | None:
-    used = _used_entries(form, base_offset, entries, read)
-    output.begin(f"{path}: {form.kind}, base offset {base_offset}, {plural(used, *_ENTRY)}")
+    slots = index.entries
+    index.skip_padding()
+    title = f"{form.kind}, base offset {index.base_offset}, {plural(index.entries, *_ENTRY)}"
+    output.begin(f"{index.path}: {title}")
     fault: KafkaIndexError | None = None
     before: tuple[int, int] | None = None
-    for start in range(0, used, _CHUNK_ENTRIES):
-        columns = read(start, min(start + _CHUNK_ENTRIES, used))
+    for start in range(0, index.entries, _CHUNK_ENTRIES):
+        columns = index.read_entries(start, min(start + _CHUNK_ENTRIES, index.entries))
         output.rows(pa.RecordBatch.from_arrays([pa.array(c) for c in columns], list(form.names)))
-        fault = fault or _first_fault(path, base_offset, form, start, columns, before)
+        fault = fault or _first_fault(index, form, start, columns, before)
         before = int(columns[0][-1]), int(columns[1][-1])
-    if used < entries:
-        output.remark(
-            f"{plural(entries - used, 'preallocated entry', 'preallocated entries')} of zeros "
-            "behind them"
-        )
-    size_bytes = os.path.getsize(path)
-    if fault is None and size_bytes % form.entry_bytes:
+    if index.entries < slots:
+        padding = plural(slots - index.entries, "preallocated entry", "preallocated entries")
+        output.remark(f"{padding} of zeros after them")
+    size_bytes = os.path.getsize(index.path)
+    if fault is None and size_bytes % index.entry_size:
         fault = CorruptIndexError(
             "the file ends inside an entry",
-            path=path,
-            position_bytes=size_bytes - size_bytes % form.entry_bytes,
-            expected=f"a multiple of {form.entry_bytes} bytes",
+            path=index.path,
+            position_bytes=size_bytes - size_bytes % index.entry_size,
+            expected=f"a multiple of {index.entry_size} bytes",
             found=f"{size_bytes} bytes",
         )
     if fault is not None:
@@ -97,59 +90,36 @@ def _dump(
     return fault
 
 
-def _used_entries(form: _Form, base_offset: int, entries: int, read: _Read) -> int:
-    """Count the entries before a tail of zeros.
-
-    An entry of an offset index is never all zeros: its position lies behind a whole interval. One
-    of a time index is when the largest timestamp is 0 at the base offset, and then it is alone:
-    a later one has a larger timestamp.
-    """
-    if entries == 1 and form is _TIME_FORM:
-        return 1
-    for stop in range(entries, 0, -_CHUNK_ENTRIES):
-        start = max(0, stop - _CHUNK_ENTRIES)
-        first, second = read(start, stop)
-        zero = (base_offset, 0) if form.offset_column == 0 else (0, base_offset)
-        used = np.flatnonzero((first != zero[0]) | (second != zero[1]))
-        if used.size:
-            return start + int(used[-1]) + 1
-    return 0
-
-
 def _first_fault(
-    path: str,
-    base_offset: int,
+    index: OffsetIndex | TimeIndex,
     form: _Form,
     start: int,
     columns: tuple[_Longs, _Longs],
     before: tuple[int, int] | None,
 ) -> KafkaIndexError | None:
-    faults = []
+    """Return the first value of a chunk that is out of order, as DumpLogSegments checks it."""
+    faults: list[tuple[int, str, str, int]] = []
     for number, (name, values) in enumerate(zip(form.names, columns, strict=True)):
-        least = base_offset if number == form.offset_column else 0
+        least = index.base_offset if number == form.offset_column else 0
         low = np.flatnonzero(values < least)
         if low.size:
-            faults.append((int(low[0]), f"{name} is too small", f"at least {least}", values))
+            row = int(low[0])
+            faults.append((row, f"{name} is too small", f"at least {least}", int(values[row])))
         previous = np.empty_like(values)
         previous[1:] = values[:-1]
         previous[0] = values[0] - 1 if before is None else before[number]
         fall = np.flatnonzero(values <= previous if form.strict[number] else values < previous)
         if fall.size:
-            place = int(fall[0])
-            word = "above" if form.strict[number] else "at least"
-            expected = f"{word} {int(previous[place])}"
-            faults.append((place, f"{name} does not ascend", expected, values))
+            row = int(fall[0])
+            expected = f"{'above' if form.strict[number] else 'at least'} {int(previous[row])}"
+            faults.append((row, f"{name} does not ascend", expected, int(values[row])))
     if not faults:
         return None
-    place, message, expected, values = min(faults, key=_by_place)
+    row, message, expected, found = min(faults, key=itemgetter(0))
     return CorruptIndexError(
         message,
-        path=path,
-        position_bytes=(start + place) * form.entry_bytes,
+        path=index.path,
+        position_bytes=(start + row) * index.entry_size,
         expected=expected,
-        found=int(values[place]),
+        found=found,
     )
-
-
-def _by_place(fault: tuple[int, str, str, _Longs]) -> int:
-    return fault[0]

@@ -1,4 +1,4 @@
-"""Options that commands share: how they read, their checks, and what follows from them."""
+"""Options that several commands share, and their checks."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ class Detail(Enum):
 
 
 def pattern(_context: click.Context, _option: click.Parameter, value: str | None) -> object:
-    """Compile a regular expression, or refuse it with where it goes wrong."""
+    """Return a compiled regular expression."""
     try:
         return None if value is None else re.compile(value)
     except re.error as error:
-        raise click.BadParameter(f"{value!r} is no regular expression: {error}") from error
+        raise click.BadParameter(f"{value!r} is not a regular expression: {error}") from error
 
 
 def report_path(_context: click.Context, _option: click.Parameter, value: str | None) -> object:
-    """Return the local path of a report, or refuse its ending."""
+    """Return the local path of a report, whose ending names its format."""
     if value is None:
         return None
     from kafka_index.storage.report_file import check_report_path  # noqa: PLC0415, slow to import
@@ -51,20 +51,20 @@ def report_path(_context: click.Context, _option: click.Parameter, value: str | 
 
 
 def settings_options() -> list[Decorator]:
-    """Return the options behind `LogConfig.load`: ``config_path``, ``index_interval_bytes``."""
+    """Return the options for `LogConfig.load`: ``config_path``, ``index_interval_bytes``."""
     return [
         click.option(
             "--config",
             "config_path",
             metavar="FILE",
-            help="Settings under Kafka's names, such as a broker's server.properties; "
+            help="Kafka settings, such as a broker's server.properties; "
             "topic.NAME.index.interval.bytes overrides one topic.",
         ),
         click.option(
             "--index-interval-bytes",
             type=click.IntRange(0, INT32_MAX),
             metavar="N",
-            help="Bytes of log between two entries, over the settings file.  [default: 4096]",
+            help="Bytes of log between two index entries; overrides --config.  [default: 4096]",
         ),
     ]
 
@@ -77,48 +77,48 @@ def engine_options() -> list[Decorator]:
             type=click.Choice(["local", "spark"]),
             default="local",
             show_default=True,
-            help="Threads of this process, or Spark.",
+            help="Run in threads of this process, or on Spark.",
         ),
-        click.option("--master", metavar="URL", help="Spark's master, with --engine spark."),
+        click.option("--master", metavar="URL", help="Spark master, with --engine spark."),
         click.option(
             "--threads",
             type=click.IntRange(min=1),
             metavar="N",
-            help="Threads of the local engine.  [default: one a core]",
+            help="Threads of the local engine.  [default: one per core]",
         ),
     ]
 
 
 def detail_options() -> list[Decorator]:
-    """Return the options of how much to say: ``quiet``, ``verbose``."""
+    """Return the options of how much to print: ``quiet``, ``verbose``."""
     return [
-        click.option("--quiet", "-q", is_flag=True, help="Say nothing unless something is wrong."),
-        click.option("--verbose", "-v", is_flag=True, help="Say more, also about errors."),
+        click.option("--quiet", "-q", is_flag=True, help="Print only damage and errors."),
+        click.option("--verbose", "-v", is_flag=True, help="Print details and tracebacks."),
     ]
 
 
 def check_engine(engine: str, master: str | None, threads: int | None) -> int:
-    """Return the threads of the local engine.
+    """Return the number of threads of the local engine.
 
     Raises
     ------
     click.UsageError
-        An option is the other engine's.
+        An option belongs to the other engine, or the master is malformed.
     """
     if master is not None and engine != "spark":
-        raise click.UsageError("--master goes with --engine spark")
+        raise click.UsageError("--master requires --engine spark")
     if master is not None and not _MASTER.fullmatch(master):
         raise click.UsageError(
             f"{master!r} is not a Spark master such as local[4], spark://host:7077, yarn, "
             "k8s://https://host or sc://host"
         )
     if threads is not None and engine != "local":
-        raise click.UsageError("--threads goes with --engine local")
+        raise click.UsageError("--threads requires --engine local")
     return threads or os.cpu_count() or 1
 
 
 def choose_detail(*, quiet: bool, verbose: bool) -> Detail:
-    """Return how much to say.
+    """Return how much to print.
 
     Raises
     ------
@@ -126,12 +126,12 @@ def choose_detail(*, quiet: bool, verbose: bool) -> Detail:
         Both flags are given.
     """
     if quiet and verbose:
-        raise click.UsageError("--quiet and --verbose exclude each other")
+        raise click.UsageError("--quiet and --verbose are mutually exclusive")
     return Detail.QUIET if quiet else Detail.VERBOSE if verbose else Detail.NORMAL
 
 
 def decorate(function: Callable[..., int], options: Sequence[Decorator]) -> Callable[..., int]:
-    """Give a function its options, in the order in which its help shows them."""
+    """Add options to a function, in the order in which the help shows them."""
     for option in reversed(options):
         function = option(function)
     return function

@@ -1,4 +1,4 @@
-"""How far a run is: a live line on a terminal, a line every half minute elsewhere."""
+"""Progress of a run: a live line on a terminal, a line every half minute elsewhere; its clock."""
 
 from __future__ import annotations
 
@@ -17,26 +17,25 @@ _CLEAR_LINE = "\r\x1b[K"
 
 
 class Progress:
-    """Shows what is done, the rate, and the time that is left.
+    """Shows the work done, its rate, and the time left.
 
     Parameters
     ----------
     total : int
-        How many things there are to do; 0 when that is not known.
+        Number of items; 0 when unknown.
     total_bytes : int, optional
-        Their bytes, when those are the measure of the work; None: each is worth the same.
+        Their size, where bytes measure the work; None where every item counts the same.
     stream : TextIO
         Usually stderr. A terminal gets one line that changes in place.
     enabled : bool
         Whether to show anything.
     nouns : tuple of str
-        One of the things, and several.
+        The name of an item, singular and plural.
 
     Notes
     -----
-    A context manager; `advance` may be called from any thread. Writing happens in a thread of its
-    own, so that workers never wait for a slow terminal, and a stream that is closed meanwhile
-    only ends the display.
+    A context manager; `advance` may be called from any thread. A separate thread writes, so that
+    workers never wait for a slow terminal. If the stream is closed, only the display ends.
     """
 
     def __init__(
@@ -79,13 +78,13 @@ class Progress:
             self._thread.join()
 
     def advance(self, count: int, size_bytes: int = 0) -> None:
-        """Count things that are finished, and their bytes."""
+        """Count finished items and their bytes."""
         with self._guard:
             self._count += count
             self._bytes += size_bytes
 
     def set_share(self, done: int, total: int) -> None:
-        """Set the state to a share of the whole: of tasks over bins of about equal work."""
+        """Set the progress to a fraction of the whole: finished tasks of about equal work."""
         with self._guard:
             self._count = self._total * done // max(total, 1)
             self._bytes = (self._total_bytes or 0) * done // max(total, 1)
@@ -128,19 +127,19 @@ class Progress:
                 self._stream.write(_CLEAR_LINE)
                 self._stream.flush()
         except (OSError, ValueError):
-            # The stream was closed under us: nobody is watching any more.
+            # The stream was closed while the run continues.
             return
 
 
 class Outcome:
-    """A listener of an engine; a context manager around its run.
+    """What the listeners of all engines share; a context manager around an engine's run.
 
     Parameters
     ----------
     progress : Progress
         The progress line.
     detail : Detail
-        How much to say.
+        How much to print.
     """
 
     def __init__(self, progress: Progress, detail: Detail) -> None:
@@ -164,19 +163,19 @@ class Outcome:
 
     @property
     def seconds(self) -> float:
-        """What the work took."""
+        """Duration of the work."""
         return self._ended - self._began
 
     @property
     def startup_seconds(self) -> float:
-        """What the engine took to start, before."""
+        """Duration of the engine's start, before the work."""
         return self._began - self._entered
 
     def on_begin(self) -> None:
-        """Start the clock of the work itself, and show how far it is."""
+        """Start the clock of the work, and the display of its progress."""
         self._began = time.monotonic()
         self._progress.__enter__()
 
     def on_share(self, done: int, total: int) -> None:
-        """Take how many of the equal parts of the work are done; called from any thread."""
+        """Show that some of the tasks of about equal work are done; called from any thread."""
         self._progress.set_share(done, total)

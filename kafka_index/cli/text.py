@@ -33,7 +33,7 @@ def format_bytes(size_bytes: float) -> str:
 
 
 def format_count(count: int) -> str:
-    """Return a count with its thousands apart: ``1,234,567``."""
+    """Return a count with thousands separators: ``1,234,567``."""
     return f"{count:,}"
 
 
@@ -51,15 +51,15 @@ def format_seconds(seconds: float) -> str:
 
 
 def parse_time(text: str) -> tuple[int, bool]:
-    """Return milliseconds since 1970, and whether they were given as a number.
+    """Return milliseconds since 1970, and whether the text was a number.
 
-    A time without a zone is UTC. Fractions of a millisecond are rounded up: the first one at or
-    after.
+    A time without a zone is UTC. Fractions of a millisecond are rounded up, because a lookup
+    finds the first record at or after its time.
 
     Raises
     ------
     ValueError
-        It is neither a number of 64 bits nor a time.
+        It is neither a 64-bit integer nor an ISO 8601 time.
     """
     number = parse_integer(text)
     if number is not None:
@@ -71,7 +71,7 @@ def parse_time(text: str) -> tuple[int, bool]:
 
 
 def format_time(timestamp_ms: int) -> str | None:
-    """Return a time as ``2024-05-01T00:00:00.000Z``; None where no calendar goes."""
+    """Return a time as ``2024-05-01T00:00:00.000Z``; None outside the calendar."""
     try:
         moment = _EPOCH + timestamp_ms * _MILLISECOND
     except OverflowError:
@@ -87,16 +87,16 @@ def plural(count: int, noun: str, nouns: str | None = None) -> str:
 def table_lines(
     header: Sequence[str], rows: Sequence[Sequence[str]], *, left: Sequence[int] = (0,)
 ) -> list[str]:
-    """Return an aligned table as lines, the header first.
+    """Return the lines of an aligned table, the header first.
 
     Parameters
     ----------
     header : sequence of str
         Column titles.
     rows : sequence of sequence of str
-        As many cells each.
+        A cell per column.
     left : sequence of int
-        Columns aligned to the left; the others are aligned to the right, as figures are.
+        Columns aligned to the left; the others hold figures and are aligned to the right.
     """
     every = [header, *rows]
     widths = [max(len(row[column]) for row in every) for column in range(len(header))]
@@ -110,12 +110,12 @@ def table_lines(
 
 
 class Paint:
-    """Colours, where the reader can see them: a terminal, unless ``NO_COLOR`` is set.
+    """Colours on a terminal, unless ``NO_COLOR`` is set.
 
     Parameters
     ----------
     stream : TextIO
-        Where the text goes.
+        The stream that the text is printed to.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -124,23 +124,23 @@ class Paint:
         )
 
     def good(self, text: str) -> str:
-        """Return the text as something that went well."""
+        """Return the text in the colour of success."""
         return self._style(text, "green")
 
     def notable(self, text: str) -> str:
-        """Return the text as something to look at."""
+        """Return the text in the colour of a warning."""
         return self._style(text, "yellow")
 
     def bad(self, text: str) -> str:
-        """Return the text as something that went wrong."""
+        """Return the text in the colour of an error."""
         return self._style(text, "red")
 
     def strong(self, text: str) -> str:
-        """Return the text as a title."""
+        """Return the text in bold."""
         return click.style(text, bold=True) if self._enabled else text
 
     def faint(self, text: str) -> str:
-        """Return the text as something that matters less."""
+        """Return the text dimmed."""
         return click.style(text, dim=True) if self._enabled else text
 
     def _style(self, text: str, colour: str) -> str:
@@ -148,6 +148,6 @@ class Paint:
 
 
 def shown_path(path: str) -> str:
-    """Return a path as a person would type it: from here when it lies below, else as it is."""
+    """Return a path relative to the working directory where it lies below, else unchanged."""
     relative = os.path.relpath(path)
     return path if relative.startswith(os.pardir) else relative

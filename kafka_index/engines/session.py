@@ -1,11 +1,11 @@
 """The one place where Spark sessions are made.
 
-Started by ``spark-submit``, a session takes what the user set there: its settings win over those
-made here. Started by the console script, the session's JVM is ours, and so are its logs.
+Under ``spark-submit``, the settings given there win over those made here. The console script
+starts a JVM of its own, and configures its logs too.
 
 The workers' daemon imports this package before any task, and so before Spark adds the files of
-``--py-files`` to a worker's path. They are put on the daemon's path here: by their names, which
-an executor finds in its working folder, where Spark has unpacked them by then.
+``--py-files`` to a worker's path. They are put on the daemon's path here by name, because an
+executor unpacks them into its working directory before it starts the daemon.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ LEAST_JAVA = 17
 
 _ARROW_SETTINGS = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
-    # Raw batches are up to megabytes each: bytes bound a record batch, not only rows.
+    # Raw batches reach megabytes each, so rows alone do not bound a record batch.
     "spark.sql.execution.arrow.maxBytesPerBatch": str(16 << 20),
     "spark.sql.execution.arrow.pyspark.validateSchema.enabled": "true",
 }
@@ -43,8 +43,8 @@ _SETTINGS = {
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.python.daemon.module": "kafka_index.spark.daemon",
     "spark.ui.showConsoleProgress": "false",
-    # Two attempts at one bin write the same files: the slower one could take away an index that
-    # the other has published, and be ended before it puts its own there.
+    # Two attempts at one bin write the same files: the slower one could remove an index that the
+    # other has published, and be killed before it publishes its own.
     "spark.speculation": "false",
 }
 _LOG_LEVEL = "spark.log.level"
@@ -55,7 +55,7 @@ _JAVA_HINT = f"install Java {LEAST_JAVA} or newer and set JAVA_HOME, or use --en
 
 # The last line of a traceback: the class of the error, with its module unless it is a builtin.
 _RAISED = re.compile(r"(?:([a-zA-Z_][\w.]*)\.)?([A-Z]\w*)(?:: |$)")
-# What a Connect server says about its cores is nothing; this is its number of shuffle partitions.
+# A Connect server does not report its cores, only its number of shuffle partitions.
 _CONNECT_PARALLELISM = "spark.sql.shuffle.partitions"
 
 
@@ -63,21 +63,21 @@ _CONNECT_PARALLELISM = "spark.sql.shuffle.partitions"
 def open_session(
     master: str | None, app_name: str, *, after_failure: str
 ) -> Iterator[SparkSession]:
-    """Start a session for the length of a context, and say in one line what goes wrong in it.
+    """Start a session, stop it at the end, and turn Spark's errors into those of this package.
 
     Parameters
     ----------
     master, app_name : str
         As for `build_session`.
     after_failure : str
-        What to do when a job fails.
+        Hint for the error of a job that fails.
 
     Raises
     ------
     EngineError
-        As `build_session`; or a job fails because of the cluster.
+        Spark does not start, or a job fails because of the cluster or its environment.
     KafkaIndexError
-        A task fails on its data.
+        A task fails because of its data.
     RuntimeError
         A task fails because of an error in this package.
     """
@@ -94,7 +94,7 @@ def open_session(
 
 
 def parallelism(session: SparkSession) -> int:
-    """Return how many tasks run at a time, as far as that is known."""
+    """Return the number of tasks that run at a time, as far as it is known."""
     from kafka_index.spark.progress import is_connect
 
     if is_connect(session):
@@ -103,15 +103,15 @@ def parallelism(session: SparkSession) -> int:
 
 
 def build_session(master: str | None, app_name: str) -> SparkSession:
-    """Start a Spark session, or take the one that runs already.
+    """Start a Spark session, or return the one that is running.
 
     Parameters
     ----------
     master : str, optional
         ``local[N]``, ``spark://host:port``, ``yarn``, or ``sc://host:port`` for Spark Connect.
-        Without it: what ``spark-submit`` says, else all cores of this machine.
+        Without it: that of ``spark-submit``, else all cores of this machine.
     app_name : str
-        Name of the application; one that the user gave to ``spark-submit`` wins.
+        Name of the application, unless ``spark-submit`` was given one.
 
     Raises
     ------
@@ -143,12 +143,12 @@ def build_session(master: str | None, app_name: str) -> SparkSession:
 
 
 def check_java() -> None:
-    """Refuse to go on without a Java that Spark runs on.
+    """Check that there is a Java that Spark runs on.
 
     Raises
     ------
     EngineError
-        No ``java`` in JAVA_HOME or on the PATH, or one that is too old or does not run.
+        There is no ``java`` in JAVA_HOME or on the PATH, or it is too old or does not run.
     """
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home, "bin", "java")) if home else shutil.which("java")
@@ -195,7 +195,7 @@ def _job_failure(error: Exception, hint: str) -> Exception:
 
 
 def _reason(error: Exception) -> str:
-    """Return the line of a Spark error that names its cause: often one of many."""
+    """Return the line of a Spark error that names its cause, often one of many."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     causes = [line for line in lines if "Error: " in line or "Exception: " in line]
     return (causes or lines or [type(error).__name__])[-1].removeprefix("Caused by: ")
@@ -205,7 +205,7 @@ def _known_settings(*, submitted: bool) -> SparkConf:
     from pyspark import SparkConf, SparkContext
 
     if submitted:
-        # Only the JVM knows what spark-submit was given, and nothing public connects to it
+        # Only the JVM knows the settings of spark-submit, and no public function connects to it
         # without starting a context as well.
         SparkContext._ensure_initialized()  # noqa: SLF001
     return SparkConf()
@@ -239,7 +239,7 @@ def _package_paths(conf: SparkConf, master: str) -> list[str]:
     files = (conf.get("spark.submit.pyFiles", None) or "").split(",")
     names = [name.rpartition("/")[2] for name in files if name.endswith((".zip", ".egg"))]
     if master.startswith("local"):
-        # The executors are on this machine: the package this process imported is theirs, too.
+        # The executors are on this machine and import the package of this process.
         names.insert(0, str(Path(kafka_index.__file__).resolve().parent.parent))
     return names
 

@@ -190,8 +190,8 @@ def test_reports_of_all_endings_hold_the_same_rows(data: Path, tmp_path: Path) -
     [
         ([], "give --input"),
         (["--input", "{data}"], "--in-place"),
-        (["--input", "{data}", "--output", "{out}", "--in-place"], "exclude each other"),
-        (["--input", "{data}", "--output", "{out}", "--quiet", "--verbose"], "exclude each other"),
+        (["--input", "{data}", "--output", "{out}", "--in-place"], "mutually exclusive"),
+        (["--input", "{data}", "--output", "{out}", "--quiet", "--verbose"], "mutually exclusive"),
         (["--input", "{data}", "--output", "{out}", "--report", "x.xml"], ".parquet"),
         (["--input", "{data}", "--output", "{out}", "--topics", "("], "regular expression"),
         (["--input", "{data}", "--output", "{out}", "--master", "local"], "--engine spark"),
@@ -286,7 +286,7 @@ def test_the_local_engine_starts_no_spark(data: Path, tmp_path: Path) -> None:
 def test_an_index_alone_is_not_built_in_place(data: Path) -> None:
     result = kafka_index("build", "--input", data, "--in-place", "--what", "index,txnindex")
     assert result.returncode == 2
-    assert "index with timeindex only" in result.stderr
+    assert "index only together with timeindex" in result.stderr
 
 
 def test_in_place_what_belongs_to_an_index_beside_a_damaged_log_stays_as_it_is(

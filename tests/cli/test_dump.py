@@ -102,7 +102,7 @@ def test_the_zero_tail_of_a_preallocated_index_is_told_apart(
     assert json_rows(copy) == json_rows(index)
     count = (size_bytes - index.stat().st_size) // entry_bytes
     result = kafka_index("dump", copy)
-    assert result.stdout.splitlines()[-1] == f"{count:,} preallocated entries of zeros behind them"
+    assert result.stdout.splitlines()[-1] == f"{count:,} preallocated entries of zeros after them"
 
 
 @pytest.mark.parametrize("content", [b"", bytes(800)])

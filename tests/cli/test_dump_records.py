@@ -168,7 +168,7 @@ def test_characters_that_the_reader_has_not_got_are_escaped(log: Path) -> None:
 def test_forms_go_with_records_alone(log: Path, option: str) -> None:
     result = dump(option, "hex", log)
     assert (result.returncode, result.stdout) == (2, "")
-    assert "go with --records" in result.stderr
+    assert "require --records" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -262,4 +262,4 @@ def test_a_damaged_log_is_printed_up_to_the_damage(tmp_path: Path) -> None:
 def test_what_is_no_log_has_no_records() -> None:
     result = kafka_index("dump", "--records", DUMP / "payments-0" / f"{0:020d}.index")
     assert result.returncode == 2
-    assert "--records is for logs" in result.stderr
+    assert "--records requires a .log" in result.stderr

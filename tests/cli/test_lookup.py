@@ -335,7 +335,7 @@ LOGS = ["--logs", "{logs}"]
         ([*LOGS, *WRITES, "--json"], "--json goes with a single question"),
         ([*LOGS, *WRITES, "--topic", "x"], "--topic goes with a single question"),
         ([*LOGS, *WRITES, "--partition", "0"], "--partition goes with a single question"),
-        ([*LOGS, *WRITES, "--quiet", "--verbose"], "exclude each other"),
+        ([*LOGS, *WRITES, "--quiet", "--verbose"], "mutually exclusive"),
         ([*LOGS, *WRITES, "--master", "local"], "--engine spark"),
         ([*LOGS, *WRITES, "--group-by-partition", "never"], "--engine spark"),
         ([*LOGS, *WRITES, "--report", "x.xml"], ".parquet"),
