@@ -4,11 +4,10 @@
 settings writes, and a broker can continue them.
 """
 
-from kafka_index.growing.append_info import AppendInfo
-from kafka_index.growing.fetching import AbortedTransaction, FetchData
+from kafka_index.growing.fetch_data import AbortedTransaction, FetchData, Isolation
 from kafka_index.growing.growing_log import GrowingPartitionLog
 from kafka_index.growing.growing_segment import GrowingLogSegment
-from kafka_index.growing.log_reads import Isolation
+from kafka_index.growing.incoming_batches import AppendInfo
 from kafka_index.growing.settings import LogSettings, TimestampType
 
 __all__ = [

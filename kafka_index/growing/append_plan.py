@@ -1,7 +1,7 @@
-"""What appends make of a segment: how many it takes before a roll, and their index entries.
+"""The plan of appends to a segment: how many it takes before a roll, and their index entries.
 
-A plan is made before the first byte is written, so that an append that must be refused leaves
-nothing behind. Sources: Kafka's ``LogSegment.shouldRoll`` and ``LogSegment.append``.
+It is made before the first byte is written, so that a refused append leaves nothing on disk.
+Sources: Kafka's ``LogSegment.shouldRoll`` and ``LogSegment.append``.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from kafka_index.kernels.appending import (
     PLAN_ROLL,
     plan_appends,
 )
-from kafka_index.layout.index_entries import INT32_MAX, OFFSET_ENTRY, TIME_ENTRY
+from kafka_index.layout.index_entries import OFFSET_ENTRY, TIME_ENTRY, offset_range
 from kafka_index.layout.records import NO_TIMESTAMP
 
 Longs = NDArray[np.int64]
@@ -43,7 +43,7 @@ Longs = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class SegmentPlan:
-    """What some appends make of one segment.
+    """The effect of some appends on one segment.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ class SegmentPlan:
     rows, positions_bytes, timestamps_ms, timestamp_offsets : ndarray of int64, shape (k,)
         The batches that get an offset entry, their places in the log, and the time entries.
     state : ndarray of int64
-        The segment's growth behind the appends.
+        The segment's growth after the appends.
     """
 
     next_append: int
@@ -67,7 +67,7 @@ class SegmentPlan:
 
 
 def new_growth(base_offset: int) -> Longs:
-    """Return the growth of a segment that has none."""
+    """Return the growth of an empty segment."""
     state = np.zeros(GROWTH_SIZE_OF_STATE, np.int64)
     state[GROWTH_MAX_TIMESTAMP] = state[GROWTH_LAST_TIME_ENTRY] = NO_TIMESTAMP
     state[GROWTH_OFFSET_OF_MAX] = base_offset
@@ -85,7 +85,7 @@ def growth_limits(
     offset_entries: int | None = None,
     time_entries: int | None = None,
 ) -> Longs:
-    """Return what bounds the growth of a segment; the indexes are as large as the settings say."""
+    """Return the limits of a segment; by default its indexes have the size of the settings."""
     limits = np.empty(LIMITS, np.int64)
     index_bytes = settings.segment_index_bytes
     limits[LIMIT_BASE_OFFSET] = base_offset
@@ -119,9 +119,9 @@ def plan_for_segment(
     batches : IncomingBatches
         Of all appends, offsets assigned.
     ends : ndarray of int64, shape (m,)
-        The row behind the last batch of each append.
+        The row after the last batch of each append.
     first_append : int
-        Which of them to begin with.
+        The first of them to plan.
     limits, state : ndarray of int64
         The segment; the state stays as it is.
     may_roll : bool
@@ -135,11 +135,13 @@ def plan_for_segment(
         An append does not fit a segment that was rolled for it.
     """
     columns = batches.columns
-    chosen = np.empty((4, len(columns)), np.int64)
+    positions = np.empty(len(columns), np.int64)
+    chosen = np.empty((3, len(columns)), np.int64)
     after = state.copy()
     code, place, count = plan_appends(
         ends,
         first_append,
+        positions,
         columns.size_bytes,
         columns.last_offset,
         columns.max_timestamp_ms,
@@ -161,10 +163,10 @@ def plan_for_segment(
         raise IndexOffsetOverflowError(
             "the offsets of the append do not fit one segment",
             position_bytes=int(columns.position_bytes[place]),
-            expected=f"{base}..{base + INT32_MAX}",
+            expected=offset_range(base),
             found=int(columns.last_offset[place]),
         )
-    rows, positions, timestamps, timestamp_offsets = chosen[:, :count]
+    rows, timestamps, timestamp_offsets = chosen[:, :count]
     return SegmentPlan(
-        place, code == PLAN_ROLL, rows, positions, timestamps, timestamp_offsets, after
+        place, code == PLAN_ROLL, rows, positions[rows], timestamps, timestamp_offsets, after
     )

@@ -14,19 +14,15 @@ from typing import Self
 import numpy as np
 
 from kafka_index.errors import InputError, KafkaIndexError
-from kafka_index.growing.append_info import AppendInfo
 from kafka_index.growing.append_plan import Longs
 from kafka_index.growing.epoch_file import EpochFile
-from kafka_index.growing.fetching import FetchData
-from kafka_index.growing.follower import check_as_follower
+from kafka_index.growing.fetch_data import FetchData, Isolation
 from kafka_index.growing.growing_segment import Clock, GrowingLogSegment, system_clock
-from kafka_index.growing.holding import PartitionHold
-from kafka_index.growing.incoming_batches import IncomingBatches, as_bytes
-from kafka_index.growing.leader import assign_as_leader
-from kafka_index.growing.loading import Loader, remove_leftovers
-from kafka_index.growing.local_log import LocalLog
-from kafka_index.growing.log_plan import Step
-from kafka_index.growing.log_reads import Isolation, read_log
+from kafka_index.growing.incoming_batches import AppendInfo, IncomingBatches, as_bytes
+from kafka_index.growing.loading import Loader, PartitionHold, remove_leftovers
+from kafka_index.growing.local_log import LocalLog, Step
+from kafka_index.growing.log_reads import read_log
+from kafka_index.growing.log_validator import assign_as_leader, check_as_follower
 from kafka_index.growing.producer_state_manager import ProducerStateManager
 from kafka_index.growing.producers import DuplicateBatch
 from kafka_index.growing.settings import LogSettings

@@ -21,21 +21,14 @@ from kafka_index.growing.append_plan import (
     new_growth,
     plan_for_segment,
 )
-from kafka_index.growing.batch_search import (
-    batches_from,
-    find_batch,
-    first_batch_timestamp,
-    largest_timestamp_from,
-    next_offset_from,
-)
-from kafka_index.growing.fetching import FetchData
+from kafka_index.growing.fetch_data import FetchData
 from kafka_index.growing.incoming_batches import IncomingBatches, as_bytes
 from kafka_index.growing.segment_files import SegmentFiles
 from kafka_index.growing.settings import LogSettings
 from kafka_index.index import TimestampOffset
 from kafka_index.kernels.appending import (
-    GROWTH_BYTES_SINCE_ENTRY,
     GROWTH_FIRST_TIMESTAMP,
+    GROWTH_LAST_INDEX_POSITION,
     GROWTH_LAST_TIME_ENTRY,
     GROWTH_MAX_TIMESTAMP,
     GROWTH_OFFSET_ENTRIES,
@@ -44,8 +37,17 @@ from kafka_index.kernels.appending import (
     GROWTH_TIME_ENTRIES,
     NO_BATCH,
 )
-from kafka_index.layout.records import NO_TIMESTAMP
+from kafka_index.kernels.batch_header import AT_END, max_timestamp_of
+from kafka_index.kernels.index_fit import largest_behind
+from kafka_index.layout.records import HEADER_SIZE_UP_TO_MAGIC, NO_TIMESTAMP
 from kafka_index.records.positions import LogOffsetPosition
+from kafka_index.scan.file_records import (
+    LogEnd,
+    batches_from,
+    read_batch_fields,
+    scan_to_end,
+    search_for_offsets,
+)
 from kafka_index.scan.index_builder import IndexBuilder
 from kafka_index.storage import Bytes
 
@@ -103,7 +105,7 @@ class GrowingLogSegment(SegmentFiles):
         self.roll_jitter_ms = roll_jitter_ms
         self._clock = clock
         self._created_ms = clock()
-        self._bytes_since_entry = 0
+        self._last_index_position = self.size_bytes
         self._largest: TimestampOffset | None = None
         self._first_timestamp = NO_BATCH
 
@@ -142,10 +144,10 @@ class GrowingLogSegment(SegmentFiles):
     def growth(self) -> Longs:
         """Return how far it has grown."""
         if self._first_timestamp == NO_BATCH and self.size_bytes:
-            self._first_timestamp = first_batch_timestamp(self.log.view)
+            self._first_timestamp = self._read_first_timestamp()
         state = new_growth(self.base_offset)
         state[GROWTH_SIZE] = self.size_bytes
-        state[GROWTH_BYTES_SINCE_ENTRY] = self._bytes_since_entry
+        state[GROWTH_LAST_INDEX_POSITION] = self._last_index_position
         state[GROWTH_MAX_TIMESTAMP], state[GROWTH_OFFSET_OF_MAX] = self.largest_timestamp
         state[GROWTH_FIRST_TIMESTAMP] = self._first_timestamp
         state[GROWTH_OFFSET_ENTRIES] = self.offset_index.entries
@@ -210,7 +212,7 @@ class GrowingLogSegment(SegmentFiles):
                 self.log.truncate_to(before)
                 raise
         state = plan.state
-        self._bytes_since_entry = int(state[GROWTH_BYTES_SINCE_ENTRY])
+        self._last_index_position = int(state[GROWTH_LAST_INDEX_POSITION])
         self._first_timestamp = int(state[GROWTH_FIRST_TIMESTAMP])
         self._largest = TimestampOffset(
             int(state[GROWTH_MAX_TIMESTAMP]), int(state[GROWTH_OFFSET_OF_MAX])
@@ -223,7 +225,33 @@ class GrowingLogSegment(SegmentFiles):
         """
         if not self.size_bytes:
             return None
-        return find_batch(self.log.view, offset, self.offset_index.lookup(offset))
+        log = self.log.view
+        floor = self.offset_index.lookup(offset)
+
+        def unreadable(_query: int = 0) -> int:
+            raise CorruptLogError(
+                "the log cannot be read, or its index does not fit it",
+                path=self.log.path,
+                position_bytes=floor.position,
+                hint="rebuild the index files of the partition",
+            )
+
+        found, base_offset, last_offset, size = np.empty((4, 1), np.int64)
+        search_for_offsets(
+            log,
+            len(log),
+            np.array([offset], np.int64),
+            np.array([floor.offset], np.int64),
+            np.array([floor.position], np.int64),
+            found,
+            misfit=unreadable,
+        )
+        read_batch_fields(log, found, base_offset, last_offset, size)
+        if found[0] < AT_END:
+            unreadable()
+        if found[0] == AT_END:
+            return None
+        return LogOffsetPosition(int(base_offset[0]), int(found[0]), int(size[0]))
 
     def read(
         self,
@@ -268,11 +296,15 @@ class GrowingLogSegment(SegmentFiles):
         )
 
     def next_offset(self) -> int:
-        """Return the offset behind the last batch (``LogSegment.readNextOffset``)."""
+        """Return the offset after the last batch (``LogSegment.readNextOffset``)."""
         if not self.size_bytes:
             return self.base_offset
+        return self.read_end().next_offset
+
+    def read_end(self) -> LogEnd:
+        """Scan from the last index entry to the end of the log."""
         start = self.offset_index.lookup(self.offset_index.last_offset).position
-        return next_offset_from(self.log.view, start, self.base_offset)
+        return scan_to_end(self.log.view, start, self.base_offset, verify_crc=False)
 
     def truncate_to(self, offset: int) -> int:
         """Drop the batches from the one on that holds an offset; return how many bytes went.
@@ -289,7 +321,7 @@ class GrowingLogSegment(SegmentFiles):
         if not self.size_bytes:
             self._created_ms = self._clock()
             self._first_timestamp = NO_BATCH
-        self._bytes_since_entry = 0
+        self._last_index_position = self.size_bytes
         if self.largest_timestamp.timestamp >= 0:
             self._largest = self._read_largest_timestamp()
         return lost
@@ -331,7 +363,7 @@ class GrowingLogSegment(SegmentFiles):
             )
         # Known from here on, as in Kafka: a cut finds out anew what is left of it.
         self._largest = self.time_index.last_entry
-        self._bytes_since_entry = 0
+        self._last_index_position = self.size_bytes
         self._first_timestamp = NO_BATCH
         return lost
 
@@ -359,5 +391,15 @@ class GrowingLogSegment(SegmentFiles):
     def _read_largest_timestamp(self) -> TimestampOffset:
         last = self.time_index.last_entry
         start = self.offset_index.lookup(last.offset).position
-        found = largest_timestamp_from(self.log.view, start, self.base_offset)
-        return found if found.timestamp > max(last.timestamp, NO_TIMESTAMP) else last
+        log = self.log.view
+        timestamp, offset, _ = largest_behind(np.uint64(log.ctypes.data), len(log), start)
+        if timestamp > max(last.timestamp, NO_TIMESTAMP):
+            return TimestampOffset(int(timestamp), int(offset))
+        return last
+
+    def _read_first_timestamp(self) -> int:
+        """Return the largest timestamp of the first batch."""
+        log = self.log.view
+        if len(log) <= HEADER_SIZE_UP_TO_MAGIC:
+            return NO_TIMESTAMP
+        return int(max_timestamp_of(np.uint64(log.ctypes.data)))

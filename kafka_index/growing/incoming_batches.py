@@ -1,4 +1,4 @@
-"""Batches that are to be appended: their bytes, and a row of columns for each.
+"""Batches to be appended: their bytes, a row of columns for each, and the outcome of the append.
 
 Source of the checks: Kafka's ``UnifiedLog.analyzeAndValidateRecords``.
 """
@@ -86,7 +86,7 @@ class IncomingBatches:
         code = SCAN_ROWS_FULL
         while code == SCAN_ROWS_FULL:
             code = scanner.scan(data, 0, len(data))
-            for batches in scanner.take():
+            for batches in scanner.drain():
                 rows = np.empty((HEADER_COLUMNS, len(batches)), np.int64)
                 read_headers(data, 0, batches.position_bytes, rows)
                 yield cls(
@@ -147,3 +147,34 @@ def as_bytes(data: bytes | bytearray | memoryview | Bytes) -> Bytes:
     if isinstance(data, np.ndarray):
         return data
     return np.frombuffer(data, np.uint8)
+
+
+@dataclass(frozen=True, slots=True)
+class AppendInfo:
+    """What an append did (Kafka: ``LogAppendInfo``).
+
+    Parameters
+    ----------
+    first_offset, last_offset : int
+        Of what was appended; -1 when nothing was.
+    appended_batches : int
+        How many.
+    duplicates : tuple of (int, int)
+        First and last offsets of batches that a client sent again: they are in the log already,
+        and were left out.
+    """
+
+    first_offset: int = -1
+    last_offset: int = -1
+    appended_batches: int = 0
+    duplicates: tuple[tuple[int, int], ...] = ()
+
+    @classmethod
+    def of(cls, batches: IncomingBatches, duplicates: tuple[tuple[int, int], ...] = ()) -> Self:
+        """Return what the append of batches did."""
+        return cls(
+            int(batches.columns.base_offset[0]),
+            int(batches.columns.last_offset[-1]),
+            len(batches),
+            duplicates,
+        )

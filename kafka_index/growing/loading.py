@@ -1,17 +1,24 @@
-"""Opening a partition directory to append to it: what a broker does with one when it starts.
+"""Opening a partition directory to append to it: its lock, and what a broker does when it starts.
 
-Source: Kafka's ``LogLoader``.
+Source: Kafka's ``LogLoader``. A broker holds the ``.lock`` of its data directory while it runs; so
+do logs that grow here, all those of one data directory and process together.
 """
 
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable
 
 import numpy as np
 
-from kafka_index.errors import CorruptIndexError, InputError, KafkaIndexError
-from kafka_index.growing.batch_search import next_offset_from
+from kafka_index.errors import (
+    CorruptIndexError,
+    CorruptLogError,
+    InputError,
+    KafkaIndexError,
+    PublishError,
+)
 from kafka_index.growing.epoch_file import EpochFile
 from kafka_index.growing.growing_segment import Clock, GrowingLogSegment
 from kafka_index.growing.incoming_batches import IncomingBatches
@@ -30,6 +37,54 @@ from kafka_index.layout.names import (
     segment_file_name,
 )
 from kafka_index.state.producer_entry import AppendOrigin
+from kafka_index.storage import DirectoryLock
+
+_guard = threading.Lock()
+_locks: dict[str, tuple[DirectoryLock, set[str]]] = {}
+
+
+class PartitionHold:
+    """Hold a partition directory.
+
+    Parameters
+    ----------
+    directory : str
+        The partition directory, which exists.
+
+    Raises
+    ------
+    PublishError
+        A broker, or another process or log, holds it.
+    """
+
+    def __init__(self, directory: str) -> None:
+        self._directory = os.path.realpath(directory)
+        self._parent = os.path.dirname(self._directory)
+        with _guard:
+            held = _locks.get(self._parent)
+            if held is None:
+                lock = DirectoryLock.of_data_directories([self._parent])
+                lock.__enter__()
+                held = _locks[self._parent] = lock, set()
+            if self._directory in held[1]:
+                raise PublishError(
+                    "this process already appends to the partition",
+                    path=self._directory,
+                    hint="close the other log first",
+                )
+            held[1].add(self._directory)
+
+    def release(self) -> None:
+        """Let it go."""
+        with _guard:
+            held = _locks.get(self._parent)
+            if held is None:
+                return
+            held[1].discard(self._directory)
+            if not held[1]:
+                held[0].release()
+                del _locks[self._parent]
+
 
 _MAKE_HINT = "let a broker start on the directory first, or move the file away"
 
@@ -224,13 +279,11 @@ def _check_closed(active: GrowingLogSegment) -> None:
     try:
         active.offset_index.sanity_check()
         active.time_index.sanity_check()
-        start = active.offset_index.lookup(active.offset_index.last_offset).position
-        if start < active.size_bytes or not active.size_bytes:
-            end = next_offset_from(active.log.view, start, active.base_offset, whole=True)
-            if active.size_bytes and end == active.base_offset:
-                raise CorruptIndexError("the index points where no batch is")
-        else:
-            raise CorruptIndexError("the index points behind the end of the log")
+        end = active.read_end()
+        if end.end_bytes != active.size_bytes:
+            raise CorruptLogError("no valid batch where its index or its batches lead")
+        if active.size_bytes and end.next_offset == active.base_offset:
+            raise CorruptIndexError("no batch where its last entry points to")
     except KafkaIndexError as error:
         raise InputError(
             f"the log was not closed: {error.message}",

@@ -1,4 +1,4 @@
-"""Reading a log that grows, over its segments.
+"""Reads of a log that grows, over its segments.
 
 Source: Kafka's ``LocalLog.read`` and ``addAbortedTransactions``.
 """
@@ -7,21 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from enum import Enum
 
 import numpy as np
 
 from kafka_index.errors import InputError
-from kafka_index.growing.fetching import AbortedTransaction, FetchData, OffsetAndPosition
+from kafka_index.growing.fetch_data import (
+    AbortedTransaction,
+    FetchData,
+    Isolation,
+    OffsetAndPosition,
+)
 from kafka_index.growing.growing_segment import GrowingLogSegment
 from kafka_index.index import OffsetPosition, collect_aborted_txns
-
-
-class Isolation(Enum):
-    """Where a read ends (Kafka: ``FetchIsolation``)."""
-
-    LOG_END = "log_end"
-    TXN_COMMITTED = "txn_committed"
 
 
 def read_log(

@@ -25,8 +25,8 @@ from kafka_index.errors import (
 )
 from kafka_index.index.entry_map import EntryMap
 from kafka_index.index.slot_search import SlotSearch
-from kafka_index.kernels import NOT_FOUND, count_entries
-from kafka_index.layout.index_entries import INT32_MAX
+from kafka_index.kernels import NOT_FOUND, can_convert_to_relative_offset, count_entries
+from kafka_index.layout.index_entries import offset_range
 
 #: In place of a path: the index lives in memory, and is gone when it is closed.
 IN_MEMORY = "<memory>"
@@ -120,7 +120,7 @@ class AbstractIndex(SlotSearch):
 
     def can_append_offset(self, offset: int) -> bool:
         """Whether an offset can be stored relative to the base offset."""
-        return 0 <= offset - self.base_offset <= INT32_MAX
+        return bool(can_convert_to_relative_offset(offset, self.base_offset))
 
     def relative_offset(self, offset: int) -> int:
         """Return an offset relative to the base offset.
@@ -289,7 +289,7 @@ class AbstractIndex(SlotSearch):
         return IndexOffsetOverflowError(
             "the offset cannot be stored relative to the base offset",
             path=self.path,
-            expected=f"{self.base_offset}..{self.base_offset + INT32_MAX}",
+            expected=offset_range(self.base_offset),
             found=offset,
         )
 

@@ -17,15 +17,19 @@ from kafka_index.kernels.bulk_search import (
     is_ascending,
 )
 from kafka_index.kernels.checksums import crc32c
-from kafka_index.kernels.entries import append_offset_entries, append_time_entries
 from kafka_index.kernels.find_records import warm_up as warm_up_find_records
 from kafka_index.kernels.headers import read_headers
+from kafka_index.kernels.index_entries import (
+    append_offset_entries,
+    append_time_entries,
+    can_convert_to_relative_offset,
+    choose_entries,
+)
 from kafka_index.kernels.index_fit import warm_up as warm_up_index_fit
 from kafka_index.kernels.producer_state import warm_up as warm_up_producer_state
 from kafka_index.kernels.records import decode_records
 from kafka_index.kernels.scan import SCAN_COLUMNS, scan_batches
 from kafka_index.kernels.search import NOT_FOUND, find_floors
-from kafka_index.kernels.sparse import choose_entries
 from kafka_index.kernels.walk import warm_up as warm_up_walk
 
 __all__ = [
@@ -33,6 +37,7 @@ __all__ = [
     "append_offset_entries",
     "append_time_entries",
     "batch_checksums",
+    "can_convert_to_relative_offset",
     "choose_entries",
     "count_entries",
     "find_disorder",
@@ -58,6 +63,7 @@ def warm_up() -> None:
     append_offset_entries(data, 0, 0, 0, 0, nothing, nothing)
     append_time_entries(data, 0, 0, 0, 0, 0, 0, nothing, nothing)
     choose_entries(nothing, nothing, nothing, 0, np.zeros(3, np.int64), nothing, nothing, nothing)
+    can_convert_to_relative_offset(0, 0)
     address = np.uint64(data.ctypes.data)
     find_entries(address, 0, 8, 4, 0, 0, 0, nothing, nothing, nothing, nothing)
     count_entries(address, 0, 8)

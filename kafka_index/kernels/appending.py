@@ -19,8 +19,8 @@ from kafka_index.kernels.big_endian import (
     write_int64,
 )
 from kafka_index.kernels.compile_cache import compiled
+from kafka_index.kernels.index_entries import can_convert_to_relative_offset, choose_entries
 from kafka_index.kernels.records import RECORD_SOUND, decode_records
-from kafka_index.layout.index_entries import INT32_MAX
 from kafka_index.layout.records import (
     COMPRESSION_MASK,
     NO_TIMESTAMP,
@@ -36,15 +36,15 @@ PACKED_RECORDS = -1
 #: `kafka_index.kernels.records`.
 TIMESTAMP_OUT_OF_BOUNDS = 100
 
-#: What a segment is like before an append, changed by `plan_appends`: bytes of the log, bytes since
-#: the last index entry, the largest timestamp so far and the offset it is indexed under, the
-#: timestamp of the first batch (`NOWHERE` for a log without one), entries of both indexes, and the
-#: timestamp of the last time entry.
+#: The state of a segment before an append, changed by `plan_appends`: that of the selection of
+#: entries (the position of the last, the largest timestamp so far and the offset it is indexed
+#: under), bytes of the log, the timestamp of the first batch (`NO_BATCH` for none), entries of both
+#: indexes, and the timestamp of the last time entry.
 (
-    GROWTH_SIZE,
-    GROWTH_BYTES_SINCE_ENTRY,
+    GROWTH_LAST_INDEX_POSITION,
     GROWTH_MAX_TIMESTAMP,
     GROWTH_OFFSET_OF_MAX,
+    GROWTH_SIZE,
     GROWTH_FIRST_TIMESTAMP,
     GROWTH_OFFSET_ENTRIES,
     GROWTH_TIME_ENTRIES,
@@ -198,9 +198,10 @@ def stamp_batches(
 
 
 @compiled
-def plan_appends(  # noqa: PLR0915, because it is one loop, and hot
+def plan_appends(
     ends: NDArray[np.int64],
     first_append: int,
+    positions: NDArray[np.int64],
     sizes: NDArray[np.int64],
     last_offsets: NDArray[np.int64],
     max_timestamps: NDArray[np.int64],
@@ -208,7 +209,6 @@ def plan_appends(  # noqa: PLR0915, because it is one loop, and hot
     limits: NDArray[np.int64],
     state: NDArray[np.int64],
     entry_rows: NDArray[np.int64],
-    entry_positions: NDArray[np.int64],
     entry_timestamps: NDArray[np.int64],
     entry_timestamp_offsets: NDArray[np.int64],
 ) -> tuple[int, int, int]:
@@ -220,14 +220,16 @@ def plan_appends(  # noqa: PLR0915, because it is one loop, and hot
         The row behind the last batch of each append.
     first_append : int
         Which one to begin with.
+    positions : ndarray of int64, shape (n,)
+        Filled with the places in the log of the batches that are taken.
     sizes, last_offsets, max_timestamps : ndarray of int64, shape (n,)
         The batches.
     may_roll : bool
         Whether the first append may ask for a roll: not when it just did.
     limits, state : ndarray of int64
         As above; the state is changed.
-    entry_rows, entry_positions, entry_timestamps, entry_timestamp_offsets : ndarray of int64, (n,)
-        Filled: the batch of each offset entry, its place in the log, and the time entry with it.
+    entry_rows, entry_timestamps, entry_timestamp_offsets : ndarray of int64, shape (n,)
+        Filled: the batch of each offset entry, and the time entry with it.
 
     Returns
     -------
@@ -235,11 +237,7 @@ def plan_appends(  # noqa: PLR0915, because it is one loop, and hot
         One of the ``PLAN_`` codes, the next append (of a fault: its row), and the entries filled.
     """
     base = limits[LIMIT_BASE_OFFSET]
-    interval = limits[LIMIT_INTERVAL_BYTES]
     size = state[GROWTH_SIZE]
-    since = state[GROWTH_BYTES_SINCE_ENTRY]
-    max_timestamp = state[GROWTH_MAX_TIMESTAMP]
-    offset_of_max = state[GROWTH_OFFSET_OF_MAX]
     entries = 0
     code = PLAN_DONE
     append = first_append
@@ -248,7 +246,7 @@ def plan_appends(  # noqa: PLR0915, because it is one loop, and hot
         end = ends[append]
         added = sizes[first:end].sum()
         latest = max(np.int64(NO_TIMESTAMP), max_timestamps[first:end].max())
-        relative = last_offsets[end - 1] - base
+        fits = can_convert_to_relative_offset(last_offsets[end - 1], base)
         if may_roll or append > first_append:
             begun = state[GROWTH_FIRST_TIMESTAMP]
             waited = limits[LIMIT_NOW_MS] - limits[LIMIT_CREATED_MS]
@@ -259,44 +257,43 @@ def plan_appends(  # noqa: PLR0915, because it is one loop, and hot
                 or (size > 0 and waited > limits[LIMIT_WAIT_MS])
                 or state[GROWTH_OFFSET_ENTRIES] >= limits[LIMIT_OFFSET_ENTRIES]
                 or state[GROWTH_TIME_ENTRIES] >= limits[LIMIT_TIME_ENTRIES] - 1
-                or relative < 0
-                or relative > INT32_MAX
+                or not fits
             ):
                 code = PLAN_ROLL
                 break
-        elif relative < 0 or relative > INT32_MAX:
+        elif not fits:
             code = PLAN_OFFSET_OVERFLOW
             append = first
             break
         if state[GROWTH_FIRST_TIMESTAMP] == NO_BATCH:
             state[GROWTH_FIRST_TIMESTAMP] = max_timestamps[first]
         for row in range(first, end):
-            if max_timestamps[row] > max_timestamp:
-                max_timestamp = max_timestamps[row]
-                offset_of_max = last_offsets[row]
-            if since > interval:
-                if (
-                    state[GROWTH_OFFSET_ENTRIES] >= limits[LIMIT_OFFSET_ENTRIES]
-                    or state[GROWTH_TIME_ENTRIES] >= limits[LIMIT_TIME_ENTRIES] - 1
-                ):
-                    return PLAN_INDEX_FULL, row, entries
-                entry_rows[entries] = row
-                entry_positions[entries] = size
-                entry_timestamps[entries] = max_timestamp
-                entry_timestamp_offsets[entries] = offset_of_max
-                entries += 1
-                since = np.int64(0)
-                state[GROWTH_OFFSET_ENTRIES] += 1
-                if max_timestamp > state[GROWTH_LAST_TIME_ENTRY]:
-                    state[GROWTH_TIME_ENTRIES] += 1
-                    state[GROWTH_LAST_TIME_ENTRY] = max_timestamp
+            positions[row] = size
             size += sizes[row]
-            since += sizes[row]
+        count = choose_entries(
+            positions[first:end],
+            last_offsets[first:end],
+            max_timestamps[first:end],
+            limits[LIMIT_INTERVAL_BYTES],
+            state,
+            entry_rows[entries:],
+            entry_timestamps[entries:],
+            entry_timestamp_offsets[entries:],
+        )
+        for entry in range(entries, entries + count):
+            entry_rows[entry] += first
+            if (
+                state[GROWTH_OFFSET_ENTRIES] >= limits[LIMIT_OFFSET_ENTRIES]
+                or state[GROWTH_TIME_ENTRIES] >= limits[LIMIT_TIME_ENTRIES] - 1
+            ):
+                return PLAN_INDEX_FULL, entry_rows[entry], entry
+            state[GROWTH_OFFSET_ENTRIES] += 1
+            if entry_timestamps[entry] > state[GROWTH_LAST_TIME_ENTRY]:
+                state[GROWTH_TIME_ENTRIES] += 1
+                state[GROWTH_LAST_TIME_ENTRY] = entry_timestamps[entry]
+        entries += count
         append += 1
     state[GROWTH_SIZE] = size
-    state[GROWTH_BYTES_SINCE_ENTRY] = since
-    state[GROWTH_MAX_TIMESTAMP] = max_timestamp
-    state[GROWTH_OFFSET_OF_MAX] = offset_of_max
     return code, append, entries
 
 
@@ -310,10 +307,10 @@ def warm_up(window: NDArray[np.uint8], nothing: NDArray[np.int64]) -> None:
         nothing,
         nothing,
         nothing,
+        nothing,
         False,
         np.zeros(LIMITS, np.int64),
         np.zeros(GROWTH_SIZE_OF_STATE, np.int64),
-        nothing,
         nothing,
         nothing,
         nothing,

@@ -31,8 +31,8 @@ from kafka_index.kernels.batch_header import (
 )
 from kafka_index.kernels.big_endian import Integer, prefetch, write_int64_native
 from kafka_index.kernels.compile_cache import compiled
+from kafka_index.kernels.index_entries import can_convert_to_relative_offset
 from kafka_index.kernels.markers import CONTROL_MESSAGE, CONTROL_NONE, read_control_batch
-from kafka_index.layout.index_entries import INT32_MAX
 from kafka_index.layout.records import (
     CONTROL_MASK,
     HEADER_SIZE_UP_TO_MAGIC,
@@ -187,8 +187,7 @@ def scan_batches(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and h
             if magic_of(start) != 0:
                 max_timestamp = read_message_timestamp(start)
             producer_id = np.int64(NO_PRODUCER_ID)
-        relative_offset = last_offset - segment_base_offset
-        if relative_offset < 0 or relative_offset > INT32_MAX:
+        if not can_convert_to_relative_offset(last_offset, segment_base_offset):
             return SCAN_OFFSET_OVERFLOW, position, count
         row = first_row + np.uint64(8 * count)
         write_int64_native(row + np.uint64(COLUMN_POSITION) * stride, position)

@@ -18,6 +18,12 @@ TIME_ENTRY = np.dtype([("timestamp_ms", ">i8"), ("relative_offset", ">i4")])
 #: Maximum of relative offsets, positions and file sizes.
 INT32_MAX = 2**31 - 1
 
+
+def offset_range(base_offset: int) -> str:
+    """Return the offsets that a segment can hold, for errors."""
+    return f"{base_offset}..{base_offset + INT32_MAX}"
+
+
 #: Entries within this many bytes of the end are searched first (KAFKA-6432), so that lookups near
 #: the end touch at most three pages, whatever the size of the file.
 WARM_BYTES = 8192

@@ -23,8 +23,9 @@ from kafka_index.layout.index_entries import INT32_MAX
 from kafka_index.layout.names import OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, index_name_for
 from kafka_index.layout.records import NO_TIMESTAMP
 from kafka_index.reading.findings import INDEX_REFUSED, NO_INDEX, TAIL, UNREADABLE, SegmentFindings
-from kafka_index.reading.segment_log import LogEnd, SegmentLog
+from kafka_index.reading.segment_log import SegmentLog
 from kafka_index.records.batch_source import PREALLOCATED_TAIL, TORN_BATCH, TORN_HEADER, ScanStop
+from kafka_index.scan.file_records import LogEnd
 from kafka_index.scan.index_builder import IndexBuilder
 from kafka_index.scan.segment_scan import LogFileSource
 from kafka_index.storage import SegmentFile

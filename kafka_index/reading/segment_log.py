@@ -2,38 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from kafka_index.errors import CorruptLogError, InputError
 from kafka_index.kernels.batch_header import checksum_matches, leader_epoch_of, magic_of
-from kafka_index.kernels.scan import SCAN_END, SCAN_ROWS_FULL
 from kafka_index.layout.index_entries import INT32_MAX
-from kafka_index.layout.records import LOG_OVERHEAD_BYTES
 from kafka_index.records.batch_source import ScanStop
 from kafka_index.records.record_decoding import read_records
-from kafka_index.scan.scanner import Scanner, entry_length
+from kafka_index.scan.file_records import LogEnd, batch_at, scan_to_end, stop_at
 from kafka_index.storage import Bytes, MappedFile, SegmentFile
-
-
-@dataclass(frozen=True, slots=True)
-class LogEnd:
-    """Where a log ends.
-
-    Parameters
-    ----------
-    end_bytes : int
-        Position after the last batch.
-    next_offset : int
-        The offset after its last one.
-    stop : ScanStop, optional
-        Why there are no more batches; None at the end of the file.
-    """
-
-    end_bytes: int
-    next_offset: int
-    stop: ScanStop | None
 
 
 class SegmentLog:
@@ -84,9 +61,7 @@ class SegmentLog:
 
     def batch(self, position_bytes: int) -> Bytes:
         """Return the bytes of the batch at a position, header included."""
-        array = self.file.array
-        header = array[position_bytes : position_bytes + LOG_OVERHEAD_BYTES]
-        return array[position_bytes : position_bytes + LOG_OVERHEAD_BYTES + entry_length(header)]
+        return batch_at(self.file.array, position_bytes)
 
     def magic(self, position_bytes: int) -> int:
         """Return the magic of the batch at a position."""
@@ -103,11 +78,7 @@ class SegmentLog:
 
     def stop_at(self, position_bytes: int) -> ScanStop | None:
         """Return why a scan stops at a batch; None when it does not."""
-        scanner = self._scanner(position_bytes)
-        code = scanner.scan(self.file.array, 0, self.size_bytes)
-        if int(scanner.position) != position_bytes or code in (SCAN_END, SCAN_ROWS_FULL):
-            return None
-        return scanner.stop(code, self.file.array, 0, self.size_bytes)
+        return stop_at(self.file.array, position_bytes, self._segment.base_offset)
 
     def why_unreadable(self, position_bytes: int) -> str:
         """Return why a batch, or one of its records, cannot be read."""
@@ -122,18 +93,11 @@ class SegmentLog:
 
     def scan_to_end(self, position_bytes: int) -> LogEnd:
         """Verify the batches from a position on, and return where they end."""
-        scanner = self._scanner(position_bytes)
-        next_offset = self._segment.base_offset
-        code = SCAN_ROWS_FULL
-        while code == SCAN_ROWS_FULL:
-            code = scanner.scan(self.file.array, 0, self.size_bytes)
-            for batches in scanner.take():
-                next_offset = int((batches.last_offset[-1:] + 1)[0])
+        end = scan_to_end(
+            self.file.array, position_bytes, self._segment.base_offset, verify_crc=True
+        )
         self.check_faults()
-        stop = None
-        if code != SCAN_END:
-            stop = scanner.stop(code, self.file.array, 0, self.size_bytes)
-        return LogEnd(int(scanner.position), next_offset, stop)
+        return end
 
     def check_faults(self) -> None:
         """Raise InputError when bytes were lost while they were read, and zeros came instead."""
@@ -148,11 +112,6 @@ class SegmentLog:
         if self._file is not None:
             self._file.close()
             self._file = None
-
-    def _scanner(self, position_bytes: int) -> Scanner:
-        scanner = Scanner(self._segment.base_offset, verify_crc=True)
-        scanner.position = position_bytes
-        return scanner
 
     def _check(self, file: MappedFile) -> None:
         segment = self._segment

@@ -33,7 +33,8 @@ from kafka_index.reading.answers import (
 )
 from kafka_index.reading.segment_indexes import SegmentIndexes
 from kafka_index.reading.segment_log import SegmentLog
-from kafka_index.records.record_decoding import BatchRecords, first_offset, read_records
+from kafka_index.records.record_decoding import BatchRecords, read_records
+from kafka_index.scan.file_records import read_batch_fields, search_for_offsets
 
 _NO_ROWS = np.empty(0, np.int64)
 
@@ -72,21 +73,13 @@ class Located:
         """Fill in the fields of the headers of the batches."""
         values = self.values
         values[BATCH_POSITION] = np.where(self.batches >= 0, self.batches, NULL)
-        batch_header.read_batch_fields(
-            log.address,
+        read_batch_fields(
+            log.file.array,
             self.batches,
             values[BATCH_BASE_OFFSET],
             values[BATCH_LAST_OFFSET],
             values[BATCH_SIZE],
         )
-        # Compressed messages of magic 0 and 1 have their first offset inside.
-        inside = (values[BATCH_BASE_OFFSET] == batch_header.NOT_IN_HEADER) & (self.batches >= 0)
-        for position in np.unique(self.batches[inside]):
-            rows = self.batches == position
-            try:
-                values[BATCH_BASE_OFFSET, rows] = first_offset(log.batch(int(position)))
-            except CorruptLogError:
-                self.batches[rows] = batch_header.damage_at(position)
 
     def put_largest(self, log: SegmentLog, position: int, timestamp: int) -> None:
         """Fill in the first record of a batch that has a timestamp, its largest."""
@@ -187,30 +180,20 @@ def _translate_offsets(
     indexes.check_faults()
     if resolve is Resolve.INDEX:
         return located
-    address = log.address
-    state = walk.new_state()
-    code = walk.WALK_NEEDS_FIRST_OFFSET
-    while code != walk.WALK_DONE:
-        code = walk.walk_to_offsets(
-            address,
-            size_bytes,
-            targets,
-            values[ENTRY_OFFSET],
-            values[ENTRY_POSITION],
-            state,
-            batches,
-        )
-        if code == walk.WALK_NEEDS_FIRST_OFFSET:
-            position = int(state[walk.STATE_POSITION])
-            try:
-                state[walk.STATE_TOLD_FIRST_OFFSET] = first_offset(log.batch(position))
-                state[walk.STATE_TOLD_POSITION] = position
-            except CorruptLogError:
-                state[walk.STATE_DAMAGE] = position
-        elif code == walk.WALK_MISFIT:
-            query = int(state[walk.STATE_QUERY])
-            entry = (int(values[row, query]) for row in (ENTRY_OFFSET, ENTRY_POSITION))
-            state[walk.STATE_DAMAGED_ENTRY] = _damaged_entry(log, indexes, *entry)
+
+    def misfit(query: int) -> int:
+        entry = (int(values[row, query]) for row in (ENTRY_OFFSET, ENTRY_POSITION))
+        return _damaged_entry(log, indexes, *entry)
+
+    search_for_offsets(
+        log.file.array,
+        size_bytes,
+        targets,
+        values[ENTRY_OFFSET],
+        values[ENTRY_POSITION],
+        batches,
+        misfit=misfit,
+    )
     if resolve is Resolve.RECORD:
         _find_records(log, size_bytes, targets, located, starting_offset=None)
     located.read_headers(log)

@@ -16,7 +16,7 @@ from kafka_index.errors import (
 )
 from kafka_index.index import OffsetIndex, TimeIndex
 from kafka_index.kernels import choose_entries
-from kafka_index.kernels.sparse import STATE_MAX_TIMESTAMP, STATE_OFFSET_OF_MAX_TIMESTAMP
+from kafka_index.kernels.index_entries import STATE_MAX_TIMESTAMP, STATE_OFFSET_OF_MAX_TIMESTAMP
 from kafka_index.layout.records import NO_TIMESTAMP
 from kafka_index.records.batch_source import ScanStop
 from kafka_index.records.batch_table import BatchColumns, Longs

@@ -21,7 +21,7 @@ from kafka_index.kernels.scan import (
     SCAN_TORN_BATCH,
     SCAN_TORN_HEADER,
 )
-from kafka_index.layout.index_entries import INT32_MAX
+from kafka_index.layout.index_entries import offset_range
 from kafka_index.layout.records import (
     HEADER_SIZE_UP_TO_MAGIC,
     LOG_OVERHEAD_BYTES,
@@ -60,8 +60,8 @@ class Scanner:
         )
         return code
 
-    def take(self) -> Iterator[BatchColumns]:
-        """Yield the batches that are there, if any, and make room for others."""
+    def drain(self) -> Iterator[BatchColumns]:
+        """Yield the batches scanned so far, if any, and make room for others."""
         if self._count:
             yield self._batches()
             self._count = 0
@@ -99,7 +99,7 @@ class Scanner:
         return ScanStop(
             source.OFFSET_OVERFLOW,
             position,
-            f"a last offset in {base}..{base + INT32_MAX}",
+            f"a last offset in {offset_range(base)}",
             str(_last_offset(rest)),
             refused=True,
         )

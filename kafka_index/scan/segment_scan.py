@@ -119,7 +119,7 @@ class LogFileSource:
                 code = scanner.scan(window, start, self._size)
                 # Few batches of many windows make one chunk: each has its cost behind here.
                 if flush_windows or code != SCAN_NEED_BYTES:
-                    for batches in scanner.take():
+                    for batches in scanner.drain():
                         yield window, start, batches
             if code != SCAN_END:
                 self._stop = scanner.stop(code, file.array, 0, self._size)
@@ -208,7 +208,7 @@ class ByteStreamSource:
             log_size = self._size if ended else self._size + 2 * INT32_MAX
             code = self._scanner.scan(window, start, log_size)
             if code != SCAN_NEED_BYTES or ended:
-                yield from self._scanner.take()
+                yield from self._scanner.drain()
         if code == SCAN_BAD_LENGTH:
             window = self._behind_zeros(window, start)
         if code != SCAN_END:

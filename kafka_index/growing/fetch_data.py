@@ -1,9 +1,17 @@
-"""What a read of a log that grows returns."""
+"""The outcome of a read of a log that grows (Kafka: ``FetchDataInfo``)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import NamedTuple
+
+
+class Isolation(Enum):
+    """Where a read ends (Kafka: ``FetchIsolation``)."""
+
+    LOG_END = "log_end"
+    TXN_COMMITTED = "txn_committed"
 
 
 class AbortedTransaction(NamedTuple):

@@ -1,0 +1,154 @@
+"""Batches of a log in memory: found by offset, or scanned from a position.
+
+Source: Kafka's ``FileRecords``. Lookups and growing logs read their logs by these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kafka_index.errors import CorruptLogError
+from kafka_index.kernels import batch_header, walk
+from kafka_index.kernels.scan import SCAN_END, SCAN_ROWS_FULL
+from kafka_index.layout.records import LOG_OVERHEAD_BYTES
+from kafka_index.records.batch_source import ScanStop
+from kafka_index.records.batch_table import BatchColumns
+from kafka_index.records.record_decoding import first_offset
+from kafka_index.scan.scanner import Scanner, entry_length
+from kafka_index.storage import Bytes
+
+Longs = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class LogEnd:
+    """Where a log ends.
+
+    Parameters
+    ----------
+    end_bytes : int
+        Position after the last batch.
+    next_offset : int
+        The offset after its last one.
+    stop : ScanStop, optional
+        Why there are no more batches; None at the end of the file.
+    """
+
+    end_bytes: int
+    next_offset: int
+    stop: ScanStop | None
+
+
+def batch_at(log: Bytes, position_bytes: int) -> Bytes:
+    """Return the bytes of the batch at a position, header included."""
+    header = log[position_bytes : position_bytes + LOG_OVERHEAD_BYTES]
+    return log[position_bytes : position_bytes + LOG_OVERHEAD_BYTES + entry_length(header)]
+
+
+def batches_from(
+    log: Bytes, position_bytes: int, base_offset: int, *, verify_crc: bool
+) -> Iterator[BatchColumns]:
+    """Yield the batches from a position on, chunk by chunk, up to the first invalid one."""
+    scanner = _scanner_at(position_bytes, base_offset, verify_crc=verify_crc)
+    code = SCAN_ROWS_FULL
+    while code == SCAN_ROWS_FULL:
+        code = scanner.scan(log, 0, len(log))
+        yield from scanner.drain()
+
+
+def scan_to_end(log: Bytes, position_bytes: int, base_offset: int, *, verify_crc: bool) -> LogEnd:
+    """Scan from a position to where the batches end (``LogSegment.readNextOffset``)."""
+    scanner = _scanner_at(position_bytes, base_offset, verify_crc=verify_crc)
+    next_offset = base_offset
+    code = SCAN_ROWS_FULL
+    while code == SCAN_ROWS_FULL:
+        code = scanner.scan(log, 0, len(log))
+        for batches in scanner.drain():
+            next_offset = int((batches.last_offset[-1:] + 1)[0])
+    stop = None if code == SCAN_END else scanner.stop(code, log, 0, len(log))
+    return LogEnd(int(scanner.position), next_offset, stop)
+
+
+def stop_at(log: Bytes, position_bytes: int, base_offset: int) -> ScanStop | None:
+    """Return why a scan stops at a batch; None when it does not."""
+    scanner = _scanner_at(position_bytes, base_offset, verify_crc=True)
+    code = scanner.scan(log, 0, len(log))
+    if int(scanner.position) != position_bytes or code in (SCAN_END, SCAN_ROWS_FULL):
+        return None
+    return scanner.stop(code, log, 0, len(log))
+
+
+def search_for_offsets(
+    log: Bytes,
+    log_size: int,
+    targets: Longs,
+    entry_offsets: Longs,
+    entry_positions: Longs,
+    batches: Longs,
+    *,
+    misfit: Callable[[int], int],
+) -> None:
+    """Find the batches that hold ascending offsets, or come next (``searchForOffsetFromPosition``).
+
+    Parameters
+    ----------
+    log : ndarray of uint8
+        The log.
+    log_size, targets, entry_offsets, entry_positions, batches
+        As for `kafka_index.kernels.walk.walk_to_offsets`.
+    misfit : callable
+        Called with the number of a target whose index entry does not hold: raises, or returns the
+        position of the entry where the log is damaged there.
+    """
+    address = np.uint64(log.ctypes.data)
+    state = walk.new_state()
+    code = walk.WALK_NEEDS_FIRST_OFFSET
+    while code != walk.WALK_DONE:
+        code = walk.walk_to_offsets(
+            address, log_size, targets, entry_offsets, entry_positions, state, batches
+        )
+        if code == walk.WALK_NEEDS_FIRST_OFFSET:
+            position = int(state[walk.STATE_POSITION])
+            try:
+                state[walk.STATE_TOLD_FIRST_OFFSET] = first_offset(batch_at(log, position))
+                state[walk.STATE_TOLD_POSITION] = position
+            except CorruptLogError:
+                state[walk.STATE_DAMAGE] = position
+        elif code == walk.WALK_MISFIT:
+            state[walk.STATE_DAMAGED_ENTRY] = misfit(int(state[walk.STATE_QUERY]))
+
+
+def read_batch_fields(
+    log: Bytes, batches: Longs, base_offsets: Longs, last_offsets: Longs, sizes: Longs
+) -> None:
+    """Read the offsets and sizes of batches.
+
+    Parameters
+    ----------
+    log : ndarray of uint8
+        The log.
+    batches : ndarray of int64, shape (n,)
+        Positions, negative for none; damage where the first offset of a compressed message of
+        magic 0 or 1 cannot be unpacked.
+    base_offsets, last_offsets, sizes : ndarray of int64, shape (n,)
+        Filled where there is a position.
+    """
+    address = np.uint64(log.ctypes.data)
+    batch_header.read_batch_fields(address, batches, base_offsets, last_offsets, sizes)
+    inside = (base_offsets == batch_header.NOT_IN_HEADER) & (batches >= 0)
+    for position in np.unique(batches[inside]):
+        rows = batches == position
+        try:
+            base_offsets[rows] = first_offset(batch_at(log, int(position)))
+        except CorruptLogError:
+            batches[rows] = batch_header.damage_at(position)
+
+
+def _scanner_at(position_bytes: int, base_offset: int, *, verify_crc: bool) -> Scanner:
+    scanner = Scanner(base_offset, verify_crc=verify_crc)
+    scanner.position = position_bytes
+    return scanner
