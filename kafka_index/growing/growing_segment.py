@@ -303,8 +303,8 @@ class GrowingLogSegment(SegmentFiles):
 
     def read_end(self) -> LogEnd:
         """Scan from the last index entry to the end of the log."""
-        start = self.offset_index.lookup(self.offset_index.last_offset).position
-        return scan_to_end(self.log.view, start, self.base_offset, verify_crc=False)
+        last_entry = self.offset_index.lookup(self.offset_index.last_offset)
+        return scan_to_end(self.log.view, last_entry, self.base_offset, verify_crc=False)
 
     def truncate_to(self, offset: int) -> int:
         """Drop the batches from the one on that holds an offset; return how many bytes went.

@@ -135,8 +135,7 @@ class SegmentIndexes:
         """Where the segment ends; what follows its last index entry is verified once."""
         if self._end is None:
             index = self.offset_index
-            start = index.entry(index.entries - 1).position if index.entries else 0
-            self._end = self._log.scan_to_end(start)
+            self._end = self._log.scan_to_end(index.lookup(index.last_offset))
             stop = self._end.stop
             if stop is not None:
                 kind = TAIL if is_tail(stop, is_last=self._segment.is_last) else UNREADABLE

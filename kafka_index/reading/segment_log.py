@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from kafka_index.errors import CorruptLogError, InputError
+from kafka_index.index import OffsetPosition
 from kafka_index.kernels.batch_header import checksum_matches, leader_epoch_of, magic_of
 from kafka_index.layout.index_entries import INT32_MAX
 from kafka_index.records.batch_source import ScanStop
@@ -91,11 +92,9 @@ class SegmentLog:
             fault = str(error)
         return fault or "the batch cannot be read"
 
-    def scan_to_end(self, position_bytes: int) -> LogEnd:
-        """Verify the batches from a position on, and return where they end."""
-        end = scan_to_end(
-            self.file.array, position_bytes, self._segment.base_offset, verify_crc=True
-        )
+    def scan_to_end(self, last_entry: OffsetPosition) -> LogEnd:
+        """Verify the batches from the last index entry on, and return where they end."""
+        end = scan_to_end(self.file.array, last_entry, self._segment.base_offset, verify_crc=True)
         self.check_faults()
         return end
 

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kafka_index.errors import CorruptLogError
+from kafka_index.index import OffsetPosition
 from kafka_index.kernels import batch_header, walk
 from kafka_index.kernels.scan import SCAN_END, SCAN_ROWS_FULL
 from kafka_index.layout.records import LOG_OVERHEAD_BYTES
@@ -22,6 +23,10 @@ from kafka_index.scan.scanner import Scanner, entry_length
 from kafka_index.storage import Bytes
 
 Longs = NDArray[np.int64]
+
+#: In place of an offset of batches of which there are none.
+NO_OFFSET = -1
+_INT64_MAX = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,17 +65,63 @@ def batches_from(
         yield from scanner.drain()
 
 
-def scan_to_end(log: Bytes, position_bytes: int, base_offset: int, *, verify_crc: bool) -> LogEnd:
-    """Scan from a position to where the batches end (``LogSegment.readNextOffset``)."""
-    scanner = _scanner_at(position_bytes, base_offset, verify_crc=verify_crc)
-    next_offset = base_offset
+def scan_to_end(
+    log: Bytes, last_entry: OffsetPosition, base_offset: int, *, verify_crc: bool
+) -> LogEnd:
+    """Scan from the last index entry to where the batches end (``LogSegment.readNextOffset``).
+
+    Parameters
+    ----------
+    log : ndarray of uint8
+        The log.
+    last_entry : OffsetPosition
+        The last entry of its offset index; the base offset at 0 for none.
+    base_offset : int
+        Of the segment.
+    verify_crc : bool
+        Whether checksums are verified.
+    """
+    scanner = _scanner_at(last_entry.position, base_offset, verify_crc=verify_crc)
+    largest_base_offset = last_offset = NO_OFFSET
     code = SCAN_ROWS_FULL
     while code == SCAN_ROWS_FULL:
         code = scanner.scan(log, 0, len(log))
         for batches in scanner.drain():
-            next_offset = int((batches.last_offset[-1:] + 1)[0])
+            largest_base_offset = max(largest_base_offset, int(batches.base_offset.max()))
+            last_offset = int(batches.last_offset[-1])
     stop = None if code == SCAN_END else scanner.stop(code, log, 0, len(log))
-    return LogEnd(int(scanner.position), next_offset, stop)
+    following = next_offset(base_offset, last_entry.offset, largest_base_offset, last_offset)
+    return LogEnd(int(scanner.position), following, stop)
+
+
+def next_offset(
+    base_offset: int, indexed_offset: int, largest_base_offset: int, last_offset: int
+) -> int:
+    """Return the offset after the last batch of a segment, as a broker reads it.
+
+    It looks for the last batch from the one that holds the offset of the last index entry, or is
+    the first above it. Where offsets go back after that entry there may be none, and the segment
+    counts as empty: the answer is its base offset.
+
+    Parameters
+    ----------
+    base_offset : int
+        Of the segment.
+    indexed_offset : int
+        Of the last index entry; the base offset for none.
+    largest_base_offset : int
+        The largest of the batches from that entry on; -1 for none.
+    last_offset : int
+        Of the last batch; -1 for none.
+
+    Notes
+    -----
+    LogSegment.readNextOffset, FileRecords.searchForOffsetFromPosition.
+    """
+    if max(largest_base_offset, last_offset) < indexed_offset:
+        return base_offset
+    # The offset after the largest one is the smallest one, as in Java.
+    return -_INT64_MAX - 1 if last_offset == _INT64_MAX else last_offset + 1
 
 
 def stop_at(log: Bytes, position_bytes: int, base_offset: int) -> ScanStop | None:

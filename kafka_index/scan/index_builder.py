@@ -20,10 +20,9 @@ from kafka_index.kernels.index_entries import STATE_MAX_TIMESTAMP, STATE_OFFSET_
 from kafka_index.layout.records import NO_TIMESTAMP
 from kafka_index.records.batch_source import ScanStop
 from kafka_index.records.batch_table import BatchColumns, Longs
+from kafka_index.scan.file_records import NO_OFFSET, next_offset
 from kafka_index.state.producer_table import ProducerTable
 
-_NO_OFFSET = -1
-_INT64_MAX = 2**63 - 1
 _REFUSALS: dict[type[KafkaIndexError], str] = {
     IndexFullError: "index_full",
     InvalidOffsetError: "offset_backward",
@@ -44,8 +43,8 @@ class IndexBuilder:
     index_interval_bytes : int
         ``index.interval.bytes``: an entry is due when more than this lies since the last.
     producers : ProducerTable, optional
-        Taken along, and what recovery refuses because of it is refused; entries do not depend
-        on it.
+        Kept up to date, and what recovery refuses because of it is refused; entries do not
+        depend on it.
     """
 
     def __init__(
@@ -61,7 +60,7 @@ class IndexBuilder:
         self.valid_bytes = 0
         self.batch_count = 0
         # Of the last batch; and the largest base offset from that of the last index entry on.
-        self._last_offset = self._largest_base_offset = _NO_OFFSET
+        self._last_offset = self._largest_base_offset = NO_OFFSET
         self._interval = index_interval_bytes
         self._producers = producers
         self._state = np.array([0, NO_TIMESTAMP, -1], np.int64)
@@ -74,37 +73,29 @@ class IndexBuilder:
 
     @property
     def next_offset(self) -> int:
-        """The offset after the last batch, as a broker reads it.
-
-        It looks for the last batch from the one that holds the offset of the last index entry,
-        or is the first above it. Where offsets go back after that entry there may be none, and
-        the segment counts as empty: the answer is its base offset.
-
-        Notes
-        -----
-        LogSegment.readNextOffset, FileRecords.searchForOffsetFromPosition.
-        """
-        indexed = self.offset_index.last_offset
-        if max(self._largest_base_offset, self._last_offset) < indexed:
-            return self.offset_index.base_offset
-        # The offset after the largest one is the smallest one, as in Java.
-        return -_INT64_MAX - 1 if self._last_offset == _INT64_MAX else self._last_offset + 1
+        """The offset after the last batch, as a broker reads it."""
+        return next_offset(
+            self.offset_index.base_offset,
+            self.offset_index.last_offset,
+            self._largest_base_offset,
+            self._last_offset,
+        )
 
     def append(self, batches: BatchColumns) -> ScanStop | None:
-        """Take up a chunk of batches.
+        """Append the entries of a chunk of batches.
 
         Returns
         -------
         ScanStop or None
-            Why recovery goes no further; None to go on.
+            Why recovery ends here; None to continue.
         """
-        taken, stop = len(batches), None
+        followed, stop = len(batches), None
         if self._producers is not None:
-            taken, stop = self._producers.follow(batches)
-        if taken < len(batches):
-            batches = batches.head(taken)
+            followed, stop = self._producers.follow(batches)
+        if followed < len(batches):
+            batches = batches.head(followed)
         refusal = self._append_entries(batches)
-        self.batch_count += taken
+        self.batch_count += followed
         self.valid_bytes = batches.end_bytes
         self._last_offset = int(batches.last_offset[-1])
         return refusal or stop
@@ -143,7 +134,7 @@ class IndexBuilder:
             batches.last_offset[entry_rows], positions
         )
         if accepted:
-            self._largest_base_offset = _NO_OFFSET
+            self._largest_base_offset = NO_OFFSET
         self._follow_base_offsets(
             batches.base_offset[entry_rows[accepted - 1] if accepted else 0 :]
         )

@@ -52,6 +52,18 @@ def test_segments_without_batches_are_passed_over(both: Both) -> None:
     assert (row.segment_base_offset, row.batch_base_offset) == (9, 9)
 
 
+def test_log_whose_offsets_go_back_after_its_last_index_entry_ends_where_it_starts(
+    both: Both,
+) -> None:
+    # The entry is that of 40..49, and from there on no batch holds its offset.
+    back = partition((0, [batch(base, 10, 5) for base in (0, 10, 40, 20)]), interval=300)
+    assert [both.offset(back, offset).status for offset in (0, 25, 45)] == [
+        "log_end",
+        "after_log_end",
+        "after_log_end",
+    ]
+
+
 def test_batch_without_records_is_found_by_its_offsets(both: Both) -> None:
     row = both.offset(GAPS, 35)
     assert (row.batch_base_offset, row.batch_last_offset) == (30, 39)
