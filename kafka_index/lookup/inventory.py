@@ -10,7 +10,6 @@ from itertools import groupby
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from kafka_index.errors import InputError
 from kafka_index.layout.checkpoints import EpochEntry
@@ -86,15 +85,6 @@ class Inventory:
         """Segments of all partitions."""
         return int(self.segments.num_rows)
 
-    @property
-    def total_bytes(self) -> int:
-        """Size of all logs."""
-        return int(pc.sum(self.segments["size_bytes"]).as_py() or 0)
-
-    def has_partition_directory(self, topic: str, partition: int) -> bool:
-        """Return whether the dump has a directory of that partition, with or without segments."""
-        return self._row_of(self._all_codes, topic, partition) != NO_PARTITION
-
     def codes(self, topics: pa.Array | pa.ChunkedArray, partitions: Longs) -> Codes:
         """Return the number of the partition of each row.
 
@@ -147,12 +137,8 @@ class Inventory:
 
     def files(self, topic: str, partition: int) -> PartitionFiles | None:
         """Return the files of a partition; None when it has no segments."""
-        code = self._row_of(self._codes, topic, partition)
-        return None if code == NO_PARTITION else self.files_of(code)
-
-    @staticmethod
-    def _row_of(codes: PartitionCodes, topic: str, partition: int) -> int:
-        return int(codes.find(pa.array([topic], pa.string()), np.array([partition], np.int64))[0])
+        (code,) = self.codes(pa.array([topic], pa.string()), np.array([partition], np.int64))
+        return None if code == NO_PARTITION else self.files_of(int(code))
 
     @cached_property
     def _segment_counts(self) -> Longs:
@@ -161,13 +147,7 @@ class Inventory:
 
     @cached_property
     def _codes(self) -> PartitionCodes:
-        return self._codes_of(np.flatnonzero(self._segment_counts).astype(np.int32))
-
-    @cached_property
-    def _all_codes(self) -> PartitionCodes:
-        return self._codes_of(np.arange(self.partitions.num_rows, dtype=np.int32))
-
-    def _codes_of(self, rows: Codes) -> PartitionCodes:
+        rows = np.flatnonzero(self._segment_counts).astype(np.int32)
         kept = self.partitions.select(["topic", "partition"]).take(pa.array(rows))
         return PartitionCodes(
             kept["topic"].to_pylist(), kept["partition"].to_numpy().astype(np.int64), rows
@@ -256,27 +236,21 @@ def _partition_table(partitions: Sequence[PartitionFiles], listing: Listing) -> 
         name = TopicPartition(files.topic, files.partition).directory_name
         segments = files.segments
         rows.append(
-            (
-                files.topic,
-                files.partition,
-                segments[0].partition_directory if segments else directories[name],
-                files.index_directory,
-                files.log_start_offset,
-                files.high_watermark,
-                [entry.epoch for entry in files.epochs],
-                [entry.start_offset for entry in files.epochs],
-                first,
-                len(segments),
-            )
+            {
+                "topic": files.topic,
+                "partition": files.partition,
+                "directory": segments[0].partition_directory if segments else directories[name],
+                "index_directory": files.index_directory,
+                "log_start_offset": files.log_start_offset,
+                "high_watermark": files.high_watermark,
+                "epochs": [entry.epoch for entry in files.epochs],
+                "epoch_start_offsets": [entry.start_offset for entry in files.epochs],
+                "first_segment": first,
+                "segment_count": len(segments),
+            }
         )
         first += len(segments)
-    return pa.table(
-        [
-            pa.array(column, field.type)
-            for column, field in zip(zip(*rows, strict=True), PARTITION_SCHEMA, strict=True)
-        ],
-        schema=PARTITION_SCHEMA,
-    )
+    return pa.Table.from_pylist(rows, schema=PARTITION_SCHEMA)
 
 
 def _segment_table(segments: Sequence[SegmentFile]) -> pa.Table:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -32,11 +32,10 @@ LOOKUP_REPORT_SCHEMA = pa.schema(
 _UNBOUNDED = (Status.UNKNOWN_PARTITION, Status.INVALID_QUERY)
 _MAX_UNKNOWN = 10_000
 
-_Place = tuple[str | None, int | None, int]
-
-
 #: Findings that the report of a split holds.
 MAX_FINDINGS = 1_000
+
+_Place = tuple[str | None, int | None, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +153,18 @@ class LookupTotals:
         findings = [
             replace(finding, queries=queries) for finding, queries in self._findings.items()
         ]
-        return sorted(findings, key=_place)
+        return sorted(
+            findings,
+            key=lambda finding: _none_first(
+                (
+                    finding.topic,
+                    finding.partition,
+                    finding.segment_base_offset,
+                    finding.position_bytes,
+                    finding.kind,
+                )
+            ),
+        )
 
     @property
     def findings_left_out(self) -> int:
@@ -168,40 +178,29 @@ class LookupTotals:
 
     def report_table(self) -> pa.Table:
         """Return the report, `LOOKUP_REPORT_SCHEMA`: counts by partition, then findings."""
-        counts = sorted(
-            self._counts.items(),
-            key=lambda item: (
-                item[0][0] or "",
-                -1 if item[0][1] is None else item[0][1],
-                item[0][2],
-            ),
-        )
-        rows: list[tuple[object, ...]] = [
-            (topic, partition, Status(status).text, queries, None, None, None, None, None)
-            for (topic, partition, status), queries in counts
+        rows: list[dict[str, object]] = [
+            {
+                "topic": topic,
+                "partition": partition,
+                "status": Status(status).text,
+                "queries": self._counts[topic, partition, status],
+            }
+            for topic, partition, status in sorted(self._counts, key=_none_first)
         ]
         rows += [
-            (
-                finding.topic,
-                finding.partition,
-                None,
-                finding.queries,
-                finding.kind,
-                finding.segment_base_offset,
-                finding.path,
-                finding.position_bytes,
-                finding.reason,
-            )
+            {
+                "topic": finding.topic,
+                "partition": finding.partition,
+                "queries": finding.queries,
+                "finding": finding.kind,
+                "segment_base_offset": finding.segment_base_offset,
+                "path": finding.path,
+                "position_bytes": finding.position_bytes,
+                "reason": finding.reason,
+            }
             for finding in self.findings
         ]
-        columns = list(zip(*rows, strict=True)) or [()] * len(LOOKUP_REPORT_SCHEMA)
-        return pa.table(
-            [
-                pa.array(column, field.type)
-                for column, field in zip(columns, LOOKUP_REPORT_SCHEMA, strict=True)
-            ],
-            schema=LOOKUP_REPORT_SCHEMA,
-        )
+        return pa.Table.from_pylist(rows, schema=LOOKUP_REPORT_SCHEMA)
 
     def _count(self, place: _Place, queries: int) -> None:
         if place[2] in _UNBOUNDED and place not in self._counts:
@@ -211,16 +210,6 @@ class LookupTotals:
         self._counts[place] += queries
 
 
-def _count_place(topic: str | None, partition: int | None, status: int) -> tuple[str, int, int]:
-    return topic or "", -1 if partition is None else partition, status
-
-
-def _place(finding: Finding) -> tuple[str, int, int, int, str]:
-    segment, position = finding.segment_base_offset, finding.position_bytes
-    return (
-        finding.topic,
-        finding.partition,
-        -1 if segment is None else segment,
-        -1 if position is None else position,
-        finding.kind,
-    )
+def _none_first(values: Iterable[object]) -> tuple[object, ...]:
+    """Return a key that sorts None before any other value."""
+    return tuple((value is not None, value) for value in values)
