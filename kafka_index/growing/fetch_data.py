@@ -23,12 +23,12 @@ class AbortedTransaction(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FetchData:
-    """Bytes of a log from the batch on that holds an offset (Kafka: ``FetchDataInfo``).
+    """Bytes of a log from the batch that holds an offset (Kafka: ``FetchDataInfo``).
 
     Parameters
     ----------
     base_offset : int
-        Of that batch; the offset asked for when there is nothing behind it.
+        Of that batch; the requested offset when nothing follows it.
     segment_base_offset : int
         Of the segment it is in.
     position_bytes : int
@@ -36,7 +36,7 @@ class FetchData:
     records : bytes
         Batches; the last may be cut off.
     first_entry_incomplete : bool
-        Whether the first batch is larger than what was asked for.
+        Whether the first batch is larger than the requested size.
     aborted_transactions : tuple of AbortedTransaction, optional
         For a reader of committed data only.
     """

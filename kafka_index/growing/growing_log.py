@@ -52,14 +52,14 @@ class GrowingPartitionLog:
     clock : callable, optional
         Returns the time in ms.
     random_source : random.Random, optional
-        Where the jitter of rolls comes from.
+        Source of the roll jitter.
 
     Raises
     ------
     PublishError
-        Somebody else holds the directory, or it cannot be written.
+        Another process or log holds the directory, or it cannot be written.
     InputError
-        It is no partition directory, or was not closed.
+        It is not a partition directory, or was not closed.
 
     Notes
     -----
@@ -169,7 +169,7 @@ class GrowingPartitionLog:
         Parameters
         ----------
         batches : bytes
-            Batches of magic 2, one behind the other.
+            Batches of magic 2, one after the other.
         leader_epoch : int
             Of this leader, 0 or more.
         origin : AppendOrigin
@@ -180,7 +180,7 @@ class GrowingPartitionLog:
         CorruptLogError
             A batch cannot be read.
         InputError
-            A broker would refuse one. Whatever is raised, nothing is appended.
+            A broker would refuse one. After any error, nothing has been appended.
         PublishError
             The log cannot be written.
         """
@@ -215,7 +215,7 @@ class GrowingPartitionLog:
         Parameters
         ----------
         batches : bytes
-            Batches with offsets and leader epochs, one behind the other.
+            Batches with offsets and leader epochs, one after the other.
         leader_epoch : int
             The epoch they were fetched in: batches from the first of a later one on are left out.
 
@@ -254,9 +254,9 @@ class GrowingPartitionLog:
         start_offset : int
             Absolute, between the start and the end of the log.
         max_bytes : int
-            How much to return at the most; never more than one segment has.
+            The most to return, in bytes; never more than one segment has.
         isolation : Isolation
-            Where to end. A reader of committed records is told which transactions were aborted.
+            Where to end. Committed reads return the aborted transactions too.
         min_one_message : bool
             Return the first batch whole, however large.
 
@@ -281,7 +281,7 @@ class GrowingPartitionLog:
         )
 
     def truncate_to(self, offset: int) -> bool:
-        """Drop the batches from the one on that holds an offset; return whether any was there.
+        """Drop the batches from the one that holds an offset on; return whether there were any.
 
         Source: ``UnifiedLog.truncateTo``.
         """
@@ -304,7 +304,7 @@ class GrowingPartitionLog:
         return True
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Drop everything; the log starts anew at an offset."""
+        """Drop everything and start the log at an offset."""
         self._check_usable()
         self._local.truncate_fully_and_start_at(offset)
         self.log_start_offset = offset
@@ -357,7 +357,7 @@ class GrowingPartitionLog:
             for step, snapshot, aborted in effects:
                 if step.roll_to is not None:
                     self._roll_to(step.roll_to, step.jitter_ms, snapshot)
-                self._local.take(batches, ends, step)
+                self._local.append(batches, ends, step)
                 self._producer_state.end_offset = self.log_end_offset
                 if len(aborted):
                     self.active_segment.transaction_index.append_many(aborted)
@@ -371,7 +371,7 @@ class GrowingPartitionLog:
         self._producer_state.take_snapshot(snapshot, durable=False)
 
     def _undo(self, end_offset: int, epochs: tuple[EpochEntry, ...]) -> None:
-        """Be again what the log was before an append that failed in the middle."""
+        """Roll back an append that failed in the middle."""
         self._producer_state.producers.forget_changes()
         try:
             self._epochs.restore(epochs)
@@ -385,7 +385,7 @@ class GrowingPartitionLog:
             raise ValueError(f"the log is closed: {self.directory}")
         if self._is_broken:
             raise InputError(
-                "an append failed, and what it had written could not be taken back",
+                "an append failed, and its bytes could not be removed",
                 path=self.directory,
                 hint="close the log and open it with was_clean=False",
             )

@@ -73,22 +73,22 @@ class GrowingLogSegment(SegmentFiles):
     create : bool
         Make the files; without it the log must be there.
     roll_jitter_ms : int
-        How much earlier than the settings say it is rolled.
+        How much earlier than by the settings it is rolled.
     clock : callable
         Returns the time in ms.
 
     Raises
     ------
     InputError
-        There is no such log to open.
+        The log does not exist.
     PublishError
         A file cannot be opened or made.
 
     Notes
     -----
-    Index files are opened, or made at their largest size, when they are needed first. A segment
-    that is opened again has forgotten how many bytes lie behind its last index entry, as a broker
-    has after a restart. Not for use by several threads at once.
+    Index files are opened, or created at their largest size, on first use. A segment that is
+    opened again does not know how many bytes follow its last index entry; nor does a broker
+    after a restart. Not for use by several threads at once.
     """
 
     def __init__(
@@ -185,9 +185,9 @@ class GrowingLogSegment(SegmentFiles):
         """
         incoming = self._scan(batches)
         plan = self.plan(incoming, np.array([len(incoming)], np.int64), 0, may_roll=False)
-        self.take(incoming, plan)
+        self.append_plan(incoming, plan)
 
-    def take(self, batches: IncomingBatches, plan: SegmentPlan, first_row: int = 0) -> None:
+    def append_plan(self, batches: IncomingBatches, plan: SegmentPlan, first_row: int = 0) -> None:
         """Append batches as planned.
 
         Parameters
@@ -261,14 +261,14 @@ class GrowingLogSegment(SegmentFiles):
         max_position_bytes: int | None = None,
         min_one_message: bool = False,
     ) -> FetchData | None:
-        """Read from the batch on that holds an offset; None when there is none at or after it.
+        """Read from the batch that holds an offset on; None when there is none at or after it.
 
         Parameters
         ----------
         start_offset : int
             Absolute.
         max_bytes : int
-            How much to return at the most, 0 or more.
+            The most to return, in bytes; 0 or more.
         max_position_bytes : int, optional
             Where in the log to end; at its end by default.
         min_one_message : bool
@@ -307,7 +307,7 @@ class GrowingLogSegment(SegmentFiles):
         return scan_to_end(self.log.view, last_entry, self.base_offset, verify_crc=False)
 
     def truncate_to(self, offset: int) -> int:
-        """Drop the batches from the one on that holds an offset; return how many bytes went.
+        """Drop the batches from the one that holds an offset on; return how many bytes were cut.
 
         Source: ``LogSegment.truncateTo``.
         """
@@ -315,7 +315,7 @@ class GrowingLogSegment(SegmentFiles):
         for index in (self.offset_index, self.time_index):
             index.truncate_to(offset)
         self.transaction_index.truncate_to(offset)
-        # It is the active one from now on.
+        # It is the active segment from now on.
         self.resize_indexes()
         lost = 0 if found is None else self.log.truncate_to(found.position)
         if not self.size_bytes:
@@ -327,7 +327,7 @@ class GrowingLogSegment(SegmentFiles):
         return lost
 
     def recover(self) -> int:
-        """Rebuild the indexes from the log and cut what is invalid; return how many bytes went.
+        """Rebuild the indexes from the log and cut what is invalid; return how many bytes were cut.
 
         The transaction index is emptied: it needs the producers of the segments before.
 
@@ -361,7 +361,7 @@ class GrowingLogSegment(SegmentFiles):
                 expected=stop.expected,
                 found=stop.found,
             )
-        # Known from here on, as in Kafka: a cut finds out anew what is left of it.
+        # Kept from here on, as in Kafka: a truncation reads it again.
         self._largest = self.time_index.last_entry
         self._last_index_position = self.size_bytes
         self._first_timestamp = NO_BATCH

@@ -32,7 +32,7 @@ _COLUMNS = tuple(field.name for field in fields(BatchColumns))
 
 @dataclass(frozen=True, slots=True)
 class IncomingBatches:
-    """Whole, valid batches one behind the other, and their columns.
+    """Whole, valid batches one after the other, and their columns.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ class IncomingBatches:
         Parameters
         ----------
         data : ndarray of uint8
-            Batches, one behind the other.
+            Batches, one after the other.
         base_offset : int
             Last offsets must lie in this offset .. this + 2^31 - 1.
 
@@ -81,7 +81,7 @@ class IncomingBatches:
 
     @classmethod
     def scan_chunks(cls, data: Bytes, base_offset: int) -> Iterator[Self]:
-        """Do `scan` chunk by chunk; positions, and the bytes of each, are those of the whole."""
+        """Do `scan` chunk by chunk; each has the bytes, and counts positions, of the whole."""
         scanner = Scanner(base_offset, verify_crc=True)
         code = SCAN_ROWS_FULL
         while code == SCAN_ROWS_FULL:

@@ -44,7 +44,7 @@ _locks: dict[str, tuple[DirectoryLock, set[str]]] = {}
 
 
 class PartitionHold:
-    """Hold a partition directory.
+    """Holds a partition directory.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ class PartitionHold:
             held[1].add(self._directory)
 
     def release(self) -> None:
-        """Let it go."""
+        """Release it."""
         with _guard:
             held = _locks.get(self._parent)
             if held is None:
@@ -164,9 +164,9 @@ class Loader:
         Raises
         ------
         InputError
-            It was not closed, as one can see.
+            The files show that it was not closed.
         CorruptLogError
-            A broker would not start over one of the logs.
+            A broker does not start with one of the logs.
         """
         for base_offset in self._base_offsets():
             self._load_segment(base_offset, log_start_offset)
@@ -195,7 +195,7 @@ class Loader:
         return end_offset
 
     def close(self) -> None:
-        """Let go of the files as they are."""
+        """Close all files as they are."""
         for segment in self.segments:
             segment.close_handlers()
 
@@ -275,7 +275,7 @@ def _epoch_starts(batches: IncomingBatches) -> list[tuple[int, int]]:
 
 
 def _check_closed(active: GrowingLogSegment) -> None:
-    """Refuse a log that a killed writer left: its indexes are full of zeros, or its end is torn."""
+    """Refuse the log of a writer that was killed: indexes full of zeros, or a torn end."""
     try:
         active.offset_index.sanity_check()
         active.time_index.sanity_check()

@@ -45,7 +45,7 @@ class Step:
     first_append : int
         Which append it begins with.
     plan : SegmentPlan
-        What becomes of the segment.
+        What the appends do to it.
     """
 
     roll_to: int | None
@@ -63,7 +63,7 @@ def plan_for_log(
     make_jitter: Callable[[], int],
     now_ms: int,
 ) -> list[Step]:
-    """Plan what becomes of a log by some appends; nothing is written.
+    """Plan the effect of some appends on a log; nothing is written.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ def plan_for_log(
     batches : IncomingBatches
         Of all appends, offsets assigned.
     ends : ndarray of int64, shape (m,)
-        The row behind the last batch of each append.
+        The row after the last batch of each append.
     make_jitter : callable
         Returns the roll jitter of a new segment, in ms.
     now_ms : int
@@ -83,7 +83,7 @@ def plan_for_log(
     Raises
     ------
     InputError
-        A segment would have to begin where the active one does.
+        A new segment would begin where the active one does.
     IndexFullError, IndexOffsetOverflowError
         As in `plan_for_segment`.
     """
@@ -136,16 +136,16 @@ class LocalLog:
     clock : callable
         Returns the time in ms.
     random_source : random.Random
-        Where the jitter of rolls comes from.
+        Source of the roll jitter.
 
     Attributes
     ----------
     segments : list of GrowingLogSegment
-        In order, the active one last; filled by whoever loads them.
+        In order, the active one last; filled by `Loader`.
     end_offset : int
         The offset that the next record gets.
     recovery_point : int
-        Everything in front of it is durable.
+        Everything before it is durable.
     """
 
     def __init__(
@@ -170,10 +170,10 @@ class LocalLog:
 
     def jitter(self) -> int:
         """Return the roll jitter of a segment, in ms (``LogConfig.randomSegmentJitter``)."""
-        most = self.settings.segment_jitter_ms
-        if not most:
+        largest = self.settings.segment_jitter_ms
+        if not largest:
             return 0
-        return self._random.randrange(min(most, self.settings.segment_ms))
+        return self._random.randrange(min(largest, self.settings.segment_ms))
 
     def plan(self, batches: IncomingBatches, ends: Longs) -> list[Step]:
         """Do `plan_for_log` for what it is now."""
@@ -186,18 +186,18 @@ class LocalLog:
             now_ms=self._clock(),
         )
 
-    def take(self, batches: IncomingBatches, ends: Longs, step: Step) -> None:
-        """Append what a step says; the roll before it has been made."""
+    def append(self, batches: IncomingBatches, ends: Longs, step: Step) -> None:
+        """Append the batches of a step; its roll has been made."""
         plan = step.plan
         if plan.next_append == step.first_append:
             return
         first = int(ends[step.first_append - 1]) if step.first_append else 0
         end = int(ends[plan.next_append - 1])
-        self.active_segment.take(batches.rows(first, end), plan, first)
+        self.active_segment.append_plan(batches.rows(first, end), plan, first)
         self.end_offset = int(batches.columns.last_offset[end - 1]) + 1
 
     def roll_to(self, base_offset: int, jitter_ms: int) -> None:
-        """Begin a segment; an empty one that begins there is made anew."""
+        """Begin a segment; an empty one that begins there is replaced."""
         active = self.active_segment
         if active.base_offset == base_offset:
             active.delete()
@@ -207,25 +207,25 @@ class LocalLog:
         self.segments.append(self._new_segment(base_offset, jitter_ms))
 
     def truncate_to(self, offset: int) -> list[int]:
-        """Drop the batches from the one on that holds an offset.
+        """Drop the batches from the one that holds an offset on.
 
         Returns
         -------
         list of int
-            Base offsets of the segments that are gone.
+            Base offsets of the segments deleted.
         """
-        gone = []
+        deleted = []
         while self.segments[-1].base_offset > offset:
             segment = self.segments.pop()
             segment.delete()
-            gone.append(segment.base_offset)
+            deleted.append(segment.base_offset)
         self.active_segment.truncate_to(offset)
         self.end_offset = offset
         self.recovery_point = min(self.recovery_point, offset)
-        return gone
+        return deleted
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Drop everything, and begin anew at an offset."""
+        """Drop everything, and begin at an offset."""
         for segment in self.segments:
             segment.delete()
         self.segments = [self._new_segment(offset, self.jitter())]

@@ -54,7 +54,7 @@ def assign_as_leader(
     Parameters
     ----------
     data : bytes
-        Batches of magic 2, one behind the other; a client's have the base offset 0. They are
+        Batches of magic 2, one after the other; a client's have the base offset 0. They are
         copied.
     next_offset : int
         What the first gets.
@@ -201,7 +201,7 @@ def _largest_timestamps(batches: IncomingBatches, settings: LogSettings, now_ms:
         batches,
         codes != RECORD_SOUND,
         "the records of the batch cannot be read",
-        "as many sound records as it says",
+        "as many sound records as its header counts",
         batches.record_count,
         kind=CorruptLogError,
     )
@@ -225,8 +225,8 @@ def _largest_packed(batches: IncomingBatches, row: int, least: int, most: int) -
     base = int(batches.columns.base_offset[row])
     if (records.offsets != base + np.arange(len(records))).any():
         raise InputError(
-            "the offsets of packed records do not follow each other, and a broker would pack them "
-            "anew",
+            "the offsets of compressed records are not consecutive, and a broker would compress "
+            "them again",
             position_bytes=position,
         )
     times = records.timestamps_ms
@@ -280,12 +280,12 @@ def check_as_follower(
     Parameters
     ----------
     data : bytes
-        Batches with offsets and leader epochs, one behind the other.
+        Batches with offsets and leader epochs, one after the other.
     log_end_offset : int
         Where the log ends.
     leader_epoch : int
-        The epoch they were fetched in: from the first batch of a later one on they are left out
-        (KAFKA-18723).
+        The epoch they were fetched in: the first batch of a later one, and all after it, are left
+        out (KAFKA-18723).
     settings : LogSettings
         Of the topic; ``max.message.bytes`` is the leader's business.
 

@@ -36,7 +36,7 @@ class LogFile:
     path : str
         The ``.log``, made when it is missing.
     preallocated_bytes : int, optional
-        Make it, and give it this much room at once; zeros follow what is written then.
+        Create it with this much space; zeros follow what is written then.
 
     Raises
     ------
@@ -68,7 +68,7 @@ class LogFile:
 
     @property
     def view(self) -> Bytes:
-        """What is written, mapped; good until the next change of the log."""
+        """The bytes written, mapped; valid until the next change of the log."""
         if len(self._view) < self.size_bytes:
             # The whole of a preallocated file, so that what is appended next is in there too.
             mapped = mmap.mmap(self._descriptor, 0, access=mmap.ACCESS_READ)
@@ -76,7 +76,7 @@ class LogFile:
         return self._view[: self.size_bytes]
 
     def append(self, data: Bytes) -> None:
-        """Write behind the end; all of it, or nothing.
+        """Write after the end: all of it, or nothing.
 
         Raises
         ------
@@ -91,14 +91,14 @@ class LogFile:
                 position += written
                 left = left[written:]
         except OSError as error:
-            # What was written of it stands behind the end, where the next append goes.
+            # A part of it may stand after the end, where the next append goes.
             with contextlib.suppress(OSError):
                 os.ftruncate(self._descriptor, self.size_bytes)
             raise publish_error(error, self.path, "append to the log") from error
         self.size_bytes = position
 
     def truncate_to(self, size_bytes: int) -> int:
-        """Cut behind a position, room that was taken beforehand too; return the bytes lost."""
+        """Cut the file at a position, preallocated space too; return the bytes of batches cut."""
         if not 0 <= size_bytes <= self.size_bytes:
             raise ValueError(f"cannot cut {self.path} of {self.size_bytes} bytes at {size_bytes}")
         lost = self.size_bytes - size_bytes
@@ -112,7 +112,7 @@ class LogFile:
         return lost
 
     def trim(self) -> None:
-        """Give back room that was taken beforehand."""
+        """Release preallocated space."""
         self.truncate_to(self.size_bytes)
 
     def flush(self) -> None:
@@ -138,7 +138,7 @@ class LogFile:
             self._descriptor = -1
 
     def _unmap(self) -> None:
-        # The map goes with its last view: the frames of an error may hold one still.
+        # The map is closed with its last view: the frames of an error may still hold one.
         self._view = _NOTHING
 
 
@@ -162,7 +162,7 @@ class SegmentFiles:
     Raises
     ------
     InputError
-        There is no such log to open.
+        The log does not exist.
     PublishError
         A file cannot be opened or made.
     """
@@ -215,7 +215,7 @@ class SegmentFiles:
         return self.log.size_bytes
 
     def resize_indexes(self) -> None:
-        """Give the indexes all their room, as the active segment has it."""
+        """Set the indexes to their largest size, as those of the active segment."""
         self.offset_index.resize(self.settings.segment_index_bytes)
         self.time_index.resize(self.settings.segment_index_bytes)
 

@@ -96,7 +96,7 @@ class LogSettings:
         Raises
         ------
         ConfigError
-            A name is none of these, or its value is not one for it.
+            A name is not one of these, or its value is not valid.
         """
         names = {field.name.replace("_", "."): field for field in fields(cls)}
         values: dict[str, object] = {}
@@ -121,7 +121,7 @@ class LogSettings:
 
     @property
     def max_segment_ms(self) -> int:
-        """How long a segment grows at the most (``LogConfig.maxSegmentMs``)."""
+        """How long a segment grows at most (``LogConfig.maxSegmentMs``)."""
         if self.is_compacted:
             return min(self.max_compaction_lag_ms, self.segment_ms)
         return self.segment_ms

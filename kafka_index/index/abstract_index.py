@@ -1,6 +1,6 @@
 """What the offset index and the time index share: one memory-mapped file of equal entries.
 
-Source: Kafka's ``AbstractIndex``, whose names the methods keep. Offsets are absolute on the
+Source: Kafka's ``AbstractIndex``, whose names the methods keep. Longs are absolute on the
 outside; only this room knows that files hold them relative to the base offset.
 """
 
@@ -28,7 +28,7 @@ from kafka_index.index.slot_search import SlotSearch
 from kafka_index.kernels import NOT_FOUND, can_convert_to_relative_offset, count_entries
 from kafka_index.layout.index_entries import offset_range
 
-#: In place of a path: the index lives in memory, and is gone when it is closed.
+#: In place of a path: the index is in memory only, until it is closed.
 IN_MEMORY = "<memory>"
 
 _FIRST_GROWTH_BYTES = mmap.PAGESIZE
@@ -41,7 +41,7 @@ class AbstractIndex(SlotSearch):
     ----------
     path : path
         The index file. A writable index creates it at ``max_index_size`` rounded down to whole
-        entries, with no entry. An existing file is taken as full of entries. `IN_MEMORY` for no
+        entries, with no entry. An existing file counts as full of entries. `IN_MEMORY` for no
         file at all.
     base_offset : int
         Base offset of the segment, absolute.
@@ -163,7 +163,7 @@ class AbstractIndex(SlotSearch):
             return True
 
     def trim_to_valid_size(self) -> None:
-        """Cut the file behind the last entry."""
+        """Cut the file after the last entry."""
         with self._lock:
             if self.writable:
                 self.resize(self.size_in_bytes)
@@ -184,18 +184,18 @@ class AbstractIndex(SlotSearch):
 
     @abstractmethod
     def sanity_check(self) -> None:
-        """Check what the file alone can tell.
+        """Check what the file alone shows.
 
         Raises
         ------
         CorruptIndexError
-            The size is no multiple of an entry, or the last entry cannot be right.
+            The size is not a multiple of an entry, or the last entry cannot be right.
         """
 
     def skip_padding(self) -> None:
-        """Take the zeros at the end of the file, which a killed broker leaves, for free slots.
+        """Free the zeroed slots that a killed broker leaves at the end of the file.
 
-        One entry alone is none: that of a time index may say 0 ms, at the base offset.
+        A single entry is kept: in a time index it may stand for 0 ms at the base offset.
         """
         with self._lock:
             if self._entries == 1:
@@ -215,7 +215,7 @@ class AbstractIndex(SlotSearch):
             self.path = os.fspath(path)
 
     def update_parent_dir(self, directory: str | PathLike[str]) -> None:
-        """Take note that the folder of the file was renamed."""
+        """Record that the folder of the file was renamed."""
         with self._lock:
             self.path = os.path.join(directory, os.path.basename(self.path))
 
@@ -274,7 +274,7 @@ class AbstractIndex(SlotSearch):
 
     @abstractmethod
     def _entries_changed(self) -> None:
-        """Take note of another last entry."""
+        """Update what is cached of the last entry."""
 
     def _check_size(self) -> None:
         if self._mapping.length % self.entry_size:
@@ -294,7 +294,7 @@ class AbstractIndex(SlotSearch):
         )
 
     def _make_room(self, entries: int) -> None:
-        """Let a growing file grow so that these many more entries fit, as far as it may."""
+        """Grow a growing file so that this many more entries fit, up to its largest size."""
         self._check_writable()
         self._check_open()
         needed = (self._entries + entries) * self.entry_size

@@ -1,4 +1,4 @@
-"""A file that is read whole and written at its end, and that is made by the first write."""
+"""A file that is read whole, appended to, and created by its first append."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MODE = 0o644
 
 
 class AppendFile:
-    """A file of which what is not there reads as nothing.
+    """A file that reads as empty while it does not exist.
 
     Parameters
     ----------
@@ -25,7 +25,7 @@ class AppendFile:
     Raises
     ------
     InputError
-        The file is there and cannot be opened, or is no file.
+        The file exists and cannot be opened, or is not a regular file.
     """
 
     def __init__(self, path: str, *, writable: bool) -> None:

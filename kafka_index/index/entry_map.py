@@ -1,10 +1,13 @@
-"""The mapping of an index: its size is set, its bytes become entries, and it goes again."""
+"""The memory map of an index file, its bytes as entries, and the lock for changing it."""
 
 from __future__ import annotations
 
 import mmap
 import os
 import stat
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,7 +81,7 @@ class EntryMap:
                 self._map = mmap.mmap(descriptor, self.length, access=access)
                 self._view(np.frombuffer(self._map, np.uint8))
                 if not self._writable:
-                    # Whoever owns the file may cut it at any time.
+                    # Its owner may cut the file at any time.
                     self._guard = FaultGuard(self.data.ctypes.data, self.length)
         except OSError as error:
             raise publish_error(error, path, "make room for the index") from error
@@ -87,7 +90,7 @@ class EntryMap:
         self.is_open = True
 
     def resize(self, path: str, size: int) -> None:
-        """Set the size; what is in front of the new end stays, what is new is zeros."""
+        """Set the size; bytes before the new end stay, new ones are zero."""
         if self._in_memory:
             self._allocate(size)
             return
@@ -105,7 +108,7 @@ class EntryMap:
             self._map.flush()
 
     def close(self) -> None:
-        """Unmap the file; nobody may be reading."""
+        """Unmap the file; no thread may be reading."""
         self.is_open = False
         # Views first: a map with live views cannot be closed.
         self._forget()
@@ -132,3 +135,48 @@ class EntryMap:
     def _forget(self) -> None:
         self.data = np.empty(0, np.uint8)
         self.entries = np.empty(0, self._layout)
+
+
+class RemapLock:
+    """Many readers or one writer; a waiting writer precedes new readers.
+
+    Reading a page after the end of a file that was cut ends the process (SIGBUS), and kernels
+    read without the GIL, so a mapping may be resized only while nobody reads it. Kafka's
+    ``remapLock`` is the model. A thread that reads must not ask for the lock again.
+    """
+
+    def __init__(self) -> None:
+        self._condition = threading.Condition()
+        self._readers = 0
+        self._writers_waiting = 0
+        self._writing = False
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Hold the lock together with other readers."""
+        with self._condition:
+            self._condition.wait_for(lambda: not self._writing and not self._writers_waiting)
+            self._readers += 1
+        try:
+            yield
+        finally:
+            with self._condition:
+                self._readers -= 1
+                self._condition.notify_all()
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Hold the lock alone."""
+        with self._condition:
+            self._writers_waiting += 1
+            try:
+                self._condition.wait_for(lambda: not self._writing and not self._readers)
+            finally:
+                self._writers_waiting -= 1
+            self._writing = True
+        try:
+            yield
+        finally:
+            with self._condition:
+                self._writing = False
+                self._condition.notify_all()

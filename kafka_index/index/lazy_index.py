@@ -1,7 +1,7 @@
-"""An index that is opened when it is first asked for.
+"""An index that is opened on first use.
 
-Source: Kafka's ``LazyIndex``, with which a broker of many segments starts without opening, and
-mapping, two files for each.
+Source: Kafka's ``LazyIndex``, with which a broker starts without opening and mapping two files for
+each of its segments.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _Index = TypeVar("_Index", bound=AbstractIndex)
 
 
 class LazyIndex(Generic[_Index]):
-    """An index file that is opened on first use, and can be let go and opened again.
+    """An index file that is opened on first use, and can be closed and opened again.
 
     Parameters
     ----------

@@ -16,8 +16,7 @@ from kafka_index.errors import (
     KafkaIndexError,
 )
 from kafka_index.index.abstract_index import AbstractIndex
-from kafka_index.index.ordering import ascending
-from kafka_index.index.slot_search import BULK_LOOKUPS, Offsets
+from kafka_index.index.slot_search import BULK_LOOKUPS, Longs, ascending
 from kafka_index.kernels import NOT_FOUND, append_offset_entries
 from kafka_index.layout.index_entries import OFFSET_ENTRY
 
@@ -56,7 +55,7 @@ class OffsetIndex(AbstractIndex):
         """
         self.append_many(np.array([offset], np.int64), np.array([position], np.int64))
 
-    def append_many(self, offsets: Offsets, positions: Offsets) -> None:
+    def append_many(self, offsets: Longs, positions: Longs) -> None:
         """Append entries in order, up to the first that `append` would refuse, which is raised.
 
         Parameters
@@ -69,7 +68,7 @@ class OffsetIndex(AbstractIndex):
             raise error
 
     def try_append_many(
-        self, offsets: Offsets, positions: Offsets
+        self, offsets: Longs, positions: Longs
     ) -> tuple[int, KafkaIndexError | None]:
         """Do `append_many`, but return how many were appended, and the refusal of the next."""
         with self._lock:
@@ -95,7 +94,7 @@ class OffsetIndex(AbstractIndex):
         offsets, positions = self.lookup_many(np.array([target_offset], np.int64))
         return OffsetPosition(int(offsets[0]), int(positions[0]))
 
-    def lookup_many(self, target_offsets: Offsets) -> tuple[Offsets, Offsets]:
+    def lookup_many(self, target_offsets: Longs) -> tuple[Longs, Longs]:
         """Do `lookup` for many offsets, in any order.
 
         Parameters
@@ -123,7 +122,7 @@ class OffsetIndex(AbstractIndex):
         return offsets, positions
 
     def look_up_ascending(
-        self, targets: Offsets, rows: Offsets, offsets: Offsets, positions: Offsets
+        self, targets: Longs, rows: Longs, offsets: Longs, positions: Longs
     ) -> None:
         """Do `lookup` for ascending offsets.
 
@@ -132,12 +131,12 @@ class OffsetIndex(AbstractIndex):
         targets : ndarray of int64, shape (n,)
             Absolute offsets, ascending.
         rows : ndarray of int64, shape (n,)
-            Where the answer to each goes.
+            The row of the answer to each.
         offsets, positions : ndarray of int64
             Filled there.
         """
         if len(targets) and targets[0] < self.base_offset - 1:
-            # Offsets far below would wrap around to far above.
+            # Longs far below would wrap around to far above.
             targets = np.maximum(targets, self.base_offset - 1)
         self._look_up_ascending(
             targets,
@@ -152,7 +151,7 @@ class OffsetIndex(AbstractIndex):
     def fetch_upper_bound_offset(
         self, fetch_offset: OffsetPosition, fetch_size: int
     ) -> OffsetPosition | None:
-        """Return the first entry whose position is at or behind the end of a fetch, or None."""
+        """Return the first entry whose position is at or after the end of a fetch, or None."""
         target = np.array([fetch_offset.position + fetch_size], np.int64)
         slot = int(self.ceiling_slots(target, "position_bytes")[0])
         return None if slot == NOT_FOUND else self.entry(slot)
@@ -162,7 +161,7 @@ class OffsetIndex(AbstractIndex):
         offsets, positions = self.read_entries(slot, slot + 1)
         return OffsetPosition(int(offsets[0]), int(positions[0]))
 
-    def read_entries(self, start: int = 0, stop: int | None = None) -> tuple[Offsets, Offsets]:
+    def read_entries(self, start: int = 0, stop: int | None = None) -> tuple[Longs, Longs]:
         """Return the absolute offsets and the positions of the entries ``start:stop``."""
         return self._entries_in(self._checked_range(start, stop))
 
@@ -182,11 +181,11 @@ class OffsetIndex(AbstractIndex):
             )
         self._check_size()
 
-    def _as_stored(self, targets: Offsets) -> Offsets:
-        # Offsets far below would wrap around to far above.
+    def _as_stored(self, targets: Longs) -> Longs:
+        # Longs far below would wrap around to far above.
         return np.maximum(targets, self.base_offset - 1) - self.base_offset
 
-    def _entries_in(self, slots: Offsets | slice) -> tuple[Offsets, Offsets]:
+    def _entries_in(self, slots: Longs | slice) -> tuple[Longs, Longs]:
         relative = self._field("relative_offset", slots)
         return relative + self.base_offset, self._field("position_bytes", slots)
 

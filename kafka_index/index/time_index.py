@@ -17,8 +17,7 @@ from kafka_index.errors import (
     KafkaIndexError,
 )
 from kafka_index.index.abstract_index import AbstractIndex
-from kafka_index.index.ordering import ascending
-from kafka_index.index.slot_search import BULK_LOOKUPS, Offsets
+from kafka_index.index.slot_search import BULK_LOOKUPS, Longs, ascending
 from kafka_index.kernels import NOT_FOUND, append_time_entries
 from kafka_index.layout.index_entries import INT32_MAX, TIME_ENTRY
 from kafka_index.layout.records import NO_TIMESTAMP
@@ -77,7 +76,7 @@ class TimeIndex(AbstractIndex):
         )
 
     def maybe_append_many(
-        self, timestamps: Offsets, offsets: Offsets, *, skip_full_check: bool = False
+        self, timestamps: Longs, offsets: Longs, *, skip_full_check: bool = False
     ) -> None:
         """Do `maybe_append` in order, up to the first that is refused, which is raised.
 
@@ -93,7 +92,7 @@ class TimeIndex(AbstractIndex):
             raise error
 
     def try_maybe_append_many(
-        self, timestamps: Offsets, offsets: Offsets, *, skip_full_check: bool = False
+        self, timestamps: Longs, offsets: Longs, *, skip_full_check: bool = False
     ) -> tuple[int, KafkaIndexError | None]:
         """Do `maybe_append_many`, but return how many were taken, and the refusal of the next."""
         with self._lock:
@@ -124,7 +123,7 @@ class TimeIndex(AbstractIndex):
         timestamps, offsets = self.lookup_many(np.array([target_timestamp], np.int64))
         return TimestampOffset(int(timestamps[0]), int(offsets[0]))
 
-    def lookup_many(self, target_timestamps: Offsets) -> tuple[Offsets, Offsets]:
+    def lookup_many(self, target_timestamps: Longs) -> tuple[Longs, Longs]:
         """Do `lookup` for many timestamps, in any order.
 
         Parameters
@@ -151,7 +150,7 @@ class TimeIndex(AbstractIndex):
         return timestamps, offsets
 
     def look_up_ascending(
-        self, targets: Offsets, rows: Offsets, timestamps: Offsets, offsets: Offsets
+        self, targets: Longs, rows: Longs, timestamps: Longs, offsets: Longs
     ) -> None:
         """Do `lookup` for ascending timestamps.
 
@@ -160,7 +159,7 @@ class TimeIndex(AbstractIndex):
         targets : ndarray of int64, shape (n,)
             In ms, ascending.
         rows : ndarray of int64, shape (n,)
-            Where the answer to each goes.
+            The row of the answer to each.
         timestamps, offsets : ndarray of int64
             Filled there.
         """
@@ -179,7 +178,7 @@ class TimeIndex(AbstractIndex):
         timestamps, offsets = self.read_entries(slot, slot + 1)
         return TimestampOffset(int(timestamps[0]), int(offsets[0]))
 
-    def read_entries(self, start: int = 0, stop: int | None = None) -> tuple[Offsets, Offsets]:
+    def read_entries(self, start: int = 0, stop: int | None = None) -> tuple[Longs, Longs]:
         """Return the timestamps and the absolute offsets of the entries ``start:stop``."""
         return self._entries_in(self._checked_range(start, stop))
 
@@ -208,10 +207,10 @@ class TimeIndex(AbstractIndex):
             )
         self._check_size()
 
-    def _as_stored(self, targets: Offsets) -> Offsets:
+    def _as_stored(self, targets: Longs) -> Longs:
         return targets
 
-    def _entries_in(self, slots: Offsets | slice) -> tuple[Offsets, Offsets]:
+    def _entries_in(self, slots: Longs | slice) -> tuple[Longs, Longs]:
         relative = self._field("relative_offset", slots)
         return self._field("timestamp_ms", slots), relative + self.base_offset
 

@@ -62,7 +62,7 @@ class TransactionIndex:
         self._lock = threading.RLock()
         self._file = AppendFile(os.fspath(path), writable=writable)
         self._entries: AbortedTxns | None = None
-        # As in Kafka, what an existing file ends with is not held against the first append.
+        # As in Kafka, the first append is not compared with the last entry of an existing file.
         self._last_offset: int | None = None
 
     @property
@@ -193,12 +193,12 @@ class TransactionIndex:
         Parameters
         ----------
         fetch_offset, upper_bound_offset : int
-            First offset of the fetch, and the one behind its last; absolute.
+            First offset of the fetch, and the one after its last; absolute.
 
         Returns
         -------
         CollectedTxns
-            In the order of the file, as in `entries`. Complete when an entry tells that all
+            In the order of the file, as in `entries`. Complete when an entry shows that all
             transactions below the upper bound have ended.
 
         Raises
@@ -242,7 +242,7 @@ class TransactionIndex:
     def sanity_check(self) -> None:
         """Check what Kafka checks when it loads a log: known versions, no offset below the segment.
 
-        Bytes behind the last whole entry and offsets that do not ascend are not looked for.
+        Bytes after the last whole entry and offsets that do not ascend are not checked.
 
         Raises
         ------
@@ -274,7 +274,7 @@ class TransactionIndex:
             self._file.path = os.fspath(path)
 
     def update_parent_dir(self, directory: str | PathLike[str]) -> None:
-        """Take note that the folder of the file was renamed."""
+        """Record that the folder of the file was renamed."""
         with self._lock:
             self._file.path = os.path.join(directory, os.path.basename(self.path))
 
@@ -349,7 +349,7 @@ def collect_aborted_txns(
     Parameters
     ----------
     indexes : iterable of TransactionIndex
-        From the segment of the fetch offset on, in order. No more are taken than are needed.
+        From the segment of the fetch offset on, in order. Not read further than needed.
     fetch_offset, upper_bound_offset : int
         As in `TransactionIndex.collect_aborted_txns`.
 

@@ -30,9 +30,9 @@ from kafka_index.layout.records import (
     field_position,
 )
 
-#: What `largest_timestamps` says of a batch whose records were not read, because they are packed.
+#: Code of `largest_timestamps` for a batch whose records are compressed, and were not read.
 PACKED_RECORDS = -1
-#: And of one with a record whose timestamp is out of bounds. Otherwise it is a code of
+#: And for one with a record whose timestamp is out of bounds. Any other is a code of
 #: `kafka_index.kernels.records`.
 TIMESTAMP_OUT_OF_BOUNDS = 100
 
@@ -86,8 +86,8 @@ def largest_timestamps(
     positions: NDArray[np.int64],
     sizes: NDArray[np.int64],
     counts: NDArray[np.int64],
-    least_timestamp: int,
-    most_timestamp: int,
+    min_timestamp: int,
+    max_timestamp_bound: int,
     offsets: NDArray[np.int64],
     timestamps: NDArray[np.int64],
     largest: NDArray[np.int64],
@@ -100,8 +100,8 @@ def largest_timestamps(
     window : ndarray of uint8
         The batches.
     positions, sizes, counts : ndarray of int64, shape (n,)
-        Where each batch is, its bytes, and how many records it says it has.
-    least_timestamp, most_timestamp : int
+        Where each batch is, its bytes, and the record count of its header.
+    min_timestamp, max_timestamp_bound : int
         Bounds for timestamps other than -1, in ms.
     offsets, timestamps : ndarray of int64, as long as the largest count
         Memory to work in.
@@ -136,7 +136,7 @@ def largest_timestamps(
         for record in range(counts[row]):
             timestamp = timestamps[record]
             if timestamp != NO_TIMESTAMP and (
-                timestamp < least_timestamp or timestamp > most_timestamp
+                timestamp < min_timestamp or timestamp > max_timestamp_bound
             ):
                 codes[row] = TIMESTAMP_OUT_OF_BOUNDS
                 highest = timestamp
@@ -157,7 +157,7 @@ def stamp_batches(
     base_offsets: NDArray[np.int64],
     last_offsets: NDArray[np.int64],
 ) -> int:
-    """Write into batches of magic 2 what a leader gives them; return the offset behind the last.
+    """Write into batches of magic 2 what a leader gives them; return the offset after the last.
 
     Parameters
     ----------
@@ -170,7 +170,7 @@ def stamp_batches(
     timestamp_type : int
         0, or `TIMESTAMP_TYPE_MASK` for the time of the append.
     max_timestamps : ndarray of int64, shape (n,)
-        What the headers are to say.
+        What the headers get.
     base_offsets, last_offsets : ndarray of int64, shape (n,)
         Filled with the offsets given.
     """
@@ -212,14 +212,14 @@ def plan_appends(
     entry_timestamps: NDArray[np.int64],
     entry_timestamp_offsets: NDArray[np.int64],
 ) -> tuple[int, int, int]:
-    """Take appends into a segment until it has to be rolled, and choose their index entries.
+    """Plan appends to a segment until it has to be rolled, and choose their index entries.
 
     Parameters
     ----------
     ends : ndarray of int64, shape (m,)
-        The row behind the last batch of each append.
+        The row after the last batch of each append.
     first_append : int
-        Which one to begin with.
+        The first of them to plan.
     positions : ndarray of int64, shape (n,)
         Filled with the places in the log of the batches that are taken.
     sizes, last_offsets, max_timestamps : ndarray of int64, shape (n,)

@@ -21,7 +21,7 @@ NULL = np.iinfo(np.int64).min
 class Status(IntEnum):
     """What became of a query."""
 
-    #: There is an answer at the level that was asked for.
+    #: There is an answer at the requested level.
     FOUND = 0
     #: The offset is below the first one that the partition still has.
     BEFORE_LOG_START = 1
@@ -36,7 +36,7 @@ class Status(IntEnum):
     UNKNOWN_PARTITION = 5
     #: A null or negative offset, a null or unsupported timestamp, a null topic or partition.
     INVALID_QUERY = 6
-    #: Damage, or a failing disk, stands between the question and its answer.
+    #: Damage, or a failing disk, hides the answer.
     UNREADABLE = 7
 
     @property
@@ -87,7 +87,7 @@ ANSWER_SCHEMA = pa.schema(
         pa.field("found_leader_epoch", pa.int32()),
     ]
 )
-#: Names of the columns behind the status, in order: the rows of `Answers.values`.
+#: Names of the columns after the status, in order: the rows of `Answers.values`.
 VALUE_COLUMNS = tuple(ANSWER_SCHEMA.names[1:])
 (
     SEGMENT_BASE_OFFSET,
@@ -143,12 +143,12 @@ class Answers:
         return Answers(np.repeat(self.status, count), np.repeat(self.values, count, axis=1))
 
     def put(self, rows: Longs, answers: Answers) -> None:
-        """Take over the answers to the queries in these rows."""
+        """Set the answers to the queries in these rows."""
         self.status[rows] = answers.status
         self.values[: len(answers.values), rows] = answers.values
 
     def to_arrow(self, *, dictionary: bool = False) -> pa.RecordBatch:
-        """Return the answers as Arrow, columns of levels not asked for null.
+        """Return the answers as Arrow, columns of further levels null.
 
         Parameters
         ----------

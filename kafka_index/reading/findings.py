@@ -15,7 +15,7 @@ NO_INDEX = "no_index"
 INDEX_REFUSED = "index_refused"
 #: The last segment ends in what a broker cuts off when it starts; the log ends there.
 TAIL = "tail"
-#: Damage, or a failing disk, stands between some queries and their answers.
+#: Damage, or a failing disk, hides the answers to some queries.
 UNREADABLE = "unreadable"
 KINDS = (NO_INDEX, INDEX_REFUSED, TAIL, UNREADABLE)
 

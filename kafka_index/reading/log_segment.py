@@ -111,7 +111,7 @@ class LogSegment:
         ----------
         path : path
             The ``.log``; its name holds the base offset, and its folder's name topic and
-            partition (an empty topic and -1 when it is no partition directory).
+            partition (an empty topic and -1 when it is not a partition directory).
         index_directory, config
             As for the class.
 

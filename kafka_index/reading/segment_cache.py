@@ -11,18 +11,18 @@ from weakref import WeakSet
 # A map of a file keeps a descriptor, and so does the log itself.
 _FILES_OF_A_SEGMENT = 4
 _FILES_FOR_OTHERS = 128
-_FEWEST = 8
+_MIN_SEGMENTS = 8
 
 
 class Closeable(Protocol):
-    """Something that can be let go, and opens itself again when it is needed."""
+    """Something that can be closed, and opens itself on its next use."""
 
     def close(self) -> None:
-        """Let go of files and maps."""
+        """Close files and maps."""
 
 
 class SegmentCache:
-    """Closes the segments that were not used for longest when too many are open.
+    """Closes the least recently used segments when too many are open.
 
     Parameters
     ----------
@@ -47,28 +47,28 @@ class SegmentCache:
         return len(self._open)
 
     def use(self, segment: Closeable) -> None:
-        """Take note that a segment is about to be used."""
+        """Record that a segment is about to be used, closing others where needed."""
         if id(segment) not in self._open:
             self._make_room()
         self._open[id(segment)] = segment
         self._open.move_to_end(id(segment))
 
     def forget(self, segment: Closeable) -> None:
-        """Take note that a segment is closed."""
+        """Record that a segment is closed."""
         self._open.pop(id(segment), None)
 
     def _make_room(self) -> None:
         with self._guard:
             elsewhere = sum(len(cache) for cache in self._all) - len(self)
-        most = max(1, min(self._max_open, _most_segments() - elsewhere))
-        while len(self._open) >= most:
+        limit = max(1, min(self._max_open, _max_segments() - elsewhere))
+        while len(self._open) >= limit:
             _, oldest = self._open.popitem(last=False)
             oldest.close()
 
 
-def _most_segments() -> int:
+def _max_segments() -> int:
     """Return how many segments this process can have open."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if limit == resource.RLIM_INFINITY:
         limit = 1 << 20
-    return max(_FEWEST, (limit - _FILES_FOR_OTHERS) // _FILES_OF_A_SEGMENT)
+    return max(_MIN_SEGMENTS, (limit - _FILES_FOR_OTHERS) // _FILES_OF_A_SEGMENT)

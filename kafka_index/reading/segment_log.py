@@ -20,7 +20,7 @@ class SegmentLog:
     Parameters
     ----------
     segment : SegmentFile
-        As it was listed: a log that is another one when it is mapped is an error.
+        As it was listed: a log that has changed when it is mapped is an error.
     """
 
     def __init__(self, segment: SegmentFile) -> None:

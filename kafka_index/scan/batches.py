@@ -36,7 +36,7 @@ class read_batches:  # noqa: N801, because it is used as a function that can be 
     ----------
     path : path
         The log; its name holds the base offset, and its folder's name topic and partition
-        (an empty topic and -1 when it is no partition directory).
+        (an empty topic and -1 when it is not a partition directory).
     verify_crc : bool
         Without it only headers are read.
 

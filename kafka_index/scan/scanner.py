@@ -1,4 +1,4 @@
-"""The scan kernel with its columns, and what its codes mean.
+"""The scan kernel with its columns, and the meaning of its codes.
 
 Source of the stopping rules: Kafka's ``FileLogInputStream.nextBatch`` and ``LogSegment.recover``.
 """
@@ -37,7 +37,7 @@ _ZERO_CHECK_BYTES = 1 << 20
 
 
 class Scanner:
-    """The scan kernel with its columns, and what its codes mean."""
+    """Scans a log chunk by chunk into columns."""
 
     def __init__(self, segment_base_offset: int, *, verify_crc: bool) -> None:
         self._segment_base_offset = segment_base_offset
@@ -47,7 +47,7 @@ class Scanner:
         self.position: Integer = 0
 
     def scan(self, window: Bytes, window_position: int, log_size: int) -> int:
-        """Scan on from `position`, behind the batches that are there; return the kernel's code."""
+        """Scan from `position`, adding to the batches so far; return the kernel's code."""
         code, self.position, self._count = scan_batches(
             window,
             window_position,
@@ -72,7 +72,7 @@ class Scanner:
     def stop(  # noqa: PLR0911, because each of the kernel's codes is one exit
         self, code: int, window: Bytes, window_position: int, log_size: int
     ) -> ScanStop:
-        """Say why the scan stopped at `position`, whose bytes are in the window."""
+        """Return why the scan stopped at `position`, whose bytes are in the window."""
         position = int(self.position)
         rest = window[position - window_position :]
         left = log_size - position
@@ -119,7 +119,7 @@ def _last_offset(header: Bytes) -> int:
 
 
 def only_zeros(data: Bytes) -> bool:
-    """Return whether there is nothing but zero bytes, looking no further than the first other."""
+    """Return whether all bytes are zero, reading no further than the first other."""
     return not any(
         data[start : start + _ZERO_CHECK_BYTES].any()
         for start in range(0, len(data), _ZERO_CHECK_BYTES)

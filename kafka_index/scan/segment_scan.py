@@ -40,9 +40,9 @@ class LogFileSource:
     verify_crc : bool
         Without it only the headers are read, and no other page of the file is touched.
     segment_base_offset : int, optional
-        By default what the file's name says.
+        From the file's name by default.
     listed : SegmentFile, optional
-        The log as it was listed: if it is another by now, that is an error.
+        The log as it was listed; one that has changed since is an error.
 
     Raises
     ------
@@ -88,7 +88,7 @@ class LogFileSource:
         return self._stop
 
     def chunks(self) -> Iterator[BatchColumns]:
-        """Yield the batches, as `BatchSource.chunks` says."""
+        """Yield the batches (`BatchSource.chunks`)."""
         for _, _, batches in self._scan(flush_windows=False):
             yield batches
 
@@ -117,7 +117,7 @@ class LogFileSource:
                     size = LOG_OVERHEAD_BYTES + entry_length(window) if stuck else WINDOW_BYTES
                     window, start = walk.window(at, size), at
                 code = scanner.scan(window, start, self._size)
-                # Few batches of many windows make one chunk: each has its cost behind here.
+                # Windows with few batches make one chunk: each chunk has its cost downstream.
                 if flush_windows or code != SCAN_NEED_BYTES:
                     for batches in scanner.drain():
                         yield window, start, batches
@@ -148,7 +148,7 @@ class LogFileSource:
 
 
 class ByteStreamSource:
-    """The batches of a log that comes as consecutive pieces of any size.
+    """The batches of a log that is read as consecutive pieces of any size.
 
     Parameters
     ----------
@@ -179,7 +179,7 @@ class ByteStreamSource:
 
     @property
     def log_size_bytes(self) -> int:
-        """How many bytes have come so far."""
+        """How many bytes were read so far."""
         return self._size
 
     @property
@@ -188,7 +188,7 @@ class ByteStreamSource:
         return self._stop
 
     def chunks(self) -> Iterator[BatchColumns]:
-        """Yield the batches, as `BatchSource.chunks` says."""
+        """Yield the batches (`BatchSource.chunks`)."""
         window = np.empty(0, np.uint8)
         start = 0
         ended = False
@@ -210,12 +210,12 @@ class ByteStreamSource:
             if code != SCAN_NEED_BYTES or ended:
                 yield from self._scanner.drain()
         if code == SCAN_BAD_LENGTH:
-            window = self._behind_zeros(window, start)
+            window = self._after_zeros(window, start)
         if code != SCAN_END:
             self._stop = self._scanner.stop(code, window, start, self._size)
 
-    def _behind_zeros(self, window: Bytes, start: int) -> Bytes:
-        """Read on over zeros, to tell a preallocated tail from damage: what is not may come yet."""
+    def _after_zeros(self, window: Bytes, start: int) -> Bytes:
+        """Read past zeros: only zeros up to the end are a preallocated tail, all else is damage."""
         rest = window[int(self._scanner.position) - start :]
         if not only_zeros(rest):
             return window
