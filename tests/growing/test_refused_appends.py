@@ -63,14 +63,14 @@ REFUSED_BY_LEADER = {
         CLIENT,
         "cannot be read",
     ),
-    "packed anew": (
+    "compressed again": (
         write_record_batch(
             [Record(NOW_MS, b"k"), Record(NOW_MS, b"k", offset_delta=2)],
             0,
             BatchFields(compression="zstd"),
         ),
         COORDINATOR,
-        "pack them anew",
+        "compress them again",
     ),
     "fenced": (data_batch(producer=7, epoch=4, sequence=1), CLIENT, "fenced .*expected 5 or more"),
     "fenced in bulk": (
