@@ -18,7 +18,7 @@ from kafka_index.build import build_segment_files
 from kafka_index.config import IndexConfig
 from kafka_index.index import OffsetIndex, TimeIndex
 from kafka_index.scan import IndexBuilder, LogFileSource
-from kafka_index.state.producer_table import ProducerTable
+from kafka_index.state.segment_state import ProducerTable
 from tests.conformance.judge import Judge
 
 BATCH_BYTES = (200, 1024, 16384)

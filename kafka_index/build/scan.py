@@ -21,8 +21,7 @@ from kafka_index.records import BatchSource, ScanStop
 from kafka_index.records.batch_source import INVALID_MARKER, PREALLOCATED_TAIL, ZERO_TAIL
 from kafka_index.scan import IndexBuilder, LogFileSource
 from kafka_index.state.partition_state import PartitionState
-from kafka_index.state.producer_table import PRODUCER_REFUSALS, ProducerTable
-from kafka_index.state.segment_state import SegmentState
+from kafka_index.state.segment_state import PRODUCER_REFUSALS, ProducerTable, SegmentState
 from kafka_index.storage import (
     BuildRecord,
     PublishedFile,

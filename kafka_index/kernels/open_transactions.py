@@ -1,7 +1,10 @@
 """The list of open transactions, sorted by first offset, and who is the earliest at a marker.
 
 Offsets rise, so a transaction most often goes to the end of the list, and the earliest open one is
-at its head. Source: Kafka's ``ProducerStateManager.ongoingTxns`` and what it does with them.
+at its head. The functions take the tables one by one, and a row of `COUNTS`: each array that is
+passed costs two updates of its reference count.
+
+Source: Kafka's ``ProducerStateManager.ongoingTxns``, ``lastStableOffset`` and ``completeTxn``.
 """
 
 from __future__ import annotations
@@ -13,107 +16,89 @@ from numpy.typing import NDArray
 
 from kafka_index.kernels.big_endian import Integer
 from kafka_index.kernels.compile_cache import compiled
-from kafka_index.kernels.producer_columns import (
+from kafka_index.kernels.producer_tables import (
     GONE_NODE,
     NO_NODE,
     NO_OFFSET,
     NODE_CLOSED,
-    NODE_FIRST_OFFSET,
-    NODE_PRODUCER,
-    PRODUCER_NODE,
-    PRODUCER_TXN_FIRST_OFFSET,
-    PRODUCER_TXN_IS_FIRST,
     SHARED_NODE,
-    STATE_HEAD,
-    STATE_NODES,
+    Records,
 )
 
 
 @compiled
 def open_transaction(
-    producers: NDArray[np.int64],
-    nodes: NDArray[np.int64],
-    state: NDArray[np.int64],
-    row: Integer,
-    first_offset: Integer,
+    producers: Records, nodes: Records, counts: Any, row: Integer, first_offset: Integer
 ) -> None:
     """Put a producer's transaction into the list, which is sorted by first offset."""
-    place = state[STATE_NODES]
+    head, place = counts.head, counts.open_transactions
     # Offsets rise, so this ends at once but in a log that is out of order.
-    while place > state[STATE_HEAD] and nodes[place - 1, NODE_FIRST_OFFSET] > first_offset:
+    while place > head and nodes[place - 1].first_offset > first_offset:
         place -= 1
-    producers[row, PRODUCER_TXN_FIRST_OFFSET] = first_offset
+    producers[row].current_txn_first_offset = first_offset
     before = place - 1
     if (
-        before >= state[STATE_HEAD]
-        and nodes[before, NODE_FIRST_OFFSET] == first_offset
-        and nodes[before, NODE_PRODUCER] != NODE_CLOSED
+        before >= head
+        and nodes[before].first_offset == first_offset
+        and nodes[before].producer_row != NODE_CLOSED
     ):
         # As in Kafka's map by first offset: the later one takes the place.
-        producers[nodes[before, NODE_PRODUCER], PRODUCER_NODE] = SHARED_NODE
-        nodes[before, NODE_PRODUCER] = row
-        producers[row, PRODUCER_NODE] = before
+        producers[nodes[before].producer_row].node = SHARED_NODE
+        nodes[before].producer_row = row
+        producers[row].node = before
         return
-    for later in range(state[STATE_NODES], place, -1):
+    for later in range(counts.open_transactions, place, -1):
         nodes[later] = nodes[later - 1]
-        if nodes[later, NODE_PRODUCER] != NODE_CLOSED:
-            producers[nodes[later, NODE_PRODUCER], PRODUCER_NODE] = later
-    state[STATE_NODES] += 1
-    nodes[place, NODE_FIRST_OFFSET] = first_offset
-    nodes[place, NODE_PRODUCER] = row
-    producers[row, PRODUCER_NODE] = place
+        if nodes[later].producer_row != NODE_CLOSED:
+            producers[nodes[later].producer_row].node = later
+    counts.open_transactions += 1
+    nodes[place].first_offset = first_offset
+    nodes[place].producer_row = row
+    producers[row].node = place
 
 
 @compiled
-def close_transaction(
-    producers: NDArray[np.int64], nodes: NDArray[np.int64], state: NDArray[np.int64], row: Integer
-) -> bool:
-    """Take a producer's transaction out of the list; return whether it was there."""
+def close_transaction(producers: Records, nodes: Records, counts: Any, row: Integer) -> bool:
+    """Remove a producer's transaction from the list; return whether it was there."""
     entry = producers[row]
-    node = entry[PRODUCER_NODE]
+    node = entry.node
     if node == SHARED_NODE:
         node = np.int64(GONE_NODE)
-        for one in range(state[STATE_HEAD], state[STATE_NODES]):
-            is_open = nodes[one, NODE_PRODUCER] != NODE_CLOSED
-            if is_open and nodes[one, NODE_FIRST_OFFSET] == entry[PRODUCER_TXN_FIRST_OFFSET]:
-                node = np.int64(one)
-                producers[nodes[one, NODE_PRODUCER], PRODUCER_NODE] = GONE_NODE
+        for place in range(counts.head, counts.open_transactions):
+            is_open = nodes[place].producer_row != NODE_CLOSED
+            if is_open and nodes[place].first_offset == entry.current_txn_first_offset:
+                node = np.int64(place)
+                producers[nodes[place].producer_row].node = GONE_NODE
     if node == GONE_NODE:
         return False
-    nodes[node, NODE_PRODUCER] = NODE_CLOSED
-    while (
-        state[STATE_HEAD] < state[STATE_NODES]
-        and nodes[state[STATE_HEAD], NODE_PRODUCER] == NODE_CLOSED
-    ):
-        state[STATE_HEAD] += 1
-    entry[PRODUCER_NODE] = NO_NODE
-    entry[PRODUCER_TXN_FIRST_OFFSET] = NO_OFFSET
-    entry[PRODUCER_TXN_IS_FIRST] = 0
+    nodes[node].producer_row = NODE_CLOSED
+    while counts.head < counts.open_transactions and nodes[counts.head].producer_row == NODE_CLOSED:
+        counts.head += 1
+    entry.node = NO_NODE
+    entry.txn_is_first = 0
     return True
 
 
 @compiled
-def drop_closed(
-    producers: NDArray[np.int64], nodes: NDArray[np.int64], state: NDArray[np.int64]
-) -> None:
-    """Take the transactions that have ended out of the list."""
+def drop_closed(producers: Records, nodes: Records, counts: Any) -> None:
+    """Remove the transactions that have ended from the list."""
     kept = 0
-    for node in range(state[STATE_HEAD], state[STATE_NODES]):
-        row = nodes[node, NODE_PRODUCER]
+    for node in range(counts.head, counts.open_transactions):
+        row = nodes[node].producer_row
         if row != NODE_CLOSED:
             nodes[kept] = nodes[node]
-            producers[row, PRODUCER_NODE] = kept
+            producers[row].node = kept
             kept += 1
-    state[STATE_HEAD] = 0
-    state[STATE_NODES] = kept
+    counts.head = 0
+    counts.open_transactions = kept
 
 
 @compiled
-def next_open_offset(nodes: NDArray[np.int64], state: NDArray[np.int64], row: Integer) -> Any:
+def next_open_offset(nodes: Records, counts: Any, row: Integer) -> Any:
     """Return the first offset of the earliest open transaction of another producer."""
-    for node in range(state[STATE_HEAD], state[STATE_NODES]):
-        if nodes[node, NODE_PRODUCER] != NODE_CLOSED and nodes[node, NODE_PRODUCER] != row:
-            return nodes[node, NODE_FIRST_OFFSET]
+    for node in range(counts.head, counts.open_transactions):
+        if nodes[node].producer_row != NODE_CLOSED and nodes[node].producer_row != row:
+            return nodes[node].first_offset
     return np.int64(NO_OFFSET)
 
 
@@ -144,7 +129,7 @@ def carried_open_offsets(
         while head < len(end_rows) and end_rows[head] < row:
             head += 1
         found[abort] = NO_OFFSET
-        for one in range(head, len(end_rows)):
-            if end_rows[one] >= row and producer_ids[one] != abort_producer_ids[abort]:
-                found[abort] = first_offsets[one]
+        for earlier in range(head, len(end_rows)):
+            if end_rows[earlier] >= row and producer_ids[earlier] != abort_producer_ids[abort]:
+                found[abort] = first_offsets[earlier]
                 break

@@ -21,7 +21,7 @@ from kafka_index.layout.records import NO_TIMESTAMP
 from kafka_index.records.batch_source import ScanStop
 from kafka_index.records.batch_table import BatchColumns, Longs
 from kafka_index.scan.file_records import NO_OFFSET, next_offset
-from kafka_index.state.producer_table import ProducerTable
+from kafka_index.state.segment_state import ProducerTable
 
 _REFUSALS: dict[type[KafkaIndexError], str] = {
     IndexFullError: "index_full",

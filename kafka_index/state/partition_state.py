@@ -16,37 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kafka_index.kernels.open_transactions import carried_open_offsets
-from kafka_index.kernels.producer_columns import (
-    ABORT_FIRST_OFFSET,
-    ABORT_LAST_OFFSET,
-    ABORT_MAY_BEGIN_EARLIER,
-    ABORT_NEXT_OPEN_OFFSET,
-    ABORT_POSITION,
-    ABORT_PRODUCER_ID,
-    ABORT_ROW,
-    EPOCH_NUMBER,
-    EPOCH_POSITION,
-    EPOCH_START_OFFSET,
-    FIRST_NONE,
-    FIRST_PLAIN,
-    NO_OFFSET,
-    PRODUCER_EPOCH_CHANGED,
-    PRODUCER_FIRST_EPOCH,
-    PRODUCER_FIRST_KIND,
-    PRODUCER_FIRST_MARKER_ROW,
-    PRODUCER_FIRST_POSITION,
-    PRODUCER_HAS_DATA,
-    PRODUCER_HAS_MARKER,
-    PRODUCER_ID,
-    PRODUCER_TXN_IS_FIRST,
-)
+from kafka_index.kernels.producer_tables import FIRST_NONE, FIRST_PLAIN, NO_OFFSET, Records
 from kafka_index.layout.producer_state import ABORTED_TXN, NO_LAST_OFFSET, PRODUCER_STATE_ENTRY
 from kafka_index.layout.records import NO_SEQUENCE
 from kafka_index.records.batch_source import ScanStop
 from kafka_index.state.leader_epochs import LeaderEpochCache
 from kafka_index.state.producer_snapshot import encode_snapshot, java_map_order
-from kafka_index.state.producer_table import NOT_TRANSACTIONAL, Longs, aborted_txns, entries_of
-from kafka_index.state.segment_state import SegmentState
+from kafka_index.state.segment_state import NOT_TRANSACTIONAL, SegmentState
 
 Entries = NDArray[np.void]
 
@@ -152,7 +128,7 @@ class PartitionState:
         self._join(segment.producers, carried, rows)
         return aborted, None
 
-    def _matches(self, producers: Longs) -> tuple[Entries, NDArray[np.intp]]:
+    def _matches(self, producers: Records) -> tuple[Entries, NDArray[np.intp]]:
         """Return what was known of each producer, and its row in the entries, -1 for none."""
         ids = self._entries["producer_id"]
         rows = np.full(len(producers), -1, np.intp)
@@ -160,7 +136,7 @@ class PartitionState:
         carried["current_txn_first_offset"] = NO_OFFSET
         if len(ids) and len(producers):
             order = np.argsort(ids, kind="stable")
-            wanted = producers[:, PRODUCER_ID]
+            wanted = producers["producer_id"]
             places = np.minimum(np.searchsorted(ids[order], wanted), len(ids) - 1)
             candidates = order[places]
             found = ids[candidates] == wanted
@@ -170,7 +146,7 @@ class PartitionState:
 
     def _aborted(
         self, segment: SegmentState, rows: NDArray[np.intp]
-    ) -> tuple[NDArray[np.void], Longs]:
+    ) -> tuple[NDArray[np.void], Records]:
         """Return the entries of the transaction index, and the rows of the scan behind them."""
         aborts = segment.aborts
         if not len(aborts):
@@ -184,59 +160,59 @@ class PartitionState:
                 strict=True,
             )
         )
-        first = aborts[:, ABORT_FIRST_OFFSET].copy()
-        is_first = (first == NO_OFFSET) | (aborts[:, ABORT_MAY_BEGIN_EARLIER] == 1)
+        first = aborts["first_offset"].copy()
+        is_first = (first == NO_OFFSET) | (aborts["may_begin_earlier"] == 1)
         for number in np.flatnonzero(is_first).tolist():
-            producer_id = int(aborts[number, ABORT_PRODUCER_ID])
+            producer_id = int(aborts["producer_id"][number])
             first[number] = first_of.get(producer_id, int(first[number]))
         # A marker of which nothing is known had no transaction to end.
         known = first != NO_OFFSET
         aborts, first = aborts[known], first[known]
         # The markers of this segment that end what was open before it.
         end_rows = np.full(len(self._entries), _NEVER)
-        has_marker = (rows >= 0) & (segment.producers[:, PRODUCER_FIRST_MARKER_ROW] >= 0)
-        end_rows[rows[has_marker]] = segment.producers[has_marker, PRODUCER_FIRST_MARKER_ROW]
+        has_marker = (rows >= 0) & (segment.producers["first_marker_row"] >= 0)
+        end_rows[rows[has_marker]] = segment.producers["first_marker_row"][has_marker]
         by_offset = np.argsort(open_ones["current_txn_first_offset"], kind="stable")
         earlier = np.empty(len(aborts), np.int64)
         carried_open_offsets(
             np.ascontiguousarray(open_ones["current_txn_first_offset"][by_offset]),
             np.ascontiguousarray(open_ones["producer_id"][by_offset]),
             end_rows[open_rows][by_offset],
-            np.ascontiguousarray(aborts[:, ABORT_ROW]),
-            np.ascontiguousarray(aborts[:, ABORT_PRODUCER_ID]),
+            np.ascontiguousarray(aborts["row"]),
+            np.ascontiguousarray(aborts["producer_id"]),
             earlier,
         )
-        within = aborts[:, ABORT_NEXT_OPEN_OFFSET]
+        within = aborts["next_open_offset"]
         is_nearer = (earlier != NO_OFFSET) & ((within == NO_OFFSET) | (earlier < within))
         settled = aborts.copy()
-        settled[:, ABORT_FIRST_OFFSET] = first
-        settled[:, ABORT_NEXT_OPEN_OFFSET] = np.where(is_nearer, earlier, within)
-        return aborted_txns(settled), aborts
+        settled["first_offset"] = first
+        settled["next_open_offset"] = np.where(is_nearer, earlier, within)
+        return _aborted_txns(settled), aborts
 
-    def _refused_epochs(self, epochs: Longs) -> list[ScanStop]:
+    def _refused_epochs(self, epochs: Records) -> list[ScanStop]:
         latest = self.epochs.latest_epoch
-        newer = epochs[:, EPOCH_NUMBER] > (-1 if latest is None else latest)
-        wrong = np.flatnonzero(newer & (epochs[:, EPOCH_START_OFFSET] < 0))
+        newer = epochs["epoch"] > (-1 if latest is None else latest)
+        wrong = np.flatnonzero(newer & (epochs["start_offset"] < 0))
         return [
-            ScanStop(EPOCH_OFFSET_NEGATIVE, int(epochs[row, EPOCH_POSITION]), refused=True)
+            ScanStop(EPOCH_OFFSET_NEGATIVE, int(epochs["position_bytes"][row]), refused=True)
             for row in wrong[:1]
         ]
 
-    def _join(self, producers: Longs, carried: Entries, rows: NDArray[np.intp]) -> None:
+    def _join(self, producers: Records, carried: Entries, rows: NDArray[np.intp]) -> None:
         """Put what the segment says of its producers over, or behind, what was known."""
         if not len(producers):
             return
-        local = entries_of(producers)
+        local = _entries_of(producers)
         seen = rows >= 0
-        counts = producers[:, PRODUCER_FIRST_KIND] != FIRST_NONE
-        same_epoch = (producers[:, PRODUCER_FIRST_EPOCH] == carried["producer_epoch"]) & (
-            producers[:, PRODUCER_EPOCH_CHANGED] == 0
+        counts = producers["first_kind"] != FIRST_NONE
+        same_epoch = (producers["first_epoch"] == carried["producer_epoch"]) & (
+            producers["epoch_changed"] == 0
         )
         # Markers leave the last batch of data as it was, unless their epoch is another one.
-        keeps_batch = seen & (~counts | ((producers[:, PRODUCER_HAS_DATA] == 0) & same_epoch))
-        keeps_coordinator = seen & (producers[:, PRODUCER_HAS_MARKER] == 0)
+        keeps_batch = seen & (~counts | ((producers["has_data"] == 0) & same_epoch))
+        keeps_coordinator = seen & (producers["has_marker"] == 0)
         was_open = carried["current_txn_first_offset"] >= 0
-        keeps_txn = seen & was_open & (~counts | (producers[:, PRODUCER_TXN_IS_FIRST] == 1))
+        keeps_txn = seen & was_open & (~counts | (producers["txn_is_first"] == 1))
         for mask, names in (
             (seen & ~counts, ("producer_epoch", "timestamp_ms")),
             (keeps_batch, ("last_sequence", "last_offset", "offset_delta")),
@@ -263,26 +239,43 @@ class PartitionState:
         return entries
 
 
+def _entries_of(producers: Records) -> Entries:
+    entries = np.empty(len(producers), PRODUCER_STATE_ENTRY)
+    for name in PRODUCER_STATE_ENTRY.names or ():
+        entries[name] = producers[name]
+    return entries
+
+
+def _aborted_txns(aborts: Records) -> NDArray[np.void]:
+    """Return aborted transactions as entries of a transaction index (TxnIndex.append)."""
+    aborted = np.zeros(len(aborts), ABORTED_TXN)
+    for name in ("producer_id", "first_offset", "last_offset"):
+        aborted[name] = aborts[name]
+    stable = aborts["next_open_offset"]
+    aborted["last_stable_offset"] = np.where(stable == NO_OFFSET, aborts["last_offset"] + 1, stable)
+    return aborted
+
+
 def _plain_in_transaction(
-    producers: Longs, carried: Entries, rows: NDArray[np.intp]
+    producers: Records, carried: Entries, rows: NDArray[np.intp]
 ) -> list[ScanStop]:
     """Find a plain batch of a producer whose transaction was open before the segment."""
     wrong = (
         (rows >= 0)
         & (carried["current_txn_first_offset"] >= 0)
-        & (producers[:, PRODUCER_FIRST_KIND] == FIRST_PLAIN)
+        & (producers["first_kind"] == FIRST_PLAIN)
     )
     if not wrong.any():
         return []
-    position = int(producers[wrong, PRODUCER_FIRST_POSITION].min())
+    position = int(producers["first_position_bytes"][wrong].min())
     return [ScanStop(NOT_TRANSACTIONAL, position, refused=True)]
 
 
-def _backward(aborts: Longs) -> list[ScanStop]:
+def _backward(aborts: Records) -> list[ScanStop]:
     """Find an abort marker that does not lie behind the one before it."""
-    last = aborts[:, ABORT_LAST_OFFSET]
+    last = aborts["last_offset"]
     wrong = np.flatnonzero(last[1:] <= last[:-1])
     return [
-        ScanStop(ABORT_OFFSET_BACKWARD, int(aborts[row + 1, ABORT_POSITION]), refused=True)
+        ScanStop(ABORT_OFFSET_BACKWARD, int(aborts["position_bytes"][row + 1]), refused=True)
         for row in wrong[:1]
     ]

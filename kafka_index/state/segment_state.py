@@ -3,51 +3,175 @@
 A segment is scanned without knowing what came before it, so that segments can be scanned side by
 side. What is left of it is small: a row per producer, per aborted transaction and per leader epoch.
 `PartitionState` joins these in offset order.
+
+Source: Kafka's ``LogSegment.recover`` and ``ProducerStateManager``.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
 
 from kafka_index.errors import InputError
-from kafka_index.kernels.producer_columns import (
-    ABORT_COLUMNS,
-    EPOCH_COLUMNS,
-    PRODUCER_COLUMNS,
+from kafka_index.kernels.markers import CONTROL_COMPRESSED, CONTROL_MESSAGE
+from kafka_index.kernels.producer_state import (
+    PRODUCERS_MARKER_INVALID,
+    PRODUCERS_MARKER_REFUSED,
+    PRODUCERS_NO_ROOM,
+    PRODUCERS_NOT_TRANSACTIONAL,
+    PRODUCERS_OK,
+    PRODUCERS_TRANSACTION_UNKNOWN,
+    fill_buckets,
+    follow_producers,
 )
-from kafka_index.state.producer_table import Longs, ProducerTable
+from kafka_index.kernels.producer_tables import (
+    ABORT,
+    EPOCH,
+    NO_OFFSET,
+    PRODUCER,
+    ProducerBatches,
+    ProducerTables,
+    Records,
+)
+from kafka_index.records.batch_source import COMPRESSED_MARKER, INVALID_MARKER, ScanStop
+from kafka_index.records.batch_table import BatchColumns
+
+#: A batch without the transactional flag in a transaction of its producer.
+NOT_TRANSACTIONAL = "not_transactional"
+
+_REFUSALS = {
+    PRODUCERS_MARKER_REFUSED: "unreadable_marker",
+    PRODUCERS_NOT_TRANSACTIONAL: NOT_TRANSACTIONAL,
+    PRODUCERS_TRANSACTION_UNKNOWN: "transaction_unknown",
+}
+#: All reasons for which a table refuses a batch, which recovery comes to after its index entries.
+PRODUCER_REFUSALS = frozenset((*_REFUSALS.values(), COMPRESSED_MARKER))
+
+_FIRST_ROWS = 32
 
 # A file is the number of rows of each table, the end offset, and then all tables, packed: column
 # by column, because neighbours within a column are alike. It is read by the version that wrote it.
 _LONG = np.dtype("<i8")
-_COLUMNS = (PRODUCER_COLUMNS, ABORT_COLUMNS, EPOCH_COLUMNS)
-_HEADER_BYTES = (len(_COLUMNS) + 1) * _LONG.itemsize
+_TABLES = (PRODUCER, ABORT, EPOCH)
+_HEADER_BYTES = (len(_TABLES) + 1) * _LONG.itemsize
 _CODEC = "lz4"
+
+
+class ProducerTable:
+    """Follows the producers and leader epochs of a segment, chunk by chunk.
+
+    Attributes
+    ----------
+    map_end_offset : int
+        The offset after the last record batch; -1 while there is none. Messages of magic 0 and 1
+        do not move it. Kafka: ``ProducerStateManager.mapEndOffset``.
+    """
+
+    def __init__(self) -> None:
+        self.map_end_offset = NO_OFFSET
+        self._tables = ProducerTables.empty(_FIRST_ROWS)
+
+    @property
+    def has_transactions(self) -> bool:
+        """Whether any batch so far belongs to a transaction."""
+        return bool(self._counts.has_transactions)
+
+    @property
+    def producers(self) -> Records:
+        """The producers in the order they appeared: a view."""
+        return self._tables.producers[: self._counts.producers]
+
+    @property
+    def aborts(self) -> Records:
+        """The aborted transactions in the order of their markers: a view."""
+        return self._tables.aborts[: self._counts.aborts]
+
+    @property
+    def epochs(self) -> Records:
+        """Leader epochs that rise, with start offset and byte position: a view."""
+        return self._tables.epochs[: self._counts.epochs]
+
+    @property
+    def _counts(self) -> Any:
+        return self._tables.counts[0]
+
+    def follow(self, batches: BatchColumns) -> tuple[int, ScanStop | None]:
+        """Follow a chunk.
+
+        Returns
+        -------
+        tuple of int and (ScanStop or None)
+            How many of the batches recovery still adds to the indexes, and why it stops after
+            those.
+        """
+        columns = ProducerBatches(*(getattr(batches, name) for name in ProducerBatches._fields))
+        row = 0
+        while True:
+            code, row = follow_producers(columns, row, self._tables)
+            if code != PRODUCERS_NO_ROOM:
+                break
+            self._make_room()
+        if code == PRODUCERS_OK:
+            self._advance(batches)
+            return len(batches), None
+        self._advance(batches.head(row))
+        position = int(batches.position_bytes[row])
+        # The batch itself counts: recovery makes its index entry before it comes to its producer.
+        if code == PRODUCERS_MARKER_INVALID:
+            return row + 1, ScanStop(INVALID_MARKER, position)
+        reason = _REFUSALS[code]
+        if code == PRODUCERS_MARKER_REFUSED and batches.control_type[row] == CONTROL_COMPRESSED:
+            reason = COMPRESSED_MARKER
+        return row + 1, ScanStop(reason, position, refused=True)
+
+    def _advance(self, batches: BatchColumns) -> None:
+        """Move the end of the map after the last record batch (updateMapEndOffset)."""
+        row = len(batches) - 1
+        if row >= 0 and batches.control_type[row] == CONTROL_MESSAGE:
+            rows = np.flatnonzero(batches.control_type != CONTROL_MESSAGE)
+            row = int(rows[-1]) if len(rows) else -1
+        if row >= 0:
+            self.map_end_offset = int((batches.last_offset[row : row + 1] + 1)[0])
+
+    def _make_room(self) -> None:
+        """Make room for another row in each table; a full one doubles."""
+        tables, counts = self._tables, self._counts
+        if counts.producers == len(tables.producers):
+            producers = _doubled(tables.producers)
+            buckets = np.empty(2 * len(producers), np.int64)
+            tables = tables._replace(producers=producers, buckets=buckets)
+            fill_buckets(tables)
+        if 2 * counts.open_transactions >= len(tables.open_transactions):
+            tables = tables._replace(open_transactions=_doubled(tables.open_transactions))
+        if counts.aborts == len(tables.aborts):
+            tables = tables._replace(aborts=_doubled(tables.aborts))
+        if counts.epochs == len(tables.epochs):
+            tables = tables._replace(epochs=_doubled(tables.epochs))
+        self._tables = tables
 
 
 @dataclass(frozen=True, eq=False)
 class SegmentState:
-    """The three tables of `kafka_index.kernels.producer_columns`, made from an empty past.
+    """Three tables of `kafka_index.kernels.producer_tables`, made from an empty past.
 
     Parameters
     ----------
-    producers : ndarray of int64, shape (n, PRODUCER_COLUMNS)
+    producers : ndarray of PRODUCER, shape (n,)
         In the order they appeared.
-    aborts : ndarray of int64, shape (n, ABORT_COLUMNS)
+    aborts : ndarray of ABORT, shape (n,)
         In the order of their markers.
-    epochs : ndarray of int64, shape (n, EPOCH_COLUMNS)
+    epochs : ndarray of EPOCH, shape (n,)
         Those higher than all before them in the segment.
     map_end_offset : int
         The offset after the last record batch; -1 for a segment without any.
     """
 
-    producers: Longs
-    aborts: Longs
-    epochs: Longs
+    producers: Records
+    aborts: Records
+    epochs: Records
     map_end_offset: int
 
     @classmethod
@@ -61,7 +185,11 @@ class SegmentState:
         """Write it over what is at `path`."""
         tables = (self.producers, self.aborts, self.epochs)
         header = np.array([*map(len, tables), self.map_end_offset], _LONG)
-        columns = b"".join(table.T.astype(_LONG, copy=False).tobytes() for table in tables)
+        columns = b"".join(
+            table[name].astype(_LONG).tobytes()
+            for table in tables
+            for name in table.dtype.names or ()
+        )
         with open(path, "wb") as file:
             file.write(header.tobytes())
             file.write(pa.compress(columns, codec=_CODEC))
@@ -79,18 +207,26 @@ class SegmentState:
             with open(path, "rb") as file:
                 header = np.frombuffer(file.read(_HEADER_BYTES), _LONG)
                 *counts, map_end_offset = header.tolist()
-                sizes = [rows * columns for rows, columns in zip(counts, _COLUMNS, strict=True)]
                 packed = file.read()
-            data = pa.decompress(packed, sum(sizes) * _LONG.itemsize, codec=_CODEC)
-            parts = np.split(np.frombuffer(data, _LONG), np.cumsum(sizes[:-1]))
-            producers, aborts, epochs = (
-                np.ascontiguousarray(part.reshape(columns, -1).T)
-                for part, columns in zip(parts, _COLUMNS, strict=True)
-            )
-            return cls(producers, aborts, epochs, map_end_offset)
+            tables = [np.empty(rows, dtype) for rows, dtype in zip(counts, _TABLES, strict=True)]
+            size = sum(table.nbytes for table in tables)
+            data = np.frombuffer(pa.decompress(packed, size, codec=_CODEC), _LONG)
+            start = 0
+            for table in tables:
+                for name in table.dtype.names or ():
+                    table[name] = data[start : start + len(table)]
+                    start += len(table)
         except (OSError, ValueError, OverflowError, MemoryError, pa.ArrowException) as error:
             raise InputError(
                 f"cannot read what was kept of a scanned segment: {error}",
                 path=path,
                 hint="run again; with --force if this stays",
             ) from error
+        producers, aborts, epochs = tables
+        return cls(producers, aborts, epochs, map_end_offset)
+
+
+def _doubled(table: Records) -> Records:
+    larger = np.empty(2 * len(table), table.dtype)
+    larger[: len(table)] = table
+    return larger

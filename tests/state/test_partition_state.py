@@ -12,12 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kafka_index.errors import InputError
-from kafka_index.kernels.producer_columns import ABORT_NEXT_OPEN_OFFSET
 from kafka_index.layout.producer_state import PRODUCER_STATE_ENTRY
 from kafka_index.state.partition_state import PartitionState, ProducerExpiration
 from kafka_index.state.producer_snapshot import decode_snapshot
-from kafka_index.state.producer_table import ProducerTable, entries_of
-from kafka_index.state.segment_state import SegmentState
+from kafka_index.state.segment_state import ProducerTable, SegmentState
 from tests.support.histories import histories
 from tests.support.producer_twin import (
     ABORT,
@@ -132,9 +130,9 @@ def test_tables_grow_with_producers_and_transactions() -> None:
     rows += [ends(3000 + number, one) for number, one in enumerate(reversed(ids))]
     table = ProducerTable()
     assert table.follow(columns(rows)) == (6000, None)
-    assert len(entries_of(table.producers)) == 3000
+    assert len(table.producers) == 3000
     # Each ends while those before it are open; the last one to end is the first that began.
-    assert table.aborts[:, ABORT_NEXT_OPEN_OFFSET].tolist() == [0] * 2999 + [-1]
+    assert table.aborts["next_open_offset"].tolist() == [0] * 2999 + [-1]
 
 
 def test_the_list_of_open_transactions_does_not_grow_with_those_that_have_ended() -> None:
@@ -143,8 +141,8 @@ def test_the_list_of_open_transactions_does_not_grow_with_those_that_have_ended(
         rows += [opens(offset, offset % 10), ends(offset + 1, offset % 10, COMMIT)]
     table = ProducerTable()
     table.follow(columns(rows))
-    assert entries_of(table.producers)["current_txn_first_offset"].max() == 0
-    assert len(table._nodes) <= 128
+    assert table.producers["current_txn_first_offset"].max() == 0
+    assert len(table._tables.open_transactions) <= 128
 
 
 def test_a_transaction_of_two_segments_is_in_the_index_of_the_second() -> None:
@@ -182,7 +180,7 @@ def test_a_snapshot_of_the_state_is_read_back() -> None:
 def test_the_sequence_behind_the_largest_one_is_zero() -> None:
     table = ProducerTable()
     table.follow(columns([ProducerRow(0, 1, base_sequence=2**31 - 2, last_offset_delta=3)]))
-    assert entries_of(table.producers)["last_sequence"].tolist() == [1]
+    assert table.producers["last_sequence"].tolist() == [1]
 
 
 def opens(offset: int, producer_id: int) -> ProducerRow:

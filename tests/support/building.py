@@ -13,7 +13,7 @@ import numpy as np
 from kafka_index.index import OffsetIndex, TimeIndex
 from kafka_index.records import BatchColumns, BatchSource, ScanStop
 from kafka_index.scan import ByteStreamSource, IndexBuilder, LogFileSource
-from kafka_index.state.producer_table import ProducerTable
+from kafka_index.state.segment_state import ProducerTable
 from kafka_index.storage import Bytes
 
 Cell = tuple[int, ...]
