@@ -17,6 +17,7 @@ from kafka_index.build.staged_segment import StagedSegment
 from kafka_index.errors import InputError, KafkaIndexError
 from kafka_index.layout.names import (
     LEADER_EPOCH_CHECKPOINT,
+    LOG_START_CHECKPOINT,
     SNAPSHOT_SUFFIX,
     TXN_INDEX_SUFFIX,
     index_name_for,
@@ -27,6 +28,8 @@ from kafka_index.storage import StagedFile, scratch_path, write_scratch
 #: Reason codes of segments that cannot be folded.
 STATE_UNKNOWN = "state_unknown"
 SEGMENTS_OVERLAP = "segments_overlap"
+#: Reason code of a note: a broker that starts on this partition deletes all of its segments.
+LOG_START_ABOVE_END = "log_start_above_end"
 _INDEX_STAYS = "there is one: remove it, and a broker recovers the segment"
 _TREE = "a broker's snapshot may have the same producers in another order"
 
@@ -99,6 +102,7 @@ def fold_partition(
         fold = _Fold(start, settings, attempt_id)
         for each in staged:
             folded.segments.append(fold.fold(each))
+        folded.segments[-1] = fold.noted_last(folded.segments[-1])
         folded.own_files = fold.last_files(staged[-1])
     except KafkaIndexError as error:
         folded.error = error
@@ -162,6 +166,23 @@ class _Fold:
         if row.status == FAILED and self._unknown is None:
             self._unknown = f"segment {base_offset} failed"
         return FoldedSegment(staged, row, files)
+
+    def noted_last(self, last: FoldedSegment) -> FoldedSegment:
+        """Return the last segment, with a note where the log starts after its end.
+
+        A broker deletes all segments then, and begins an empty log at its start (LogLoader.load).
+        """
+        log_start = self.start.log_start_offset
+        if not self.is_whole or self._log_end >= log_start:
+            return last
+        note = (
+            f"{LOG_START_ABOVE_END}: the log ends at {self._log_end}, below its start in "
+            f"{LOG_START_CHECKPOINT}, {log_start}: a broker that starts here deletes all segments"
+        )
+        report = last.report
+        notes = "; ".join(filter(None, (note, report.note)))
+        code = report.reason_code or LOG_START_ABOVE_END
+        return replace(last, report=replace(report, note=notes, reason_code=code))
 
     def last_files(self, last: StagedSegment) -> tuple[StagedFile, ...]:
         """Return the files of the partition itself: the snapshot at its end, and its epochs.

@@ -42,7 +42,7 @@ _COMMANDS = {
 }
 # What a command has written when a signal stops it.
 _AFTER_A_STOP = {
-    "build": "; finished partitions are kept, run again to continue",
+    "build": "; run again to continue",
     "lookup": "; no answers were written",
 }
 
@@ -196,6 +196,7 @@ class _StopSignals:
 
 def _run(load: Callable[[], click.Command], name: str, arguments: list[str], program: str) -> int:
     """Run a command; print the error that ends it, if any, and return the exit code."""
+    notes: list[str] = []
     with _StopSignals() as stop:
         try:
             command = load()
@@ -205,6 +206,7 @@ def _run(load: Callable[[], click.Command], name: str, arguments: list[str], pro
         except click.exceptions.Exit as leave:
             code = leave.exit_code
         except BaseException as error:  # noqa: BLE001, because every error has its exit code
+            notes = getattr(error, "__notes__", [])
             if isinstance(error, KeyboardInterrupt | click.Abort):
                 stop.code = stop.code or ExitCode.INTERRUPTED
             if stop.code is None:
@@ -212,7 +214,7 @@ def _run(load: Callable[[], click.Command], name: str, arguments: list[str], pro
                 code = _fail(error, program, verbose=verbose or bool(os.environ.get(_TRACEBACK)))
         if stop.code is not None:
             word = "interrupted" if stop.code is ExitCode.INTERRUPTED else "terminated"
-            _complain(word + _AFTER_A_STOP.get(name, ""))
+            _complain("; ".join([word, *notes]) + _AFTER_A_STOP.get(name, ""))
             code = stop.code
     return code
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from contextlib import ExitStack
@@ -34,7 +33,7 @@ from kafka_index.storage import (
     check_target,
     expand_input,
     list_dump,
-    sweep,
+    swept_target,
 )
 
 
@@ -147,16 +146,9 @@ def _build_logs(options: BuildOptions, listing: Listing) -> ExitCode:
             inputs = [*options.inputs, *listing.partition_directories]
             target_root = check_target(options.output, inputs)
             stack.enter_context(DirectoryLock.of_output(target_root))
-        folders = listing.partition_directories if target_root is None else _subfolders(target_root)
         settings = _settings(options, target_root, ALL_OUTPUTS)
-        # Under the lock no other run writes here: scratch files were left by a killed run.
-        sweep(folders, run_id=None)
-        # At the end, because the run creates folders.
-        stack.callback(
-            lambda: sweep(
-                folders if target_root is None else _subfolders(target_root),
-                run_id=settings.run_id,
-            )
+        stack.enter_context(
+            swept_target(target_root, listing.partition_directories, run_id=settings.run_id)
         )
         total_bytes = sum(segment.log_size_bytes for segment in segments)
         with BuildOutcome(writer, len(segments), total_bytes, options.detail) as outcome:
@@ -182,9 +174,7 @@ def _build_parquet(options: BuildOptions, source: ParquetInput) -> ExitCode:
         target_root = check_target(options.output, options.inputs)
         stack.enter_context(DirectoryLock.of_output(target_root))
         settings = _settings(options, target_root, INDEX_OUTPUTS)
-        sweep(_subfolders(target_root), run_id=None)
-        # At the end, because the run creates the folders.
-        stack.callback(lambda: sweep(_subfolders(target_root), run_id=settings.run_id))
+        stack.enter_context(swept_target(target_root, [], run_id=settings.run_id))
         with BuildOutcome(writer, 0, 0, options.detail) as outcome:
             options.make_engine().build_parquet(
                 source, settings, outcome, fail_fast=options.fail_fast
@@ -211,11 +201,6 @@ def _settings(
         verify_crc=options.verify_crc,
         force=options.force,
     )
-
-
-def _subfolders(root: str) -> list[str]:
-    with os.scandir(root) as entries:
-        return [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
 
 
 def _print_plan(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from types import TracebackType
 
 import click
 import pyarrow as pa
@@ -189,7 +190,20 @@ class BuildOutcome(Outcome):
             detail,
         )
         self._writer = writer
+        self._total_segments = total_segments
         self._summary = BuildSummary()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        super().__exit__(kind, error, traceback)
+        if error is not None:
+            kept = self._summary.total_segments - self._summary.segments[FAILED]
+            of_all = f" of {self._total_segments:,}" if self._total_segments else ""
+            error.add_note(f"{kept:,}{of_all} segments are finished and kept")
 
     def on_scanned(self, row: SegmentReport) -> None:
         """Count a segment that was scanned, or kept as it is; called from any thread."""

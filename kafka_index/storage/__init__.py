@@ -37,6 +37,7 @@ from kafka_index.storage.scratch import (
     remove_scratch,
     scratch_path,
     sweep,
+    swept_target,
     write_scratch,
 )
 from kafka_index.storage.window import WINDOW_BYTES, WindowWalk
@@ -78,6 +79,7 @@ __all__ = [
     "scratch_path",
     "state_path",
     "sweep",
+    "swept_target",
     "target_directory",
     "unchanged_record",
     "write_scratch",

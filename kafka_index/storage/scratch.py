@@ -11,7 +11,8 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 
 from kafka_index.errors import PublishError
 from kafka_index.storage.durable_files import publish_error
@@ -205,3 +206,43 @@ def sweep(directories: Iterable[str], *, run_id: str | None) -> int:
                 raise publish_error(error, path, "remove a leftover file") from error
             removed += 1
     return removed
+
+
+@contextmanager
+def swept_target(
+    target_root: str | None, partition_directories: Sequence[str], *, run_id: str
+) -> Iterator[None]:
+    """Sweep a run's target before and after the run.
+
+    Enter it while holding the target's lock: no other run is at work then, so that what lies
+    there was left by a killed one. The folders that the run has made and left empty are removed.
+
+    Parameters
+    ----------
+    target_root : str, optional
+        Root of the output; None in place.
+    partition_directories : sequence of str
+        The folders to sweep in place.
+    run_id : str
+        Whose files are swept at the end.
+
+    Raises
+    ------
+    PublishError
+        As `sweep`.
+    """
+    before = list(partition_directories) if target_root is None else _folders_in(target_root)
+    sweep(before, run_id=None)
+    try:
+        yield
+    finally:
+        after = before if target_root is None else _folders_in(target_root)
+        sweep(after, run_id=run_id)
+        for directory in set(after).difference(before):
+            with suppress(OSError):  # not empty
+                os.rmdir(directory)
+
+
+def _folders_in(root: str) -> list[str]:
+    with os.scandir(root) as entries:
+        return [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]

@@ -1,4 +1,5 @@
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from kafka_index.build.report import (
 )
 from kafka_index.errors import InputError, PublishError
 from kafka_index.storage import SegmentCounts
+from tests.endtoend.building import small_disk
 
 ROW = SegmentReport(
     topic="orders",
@@ -126,3 +128,20 @@ def test_a_folder_is_refused(tmp_path: Path) -> None:
 )
 def test_what_counts_as_damage(status: str, reason: str | None, damage: bool) -> None:  # noqa: FBT001, because pytest passes parameters by name
     assert replace(ROW, status=status, reason=reason, reason_code=reason).is_damage is damage
+
+
+@pytest.mark.parametrize("ending", ["parquet", "json", "csv"])
+def test_a_full_disk_leaves_no_hidden_file_and_the_older_report(
+    tmp_path: Path, ending: str
+) -> None:
+    with small_disk(tmp_path / "disk", "64k") as disk:
+        path = disk / f"report.{ending}"
+        path.write_text("an older one")
+        rows = [replace(ROW, log_path=os.urandom(40).hex(), seconds=n) for n in range(9_000)]
+        with (
+            pytest.raises(PublishError, match="no space left"),
+            ReportWriter(str(path)) as writer,
+        ):
+            writer.write(rows)
+        assert [name.name for name in disk.iterdir()] == [path.name]
+        assert path.read_text() == "an older one"

@@ -16,6 +16,8 @@ from tests.support.segments import INT32_MAX, batch
 
 from .judged_files import index_operations
 from .judged_index import our_operations
+from .judged_log import load
+from .kafka_loading import partition_files
 from .state_partitions import DIRECTORY, StatePartition
 from .test_partition_state import NEVER_MS, Rows, by_kafka
 
@@ -86,3 +88,30 @@ def test_end_of_a_fetch_beyond_2_gib_wraps_around_in_kafka(judge: Judge, scratch
     assert index_operations(judge, "offset", path, 0, operations)[-1] == "5 100"
     path.unlink()
     assert our_operations("offset", path, 0, operations)[-1] == "-"
+
+
+def test_a_log_that_starts_after_its_end_is_emptied_by_kafka_and_built_with_a_note(
+    judge: Judge, scratch: Path
+) -> None:
+    files = partition_files(scratch, {0: [batch(0), batch(3)], 6: [batch(6)]})
+    with load(judge, files.directory, clean=False, log_start_offset=10) as log:
+        assert log.loaded.base_offsets == (10,)
+        assert (log.loaded.log_start_offset, log.loaded.log_end_offset) == (10, 10)
+    logs = {0: batch(0) + batch(3), 6: batch(6)}
+    _, rows = built_by_us(scratch, StatePartition(logs, log_start_offset=10))
+    assert [row.status for row in rows] == ["built", "built"]
+    assert [row.reason_code for row in rows] == [None, "log_start_above_end"]
+    assert "the log ends at 9, below its start" in str(rows[-1].note)
+    _, rows = built_by_us(scratch, StatePartition(logs, log_start_offset=9))
+    assert [row.reason_code for row in rows] == [None, None]
+
+
+def test_offsets_too_far_apart_for_one_segment_are_split_by_kafka_and_fail_in_a_build(
+    judge: Judge, scratch: Path
+) -> None:
+    far = INT32_MAX + 5
+    files = partition_files(scratch, {0: [batch(0), batch(far)]})
+    with load(judge, files.directory, clean=False) as log:
+        assert log.loaded.base_offsets == (0, far)
+    _, rows = built_by_us(scratch, StatePartition({0: batch(0) + batch(far)}))
+    assert [(row.status, row.reason_code) for row in rows] == [("failed", "offset_overflow")]

@@ -430,3 +430,11 @@ def test_an_output_that_another_run_holds_is_not_written(
     assert done.stderr.count("\n") == 1
     assert "another run holds this directory's .kafka-index.lock" in done.stderr
     assert state(out / PARTITION) == before
+
+
+def test_a_partition_that_fails_leaves_no_empty_folder(tmp_path: Path) -> None:
+    data = copy_partitions(tmp_path / "data", PARTITION, "app-logs-0")
+    (data / PARTITION / "leader-epoch-checkpoint").write_text("not a checkpoint")
+    done = build_here("--input", data, "--output", tmp_path / "out")
+    assert done.returncode == 1
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["app-logs-0"]

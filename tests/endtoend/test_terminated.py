@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
-from .building import copy_dump, finish, names, rubbish, start, wait_until
+from .building import build_here, copy_dump, finish, names, rubbish, start, wait_until
 
 TERMINATED = 143
 
@@ -25,3 +26,26 @@ def test_a_terminated_run_keeps_its_rows_and_leaves_no_rubbish(tmp_path: Path) -
     rows = [json.loads(line) for line in report.read_text().splitlines()]
     assert rows
     assert {row["status"] for row in rows} == {"built"}
+
+
+def test_a_run_that_is_stopped_midway_keeps_every_finished_partition(tmp_path: Path) -> None:
+    dump = copy_dump(tmp_path / "dump", copies=30)
+    out, report = tmp_path / "out", tmp_path / "report.json"
+    arguments = ("--input", dump, "--output", out, "--threads", "2", "--quiet")
+    process = start(*arguments)
+    assert wait_until(process, lambda: any(name.endswith(".index") for name in names(out)))
+    process.terminate()
+    done = finish(process)
+
+    message = re.search(
+        r"terminated; ([0-9,]+) of ([0-9,]+) segments are finished and kept", done.stderr
+    )
+    assert message is not None, done.stderr
+    kept, planned = (int(number.replace(",", "")) for number in message.groups())
+    assert 0 < kept < planned
+    again = build_here(*arguments, "--report", report)
+
+    assert again.returncode == 0, again.stderr
+    rows = [json.loads(line) for line in report.read_text().splitlines()]
+    assert len(rows) == planned
+    assert sum(row["status"] == "unchanged" for row in rows) == kept

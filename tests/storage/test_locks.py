@@ -136,3 +136,19 @@ def test_a_lock_file_belongs_to_the_user_of_the_directory(tmp_path: Path) -> Non
     os.chown(tmp_path, NOBODY, NOBODY)
     with DirectoryLock.of_data_directories([str(tmp_path)]):
         assert (tmp_path / ".lock").stat().st_uid == NOBODY
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a folder append-only")
+def test_a_lock_file_that_cannot_be_removed_is_a_warning_and_no_lock(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    if subprocess.run(["chattr", "+a", tmp_path], check=False, capture_output=True).returncode:
+        pytest.skip("this file system knows no append-only folders")
+    try:
+        with DirectoryLock.of_output(str(tmp_path)):
+            pass
+        assert "cannot remove the lock file" in caplog.text
+        with DirectoryLock.of_output(str(tmp_path)):
+            assert in_child(lambda: try_lock(tmp_path / ".kafka-index.lock")) != 0
+    finally:
+        subprocess.run(["chattr", "-a", tmp_path], check=True)
