@@ -155,7 +155,9 @@ def _build_logs(options: BuildOptions, listing: Listing) -> ExitCode:
             options.make_engine().build_logs(
                 segments, settings, outcome, fail_fast=options.fail_fast
             )
-    return outcome.finish(listing.skipped, target=_shown_target(target_root), planned=len(segments))
+    return outcome.print_summary(
+        listing.skipped, target=_shown_target(target_root), planned=len(segments)
+    )
 
 
 def _build_parquet(options: BuildOptions, source: ParquetInput) -> ExitCode:
@@ -179,7 +181,7 @@ def _build_parquet(options: BuildOptions, source: ParquetInput) -> ExitCode:
             options.make_engine().build_parquet(
                 source, settings, outcome, fail_fast=options.fail_fast
             )
-    return outcome.finish([], target=_shown_target(target_root), planned=0)
+    return outcome.print_summary([], target=_shown_target(target_root), planned=0)
 
 
 def _shown_target(target_root: str | None) -> str:

@@ -225,7 +225,7 @@ class BuildOutcome(Outcome):
             if self._writer is not None:
                 self._writer.write_table(rows)
 
-    def finish(self, skipped: list[Skipped], *, target: str, planned: int) -> ExitCode:
+    def print_summary(self, skipped: list[Skipped], *, target: str, planned: int) -> ExitCode:
         """Print the summary and return the exit code.
 
         Parameters

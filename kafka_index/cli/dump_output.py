@@ -5,7 +5,6 @@ Both are made column by column with Arrow's kernels: a 2 GiB log can hold 25 mil
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
 from typing import TextIO
 
@@ -13,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kafka_index.cli.text import Paint
+from kafka_index.storage.json_lines import json_lines
 
 _LINES_AT_A_TIME = 8192
 _GAP = "  "
@@ -50,7 +50,7 @@ class DumpOutput:
         """Print rows."""
         for start in range(0, batch.num_rows, _LINES_AT_A_TIME):
             part = batch.slice(start, _LINES_AT_A_TIME)
-            lines = json_lines(part) if self.as_json else self._rows.lines(part)
+            lines = json_lines(part).to_pylist() if self.as_json else self._rows.lines(part)
             self._stream.write("\n".join(lines) + "\n")
 
     def lines(self, lines: Iterable[str]) -> None:
@@ -87,21 +87,3 @@ class AlignedRows:
         if first:
             yield _GAP.join(name.rjust(width) for name, width in self._widths.items())
         yield from pc.binary_join_element_wise(*cells, _GAP).to_pylist()
-
-
-def json_lines(batch: pa.RecordBatch) -> Iterator[str]:
-    """Yield a JSON object per row, nulls included."""
-    parts: list[pa.Array | pa.Scalar] = []
-    for number, (name, column) in enumerate(zip(batch.schema.names, batch.columns, strict=True)):
-        parts += [pa.scalar(("{" if number == 0 else ", ") + json.dumps(name) + ": ")]
-        parts += [_json_values(column)]
-    parts.append(pa.scalar("}"))
-    yield from pc.binary_join_element_wise(*parts, "").to_pylist()
-
-
-def _json_values(column: pa.Array) -> pa.Array:
-    if pa.types.is_integer(column.type):
-        return pc.fill_null(column.cast(pa.string()), "null")
-    encoded = column.dictionary_encode()
-    texts = pa.array([json.dumps(value) for value in encoded.dictionary.to_pylist()], pa.string())
-    return pc.fill_null(texts.take(encoded.indices), "null")

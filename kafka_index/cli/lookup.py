@@ -16,7 +16,6 @@ from kafka_index.cli.lookup_summary import damage_lines, exit_code, note_lines, 
 from kafka_index.cli.options import Detail
 from kafka_index.cli.progress import Outcome, Progress
 from kafka_index.cli.text import Paint
-from kafka_index.cli.text_file import TextFile
 from kafka_index.engines.lookup_engines import LookupEngine, LookupWork, local_engine, spark_engine
 from kafka_index.errors import InputError
 from kafka_index.lookup import (
@@ -34,7 +33,7 @@ from kafka_index.lookup import (
     starting_offsets_json,
 )
 from kafka_index.reading.answers import Resolve, Status, UpperBound
-from kafka_index.storage import Skipped, local_path, refuse_overlap
+from kafka_index.storage import AtomicFile, Skipped, local_path, refuse_overlap
 from kafka_index.storage.report_file import ReportFile
 
 
@@ -80,7 +79,10 @@ def run_lookup(options: BulkOptions, where: LogOptions) -> ExitCode:
             if options.report is None
             else stack.enter_context(ReportFile(options.report, LOOKUP_REPORT_SCHEMA))
         )
-        files = [(stack.enter_context(TextFile(path)), render) for path, render in texts]
+        files = [
+            (stack.enter_context(AtomicFile(os.path.abspath(local_path(path)))), render)
+            for path, render in texts
+        ]
         stack.enter_context(target)
         work = LookupWork(
             queries,
@@ -99,7 +101,8 @@ def run_lookup(options: BulkOptions, where: LogOptions) -> ExitCode:
             report.write_table(outcome.totals.report_table())
         code = outcome.print_summary(inventory.skipped, target=f"answers in {target.path}")
         for file, render in files:
-            file.write(render(outcome.totals.starting_offsets))
+            file.write(render(outcome.totals.starting_offsets).encode())
+            file.commit()
     return code
 
 
@@ -190,8 +193,10 @@ def _refuse_side_files(
         real = os.path.realpath(local_path(path))
         if os.path.isdir(real):
             raise InputError("a folder, not a file", path=path, hint="name a file in it")
+        if os.path.exists(real) and not os.path.isfile(real):
+            raise InputError("not a regular file", path=path, hint="name another file")
         refuse_overlap(real, path, inputs)
-        if any(os.path.commonpath([path, real]) in (path, real) for path in taken):
+        if any(os.path.commonpath([other, real]) in (other, real) for other in taken):
             raise InputError(
                 "this path is taken by the answers or another file",
                 path=path,

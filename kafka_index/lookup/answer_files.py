@@ -13,7 +13,12 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
 from kafka_index.errors import InputError
-from kafka_index.lookup.json_lines import (
+from kafka_index.lookup.parquet_queries import parquet_schema
+from kafka_index.lookup.queries import Queries, converted_schema
+from kafka_index.lookup.query_files import QueryFormat
+from kafka_index.lookup.splits import QueryBatch, QuerySplit
+from kafka_index.reading.answers import ANSWER_SCHEMA, Answers
+from kafka_index.storage.json_lines import (
     base64_texts,
     concatenate,
     extend_objects,
@@ -21,11 +26,6 @@ from kafka_index.lookup.json_lines import (
     json_lines,
     plain_column,
 )
-from kafka_index.lookup.parquet_queries import parquet_schema
-from kafka_index.lookup.queries import Queries, converted_schema
-from kafka_index.lookup.query_files import QueryFormat
-from kafka_index.lookup.splits import QueryBatch, QuerySplit
-from kafka_index.reading.answers import ANSWER_SCHEMA, Answers
 
 _COMPRESSION = "snappy"
 # Few values, many times each; the others are numbers of which hardly two are the same, but

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable
 from types import TracebackType
@@ -14,7 +13,10 @@ import pyarrow.parquet as pq
 
 from kafka_index.errors import InputError
 from kafka_index.storage.durable_files import AtomicFile
+from kafka_index.storage.json_lines import json_lines
 from kafka_index.storage.paths import local_path
+
+_LINES_AT_A_TIME = 8192
 
 
 class _Sink(Protocol):
@@ -28,8 +30,8 @@ class _JsonSink:
         self._file = open(path, "w", encoding="utf-8")  # noqa: SIM115, because close() is a method here
 
     def write_table(self, table: pa.Table) -> None:
-        for row in table.to_pylist():
-            self._file.write(json.dumps(row, ensure_ascii=False) + "\n")
+        for batch in table.to_batches(max_chunksize=_LINES_AT_A_TIME):
+            self._file.writelines(f"{line}\n" for line in json_lines(batch).to_pylist())
 
     def close(self) -> None:
         self._file.close()

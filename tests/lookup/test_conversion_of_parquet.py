@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafka_index.errors import InputError
-from kafka_index.lookup.json_lines import extend_objects, json_lines
+from kafka_index.storage.json_lines import extend_objects, json_lines
 from tests.lookup.building import (
     ODD_TEXT,
     C,
