@@ -16,6 +16,9 @@ from kafka_index.errors import ConfigError
 INDEX_INTERVAL_BYTES = "log.index.interval.bytes"
 INDEX_SIZE_MAX_BYTES = "log.index.size.max.bytes"
 PRODUCER_ID_EXPIRATION_MS = "producer.id.expiration.ms"
+#: Not a setting of Kafka's; in a settings file it stands among them.
+MAX_DECOMPRESSED_BYTES = "max.decompressed.bytes"
+DEFAULT_MAX_DECOMPRESSED_BYTES = 256 * 1024 * 1024
 INT32_MAX = 2**31 - 1
 
 # Topics use different names for the same settings (TopicConfig).
@@ -73,11 +76,15 @@ class LogConfig:
         The overrides, by topic name.
     producer_id_expiration_ms : int
         ``producer.id.expiration.ms``: how long a broker keeps an idle producer, in ms.
+    max_decompressed_bytes : int
+        ``max.decompressed.bytes``, the most bytes of decompressed records that a process holds at a
+        time, 1 or more.
     """
 
     default: IndexConfig = IndexConfig()
     topics: Mapping[str, IndexConfig] = field(default_factory=dict)
     producer_id_expiration_ms: int = _DAY_MS
+    max_decompressed_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES
 
     def __post_init__(self) -> None:
         """Refuse an expiration that a broker refuses."""
@@ -86,6 +93,12 @@ class LogConfig:
                 f"{PRODUCER_ID_EXPIRATION_MS} is out of range",
                 expected=f"1..{INT32_MAX}",
                 found=self.producer_id_expiration_ms,
+            )
+        if self.max_decompressed_bytes < 1:
+            raise ConfigError(
+                f"{MAX_DECOMPRESSED_BYTES} is out of range",
+                expected="1 or more",
+                found=self.max_decompressed_bytes,
             )
 
     def for_topic(self, topic: str) -> IndexConfig:
@@ -99,6 +112,7 @@ class LogConfig:
         *,
         index_interval_bytes: int | None = None,
         index_size_max_bytes: int | None = None,
+        max_decompressed_bytes: int | None = None,
     ) -> LogConfig:
         """Combine options, a ``.properties`` file and Kafka's defaults.
 
@@ -106,10 +120,12 @@ class LogConfig:
         ----------
         path : path, optional
             For example a broker's ``server.properties``. Names other than the two of `IndexConfig`,
-            ``topic.NAME.index.interval.bytes``, ``topic.NAME.segment.index.bytes`` and
-            ``producer.id.expiration.ms`` are ignored.
+            ``topic.NAME.index.interval.bytes``, ``topic.NAME.segment.index.bytes``,
+            ``producer.id.expiration.ms`` and ``max.decompressed.bytes`` are ignored.
         index_interval_bytes, index_size_max_bytes : int, optional
             Options; they override the file for every topic.
+        max_decompressed_bytes : int, optional
+            Option; it overrides the file.
 
         Raises
         ------
@@ -128,6 +144,7 @@ class LogConfig:
         }
         broker: dict[str, int] = {}
         expiration_ms = _DAY_MS
+        decompressed_bytes = DEFAULT_MAX_DECOMPRESSED_BYTES
         topics: dict[str, dict[str, int]] = {}
         for name, text in properties.items():
             match = _TOPIC_PROPERTY.fullmatch(name)
@@ -135,6 +152,8 @@ class LogConfig:
                 broker[_BROKER_NAMES[name]] = _integer(name, text, path)
             elif name == PRODUCER_ID_EXPIRATION_MS:
                 expiration_ms = _integer(name, text, path)
+            elif name == MAX_DECOMPRESSED_BYTES:
+                decompressed_bytes = _integer(name, text, path)
             elif match is not None:
                 settings = topics.setdefault(match["topic"], {})
                 settings[_TOPIC_NAMES[match["name"]]] = _integer(name, text, path)
@@ -150,6 +169,7 @@ class LogConfig:
             default,
             {topic: replace(default, **(own | options)) for topic, own in topics.items()},
             expiration_ms,
+            decompressed_bytes if max_decompressed_bytes is None else max_decompressed_bytes,
         )
 
 

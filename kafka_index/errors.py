@@ -128,6 +128,19 @@ class CorruptLogError(KafkaIndexError):
     """A ``.log`` holds bytes that Kafka's recovery would not keep."""
 
 
+class TooLargeError(CorruptLogError):
+    """The records of a batch decompress to more than the process may hold."""
+
+    @classmethod
+    def of_records(cls, max_bytes: int) -> TooLargeError:
+        """Return the error for records that exceed a limit."""
+        return cls(
+            "the records decompress to more than is allowed",
+            expected=f"{max_bytes} bytes or less",
+            hint="raise --max-decompressed-bytes to read them",
+        )
+
+
 class CorruptIndexError(KafkaIndexError):
     """An index file fails its sanity check (Kafka: CorruptIndexException)."""
 

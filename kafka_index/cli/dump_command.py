@@ -15,7 +15,9 @@ from kafka_index.cli.dump_output import DumpOutput
 from kafka_index.cli.dump_records import dump_records
 from kafka_index.cli.dump_state import dump_leader_epochs, dump_snapshot, dump_transaction_index
 from kafka_index.cli.exit_code import ExitCode
+from kafka_index.cli.options import max_decompressed_option
 from kafka_index.cli.record_text import FORMS, TEXT, RecordText
+from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES
 from kafka_index.errors import InputError, KafkaIndexError, is_retriable
 from kafka_index.layout.names import (
     LEADER_EPOCH_CHECKPOINT,
@@ -26,6 +28,7 @@ from kafka_index.layout.names import (
     TXN_INDEX_SUFFIX,
     parse_segment_file,
 )
+from kafka_index.records.decompression import shared_budget
 from kafka_index.storage import local_path
 
 _HELP = """Print the contents of each FILE: a row per record batch of a .log, or per record with
@@ -89,6 +92,7 @@ def make_command(*, as_job: bool) -> click.Command:
         type=click.Choice(FORMS),
         help="With --records; headers too.  [default: text]",
     )
+    @max_decompressed_option()
     @click.option("--verbose", "-v", is_flag=True, help="Print tracebacks of errors.")
     def dump(
         files: tuple[str, ...],
@@ -97,17 +101,22 @@ def make_command(*, as_job: bool) -> click.Command:
         records: bool,  # noqa: FBT001, because click passes options by name
         keys: str | None,
         values: str | None,
+        max_decompressed_bytes: int | None,
         verbose: bool,  # noqa: ARG001, FBT001, because the entry point acts on it
     ) -> int:
         if not records and (keys or values):
             raise click.UsageError("--keys and --values require --records")
+
+        budget = shared_budget(max_decompressed_bytes or DEFAULT_MAX_DECOMPRESSED_BYTES)
 
         def dump_one_log(path: str, base_offset: int, output: DumpOutput) -> KafkaIndexError | None:
             verify_crc = not no_verify_crc
             if not records:
                 return dump_log(path, base_offset, output, verify_crc=verify_crc)
             text = RecordText(as_json=as_json, keys=keys or TEXT, values=values or TEXT)
-            return dump_records(path, base_offset, output, text, verify_crc=verify_crc)
+            return dump_records(
+                path, base_offset, output, text, verify_crc=verify_crc, budget=budget
+            )
 
         if isinstance(sys.stdout, io.TextIOWrapper):
             # Records and paths may contain characters that the terminal's encoding lacks.

@@ -17,6 +17,7 @@ from kafka_index.storage.json_lines import json_lines
 _LINES_AT_A_TIME = 8192
 _GAP = "  "
 _NULL = "-"
+_WRITE_CHARS = 64 * 1024
 
 
 class DumpOutput:
@@ -57,6 +58,19 @@ class DumpOutput:
         """Print rows that are already text, one by one as they are made."""
         for line in lines:
             self._stream.write(line + "\n")
+
+    def pieces(self, pieces: Iterable[str]) -> None:
+        """Write rows that come in pieces, line ends included."""
+        waiting: list[str] = []
+        size = 0
+        for piece in pieces:
+            waiting.append(piece)
+            size += len(piece)
+            if size >= _WRITE_CHARS:
+                self._stream.write("".join(waiting))
+                waiting.clear()
+                size = 0
+        self._stream.write("".join(waiting))
 
     def remark(self, text: str, *, bad: bool = False) -> None:
         """Print a line about the file, unless the output is JSON."""

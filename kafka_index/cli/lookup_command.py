@@ -77,6 +77,7 @@ def make_command(*, as_job: bool) -> click.Command:
         upper_bound: str,
         config_path: str | None,
         index_interval_bytes: int | None,
+        max_decompressed_bytes: int | None,
         topics: re.Pattern[str] | None,
         report: str | None,
         starting_offsets: str | None,
@@ -96,7 +97,11 @@ def make_command(*, as_job: bool) -> click.Command:
     ) -> int:
         if not (logs or more_logs):
             raise click.UsageError("no logs: give --logs PATH")
-        config = LogConfig.load(config_path, index_interval_bytes=index_interval_bytes)
+        config = LogConfig.load(
+            config_path,
+            index_interval_bytes=index_interval_bytes,
+            max_decompressed_bytes=max_decompressed_bytes,
+        )
         where = LogOptions((*logs, *more_logs), indexes, upper_bound, resolve, config)
         detail = choose_detail(quiet=quiet, verbose=verbose)
         of_question = {

@@ -13,6 +13,7 @@ from kafka_index.cli.options import (
     Detail,
     detail_options,
     engine_options,
+    max_decompressed_option,
     pattern,
     report_path,
     settings_options,
@@ -249,6 +250,7 @@ def _level_options() -> list[Decorator]:
             help="The end of a log: its last record, or the end that consumers see.",
         ),
         *settings_options(),
+        max_decompressed_option(),
     ]
 
 

@@ -9,7 +9,7 @@ from enum import Enum
 
 import click
 
-from kafka_index.config import INT32_MAX
+from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, INT32_MAX
 from kafka_index.errors import InputError
 
 # What Spark takes (SparkContext.createTaskScheduler, SparkSubmit), and a Connect server.
@@ -67,6 +67,17 @@ def settings_options() -> list[Decorator]:
             help="Bytes of log between two index entries; overrides --config.  [default: 4096]",
         ),
     ]
+
+
+def max_decompressed_option() -> Decorator:
+    """Return the option that bounds decompressed records: ``max_decompressed_bytes``."""
+    return click.option(
+        "--max-decompressed-bytes",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="The most bytes of decompressed records that a process holds at a time; a batch that "
+        f"needs more is too_large.  [default: {DEFAULT_MAX_DECOMPRESSED_BYTES}]",
+    )
 
 
 def engine_options() -> list[Decorator]:

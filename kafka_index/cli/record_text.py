@@ -1,17 +1,28 @@
 """Records as text: one line each, readable or as JSON.
 
 Bytes are shown as a quoted text where they are UTF-8, else, or when asked for, as hex digits; so
-that every text stays on its line and no byte reaches a terminal that could command it.
+that every text stays on its line and no byte reaches a terminal that could command it. A large key
+or value is written in pieces: it is never held as text.
 """
 
 from __future__ import annotations
 
+import codecs
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice, repeat
+from json.encoder import encode_basestring, encode_basestring_ascii
+from typing import NamedTuple
 
-from kafka_index.layout.records import CONTROL_ABORT, CONTROL_COMMIT
-from kafka_index.records.record_contents import Header, RecordContent
+from kafka_index.layout.records import (
+    CONTROL_ABORT,
+    CONTROL_COMMIT,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+)
+from kafka_index.records.record_decoding import RecordChunk, record_sequences
 
 TEXT, HEX, NONE = "text", "hex", "none"
 #: How keys and values can be shown.
@@ -31,42 +42,57 @@ _CONTROL_KEY_BYTES = 4
 _MARKER_VALUE_BYTES = 6
 _COLUMNS = ("position_bytes", "offset", "timestamp_ms", "producer_id", "sequence")
 _GAP = "  "
+#: A key or value with more bytes is written in pieces of this size.
+_PIECE_BYTES = 64 * 1024
+
+_Bytes = memoryview | None
+_Header = tuple[memoryview, _Bytes]
 
 
 @dataclass(frozen=True, slots=True)
-class RecordPlace:
-    """What the batch says of a record.
+class BatchPlace:
+    """What the batch of some records says of all of them.
 
     Parameters
     ----------
     position_bytes : int
         Where the batch begins in the log.
-    offset, timestamp_ms : int
-        The record's own, absolute.
-    producer_id, producer_epoch, sequence : int
+    base_offset : int
+        Of the batch; sequences count from it.
+    producer_id, producer_epoch, base_sequence : int
         -1 for none.
     is_control : bool
-        Whether it is a control record.
+        Whether the records are control records.
     """
 
     position_bytes: int
+    base_offset: int = 0
+    producer_id: int = NO_PRODUCER_ID
+    producer_epoch: int = NO_PRODUCER_EPOCH
+    base_sequence: int = NO_SEQUENCE
+    is_control: bool = False
+
+
+class _Row(NamedTuple):
+    """A record that is about to be printed."""
+
     offset: int
     timestamp_ms: int
-    producer_id: int
-    producer_epoch: int
     sequence: int
-    is_control: bool
+    key: _Bytes
+    value: _Bytes
+    headers: Sequence[_Header]
 
 
 class RecordText:
-    """Turns records into lines.
+    """Formats records.
 
     Parameters
     ----------
     as_json : bool
-        Lines are JSON objects; else columns for people, as wide as what came so far.
+        Lines are JSON objects; else columns for people, as wide as the rows so far.
     keys, values : str
-        One of `FORMS` each; that of values is for headers too.
+        One of `FORMS` each; that of values applies to headers too.
     """
 
     def __init__(self, *, as_json: bool, keys: str, values: str) -> None:
@@ -75,119 +101,224 @@ class RecordText:
         self._values = values
         self._widths: list[int] = []
 
-    def lines(self, place: RecordPlace, content: RecordContent) -> Iterable[str]:
-        """Return the line of a record, the first with the names of the columns before it."""
-        if self._as_json:
-            return (self._json(place, content),)
-        first = not self._widths
-        numbers = [str(getattr(place, name)) for name in _COLUMNS]
-        before = self._widths or map(len, _COLUMNS)
-        self._widths = [max(w, len(n)) for w, n in zip(before, numbers, strict=True)]
-        row = _GAP.join([*self._aligned(numbers), self._text_of(place, content)])
-        if not first:
-            return (row,)
-        shown = [n for n, form in (("key", self._keys), ("value", self._values)) if form != NONE]
-        return (_GAP.join([*self._aligned(_COLUMNS), *shown]), row)
+    def lines(self, place: BatchPlace, chunk: RecordChunk) -> Iterator[str]:
+        """Yield the lines of records of one batch, in pieces, line ends included.
 
-    def _aligned(self, cells: Iterable[str]) -> list[str]:
-        return [cell.rjust(width) for cell, width in zip(cells, self._widths, strict=True)]
+        The first line of all is preceded by the names of the columns.
+        """
+        pieces = self._json if self._as_json else self._readable
+        return pieces(place, _rows(place, chunk))
 
-    def _text_of(self, place: RecordPlace, content: RecordContent) -> str:
-        if place.is_control:
-            return _control_text(content)
-        cells = []
-        if self._keys != NONE:
-            cells.append(_shown(content.key, self._keys))
-        if self._values != NONE:
-            cells.append(_shown(content.value, self._values))
-        if content.headers:
-            cells.append(f"headers: {', '.join(map(self._header, content.headers))}")
-        return _GAP.join(cells)
+    def refusal(self, position_bytes: int, reason: str) -> Iterable[str]:
+        """Return the lines for a batch none of whose records is printed; people get a remark."""
+        if not self._as_json:
+            return ()
+        return (json.dumps({"position_bytes": position_bytes, "reason": reason}),)
 
-    def _header(self, header: Header) -> str:
-        name, value = header
-        shown = _shown(name, TEXT)
-        return shown if self._values == NONE else f"{shown} = {_shown(value, self._values)}"
+    def _readable(self, place: BatchPlace, rows: Iterable[_Row]) -> Iterator[str]:
+        position, producer = str(place.position_bytes), str(place.producer_id)
+        for row in rows:
+            first = not self._widths
+            numbers = (
+                position,
+                str(row.offset),
+                str(row.timestamp_ms),
+                producer,
+                str(row.sequence),
+            )
+            widths = list(map(max, self._widths or map(len, _COLUMNS), map(len, numbers)))
+            self._widths = widths
+            if first:
+                forms = (("key", self._keys), ("value", self._values))
+                shown = [name for name, form in forms if form != NONE]
+                yield _GAP.join([*map(str.rjust, _COLUMNS, widths), *shown]) + "\n"
+            yield _GAP.join([*map(str.rjust, numbers, widths), ""])
+            if place.is_control:
+                yield _control_text(row)
+            else:
+                yield from self._cells(row)
+            yield "\n"
 
-    def _json(self, place: RecordPlace, content: RecordContent) -> str:
-        control = _control_type(content) if place.is_control else None
-        row: dict[str, object] = {
-            "position_bytes": place.position_bytes,
-            "offset": place.offset,
-            "timestamp_ms": place.timestamp_ms,
-            "producer_id": place.producer_id,
-            "producer_epoch": place.producer_epoch,
-            "sequence": place.sequence,
-            "control_type": control,
-            "coordinator_epoch": _coordinator_epoch(content) if place.is_control else None,
-            "key_bytes": None if content.key is None else len(content.key),
-            "value_bytes": None if content.value is None else len(content.value),
-        }
-        # The bytes of control records are no text, even where they could be read as one.
-        if self._keys != NONE:
-            row["key"] = _json_value(content.key, HEX if place.is_control else self._keys)
-        if self._values != NONE:
-            row["value"] = _json_value(content.value, HEX if place.is_control else self._values)
-        headers = []
-        for name, value in content.headers:
-            header = {"key": _json_value(name, TEXT)}
+    def _cells(self, row: _Row) -> Iterator[str]:
+        gap = ""
+        for data, form in ((row.key, self._keys), (row.value, self._values)):
+            if form != NONE:
+                yield gap
+                yield from _shown(data, form)
+                gap = _GAP
+        before = f"{gap}headers: "
+        for name, value in row.headers:
+            yield before
+            yield from _shown(name, TEXT)
             if self._values != NONE:
-                header["value"] = _json_value(value, self._values)
-            headers.append(header)
-        return json.dumps({**row, "headers": headers})
+                yield " = "
+                yield from _shown(value, self._values)
+            before = ", "
+
+    def _json(self, place: BatchPlace, rows: Iterable[_Row]) -> Iterator[str]:
+        keys, values = self._keys, self._values
+        if place.is_control:
+            # The bytes of control records are not text, even where they could be read as one.
+            keys = HEX if keys == TEXT else keys
+            values = HEX if values == TEXT else values
+        before = f'{{"position_bytes": {place.position_bytes}, "offset": '
+        producer = (
+            f', "producer_id": {place.producer_id}, "producer_epoch": {place.producer_epoch}, '
+        )
+        control, epoch = "null", "null"
+        for row in rows:
+            if place.is_control:
+                control = encode_basestring_ascii(_control_type(row))
+                epoch = json.dumps(_coordinator_epoch(row))
+            yield (
+                f'{before}{row.offset}, "timestamp_ms": {row.timestamp_ms}{producer}"sequence": '
+                f'{row.sequence}, "control_type": {control}, "coordinator_epoch": {epoch}, '
+                f'"key_bytes": {_size(row.key)}, "value_bytes": {_size(row.value)}, '
+            )
+            if keys != NONE:
+                yield '"key": '
+                yield from _json_value(row.key, keys)
+                yield ", "
+            if values != NONE:
+                yield '"value": '
+                yield from _json_value(row.value, values)
+                yield ", "
+            if row.headers:
+                yield from self._json_headers(row.headers)
+            else:
+                yield '"headers": []}\n'
+
+    def _json_headers(self, headers: Iterable[_Header]) -> Iterator[str]:
+        before = '"headers": [{"key": '
+        for name, value in headers:
+            yield before
+            yield from _json_value(name, TEXT)
+            if self._values != NONE:
+                yield ', "value": '
+                yield from _json_value(value, self._values)
+            before = '}, {"key": '
+        yield "}]}\n"
 
 
-def _json_value(data: bytes | None, form: str) -> object:
+def _rows(place: BatchPlace, chunk: RecordChunk) -> Iterator[_Row]:
+    columns = chunk.columns
+    view = chunk.data.data
+    headers: Iterator[Sequence[_Header]] = repeat(())
+    if columns.header_counts.any():
+        headers = _headers(view, chunk)
+    sequences = record_sequences(place.base_sequence, columns.offsets - place.base_offset)
+    numbers = (columns.offsets, columns.timestamps_ms, sequences)
+    return map(
+        _Row,
+        *(column.tolist() for column in numbers),
+        _slices(view, columns.key_positions.tolist(), columns.key_sizes.tolist()),
+        _slices(view, columns.value_positions.tolist(), columns.value_sizes.tolist()),
+        headers,
+    )
+
+
+def _headers(view: memoryview, chunk: RecordChunk) -> Iterator[Sequence[_Header]]:
+    found = chunk.headers()
+    names = (
+        view[start : start + size]
+        for start, size in zip(found.key_positions.tolist(), found.key_sizes.tolist(), strict=True)
+    )
+    values = _slices(view, found.value_positions.tolist(), found.value_sizes.tolist())
+    pairs = zip(names, values, strict=True)
+    for count in chunk.columns.header_counts.tolist():
+        yield list(islice(pairs, count))
+
+
+def _slices(view: memoryview, positions: list[int], sizes: list[int]) -> Iterator[_Bytes]:
+    for start, size in zip(positions, sizes, strict=True):
+        yield None if size < 0 else view[start : start + size]
+
+
+def _size(data: _Bytes) -> str:
+    return "null" if data is None else str(len(data))
+
+
+def _json_value(data: _Bytes, form: str) -> Iterable[str]:
+    return _value(data, form, encode_basestring_ascii, '{"hex": "', '"}')
+
+
+def _shown(data: _Bytes, form: str) -> Iterable[str]:
+    return _value(data, form, _quoted, "0x", "")
+
+
+def _value(
+    data: _Bytes, form: str, quote: Callable[[str], str], before_hex: str, after_hex: str
+) -> Iterable[str]:
+    """Return the pieces of bytes as quoted text, or as hex digits between two other texts."""
     if data is None:
-        return None
-    text = None if form == HEX else _text(data)
-    return {"hex": data.hex()} if text is None else text
+        return ("null",)
+    if len(data) > _PIECE_BYTES:
+        return _large_value(data, form, quote, before_hex, after_hex)
+    if form == TEXT:
+        try:
+            return (quote(str(data, "utf-8")),)
+        except UnicodeDecodeError:
+            pass
+    return (before_hex, data.hex(), after_hex)
 
 
-def _shown(data: bytes | None, form: str) -> str:
-    if data is None:
-        return "null"
-    text = None if form == HEX else _text(data)
-    return f"0x{data.hex()}" if text is None else _quoted(text)
+def _large_value(
+    data: memoryview, form: str, quote: Callable[[str], str], before_hex: str, after_hex: str
+) -> Iterator[str]:
+    if form == TEXT and _is_text(data):
+        yield '"'
+        for text in codecs.iterdecode(_pieces(data), "utf-8"):
+            yield quote(text)[1:-1]
+        yield '"'
+        return
+    yield from chain((before_hex,), (piece.hex() for piece in _pieces(data)), (after_hex,))
 
 
-def _text(data: bytes) -> str | None:
+def _pieces(data: memoryview) -> Iterator[bytes]:
+    for start in range(0, len(data), _PIECE_BYTES):
+        yield bytes(data[start : start + _PIECE_BYTES])
+
+
+def _is_text(data: memoryview) -> bool:
     try:
-        return data.decode()
+        for _ in codecs.iterdecode(_pieces(data), "utf-8"):
+            pass
     except UnicodeDecodeError:
-        return None
+        return False
+    return True
 
 
 def _quoted(text: str) -> str:
-    """Return a text in JSON's quotes, with all that is no printable character escaped."""
-    quoted = json.dumps(text, ensure_ascii=False)
+    """Return a text in JSON's quotes, with every character that is not printable escaped."""
+    quoted = encode_basestring(text)
     if quoted.isprintable():
         return quoted
     return "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in quoted)
 
 
-def _control_type(content: RecordContent) -> str:
-    key = content.key or b""
+def _control_type(row: _Row) -> str:
+    key = b"" if row.key is None else row.key
     if len(key) < _CONTROL_KEY_BYTES or int.from_bytes(key[:2], "big", signed=True) < 0:
         return "unreadable"
     number = int.from_bytes(key[2:4], "big", signed=True)
     return _CONTROL_TYPES[number] if 0 <= number < len(_CONTROL_TYPES) else f"unknown-{number}"
 
 
-def _coordinator_epoch(content: RecordContent) -> int | None:
-    ends_transaction = _control_type(content) in (
+def _coordinator_epoch(row: _Row) -> int | None:
+    ends_transaction = _control_type(row) in (
         _CONTROL_TYPES[CONTROL_ABORT],
         _CONTROL_TYPES[CONTROL_COMMIT],
     )
-    value = content.value or b""
+    value = b"" if row.value is None else row.value
     if not ends_transaction or len(value) < _MARKER_VALUE_BYTES:
         return None
     return int.from_bytes(value[2:_MARKER_VALUE_BYTES], "big", signed=True)
 
 
-def _control_text(content: RecordContent) -> str:
-    kind = _control_type(content)
-    epoch = _coordinator_epoch(content)
+def _control_text(row: _Row) -> str:
+    kind = _control_type(row)
+    epoch = _coordinator_epoch(row)
     if epoch is not None:
         return f"control: {kind}, coordinator epoch {epoch}"
-    return f"control: {kind}, key {_shown(content.key, HEX)}, value {_shown(content.value, HEX)}"
+    key, value = ("".join(_shown(data, HEX)) for data in (row.key, row.value))
+    return f"control: {kind}, key {key}, value {value}"

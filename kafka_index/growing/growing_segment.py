@@ -13,6 +13,7 @@ from typing import Self
 
 import numpy as np
 
+from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES
 from kafka_index.errors import CorruptLogError, InputError, KafkaIndexError
 from kafka_index.growing.append_plan import (
     Longs,
@@ -40,6 +41,7 @@ from kafka_index.kernels.appending import (
 from kafka_index.kernels.batch_header import AT_END, max_timestamp_of
 from kafka_index.kernels.index_fit import largest_behind
 from kafka_index.layout.records import HEADER_SIZE_UP_TO_MAGIC, NO_TIMESTAMP
+from kafka_index.records.decompression import shared_budget
 from kafka_index.records.positions import LogOffsetPosition
 from kafka_index.scan.file_records import (
     LogEnd,
@@ -237,6 +239,7 @@ class GrowingLogSegment(SegmentFiles):
             )
 
         found, base_offset, last_offset, size = np.empty((4, 1), np.int64)
+        budget = shared_budget(DEFAULT_MAX_DECOMPRESSED_BYTES)
         search_for_offsets(
             log,
             len(log),
@@ -245,8 +248,9 @@ class GrowingLogSegment(SegmentFiles):
             np.array([floor.position], np.int64),
             found,
             misfit=unreadable,
+            budget=budget,
         )
-        read_batch_fields(log, found, base_offset, last_offset, size)
+        read_batch_fields(log, found, base_offset, last_offset, size, budget=budget)
         if found[0] < AT_END:
             unreadable()
         if found[0] == AT_END:

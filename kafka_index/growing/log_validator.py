@@ -11,6 +11,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES
 from kafka_index.errors import CorruptLogError, InputError
 from kafka_index.growing.incoming_batches import (
     IncomingBatches,
@@ -32,8 +33,8 @@ from kafka_index.layout.records import (
     NO_TIMESTAMP,
     TIMESTAMP_TYPE_MASK,
 )
-from kafka_index.records.record_decoding import read_records
-from kafka_index.records.record_keys import has_null_key
+from kafka_index.records.decompression import DecompressionBudget, shared_budget
+from kafka_index.records.record_decoding import has_null_key, open_records
 from kafka_index.state.producer_entry import AppendOrigin
 from kafka_index.storage import Bytes
 
@@ -177,7 +178,6 @@ def _largest_timestamps(batches: IncomingBatches, settings: LogSettings, now_ms:
         most = min(now_ms + settings.message_timestamp_after_max_ms, _INT64_MAX)
     # No batch has more records than bytes: the count alone is not to be trusted.
     counts = np.clip(batches.record_count, 0, columns.size_bytes)
-    offsets, timestamps = np.empty((2, int(counts.max())), np.int64)
     largest, codes = np.empty((2, len(batches)), np.int64)
     largest_timestamps(
         batches.data,
@@ -186,8 +186,6 @@ def _largest_timestamps(batches: IncomingBatches, settings: LogSettings, now_ms:
         counts,
         least,
         most,
-        offsets,
-        timestamps,
         largest,
         codes,
     )
@@ -219,30 +217,42 @@ def _largest_timestamps(batches: IncomingBatches, settings: LogSettings, now_ms:
 def _largest_packed(batches: IncomingBatches, row: int, least: int, most: int) -> tuple[int, int]:
     position = int(batches.columns.position_bytes[row])
     try:
-        records = read_records(_batch(batches, row))
+        records = open_records(_batch(batches, row), _budget())
     except CorruptLogError as error:
         raise CorruptLogError(error.message, position_bytes=position) from error
-    base = int(batches.columns.base_offset[row])
-    if (records.offsets != base + np.arange(len(records))).any():
-        raise InputError(
-            "the offsets of compressed records are not consecutive, and a broker would compress "
-            "them again",
-            position_bytes=position,
-        )
-    times = records.timestamps_ms
-    outside = (times != NO_TIMESTAMP) & ((times < least) | (times > most))
-    if outside.any():
-        return int(times[outside][0]), TIMESTAMP_OUT_OF_BOUNDS
-    return int(times.max(initial=NO_TIMESTAMP)), RECORD_SOUND
+    expected_offset = int(batches.columns.base_offset[row])
+    largest = NO_TIMESTAMP
+    out_of_bounds: int | None = None
+    with records:
+        for chunk in records.chunks():
+            if (chunk.columns.offsets != expected_offset + np.arange(len(chunk))).any():
+                raise InputError(
+                    "the offsets of compressed records are not consecutive, and a broker would "
+                    "compress them again",
+                    position_bytes=position,
+                )
+            expected_offset += len(chunk)
+            times = chunk.columns.timestamps_ms
+            outside = (times != NO_TIMESTAMP) & ((times < least) | (times > most))
+            if out_of_bounds is None and outside.any():
+                out_of_bounds = int(times[outside][0])
+            largest = max(largest, int(times.max()))
+    if out_of_bounds is not None:
+        return out_of_bounds, TIMESTAMP_OUT_OF_BOUNDS
+    return largest, RECORD_SOUND
 
 
 def _check_keys(batches: IncomingBatches) -> None:
     for row in range(len(batches)):
-        if has_null_key(_batch(batches, row)):
+        if has_null_key(_batch(batches, row), _budget()):
             raise InputError(
                 "a record without a key, and the topic is compacted",
                 position_bytes=int(batches.columns.position_bytes[row]),
             )
+
+
+def _budget() -> DecompressionBudget:
+    return shared_budget(DEFAULT_MAX_DECOMPRESSED_BYTES)
 
 
 def _batch(batches: IncomingBatches, row: int) -> Bytes:

@@ -20,7 +20,7 @@ from kafka_index.kernels.big_endian import (
 )
 from kafka_index.kernels.compile_cache import compiled
 from kafka_index.kernels.index_entries import can_convert_to_relative_offset, choose_entries
-from kafka_index.kernels.records import RECORD_SOUND, decode_records
+from kafka_index.kernels.records import RECORD_SOUND, batch_section, next_record
 from kafka_index.layout.records import (
     COMPRESSION_MASK,
     NO_TIMESTAMP,
@@ -76,7 +76,6 @@ _LEADER_EPOCH = field_position(RECORD_BATCH_HEADER, "leader_epoch")
 _CRC = field_position(RECORD_BATCH_HEADER, "crc")
 _ATTRIBUTES = field_position(RECORD_BATCH_HEADER, "attributes")
 _LAST_OFFSET_DELTA = field_position(RECORD_BATCH_HEADER, "last_offset_delta")
-_BASE_TIMESTAMP = field_position(RECORD_BATCH_HEADER, "base_timestamp_ms")
 _MAX_TIMESTAMP = field_position(RECORD_BATCH_HEADER, "max_timestamp_ms")
 
 
@@ -88,8 +87,6 @@ def largest_timestamps(
     counts: NDArray[np.int64],
     min_timestamp: int,
     max_timestamp_bound: int,
-    offsets: NDArray[np.int64],
-    timestamps: NDArray[np.int64],
     largest: NDArray[np.int64],
     codes: NDArray[np.int64],
 ) -> None:
@@ -103,8 +100,6 @@ def largest_timestamps(
         Where each batch is, its bytes, and the record count of its header.
     min_timestamp, max_timestamp_bound : int
         Bounds for timestamps other than -1, in ms.
-    offsets, timestamps : ndarray of int64, as long as the largest count
-        Memory to work in.
     largest : ndarray of int64, shape (n,)
         Filled with the largest timestamp of the records, -1 for none.
     codes : ndarray of int64, shape (n,)
@@ -118,30 +113,22 @@ def largest_timestamps(
         if attributes & COMPRESSION_MASK:
             codes[row] = PACKED_RECORDS
             continue
-        _, code = decode_records(
-            start + np.uint64(RECORD_BATCH_OVERHEAD_BYTES),
-            start + np.uint64(sizes[row]),
-            counts[row],
-            0,
-            read_int64(start + np.uint64(_BASE_TIMESTAMP)),
-            read_int64(start + np.uint64(_MAX_TIMESTAMP)),
-            attributes & TIMESTAMP_TYPE_MASK,
-            offsets,
-            timestamps,
-        )
-        codes[row] = code
-        if code != RECORD_SOUND:
-            continue
+        records = start + np.uint64(RECORD_BATCH_OVERHEAD_BYTES)
+        section = batch_section(start, records, start + np.uint64(sizes[row]))
+        codes[row] = RECORD_SOUND
         highest: Integer = np.int64(NO_TIMESTAMP)
         for record in range(counts[row]):
-            timestamp = timestamps[record]
-            if timestamp != NO_TIMESTAMP and (
-                timestamp < min_timestamp or timestamp > max_timestamp_bound
-            ):
-                codes[row] = TIMESTAMP_OUT_OF_BOUNDS
-                highest = timestamp
+            records, _, timestamp, code = next_record(section, records, counts[row] - record)
+            if code != RECORD_SOUND:
+                codes[row] = code
                 break
-            highest = max(highest, timestamp)
+            if codes[row] == RECORD_SOUND:
+                highest = max(highest, timestamp)
+                if timestamp != NO_TIMESTAMP and (
+                    timestamp < min_timestamp or timestamp > max_timestamp_bound
+                ):
+                    codes[row] = TIMESTAMP_OUT_OF_BOUNDS
+                    highest = timestamp
         largest[row] = highest
 
 
@@ -299,7 +286,7 @@ def plan_appends(
 
 def warm_up(window: NDArray[np.uint8], nothing: NDArray[np.int64]) -> None:
     """Load or compile the kernels of this module, over no batches."""
-    largest_timestamps(window, nothing, nothing, nothing, 0, 0, nothing, nothing, nothing, nothing)
+    largest_timestamps(window, nothing, nothing, nothing, 0, 0, nothing, nothing)
     stamp_batches(window, nothing, nothing, 0, 0, 0, nothing, nothing, nothing)
     plan_appends(
         nothing,

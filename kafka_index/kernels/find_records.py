@@ -1,7 +1,7 @@
-"""From batches to records: the first record at or behind an offset, or as late as a timestamp.
+"""From batches to records: the first record at or after an offset, or as late as a timestamp.
 
-Ascending targets share one pass, and each batch that is looked into is verified and read once. What
-is not plain (compressed batches) is unpacked by the caller and handed in as arrays.
+Ascending targets share one pass, and each batch that is looked into is verified and read once. A
+compressed batch is decompressed by the caller and handed in as a `RecordSection`.
 
 Sources: Kafka's ``FileRecords.searchForTimestamp`` and ``DefaultRecordBatch.iterator``.
 """
@@ -21,19 +21,21 @@ from kafka_index.kernels.batch_header import (
     leader_epoch_of,
     magic_of,
     max_timestamp_of,
-    read_attributes,
-    read_base_offset,
-    read_base_timestamp,
-    read_record_count,
 )
 from kafka_index.kernels.big_endian import Integer
 from kafka_index.kernels.compile_cache import compiled
-from kafka_index.kernels.records import read_record
+from kafka_index.kernels.records import (
+    EMPTY_SECTION,
+    RECORD_SOUND,
+    RecordSection,
+    batch_section,
+    message_section,
+    next_record,
+)
 from kafka_index.kernels.walk import NOWHERE
 from kafka_index.layout.records import (
     MAGIC_RECORD_BATCH,
     RECORD_BATCH_OVERHEAD_BYTES,
-    TIMESTAMP_TYPE_MASK,
 )
 
 #: Why a call came back: it is done, or the records of the batch at ``STATE_OPEN`` are needed.
@@ -42,17 +44,9 @@ FIND_DONE, FIND_NEEDS_RECORDS = range(2)
 #: What can be wrong with a batch: nothing, its checksum, one of its records.
 FAULT_NONE, FAULT_CRC, FAULT_RECORD = range(3)
 
-#: The state, an array of int64 that begins as zeros but for ``STATE_OPEN`` and ``STATE_GIVEN``:
-#: `NOWHERE`.
-(
-    STATE_QUERY,
-    STATE_OPEN,
-    STATE_GIVEN,
-    STATE_CURSOR,
-    STATE_LEFT,
-    STATE_FAULT,
-) = range(6)
-STATE_SIZE = 6
+#: The state between two calls, an array of int64 from `new_state`.
+STATE_QUERY, STATE_OPEN, STATE_FAULT = range(3)
+STATE_SIZE = 3
 
 #: Rows of the array that is filled.
 FOUND_BATCH, FOUND_OFFSET, FOUND_TIMESTAMP, FOUND_EPOCH = range(4)
@@ -62,7 +56,7 @@ FOUND_ROWS = 4
 def new_state() -> NDArray[np.int64]:
     """Return the state of a pass that has not begun."""
     state = np.zeros(STATE_SIZE, np.int64)
-    state[[STATE_OPEN, STATE_GIVEN]] = NOWHERE
+    state[STATE_OPEN] = NOWHERE
     return state
 
 
@@ -74,8 +68,7 @@ def find_records(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and h
     starting_offset: int,
     targets: NDArray[np.int64],
     batches: NDArray[np.int64],
-    given_offsets: NDArray[np.int64],
-    given_timestamps: NDArray[np.int64],
+    given: RecordSection,
     state: NDArray[np.int64],
     found: NDArray[np.int64],
 ) -> int:
@@ -95,12 +88,12 @@ def find_records(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and h
         Ascending.
     batches : ndarray of int64, shape (n,)
         Where to begin for each: the position of a batch, or something negative, which is kept.
-    given_offsets, given_timestamps : ndarray of int64, shape (m,)
-        The records of the batch at ``state[STATE_GIVEN]``.
+    given : RecordSection
+        The records of the batch at ``state[STATE_OPEN]``, in memory until the next call;
+        `EMPTY_SECTION` in the first one.
     state : ndarray of int64, shape (STATE_SIZE,)
         From `new_state`. After `FIND_NEEDS_RECORDS` the caller hands in the records of the batch at
-        ``STATE_OPEN``, sets ``STATE_GIVEN`` to it and ``STATE_FAULT`` to what is wrong behind
-        them, and calls again.
+        ``STATE_OPEN``, sets ``STATE_FAULT`` to what is wrong after them, and calls again.
     found : ndarray of int64, shape (FOUND_ROWS, n)
         Filled: position of the batch (or `AT_END`, or `damage_at`), offset, timestamp and leader
         epoch.
@@ -112,15 +105,14 @@ def find_records(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and h
     """
     query = state[STATE_QUERY]
     opened = state[STATE_OPEN]
-    given = state[STATE_GIVEN]
-    cursor = state[STATE_CURSOR]
-    left = state[STATE_LEFT]
-    fault = state[STATE_FAULT]
-    is_given = opened != NOWHERE and opened == given
-    if is_given and state[STATE_LEFT] < 0:
-        # Back with the records that were asked for.
-        left = np.int64(len(given_offsets))
-        cursor = np.int64(0)
+    # Records of the open batch that are left, where the next one is, and what is wrong after them.
+    section = given
+    left = np.int64(0)
+    cursor = given.start
+    fault = np.int64(FAULT_NONE)
+    if opened != NOWHERE:
+        left = np.int64(given.record_count)
+        fault = state[STATE_FAULT]
     while query < len(targets):
         target = targets[query]
         position = batches[query]
@@ -142,73 +134,43 @@ def find_records(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and h
             magic = magic_of(start)
             if position != opened:
                 opened = position
-                is_given = False
                 fault = np.int64(FAULT_NONE)
                 if not checksum_matches(start, size):
                     fault = np.int64(FAULT_CRC)
                     left = np.int64(0)
-                elif codec_of(start) != 0:
-                    is_given = True
-                    if given != position:
+                else:
+                    if codec_of(start) != 0:
                         state[STATE_QUERY] = query
                         state[STATE_OPEN] = opened
-                        state[STATE_LEFT] = -1
                         return FIND_NEEDS_RECORDS
-                    left = np.int64(len(given_offsets))
-                    cursor = np.int64(0)
-                    fault = state[STATE_FAULT]
-                elif magic >= MAGIC_RECORD_BATCH:
-                    left = read_record_count(start)
-                    cursor = position + RECORD_BATCH_OVERHEAD_BYTES
+                    if magic >= MAGIC_RECORD_BATCH:
+                        section = batch_section(
+                            start,
+                            start + np.uint64(RECORD_BATCH_OVERHEAD_BYTES),
+                            start + np.uint64(size),
+                        )
+                    else:
+                        section = message_section(start, start + np.uint64(size))
+                    cursor = section.start
+                    left = np.int64(section.record_count)
                     if left < 0:
                         left = np.int64(0)
                         fault = np.int64(FAULT_RECORD)
-                else:
-                    left = np.int64(1)
             hit = False
             offset: Integer = np.int64(0)
             timestamp: Integer = np.int64(0)
-            if magic < MAGIC_RECORD_BATCH and not is_given:
-                if left > 0:
-                    offset = read_base_offset(start)
-                    timestamp = max_timestamp_of(start)
-                    key = timestamp if by_timestamp else offset
-                    hit = bool(key >= target and offset >= starting_offset)
-            elif is_given:
-                while left > 0:
-                    offset = given_offsets[cursor]
-                    timestamp = given_timestamps[cursor]
-                    key = timestamp if by_timestamp else offset
-                    if key >= target and offset >= starting_offset:
-                        hit = True
-                        break
-                    cursor += 1
-                    left -= 1
-            else:
-                base_offset = read_base_offset(start)
-                base_timestamp = read_base_timestamp(start)
-                append_time = (read_attributes(start) & TIMESTAMP_TYPE_MASK) != 0
-                append_timestamp = max_timestamp_of(start)
-                end = start + np.uint64(size)
-                while left > 0:
-                    following, timestamp_delta, offset_delta, code = read_record(
-                        log + np.uint64(cursor), end
-                    )
-                    # Behind the last record nothing may follow.
-                    if code != 0 or (left == 1 and following != end):
-                        fault = np.int64(FAULT_RECORD)
-                        left = np.int64(0)
-                        break
-                    offset = base_offset + offset_delta
-                    timestamp = (
-                        append_timestamp if append_time else base_timestamp + timestamp_delta
-                    )
-                    key = timestamp if by_timestamp else offset
-                    if key >= target and offset >= starting_offset:
-                        hit = True
-                        break
-                    cursor = np.int64(following - log)
-                    left -= 1
+            while left > 0:
+                following, offset, timestamp, code = next_record(section, cursor, left)
+                if code != RECORD_SOUND:
+                    fault = np.int64(FAULT_RECORD)
+                    left = np.int64(0)
+                    break
+                key = timestamp if by_timestamp else offset
+                if key >= target and offset >= starting_offset:
+                    hit = True
+                    break
+                cursor = following
+                left -= 1
             if hit:
                 answer = position
                 found[FOUND_OFFSET, query] = offset
@@ -223,9 +185,6 @@ def find_records(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and h
         query += 1
     state[STATE_QUERY] = query
     state[STATE_OPEN] = opened
-    state[STATE_CURSOR] = cursor
-    state[STATE_LEFT] = left
-    state[STATE_FAULT] = fault
     return FIND_DONE
 
 
@@ -234,5 +193,5 @@ def warm_up(address: np.uint64, nothing: NDArray[np.int64]) -> None:
     found = np.empty((FOUND_ROWS, 0), np.int64)
     for by_timestamp in (True, False):
         find_records(
-            address, 0, by_timestamp, 0, nothing, nothing, nothing, nothing, new_state(), found
+            address, 0, by_timestamp, 0, nothing, nothing, EMPTY_SECTION, new_state(), found
         )

@@ -1,143 +1,273 @@
-"""Decoding the records of a magic 2 batch, one after the other.
+"""The walk over the records of an entry of a log: the batches of magic 2, messages of 0 and 1.
 
-A record is sound only when its fields fill the size that it begins with, to the byte. A fault sends
-the position far behind every end, where all later steps fail too, so that one comparison at the end
-stands for all of Kafka's. Sources: Kafka's ``DefaultRecord.readFrom``, ``ByteUtils`` and
-``DefaultRecordBatch.RecordIterator``.
+`RecordSection` says where the records of an entry lie uncompressed. Lookups walk it for offsets and
+timestamps alone (`next_record`); `decode_records` fills columns, with the places of keys, values
+and headers. A record of magic 2 is sound only when its fields fill the size that it begins with, to
+the byte. A fault sends the position far beyond every end, where all later steps fail too, so that
+one comparison at the end stands for all of Kafka's.
+
+Sources: Kafka's ``DefaultRecord.readFrom``, ``DefaultRecordBatch.RecordIterator``,
+``LegacyRecord`` and ``AbstractLegacyRecordBatch.DeepRecordsIterator``.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
-from kafka_index.kernels.big_endian import Integer, read_int8, read_int16, read_int64
+from kafka_index.kernels.batch_header import (
+    read_attributes,
+    read_base_offset,
+    read_base_timestamp,
+    read_max_timestamp,
+    read_record_count,
+)
+from kafka_index.kernels.big_endian import (
+    Integer,
+    read_int8,
+    read_int16,
+    read_int32,
+    read_int64,
+)
 from kafka_index.kernels.compile_cache import compiled
+from kafka_index.kernels.varints import (
+    VARINT_BYTES,
+    VARINT_CUT,
+    VARINT_TOO_LONG,
+    VARLONG_BYTES,
+    read_varint,
+)
+from kafka_index.layout.records import (
+    COMPRESSION_MASK,
+    LOG_OVERHEAD_BYTES,
+    MAGIC_POSITION,
+    MESSAGE_V0_HEADER,
+    MESSAGE_V1_HEADER,
+    MIN_LENGTH,
+    NO_TIMESTAMP,
+    RECORD_BATCH_HEADER,
+    TIMESTAMP_TYPE_MASK,
+    field_position,
+)
 
 #: What is wrong with a record, or with what follows the last one.
 (
     RECORD_SOUND,
-    RECORD_BAD_SIZE,
+    RECORD_SIZE_CUT,
+    RECORD_SIZE_TOO_LONG,
     RECORD_CUT,
     RECORD_BROKEN,
     RECORDS_REMAINING,
-) = range(5)
+) = range(6)
 
-#: Size, attributes, both deltas, key, value and headers: a byte each, at the least.
-MIN_RECORD_BYTES = 7
+#: The size of a null key or value, and of one that goes beyond its message, on which Kafka throws
+#: only when it is asked for.
+FIELD_NULL, FIELD_CUT = -1, -2
 
-_BROKEN = np.int64(1 << 61)
-_VARINT_BYTES = 5
-_VARLONG_BYTES = 10
-_VARINT_BITS = 7
+#: Why `measure_messages` ended: after the last message, or at a length below any message's.
+MESSAGES_SOUND, MESSAGES_BAD_LENGTH = range(2)
+
+#: A call of `decode_records` ends after the record whose headers exceed this number.
+CHUNK_HEADERS = 256 * 1024
+
 _WORD_BYTES = 8
+_INT32_BYTES = 4
 _MORE = 0x80
-_UINT32 = np.uint64(0xFFFFFFFF)
+_MESSAGE_LENGTH = field_position(MESSAGE_V0_HEADER, "length")
+_MESSAGE_ATTRIBUTES = field_position(MESSAGE_V0_HEADER, "attributes")
+_MESSAGE_TIMESTAMP = field_position(MESSAGE_V1_HEADER, "timestamp_ms")
+_V0_KEY = field_position(MESSAGE_V0_HEADER, "key_length")
+_V1_KEY = field_position(MESSAGE_V1_HEADER, "key_length")
+
+
+class RecordSection(NamedTuple):
+    """The records of one entry, uncompressed, and what their fields are relative to.
+
+    Parameters
+    ----------
+    start, end : uint64
+        Addresses of the first record and after the last.
+    record_count : int64
+        How many records there are.
+    base_offset : int64
+        Added to the offset of each.
+    base_timestamp, append_timestamp : int64
+        Added to the timestamp delta of each; the timestamp of all where ``uses_append_time``.
+    uses_append_time : int64
+        0, or anything else for yes.
+    is_message_set : int64
+        0 for the records of a batch of magic 2, 1 for messages of magic 0 and 1.
+    """
+
+    start: np.uint64
+    end: np.uint64
+    record_count: Integer
+    base_offset: Integer
+    base_timestamp: Integer
+    append_timestamp: Integer
+    uses_append_time: Integer
+    is_message_set: Integer
+
+
+class RecordColumns(NamedTuple):
+    """Records as columns of int64; positions count from the start of the section.
+
+    Parameters
+    ----------
+    offsets, timestamps_ms : ndarray of int64, shape (n,)
+        Absolute.
+    key_positions, key_sizes, value_positions, value_sizes : ndarray of int64, shape (n,)
+        Where key and value are; the sizes include `FIELD_NULL` and `FIELD_CUT`.
+    header_positions, header_counts : ndarray of int64, shape (n,)
+        Where the first header is, and how many there are.
+    """
+
+    offsets: NDArray[np.int64]
+    timestamps_ms: NDArray[np.int64]
+    key_positions: NDArray[np.int64]
+    key_sizes: NDArray[np.int64]
+    value_positions: NDArray[np.int64]
+    value_sizes: NDArray[np.int64]
+    header_positions: NDArray[np.int64]
+    header_counts: NDArray[np.int64]
+
+
+class HeaderColumns(NamedTuple):
+    """Headers as columns of int64, record after record; positions as in `RecordColumns`."""
+
+    key_positions: NDArray[np.int64]
+    key_sizes: NDArray[np.int64]
+    value_positions: NDArray[np.int64]
+    value_sizes: NDArray[np.int64]
+
+
+class RecordFields(NamedTuple):
+    """A record of magic 2 with the addresses of its fields; the size of null is negative."""
+
+    code: Integer
+    end: Integer
+    timestamp_delta: Integer
+    offset_delta: Integer
+    key: Integer
+    key_size: Integer
+    value: Integer
+    value_size: Integer
+    headers: Integer
+    header_count: Integer
 
 
 @compiled
-def _read_long_varint(position: Integer, end: Integer, most_bytes: int) -> tuple[Integer, Integer]:
-    value = np.uint64(0)
-    shift = np.uint64(0)
-    for used in range(most_bytes):
-        if position + used >= end:
-            break
-        byte = read_int8(np.uint64(position + used))
-        value |= np.uint64(byte & 0x7F) << shift
-        if byte >= 0:
-            if most_bytes == _VARINT_BYTES:
-                # Java shifts in 32 bits: the highest of a fifth byte are lost.
-                value &= _UINT32
-            signed = np.int64(value >> np.uint64(1)) ^ -np.int64(value & np.uint64(1))
-            return signed, position + used + 1
-        shift += np.uint64(_VARINT_BITS)
-    return np.int64(0), _BROKEN
-
-
-@compiled
-def _read_varint(position: Integer, end: Integer, most_bytes: int) -> tuple[Integer, Integer]:
-    """Read a zigzag varint; return (value, position behind it or `_BROKEN`)."""
-    if position >= end:
-        return np.int64(0), _BROKEN
-    value = read_int8(np.uint64(position))
-    if value >= 0:
-        return value >> 1 ^ -(value & 1), position + 1
-    if position + 1 < end:
-        byte = read_int8(np.uint64(position + 1))
-        if byte >= 0:
-            value = value & 0x7F | byte << _VARINT_BITS
-            return value >> 1 ^ -(value & 1), position + 2
-    return _read_long_varint(position, end, most_bytes)
-
-
-@compiled
-def _skip_field(position: Integer, end: Integer) -> Integer:
-    """Pass over a size and as many bytes; a negative size means null."""
-    size, position = _read_varint(position, end, _VARINT_BYTES)
-    return position + size if size > 0 else position
+def _read_field(position: Integer, end: Integer) -> tuple[Integer, Integer, Integer]:
+    """Return start and size of a sized field, and the address after it; null is negative."""
+    size, start = read_varint(position, end, VARINT_BYTES)
+    return start, size, (start + size if size > 0 else start)
 
 
 @compiled
 def _skip_headers(position: Integer, end: Integer, count: Integer) -> Integer:
     if count < 0:
-        return _BROKEN
+        return VARINT_CUT
     for _ in range(count):
-        key_bytes, position = _read_varint(position, end, _VARINT_BYTES)
-        if key_bytes < 0:
-            return _BROKEN
-        position = _skip_field(position + key_bytes, end)
+        _, key_size, position = _read_field(position, end)
+        if key_size < 0:
+            return VARINT_CUT
+        _, _, position = _read_field(position, end)
         if position > end:
-            return _BROKEN
+            return VARINT_CUT
     return position
 
 
 @compiled
 def _skip_short_field(position: Integer, end: Integer) -> Integer:
-    """Pass over a size of one or two bytes and what it says, with something behind it."""
+    """Pass over a size of one or two bytes and as many bytes, with something after them."""
     if position + 2 > end:
-        return _BROKEN
+        return VARINT_CUT
     word = read_int16(np.uint64(position))
     value = word >> 8
     position += 1
     if value < 0:
         if word & _MORE:
-            return _BROKEN
+            return VARINT_CUT
         value = value & 0x7F | (word & 0x7F) << 7
         position += 1
     return position + (value >> 1) if value & 1 == 0 else position
 
 
 @compiled
-def _read_any_record(
-    address: np.uint64, end: np.uint64
-) -> tuple[np.uint64, Integer, Integer, Integer]:
-    """Read a record of any shape, or find what is wrong with it."""
+def _fault(code: int) -> RecordFields:
+    nothing = np.int64(0)
+    return RecordFields(
+        np.int64(code),
+        nothing,
+        nothing,
+        nothing,
+        nothing,
+        nothing,
+        nothing,
+        nothing,
+        nothing,
+        nothing,
+    )
+
+
+@compiled
+def read_fields(address: np.uint64, end: np.uint64) -> RecordFields:
+    """Read a record of any shape with the places of its fields, or find what is wrong with it.
+
+    Parameters
+    ----------
+    address, end : uint64
+        Where the record starts, and where the records of its batch end.
+    """
     limit = np.int64(end)
-    size, start = _read_varint(np.int64(address), limit, _VARINT_BYTES)
+    size, start = read_varint(np.int64(address), limit, VARINT_BYTES)
     if start > limit:
-        return address, np.int64(0), np.int64(0), np.int64(RECORD_BAD_SIZE)
+        return _fault(RECORD_SIZE_TOO_LONG if start == VARINT_TOO_LONG else RECORD_SIZE_CUT)
     # From here on the size stands for the end: what goes beyond cannot fill it either.
     body_end = start + size
     if body_end > limit:
-        return address, np.int64(0), np.int64(0), np.int64(RECORD_CUT)
-    timestamp_delta, position = _read_varint(start + 1, body_end, _VARLONG_BYTES)
-    offset_delta, position = _read_varint(position, body_end, _VARINT_BYTES)
-    position = _skip_field(position, body_end)
-    position = _skip_field(position, body_end)
-    headers, position = _read_varint(position, body_end, _VARINT_BYTES)
-    if headers != 0:
-        position = _skip_headers(position, body_end, headers)
+        return _fault(RECORD_CUT)
+    timestamp_delta, position = read_varint(start + 1, body_end, VARLONG_BYTES)
+    offset_delta, position = read_varint(position, body_end, VARINT_BYTES)
+    key, key_size, position = _read_field(position, body_end)
+    value, value_size, position = _read_field(position, body_end)
+    header_count, headers = read_varint(position, body_end, VARINT_BYTES)
+    position = headers
+    if header_count != 0:
+        position = _skip_headers(position, body_end, header_count)
     if position != body_end:
-        return address, np.int64(0), np.int64(0), np.int64(RECORD_BROKEN)
-    return np.uint64(body_end), timestamp_delta, offset_delta, np.int64(RECORD_SOUND)
+        return _fault(RECORD_BROKEN)
+    return RecordFields(
+        np.int64(RECORD_SOUND),
+        body_end,
+        timestamp_delta,
+        offset_delta,
+        key,
+        key_size,
+        value,
+        value_size,
+        headers,
+        header_count,
+    )
+
+
+@compiled
+def _read_any_record(
+    address: np.uint64, end: np.uint64
+) -> tuple[np.uint64, Integer, Integer, Integer]:
+    fields = read_fields(address, end)
+    following = address if fields.code != RECORD_SOUND else np.uint64(fields.end)
+    return following, fields.timestamp_delta, fields.offset_delta, fields.code
 
 
 @compiled
 def read_record(address: np.uint64, end: np.uint64) -> tuple[np.uint64, Integer, Integer, Integer]:
     """Read one record of magic 2.
 
-    Whoever reads the last one that a batch counts must see that it ends where the records do:
-    otherwise Kafka throws before it hands that record out (`RECORDS_REMAINING`).
+    The last record of a batch must end where the records do: otherwise Kafka throws before it
+    returns that record (`RECORDS_REMAINING`), which is for the caller to check.
 
     Parameters
     ----------
@@ -147,12 +277,13 @@ def read_record(address: np.uint64, end: np.uint64) -> tuple[np.uint64, Integer,
     Returns
     -------
     tuple of int
-        The address behind the record (uint64), the timestamp delta, the offset delta, and
-        `RECORD_SOUND` or what is wrong; then the others mean nothing.
+        The address after the record (uint64), the timestamp delta, the offset delta, and
+        `RECORD_SOUND` or what is wrong; then the others are undefined.
     """
     # Nearly all records are of one shape: no headers, all numbers of one or two bytes, a timestamp
-    # of at most three. Those are read here, without a call; whatever is otherwise, faults too, goes
-    # to the function above. The first byte of a word being its highest, the sign tells of more.
+    # of at most three. Those are read here, without a call; any other shape, and any fault, goes to
+    # the function above. The first byte of a word is its highest, so the sign is the varint's
+    # continuation bit.
     start = np.int64(address)
     limit = np.int64(end)
     while limit - start >= _WORD_BYTES:
@@ -202,44 +333,250 @@ def read_record(address: np.uint64, end: np.uint64) -> tuple[np.uint64, Integer,
 
 
 @compiled
-def decode_records(
-    address: np.uint64,
-    end: np.uint64,
-    count: int,
-    base_offset: int,
-    base_timestamp: int,
-    append_timestamp: int,
-    uses_append_time: int,
-    offsets: NDArray[np.int64],
-    timestamps: NDArray[np.int64],
-) -> tuple[Integer, Integer]:
-    """Decode the records of a batch, up to the first that is not sound.
+def next_record(
+    section: RecordSection, address: np.uint64, left: Integer
+) -> tuple[np.uint64, Integer, Integer, Integer]:
+    """Read offset and timestamp of one record of a section.
 
     Parameters
     ----------
-    address, end : uint64
-        Where the records start and end.
-    count : int
-        How many there are, as the batch says.
-    base_offset, base_timestamp : int
-        Of the batch. Sums wrap around, as Java's do.
-    append_timestamp, uses_append_time : int
-        The timestamp of all records, if the latter is not 0.
-    offsets, timestamps : ndarray of int64, shape (at least count,)
-        Filled.
+    section : RecordSection
+        The records.
+    address : uint64
+        Where the record starts.
+    left : int
+        How many records of the section are left, this one included.
 
     Returns
     -------
     tuple of int
-        How many records Kafka would hand out, and `RECORD_SOUND` or what is wrong with the next.
-        When bytes remain behind the last record, that record is not handed out.
+        The address after the record (uint64), its offset, its timestamp, and `RECORD_SOUND` or
+        why Kafka would not return it. Sums wrap around, as Java's do.
     """
-    for row in range(count):
-        address, timestamp_delta, offset_delta, code = read_record(address, end)
+    if section.is_message_set:
+        offset = read_int64(address) + section.base_offset
+        length = read_int32(address + np.uint64(_MESSAGE_LENGTH))
+        following = address + np.uint64(LOG_OVERHEAD_BYTES + length)
+        return following, offset, _message_timestamp(section, address), np.int64(RECORD_SOUND)
+    following, timestamp_delta, offset_delta, code = read_record(address, section.end)
+    if left == 1 and code == RECORD_SOUND and following != section.end:
+        code = np.int64(RECORDS_REMAINING)
+    timestamp = section.base_timestamp + timestamp_delta
+    if section.uses_append_time:
+        timestamp = section.append_timestamp
+    return following, section.base_offset + offset_delta, timestamp, code
+
+
+@compiled
+def _message_timestamp(section: RecordSection, address: np.uint64) -> Integer:
+    magic = read_int8(address + np.uint64(MAGIC_POSITION))
+    if magic == 0:
+        return np.int64(NO_TIMESTAMP)
+    # A wrapper's append time is that of the messages of its own magic in it.
+    timestamp: Integer = read_int64(address + np.uint64(_MESSAGE_TIMESTAMP))
+    return section.append_timestamp if magic == 1 and section.uses_append_time else timestamp
+
+
+@compiled
+def check_records(section: RecordSection) -> tuple[Integer, Integer]:
+    """Return how many records Kafka would return, and what is wrong with the next one, if any."""
+    address = section.start
+    for row in range(section.record_count):
+        address, _, _, code = next_record(section, address, section.record_count - row)
         if code != RECORD_SOUND:
             return row, code
-        offsets[row] = base_offset + offset_delta
-        timestamps[row] = append_timestamp if uses_append_time else base_timestamp + timestamp_delta
-    if count > 0 and address != end:
-        return count - 1, RECORDS_REMAINING
-    return count, RECORD_SOUND
+    return section.record_count, np.int64(RECORD_SOUND)
+
+
+@compiled
+def decode_records(
+    section: RecordSection, address: np.uint64, left: int, columns: RecordColumns
+) -> tuple[Integer, np.uint64, Integer]:
+    """Decode the next records of a section, up to the first that is not sound.
+
+    Parameters
+    ----------
+    section : RecordSection
+        The records.
+    address : uint64
+        Where the first of these starts.
+    left : int
+        How many records of the section are left.
+    columns : RecordColumns
+        Filled, as far as they go.
+
+    Returns
+    -------
+    tuple of int
+        How many records were decoded, the address after them (uint64), and `RECORD_SOUND` or why
+        Kafka would not return the next one.
+    """
+    start = np.int64(section.start)
+    rows = min(len(columns.offsets), left)
+    header_room: Integer = np.int64(CHUNK_HEADERS)
+    for row in range(rows):
+        if section.is_message_set:
+            following, offset, timestamp, _ = next_record(section, address, left - row)
+            is_v0 = read_int8(address + np.uint64(MAGIC_POSITION)) == 0
+            place: Integer = np.int64(address) + (_V0_KEY if is_v0 else _V1_KEY)
+            key, key_size, place = _read_message_field(place, np.int64(following))
+            value, value_size, place = _read_message_field(place, np.int64(following))
+            headers: Integer = np.int64(following)
+            header_count: Integer = np.int64(0)
+        else:
+            fields = read_fields(address, section.end)
+            if fields.code != RECORD_SOUND:
+                return row, address, fields.code
+            following = np.uint64(fields.end)
+            if left - row == 1 and following != section.end:
+                return row, address, np.int64(RECORDS_REMAINING)
+            offset = section.base_offset + fields.offset_delta
+            timestamp = section.base_timestamp + fields.timestamp_delta
+            if section.uses_append_time:
+                timestamp = section.append_timestamp
+            key, key_size = fields.key, max(fields.key_size, FIELD_NULL)
+            value, value_size = fields.value, max(fields.value_size, FIELD_NULL)
+            headers, header_count = fields.headers, fields.header_count
+        columns.offsets[row] = offset
+        columns.timestamps_ms[row] = timestamp
+        columns.key_positions[row] = key - start
+        columns.key_sizes[row] = key_size
+        columns.value_positions[row] = value - start
+        columns.value_sizes[row] = value_size
+        columns.header_positions[row] = headers - start
+        columns.header_counts[row] = header_count
+        address = following
+        header_room -= header_count
+        if header_room < 0:
+            return row + 1, address, np.int64(RECORD_SOUND)
+    return rows, address, np.int64(RECORD_SOUND)
+
+
+@compiled
+def _read_message_field(position: Integer, end: Integer) -> tuple[Integer, Integer, Integer]:
+    """Return start and size of a field of a message, and the address after it."""
+    start = position + _INT32_BYTES
+    if start > end:
+        return end, np.int64(FIELD_CUT), VARINT_CUT
+    size = read_int32(np.uint64(position))
+    if size > end - start:
+        return end, np.int64(FIELD_CUT), VARINT_CUT
+    return start, max(size, FIELD_NULL), start + max(size, 0)
+
+
+@compiled
+def decode_headers(section: RecordSection, columns: RecordColumns, headers: HeaderColumns) -> None:
+    """Decode the headers of records that `decode_records` has found to be sound.
+
+    Parameters
+    ----------
+    section : RecordSection
+        The records.
+    columns : RecordColumns
+        Those whose headers are wanted.
+    headers : HeaderColumns
+        Filled; as long as all of ``header_counts`` together.
+    """
+    start = np.int64(section.start)
+    end = np.int64(section.end)
+    row = 0
+    for record in range(len(columns.header_counts)):
+        position = start + columns.header_positions[record]
+        for _ in range(columns.header_counts[record]):
+            key, key_size, position = _read_field(position, end)
+            value, value_size, position = _read_field(position, end)
+            headers.key_positions[row] = key - start
+            headers.key_sizes[row] = key_size
+            headers.value_positions[row] = value - start
+            headers.value_sizes[row] = max(value_size, FIELD_NULL)
+            row += 1
+
+
+@compiled
+def measure_messages(
+    start: np.uint64, end: np.uint64
+) -> tuple[Integer, Integer, Integer, Integer, np.uint64]:
+    """Count the messages in a compressed one (``DeepRecordsIterator``).
+
+    Parameters
+    ----------
+    start, end : uint64
+        Where the inner message set starts and ends.
+
+    Returns
+    -------
+    tuple of int
+        How many whole messages there are, how many of them come before the first that is
+        compressed itself, the last one's offset as it stands, `MESSAGES_SOUND` or what is wrong
+        with a length, and the address (uint64) where the set ended. A message that is cut short
+        is ignored.
+    """
+    count = np.int64(0)
+    plain = np.int64(-1)
+    last_offset = np.int64(0)
+    address = start
+    while np.int64(end) - np.int64(address) >= LOG_OVERHEAD_BYTES:
+        length = read_int32(address + np.uint64(_MESSAGE_LENGTH))
+        if length < MIN_LENGTH:
+            return count, plain, last_offset, np.int64(MESSAGES_BAD_LENGTH), address
+        if length > np.int64(end) - np.int64(address) - LOG_OVERHEAD_BYTES:
+            break
+        if plain < 0 and read_int8(address + np.uint64(_MESSAGE_ATTRIBUTES)) & COMPRESSION_MASK:
+            plain = count
+        last_offset = read_int64(address)
+        count += 1
+        address += np.uint64(LOG_OVERHEAD_BYTES + length)
+    return count, (count if plain < 0 else plain), last_offset, np.int64(MESSAGES_SOUND), address
+
+
+def record_columns(count: int) -> RecordColumns:
+    """Return columns for so many records."""
+    return RecordColumns(*np.empty((len(RecordColumns._fields), count), np.int64))
+
+
+@compiled
+def batch_section(header: np.uint64, start: np.uint64, end: np.uint64) -> RecordSection:
+    """Return the section of a batch of magic 2.
+
+    Parameters
+    ----------
+    header : uint64
+        Address of its header.
+    start, end : uint64
+        Addresses of its first record and after the last: in the batch itself, or in what its
+        records decompress to.
+    """
+    uses_append_time = read_attributes(header) & TIMESTAMP_TYPE_MASK
+    return RecordSection(
+        start,
+        end,
+        read_record_count(header),
+        read_base_offset(header),
+        read_base_timestamp(header),
+        read_max_timestamp(header),
+        uses_append_time,
+        np.int64(0),
+    )
+
+
+@compiled
+def message_section(start: np.uint64, end: np.uint64) -> RecordSection:
+    """Return the section of one message that is not compressed: the message itself."""
+    none = np.int64(0)
+    return RecordSection(start, end, np.int64(1), none, none, none, none, np.int64(1))
+
+
+#: No records.
+EMPTY_SECTION = RecordSection(np.uint64(0), np.uint64(0), 0, 0, 0, 0, 0, 0)
+
+
+def warm_up() -> None:
+    """Load or compile the walk, over no records."""
+    check_records(EMPTY_SECTION)
+    header = np.zeros(RECORD_BATCH_HEADER.itemsize, np.uint8)
+    batch_section(np.uint64(header.ctypes.data), EMPTY_SECTION.start, EMPTY_SECTION.end)
+    message_section(EMPTY_SECTION.start, EMPTY_SECTION.end)
+    columns = record_columns(0)
+    decode_records(EMPTY_SECTION, EMPTY_SECTION.start, 0, columns)
+    decode_headers(EMPTY_SECTION, columns, HeaderColumns(*columns[:4]))
+    measure_messages(EMPTY_SECTION.start, EMPTY_SECTION.end)

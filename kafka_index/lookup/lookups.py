@@ -188,7 +188,12 @@ class Lookups:
         if log is None:
             files = self.inventory.files_of(code)
             config = self.settings.config.for_topic(files.topic)
-            log = PartitionLog(files, config=config, cache=self._cache)
+            log = PartitionLog(
+                files,
+                config=config,
+                cache=self._cache,
+                max_decompressed_bytes=self.settings.config.max_decompressed_bytes,
+            )
             self._logs[code] = log
             self._kept_segments += len(files.segments)
             while self._kept_segments > _MAX_KEPT_SEGMENTS and len(self._logs) > 1:

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from kafka_index.config import IndexConfig
+from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, IndexConfig
 from kafka_index.errors import CorruptLogError
 from kafka_index.index import ascending
 from kafka_index.kernels.batch_header import AT_DAMAGE, AT_END, damage_at
@@ -66,6 +66,9 @@ class LogSegment:
         Closes it when others are needed.
     findings : Findings, optional
         Where its findings are added.
+    max_decompressed_bytes : int
+        The most bytes of decompressed records that this process holds at a time. A batch that needs
+        more is unreadable.
 
     Notes
     -----
@@ -80,12 +83,13 @@ class LogSegment:
         config: IndexConfig | None = None,
         cache: SegmentCache | None = None,
         findings: Findings | None = None,
+        max_decompressed_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES,
     ) -> None:
         self.file = segment
         self.base_offset = segment.base_offset
         self._cache = SegmentCache() if cache is None else cache
         interval = (config or IndexConfig()).index_interval_bytes
-        self._log = SegmentLog(segment)
+        self._log = SegmentLog(segment, max_decompressed_bytes=max_decompressed_bytes)
         self.findings = SegmentFindings(segment, self._log, findings or Findings())
         self.indexes = SegmentIndexes(segment, index_directory, interval, self._log, self.findings)
 

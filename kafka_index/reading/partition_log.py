@@ -12,7 +12,7 @@ from typing import Self
 import numpy as np
 import pyarrow as pa
 
-from kafka_index.config import IndexConfig
+from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, IndexConfig
 from kafka_index.errors import InputError, KafkaIndexError
 from kafka_index.index import ascending
 from kafka_index.layout.names import TopicPartition
@@ -51,6 +51,9 @@ class PartitionLog:
         Decides the entries of indexes that are built in memory.
     cache : SegmentCache, optional
         Keeps segments open, of this and of other partitions.
+    max_decompressed_bytes : int
+        The most bytes of decompressed records that this process holds at a time. A batch that needs
+        more is unreadable.
 
     Notes
     -----
@@ -63,6 +66,7 @@ class PartitionLog:
         *,
         config: IndexConfig | None = None,
         cache: SegmentCache | None = None,
+        max_decompressed_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES,
     ) -> None:
         self.files = files
         self._findings = Findings()
@@ -74,6 +78,7 @@ class PartitionLog:
                 config=config,
                 cache=cache,
                 findings=self._findings,
+                max_decompressed_bytes=max_decompressed_bytes,
             )
             for segment in files.segments
         )
@@ -88,6 +93,7 @@ class PartitionLog:
         indexes: str | PathLike[str] | None = None,
         upper_bound: UpperBound = UpperBound.LOG_END,
         config: IndexConfig | None = None,
+        max_decompressed_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES,
     ) -> Self:
         """Open a partition directory, with the checkpoints of the data directory above it.
 
@@ -100,7 +106,7 @@ class PartitionLog:
             logs by default.
         upper_bound : UpperBound
             Whether answers end at the high watermark.
-        config : IndexConfig, optional
+        config, max_decompressed_bytes
             As for the class.
 
         Raises
@@ -120,7 +126,11 @@ class PartitionLog:
         if indexes is not None:
             index_directory = os.path.join(os.path.abspath(indexes), partition.directory_name)
         reader = CheckpointReader(upper_bound)
-        return cls(reader.read(partition, listing.segments, index_directory), config=config)
+        return cls(
+            reader.read(partition, listing.segments, index_directory),
+            config=config,
+            max_decompressed_bytes=max_decompressed_bytes,
+        )
 
     def __enter__(self) -> Self:
         """Return the log itself."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from kafka_index.errors import CorruptLogError, InputError
+from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES
+from kafka_index.errors import CorruptLogError, InputError, TooLargeError
 from kafka_index.index import OffsetPosition
 from kafka_index.kernels.batch_header import checksum_matches, leader_epoch_of, magic_of
 from kafka_index.layout.index_entries import INT32_MAX
-from kafka_index.records.batch_source import ScanStop
-from kafka_index.records.record_decoding import read_records
+from kafka_index.records.batch_source import TOO_LARGE, ScanStop
+from kafka_index.records.decompression import shared_budget
+from kafka_index.records.record_decoding import BatchRecords, open_records
 from kafka_index.scan.file_records import LogEnd, batch_at, scan_to_end, stop_at
 from kafka_index.storage import Bytes, MappedFile, SegmentFile
 
@@ -21,10 +23,18 @@ class SegmentLog:
     ----------
     segment : SegmentFile
         As it was listed: a log that has changed when it is mapped is an error.
+    max_decompressed_bytes : int
+        The most bytes of decompressed records that this process holds at a time.
     """
 
-    def __init__(self, segment: SegmentFile) -> None:
+    def __init__(
+        self,
+        segment: SegmentFile,
+        *,
+        max_decompressed_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES,
+    ) -> None:
         self._segment = segment
+        self.budget = shared_budget(max_decompressed_bytes)
         self._file: MappedFile | None = None
         self._address = np.uint64(0)
 
@@ -64,6 +74,10 @@ class SegmentLog:
         """Return the bytes of the batch at a position, header included."""
         return batch_at(self.file.array, position_bytes)
 
+    def records(self, position_bytes: int) -> BatchRecords:
+        """Open the records of the batch at a position; errors are those of `open_records`."""
+        return open_records(self.batch(position_bytes), self.budget)
+
     def magic(self, position_bytes: int) -> int:
         """Return the magic of the batch at a position."""
         return int(magic_of(self.address + np.uint64(position_bytes)))
@@ -87,10 +101,14 @@ class SegmentLog:
         if stop is not None:
             return stop.text
         try:
-            fault = read_records(self.batch(position_bytes)).fault
+            with self.records(position_bytes) as records:
+                for _ in records.chunks():
+                    pass
+                return records.fault or "the batch cannot be read"
+        except TooLargeError as error:
+            return f"{TOO_LARGE}: {error}"
         except CorruptLogError as error:
-            fault = str(error)
-        return fault or "the batch cannot be read"
+            return str(error)
 
     def scan_to_end(self, last_entry: OffsetPosition) -> LogEnd:
         """Verify the batches from the last index entry on, and return where they end."""

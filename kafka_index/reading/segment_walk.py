@@ -5,6 +5,7 @@ Sources: Kafka's ``LogSegment.translateOffset`` and ``findOffsetByTimestamp``.
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import Self
 
@@ -13,6 +14,7 @@ import numpy as np
 from kafka_index.errors import CorruptLogError
 from kafka_index.kernels import batch_header, index_fit, walk
 from kafka_index.kernels import find_records as finder
+from kafka_index.kernels.records import EMPTY_SECTION
 from kafka_index.layout.names import OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX
 from kafka_index.layout.records import NO_LEADER_EPOCH
 from kafka_index.reading.answers import (
@@ -33,10 +35,8 @@ from kafka_index.reading.answers import (
 )
 from kafka_index.reading.segment_indexes import SegmentIndexes
 from kafka_index.reading.segment_log import SegmentLog
-from kafka_index.records.record_decoding import BatchRecords, read_records
+from kafka_index.records.record_decoding import BatchRecords
 from kafka_index.scan.file_records import read_batch_fields, search_for_offsets
-
-_NO_ROWS = np.empty(0, np.int64)
 
 
 class _Misfit(Exception):  # noqa: N818, because the walk is repeated without the file
@@ -79,6 +79,7 @@ class Located:
             values[BATCH_BASE_OFFSET],
             values[BATCH_LAST_OFFSET],
             values[BATCH_SIZE],
+            budget=log.budget,
         )
 
     def put_largest(self, log: SegmentLog, position: int, timestamp: int) -> None:
@@ -86,20 +87,20 @@ class Located:
         if not log.crc_matches(position):
             self.batches[:] = batch_header.damage_at(position)
             return
-        batch = log.batch(position)
         try:
-            records = read_records(batch)
+            with log.records(position) as records:
+                offset = _first_with_timestamp(records, timestamp)
+                fault = records.fault
         except CorruptLogError:
             self.batches[:] = batch_header.damage_at(position)
             return
-        rows = np.flatnonzero(records.timestamps_ms == timestamp)
         # Records of magic 0 have no timestamp to be the largest.
-        if not len(rows) or log.magic(position) == 0:
+        if offset is None or log.magic(position) == 0:
             self.batches[:] = (
-                batch_header.AT_END if records.fault is None else batch_header.damage_at(position)
+                batch_header.AT_END if fault is None else batch_header.damage_at(position)
             )
             return
-        self.values[FOUND_OFFSET] = records.offsets[rows[0]]
+        self.values[FOUND_OFFSET] = offset
         self.values[FOUND_TIMESTAMP] = timestamp
         epoch = log.leader_epoch(position)
         self.values[FOUND_LEADER_EPOCH] = NULL if epoch < 0 else epoch
@@ -193,6 +194,7 @@ def _translate_offsets(
         values[ENTRY_POSITION],
         batches,
         misfit=misfit,
+        budget=log.budget,
     )
     if resolve is Resolve.RECORD:
         _find_records(log, size_bytes, targets, located, starting_offset=None)
@@ -280,6 +282,14 @@ def _damaged_entry(log: SegmentLog, indexes: SegmentIndexes, offset: int, positi
     raise _Misfit(OFFSET_INDEX_SUFFIX, f"no batch where its entry for offset {offset} points to")
 
 
+def _first_with_timestamp(records: BatchRecords, timestamp: int) -> int | None:
+    for chunk in records.chunks():
+        rows = np.flatnonzero(chunk.columns.timestamps_ms == timestamp)
+        if len(rows):
+            return int(chunk.columns.offsets[rows[0]])
+    return None
+
+
 def _find_records(
     log: SegmentLog,
     size_bytes: int,
@@ -291,7 +301,7 @@ def _find_records(
     """Continue from batches to records, by timestamp when there is a starting offset."""
     found = np.empty((finder.FOUND_ROWS, len(targets)), np.int64)
     state = finder.new_state()
-    records = BatchRecords(_NO_ROWS, _NO_ROWS)
+    records: BatchRecords | None = None
     code = finder.FIND_NEEDS_RECORDS
     while code == finder.FIND_NEEDS_RECORDS:
         code = finder.find_records(
@@ -301,23 +311,20 @@ def _find_records(
             NULL if starting_offset is None else starting_offset,
             targets,
             located.batches,
-            records.offsets,
-            records.timestamps_ms,
+            EMPTY_SECTION if records is None else records.section,
             state,
             found,
         )
+        if records is not None:
+            # Before others are decompressed: a thread waits for room without holding any.
+            records.close()
         if code == finder.FIND_NEEDS_RECORDS:
-            position = int(state[finder.STATE_OPEN])
-            fault = finder.FAULT_NONE
-            try:
-                records = read_records(log.batch(position))
-                if records.fault is not None:
-                    fault = finder.FAULT_RECORD
-            except CorruptLogError:
-                records = BatchRecords(_NO_ROWS, _NO_ROWS)
-                fault = finder.FAULT_RECORD
-            state[finder.STATE_GIVEN] = position
-            state[finder.STATE_FAULT] = fault
+            records = None
+            state[finder.STATE_FAULT] = finder.FAULT_RECORD
+            with contextlib.suppress(CorruptLogError):
+                records = log.records(int(state[finder.STATE_OPEN]))
+                if records.fault is None:
+                    state[finder.STATE_FAULT] = finder.FAULT_NONE
     at = found[finder.FOUND_BATCH]
     located.batches[:] = at
     hit = at >= 0

@@ -27,6 +27,8 @@ INVALID_MARKER = "invalid_marker"
 #: A transaction marker whose record is compressed. No broker writes one; Kafka's recovery would
 #: unpack it, this one refuses the segment.
 COMPRESSED_MARKER = "compressed_marker"
+#: The records decompress to more than the process may hold (``--max-decompressed-bytes``).
+TOO_LARGE = "too_large"
 #: The last offset is below the segment's base offset, or 2^31 or more above it.
 OFFSET_OVERFLOW = "offset_overflow"
 

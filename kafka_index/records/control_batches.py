@@ -16,8 +16,8 @@ from kafka_index.layout.records import (
     NO_LEADER_EPOCH,
     NO_SEQUENCE,
 )
-from kafka_index.records.record import Record
 from kafka_index.records.record_batch import BatchFields, write_record_batch
+from kafka_index.records.record_encoding import Record, unsigned_varint
 
 _KEY = struct.Struct(">hh")
 _MARKER = struct.Struct(">hi")
@@ -108,16 +108,7 @@ def write_leader_change(
 
 
 def _compact_array(node_ids: Sequence[int]) -> bytes:
-    parts = [_unsigned_varint(len(node_ids) + 1)]
+    parts = [unsigned_varint(len(node_ids) + 1)]
     for node_id in node_ids:
         parts += (_INT32.pack(node_id), _NO_TAGGED_FIELDS)
     return b"".join(parts)
-
-
-def _unsigned_varint(value: int) -> bytes:
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)

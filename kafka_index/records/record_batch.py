@@ -30,8 +30,8 @@ from kafka_index.layout.records import (
     TRANSACTIONAL_MASK,
     field_position,
 )
-from kafka_index.records.compressing import codec_of_name, compress
-from kafka_index.records.record import Record, encode_record
+from kafka_index.records.compression import codec_of_name, compress
+from kafka_index.records.record_encoding import Record, encode_record
 
 #: The fields of `RECORD_BATCH_HEADER`.
 _HEADER = struct.Struct(">qiibIhiqqqhii")

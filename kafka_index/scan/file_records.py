@@ -18,6 +18,7 @@ from kafka_index.kernels.scan import SCAN_END, SCAN_ROWS_FULL
 from kafka_index.layout.records import LOG_OVERHEAD_BYTES
 from kafka_index.records.batch_source import ScanStop
 from kafka_index.records.batch_table import BatchColumns
+from kafka_index.records.decompression import DecompressionBudget
 from kafka_index.records.record_decoding import first_offset
 from kafka_index.scan.scanner import Scanner, entry_length
 from kafka_index.storage import Bytes
@@ -142,6 +143,7 @@ def search_for_offsets(
     batches: Longs,
     *,
     misfit: Callable[[int], int],
+    budget: DecompressionBudget,
 ) -> None:
     """Find the batches that hold ascending offsets, or come next (``searchForOffsetFromPosition``).
 
@@ -154,6 +156,8 @@ def search_for_offsets(
     misfit : callable
         Called with the number of a target whose index entry does not hold: raises, or returns the
         position of the entry where the log is damaged there.
+    budget : DecompressionBudget
+        For compressed messages of magic 0 and 1, whose first offset is inside.
     """
     address = np.uint64(log.ctypes.data)
     state = walk.new_state()
@@ -165,7 +169,7 @@ def search_for_offsets(
         if code == walk.WALK_NEEDS_FIRST_OFFSET:
             position = int(state[walk.STATE_POSITION])
             try:
-                state[walk.STATE_TOLD_FIRST_OFFSET] = first_offset(batch_at(log, position))
+                state[walk.STATE_TOLD_FIRST_OFFSET] = first_offset(batch_at(log, position), budget)
                 state[walk.STATE_TOLD_POSITION] = position
             except CorruptLogError:
                 state[walk.STATE_DAMAGE] = position
@@ -174,7 +178,13 @@ def search_for_offsets(
 
 
 def read_batch_fields(
-    log: Bytes, batches: Longs, base_offsets: Longs, last_offsets: Longs, sizes: Longs
+    log: Bytes,
+    batches: Longs,
+    base_offsets: Longs,
+    last_offsets: Longs,
+    sizes: Longs,
+    *,
+    budget: DecompressionBudget,
 ) -> None:
     """Read the offsets and sizes of batches.
 
@@ -187,6 +197,8 @@ def read_batch_fields(
         magic 0 or 1 cannot be unpacked.
     base_offsets, last_offsets, sizes : ndarray of int64, shape (n,)
         Filled where there is a position.
+    budget : DecompressionBudget
+        As for `search_for_offsets`.
     """
     address = np.uint64(log.ctypes.data)
     batch_header.read_batch_fields(address, batches, base_offsets, last_offsets, sizes)
@@ -194,7 +206,7 @@ def read_batch_fields(
     for position in np.unique(batches[inside]):
         rows = batches == position
         try:
-            base_offsets[rows] = first_offset(batch_at(log, int(position)))
+            base_offsets[rows] = first_offset(batch_at(log, int(position)), budget)
         except CorruptLogError:
             batches[rows] = batch_header.damage_at(position)
 

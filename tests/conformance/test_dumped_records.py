@@ -16,6 +16,7 @@ import pytest
 from kafka_index.cli.dump_output import DumpOutput
 from kafka_index.cli.dump_records import dump_records
 from kafka_index.cli.record_text import TEXT, RecordText
+from kafka_index.records.decompression import DecompressionBudget
 from tests.support.segments import (
     LOG_APPEND_TIME,
     batch,
@@ -82,7 +83,12 @@ def our_dump(log: Path) -> list[str]:
     text = RecordText(as_json=True, keys=TEXT, values=TEXT)
     base_offset = int(log.stem)
     fault = dump_records(
-        str(log), base_offset, DumpOutput(output, as_json=True), text, verify_crc=True
+        str(log),
+        base_offset,
+        DumpOutput(output, as_json=True),
+        text,
+        verify_crc=True,
+        budget=DecompressionBudget(1 << 26),
     )
     assert fault is None
     magics = magic_by_position(log)

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from kafka_index.records.record_contents import read_contents
-from kafka_index.records.record_decoding import read_records
 from kafka_index.scan import read_batches
+from tests.support.reading_records import read_contents, read_records
 
 from .aiokafka_records import Entry, Record, read_entries
 from .judged_files import WrittenBatch, WrittenRecord, write_batches
@@ -61,8 +60,7 @@ def our_entries(path: Path) -> list[Entry]:
 def our_records(entry: np.ndarray) -> list[Record]:
     records = read_records(entry)
     assert records.fault is None
-    contents = read_contents(entry, len(records))
-    rows = zip(records.offsets.tolist(), records.timestamps_ms.tolist(), contents, strict=True)
+    rows = zip(records.rows, read_contents(entry), strict=True)
     return [
         Record(
             offset,
@@ -71,7 +69,7 @@ def our_records(entry: np.ndarray) -> list[Record]:
             content.value,
             tuple((name.decode(), value) for name, value in content.headers),
         )
-        for offset, timestamp_ms, content in rows
+        for (offset, timestamp_ms), content in rows
     ]
 
 

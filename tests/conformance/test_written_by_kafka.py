@@ -15,8 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafka_index.errors import CorruptLogError
-from kafka_index.records.record_contents import read_contents
-from kafka_index.records.record_decoding import read_records
+from tests.support.reading_records import read_contents, read_records
 from tests.support.segments import Segment
 
 from .campaign import drawn_cases
@@ -64,10 +63,9 @@ def assert_read_alike(judge: Judge, scratch: Path, log: bytes) -> None:
             assert batch.fault is not None
             assert batch.records == ()
             continue
-        assert ours.offsets.tolist() == [record.offset for record in batch.records]
-        assert ours.timestamps_ms.tolist() == [record.timestamp_ms for record in batch.records]
+        assert ours.rows == [(record.offset, record.timestamp_ms) for record in batch.records]
         assert (ours.fault is None) == (batch.fault is None)
-        assert list(read_contents(entry, len(ours))) == [
+        assert read_contents(entry) == [
             (
                 record.key,
                 record.value,

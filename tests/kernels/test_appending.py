@@ -149,9 +149,8 @@ def test_largest_timestamps_are_those_of_the_records_and_not_of_the_header() -> 
     sizes = np.array([len(one) for one in batches])
     positions = np.concatenate([[0], sizes.cumsum()[:-1]])
     counts = np.array([2, 1, 1, 2, 2])
-    offsets, timestamps = np.empty((2, 2), np.int64)
     largest, codes = np.empty((2, 5), np.int64)
-    largest_timestamps(data, positions, sizes, counts, 0, 40, offsets, timestamps, largest, codes)
+    largest_timestamps(data, positions, sizes, counts, 0, 40, largest, codes)
     assert codes[:4].tolist() == [
         RECORD_SOUND,
         RECORD_SOUND,

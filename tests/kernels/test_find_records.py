@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from kafka_index.kernels import batch_header
 from kafka_index.kernels import find_records as finder
+from kafka_index.kernels.records import EMPTY_SECTION, RecordSection
 from tests.support import walk_twin
 from tests.support.packed import packed_batch
 from tests.support.segments import LOG_APPEND_TIME, batch, message, record
@@ -21,6 +22,7 @@ from tests.support.walk_twin import Damage, Given
 SNAPPY = 2
 MAGIC_AT = 16
 UNTOUCHED = -77
+NOTHING = np.frombuffer(b"", np.uint8)
 TIMES = st.integers(-2, 12)
 #: The answer and, where there is a record, its offset, timestamp and epoch.
 Answer = tuple[int, ...]
@@ -102,7 +104,7 @@ def search(
     data = np.frombuffer(log.data, np.uint8)
     found = np.full((finder.FOUND_ROWS, len(targets)), UNTOUCHED, np.int64)
     state = finder.new_state()
-    offsets, times = longs([]), longs([])
+    given, memory = EMPTY_SECTION, NOTHING
     opened = []
     while True:
         code = finder.find_records(
@@ -112,8 +114,7 @@ def search(
             -(2**63) if starting_offset is None else starting_offset,
             longs(targets),
             longs(batches),
-            offsets,
-            times,
+            given,
             state,
             found,
         )
@@ -122,12 +123,20 @@ def search(
         position = int(state[finder.STATE_OPEN])
         opened.append(position)
         records, whole = log.given[position]
-        offsets = longs([offset for offset, _ in records])
-        times = longs([time for _, time in records])
-        state[finder.STATE_GIVEN] = position
+        given, memory = section_of(records)
         state[finder.STATE_FAULT] = finder.FAULT_NONE if whole else finder.FAULT_RECORD
+    assert len(memory) == int(given.end - given.start)
     rows = [tuple(column) for column in found.T.tolist()]
     return [row if row[0] >= 0 else row[:1] for row in rows], opened
+
+
+def section_of(records: Sequence[tuple[int, int]]) -> tuple[RecordSection, NDArray[np.uint8]]:
+    """Records as they lie decompressed, and the memory that holds them."""
+    data = b"".join(record(offset, time, None, None) for offset, time in records)
+    memory = np.frombuffer(data, np.uint8)
+    start = np.uint64(memory.ctypes.data)
+    end = start + np.uint64(len(memory))
+    return RecordSection(start, end, len(records), 0, 0, 0, 0, 0), memory
 
 
 def answer(log: Log, start: int, target: int, starting_offset: int | None) -> Answer:

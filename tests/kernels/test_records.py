@@ -6,16 +6,24 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from kafka_index.kernels.records import (
-    MIN_RECORD_BYTES,
-    RECORD_BAD_SIZE,
+    CHUNK_HEADERS,
     RECORD_BROKEN,
     RECORD_CUT,
+    RECORD_SIZE_CUT,
+    RECORD_SIZE_TOO_LONG,
     RECORD_SOUND,
     RECORDS_REMAINING,
+    HeaderColumns,
+    RecordSection,
+    check_records,
+    decode_headers,
     decode_records,
+    next_record,
     read_record,
+    record_columns,
 )
 from tests.support import record_twin
 from tests.support.record_cases import body
@@ -60,6 +68,27 @@ def sections(draw: st.DrawFn) -> tuple[bytes, int]:
     return data, draw(st.one_of(st.just(len(records)), st.integers(0, 6)))
 
 
+def section_of(
+    memory: NDArray[np.uint8],
+    size: int,
+    count: int,
+    base_offset: int = 0,
+    base_timestamp: int = 0,
+    append_timestamp: int | None = None,
+) -> RecordSection:
+    start = memory.ctypes.data
+    return RecordSection(
+        np.uint64(start),
+        np.uint64(start + size),
+        count,
+        base_offset,
+        base_timestamp,
+        append_timestamp or 0,
+        int(append_timestamp is not None),
+        0,
+    )
+
+
 def decode(
     data: bytes,
     count: int,
@@ -67,25 +96,22 @@ def decode(
     base_timestamp: int = 0,
     append_timestamp: int | None = None,
     *,
-    behind: bytes = b"",
+    after: bytes = b"",
 ) -> tuple[list[tuple[int, int]], int]:
-    """The records that the kernel hands out, and its code."""
-    memory = np.frombuffer(data + behind, np.uint8)
-    start = memory.ctypes.data
-    offsets, timestamps = np.full(count, -9, np.int64), np.full(count, -9, np.int64)
-    decoded, code = decode_records(
-        np.uint64(start),
-        np.uint64(start + len(data)),
-        count,
-        base_offset,
-        base_timestamp,
-        append_timestamp or 0,
-        int(append_timestamp is not None),
-        offsets,
-        timestamps,
-    )
-    rows = zip(offsets.tolist(), timestamps.tolist(), strict=True)
-    return list(rows)[:decoded], int(code)
+    """The records that the kernels return, all of them the same ones, and their code."""
+    memory = np.frombuffer(data + after, np.uint8)
+    section = section_of(memory, len(data), count, base_offset, base_timestamp, append_timestamp)
+    columns = record_columns(count)
+    decoded, _, code = decode_records(section, section.start, count, columns)
+    rows = list(zip(columns.offsets.tolist(), columns.timestamps_ms.tolist(), strict=True))[
+        :decoded
+    ]
+    assert check_records(section) == (decoded, code)
+    address = section.start
+    for number, row in enumerate(rows):
+        address, *found, row_code = next_record(section, address, count - number)
+        assert (tuple(found), row_code) == (row, RECORD_SOUND)
+    return rows, int(code)
 
 
 def code_of(data: bytes, count: int = 1) -> int:
@@ -112,10 +138,10 @@ def test_nonsense_is_read_as_by_hand(data: bytes, count: int) -> None:
 
 @settings(deadline=None, max_examples=200)
 @given(sections(), st.binary(min_size=16, max_size=16))
-def test_what_lies_behind_the_batch_does_not_matter(
-    section: tuple[bytes, int], behind: bytes
+def test_what_lies_after_the_batch_does_not_matter(
+    section: tuple[bytes, int], after: bytes
 ) -> None:
-    assert decode(*section, behind=behind) == decode(*section, behind=bytes(16))
+    assert decode(*section, after=after) == decode(*section, after=bytes(16))
 
 
 @pytest.mark.parametrize("size", [0, 1, 62, 63, 64, 65, 8190, 8191, 8192, 2**20, 2**20 + 1])
@@ -153,7 +179,7 @@ def test_with_append_time_all_records_have_it() -> None:
 
 def test_the_smallest_record_is_read() -> None:
     data = record(0, 0, None, None)
-    assert len(data) == MIN_RECORD_BYTES
+    assert len(data) == 7
     assert decode(data, 1) == ([(0, 0)], RECORD_SOUND)
 
 
@@ -162,15 +188,15 @@ def test_a_record_cut_anywhere_is_not_read(cut: int) -> None:
     whole = record(0, 0, b"key", b"value")
     data = whole + whole[:-cut]
     assert decode(data, 2)[0] == [(0, 0)]
-    assert code_of(data, 2) == (RECORD_BAD_SIZE if cut == len(whole) else RECORD_CUT)
+    assert code_of(data, 2) == (RECORD_SIZE_CUT if cut == len(whole) else RECORD_CUT)
 
 
 @pytest.mark.parametrize(
     ("data", "expected"),
     [
-        (b"", RECORD_BAD_SIZE),
-        (b"\x80", RECORD_BAD_SIZE),
-        (b"\xff" * 5 + b"\0" * 20, RECORD_BAD_SIZE),
+        (b"", RECORD_SIZE_CUT),
+        (b"\x80", RECORD_SIZE_CUT),
+        (b"\xff" * 5 + b"\0" * 20, RECORD_SIZE_TOO_LONG),
         (varint(2**31 - 1) + bytes(20), RECORD_CUT),
         (varint(-1) + bytes(20), RECORD_BROKEN),
         (varint(-(2**31)) + bytes(20), RECORD_BROKEN),
@@ -208,18 +234,60 @@ def test_no_records_are_read_where_none_are_counted() -> None:
     assert decode(b"\xff" * 9, 0) == ([], RECORD_SOUND)
 
 
-def test_nothing_is_written_behind_what_is_read() -> None:
+def test_nothing_is_written_after_what_is_read() -> None:
     data = np.frombuffer(record(1, 2, None, None) + b"\xff" * 20, np.uint8)
-    start = data.ctypes.data
-    columns = np.full((2, 4), -9, np.int64)
-    decode_records(
-        np.uint64(start), np.uint64(start + len(data)), 4, 0, 0, 0, 0, columns[0], columns[1]
-    )
-    assert columns.tolist() == [[1, -9, -9, -9], [2, -9, -9, -9]]
+    section = section_of(data, len(data), 4)
+    columns = record_columns(4)
+    for column in columns:
+        column[:] = -9
+    decode_records(section, section.start, 4, columns)
+    assert [column.tolist()[1:] for column in columns] == [[-9] * 3] * len(columns)
+
+
+@given(st.lists(one_record(), min_size=1, max_size=4))
+def test_slices_are_the_fields_of_records(records: list[bytes]) -> None:
+    data = b"".join(records)
+    memory = np.frombuffer(data, np.uint8)
+    section = section_of(memory, len(data), len(records))
+    columns = record_columns(len(records))
+    decode_records(section, section.start, len(records), columns)
+    headers = HeaderColumns(*np.empty((4, int(columns.header_counts.sum())), np.int64))
+    decode_headers(section, columns, headers)
+
+    def cut(positions: NDArray[np.int64], sizes: NDArray[np.int64], row: int) -> bytes | None:
+        start, size = int(positions[row]), int(sizes[row])
+        return None if size < 0 else data[start : start + size]
+
+    first_header = 0
+    for row, one in enumerate(records):
+        count = int(columns.header_counts[row])
+        parts = [
+            cut(columns.key_positions, columns.key_sizes, row),
+            cut(columns.value_positions, columns.value_sizes, row),
+        ]
+        pairs = [
+            cut(*columns_of, header)
+            for header in range(first_header, first_header + count)
+            for columns_of in (headers[:2], headers[2:])
+        ]
+        first_header += count
+        tail = b"".join(map(sized, parts)) + varint(count) + b"".join(map(sized, pairs))
+        assert one.endswith(tail)
+
+
+def test_a_chunk_ends_after_the_record_with_too_many_headers() -> None:
+    many = body(b"\0\0\0", NULL * 2, varint(CHUNK_HEADERS + 1), b"\0\1" * (CHUNK_HEADERS + 1))
+    data = many + record(1, 0, None, None)
+    memory = np.frombuffer(data, np.uint8)
+    section = section_of(memory, len(data), 2)
+    columns = record_columns(2)
+    decoded, address, code = decode_records(section, section.start, 2, columns)
+    assert (int(decoded), int(code)) == (1, RECORD_SOUND)
+    assert int(address - section.start) == len(many)
 
 
 def test_a_faulty_record_leaves_the_address_where_it_is() -> None:
     data = np.frombuffer(b"\xff" * 20, np.uint8)
     start = data.ctypes.data
     address, _, _, code = read_record(np.uint64(start), np.uint64(start + len(data)))
-    assert (int(address), int(code)) == (start, RECORD_BAD_SIZE)
+    assert (int(address), int(code)) == (start, RECORD_SIZE_TOO_LONG)

@@ -18,10 +18,10 @@ from kafka_index.records import (
     write_leader_change,
     write_record_batch,
 )
-from kafka_index.records.compressing import compress
-from kafka_index.records.compression import decompress
-from kafka_index.records.record_decoding import read_records
+from kafka_index.records.compression import compress
+from kafka_index.records.decompression import decompress
 from tests.support import segments as built
+from tests.support.reading_records import read_records
 
 CODECS = st.sampled_from(COMPRESSION_NAMES)
 VALUES = st.none() | st.binary(max_size=200)
@@ -84,22 +84,22 @@ def test_reader_finds_the_records_in_every_codec(
     fields = BatchFields(
         compression=codec, log_append_time_ms=append_ms, delete_horizon_ms=horizon_ms
     )
-    found = read_records(as_array(write_record_batch(placed, 100, fields)))
+    found = read_records(write_record_batch(placed, 100, fields))
     assert found.fault is None
-    assert found.offsets.tolist() == [100 + delta for delta in deltas]
+    assert found.offsets == [100 + delta for delta in deltas]
     times = [record.timestamp_ms for record in records]
-    assert found.timestamps_ms.tolist() == (
+    assert [time for _, time in found.rows] == (
         times if append_ms is None else [append_ms] * len(records)
     )
 
 
-@pytest.mark.parametrize("codec", range(5))
+@pytest.mark.parametrize("codec", range(1, 5))
 @pytest.mark.parametrize("size", [0, 1, 32 * 1024, 64 * 1024, 200_000])
 def test_what_is_packed_unpacks_to_itself(codec: int, size: int) -> None:
     # Half of it random: such blocks of lz4 are stored as they are.
     noise = np.random.default_rng(size).integers(0, 256, size // 2, np.uint8).tobytes()
     data = noise + bytes(size - len(noise))
-    assert decompress(codec, compress(codec, data)) == data
+    assert decompress(codec, compress(codec, data), max_bytes=len(data)) == data
 
 
 def test_last_offset_can_lie_behind_the_last_record() -> None:

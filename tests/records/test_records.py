@@ -7,9 +7,9 @@ import struct
 import numpy as np
 import pytest
 
-from kafka_index.errors import CorruptLogError
-from kafka_index.records.record_decoding import BatchRecords, first_offset, read_records
+from kafka_index.errors import CorruptLogError, TooLargeError
 from tests.support.packing import GZIP, LZ4, PACKERS, SNAPPY, ZSTD, snappy_block
+from tests.support.reading_records import read_first_offset, read_records
 from tests.support.segments import (
     DELETE_HORIZON,
     LOG_APPEND_TIME,
@@ -30,23 +30,11 @@ GOOD = record(0, 0, b"key", b"value") + record(2, 9, None, b"other") + record(5,
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 
 
-def read(entry: bytes) -> BatchRecords:
-    return read_records(np.frombuffer(entry, np.uint8))
-
-
 def rows(entry: bytes) -> list[tuple[int, int]]:
     """Offset and timestamp of all records."""
-    records = read(entry)
+    records = read_records(entry)
     assert records.fault is None
-    return rows_of(records)
-
-
-def rows_of(records: BatchRecords) -> list[tuple[int, int]]:
-    return list(zip(records.offsets.tolist(), records.timestamps_ms.tolist(), strict=True))
-
-
-def first(entry: bytes) -> int:
-    return first_offset(np.frombuffer(entry, np.uint8))
+    return records.rows
 
 
 def packed(codec: int, data: bytes) -> bytes:
@@ -126,13 +114,13 @@ def test_a_record_count_of_0_is_no_records_whatever_follows(codec: int) -> None:
 @ALL_CODECS
 def test_a_negative_record_count_is_refused(codec: int) -> None:
     with pytest.raises(CorruptLogError, match=r"negative record count \(found -1\)"):
-        read(batch_of(GOOD, codec, count=-1))
+        read_records(batch_of(GOOD, codec, count=-1))
 
 
 @pytest.mark.parametrize("codec", [5, 6, 7])
 def test_an_unknown_codec_is_refused(codec: int) -> None:
     with pytest.raises(CorruptLogError, match="unknown codec"):
-        read(batch(5, attributes=codec, payload=GOOD, record_count=3))
+        read_records(batch(5, attributes=codec, payload=GOOD, record_count=3))
 
 
 BAD_SECTIONS = pytest.mark.parametrize(
@@ -153,8 +141,8 @@ BAD_SECTIONS = pytest.mark.parametrize(
 def test_records_in_front_of_a_bad_one_are_read(
     data: bytes, count: int, sound: int, fault: str
 ) -> None:
-    records = read(batch_of(data, count=count))
-    assert rows_of(records) == [(100, 1000), (102, 1009), (105, 997)][:sound]
+    records = read_records(batch_of(data, count=count))
+    assert records.rows == [(100, 1000), (102, 1009), (105, 997)][:sound]
     assert records.fault is not None
     assert records.fault.startswith(fault)
 
@@ -166,19 +154,19 @@ def test_compressed_records_are_read_all_or_none(
 ) -> None:
     assert sound < count
     with pytest.raises(CorruptLogError, match=fault):
-        read(batch_of(data, codec, count=count))
+        read_records(batch_of(data, codec, count=count))
 
 
 @CODECS
-def test_what_cannot_be_unpacked_is_refused(codec: int) -> None:
+def test_what_cannot_be_decompressed_is_refused(codec: int) -> None:
     with pytest.raises(CorruptLogError):
-        read(batch(5, attributes=codec, payload=b"not packed at all, not at all"))
+        read_records(batch(5, attributes=codec, payload=b"not packed at all, not at all"))
 
 
 @pytest.mark.parametrize("codec", [GZIP, LZ4, ZSTD])
 def test_a_stream_that_is_cut_behind_the_records_is_refused(codec: int) -> None:
-    with pytest.raises(CorruptLogError, match="cannot be unpacked"):
-        read(batch(5, attributes=codec, payload=packed(codec, GOOD)[:-2], record_count=3))
+    with pytest.raises(CorruptLogError, match="cannot be decompressed"):
+        read_records(batch(5, attributes=codec, payload=packed(codec, GOOD)[:-2], record_count=3))
 
 
 def test_snappy_without_framing_is_read() -> None:
@@ -187,28 +175,28 @@ def test_snappy_without_framing_is_read() -> None:
 
 
 @CODECS
-def test_no_more_is_unpacked_than_is_allowed(codec: int) -> None:
-    entry = np.frombuffer(batch_of(GOOD, codec), np.uint8)
-    assert len(read_records(entry, most_bytes=len(GOOD))) == 3
-    with pytest.raises(CorruptLogError, match="unpack to more than is allowed"):
-        read_records(entry, most_bytes=len(GOOD) - 1)
+def test_no_more_is_decompressed_than_is_allowed(codec: int) -> None:
+    entry = batch_of(GOOD, codec)
+    assert len(read_records(entry, len(GOOD)).rows) == 3
+    with pytest.raises(TooLargeError):
+        read_records(entry, len(GOOD) - 1)
 
 
 @pytest.mark.parametrize("size", [0, 8, 25, 26, 60])
 def test_an_entry_shorter_than_its_header_is_refused(size: int) -> None:
     with pytest.raises(CorruptLogError, match="is shorter than"):
-        read(batch_of(GOOD)[:size])
+        read_records(batch_of(GOOD)[:size])
 
 
 def test_records_on_a_map_that_cannot_be_written_are_read() -> None:
     entry = np.frombuffer(b"xyz" + batch_of(GOOD), np.uint8)[3:]
     assert not entry.flags.writeable
-    assert len(read_records(entry)) == 3
+    assert len(read_records(entry).rows) == 3
 
 
 @ALL_CODECS
 def test_the_first_offset_of_a_batch_is_in_its_header(codec: int) -> None:
-    assert first(batch(-5, attributes=codec, payload=b"\xff", record_count=-1)) == -5
+    assert read_first_offset(batch(-5, attributes=codec, payload=b"\xff", record_count=-1)) == -5
 
 
 # ----------------------------------------------------------------------- magic 0 and 1
@@ -233,14 +221,14 @@ def test_key_and_value_of_a_plain_message_are_not_looked_at() -> None:
 def test_inner_offsets_of_magic_1_end_with_that_of_the_wrapper(codec: int) -> None:
     entry = wrapper(105, 1, *messages(1, 0, 2, 3), codec=codec)
     assert rows(entry) == [(102, 1000), (104, 1002), (105, 1003)]
-    assert first(entry) == 102
+    assert read_first_offset(entry) == 102
 
 
 @OLD_CODECS
 def test_inner_offsets_of_magic_0_are_absolute(codec: int) -> None:
     entry = wrapper(105, 0, *messages(0, 40, 50), codec=codec)
     assert rows(entry) == [(40, -1), (50, -1)]
-    assert first(entry) == 40
+    assert read_first_offset(entry) == 40
 
 
 def test_under_a_wrapper_offset_of_0_inner_offsets_are_what_they_say() -> None:
@@ -253,7 +241,7 @@ def test_inner_offsets_that_are_absolute_already_stay() -> None:
 
 def test_a_wrapper_offset_below_the_last_inner_one_is_refused() -> None:
     with pytest.raises(CorruptLogError, match="lower offset"):
-        read(wrapper(2, 1, *messages(1, 9, 3)))
+        read_records(wrapper(2, 1, *messages(1, 9, 3)))
 
 
 def test_inner_sums_wrap_around() -> None:
@@ -280,17 +268,17 @@ def test_a_wrapper_of_magic_0_leaves_inner_timestamps() -> None:
 def test_inner_messages_in_front_of_a_compressed_one_are_read(magic: int, bits: int) -> None:
     inner = messages(magic, 0, 1, 2, 3)
     inner[2] = message(2, magic, 0, b"v", attributes=bits)
-    records = read(wrapper(3, magic, *inner))
-    assert records.offsets.tolist() == [0, 1]
+    records = read_records(wrapper(3, magic, *inner))
+    assert records.offsets == [0, 1]
     assert records.fault == "message 3 of 4 in a compressed one is compressed too"
-    assert first(wrapper(3, magic, *inner)) == 0
+    assert read_first_offset(wrapper(3, magic, *inner)) == 0
 
 
 def test_there_is_no_first_offset_when_the_first_inner_message_is_compressed() -> None:
     entry = wrapper(1, 1, message(0, 1, attributes=GZIP), *messages(1, 1))
-    assert read(entry).offsets.tolist() == []
+    assert read_records(entry).offsets == []
     with pytest.raises(CorruptLogError, match="message 1 of 2"):
-        first(entry)
+        read_first_offset(entry)
 
 
 @OLD_MAGICS
@@ -305,38 +293,38 @@ def test_an_inner_message_that_is_cut_short_is_passed_over(magic: int, cut: int)
 @pytest.mark.parametrize("inner", [b"", bytes(11), messages(1, 0)[0][:-1]])
 def test_a_wrapper_of_no_message_is_refused(magic: int, inner: bytes) -> None:
     with pytest.raises(CorruptLogError, match="holds no other"):
-        read(wrapper(5, magic, inner))
+        read_records(wrapper(5, magic, inner))
 
 
 @OLD_MAGICS
 @pytest.mark.parametrize("length", [13, 0, -1])
 def test_an_inner_length_below_any_is_refused(magic: int, length: int) -> None:
     with pytest.raises(CorruptLogError, match="wrong length"):
-        read(wrapper(5, magic, *messages(magic, 0), message(1, magic, length=length)[:20]))
+        read_records(wrapper(5, magic, *messages(magic, 0), message(1, magic, length=length)[:20]))
 
 
 @OLD_MAGICS
 def test_zstd_is_refused(magic: int) -> None:
     with pytest.raises(CorruptLogError, match="cannot be compressed with codec 4"):
-        read(wrapper(5, magic, *messages(magic, 0), codec=ZSTD))
+        read_records(wrapper(5, magic, *messages(magic, 0), codec=ZSTD))
 
 
 def test_a_compressed_message_of_a_negative_magic_is_refused() -> None:
     with pytest.raises(CorruptLogError, match="magic -1 cannot be compressed"):
-        read(wrapper(5, -1, *messages(1, 0)))
+        read_records(wrapper(5, -1, *messages(1, 0)))
 
 
 @OLD_MAGICS
 @pytest.mark.parametrize("bits", [5, 6, 7])
 def test_an_unknown_codec_of_a_message_is_refused(magic: int, bits: int) -> None:
     with pytest.raises(CorruptLogError, match="unknown codec"):
-        read(message(5, magic, value=b"v", attributes=bits))
+        read_records(message(5, magic, value=b"v", attributes=bits))
 
 
 @OLD_MAGICS
 def test_a_compressed_message_without_a_value_is_refused(magic: int) -> None:
     with pytest.raises(CorruptLogError, match="without a value"):
-        read(message(5, magic, value=None, attributes=GZIP))
+        read_records(message(5, magic, value=None, attributes=GZIP))
 
 
 @OLD_MAGICS
@@ -344,7 +332,7 @@ def test_a_compressed_message_without_a_value_is_refused(magic: int) -> None:
 def test_sizes_beyond_a_compressed_message_are_refused(magic: int, sizes: tuple[int, int]) -> None:
     body = bytes(8 * magic) + struct.pack(">ii", *sizes)
     with pytest.raises(CorruptLogError, match="ends before its value"):
-        read(message(5, magic, attributes=GZIP, body=body))
+        read_records(message(5, magic, attributes=GZIP, body=body))
 
 
 @OLD_MAGICS
@@ -365,16 +353,25 @@ def test_lz4_of_magic_0_may_have_a_wrong_header_checksum() -> None:
             assert rows(entry) == [(5, -1)]
         else:
             with pytest.raises(CorruptLogError, match="checksum of the frame header"):
-                read(entry)
+                read_records(entry)
 
 
 @OLD_CODECS
-def test_no_more_of_a_message_is_unpacked_than_is_allowed(codec: int) -> None:
-    entry = np.frombuffer(wrapper(1, 1, *messages(1, 0, 1), codec=codec), np.uint8)
-    with pytest.raises(CorruptLogError, match="unpack to more than is allowed"):
-        read_records(entry, most_bytes=40)
+def test_no_more_of_a_message_is_decompressed_than_is_allowed(codec: int) -> None:
+    entry = wrapper(1, 1, *messages(1, 0, 1), codec=codec)
+    with pytest.raises(TooLargeError):
+        read_records(entry, 40)
 
 
 @OLD_MAGICS
 def test_the_first_offset_of_a_plain_message_is_its_own(magic: int) -> None:
-    assert first(message(7, magic, value=b"v")) == 7
+    assert read_first_offset(message(7, magic, value=b"v")) == 7
+
+
+@pytest.mark.parametrize("codec", [NONE, GZIP])
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_chunks_of_any_size_hold_the_same_records(codec: int, size: int) -> None:
+    for entry in (batch_of(GOOD, codec), batch_of(GOOD + b"\0", NONE), batch_of(GOOD, count=4)):
+        assert read_records(entry, chunk_records=size) == read_records(entry)
+    entry = wrapper(105, 1, *messages(1, 0, 2, 3))
+    assert read_records(entry, chunk_records=size) == read_records(entry)

@@ -1,6 +1,6 @@
-"""A record of a batch of magic 2, and its bytes.
+"""Encoding a record of a batch of magic 2.
 
-Zigzag varints stand in front of what has a length::
+Zigzag varints precede whatever has a length::
 
     length varint | attributes int8 = 0 | timestamp delta varlong | offset delta varint
     | key length varint (-1 null), key | value length varint (-1 null), value
@@ -72,10 +72,14 @@ def _varint(value: int) -> bytes:
         return _SMALL_VARINTS[(value << 1) ^ (value >> 63)]
     if not _INT64_MIN <= value <= _INT64_MAX:
         value = (value - _INT64_MIN & _UINT64) + _INT64_MIN
-    zigzag = (value << 1) ^ (value >> 63)
+    return unsigned_varint((value << 1) ^ (value >> 63))
+
+
+def unsigned_varint(value: int) -> bytes:
+    """Return a number of 0 or more as a varint (``ByteUtils.writeUnsignedVarint``)."""
     out = bytearray()
-    while zigzag > 0x7F:
-        out.append(zigzag & 0x7F | 0x80)
-        zigzag >>= 7
-    out.append(zigzag)
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
     return bytes(out)

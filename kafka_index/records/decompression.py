@@ -1,0 +1,197 @@
+"""Decompressing the records of a batch as Kafka does, within one bound for the whole process.
+
+A few kilobytes can decompress to terabytes, and every thread of a process may meet such a batch.
+`DecompressionBudget` is what the threads share: the sum of what is decompressed at a time stays
+within it, a thread waits until there is room, and a batch that alone needs more is refused while it
+is being decompressed, not after. What a decoder keeps for itself (zstd: a window of up to 128 MiB)
+comes on top. The forms of the codecs are in `kafka_index.records.packed_streams`.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+from collections import deque
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+
+from kafka_index.errors import CorruptLogError, TooLargeError
+from kafka_index.layout.records import COMPRESSION_NAMES
+from kafka_index.records.packed_streams import Pieces, read_gzip, read_lz4, read_snappy, read_zstd
+from kafka_index.storage import Bytes
+
+_GZIP, _SNAPPY, _LZ4, _ZSTD = range(1, len(COMPRESSION_NAMES))
+#: What is reserved for a batch at first, and what when it turns out to need more; the whole budget
+#: comes last.
+_FIRST_ROOMS = (4 * 1024 * 1024, 32 * 1024 * 1024)
+
+
+def decompress(
+    codec: int, data: bytes | Bytes, *, max_bytes: int, magic: int = 2
+) -> bytes | bytearray:
+    """Decompress the records of a batch, all of them.
+
+    Parameters
+    ----------
+    codec : int
+        The codec bits of the attributes, 1 or more.
+    data : bytes or ndarray of uint8
+        What follows the header of the batch, or the value of a message.
+    max_bytes : int
+        The most that may come of them.
+    magic : int
+        Magic of the entry: the lz4 frames of magic 0 have a wrong header checksum.
+
+    Raises
+    ------
+    CorruptLogError
+        The codec is unknown, or the bytes are not what it says.
+    TooLargeError
+        There are more than ``max_bytes``.
+    """
+    records: bytes | bytearray = b""
+    for piece in _pieces(codec, _view(data), magic, max_bytes):
+        if len(records) + len(piece) > max_bytes:
+            raise TooLargeError.of_records(max_bytes)
+        if not records:
+            # Often the only one.
+            records = piece
+            continue
+        if isinstance(records, bytes):
+            records = bytearray(records)
+        records += piece
+    return records
+
+
+def _view(data: bytes | Bytes) -> memoryview:
+    return memoryview(data) if isinstance(data, bytes) else data.data
+
+
+def _pieces(codec: int, packed: memoryview, magic: int, max_bytes: int) -> Pieces:
+    if codec == _GZIP:
+        return read_gzip(packed)
+    if codec == _SNAPPY:
+        return read_snappy(packed, max_bytes)
+    if codec == _LZ4:
+        return read_lz4(packed, ignore_header_checksum=magic == 0)
+    if codec == _ZSTD:
+        return read_zstd(packed)
+    raise CorruptLogError("unknown codec", expected=f"0..{_ZSTD}", found=codec)
+
+
+class DecompressedRecords:
+    """Decompressed records, whose room in the budget is given back when they are closed.
+
+    Parameters
+    ----------
+    data : ndarray of uint8
+        The bytes, read-only.
+    budget : DecompressionBudget
+        What they are counted in.
+    """
+
+    def __init__(self, data: Bytes, budget: DecompressionBudget) -> None:
+        self.data = data
+        self._budget: DecompressionBudget | None = budget
+
+    def __enter__(self) -> Self:
+        """Return the records themselves."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close them."""
+        self.close()
+
+    def close(self) -> None:
+        """Give the room back; the data must not be used any more."""
+        budget, self._budget = self._budget, None
+        if budget is not None:
+            size = len(self.data)
+            self.data = self.data[:0]
+            budget.release(size)
+
+
+class DecompressionBudget:
+    """Room for decompressed records, shared by threads, which are served in order.
+
+    A thread holds no room while it waits for more: a batch that outgrows what was reserved for it
+    is dropped, and decompressed again in more room. So threads cannot wait for each other.
+
+    Parameters
+    ----------
+    max_bytes : int
+        The most bytes at a time, 1 or more.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self.max_bytes = max_bytes
+        self._free = max_bytes
+        self._changed = threading.Condition()
+        self._waiting: deque[object] = deque()
+
+    @property
+    def free_bytes(self) -> int:
+        """How many bytes no thread holds."""
+        return self._free
+
+    def decompress(self, codec: int, data: bytes | Bytes, *, magic: int = 2) -> DecompressedRecords:
+        """Decompress records within the budget; parameters and errors as for `decompress`.
+
+        Waits while other threads hold the room that is needed. The calling thread must not hold
+        any.
+        """
+        rooms = [room for room in _FIRST_ROOMS if room < self.max_bytes]
+        for room in rooms:
+            try:
+                return self._decompress(codec, data, magic, room)
+            except TooLargeError:
+                continue
+        return self._decompress(codec, data, magic, self.max_bytes)
+
+    def _decompress(
+        self, codec: int, data: bytes | Bytes, magic: int, room: int
+    ) -> DecompressedRecords:
+        self._acquire(room)
+        used = 0
+        try:
+            records = decompress(codec, data, magic=magic, max_bytes=room)
+            used = len(records)
+        finally:
+            self.release(room - used)
+        return DecompressedRecords(np.frombuffer(records, np.uint8), self)
+
+    def _acquire(self, size: int) -> None:
+        ticket = object()
+        with self._changed:
+            self._waiting.append(ticket)
+            try:
+                self._changed.wait_for(lambda: self._waiting[0] is ticket and self._free >= size)
+                self._free -= size
+            finally:
+                self._waiting.remove(ticket)
+                self._changed.notify_all()
+
+    def release(self, size: int) -> None:
+        """Give room back."""
+        with self._changed:
+            self._free += size
+            self._changed.notify_all()
+
+
+@functools.cache
+def shared_budget(max_bytes: int) -> DecompressionBudget:
+    """Return the budget of this process for a limit: one for all who name the same limit."""
+    return DecompressionBudget(max_bytes)
+
+
+# A child that is forked while a thread waits or decompresses begins with nothing reserved.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=shared_budget.cache_clear)
