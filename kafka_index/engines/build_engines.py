@@ -1,4 +1,4 @@
-"""The two engines of a build behind one interface: threads of this process, and Spark."""
+"""The engines of a build, behind one interface: threads of this process, or Spark."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from kafka_index.engines.session import open_session, parallelism
 from kafka_index.storage import SegmentFile
 
 _APP_NAME = "kafka-index build"
-_AFTER_FAILURE = "segments that are finished stay finished: run again to go on"
+_AFTER_FAILURE = "finished segments are kept: run again to continue"
 _BINS_PER_CORE = 4
 
 
 class Listener(Protocol):
-    """Whom an engine tells what it has done."""
+    """Follows an engine at work."""
 
     def on_begin(self) -> None:
-        """Take that the work begins now: what the engine itself needed to start is over."""
+        """Record that the engine has started and the work begins."""
 
     def on_scanned(self, row: SegmentReport) -> None:
-        """Take that a segment has been scanned, or was kept; called from any thread."""
+        """Count a segment that was scanned, or kept as it is; called from any thread."""
 
     def on_report(self, row: SegmentReport) -> None:
-        """Take the final row of a segment; called from any thread."""
+        """Add the row of a finished segment; called from any thread."""
 
     def on_table(self, rows: pa.Table) -> None:
-        """Take rows of finished segments."""
+        """Add the rows of finished segments."""
 
     def on_share(self, done: int, total: int) -> None:
-        """Take how many of the equal parts of the work are done; called from any thread."""
+        """Show how many of the equal shares of the work are done; called from any thread."""
 
 
 class Engine(Protocol):
@@ -59,12 +59,12 @@ class Engine(Protocol):
 
 
 class LocalEngine:
-    """Threads of this process: the kernels let go of the interpreter's lock.
+    """Threads of this process: the kernels release the interpreter's lock.
 
     Parameters
     ----------
     threads : int
-        How many.
+        Number of threads.
     """
 
     def __init__(self, threads: int) -> None:
@@ -98,12 +98,12 @@ class LocalEngine:
 
 
 class SparkEngine:
-    """A Spark session: the one of ``spark-submit``, or one that is started here.
+    """A Spark session: that of ``spark-submit``, or one that is started here.
 
     Parameters
     ----------
     master : str, optional
-        Spark's master; without it what ``spark-submit`` says, else this machine's cores.
+        Spark master; without it that of ``spark-submit``, else this machine's cores.
     """
 
     def __init__(self, master: str | None) -> None:

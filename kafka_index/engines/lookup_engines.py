@@ -1,4 +1,4 @@
-"""The two engines of a lookup behind one interface: threads of this process, and Spark."""
+"""The engines of a lookup, behind one interface: threads of this process, or Spark."""
 
 from __future__ import annotations
 
@@ -79,13 +79,12 @@ def spark_engine(master: str | None, *, group_by_partition: bool) -> LookupEngin
     Parameters
     ----------
     master : str, optional
-        Spark's master; without it what ``spark-submit`` says, else this machine's cores.
+        Spark master; without it that of ``spark-submit``, else this machine's cores.
     group_by_partition : bool
         Whether all queries of a partition are shuffled to one task.
     """
 
     def run(work: LookupWork, listener: Listener) -> None:
-        # Spark is imported when it is asked for, never because something else is.
         from kafka_index.spark.lookup import answer_queries
         from kafka_index.spark.progress import watch_progress
 
