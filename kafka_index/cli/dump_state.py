@@ -17,10 +17,10 @@ from kafka_index.errors import (
     InvalidEpochError,
     KafkaIndexError,
 )
-from kafka_index.index import AbortedTxns, TransactionIndex
+from kafka_index.index import TransactionIndex
+from kafka_index.index.transaction_index import entry_versions
 from kafka_index.layout.checkpoints import EpochEntry, parse_leader_epoch_checkpoint
 from kafka_index.layout.producer_state import (
-    ABORTED_TXN_VERSION,
     SNAPSHOT_ENTRY,
     SNAPSHOT_HEADER,
     SNAPSHOT_VERSION,
@@ -41,8 +41,10 @@ def dump_transaction_index(
     with TransactionIndex(path, base_offset, writable=False) as index:
         count = plural(len(index.entries), *_ENTRY)
         output.begin(f"{path}: transaction index, base offset {base_offset}, {count}")
-        _print_entries(index.entries, output)
-        fault = _first_fault(index.entries, path, base_offset)
+        shown = index.entries.copy()
+        shown["version"] = entry_versions(shown)
+        _print_entries(shown, output)
+        fault = _first_fault(index)
         if fault is None and index.torn_bytes:
             fault = CorruptIndexError(
                 "the file ends inside an entry",
@@ -97,38 +99,27 @@ def _print_entries(entries: NDArray[np.void], output: DumpOutput) -> None:
         output.rows(pa.RecordBatch.from_arrays(columns, names))
 
 
-def _first_fault(entries: AbortedTxns, path: str, base_offset: int) -> KafkaIndexError | None:
-    last = entries["last_offset"].astype(np.int64)
-    before = np.concatenate(([np.int64(base_offset - 1)], last))[:-1]
-    # In Kafka's order, as far as Kafka looks: offsets that do not ascend it only refuses to append.
-    checks = [
-        (
-            "unknown version of an aborted transaction",
-            entries["version"] != ABORTED_TXN_VERSION,
-            np.full(len(entries), ABORTED_TXN_VERSION),
-            entries["version"],
-            "",
-        ),
-        (
-            "last_offset is below the base offset",
-            last < base_offset,
-            np.full(len(entries), base_offset),
-            last,
-            "at least ",
-        ),
-        ("last_offset does not ascend", last <= before, before, last, "above "),
-    ]
-    places = [int(np.argmax(wrong)) if wrong.any() else len(entries) for _, wrong, *_ in checks]
-    place = min(places)
-    if place == len(entries):
-        return None
-    message, _, expected, found, word = checks[places.index(place)]
+def _first_fault(index: TransactionIndex) -> KafkaIndexError | None:
+    fault: KafkaIndexError | None = None
+    try:
+        index.sanity_check()
+    except CorruptIndexError as error:
+        fault = error
+    # Offsets that do not ascend Kafka only refuses to append.
+    last = index.entries["last_offset"].astype(np.int64)
+    falls = np.flatnonzero(last[1:] <= last[:-1]) + 1
+    if not falls.size:
+        return fault
+    row = int(falls[0])
+    position = row * index.entry_size
+    if fault is not None and (fault.position_bytes or 0) <= position:
+        return fault
     return CorruptIndexError(
-        message,
-        path=path,
-        position_bytes=place * entries.dtype.itemsize,
-        expected=f"{word}{int(expected[place])}",
-        found=int(found[place]),
+        "last_offset does not ascend",
+        path=index.path,
+        position_bytes=position,
+        expected=f"above {int(last[row - 1])}",
+        found=int(last[row]),
     )
 
 

@@ -34,6 +34,15 @@ class CollectedTxns(NamedTuple):
     is_complete: bool
 
 
+def entry_versions(entries: AbortedTxns) -> NDArray[np.int16]:
+    """Return the versions of entries as Kafka reads them: the first of two bytes, signed.
+
+    Source: ``AbortedTxn.version``, which calls ``ByteBuffer.get`` on a short.
+    """
+    versions: NDArray[np.int16] = entries["version"].astype(np.int16) >> 8
+    return versions
+
+
 class TransactionIndex:
     """The ``.txnindex`` of one segment.
 
@@ -314,8 +323,7 @@ class TransactionIndex:
         return self.entries["last_offset"].astype(np.int64)
 
     def _check_versions(self, entries: AbortedTxns) -> None:
-        # Kafka reads one byte of the two, the higher, and only minds one that is too large.
-        unknown = np.flatnonzero(entries["version"] >> 8 > ABORTED_TXN_VERSION)
+        unknown = np.flatnonzero(entry_versions(entries) > ABORTED_TXN_VERSION)
         if unknown.size:
             raise CorruptIndexError(
                 "unknown version of an aborted transaction",

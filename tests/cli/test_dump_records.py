@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -263,3 +264,38 @@ def test_what_is_no_log_has_no_records() -> None:
     result = kafka_index("dump", "--records", DUMP / "payments-0" / f"{0:020d}.index")
     assert result.returncode == 2
     assert "--records requires a .log" in result.stderr
+
+
+@pytest.mark.parametrize("codec", [GZIP, 4])
+def test_a_batch_that_needs_too_much_room_is_a_row_and_the_next_is_printed(
+    tmp_path: Path, codec: int
+) -> None:
+    log = log_of(
+        tmp_path,
+        batch_of(100, record(0, 0, None, bytes(5000)), codec=codec),
+        batch_of(101, record(0, 0, b"k", b"v")),
+    )
+    limit = ("--max-decompressed-bytes", "5000")
+    refused, row = records_of(log, *limit, code=1)
+    assert refused == {"position_bytes": 0, "reason": "too_large"}
+    assert (row["offset"], row["key"]) == (101, "k")
+    result = dump("--records", log, *limit)
+    assert "too_large: the batch at byte 0: " in result.stdout
+    assert "raise --max-decompressed-bytes" in result.stderr
+    assert len(records_of(log, "--max-decompressed-bytes", "6000")) == 2
+
+
+def test_a_large_value_is_printed_like_a_small_one(tmp_path: Path) -> None:
+    text = ("ß\n" + "x" * 1000) * 400
+    log = log_of(
+        tmp_path,
+        batch_of(
+            100, record(0, 0, text.encode(), text.encode() + b"\xff", [(b"h", bytes(70_000))])
+        ),
+    )
+    (row,) = records_of(log)
+    assert row["key"] == text
+    assert row["value"] == {"hex": (text.encode() + b"\xff").hex()}
+    assert row["headers"] == [{"key": "h", "value": "\0" * 70_000}]
+    line = table(log)[2]
+    assert json.dumps(text, ensure_ascii=False) in line

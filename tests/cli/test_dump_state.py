@@ -100,7 +100,7 @@ GOOD = (0, 5, 100, 110, 111)
     ("content", "position", "says"),
     [
         (txns(GOOD, (256, 5, 111, 112, 113)), 34, "version .*expected 0, found 256"),
-        (txns(GOOD, (0, 5, 98, 99, 113)), 34, "below the base offset .*at least 100, found 99"),
+        (txns(GOOD, (0, 5, 98, 99, 113)), 34, "below the base offset .*100 or more, found 99"),
         (txns(GOOD, (0, 5, 100, 110, 112)), 34, "does not ascend .*above 110, found 110"),
         (txns(GOOD, (*GOOD[:3], 112, 113)) + b"12", 68, "inside an entry .*34 bytes, found 70"),
     ],
@@ -112,6 +112,16 @@ def test_a_damaged_transaction_index_is_printed_and_its_fault_named(
     path.write_bytes(content)
     assert len(json_rows(path, code=1)) == 2
     check_damage(path, f"at byte {position}: .*{says}", f"damaged at byte {position}: ")
+
+
+@pytest.mark.parametrize(("stored", "shown"), [(1, 0), (2, 0), (255, 0), (-1, -1)])
+def test_of_the_version_of_an_entry_the_first_byte_counts(
+    stored: int, shown: int, tmp_path: Path
+) -> None:
+    path = tmp_path / f"{100:020d}.txnindex"
+    path.write_bytes(txns((stored, *GOOD[1:])))
+    (row,) = json_rows(path)
+    assert row["version"] == shown
 
 
 ENTRY = (7, 0, 1, 2, 3, 4, 5, 6)

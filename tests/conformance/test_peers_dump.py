@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import random
+import struct
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -159,6 +160,19 @@ def printed_producer(row: Row) -> str:
     line += f" firstSequence: {(last - row['offset_delta']) % (INT32_MAX + 1)}"
     line += f" lastSequence: {last} lastOffset: {row['last_offset']}"
     return f"{line} offsetDelta: {row['offset_delta']} timestamp: {row['timestamp_ms']}"
+
+
+def test_versions_of_aborted_transactions_are_those_that_kafka_prints(tmp_path: Path) -> None:
+    index = tmp_path / f"{0:020d}.txnindex"
+    versions = (0, 1, 2, 255, -1)
+    index.write_bytes(
+        b"".join(
+            struct.pack(">hqqqq", version, 5, 10 * i, 10 * i + 1, 10 * i + 2)
+            for i, version in enumerate(versions)
+        )
+    )
+    printed = assert_dumped_alike([index], printed_aborted_transaction)
+    assert printed == len(versions)
 
 
 @pytest.mark.parametrize(
