@@ -241,8 +241,9 @@ def _fail(error: BaseException, program: str, *, verbose: bool) -> ExitCode:
         _complain(_environment_text(error))
     else:
         _complain(_internal_text(error, program))
-    if isinstance(error, OSError):
-        # It may be stdout's own, of a full disk: nothing more is flushed into it.
+    try:
+        sys.stdout.flush()
+    except OSError:
         _forget_stdout()
     return code
 
@@ -250,9 +251,9 @@ def _fail(error: BaseException, program: str, *, verbose: bool) -> ExitCode:
 def _environment_text(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         place = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
-        return f"{place}{error.strerror}; mend that and run again"
+        return f"{place}{error.strerror}; fix that and run again"
     if isinstance(error, MemoryError):
-        return "not enough memory; give the process more of it, or use fewer threads"
+        return "out of memory; give the process more memory or use fewer --threads"
     if isinstance(error, ModuleNotFoundError):
         return f"the Python package {error.name} is not installed; install it and run again"
     return f"{_first_line(error)}; check the cluster and run again"

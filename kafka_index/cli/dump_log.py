@@ -1,4 +1,4 @@
-"""Dump of a ``.log``: a row per record batch, and why the scan ends where it does."""
+"""Dump of a ``.log``: a row per record batch, and the reason why the scan ends."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ def dump_log(
     path : str
         The log.
     base_offset : int
-        From its name.
+        The base offset in its name.
     output : DumpOutput
-        Where to.
+        The output.
     verify_crc : bool
-        Whether to check each batch's checksum.
+        Whether to verify the checksum of each batch.
 
     Returns
     -------
     KafkaIndexError or None
-        What ended the scan, when that is damage.
+        The damage that ended the scan.
     """
     size_bytes = os.path.getsize(path)
     output.begin(f"{path}: log, base offset {base_offset}, {format_count(size_bytes)} bytes")
@@ -63,7 +63,7 @@ def dump_log(
 def log_end(
     path: str, size_bytes: int, stop: ScanStop | None, found: str, output: DumpOutput
 ) -> KafkaIndexError | None:
-    """Say why a scan ends where it does.
+    """Print why a scan ended.
 
     Parameters
     ----------
@@ -72,16 +72,16 @@ def log_end(
     size_bytes : int
         Its size.
     stop : ScanStop or None
-        What ended the scan before the end of the file.
+        The reason why the scan ended before the end of the file.
     found : str
-        What was there, for people.
+        The number of batches or records, as printed.
     output : DumpOutput
-        Where to.
+        The output.
 
     Returns
     -------
     KafkaIndexError or None
-        What ended the scan, when that is damage.
+        The damage that ended the scan.
     """
     if stop is None:
         output.remark(f"{found} up to the end of the file")
@@ -103,7 +103,7 @@ def log_end(
 
 
 def _readable(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Leave out what the title says already, and spell the attributes out."""
+    """Return the columns that the title lacks, with the attributes spelled out."""
     batch = batch.drop_columns([n for n in _SEGMENT_COLUMNS if n in batch.schema.names])
     place = batch.schema.get_field_index("attributes")
     encoded = batch.column(place).dictionary_encode()
