@@ -5,7 +5,8 @@ from __future__ import annotations
 import io
 import json
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, BinaryIO, Protocol
 
 import pyarrow as pa
@@ -20,8 +21,7 @@ from kafka_index.lookup.splits import QueryBatch, QuerySplit
 from kafka_index.reading.answers import ANSWER_SCHEMA, Answers
 from kafka_index.storage.json_lines import (
     base64_texts,
-    concatenate,
-    extend_objects,
+    extended_lines,
     is_binary,
     json_lines,
     plain_column,
@@ -49,8 +49,21 @@ class AnswerWriter(Protocol):
         """Finish and close the file, without making it durable."""
 
 
-def open_answers(path: str, form: QueryFormat, split: QuerySplit) -> AnswerWriter:
+def open_answers(
+    path: str, form: QueryFormat, split: QuerySplit, *, to_join: bool = False
+) -> AnswerWriter:
     """Create a file of answers to the queries of a split.
+
+    Parameters
+    ----------
+    path : str
+        The file to write.
+    form : QueryFormat
+        The format of the answers.
+    split : QuerySplit
+        The queries.
+    to_join : bool
+        Whether the file is only an intermediate one, for `join_parts`.
 
     Raises
     ------
@@ -70,30 +83,29 @@ def open_answers(path: str, form: QueryFormat, split: QuerySplit) -> AnswerWrite
     else:
         schema = converted_schema(split)
     if form is QueryFormat.PARQUET:
-        return ParquetAnswers(path, schema, footer)
+        writer = partial(_parquet_writer, path, like=footer)
+        return TableAnswers(schema, partial(_arrow_writer, path) if to_join else writer)
     if footer is not None:
         # The columns of the first file, in its order, as they are selected.
         schema = pa.schema([schema.field(name) for name in split.columns])
     return CsvAnswers(path, schema)
 
 
-class ParquetAnswers:
-    """Writes Parquet, a row group for each batch.
+class TableAnswers:
+    """Writes Parquet, a row group for each batch, or Arrow's stream format.
 
     Parameters
     ----------
-    path : str
-        The file to write.
     queries : pa.Schema
         Columns and metadata of the queries.
-    like : FileMetaData, optional
-        As for `parquet_writer`.
+    open_writer : callable
+        Opens the file for a schema.
     """
 
-    def __init__(self, path: str, queries: pa.Schema, like: pq.FileMetaData | None) -> None:
+    def __init__(self, queries: pa.Schema, open_writer: Callable[[pa.Schema], Any]) -> None:
         self._names = queries.names
         self._schema = pa.schema([*queries, *ANSWER_SCHEMA], _metadata(queries))
-        self._writer = parquet_writer(path, self._schema, like)
+        self._writer = open_writer(self._schema)
 
     def write(self, batch: QueryBatch, answers: Answers) -> None:
         """Write queries with their answers."""
@@ -102,14 +114,14 @@ class ParquetAnswers:
             rows = rows.select(self._names)
         columns = [*rows.columns, *answers.to_arrow().columns]
         table = pa.Table.from_arrays(columns, schema=self._schema)
-        self._writer.write_table(table, row_group_size=max(len(batch), 1))
+        self._writer.write_table(table, max(len(batch), 1))
 
     def close(self) -> None:
         """Write the footer and close the file."""
         self._writer.close()
 
 
-def parquet_writer(path: str, schema: pa.Schema, like: pq.FileMetaData | None) -> pq.ParquetWriter:
+def _parquet_writer(path: str, schema: pa.Schema, like: pq.FileMetaData | None) -> pq.ParquetWriter:
     """Open a Parquet file of answers; columns are dictionary-encoded if they are in `like`.
 
     Without such a file all columns of the queries are, as long as that makes them smaller.
@@ -168,7 +180,7 @@ class JsonAnswers:
     def write(self, batch: QueryBatch, answers: Answers) -> None:
         """Write queries with their answers."""
         queries = json_lines(batch.rows) if batch.lines is None else batch.lines
-        lines = concatenate(extend_objects(queries, answers.to_arrow()), "\n")
+        lines = extended_lines(queries, answers.to_arrow())
         offsets = lines.buffers()[1]
         assert lines.offset == 0 and offsets is not None  # noqa: S101, PT018, fresh from Arrow
         end = memoryview(offsets).cast("q")[len(lines)]
@@ -187,16 +199,16 @@ def join_parts(parts: Sequence[str], path: str, form: QueryFormat, split: QueryS
     Parameters
     ----------
     parts : sequence of str
-        Files of answers, in the order of the splits.
+        Files that were opened with `to_join`, in the order of the splits.
     path : str
         The file to write.
     form : QueryFormat
         Their format.
     split : QuerySplit
-        One of the splits.
+        The first split.
     """
     if form is QueryFormat.PARQUET:
-        _join_parquet(parts, path)
+        _join_parquet(parts, path, split)
         return
     header_bytes = _csv_header_bytes(split.columns) if form is QueryFormat.CSV else 0
     with open(path, "wb") as whole:
@@ -274,17 +286,23 @@ def _csv_header_bytes(names: Sequence[str]) -> int:
     return sink.tell()
 
 
-def _join_parquet(parts: Sequence[str], path: str) -> None:
-    first = pq.read_metadata(parts[0])
-    with parquet_writer(path, first.schema.to_arrow_schema(), first) as writer:
+def _arrow_writer(path: str, schema: pa.Schema) -> pa.ipc.RecordBatchStreamWriter:
+    # Parquet is encoded once, when the parts are joined. A stream, other than a file, may have
+    # different dictionaries in each batch.
+    return pa.ipc.new_stream(path, schema)
+
+
+def _join_parquet(parts: Sequence[str], path: str, split: QuerySplit) -> None:
+    with pa.memory_map(parts[0]) as file:
+        schema = pa.ipc.open_stream(file).schema
+    is_parquet = split.format is QueryFormat.PARQUET
+    like = pq.read_metadata(split.path) if is_parquet else None
+    with _parquet_writer(path, schema, like) as writer:
         for part in parts:
-            with pq.ParquetFile(part) as file:
-                for number in range(file.num_row_groups):
-                    rows = file.read_row_group(number)
-                    writer.write_table(
-                        rows.select(writer.schema.names).cast(writer.schema),
-                        row_group_size=max(rows.num_rows, 1),
-                    )
+            with pa.memory_map(part) as file:
+                for batch in pa.ipc.open_stream(file):
+                    rows = pa.Table.from_batches([batch]).select(schema.names).cast(schema)
+                    writer.write_table(rows, row_group_size=max(len(batch), 1))
 
 
 def _dictionary_columns(footer: pq.FileMetaData, names: Sequence[str]) -> Iterator[str]:

@@ -16,7 +16,7 @@ from kafka_index.errors import InputError
 from kafka_index.lookup.answer_files import open_answers
 from kafka_index.lookup.inventory import Inventory
 from kafka_index.lookup.lookups import Lookups, LookupSettings
-from kafka_index.lookup.output import AnswerTarget
+from kafka_index.lookup.output import ARROW_ENDING, AnswerTarget
 from kafka_index.lookup.parquet_queries import READ_ROWS, SPLIT_ROWS
 from kafka_index.lookup.queries import Queries, read_split
 from kafka_index.lookup.query_files import QueryFormat
@@ -57,7 +57,8 @@ def answer_split(
     PublishError
         The part cannot be written.
     """
-    form = QueryFormat.of(part_path) or split.format
+    to_join = part_path.endswith(ARROW_ENDING)
+    form = QueryFormat.PARQUET if to_join else QueryFormat.of(part_path) or split.format
     tally = SplitTally(lookups, starting_offsets=starting_offsets)
     folder, name = os.path.split(part_path)
     scratch = os.path.join(folder, f".{name}.{attempt_id}.tmp")
@@ -66,7 +67,7 @@ def answer_split(
     batches = read_split(split, output_format=form, max_rows=SPLIT_ROWS if many else READ_ROWS)
     with AtomicFile(part_path, scratch_path=scratch, what="answers") as file:
         try:
-            writer = open_answers(scratch, form, split)
+            writer = open_answers(scratch, form, split, to_join=to_join)
             try:
                 for batch in batches:
                     answers = lookups.answer(batch.topics, batch.partitions, batch.keys)
@@ -80,7 +81,7 @@ def answer_split(
             raise InputError(
                 f"the queries cannot be written as {form.text}: {error}", path=split.path
             ) from error
-        file.commit()
+        file.commit(durable=not to_join)
     return tally.report(split.number)
 
 

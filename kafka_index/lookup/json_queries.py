@@ -1,4 +1,4 @@
-"""Queries in JSON lines: parsed line by line, because Arrow refuses a file for one bad line.
+"""Queries in JSON lines: parsed by Arrow, and line by line where Arrow refuses some of them.
 
 A line that is not an object is an invalid query.
 """
@@ -11,9 +11,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json as pa_json
 
 from kafka_index.errors import InputError
-from kafka_index.lookup.keys import By, Flags, Keys, text_integers
+from kafka_index.lookup.keys import By, Flags, Keys, plain_array, text_integers
 from kafka_index.lookup.query_columns import (
     PARTITION,
     TOPIC,
@@ -22,6 +24,7 @@ from kafka_index.lookup.query_columns import (
 )
 from kafka_index.lookup.splits import QueryBatch, QuerySplit
 from kafka_index.lookup.text_files import errors_of, text_blocks
+from kafka_index.reading.answers import ANSWER_SCHEMA
 
 # Small, because a line is parsed into objects of many times its size.
 _BLOCK_BYTES = 4 << 20
@@ -31,6 +34,7 @@ _FIRST_LINES = 1_000
 # Without the overhead of json.loads, which searches for blanks around a value.
 _DECODER = json.JSONDecoder()
 _NULL = type(None)
+_BLANKS = " \t\r"
 
 
 def check_json(files: Sequence[str], by: By) -> tuple[str, ...]:
@@ -76,31 +80,72 @@ def read_json(split: QuerySplit, *, as_lines: bool) -> Iterator[QueryBatch]:
         The file cannot be read, or a line has members that are named like those of answers or,
         where the queries become columns, that none of the first lines has.
     """
-    row_number = 1
-    key = split.by.column
-    # The others are typed in any other format.
-    names = [name for name in split.columns if name not in (PARTITION, key)]
+    first_row = 1
     with errors_of(split.path):
         for lines in _lines(split.path):
-            objects = list(map(_parse, lines))
-            bad = np.array([members is None for members in objects])
-            rows = [members or {} for members in objects]
-            _check_members(rows, row_number, split, as_lines=as_lines)
-            row_number += len(rows)
-            partitions = _numbers([row.get(PARTITION) for row in rows])
-            if pa.types.is_string(partitions.type):
-                values, valid = text_integers(partitions)
-                partitions = pa.array(values, mask=None if valid is None else ~valid)
-            keys = _keys([row.get(key) for row in rows], split.by)
-            topics = [row.get(TOPIC) for row in rows]
-            topics = [topic if isinstance(topic, str) else None for topic in topics]
-            yield QueryBatch(
-                _columns(rows, () if as_lines else names),
-                _strings(topics),
-                partitions,
-                keys.without(bad) if bad.any() else keys,
-                _object_lines(lines, bad) if as_lines else None,
+            batch = _parse_with_arrow(lines, split.by) if as_lines else None
+            if batch is None:
+                batch = _parse_by_line(lines, first_row, split, as_lines=as_lines)
+            yield batch
+            first_row += len(lines)
+
+
+def _parse_with_arrow(lines: list[str], by: By) -> QueryBatch | None:
+    """Parse what the lines ask for; None if a line is bad or has members of unusual types.
+
+    Arrow parses objects wherever they begin. If each line has braces around it and there are as
+    many objects as lines, each line is an object.
+    """
+    objects = pa.array(lines, pa.large_string())
+    if not pc.all(pc.and_(pc.starts_with(objects, "{"), pc.ends_with(objects, "}"))).as_py():
+        return None
+    text = "\n".join(lines).encode()
+    # A member that is named like one of answers does not have this type, unless it is null.
+    reserved = [(name, pa.null()) for name in ANSWER_SCHEMA.names]
+    for kind in (pa.int64(), pa.string()):
+        needed = [(TOPIC, pa.string()), (PARTITION, pa.int64()), (by.column, kind)]
+        try:
+            table = pa_json.read_json(
+                pa.BufferReader(text),
+                pa_json.ReadOptions(use_threads=False, block_size=len(text) + 1),
+                pa_json.ParseOptions(
+                    explicit_schema=pa.schema([*needed, *reserved]),
+                    newlines_in_values=False,
+                    unexpected_field_behavior="ignore",
+                ),
             )
+        except pa.ArrowInvalid:
+            continue
+        if table.num_rows != len(lines):
+            return None
+        topics, partitions, keys = (plain_array(table.column(name)) for name, _ in needed)
+        return QueryBatch(_columns([], ()), topics, partitions, _keys(keys, by), objects)
+    return None
+
+
+def _parse_by_line(
+    lines: list[str], first_row: int, split: QuerySplit, *, as_lines: bool
+) -> QueryBatch:
+    objects = list(map(_parse, lines))
+    bad = np.array([members is None for members in objects])
+    rows = [members or {} for members in objects]
+    _check_members(rows, first_row, split, as_lines=as_lines)
+    key = split.by.column
+    partitions = _numbers([row.get(PARTITION) for row in rows])
+    if pa.types.is_string(partitions.type):
+        values, valid = text_integers(partitions)
+        partitions = pa.array(values, mask=None if valid is None else ~valid)
+    keys = _keys(_numbers([row.get(key) for row in rows]), split.by)
+    topics = [row.get(TOPIC) for row in rows]
+    # In another format, partitions and keys are typed.
+    names = [] if as_lines else [name for name in split.columns if name not in (PARTITION, key)]
+    return QueryBatch(
+        _columns(rows, names),
+        _strings([topic if isinstance(topic, str) else None for topic in topics]),
+        partitions,
+        keys.without(bad) if bad.any() else keys,
+        _object_lines(lines, bad) if as_lines else None,
+    )
 
 
 def _lines(path: str) -> Iterator[list[str]]:
@@ -115,11 +160,11 @@ def _lines(path: str) -> Iterator[list[str]]:
                     f"a line of more than {_MAX_LINE_BYTES} bytes", path=path, hint="is this text?"
                 )
             continue
-        lines = [line for piece in (left + head).split("\n") if (line := piece.strip())]
+        lines = [line for piece in (left + head).split("\n") if (line := piece.strip(_BLANKS))]
         left = tail
         if lines:
             yield lines
-    if last := left.strip():
+    if last := left.strip(_BLANKS):
         yield [last]
 
 
@@ -170,8 +215,7 @@ def _columns(rows: Sequence[dict[str, Any]], names: Sequence[str]) -> pa.RecordB
     return pa.RecordBatch.from_arrays(columns, list(names))
 
 
-def _keys(values: list[object], by: By) -> Keys:
-    column = _numbers(values)
+def _keys(column: pa.Array, by: By) -> Keys:
     return Keys.of_text(column, by) if pa.types.is_string(column.type) else Keys.of(column, by)
 
 

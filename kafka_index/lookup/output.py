@@ -33,6 +33,8 @@ _MAX_STEM_BYTES = 100
 # What the first bytes of a character that was cut decode to.
 _CUT_CHARACTER = "".join(map(chr, range(0xDC80, 0xDD00)))
 _WHOLE = "whole"
+#: The ending of a part that will be joined with others into one Parquet file.
+ARROW_ENDING = ".arrow"
 
 
 class AnswerTarget:
@@ -127,9 +129,14 @@ class AnswerTarget:
             number=split.number,
             digits=max(_MIN_DIGITS, len(str(len(self._queries.splits)))),
             stem=os.fsdecode(os.fsencode(name)[:_MAX_STEM_BYTES]).rstrip(_CUT_CHARACTER),
-            ending=self.format.endings[0],
+            ending=ARROW_ENDING if self._joins_parquet else self.format.endings[0],
         )
         return os.path.join(self._staging, part)
+
+    @property
+    def _joins_parquet(self) -> bool:
+        is_joined = self.is_file and len(self._queries.splits) > 1
+        return is_joined and self.format is QueryFormat.PARQUET
 
     def publish(self, rows_of_split: Mapping[int, int]) -> None:
         """Check that every query has its answer, and put the output in place.

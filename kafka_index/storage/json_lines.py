@@ -34,8 +34,8 @@ def json_lines(rows: pa.RecordBatch) -> pa.Array:
     return pa.repeat(lines, rows.num_rows) if isinstance(lines, pa.Scalar) else lines
 
 
-def extend_objects(objects: pa.Array, rows: pa.RecordBatch) -> pa.Array:
-    """Return JSON objects with the columns of rows added as members.
+def extended_lines(objects: pa.Array, rows: pa.RecordBatch) -> pa.Array:
+    """Return JSON lines, line ends included: objects with the columns of rows as further members.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ def extend_objects(objects: pa.Array, rows: pa.RecordBatch) -> pa.Array:
     opened = pc.ascii_rtrim(opened, " \t\r")
     # Only an empty object ends in its opening brace: the others end in a value.
     separator = pc.if_else(pc.ends_with(opened, "{"), "", ",").cast(_TEXT)
-    return concatenate(opened, separator, *_members(rows), "}")
+    return concatenate(opened, separator, *_members(rows), "}\n")
 
 
 def concatenate(*parts: pa.Array | pa.Scalar | str) -> pa.Array | pa.Scalar:

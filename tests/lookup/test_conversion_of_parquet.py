@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafka_index.errors import InputError
-from kafka_index.storage.json_lines import extend_objects, json_lines
+from kafka_index.storage.json_lines import extended_lines, json_lines
 from tests.lookup.building import (
     ODD_TEXT,
     C,
@@ -181,11 +181,11 @@ def test_any_text_is_read_as_it_was_written(rows: list[tuple[str, str | None]], 
     objects = json_lines(batch)
     assert [json.loads(line) for line in objects.to_pylist()] == batch.to_pylist()
     more = pa.RecordBatch.from_arrays(columns, [f"{name}3", f"{name}4"])
-    extended = [json.loads(line) for line in extend_objects(objects, more).to_pylist()]
+    extended = [json.loads(line) for line in extended_lines(objects, more).to_pylist()]
     assert extended == [a | b for a, b in zip(batch.to_pylist(), more.to_pylist(), strict=True)]
 
 
 def test_an_empty_object_is_extended() -> None:
     rows = pa.RecordBatch.from_pydict({"a": [1, None]})
     objects = pa.array(["{ }", '{"x":2 }'], pa.large_string())
-    assert extend_objects(objects, rows).to_pylist() == ['{"a":1}', '{"x":2,"a":null}']
+    assert extended_lines(objects, rows).to_pylist() == ['{"a":1}\n', '{"x":2,"a":null}\n']

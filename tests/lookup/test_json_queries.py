@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kafka_index.errors import InputError
-from kafka_index.lookup import By, json_queries
+from kafka_index.lookup import By, json_queries, open_queries
 from tests.lookup.building import asked, put
 
 GOOD = '{"topic":"t","partition":0,"offset":5}'
@@ -52,6 +55,28 @@ def test_a_line_is_a_query_whatever_it_holds(
     last = '{"topic":"","partition":1,"offset":9007199254740993}'
     path = lines(tmp_path, GOOD, text, last)
     assert asked(path) == [("t", 0, 5), (topic, partition, key), ("", 1, 9007199254740993)]
+
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=4)
+VALUE = st.none() | st.booleans() | st.integers(-(2**64), 2**64) | st.floats() | TEXT
+LINE = st.dictionaries(st.sampled_from(["partition", "offset", "x"]), VALUE | st.lists(VALUE)).map(
+    lambda members: json.dumps({"topic": "t", **members})
+)
+LINES = st.lists(LINE | st.sampled_from(["[{}", "{}]}", '{"a":[{}', "{}{}", "{", "}", "{}"]))
+
+
+@given(lines=LINES)
+def test_arrow_accepts_no_line_that_a_parser_of_lines_refuses(lines: list[str]) -> None:
+    batch = json_queries._parse_with_arrow([GOOD, *lines], By.OFFSET)
+    if batch is not None:
+        with tempfile.TemporaryDirectory() as folder:
+            path = put(Path(folder) / "q.json", "\n".join([GOOD, *lines]))
+            (split,) = open_queries(str(path), By.OFFSET).splits
+        expected = json_queries._parse_by_line([GOOD, *lines], 1, split, as_lines=True)
+        assert batch.topics.to_pylist() == expected.topics.to_pylist()
+        assert batch.partitions.to_pylist() == expected.partitions.to_pylist()
+        assert batch.keys.to_arrow().to_pylist() == expected.keys.to_arrow().to_pylist()
+        assert batch.lines == expected.lines
 
 
 def test_empty_lines_and_line_ends_are_no_queries(tmp_path: Path) -> None:
