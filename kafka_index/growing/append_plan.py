@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kafka_index.errors import IndexFullError, IndexOffsetOverflowError
 from kafka_index.growing.incoming_batches import IncomingBatches
 from kafka_index.growing.settings import LogSettings
+from kafka_index.index import Longs
 from kafka_index.kernels.appending import (
     GROWTH_FIRST_TIMESTAMP,
     GROWTH_LAST_TIME_ENTRY,
@@ -37,8 +37,6 @@ from kafka_index.kernels.appending import (
 )
 from kafka_index.layout.index_entries import OFFSET_ENTRY, TIME_ENTRY, offset_range
 from kafka_index.layout.records import NO_TIMESTAMP
-
-Longs = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)

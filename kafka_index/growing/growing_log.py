@@ -14,7 +14,6 @@ from typing import Self
 import numpy as np
 
 from kafka_index.errors import InputError, KafkaIndexError
-from kafka_index.growing.append_plan import Longs
 from kafka_index.growing.epoch_file import EpochFile
 from kafka_index.growing.fetch_data import FetchData, Isolation
 from kafka_index.growing.growing_segment import Clock, GrowingLogSegment, system_clock
@@ -26,7 +25,7 @@ from kafka_index.growing.log_validator import assign_as_leader, check_as_followe
 from kafka_index.growing.producer_state_manager import ProducerStateManager
 from kafka_index.growing.producers import DuplicateBatch
 from kafka_index.growing.settings import LogSettings
-from kafka_index.index import AbortedTxns
+from kafka_index.index import AbortedTxns, Longs
 from kafka_index.layout.checkpoints import EpochEntry
 from kafka_index.layout.names import parse_partition_directory
 from kafka_index.state.producer_entry import AppendOrigin

@@ -16,7 +16,6 @@ import numpy as np
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES
 from kafka_index.errors import CorruptLogError, InputError, KafkaIndexError
 from kafka_index.growing.append_plan import (
-    Longs,
     SegmentPlan,
     growth_limits,
     new_growth,
@@ -26,7 +25,7 @@ from kafka_index.growing.fetch_data import FetchData
 from kafka_index.growing.incoming_batches import IncomingBatches, as_bytes
 from kafka_index.growing.segment_files import SegmentFiles
 from kafka_index.growing.settings import LogSettings
-from kafka_index.index import TimestampOffset
+from kafka_index.index import Longs, TimestampOffset
 from kafka_index.kernels.appending import (
     GROWTH_FIRST_TIMESTAMP,
     GROWTH_LAST_INDEX_POSITION,

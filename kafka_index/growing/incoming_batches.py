@@ -10,9 +10,9 @@ from dataclasses import dataclass, fields
 from typing import Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kafka_index.errors import CorruptLogError, InputError
+from kafka_index.index import Longs
 from kafka_index.kernels import read_headers
 from kafka_index.kernels.headers import (
     HEADER_COLUMNS,
@@ -24,8 +24,6 @@ from kafka_index.layout.records import LOG_OVERHEAD_BYTES, MIN_LENGTH
 from kafka_index.records.batch_table import BatchColumns
 from kafka_index.scan.scanner import Scanner
 from kafka_index.storage import Bytes
-
-Longs = NDArray[np.int64]
 
 _COLUMNS = tuple(field.name for field in fields(BatchColumns))
 

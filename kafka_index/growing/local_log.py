@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from kafka_index.config import INT32_MAX
 from kafka_index.errors import InputError
 from kafka_index.growing.append_plan import (
-    Longs,
     SegmentPlan,
     growth_limits,
     new_growth,
@@ -25,6 +24,7 @@ from kafka_index.growing.growing_segment import Clock, GrowingLogSegment
 from kafka_index.growing.incoming_batches import IncomingBatches
 from kafka_index.growing.log_reads import floor_place
 from kafka_index.growing.settings import LogSettings
+from kafka_index.index import Longs
 from kafka_index.kernels.appending import GROWTH_SIZE
 from kafka_index.layout.names import INDEX_SUFFIXES, LOG_SUFFIX, segment_file_name
 from kafka_index.layout.records import MAGIC_RECORD_BATCH

@@ -15,11 +15,11 @@ from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES
 from kafka_index.errors import CorruptLogError, InputError
 from kafka_index.growing.incoming_batches import (
     IncomingBatches,
-    Longs,
     as_bytes,
     first_offset_of,
 )
 from kafka_index.growing.settings import LogSettings, TimestampType
+from kafka_index.index import Longs
 from kafka_index.kernels.appending import (
     PACKED_RECORDS,
     TIMESTAMP_OUT_OF_BOUNDS,

@@ -7,7 +7,8 @@ attributes, largest timestamp, control type, coordinator epoch, timestamp of the
 from __future__ import annotations
 
 from kafka_index.config import INT32_MAX
-from kafka_index.growing.incoming_batches import IncomingBatches, Longs
+from kafka_index.growing.incoming_batches import IncomingBatches
+from kafka_index.index import Longs
 from kafka_index.kernels.markers import CONTROL_EMPTY
 from kafka_index.layout.records import (
     CONTROL_ABORT,

@@ -15,13 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kafka_index.errors import InputError
-from kafka_index.growing.incoming_batches import IncomingBatches, Longs
+from kafka_index.growing.incoming_batches import IncomingBatches
 from kafka_index.growing.producer_rows import (
     Row,
     apply_row,
     last_sequence,
     producer_rows,
 )
+from kafka_index.index import Longs
 from kafka_index.layout.producer_state import (
     ABORTED_TXN,
     ABORTED_TXN_VERSION,

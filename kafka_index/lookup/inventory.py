@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from kafka_index.errors import InputError
+from kafka_index.index import Longs
 from kafka_index.layout.checkpoints import EpochEntry
 from kafka_index.layout.names import (
     LOG_SUFFIX,
@@ -21,7 +22,7 @@ from kafka_index.layout.names import (
     segment_file_name,
 )
 from kafka_index.lookup.partition_codes import NO_PARTITION, Codes, PartitionCodes
-from kafka_index.reading.answers import Longs, UpperBound
+from kafka_index.reading.answers import UpperBound
 from kafka_index.reading.partition_files import CheckpointReader, PartitionFiles
 from kafka_index.storage import Listing, SegmentFile, Skipped, list_dump, local_path
 

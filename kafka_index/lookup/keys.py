@@ -16,8 +16,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from kafka_index.errors import InputError
+from kafka_index.index import Longs
 from kafka_index.layout.times import parse_integer, parse_iso_time
-from kafka_index.reading.answers import Longs, Resolve
+from kafka_index.reading.answers import Resolve
 
 Flags = NDArray[np.bool_]
 

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from kafka_index.config import LogConfig
 from kafka_index.errors import KafkaIndexError, is_retriable
+from kafka_index.index import Longs
 from kafka_index.lookup.inventory import Inventory
 from kafka_index.lookup.keys import By, Flags, Keys, integers, plain_array
 from kafka_index.lookup.partition_codes import (
@@ -22,7 +23,7 @@ from kafka_index.lookup.partition_codes import (
     groups,
     restore_order,
 )
-from kafka_index.reading.answers import Answers, Longs, Resolve, SpecialTimestamp, Status
+from kafka_index.reading.answers import Answers, Resolve, SpecialTimestamp, Status
 from kafka_index.reading.findings import UNREADABLE, Finding, Findings
 from kafka_index.reading.partition_files import PartitionFiles
 from kafka_index.reading.partition_log import PartitionLog

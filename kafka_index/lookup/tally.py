@@ -9,6 +9,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from kafka_index.errors import InputError
+from kafka_index.index import Longs
 from kafka_index.lookup.inventory import Inventory
 from kafka_index.lookup.keys import integers, plain_array
 from kafka_index.lookup.lookups import Lookups
@@ -16,7 +17,7 @@ from kafka_index.lookup.partition_codes import NO_PARTITION
 from kafka_index.lookup.report import MAX_FINDINGS, PartitionCount, SplitReport, StartingOffset
 from kafka_index.lookup.splits import QueryBatch
 from kafka_index.lookup.starting_offsets import starting_offsets_of
-from kafka_index.reading.answers import Answers, Longs, Resolve, Status
+from kafka_index.reading.answers import Answers, Resolve, Status
 
 # Partitions that do not exist are counted one by one up to this many.
 _MAX_UNKNOWN = 1_000

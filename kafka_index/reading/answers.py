@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-Longs = NDArray[np.int64]
+from kafka_index.index import Longs
 
 #: Stands for null in a column of answers.
 NULL = np.iinfo(np.int64).min

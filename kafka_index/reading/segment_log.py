@@ -8,11 +8,10 @@ from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES
 from kafka_index.errors import CorruptLogError, InputError, TooLargeError
 from kafka_index.index import OffsetPosition
 from kafka_index.kernels.batch_header import checksum_matches, leader_epoch_of, magic_of
-from kafka_index.layout.index_entries import INT32_MAX
 from kafka_index.records.batch_source import TOO_LARGE, ScanStop
 from kafka_index.records.decompression import shared_budget
 from kafka_index.records.record_decoding import BatchRecords, open_records
-from kafka_index.scan.file_records import LogEnd, batch_at, scan_to_end, stop_at
+from kafka_index.scan.file_records import LogEnd, batch_at, open_log, scan_to_end, stop_at
 from kafka_index.storage import Bytes, MappedFile, SegmentFile
 
 
@@ -48,12 +47,7 @@ class SegmentLog:
             It cannot be opened, or changed since it was listed.
         """
         if self._file is None:
-            file = MappedFile(self._segment.log_path)
-            try:
-                self._check(file)
-            except InputError:
-                file.close()
-                raise
+            file = open_log(self._segment.log_path, self._segment)
             file.advise_random()
             self._file = file
             self._address = np.uint64(file.array.ctypes.data)
@@ -129,21 +123,3 @@ class SegmentLog:
         if self._file is not None:
             self._file.close()
             self._file = None
-
-    def _check(self, file: MappedFile) -> None:
-        segment = self._segment
-        if file.size_bytes > INT32_MAX:
-            raise InputError(
-                "the log is larger than any broker's",
-                path=segment.log_path,
-                expected=INT32_MAX,
-                found=file.size_bytes,
-            )
-        if (file.size_bytes, file.mtime_ns) != (segment.log_size_bytes, segment.log_mtime_ns):
-            raise InputError(
-                "the log changed after it was listed",
-                path=segment.log_path,
-                expected=f"{segment.log_size_bytes} bytes",
-                found=file.size_bytes,
-                hint="ask again when nothing writes to it",
-            )

@@ -12,6 +12,7 @@ from typing import Self
 import numpy as np
 
 from kafka_index.errors import CorruptLogError
+from kafka_index.index import Longs
 from kafka_index.kernels import batch_header, index_fit, walk
 from kafka_index.kernels import find_records as finder
 from kafka_index.kernels.records import EMPTY_SECTION
@@ -30,7 +31,6 @@ from kafka_index.reading.answers import (
     FOUND_TIMESTAMP,
     NULL,
     Answers,
-    Longs,
     Resolve,
 )
 from kafka_index.reading.segment_indexes import SegmentIndexes

@@ -9,10 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Self
 
-import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
+from kafka_index.index import Longs
 from kafka_index.kernels.markers import CONTROL_NONE
 from kafka_index.kernels.scan import (
     COLUMN_ATTRIBUTES,
@@ -31,8 +30,6 @@ from kafka_index.kernels.scan import (
 )
 
 __all__ = ["BATCH_SCHEMA", "CONTROL_NONE", "BatchColumns"]
-
-Longs = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)

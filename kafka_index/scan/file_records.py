@@ -1,4 +1,4 @@
-"""Batches of a log in memory: found by offset, or scanned from a position.
+"""A log that is read: opened, its batches found by offset, or scanned from a position.
 
 Source: Kafka's ``FileRecords``. Lookups and growing logs read their logs by these.
 """
@@ -9,21 +9,19 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from kafka_index.errors import CorruptLogError
-from kafka_index.index import OffsetPosition
+from kafka_index.errors import CorruptLogError, InputError, ReadError
+from kafka_index.index import Longs, OffsetPosition
 from kafka_index.kernels import batch_header, walk
 from kafka_index.kernels.scan import SCAN_END, SCAN_ROWS_FULL
+from kafka_index.layout.index_entries import INT32_MAX
 from kafka_index.layout.records import LOG_OVERHEAD_BYTES
 from kafka_index.records.batch_source import ScanStop
 from kafka_index.records.batch_table import BatchColumns
 from kafka_index.records.decompression import DecompressionBudget
 from kafka_index.records.record_decoding import first_offset
 from kafka_index.scan.scanner import Scanner, entry_length
-from kafka_index.storage import Bytes
-
-Longs = NDArray[np.int64]
+from kafka_index.storage import Bytes, MappedFile, SegmentFile
 
 #: In place of an offset of batches of which there are none.
 NO_OFFSET = -1
@@ -47,6 +45,53 @@ class LogEnd:
     end_bytes: int
     next_offset: int
     stop: ScanStop | None
+
+
+def open_log(path: str, listed: SegmentFile | None = None) -> MappedFile:
+    """Map a log for reading.
+
+    Parameters
+    ----------
+    path : str
+        The ``.log``.
+    listed : SegmentFile, optional
+        The log as it was listed; one that has changed since is an error.
+
+    Raises
+    ------
+    InputError
+        It cannot be opened, or is larger than any broker's.
+    ReadError
+        It has changed.
+    """
+    file = MappedFile(path)
+    try:
+        if file.size_bytes > INT32_MAX:
+            raise InputError(  # noqa: TRY301, because it closes the file
+                "the log is larger than any broker's",
+                path=path,
+                expected=INT32_MAX,
+                found=file.size_bytes,
+            )
+        if listed is not None:
+            size, mtime_ns = listed.log_size_bytes, listed.log_mtime_ns
+            if size != file.size_bytes:
+                raise log_changed(path, f"it had {size} bytes when listed, {file.size_bytes} now")
+            if mtime_ns != file.mtime_ns:
+                raise log_changed(path, "it was modified after it was listed")
+    except InputError:
+        file.close()
+        raise
+    return file
+
+
+def log_changed(path: str, how: str) -> ReadError:
+    """Return the error for a log that is being written."""
+    return ReadError(
+        f"the log changed while it was read: {how}",
+        path=path,
+        hint="run again when nothing writes to it",
+    )
 
 
 def batch_at(log: Bytes, position_bytes: int) -> Bytes:

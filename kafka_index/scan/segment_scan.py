@@ -26,6 +26,7 @@ from kafka_index.layout.records import (
 )
 from kafka_index.records.batch_source import ScanStop
 from kafka_index.records.batch_table import BatchColumns
+from kafka_index.scan.file_records import log_changed, open_log
 from kafka_index.scan.scanner import Scanner, entry_length, only_zeros
 from kafka_index.storage import WINDOW_BYTES, Bytes, MappedFile, SegmentFile, WindowWalk
 
@@ -97,9 +98,8 @@ class LogFileSource:
         return self._scan(flush_windows=True)
 
     def _scan(self, *, flush_windows: bool) -> Iterator[tuple[Bytes, int, BatchColumns]]:
-        with MappedFile(self.path) as file:
+        with open_log(self.path, self._listed) as file:
             self._size = file.size_bytes
-            self._check_size(file)
             scanner = Scanner(self._base_offset, verify_crc=self._verify_crc)
             walk = WindowWalk(file)
             if self._verify_crc:
@@ -125,26 +125,14 @@ class LogFileSource:
                 self._stop = scanner.stop(code, file.array, 0, self._size)
             self._check_unchanged(file)
 
-    def _check_size(self, file: MappedFile) -> None:
-        if self._size > INT32_MAX:
-            raise InputError(
-                "the log is larger than any broker's", expected=INT32_MAX, found=self._size
-            )
-        listed = self._listed
-        if listed is None:
-            return
-        before = (listed.log_size_bytes, listed.log_mtime_ns)
-        if before[0] != file.size_bytes:
-            raise _changed(f"it had {before[0]} bytes when listed, {file.size_bytes} when opened")
-        if before[1] != file.mtime_ns:
-            raise _changed("it was modified after it was listed")
-
     def _check_unchanged(self, file: MappedFile) -> None:
         how = file.changed()
         if how is not None:
-            raise _changed(how)
+            raise log_changed(self.path, how)
         if file.faulted:
-            raise ReadError("the disk or the file system failed while the log was read")
+            raise ReadError(
+                "the disk or the file system failed while the log was read", path=self.path
+            )
 
 
 class ByteStreamSource:
@@ -240,10 +228,3 @@ def base_offset_of(path: str) -> int:
             "the file's name holds no base offset", path=path, expected="20 digits before the kind"
         )
     return parsed.base_offset
-
-
-def _changed(how: str) -> ReadError:
-    return ReadError(
-        f"the log changed while it was read: {how}",
-        hint="run again when nothing writes to it",
-    )
