@@ -10,10 +10,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from kafka_index.build import BuildSettings, SegmentReport, plan_build, run_local
+from kafka_index.build.plan import partition_groups
 from kafka_index.build.report import report_table
 from kafka_index.build.scan import stage_segments
 from kafka_index.build.staged_rows import plan_publishing, staged_table
-from kafka_index.spark.build import build_logs, publish_bin
+from kafka_index.spark.build import build_logs, build_waves, publish_bin
 from kafka_index.storage import list_dump, sweep
 from tests.endtoend.transactions import built_files, log_path, segments, write
 from tests.spark.dumps import leftovers
@@ -134,3 +135,36 @@ def test_an_input_that_ends_early_publishes_whole_partitions_only(tmp_path: Path
     assert built_files(tmp_path / "out") == {
         name: content for name, content in expected.items() if not name.startswith("z-7/")
     }
+
+
+def test_waves_give_the_files_and_rows_of_one_build(spark: SparkSession, tmp_path: Path) -> None:
+    data = _data(tmp_path / "data")
+    expected = _local(data, tmp_path / "local")
+    waves = partition_groups(
+        list_dump([str(data)], topics=None).segments, max_bytes=1, max_segments=1
+    )
+
+    tables = list(build_waves(spark, waves, _settings(tmp_path / "out"), cores=2))
+
+    assert len(tables) == len(PARTITIONS)
+    assert _told(pa.concat_tables(tables)) == _told(expected)
+    assert built_files(tmp_path / "out") == built_files(tmp_path / "local")
+
+
+def test_a_run_that_is_left_after_a_wave_has_published_that_wave_and_ends_the_others(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    data = _data(tmp_path / "data")
+    listed = list_dump([str(data)], topics=None).segments
+    waves = partition_groups(listed, max_bytes=1, max_segments=1) * 20
+    settings = replace(_settings(tmp_path / "out"), force=True)
+    running = build_waves(spark, waves, settings, cores=2)
+
+    first = next(running)
+    running.close()
+
+    assert set(first["status"].to_pylist()) == {"built"}
+    assert spark.sparkContext.statusTracker().getActiveJobsIds() == []
+    largest = waves[0][0]
+    folder = tmp_path / "out" / f"{largest.topic}-{largest.partition}"
+    assert len(list(folder.glob("*.index"))) == len(waves[0])
