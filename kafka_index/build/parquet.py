@@ -10,16 +10,16 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from kafka_index.build.parquet_gather import GatherLimits, can_order, pack, read_bin
+from kafka_index.build.parquet_input import ParquetInput, RowGroup
 from kafka_index.build.parquet_plan import (
-    SegmentCount,
+    GatherLimits,
+    can_order,
     count_segments,
     list_row_groups,
+    pack,
     why_no_segment,
 )
-from kafka_index.build.parquet_read import RowGroup
-from kafka_index.build.parquet_rows import SegmentRows, split_segments
-from kafka_index.build.parquet_schema import ParquetInput
+from kafka_index.build.parquet_rows import SegmentCount, SegmentRows, read_bin, split_segments
 from kafka_index.build.parquet_source import segment_source
 from kafka_index.build.publish import publish_segments
 from kafka_index.build.report import ERROR, FAILED, SegmentReport

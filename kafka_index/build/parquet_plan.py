@@ -1,60 +1,41 @@
-"""Which segments a Parquet input holds, where, and how they are packed into bins.
+"""Which segments a Parquet input holds, where, and which of them are read together.
 
 One pass over the key and position columns counts each segment's rows, notes the row groups that
 hold them, and whether they lie in position order. Memory grows with the segments and the row
 groups each of them touches, not with the rows.
+
+Segments of moderate size are gathered: a bin reads its row groups once, keeps the rows of its own
+segments and sorts them, so that neither order nor interleaving matters. A larger segment is
+streamed alone, chunk by chunk, and has to lie in position order.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from kafka_index.build.parquet_read import RowGroup, open_file, read_row_group
-from kafka_index.build.parquet_rows import group_rows, key_codes, run_starts
-from kafka_index.build.parquet_schema import (
+from kafka_index.build.parquet_input import (
     KEY_COLUMNS,
     POSITION,
     ParquetForm,
     ParquetInput,
+    RowGroup,
+    open_file,
+    read_row_group,
 )
+from kafka_index.build.parquet_rows import SegmentCount, group_rows, key_codes, run_starts
 from kafka_index.config import INT32_MAX
 from kafka_index.errors import InputError
 from kafka_index.layout.names import is_legal_topic
 
 COUNT_ROWS = 256 * 1024
+_BINS_PER_THREAD = 4
 
 _Longs = npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True)
-class SegmentCount:
-    """What the first pass knows of a segment.
-
-    Parameters
-    ----------
-    topic, partition, base_offset
-        The segment.
-    row_count : int
-        Its rows, in all files.
-    size_bytes : int
-        About how many bytes the log has (exact only for batch metadata that is in order).
-    in_order : bool
-        Whether the rows, as stored, ascend in position.
-    row_groups : tuple of int
-        Numbers of the row groups that hold its rows, ascending.
-    """
-
-    topic: str
-    partition: int
-    base_offset: int
-    row_count: int
-    size_bytes: int
-    in_order: bool
-    row_groups: tuple[int, ...]
 
 
 def list_row_groups(source: ParquetInput) -> list[RowGroup]:
@@ -193,3 +174,52 @@ def _merge(parts: _Longs, topics: list[str], form: ParquetForm) -> list[SegmentC
             )
         )
     return result
+
+
+@dataclass(frozen=True, slots=True)
+class GatherLimits:
+    """How much of a Parquet input a thread may hold at a time.
+
+    Parameters
+    ----------
+    rows, size_bytes : int
+        Of a bin of gathered segments: rows of batch metadata, bytes of raw batches.
+    unordered_rows : int
+        Of one segment of batch metadata whose rows are not in position order.
+    """
+
+    rows: int = 1_000_000
+    size_bytes: int = 64 << 20
+    unordered_rows: int = 4_000_000
+
+
+def can_order(one: SegmentCount, form: ParquetForm, limits: GatherLimits) -> bool:
+    """Tell whether a segment's rows can be brought into position order within the limits."""
+    if one.in_order:
+        return True
+    if form is ParquetForm.RAW:
+        return one.size_bytes <= limits.size_bytes
+    return one.row_count <= limits.unordered_rows
+
+
+def pack(
+    counts: Sequence[SegmentCount], form: ParquetForm, limits: GatherLimits, threads: int
+) -> Iterator[list[SegmentCount]]:
+    """Cut the segments, which are in the order of the input, into bins for one read each."""
+
+    def weight(one: SegmentCount) -> int:
+        return one.size_bytes if form is ParquetForm.RAW else one.row_count
+
+    limit = limits.size_bytes if form is ParquetForm.RAW else limits.rows
+    share = sum(map(weight, counts)) // (threads * _BINS_PER_THREAD) + 1
+    target = min(limit, share)
+    work: list[SegmentCount] = []
+    filled = 0
+    for one in counts:
+        if work and filled + weight(one) > target:
+            yield work
+            work, filled = [], 0
+        work.append(one)
+        filled += weight(one)
+    if work:
+        yield work

@@ -1,8 +1,8 @@
-"""Rows of segments, in a stream: where one segment ends and the next begins."""
+"""Rows of segments: gathered from row groups, in a stream, and split where the segment changes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,11 +10,49 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from kafka_index.build.parquet_schema import BATCH, KEY_COLUMNS, POSITION, ROW_COUNT
+from kafka_index.build.parquet_input import (
+    BATCH,
+    KEY_COLUMNS,
+    POSITION,
+    ROW_COUNT,
+    ParquetInput,
+    RowGroup,
+    read_row_group,
+)
 from kafka_index.errors import InputError
 from kafka_index.layout.names import INT64_MAX
 
+_CHUNK_ROWS = 64 * 1024
+_CHUNK_BYTES = 16 << 20
+
 Codes = npt.NDArray[np.integer[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentCount:
+    """What the first pass knows of a segment.
+
+    Parameters
+    ----------
+    topic, partition, base_offset
+        The segment.
+    row_count : int
+        Its rows, in all files.
+    size_bytes : int
+        About how many bytes the log has (exact only for batch metadata that is in order).
+    in_order : bool
+        Whether the rows, as stored, ascend in position.
+    row_groups : tuple of int
+        Numbers of the row groups that hold its rows, ascending.
+    """
+
+    topic: str
+    partition: int
+    base_offset: int
+    row_count: int
+    size_bytes: int
+    in_order: bool
+    row_groups: tuple[int, ...]
 
 
 @dataclass
@@ -172,3 +210,67 @@ def group_rows(
         return None, starts
     order = np.lexsort(keys[::-1])
     return order, run_starts([key[order] for key in keys])
+
+
+def read_bin(
+    source: ParquetInput, groups: Sequence[RowGroup], work: Sequence[SegmentCount]
+) -> Iterator[pa.RecordBatch]:
+    """Stream the rows of some segments: each segment's together, in position order, counted.
+
+    Raises
+    ------
+    InputError
+        A file cannot be read (any more).
+    """
+    rows = {(one.topic, one.partition, one.base_offset): one.row_count for one in work}
+    names = list(source.columns)
+
+    def stream() -> Iterator[pa.RecordBatch]:
+        for number in sorted({number for one in work for number in one.row_groups}):
+            group = groups[number]
+            batch_rows = max(1, min(_CHUNK_ROWS, _CHUNK_BYTES // max(group.row_bytes, 1)))
+            for batch in read_row_group(source, group, names, batch_rows):
+                kept = _keep(batch, rows)
+                if kept.num_rows:
+                    yield kept
+
+    if len(work) == 1 and work[0].in_order:
+        yield from stream()
+        return
+    schema = source.schema.append(pa.field(ROW_COUNT, pa.int64()))
+    table = pa.Table.from_batches(list(stream()), schema).combine_chunks()
+    if table.num_rows == 0:
+        return
+    yield from _sorted(table).to_batches(max_chunksize=_CHUNK_ROWS)
+
+
+def _keep(batch: pa.RecordBatch, rows: dict[tuple[str, int, int], int]) -> pa.RecordBatch:
+    """Keep the rows of some segments, and say with each how many its segment has."""
+    topic, partition, base_offset = keys = [key_codes(batch, name) for name in KEY_COLUMNS]
+    order, starts = group_rows(keys)
+    first = starts if order is None else order[starts]
+    topics = batch["topic"].dictionary_encode().dictionary.to_pylist()
+    heads = zip(topic[first], partition[first].tolist(), base_offset[first].tolist(), strict=True)
+    counts = np.array([rows.get((topics[code], *rest), 0) for code, *rest in heads], np.int64)
+    per_row = np.repeat(counts, np.diff(np.append(starts, batch.num_rows)))
+    if order is not None:
+        ungrouped = np.empty_like(per_row)
+        ungrouped[order] = per_row
+        per_row = ungrouped
+    batch = batch.append_column(ROW_COUNT, pa.array(per_row))
+    return batch if counts.all() else batch.filter(pa.array(per_row != 0))
+
+
+def _sorted(table: pa.Table) -> pa.Table:
+    """Sort by segment and position; a table that is sorted already is not copied."""
+    batch = table.to_batches()[0]
+    keys = [key_codes(batch, name) for name in KEY_COLUMNS]
+    position = batch[POSITION].fill_null(-1).to_numpy()
+    order, starts = group_rows(keys)
+    if order is None:
+        ascends = np.ones(position.size, np.bool_)
+        ascends[1:] = position[1:] >= position[:-1]
+        ascends[starts] = True
+        if ascends.all():
+            return table
+    return table.take(pa.array(np.lexsort([position, *keys[::-1]])))

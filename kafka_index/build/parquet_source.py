@@ -14,13 +14,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from kafka_index.build.parquet_rows import SegmentRows
-from kafka_index.build.parquet_schema import (
+from kafka_index.build.parquet_input import (
     BATCH,
     METADATA_COLUMNS,
     POSITION,
     ParquetForm,
 )
+from kafka_index.build.parquet_rows import SegmentRows
 from kafka_index.config import INT32_MAX
 from kafka_index.errors import InputError
 from kafka_index.layout.producer_state import NO_COORDINATOR_EPOCH

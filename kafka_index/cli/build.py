@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import click
 
 from kafka_index.build import ALL_OUTPUTS, INDEX_OUTPUTS, BuildSettings, Output
+from kafka_index.build.parquet_input import ParquetInput, is_parquet_path, open_parquet
 from kafka_index.build.parquet_plan import count_segments, list_row_groups
-from kafka_index.build.parquet_schema import ParquetInput, is_parquet_path, open_parquet
 from kafka_index.build.report import ReportWriter
 from kafka_index.cli.build_summary import (
     BuildOutcome,

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from kafka_index.build import BuildSettings, run_local
 from kafka_index.build.parquet import build_parquet
-from kafka_index.build.parquet_schema import ParquetInput
+from kafka_index.build.parquet_input import ParquetInput
 from kafka_index.build.plan import plan_waves
 from kafka_index.build.report import SegmentReport
 from kafka_index.engines.session import open_session, parallelism

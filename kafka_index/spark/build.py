@@ -8,7 +8,7 @@ beside the target.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import chain
@@ -134,7 +134,7 @@ def build_waves(
     *,
     cores: int,
     fail_fast: bool = False,
-) -> Iterator[pa.Table]:
+) -> Generator[pa.Table, None, None]:
     """Build wave after wave and yield the report of each, once its files are in place.
 
     Two waves are built at a time: the tasks of the second fill the cores that the end of the

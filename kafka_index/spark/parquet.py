@@ -13,8 +13,7 @@ from pyspark.sql.types import BinaryType, LongType, StringType, StructField, Str
 
 from kafka_index.build import BuildSettings
 from kafka_index.build.parquet import NO_SEGMENT, build_stream, failed_report, require_target
-from kafka_index.build.parquet_plan import SegmentCount, why_no_segment
-from kafka_index.build.parquet_schema import (
+from kafka_index.build.parquet_input import (
     BATCH,
     KEY_COLUMNS,
     POSITION,
@@ -22,6 +21,8 @@ from kafka_index.build.parquet_schema import (
     ParquetForm,
     ParquetInput,
 )
+from kafka_index.build.parquet_plan import why_no_segment
+from kafka_index.build.parquet_rows import SegmentCount
 from kafka_index.build.report import REPORT_SCHEMA, report_table
 from kafka_index.config import INT32_MAX
 from kafka_index.errors import InputError
@@ -50,7 +51,7 @@ def build_parquet(
     session : SparkSession
         Classic or Connect; it reads the files under the names that the driver knows them by.
     source : ParquetInput
-        What `kafka_index.build.parquet_schema.open_parquet` checked.
+        What `kafka_index.build.parquet_input.open_parquet` checked.
     settings : BuildSettings
         `target_root` is needed, and every segment is built, whatever is there.
     bins : int

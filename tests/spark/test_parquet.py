@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from kafka_index.build import build_segments
 from kafka_index.build.parquet import build_parquet as build_locally
-from kafka_index.build.parquet_schema import ROW_COUNT, ParquetInput, open_parquet
+from kafka_index.build.parquet_input import ROW_COUNT, ParquetInput, open_parquet
 from kafka_index.build.report import SegmentReport, report_rows, report_table
 from kafka_index.errors import InputError
 from kafka_index.spark.parquet import build_bin, build_parquet

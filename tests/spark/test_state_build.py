@@ -155,10 +155,11 @@ def test_a_run_that_is_left_after_a_wave_has_published_that_wave_and_ends_the_ot
     spark: SparkSession, tmp_path: Path
 ) -> None:
     data = _data(tmp_path / "data")
+    for number in range(30):
+        write(data / f"more-{number}", segments(2))
     listed = list_dump([str(data)], topics=None).segments
-    waves = partition_groups(listed, max_bytes=1, max_segments=1) * 20
-    settings = replace(_settings(tmp_path / "out"), force=True)
-    running = build_waves(spark, waves, settings, cores=2)
+    waves = partition_groups(listed, max_bytes=1, max_segments=1)
+    running = build_waves(spark, waves, _settings(tmp_path / "out"), cores=2)
 
     first = next(running)
     running.close()
@@ -168,3 +169,4 @@ def test_a_run_that_is_left_after_a_wave_has_published_that_wave_and_ends_the_ot
     largest = waves[0][0]
     folder = tmp_path / "out" / f"{largest.topic}-{largest.partition}"
     assert len(list(folder.glob("*.index"))) == len(waves[0])
+    assert len(list((tmp_path / "out").glob("*/*.index"))) < len(listed)
