@@ -137,7 +137,7 @@ class _Fold:
     _log_end: int = 0
     _first_offset: int = 0
     _was_cut: bool = False
-    # Why the state is not known any more.
+    # Why the state is no longer known.
     _unknown: str | None = None
 
     @property
@@ -271,10 +271,10 @@ class _Fold:
     def _folded_without_state(
         self, staged: StagedSegment
     ) -> tuple[SegmentReport, tuple[StagedFile, ...]]:
-        """Fold a segment after one that failed: only its own files can be right."""
+        """Fold a segment after one that failed: only its own files can be correct."""
         unknown = (
-            f"{STATE_UNKNOWN}: {self._unknown}, so which producers and transactions there are "
-            "before this one is not known"
+            f"{STATE_UNKNOWN}: {self._unknown}, so the producers and transactions "
+            "before this segment are not known"
         )
         if Output.TXN_INDEX in self.settings.outputs and len(
             staged.read_state(self.settings).aborts
@@ -349,5 +349,5 @@ def _holds(path: str, data: bytes) -> bool:
         with open(path, "rb") as file:
             return file.read() == data
     except OSError:
-        # It is about to be replaced; what is wrong with the place shows then.
+        # It is about to be replaced; whatever is wrong there shows then.
         return False

@@ -1,4 +1,4 @@
-"""Building from Parquet: what both engines do with a bin, and threads of this process over bins."""
+"""Building from Parquet: the work on a bin that both engines share, and the engine of threads."""
 
 from __future__ import annotations
 
@@ -78,15 +78,15 @@ def build_parquet(
     counts = count_segments(source, groups)
     run = _Run(source, groups, settings, on_report, fail_fast=fail_fast)
     runnable = []
-    for one in counts:
-        reason = why_no_segment(one.topic, one.partition, one.base_offset)
+    for segment in counts:
+        reason = why_no_segment(segment.topic, segment.partition, segment.base_offset)
         if reason is not None:
-            run.report(failed_report(source.path, one, NO_SEGMENT, reason))
-        elif not can_order(one, source.form, limits):
+            run.report(failed_report(source.path, segment, NO_SEGMENT, reason))
+        elif not can_order(segment, source.form, limits):
             reason = f"{UNORDERED}; {_UNORDERED_HINT}"
-            run.report(failed_report(source.path, one, UNORDERED, reason))
+            run.report(failed_report(source.path, segment, UNORDERED, reason))
         else:
-            runnable.append(one)
+            runnable.append(segment)
     bins = pack(runnable, source.form, limits, threads)
     with ThreadPoolExecutor(threads, thread_name_prefix="build") as pool:
         try:
@@ -94,7 +94,7 @@ def build_parquet(
                 pool.submit(run.build, number, work) for number, work in enumerate(bins)
             ]:
                 future.result()
-        finally:  # an interrupt, or an error of our own: the other bins need not go on
+        finally:  # an interrupt, or an error of our own: the other bins end early
             run.stopped.set()
 
 
@@ -127,19 +127,19 @@ def build_stream(
 
     def work() -> Iterator[tuple[SegmentFile, BatchSource]]:
         for rows in split_segments(batches):
-            one = segment_source(rows, source.form, verify_crc=settings.verify_crc)
-            sources[rows.topic, rows.partition, rows.base_offset] = one
-            yield _segment_file(source.path, rows), one
+            batches_of = segment_source(rows, source.form, verify_crc=settings.verify_crc)
+            sources[rows.topic, rows.partition, rows.base_offset] = batches_of
+            yield _segment_file(source.path, rows), batches_of
 
     settings = settings.indexes_alone()
     staged = (stage_segment(segment, each, settings, attempt_id) for segment, each in work())
     for row in publish_segments(staged, settings):
-        one = sources.pop((row.topic, row.partition, row.segment_base_offset))
-        yield replace(row, log_path=source.path, log_size_bytes=one.log_size_bytes)
+        read = sources.pop((row.topic, row.partition, row.segment_base_offset))
+        yield replace(row, log_path=source.path, log_size_bytes=read.log_size_bytes)
 
 
 def require_target(settings: BuildSettings) -> None:
-    """Refuse to build in place: a Parquet input has no logs to lie beside.
+    """Refuse to build in place: a Parquet input has no logs to write beside.
 
     Raises
     ------
@@ -179,7 +179,7 @@ class _Run:
         self._lock = threading.Lock()
 
     def report(self, row: SegmentReport) -> None:
-        """Hand on a row."""
+        """Report a row."""
         with self._lock:
             self._on_report(row)
         if self._fail_fast and row.status == FAILED:
@@ -189,7 +189,7 @@ class _Run:
         """Build the segments of a bin; each gets a row, also when reading fails midway."""
         if self.stopped.is_set():
             return
-        waiting = {(one.topic, one.partition, one.base_offset): one for one in work}
+        waiting = {(each.topic, each.partition, each.base_offset): each for each in work}
         batches = read_bin(self._source, self._groups, work)
         code, reason = INPUT_CHANGED, _GONE
         try:
@@ -202,8 +202,8 @@ class _Run:
                     return
         except KafkaIndexError as error:
             code, reason = ERROR, str(error)
-        for one in waiting.values():
-            self.report(failed_report(self._source.path, one, code, reason))
+        for segment in waiting.values():
+            self.report(failed_report(self._source.path, segment, code, reason))
 
 
 def _segment_file(path: str, rows: SegmentRows) -> SegmentFile:

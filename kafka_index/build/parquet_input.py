@@ -15,7 +15,7 @@ raw batches              keys, ``position_bytes``,
 ======================== ============================ =======================================
 
 The keys are ``topic``, ``partition`` and ``segment_base_offset``. A row is a record batch. Where
-the columns of both forms are there, the raw batches win: their bytes are verified.
+the columns of both forms are present, the raw batches win: their bytes are verified.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class ParquetInput:
     columns : tuple of str
         The columns to read, the needed ones first.
     both_forms : bool
-        Whether metadata columns are passed over because raw batches are there too.
+        Whether metadata columns are ignored because raw batches are present too.
     """
 
     path: str
@@ -102,7 +102,7 @@ def open_parquet(paths: Sequence[str]) -> ParquetInput:
     ----------
     paths : sequence of str
         Parquet files, folders of them (searched through; names that start with ``_`` or ``.``
-        are passed over), or globs of either.
+        are skipped), or globs of either.
 
     Raises
     ------
@@ -130,12 +130,12 @@ def open_parquet(paths: Sequence[str]) -> ParquetInput:
         files=tuple(files),
         form=form,
         columns=(*form.needed, *optional),
-        both_forms=form is ParquetForm.RAW and all(_has_metadata(one) for one in schemas),
+        both_forms=form is ParquetForm.RAW and all(map(_has_metadata, schemas)),
     )
 
 
 def is_parquet_path(path: str) -> bool:
-    """Tell whether a path is a Parquet file, or a folder that holds some directly."""
+    """Return whether a path is a Parquet file, or a folder that holds some directly."""
     if os.path.isdir(path):
         return any(_is_wanted(name) for name in os.listdir(path))
     return path.endswith(_SUFFIXES)
@@ -204,7 +204,7 @@ def _problems(form: ParquetForm, schema: pa.Schema) -> Iterable[str]:
             if name in form.needed:
                 yield f"{name} is missing"
         elif count > 1:
-            yield f"{name} is there {count} times"
+            yield f"{name} occurs {count} times"
         else:
             found = schema.field(name).type
             expected = _expected(name, found)

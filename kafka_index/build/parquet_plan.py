@@ -1,7 +1,7 @@
 """Which segments a Parquet input holds, where, and which of them are read together.
 
-One pass over the key and position columns counts each segment's rows, notes the row groups that
-hold them, and whether they lie in position order. Memory grows with the segments and the row
+One pass over the key and position columns counts each segment's rows, and records the row groups
+that hold them and whether they are in position order. Memory grows with the segments and the row
 groups each of them touches, not with the rows.
 
 Segments of moderate size are gathered: a bin reads its row groups once, keeps the rows of its own
@@ -73,7 +73,7 @@ def count_segments(source: ParquetInput, groups: list[RowGroup]) -> list[Segment
     Raises
     ------
     InputError
-        A key column holds a null or a partition that is no 32-bit integer: those rows belong to
+        A key column holds a null or a partition that is not a 32-bit integer: those rows belong to
         no segment, and no report row could name them. Also when there are no rows, or a file
         cannot be read.
     """
@@ -113,7 +113,7 @@ def _check_keys(batch: pa.RecordBatch, file: str) -> None:
             )
     partition = batch["partition"].to_numpy()
     if (partition != partition.astype(np.int32)).any():
-        raise InputError("a partition that is no 32-bit integer", path=file)
+        raise InputError("a partition that is not a 32-bit integer", path=file)
 
 
 # Rows of the arrays that `_count_batch` makes and `_merge` joins.
@@ -193,13 +193,13 @@ class GatherLimits:
     unordered_rows: int = 4_000_000
 
 
-def can_order(one: SegmentCount, form: ParquetForm, limits: GatherLimits) -> bool:
-    """Tell whether a segment's rows can be brought into position order within the limits."""
-    if one.in_order:
+def can_order(segment: SegmentCount, form: ParquetForm, limits: GatherLimits) -> bool:
+    """Return whether a segment's rows can be sorted by position within the limits."""
+    if segment.in_order:
         return True
     if form is ParquetForm.RAW:
-        return one.size_bytes <= limits.size_bytes
-    return one.row_count <= limits.unordered_rows
+        return segment.size_bytes <= limits.size_bytes
+    return segment.row_count <= limits.unordered_rows
 
 
 def pack(
@@ -207,19 +207,19 @@ def pack(
 ) -> Iterator[list[SegmentCount]]:
     """Cut the segments, which are in the order of the input, into bins for one read each."""
 
-    def weight(one: SegmentCount) -> int:
-        return one.size_bytes if form is ParquetForm.RAW else one.row_count
+    def weight(segment: SegmentCount) -> int:
+        return segment.size_bytes if form is ParquetForm.RAW else segment.row_count
 
     limit = limits.size_bytes if form is ParquetForm.RAW else limits.rows
     share = sum(map(weight, counts)) // (threads * _BINS_PER_THREAD) + 1
     target = min(limit, share)
     work: list[SegmentCount] = []
     filled = 0
-    for one in counts:
-        if work and filled + weight(one) > target:
+    for segment in counts:
+        if work and filled + weight(segment) > target:
             yield work
             work, filled = [], 0
-        work.append(one)
-        filled += weight(one)
+        work.append(segment)
+        filled += weight(segment)
     if work:
         yield work

@@ -30,7 +30,7 @@ Codes = npt.NDArray[np.integer[Any]]
 
 @dataclass(frozen=True, slots=True)
 class SegmentCount:
-    """What the first pass knows of a segment.
+    """What the first pass counted of a segment.
 
     Parameters
     ----------
@@ -100,7 +100,7 @@ class SegmentRows:
             )
 
     def skip_rest(self) -> None:
-        """Pass over the rows nobody read, noting where the last batch ends."""
+        """Skip the rows nobody read, and record where the last batch ends."""
         for chunk in self.chunks:
             self.rows_met += chunk.num_rows
             self._latest = chunk
@@ -120,7 +120,7 @@ def split_segments(batches: Iterator[pa.RecordBatch]) -> Iterator[SegmentRows]:
     Yields
     ------
     SegmentRows
-        To be read before the next is asked for; what is left of it is passed over then.
+        To be read before the next is asked for; its remaining rows are skipped then.
     """
     pending: Iterator[pa.RecordBatch] = _runs(batches)
     head = next(pending, None)
@@ -222,11 +222,11 @@ def read_bin(
     InputError
         A file cannot be read (any more).
     """
-    rows = {(one.topic, one.partition, one.base_offset): one.row_count for one in work}
+    rows = {(each.topic, each.partition, each.base_offset): each.row_count for each in work}
     names = list(source.columns)
 
     def stream() -> Iterator[pa.RecordBatch]:
-        for number in sorted({number for one in work for number in one.row_groups}):
+        for number in sorted({number for each in work for number in each.row_groups}):
             group = groups[number]
             batch_rows = max(1, min(_CHUNK_ROWS, _CHUNK_BYTES // max(group.row_bytes, 1)))
             for batch in read_row_group(source, group, names, batch_rows):
@@ -245,7 +245,7 @@ def read_bin(
 
 
 def _keep(batch: pa.RecordBatch, rows: dict[tuple[str, int, int], int]) -> pa.RecordBatch:
-    """Keep the rows of some segments, and say with each how many its segment has."""
+    """Keep the rows of some segments, each with the number of rows of its segment."""
     topic, partition, base_offset = keys = [key_codes(batch, name) for name in KEY_COLUMNS]
     order, starts = group_rows(keys)
     first = starts if order is None else order[starts]

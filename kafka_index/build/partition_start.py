@@ -1,4 +1,4 @@
-"""What a broker that recovers a partition begins with: checkpoints, and maybe a snapshot."""
+"""The state a broker recovers a partition from: checkpoints, and perhaps a snapshot."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ class PartitionStart:
     state : PartitionState
         Producers and epochs.
     log_start_offset : int
-        What ``log-start-offset-checkpoint`` says, 0 where it says nothing.
+        The entry of ``log-start-offset-checkpoint``, 0 without one.
     epochs : tuple of EpochEntry
         Of the ``leader-epoch-checkpoint``.
     epochs_text : str, optional
         That file, as it is.
     note : str, optional
-        What is worth knowing of the beginning.
+        What is worth knowing of the start.
     """
 
     state: PartitionState
@@ -52,7 +52,7 @@ class PartitionStart:
         *,
         with_epochs: bool = True,
     ) -> PartitionStart:
-        """Read what lies beside the first segment of a partition.
+        """Read the files beside the first segment of a partition.
 
         Parameters
         ----------
@@ -71,7 +71,7 @@ class PartitionStart:
         Notes
         -----
         ``ProducerStateManager.truncateAndReload``: the latest snapshot that is above the log's
-        start and not behind the segment is loaded; one that is damaged is passed over.
+        start and not after the segment's base offset is loaded; a damaged one is skipped.
         """
         directory = first.partition_directory
         path = os.path.join(directory, LEADER_EPOCH_CHECKPOINT)
@@ -79,11 +79,10 @@ class PartitionStart:
         try:
             epochs = LeaderEpochCache.from_text(text or "", path=path)
         except KafkaIndexError as error:
-            error.hint = "mend or remove the file, or leave epochs out of --what"
+            error.hint = "repair or remove the file, or leave epochs out of --what"
             raise
         partition = TopicPartition(first.topic, first.partition)
-        noted = LogDirectory(os.path.dirname(directory)).log_start_offset(partition)
-        log_start = 0 if noted is None else noted
+        log_start = LogDirectory(os.path.dirname(directory)).log_start_offset(partition) or 0
         notes = []
         entries = None
         for offset in _snapshots(directory, above=log_start, up_to=first.base_offset):
@@ -91,14 +90,14 @@ class PartitionStart:
             try:
                 entries = decode_snapshot(_read(path), path=path)
             except CorruptSnapshotError as error:
-                notes.append(f"passed over: {error}")
+                notes.append(f"skipped: {error}")
                 continue
-            notes.append(f"producers of before are from {os.path.basename(path)}")
+            notes.append(f"earlier producers are from {os.path.basename(path)}")
             break
         if entries is None and first.base_offset > log_start:
             notes.append(
-                f"the log begins at {first.base_offset}, and no snapshot there says which "
-                "producers and transactions there were before"
+                f"the log begins at {first.base_offset}, and no snapshot there has the "
+                "producers and transactions before it"
             )
         return cls(
             PartitionState(entries, epochs, expiration),

@@ -29,7 +29,7 @@ _ROWS_AT_A_TIME = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class SegmentReport:
-    """What became of one segment.
+    """The result of one segment.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ class SegmentReport:
     producers : int, optional
         Producers known at the segment's end; None when no state was asked for.
     note : str, optional
-        What is worth knowing of the segment though nothing is wrong with it.
+        What is worth knowing of a segment that has nothing wrong with it.
     retriable : bool
         The segment failed because of permission, disk or memory, not because of its data.
     reason_code : str, optional

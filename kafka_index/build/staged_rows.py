@@ -25,7 +25,7 @@ STAGED_SCHEMA = pa.schema(
         pa.field("is_withheld", pa.bool_(), nullable=False),
     ]
 )
-#: How many segments the partition of a row has: a task knows by it when all have come.
+#: How many segments the partition of a row has: a task knows by it when all rows have arrived.
 PARTITION_SEGMENTS = "partition_segments"
 #: What is handed to the tasks that publish.
 PUBLISHING_SCHEMA = STAGED_SCHEMA.append(
@@ -37,17 +37,17 @@ _PARTITION = ("topic", "partition")
 
 def staged_table(staged: Sequence[StagedSegment]) -> pa.Table:
     """Return staged segments as an Arrow table of `STAGED_SCHEMA`."""
-    rows = report_table([one.report for one in staged])
+    rows = report_table([each.report for each in staged])
     rest = [
-        [one.segment.log_size_bytes for one in staged],
-        [one.segment.log_mtime_ns for one in staged],
-        [one.segment.is_last for one in staged],
-        [one.directory for one in staged],
-        [one.attempt_id for one in staged],
-        [one.is_withheld for one in staged],
+        [each.segment.log_size_bytes for each in staged],
+        [each.segment.log_mtime_ns for each in staged],
+        [each.segment.is_last for each in staged],
+        [each.directory for each in staged],
+        [each.attempt_id for each in staged],
+        [each.is_withheld for each in staged],
     ]
     fields = list(STAGED_SCHEMA)[len(REPORT_SCHEMA) :]
-    arrays = [pa.array(values, one.type) for values, one in zip(rest, fields, strict=True)]
+    arrays = [pa.array(values, field.type) for values, field in zip(rest, fields, strict=True)]
     return pa.table([*rows.columns, *arrays], schema=STAGED_SCHEMA)
 
 
@@ -118,7 +118,7 @@ def _partitions(rows: pa.Table) -> Iterator[tuple[str, int]]:
 
 
 def whole_partitions(batches: Iterable[pa.RecordBatch]) -> Iterator[list[StagedSegment]]:
-    """Yield the segments of each partition of which every row has come.
+    """Yield the segments of each partition whose rows have all arrived.
 
     Parameters
     ----------

@@ -51,7 +51,7 @@ def build_parquet(
     session : SparkSession
         Classic or Connect; it reads the files under the names that the driver knows them by.
     source : ParquetInput
-        What `kafka_index.build.parquet_input.open_parquet` checked.
+        As `kafka_index.build.parquet_input.open_parquet` returns it.
     settings : BuildSettings
         `target_root` is needed, and every segment is built, whatever is there.
     bins : int
@@ -148,7 +148,7 @@ def build_bin(
 def split_refused(
     counts: pa.Table, source: ParquetInput
 ) -> tuple[pa.Table, list[tuple[SegmentCount, str]]]:
-    """Part what can be built from what no broker has as a segment, and say why.
+    """Separate the segments that can be built from those that no broker has, with why.
 
     Raises
     ------
@@ -166,7 +166,7 @@ def split_refused(
             )
     partition = pc.min_max(counts["partition"]).as_py()
     if partition["min"] < -INT32_MAX - 1 or partition["max"] > INT32_MAX:
-        raise InputError("a partition that is no 32-bit integer", path=source.path)
+        raise InputError("a partition that is not a 32-bit integer", path=source.path)
     keep = []
     refused = []
     columns = [counts[name].to_pylist() for name in (*KEY_COLUMNS, ROW_COUNT, _SIZE)]

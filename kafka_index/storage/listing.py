@@ -1,4 +1,4 @@
-"""Listing a dump: from paths to live segments, and to what was passed over and why."""
+"""Listing a dump: from paths to live segments, and to the entries that are skipped, with why."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from kafka_index.storage.paths import expand_directories
 
 __all__ = ["Listing", "SegmentFile", "Skipped", "list_dump"]
 
-# Tiered storage keeps it among the partitions; LogManager.loadLogs passes over it too.
+# Tiered storage keeps it among the partitions; LogManager.loadLogs skips it too.
 _REMOTE_INDEX_CACHE = "remote-log-index-cache"
 _TOPICS_SHOWN = 5
 
@@ -62,7 +62,7 @@ def list_dump(inputs: Sequence[str], *, topics: re.Pattern[str] | None) -> Listi
     ----------
     inputs : sequence of str
         Data directories, topic-partition directories, or globs of either; local paths or
-        ``file://`` URIs. A path that exists is never taken for a glob.
+        ``file://`` URIs. A path that exists is never read as a glob.
     topics : re.Pattern, optional
         Keep only topics that match it in full.
 
@@ -117,7 +117,7 @@ class _Walk:
             self._visit_data_directory(entries)
         elif split is None:
             raise InputError(
-                "holds segments, but its name does not say of which partition",
+                "holds segments, but its name does not name their partition",
                 path=directory,
                 expected="<topic>-<partition>",
                 found=name,
@@ -210,7 +210,7 @@ def _is_directory(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_dir()
     except OSError:
-        # A link that leads in circles and the like: nothing that a broker would load.
+        # Such as a link that leads in circles: nothing that a broker would load.
         return False
 
 
@@ -223,13 +223,14 @@ def _identity(directory: str) -> tuple[int, int]:
 
 
 def _refuse_duplicates(segments: Sequence[SegmentFile]) -> None:
-    for one, other in pairwise(segments):
-        if one.partition != other.partition or one.topic != other.topic:
+    for segment, other in pairwise(segments):
+        if segment.partition != other.partition or segment.topic != other.topic:
             continue
-        if one.partition_directory != other.partition_directory:
+        if segment.partition_directory != other.partition_directory:
             raise InputError(
-                f"the partition {one.topic}-{one.partition} is also in {other.partition_directory}",
-                path=one.partition_directory,
+                f"the partition {segment.topic}-{segment.partition} is also in "
+                f"{other.partition_directory}",
+                path=segment.partition_directory,
                 hint="give one copy of each partition (replicas need a run each)",
             )
 
@@ -250,7 +251,7 @@ def _nothing_found(
     skipped = walk.listing.skipped
     hint = "give a data directory, one topic-partition directory, or a glob of either"
     if skipped:
-        hint = f"passed over {len(skipped)}, the first: {skipped[0].path}: {skipped[0].reason}"
+        hint = f"skipped {len(skipped)}, the first: {skipped[0].path}: {skipped[0].reason}"
     elif walk.topics_seen:
         hint = "its topic-partition directories hold no .log files"
     return InputError("no segments found", path=path, hint=hint)

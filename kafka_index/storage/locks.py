@@ -26,11 +26,11 @@ _LOGGER = logging.getLogger(__name__)
 OUTPUT_LOCK = ".kafka-index.lock"
 _LOCK_MODE = 0o644
 _TRIES = 10
-# What a lock file made here says, so that the run after a killed one knows it from a broker's.
+# The content of a lock file made here: the run after a killed one tells it from a broker's.
 _MARK = b"kafka-index\n"
 
 # A process drops its lock on a file as soon as it closes ANY descriptor of that file, and never
-# conflicts with itself. So each file is open at most once, and this is where that is known.
+# conflicts with itself. So each file is open at most once, and this is where that is recorded.
 _held: set[tuple[int, int]] = set()
 _held_guard = threading.Lock()
 
@@ -67,13 +67,13 @@ class DirectoryLock:
         return cls([output_root], file_name=OUTPUT_LOCK)
 
     def __enter__(self) -> Self:
-        """Take all locks.
+        """Acquire all locks.
 
         Raises
         ------
         PublishError
-            One of them is held by a broker or another run, or cannot be taken; none is held
-            then and nothing is left behind.
+            One is held by a broker or another run, or cannot be acquired; none is held then,
+            and no file is left.
         """
         try:
             for path in self.paths:
@@ -89,11 +89,11 @@ class DirectoryLock:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Give all locks back."""
+        """Release all locks."""
         self.release()
 
     def release(self) -> None:
-        """Give all locks back, the last taken first."""
+        """Release all locks, the last acquired first."""
         while self._locks:
             self._locks.pop().release()
 
@@ -105,14 +105,14 @@ class _LockFile:
         self._path = path
         for _ in range(_TRIES):
             try:
-                if self._take():
+                if self._acquire():
                     return
             except OSError as error:
                 raise publish_error(error, path, "lock the directory") from error
         raise PublishError("the lock file keeps being replaced", path=path, hint="run again")
 
-    def _take(self) -> bool:
-        """Take the lock; False when the file was replaced between opening and locking it."""
+    def _acquire(self) -> bool:
+        """Acquire the lock; False when the file was replaced between opening and locking it."""
         with _held_guard:
             self._refuse_if_ours()
             self._ours = True
@@ -171,13 +171,13 @@ class _LockFile:
             os.pwrite(self._descriptor, _MARK, 0)
 
     def _left_by_us(self) -> bool:
-        """Tell whether a lock file that was there already is one of ours, whose run was killed."""
+        """Return whether an existing lock file is one of ours, whose run was killed."""
         if os.path.basename(self._path) == OUTPUT_LOCK:
             return True
         return os.pread(self._descriptor, len(_MARK), 0) == _MARK
 
     def _give_to_owner_of_directory(self) -> None:
-        """Let the broker's user open the file if we are killed and leave it behind."""
+        """Let the broker's user open the file if this run is killed and leaves it."""
         if os.geteuid() == 0:
             owner = os.stat(os.path.dirname(self._path))
             os.fchown(self._descriptor, owner.st_uid, owner.st_gid)
@@ -188,8 +188,8 @@ class _LockFile:
                 if self._ours and _identity(self._path) == self._identity:
                     os.unlink(self._path)
             except OSError as error:
-                # All work is done, and closing the file gives the lock back: the next run takes
-                # the file for one of ours.
+                # All work is done, and closing the file releases the lock: the next run recognizes
+                # the file as one of ours.
                 _LOGGER.warning("cannot remove the lock file %s: %s", self._path, error.strerror)
             finally:
                 _held.discard(self._identity)

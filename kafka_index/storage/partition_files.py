@@ -27,7 +27,7 @@ from kafka_index.layout.names import (
 _HEADER = struct.Struct(">qi4xb6xi")
 _OVERHEAD_BYTES = 12
 _SHORT_HEADER_BYTES = 17
-_LEAST_LENGTH = 14
+_MIN_LENGTH = 14
 _MAGIC_2 = 2
 _MAGIC_2_HEADER_BYTES = 61
 
@@ -85,7 +85,7 @@ class Skipped:
 
 @dataclass(slots=True)
 class _Found:
-    """The entries of a partition directory, told apart by their names alone."""
+    """The entries of a partition directory, sorted by their names alone."""
 
     logs: dict[int, os.DirEntry[str]] = field(default_factory=dict)
     swaps: dict[int, os.DirEntry[str]] = field(default_factory=dict)
@@ -97,7 +97,7 @@ class _Found:
         parsed = parse_segment_file(entry.name)
         if parsed is None:
             if entry.name.endswith(_LOG_ENDINGS):
-                self.skipped.append(Skipped(entry.path, "its name is no 20-digit offset"))
+                self.skipped.append(Skipped(entry.path, "its name is not a 20-digit offset"))
             return
         base_offset, kind, transient = parsed
         if kind == LOG_SUFFIX:
@@ -122,7 +122,7 @@ class _SwapEnd:
 def list_partition(
     partition: TopicPartition, entries: Iterable[os.DirEntry[str]]
 ) -> tuple[list[SegmentFile], list[Skipped]]:
-    """Tell the live segments of a partition directory from what is not live.
+    """Separate the live segments of a partition directory from what is not live.
 
     Parameters
     ----------
@@ -135,7 +135,7 @@ def list_partition(
     -------
     tuple of list of SegmentFile and list of Skipped
         Segments in no particular order. Index files, snapshots, checkpoints and unknown files
-        are not mentioned.
+        are not listed.
 
     Notes
     -----
@@ -179,13 +179,13 @@ def _end_of(path: str, base_offset: int) -> _SwapEnd:
         position_bytes = 0
         while position_bytes < size_bytes - _SHORT_HEADER_BYTES:
             header = os.pread(descriptor, _HEADER.size, position_bytes)
-            # The four bytes of the delta may lie behind the end of a tiny old message.
+            # The four bytes of the delta may lie after the end of a tiny old message.
             padded = header.ljust(_HEADER.size, b"\0")
             offset, length, magic, last_offset_delta = _HEADER.unpack(padded)
             batch_bytes = _OVERHEAD_BYTES + length
             incomplete = position_bytes > size_bytes - batch_bytes
             too_small = magic >= _MAGIC_2 and batch_bytes < _MAGIC_2_HEADER_BYTES
-            if length < _LEAST_LENGTH or (too_small and not incomplete):
+            if length < _MIN_LENGTH or (too_small and not incomplete):
                 return _SwapEnd(
                     next_offset,
                     f"its end is doubtful, it is damaged at byte {position_bytes} "
@@ -205,7 +205,7 @@ def _end_of(path: str, base_offset: int) -> _SwapEnd:
 def _drop_replaced(
     logs: dict[int, os.DirEntry[str]], swaps: dict[int, os.DirEntry[str]]
 ) -> list[Skipped]:
-    """Take the segments that the live swaps replace out of `logs`."""
+    """Remove the segments that the live swaps replace from `logs`."""
     if not swaps or not logs:
         return []
     ends = {offset: _end_of(entry.path, offset) for offset, entry in swaps.items()}
@@ -219,8 +219,8 @@ def _drop_replaced(
         # A swap without batches has an empty range, but its renaming overwrites its namesake.
         if first <= offset < end_exclusive or offset in swaps:
             reason = (
-                f"replaced by a finished compaction or split: {swaps[first].name} and what "
-                f"else was swapped in hold offsets {first} to {end_exclusive} (exclusive){doubts}"
+                f"replaced by a finished compaction or split: {swaps[first].name} and the "
+                f"other swapped files hold offsets {first} to {end_exclusive} (exclusive){doubts}"
             )
             skipped.append(Skipped(logs.pop(offset).path, reason))
     return skipped
@@ -231,7 +231,7 @@ def _drop_unfinished_split(
     lone_indexes: dict[int, os.DirEntry[str]],
     lowest_cleaned: int,
 ) -> list[Skipped]:
-    """Take the swap files that the broker would delete out of both."""
+    """Remove the swap files that the broker would delete from both."""
     reason = (
         f"left by a split that did not finish: a .cleaned file at offset {lowest_cleaned} "
         f"makes the broker delete it (KAFKA-6264)"
@@ -247,7 +247,7 @@ def _drop_unfinished_split(
 def _lone_swap_indexes(
     indexes: dict[int, os.DirEntry[str]], logs: dict[int, os.DirEntry[str]]
 ) -> list[Skipped]:
-    """Name the swapped index files whose log is not swapped, or not any more."""
+    """Return the swapped index files whose log is not, or no longer, swapped."""
     return [
         Skipped(
             entry.path,
@@ -264,7 +264,7 @@ def _why_not_a_file(entry: os.DirEntry[str]) -> str | None:
         if entry.is_file():
             return None
     except OSError as error:
-        return f"cannot be looked at: {error.strerror}"
+        return f"cannot be inspected: {error.strerror}"
     return "a link to nothing" if entry.is_symlink() else "not a file"
 
 

@@ -60,13 +60,13 @@ def local_path(path: str) -> str:
 def expand_input(path: str) -> list[str]:
     """Return the absolute paths that one input names.
 
-    A path that exists is taken as it is, even with ``*`` or ``[`` in its name; otherwise it is
+    A path that exists is used as it is, even with ``*`` or ``[`` in its name; otherwise it is
     a glob (``**`` crosses folders), whose matches are sorted.
 
     Raises
     ------
     InputError
-        Nothing is there, or the glob matches nothing, or the path cannot be looked at.
+        Nothing is there, or the glob matches nothing, or the path cannot be inspected.
     """
     plain = os.path.abspath(local_path(path))
     try:
@@ -86,7 +86,7 @@ def expand_input(path: str) -> list[str]:
 def expand_directories(inputs: Sequence[str]) -> list[str]:
     """Return the absolute directories that the inputs name, each once, in order.
 
-    Files are an error when named outright and passed over when a glob matched them
+    Files are an error when named outright and skipped when a glob matched them
     (``dump/*`` also matches ``meta.properties``).
 
     Raises
@@ -132,8 +132,8 @@ def refuse_overlap(
         It does.
     """
     root = os.path.realpath(output)
-    for one in inputs:
-        for path in expand_input(one):
+    for given_input in inputs:
+        for path in expand_input(given_input):
             real = os.path.realpath(path)
             if os.path.commonpath([root, real]) in (root, real):
                 relation = (
@@ -161,8 +161,8 @@ def target_directory(target_root: str | None, partition: TopicPartition, log_dir
     Raises
     ------
     InputError
-        The topic (which may come from a table) is not one a broker would take, and must not
-        become part of a path.
+        The topic (which may come from a table) is not legal for a broker, and must not become
+        part of a path.
     """
     if target_root is None:
         return log_directory
@@ -185,7 +185,7 @@ def prepare_target_directory(
     InputError
         As `target_directory`.
     PublishError
-        It cannot be made, or is a way back (a link) into the folder of the log.
+        It cannot be made, or is a link back to the folder of the log.
     """
     directory = target_directory(target_root, partition, log_directory)
     if target_root is None:
@@ -200,7 +200,7 @@ def prepare_target_directory(
             "the target folder is the folder of the log",
             path=directory,
             found=os.path.realpath(directory),
-            hint="choose another --output, or say --in-place",
+            hint="choose another --output, or give --in-place",
         )
     return directory
 
@@ -229,13 +229,13 @@ def check_target(output_root: str, inputs: Iterable[str]) -> str:
         It cannot be made or written.
     """
     root = os.path.realpath(local_path(output_root))
-    hint = "choose another --output, or say --in-place to write beside the logs"
+    hint = "choose another --output, or give --in-place to write beside the logs"
     refuse_overlap(root, output_root, inputs, hint=hint)
     # One name for all runs, so that what a killed one leaves is used up by the next.
     probe = os.path.join(root, _PROBE)
     try:
         os.makedirs(root, exist_ok=True)
-        # Permission bits do not tell (root, read-only mounts, access lists): only a write does.
+        # Permission bits are not enough (root, read-only mounts, access lists): only a write is.
         os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
         with contextlib.suppress(FileNotFoundError):  # another run tried at the same time
             os.unlink(probe)

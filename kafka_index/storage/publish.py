@@ -1,15 +1,15 @@
 """Publishing: how finished index files appear where a broker will read them.
 
-The one rule: a broker rebuilds a segment that has no ``.index`` and believes one that has
+The one rule: a broker rebuilds a segment that has no ``.index`` and trusts one that has
 (LogLoader.loadSegmentFiles, LogSegment.sanityCheck), and silently makes an empty ``.timeindex``
 where only that one is missing. So an ``.index`` may exist only beside the files it belongs to::
 
     all scratch files of the group      data made durable (one sync for many files)
-    each segment    build record        unlinked: it speaks of the old files
+    each segment    build record        unlinked: it describes the old files
                     old .index          unlinked: from here on the broker would rebuild
                     .timeindex, ...     renamed into place
-                    .index              renamed into place: from here on the broker believes it
-                    build record        renamed into place: from here on we believe it
+                    .index              renamed into place: from here on the broker trusts it
+                    build record        renamed into place: from here on we trust it
     all touched folders                 entries made durable (again one sync for many)
 
 A killed process leaves one of these states. So does a power cut, which may undo a tail of the
@@ -90,7 +90,7 @@ class SegmentPublication:
     attributes_of: str | None = None
 
     def __post_init__(self) -> None:
-        """Refuse an order in which a crash would leave a lie behind."""
+        """Refuse an order in which a crash would leave files that contradict each other."""
         indexes = [f.final_path.endswith(_OFFSET_INDEX_NAMES) for f in self.files]
         if not indexes or not indexes[-1] or any(indexes[:-1]):
             raise ValueError("the .index must be among the files of a segment, once, and last")
@@ -142,7 +142,7 @@ def publish_group(publications: Sequence[Publication]) -> list[PublishError | No
         if errors[number] is not None:
             for staged in each.staged:
                 remove_scratch(staged.scratch_path)
-    # Also the folders of failed segments: an old .index may have been taken away there.
+    # Also the folders of failed segments: an old .index may have been removed there.
     folders = {each.directory: _folders(each) for each in publications}
     undurable = make_durable(path for paths in folders.values() for path in paths)
     for number, each in enumerate(publications):
@@ -203,7 +203,7 @@ def _put_in_place(publication: Publication) -> PublishError | None:
 
 
 def left_to_publish(publication: SegmentPublication) -> Publication | None:
-    """Return what an interrupted attempt at this publication has left to do.
+    """Return what an interrupted attempt has left to publish.
 
     Parameters
     ----------
@@ -213,7 +213,7 @@ def left_to_publish(publication: SegmentPublication) -> Publication | None:
     Returns
     -------
     SegmentPublication, FilePublication or None
-        Itself when nothing of it was published yet; None when nothing of it is waiting any more:
+        Itself when nothing of it was published yet; None when nothing of it is waiting:
         all of it was published, or it was given up.
     """
     left = tuple(file for file in publication.files if os.path.exists(file.scratch_path))

@@ -1,7 +1,7 @@
 """Scratch files: what is not published yet, beside the place where it will be.
 
 ``.<final name>.<run id>.<attempt id>.tmp`` in the folder of the final file, so that a rename
-publishes it. A broker passes over such names (LogLoader.load looks at suffixes), but it refuses
+publishes it. A broker ignores such names (LogLoader.load looks at suffixes), but it refuses
 to start on a file it cannot READ (LogLoader.removeTempFilesAndCollectSwapFiles). A killed run
 leaves scratch files behind, so they have the log's mode and owner from the beginning.
 """
@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from kafka_index.errors import PublishError
 from kafka_index.storage.durable_files import publish_error
 
-# Only names this package gives: sweeping must never take a stranger's file.
+# Only names this package gives: sweeping must never remove another program's file.
 _SCRATCH = re.compile(
     r"\.(?P<final>\.?[0-9]{20}\.[A-Za-z.-]+|leader-epoch-checkpoint)"
     r"\.(?P<run>[A-Za-z0-9_]+)\.(?P<attempt>[A-Za-z0-9_]+)\.tmp"
@@ -31,7 +31,7 @@ def scratch_path(final_path: str, run_id: str, attempt_id: str) -> str:
     Parameters
     ----------
     final_path : str
-        Where the file will be; its name starts with the 20 digits of a base offset, behind a
+        Where the file will be; its name starts with the 20 digits of a base offset, after a
         dot or not, or is that of the leader epochs' checkpoint.
     run_id, attempt_id : str
         Letters, digits and underscores. Two attempts at one segment never share both.
@@ -60,7 +60,7 @@ def create_scratch(path: str, *, attributes_of: str | None, size_bytes: int = 0)
     Parameters
     ----------
     path : str
-        From `scratch_path`. One left behind by the same attempt is replaced.
+        From `scratch_path`. One left by the same attempt is replaced.
     attributes_of : str, optional
         The log whose mode and owner the file takes (in place).
     size_bytes : int
@@ -71,8 +71,8 @@ def create_scratch(path: str, *, attributes_of: str | None, size_bytes: int = 0)
     Raises
     ------
     PublishError
-        The file cannot be created, there is no room, or the owner cannot be set; nothing is
-        left behind.
+        The file cannot be created, there is no room, or the owner cannot be set; no file
+        is left.
     """
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     try:
@@ -103,7 +103,7 @@ def write_scratch(path: str, data: bytes | memoryview, *, attributes_of: str | N
     Raises
     ------
     PublishError
-        It cannot be created or written; nothing is left behind.
+        It cannot be created or written; no file is left.
     """
     descriptor = create_scratch(path, attributes_of=attributes_of)
     try:
@@ -163,7 +163,7 @@ def remove_scratch(path: str) -> None:
 
 
 def sweep(directories: Iterable[str], *, run_id: str | None) -> int:
-    """Remove scratch files left behind in these folders (not in folders below them).
+    """Remove scratch files left in these folders (not in folders below them).
 
     Call it while holding the target's lock: then no other run's files can be in use.
 

@@ -1,10 +1,10 @@
 """Walking a file window by window, by whichever of two ways is faster here and now.
 
 A window is read into a buffer that stays in the cache, or it is a view of the mapped file, which
-saves the copy but costs a page fault every few pages. Which is faster depends on how large the
-pieces are that the page cache holds of this very file, and nothing tells: on one machine mapping
-took 21 ms for a file that reading took 29 ms for, and 84 ms against 38 after the same bytes had
-been written in smaller pieces. So both are tried now and then, and the faster is kept.
+saves the copy but costs a page fault every few pages. Which is faster depends on the size of the
+pieces in which the page cache holds this very file, and nothing reports that: on one machine
+mapping took 21 ms for a file that reading took 29 ms for, and 84 ms against 38 after the same bytes
+had been written in smaller pieces. So both are tried now and then, and the faster is kept.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class WindowWalk:
         Parameters
         ----------
         position_bytes : int
-            Where to go on.
+            Where to continue.
         size_bytes : int
             How much is wanted; the end of the file gives less.
 

@@ -212,7 +212,7 @@ def test_in_place_the_snapshot_where_the_log_begins_now_says_what_there_was_befo
     code, rows = run(tmp_path, data, "--in-place", "--force")
 
     assert code == 0
-    assert rows[0]["note"] == f"producers of before are from {BASES[1]:020d}.snapshot"
+    assert rows[0]["note"] == f"earlier producers are from {BASES[1]:020d}.snapshot"
     kept = {name: data for name, data in whole.items() if f"{BASES[0]:020d}" not in name}
     epochs = f"{FOLDER}/leader-epoch-checkpoint"
     found = built_files(data)

@@ -94,7 +94,7 @@ def test_a_partition_that_holds_logs_stays_one_whatever_else_lies_in_it(tmp_path
 
 def test_logs_in_a_directory_without_a_partition_name_are_refused(tmp_path: Path) -> None:
     put(tmp_path / "renamed", name(0))
-    with pytest.raises(InputError, match="does not say of which partition"):
+    with pytest.raises(InputError, match="does not name their partition"):
         listed(tmp_path / "renamed")
 
 
@@ -241,8 +241,8 @@ def test_logs_that_are_not_live_are_passed_over_with_a_reason(tmp_path: Path) ->
     listing = listed(tmp_path)
     assert offsets(listing) == [0]
     assert reasons(listing) == {
-        "5.log": "its name is no 20-digit offset",
-        "99999999999999999999.log": "its name is no 20-digit offset",
+        "5.log": "its name is not a 20-digit offset",
+        "99999999999999999999.log": "its name is not a 20-digit offset",
         name(7, ".log.deleted"): "marked for deletion",
         name(9, ".log.cleaned"): "an unfinished compaction or split",
         name(11): "not a file",
