@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from benchmarks import limits
 from benchmarks.dumps import make_dump
 from benchmarks.logs import FIRST_TIMESTAMP_MS, benchmark_log, records_in, warm
 from benchmarks.recover import BATCH_BYTES, seconds
@@ -33,6 +34,7 @@ from tests.conformance.judge_results import LookupBenchResult
 Longs = NDArray[np.int64]
 
 _ROUNDS = 3
+_LIMIT_ROUNDS = 9
 _KAFKA_SECONDS = 2.0
 
 _ENTRIES = 127_190
@@ -52,6 +54,7 @@ def run(scratch: Path) -> bool:
         reached = _index_level(judge, scratch)
         for kind in _kinds(judge):
             reached &= _log_level(kind, scratch)
+    _beside_the_machine(scratch)
     return reached
 
 
@@ -171,6 +174,33 @@ def _log_rates(kind: _Kind, partition: Path, batch_bytes: int) -> tuple[float, l
             rates.append(len(most) / seconds(partial(_open_and_answer, kind, partition, most)))
             ours.append(rates)
     return statistics.median(kafka), [statistics.median(each) for each in zip(*ours, strict=True)]
+
+
+def _beside_the_machine(scratch: Path) -> None:
+    """Measure offsets to batches beside a sort, a bare walk and putting back what it found."""
+    print(f"\nOffset to batch beside the machine's limit, {_QUERIES[-1]:,} random ones, million/s")
+    print("Limit: sort, bare walk, put back one column; or all columns that an answer has")
+    print("batch bytes   one column   all columns    ours   ratios")
+    for batch_bytes in BATCH_BYTES:
+        with _partition(scratch, batch_bytes) as partition, PartitionLog.open(partition) as log:
+            data = np.memmap(next(partition.glob("*.log")), np.uint8, "r")
+            end = len(data) // batch_bytes * records_in(batch_bytes)
+            targets = np.random.default_rng(2).integers(0, end, _QUERIES[-1])
+            columns = len(log.answer_offsets(targets[:1], Resolve.BATCH).values)
+            works = (
+                partial(limits.look_up, data, targets),
+                partial(limits.look_up, data, targets, columns),
+                partial(log.answer_offsets, targets, Resolve.BATCH),
+            )
+            for work in works:
+                work()
+            times = [[seconds(work) for work in works] for _ in range(_LIMIT_ROUNDS)]
+            del data
+        one, every, ours = (
+            len(targets) / statistics.median(each) / 1e6 for each in zip(*times, strict=True)
+        )
+        ratios = f"{ours / one:.2f} {ours / every:.2f}"
+        print(f"{batch_bytes:11d} {one:12.1f} {every:13.1f} {ours:7.1f}   {ratios}", flush=True)
 
 
 def _rate(work: Callable[[], None], queries: int) -> float:
