@@ -38,7 +38,7 @@ from kafka_index.kernels.appending import (
     NO_BATCH,
 )
 from kafka_index.kernels.batch_header import AT_END, max_timestamp_of
-from kafka_index.kernels.index_fit import largest_behind
+from kafka_index.kernels.index_fit import largest_timestamp_after
 from kafka_index.layout.records import HEADER_SIZE_UP_TO_MAGIC, NO_TIMESTAMP
 from kafka_index.records.decompression import shared_budget
 from kafka_index.records.positions import LogOffsetPosition
@@ -395,7 +395,7 @@ class GrowingLogSegment(SegmentFiles):
         last = self.time_index.last_entry
         start = self.offset_index.lookup(last.offset).position
         log = self.log.view
-        timestamp, offset, _ = largest_behind(np.uint64(log.ctypes.data), len(log), start)
+        timestamp, offset, _ = largest_timestamp_after(np.uint64(log.ctypes.data), len(log), start)
         if timestamp > max(last.timestamp, NO_TIMESTAMP):
             return TimestampOffset(int(timestamp), int(offset))
         return last

@@ -22,7 +22,7 @@ _STRIDE = 512
 def gallop_floor(
     address: np.uint64, entries: int, entry_bytes: int, key_bytes: int, target: int, slot: int
 ) -> int:
-    """Find the last slot whose key is at or below a target, at or behind a slot known to be so.
+    """Find the last slot whose key is at or below a target, at or after a slot known to be so.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ def find_entries(
     Parameters
     ----------
     address, entries, entry_bytes, key_bytes : int
-        As for `gallop_floor`; behind the key of an entry stands an int32.
+        As for `gallop_floor`; an int32 follows the key of an entry.
     key_base, value_base : int
         Added to a key and to an int32 that were found: the base offset where they are offsets
         relative to it, else 0.
@@ -106,7 +106,7 @@ def find_entries(
 
 @compiled
 def count_entries(address: np.uint64, entries: int, entry_bytes: int) -> int:
-    """Return how many entries there are in front of the zeros that an index file ends in.
+    """Return how many entries there are before the zeros that an index file ends in.
 
     A broker that is killed leaves its index files at their full size.
     """
@@ -123,12 +123,12 @@ def count_entries(address: np.uint64, entries: int, entry_bytes: int) -> int:
 def find_disorder(
     address: np.uint64, entries: int, entry_bytes: int, key_bytes: int, least_step: int
 ) -> int:
-    """Return the first slot that no broker could have written behind the one before it.
+    """Return the first slot that no broker could have written after the one before it.
 
     Parameters
     ----------
     address, entries, entry_bytes, key_bytes : int
-        As for `gallop_floor`; behind the key of an entry stands an int32.
+        As for `gallop_floor`; an int32 follows the key of an entry.
     least_step : int
         By how much that int32 has to grow from entry to entry; keys have to grow by 1 or more.
 

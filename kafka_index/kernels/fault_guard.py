@@ -2,8 +2,8 @@
 
 The system then sends SIGBUS, which ends the process: with it a Spark worker and every segment it
 has in hand. The handler installed here puts a page of zeros where a guarded map has lost one and
-notes it; the scan goes on over zeros, and whoever holds the guard asks it afterwards and throws the
-result away. A fault anywhere else is handed back to whatever handled it before.
+records that; the scan continues over zeros, and the owner of the guard checks it afterwards and
+discards the result. A fault anywhere else is handed back to whatever handled it before.
 
 The handler is machine code with nothing of Python in it, as a signal handler has to be. It is only
 there on 64-bit Linux with glibc's layout of ``sigaction``; elsewhere guards do nothing.
@@ -73,7 +73,7 @@ class FaultGuard:
         return self._slot is not None and bool(_table[self._slot, _FAULTS])
 
     def release(self) -> None:
-        """Give up the guard; to be called before the mapping goes."""
+        """Remove the guard; to be called before the file is unmapped."""
         with _lock:
             if self._slot is not None:
                 _table[self._slot, _END] = 0
@@ -121,9 +121,9 @@ look:
   %start = load volatile i64, ptr %row
   %end_place = getelementptr i8, ptr %row, i64 {8 * _END}
   %end = load volatile i64, ptr %end_place
-  %behind_start = icmp ule i64 %start, %address
+  %after_start = icmp ule i64 %start, %address
   %before_end = icmp ult i64 %address, %end
-  %guarded = and i1 %behind_start, %before_end
+  %guarded = and i1 %after_start, %before_end
   br i1 %guarded, label %mend, label %miss
 miss:
   %following = add i64 %slot, 1

@@ -1,6 +1,6 @@
-"""Holding index entries against the log that they are of.
+"""Whether index entries fit the log that they were made from.
 
-An entry of the offset index holds when a walk from its position comes by a batch that ends at its
+An entry of the offset index fits when a walk from its position reaches a batch that ends at its
 offset, one of the time index when the first batch as late has its timestamp and its offset.
 """
 
@@ -41,8 +41,8 @@ def entry_end(log: np.uint64, log_size: int, position: Integer, offset: Integer)
     -------
     int
         Position of the batch whose last offset it is. That is the one the entry leads to, or (an
-        entry an append, as older brokers made them) one behind it. `AT_END` when no batch
-        ends there, `AT_DAMAGE` when what is no batch comes first.
+        entry an append, as older brokers made them) one after it. `AT_END` when no batch
+        ends there, `AT_DAMAGE` when damage comes first.
     """
     while True:
         size = batch_size(log + np.uint64(position), log_size - position)
@@ -56,7 +56,7 @@ def entry_end(log: np.uint64, log_size: int, position: Integer, offset: Integer)
 
 @compiled
 def reaches(log: np.uint64, log_size: int, start: Integer, position: Integer) -> bool:
-    """Return whether a walk over batches from a start comes by a position."""
+    """Return whether a walk over batches from a start reaches a position."""
     while start < position:
         size = batch_size(log + np.uint64(start), log_size - start)
         if size < 0:
@@ -128,7 +128,7 @@ def time_entries_hold(
 
 
 @compiled
-def largest_behind(
+def largest_timestamp_after(
     log: np.uint64, log_size: int, position: Integer
 ) -> tuple[Integer, Integer, Integer]:
     """Walk to the end of the log and return the largest timestamp on the way.
@@ -137,7 +137,7 @@ def largest_behind(
     -------
     tuple of int
         The timestamp (-1 for none), the last offset of the first batch that has it, and where the
-        walk ended: the end of the log, or what is no batch.
+        walk ended: the end of the log, or damage.
     """
     timestamp: Integer = np.int64(NO_TIMESTAMP)
     offset: Integer = np.int64(-1)
@@ -176,5 +176,5 @@ def warm_up(address: np.uint64, nothing: NDArray[np.int64]) -> None:
     reaches(address, 0, 0, 0)
     time_entry_end(address, 0, 0, 0, 0)
     time_entries_hold(address, 0, nothing, nothing)
-    largest_behind(address, 0, 0)
+    largest_timestamp_after(address, 0, 0)
     first_with_timestamp(address, 0, 0, 0)

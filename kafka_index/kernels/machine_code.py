@@ -1,4 +1,4 @@
-"""Small functions in LLVM's own text, for what numba can neither express nor cache."""
+"""Small functions written in LLVM assembly, for what numba can neither express nor cache."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import llvmlite.binding
 
-# The code lives as long as its engine, and somebody holds its address: so as long as the process.
+# Machine code lives as long as its engine, and its address is held elsewhere: none is ever freed.
 _engines: list[Any] = []
 
 

@@ -1,8 +1,8 @@
 """Walks over the batch headers of a log, from a position that an index gave to the batch asked for.
 
-Ascending targets share one walk: what the search for one of them has passed over, the search for
-the next need not look at again. It starts anew where an index entry leads further ahead, and then
-the entry has to hold: the batches from its position on must reach one that ends at its offset.
+Ascending targets share one walk: batches that the search for one target has passed are not visited
+for the next. The walk jumps where an index entry leads further ahead, and then the entry is
+verified: the batches from its position on must reach one that ends at its offset.
 
 Sources: Kafka's ``FileRecords.searchForOffsetFromPosition`` and ``searchForTimestamp``.
 """
@@ -33,8 +33,8 @@ from kafka_index.layout.records import (
 )
 
 #: Why a call of a walk came back: it is done; an entry of the offset index, or of the time index,
-#: does not hold; or the first offset of a compressed message of magic 0 or 1 is needed, which only
-#: unpacking tells.
+#: does not hold; or the first offset of a compressed message of magic 0 or 1 is needed, which is
+#: known only when it is decompressed.
 WALK_DONE, WALK_MISFIT, WALK_TIME_MISFIT, WALK_NEEDS_FIRST_OFFSET = range(4)
 
 #: The state of a walk, an array of int64 that begins as zeros but for `NOWHERE`.
@@ -43,8 +43,8 @@ WALK_DONE, WALK_MISFIT, WALK_TIME_MISFIT, WALK_NEEDS_FIRST_OFFSET = range(4)
     STATE_POSITION,
     STATE_PREVIOUS,
     STATE_PREVIOUS_LAST_OFFSET,
-    STATE_TOLD_POSITION,
-    STATE_TOLD_FIRST_OFFSET,
+    STATE_UNPACKED_POSITION,
+    STATE_UNPACKED_FIRST_OFFSET,
     STATE_DAMAGE,
     STATE_DAMAGED_ENTRY,
     STATE_TIMES_HOLD,
@@ -53,7 +53,7 @@ STATE_SIZE = 9
 #: In place of a position in the state: there is none.
 NOWHERE = -1
 
-# The walk behind a floor entry is as long as an index interval at the most, which is 4 KiB.
+# The walk after a floor entry is at most as long as an index interval, which is 4 KiB.
 _AHEAD_TARGETS = 8
 _AHEAD_BYTES = 4096
 _CACHE_LINE = 64
@@ -63,13 +63,13 @@ _SMALL_BATCH = 512
 def new_state() -> NDArray[np.int64]:
     """Return the state of a walk that has not begun."""
     state = np.zeros(STATE_SIZE, np.int64)
-    state[[STATE_PREVIOUS, STATE_TOLD_POSITION, STATE_DAMAGE, STATE_DAMAGED_ENTRY]] = NOWHERE
+    state[[STATE_PREVIOUS, STATE_UNPACKED_POSITION, STATE_DAMAGE, STATE_DAMAGED_ENTRY]] = NOWHERE
     return state
 
 
 @compiled
 def _prefetch_walk(start: np.uint64, size: Integer) -> None:
-    """Ask for the headers of the batches of a size that a walk from an address will come by."""
+    """Prefetch the headers that a walk from an address will visit, if batches are of a size."""
     step = _CACHE_LINE if size <= _SMALL_BATCH else size
     for ahead in range(0, _AHEAD_BYTES, step):
         prefetch(start + np.uint64(ahead))
@@ -85,7 +85,7 @@ def walk_to_offsets(  # noqa: PLR0912, PLR0915, C901, because it is one loop, an
     state: NDArray[np.int64],
     batches: NDArray[np.int64],
 ) -> int:
-    """Find the batches that hold ascending offsets, or come next.
+    """Find the batches that contain ascending offsets, or the next ones.
 
     Parameters
     ----------
@@ -99,7 +99,7 @@ def walk_to_offsets(  # noqa: PLR0912, PLR0915, C901, because it is one loop, an
         The index entry at or below each; position 0 where there is none.
     state : ndarray of int64, shape (STATE_SIZE,)
         From `new_state`; a call that came back before the end is continued with it. After
-        `WALK_NEEDS_FIRST_OFFSET` the caller fills in ``STATE_TOLD_FIRST_OFFSET``, and after
+        `WALK_NEEDS_FIRST_OFFSET` the caller fills in ``STATE_UNPACKED_FIRST_OFFSET``, and after
         damage inside that message sets ``STATE_DAMAGE`` to its position instead. After
         `WALK_MISFIT` it may find that the log is to blame, set ``STATE_DAMAGED_ENTRY`` to the
         position of the entry, and go on.
@@ -109,7 +109,7 @@ def walk_to_offsets(  # noqa: PLR0912, PLR0915, C901, because it is one loop, an
     Returns
     -------
     int
-        One of the ``WALK_`` codes; ``state[STATE_QUERY]`` tells which target it is about.
+        One of the ``WALK_`` codes; ``state[STATE_QUERY]`` is the target it concerns.
     """
     position = state[STATE_POSITION]
     previous = state[STATE_PREVIOUS]
@@ -152,11 +152,11 @@ def walk_to_offsets(  # noqa: PLR0912, PLR0915, C901, because it is one loop, an
                 elif state[STATE_DAMAGE] == position:
                     found = damage_at(position)
                     break
-                elif state[STATE_TOLD_POSITION] != position:
+                elif state[STATE_UNPACKED_POSITION] != position:
                     code = WALK_NEEDS_FIRST_OFFSET
                     break
                 else:
-                    base = state[STATE_TOLD_FIRST_OFFSET]
+                    base = state[STATE_UNPACKED_FIRST_OFFSET]
             if base >= target:
                 overlaps = base > target and previous != NOWHERE and previous_last >= target
                 found = previous if overlaps else position
@@ -209,7 +209,7 @@ def walk_to_timestamps(
         position 0 where there is none.
     state, batches
         As for `walk_to_offsets`. After `WALK_TIME_MISFIT` the caller may find that all entries of
-        the time index hold against the whole log, set ``STATE_TIMES_HOLD`` to 1, and go on.
+        the time index hold against the whole log, set ``STATE_TIMES_HOLD`` to 1, and call again.
 
     Returns
     -------
@@ -218,7 +218,7 @@ def walk_to_timestamps(
     """
     position = state[STATE_POSITION]
     query = state[STATE_QUERY]
-    # The time entry that was last found to hold.
+    # The last time entry that was verified.
     proven = state[STATE_PREVIOUS]
     size: Integer = np.int64(0)
     code = WALK_DONE
@@ -247,12 +247,12 @@ def walk_to_timestamps(
                 and offset >= starting_offset
                 and offset != proven
             ):
-                told = time_entry_end(log, log_size, floor, entry_timestamps[query], offset)
-                if told == AT_DAMAGE:
+                end = time_entry_end(log, log_size, floor, entry_timestamps[query], offset)
+                if end == AT_DAMAGE:
                     code = WALK_TIME_MISFIT
                     break
                 # All before it are earlier than it is.
-                position = told
+                position = end
                 proven = offset
         while True:
             size = batch_size(log + np.uint64(position), log_size - position)

@@ -18,7 +18,7 @@ from kafka_index.errors import InputError, KafkaIndexError, ReadError
 from kafka_index.index import IN_MEMORY, AbstractIndex, LazyIndex, OffsetIndex, TimeIndex
 from kafka_index.kernels import NOT_FOUND
 from kafka_index.kernels.batch_header import AT_DAMAGE
-from kafka_index.kernels.index_fit import entry_end, largest_behind, time_entry_end
+from kafka_index.kernels.index_fit import entry_end, largest_timestamp_after, time_entry_end
 from kafka_index.layout.index_entries import INT32_MAX
 from kafka_index.layout.names import OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, index_name_for
 from kafka_index.layout.records import NO_TIMESTAMP
@@ -280,7 +280,7 @@ class SegmentIndexes:
                 position = int(time_entry_end(address, size, 0, *last))
             if position == AT_DAMAGE:
                 return f"no batch with offset {last.offset} has {last.timestamp} as its latest time"
-        timestamp, offset, end = largest_behind(address, size, position)
+        timestamp, offset, end = largest_timestamp_after(address, size, position)
         if timestamp > max(last.timestamp, NO_TIMESTAMP):
             # The last segment of a running or killed broker lacks the entry that closing makes.
             if not self._segment.is_last or self._is_long(int(end) - position):

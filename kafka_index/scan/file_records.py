@@ -214,8 +214,10 @@ def search_for_offsets(
         if code == walk.WALK_NEEDS_FIRST_OFFSET:
             position = int(state[walk.STATE_POSITION])
             try:
-                state[walk.STATE_TOLD_FIRST_OFFSET] = first_offset(batch_at(log, position), budget)
-                state[walk.STATE_TOLD_POSITION] = position
+                state[walk.STATE_UNPACKED_FIRST_OFFSET] = first_offset(
+                    batch_at(log, position), budget
+                )
+                state[walk.STATE_UNPACKED_POSITION] = position
             except CorruptLogError:
                 state[walk.STATE_DAMAGE] = position
         elif code == walk.WALK_MISFIT:

@@ -241,13 +241,13 @@ def test_the_largest_timestamp_behind_a_batch_is_the_first_of_its_kind(
         key=lambda pair: pair[0],
         default=(-1, -1),
     )
-    found = index_fit.largest_behind(address_of(log.array), len(log.data), start)
+    found = index_fit.largest_timestamp_after(address_of(log.array), len(log.data), start)
     assert found == (*expected, len(log.data))
 
 
 def test_the_largest_timestamp_behind_a_batch_is_that_in_front_of_damage() -> None:
     log = Log(batch(0, max_timestamp=5) + batch(3, max_timestamp=9, length=0))
-    found = index_fit.largest_behind(address_of(log.array), len(log.data), 0)
+    found = index_fit.largest_timestamp_after(address_of(log.array), len(log.data), 0)
     assert found == (5, 2, len(batch(0)))
 
 

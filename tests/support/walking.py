@@ -129,8 +129,8 @@ def walk_offsets(log: Log, targets: Sequence[int], floors: Sequence[OffsetEntry]
         if first is None:
             state[walk.STATE_DAMAGE] = position
         else:
-            state[walk.STATE_TOLD_POSITION] = position
-            state[walk.STATE_TOLD_FIRST_OFFSET] = first
+            state[walk.STATE_UNPACKED_POSITION] = position
+            state[walk.STATE_UNPACKED_FIRST_OFFSET] = first
 
 
 def walk_times(
