@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
@@ -13,15 +14,10 @@ from kafka_index.build import ALL_OUTPUTS, INDEX_OUTPUTS, BuildSettings, Output
 from kafka_index.build.parquet_input import ParquetInput, is_parquet_path, open_parquet
 from kafka_index.build.parquet_plan import count_segments, list_row_groups
 from kafka_index.build.report import ReportWriter
-from kafka_index.cli.build_summary import (
-    BuildOutcome,
-    PlannedSegment,
-    plan_lines,
-    skipped_lines,
-)
+from kafka_index.cli.build_summary import BuildOutcome, skipped_lines
 from kafka_index.cli.exit_code import ExitCode
 from kafka_index.cli.options import Detail
-from kafka_index.cli.text import Paint
+from kafka_index.cli.text import Paint, format_bytes, format_count, plural, table_lines
 from kafka_index.config import LogConfig
 from kafka_index.engines.build_engines import Engine, LocalEngine, SparkEngine
 from kafka_index.errors import InputError
@@ -109,12 +105,14 @@ def run_build(options: BuildOptions) -> ExitCode:
         source = open_parquet(options.inputs)
         if options.dry_run:
             counts = count_segments(source, list_row_groups(source))
-            planned = [PlannedSegment(c.topic, c.partition, c.size_bytes) for c in counts]
+            planned = [_PlannedSegment(c.topic, c.partition, c.size_bytes) for c in counts]
             return _print_plan(options, planned, [])
         return _build_parquet(options, source)
     listing = list_dump(options.inputs, topics=options.topics)
     if options.dry_run:
-        planned = [PlannedSegment(s.topic, s.partition, s.log_size_bytes) for s in listing.segments]
+        planned = [
+            _PlannedSegment(s.topic, s.partition, s.log_size_bytes) for s in listing.segments
+        ]
         return _print_plan(options, planned, listing.skipped)
     return _build_logs(options, listing)
 
@@ -205,11 +203,44 @@ def _settings(
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _PlannedSegment:
+    """A segment that a dry run would build."""
+
+    topic: str
+    partition: int
+    log_size_bytes: int
+
+
+def _plan_lines(segments: Sequence[_PlannedSegment], paint: Paint) -> list[str]:
+    """Return what a dry run would build: a row per partition, and the totals."""
+    sums: dict[tuple[str, int], tuple[int, int]] = {}
+    for one in segments:
+        count, size_bytes = sums.get((one.topic, one.partition), (0, 0))
+        sums[one.topic, one.partition] = count + 1, size_bytes + one.log_size_bytes
+    rows = [
+        (f"{topic}-{partition}", format_count(count), format_bytes(size_bytes))
+        for (topic, partition), (count, size_bytes) in sorted(sums.items())
+    ]
+    header, *lines = table_lines(("partition", "segments", "log bytes"), rows)
+    total_segments = sum(count for count, _ in sums.values())
+    total_bytes = sum(size_bytes for _, size_bytes in sums.values())
+    return [
+        paint.strong(header),
+        *lines,
+        "",
+        (
+            f"would build {plural(total_segments, 'segment')} of {plural(len(sums), 'partition')}, "
+            f"{format_bytes(total_bytes)} of log"
+        ),
+    ]
+
+
 def _print_plan(
-    options: BuildOptions, planned: list[PlannedSegment], skipped: list[Skipped]
+    options: BuildOptions, planned: list[_PlannedSegment], skipped: list[Skipped]
 ) -> ExitCode:
     paint = Paint(sys.stdout)
     every = options.detail is Detail.VERBOSE
-    for line in [*plan_lines(planned, paint), *skipped_lines(skipped, paint, every=every)]:
+    for line in [*_plan_lines(planned, paint), *skipped_lines(skipped, paint, every=every)]:
         click.echo(line)
     return ExitCode.DONE

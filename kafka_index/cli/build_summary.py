@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 
@@ -62,7 +62,7 @@ class BuildSummary:
         The first few of the damaged.
     preallocated : int
         Segments that end in preallocated zeros and are sound otherwise.
-    noted : int
+    notes : int
         Segments with a note.
     note : SegmentReport, optional
         The first segment with a note.
@@ -76,7 +76,7 @@ class BuildSummary:
     retriable: int = 0
     examples: list[SegmentReport] = field(default_factory=list)
     preallocated: int = 0
-    noted: int = 0
+    notes: int = 0
     note: SegmentReport | None = None
 
     def add(self, row: SegmentReport) -> None:
@@ -94,7 +94,7 @@ class BuildSummary:
         elif row.is_preallocated_tail:
             self.preallocated += 1
         if row.note is not None:
-            self.noted += 1
+            self.notes += 1
             self.note = self.note or row
 
     @property
@@ -149,7 +149,7 @@ class BuildSummary:
             )
         if self.note is not None:
             lines.append(
-                f"{plural(self.noted, 'segment has a note', 'segments have notes')} in the report, "
+                f"{plural(self.notes, 'segment has a note', 'segments have notes')} in the report, "
                 f"such as {shown_path(self.note.log_path)}: {self.note.note}"
             )
         return lines
@@ -264,39 +264,6 @@ class BuildOutcome(Outcome):
         if summary.retriable or (left_out > 0 and not summary.segments[FAILED]):
             codes.append(ExitCode.of_part(retriable=True))
         return ExitCode.first(codes)
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedSegment:
-    """A segment that a dry run would build."""
-
-    topic: str
-    partition: int
-    log_size_bytes: int
-
-
-def plan_lines(segments: Iterable[PlannedSegment], paint: Paint) -> list[str]:
-    """Return what a dry run would build: a row per partition, and the totals."""
-    sums: dict[tuple[str, int], tuple[int, int]] = {}
-    for one in segments:
-        count, size_bytes = sums.get((one.topic, one.partition), (0, 0))
-        sums[one.topic, one.partition] = count + 1, size_bytes + one.log_size_bytes
-    rows = [
-        (f"{topic}-{partition}", format_count(count), format_bytes(size_bytes))
-        for (topic, partition), (count, size_bytes) in sorted(sums.items())
-    ]
-    header, *lines = table_lines(("partition", "segments", "log bytes"), rows)
-    total_segments = sum(count for count, _ in sums.values())
-    total_bytes = sum(size_bytes for _, size_bytes in sums.values())
-    return [
-        paint.strong(header),
-        *lines,
-        "",
-        (
-            f"would build {plural(total_segments, 'segment')} of {plural(len(sums), 'partition')}, "
-            f"{format_bytes(total_bytes)} of log"
-        ),
-    ]
 
 
 def skipped_lines(skipped: Sequence[Skipped], paint: Paint, *, every: bool) -> list[str]:

@@ -25,6 +25,7 @@ from kafka_index.errors import (
     PublishError,
     ReadError,
 )
+from tests.endtoend.building import finish, start
 
 from .running import COMMAND, DUMP, ROOT, copy_partitions, environment
 
@@ -152,6 +153,28 @@ def test_a_full_disk_behind_stdout_is_the_environment() -> None:
     assert done.returncode == 3
     assert _is_one_line(done.stderr)
     assert "No space left on device" in done.stderr
+
+
+def test_a_question_about_a_log_that_may_not_be_read_is_worth_a_retry(data: Path) -> None:
+    min(data.glob("*/*.log")).chmod(0)
+    arguments = ("--logs", data, "--topic", "orders.eu-west", "--partition", 0, "--offset", 5)
+    done = finish(start(*arguments, command_name="lookup", privileged=False))
+    assert done.returncode == 3, done.stderr
+    assert "unreadable" in done.stdout
+    assert "Permission denied" in done.stderr
+
+
+def test_queries_of_a_log_that_may_not_be_read_are_worth_a_retry(
+    data: Path, tmp_path: Path
+) -> None:
+    min(data.glob("*/*.log")).chmod(0)
+    queries = tmp_path / "queries.csv"
+    queries.write_text("topic,partition,offset\norders.eu-west,0,5\n")
+    arguments = ("--logs", data, "--queries", queries, "--by", "offset")
+    output = ("--output", tmp_path / "answers.csv")
+    done = finish(start(*arguments, *output, command_name="lookup", privileged=False))
+    assert done.returncode == 3, done.stderr
+    assert "unreadable" in (tmp_path / "answers.csv").read_text()
 
 
 def test_no_java_is_the_environment(data: Path, tmp_path: Path) -> None:
