@@ -101,7 +101,7 @@ def by_build(
     taken = Rows()
     run_local(listing.segments, settings, threads=1, listener=taken)
     failed = [row for row in taken.rows if row.status == "failed"]
-    return str(failed[0].reason) if failed else files_of(scratch / "out" / DIRECTORY)
+    return str(failed[0].reason_code) if failed else files_of(scratch / "out" / DIRECTORY)
 
 
 def assert_same(
@@ -130,7 +130,7 @@ def assert_same(
         None if expiration_ms == NEVER_MS else expiration,
         index_interval_bytes=index_interval_bytes,
     )
-    if isinstance(ours, str) and ours.startswith("segments_overlap"):
+    if ours == "segments_overlap":
         # Kafka loads parts of such segments twice; the build does not follow it there.
         return ours
     if ours == "invalid_marker" and (partition.log_start_offset or len(partition.logs) > 1):
