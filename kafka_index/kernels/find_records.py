@@ -8,6 +8,8 @@ Sources: Kafka's ``FileRecords.searchForTimestamp`` and ``DefaultRecordBatch.ite
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -27,9 +29,9 @@ from kafka_index.kernels.compile_cache import compiled
 from kafka_index.kernels.records import (
     EMPTY_SECTION,
     RECORD_SOUND,
-    RecordSection,
     batch_section,
     message_section,
+    named_section,
     next_record,
 )
 from kafka_index.kernels.walk import NOWHERE
@@ -68,7 +70,7 @@ def find_records(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and h
     starting_offset: int,
     targets: NDArray[np.int64],
     batches: NDArray[np.int64],
-    given: RecordSection,
+    given: tuple[Any, ...],
     state: NDArray[np.int64],
     found: NDArray[np.int64],
 ) -> int:
@@ -88,9 +90,9 @@ def find_records(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and h
         Ascending.
     batches : ndarray of int64, shape (n,)
         Where to begin for each: the position of a batch, or something negative, which is kept.
-    given : RecordSection
-        The records of the batch at ``state[STATE_OPEN]``, in memory until the next call;
-        `EMPTY_SECTION` in the first one.
+    given : tuple
+        The fields of a `RecordSection`: the records of the batch at ``state[STATE_OPEN]``, which
+        stay in memory until the next call; `EMPTY_SECTION` in the first one.
     state : ndarray of int64, shape (STATE_SIZE,)
         From `new_state`. After `FIND_NEEDS_RECORDS` the caller hands in the records of the batch at
         ``STATE_OPEN``, sets ``STATE_FAULT`` to what is wrong after them, and calls again.
@@ -106,12 +108,12 @@ def find_records(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and h
     query = state[STATE_QUERY]
     opened = state[STATE_OPEN]
     # Records of the open batch that are left, where the next one is, and what is wrong after them.
-    section = given
+    section = named_section(given)
     left = np.int64(0)
-    cursor = given.start
+    cursor = section.start
     fault = np.int64(FAULT_NONE)
     if opened != NOWHERE:
-        left = np.int64(given.record_count)
+        left = np.int64(section.record_count)
         fault = state[STATE_FAULT]
     while query < len(targets):
         target = targets[query]
@@ -193,5 +195,5 @@ def warm_up(address: np.uint64, nothing: NDArray[np.int64]) -> None:
     found = np.empty((FOUND_ROWS, 0), np.int64)
     for by_timestamp in (True, False):
         find_records(
-            address, 0, by_timestamp, 0, nothing, nothing, EMPTY_SECTION, new_state(), found
+            address, 0, by_timestamp, 0, nothing, nothing, tuple(EMPTY_SECTION), new_state(), found
         )

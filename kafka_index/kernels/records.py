@@ -12,7 +12,7 @@ Sources: Kafka's ``DefaultRecord.readFrom``, ``DefaultRecordBatch.RecordIterator
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,7 +47,6 @@ from kafka_index.layout.records import (
     MESSAGE_V1_HEADER,
     MIN_LENGTH,
     NO_TIMESTAMP,
-    RECORD_BATCH_HEADER,
     TIMESTAMP_TYPE_MASK,
     field_position,
 )
@@ -378,8 +377,27 @@ def _message_timestamp(section: RecordSection, address: np.uint64) -> Integer:
 
 
 @compiled
-def check_records(section: RecordSection) -> tuple[Integer, Integer]:
-    """Return how many records Kafka would return, and what is wrong with the next one, if any."""
+def named_section(fields: tuple[Any, ...]) -> RecordSection:
+    """Return the section of its fields.
+
+    Kernels that are called for each batch get a plain tuple from Python: to find out the type of a
+    named one takes numba longer than to decompress a small batch.
+    """
+    return RecordSection(
+        fields[0], fields[1], fields[2], fields[3], fields[4], fields[5], fields[6], fields[7]
+    )
+
+
+@compiled
+def check_records(fields: tuple[Any, ...]) -> tuple[Integer, Integer]:
+    """Return how many records Kafka would return, and what is wrong with the next one, if any.
+
+    Parameters
+    ----------
+    fields : tuple
+        Those of a `RecordSection`.
+    """
+    section = named_section(fields)
     address = section.start
     for row in range(section.record_count):
         address, _, _, code = next_record(section, address, section.record_count - row)
@@ -572,10 +590,7 @@ EMPTY_SECTION = RecordSection(np.uint64(0), np.uint64(0), 0, 0, 0, 0, 0, 0)
 
 def warm_up() -> None:
     """Load or compile the walk, over no records."""
-    check_records(EMPTY_SECTION)
-    header = np.zeros(RECORD_BATCH_HEADER.itemsize, np.uint8)
-    batch_section(np.uint64(header.ctypes.data), EMPTY_SECTION.start, EMPTY_SECTION.end)
-    message_section(EMPTY_SECTION.start, EMPTY_SECTION.end)
+    check_records(tuple(EMPTY_SECTION))
     columns = record_columns(0)
     decode_records(EMPTY_SECTION, EMPTY_SECTION.start, 0, columns)
     decode_headers(EMPTY_SECTION, columns, HeaderColumns(*columns[:4]))

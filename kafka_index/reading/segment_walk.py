@@ -311,7 +311,7 @@ def _find_records(
             NULL if starting_offset is None else starting_offset,
             targets,
             located.batches,
-            EMPTY_SECTION if records is None else records.section,
+            tuple(EMPTY_SECTION if records is None else records.section),
             state,
             found,
         )

@@ -171,6 +171,9 @@ class DecompressionBudget:
     def _acquire(self, size: int) -> None:
         ticket = object()
         with self._changed:
+            if not self._waiting and self._free >= size:
+                self._free -= size
+                return
             self._waiting.append(ticket)
             try:
                 self._changed.wait_for(lambda: self._waiting[0] is ticket and self._free >= size)
@@ -183,7 +186,8 @@ class DecompressionBudget:
         """Give room back."""
         with self._changed:
             self._free += size
-            self._changed.notify_all()
+            if self._waiting:
+                self._changed.notify_all()
 
 
 @functools.cache

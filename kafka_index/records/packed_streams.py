@@ -19,7 +19,7 @@ from kafka_index.errors import CorruptLogError, TooLargeError
 #: Decompressed bytes, in order.
 Pieces = Iterator[bytes]
 
-_PIECE_BYTES = 64 * 1024
+_PIECE_BYTES = 16 * 1024
 _INT32_BYTES = 4
 
 

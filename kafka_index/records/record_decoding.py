@@ -33,12 +33,10 @@ from kafka_index.kernels.records import (
     HeaderColumns,
     RecordColumns,
     RecordSection,
-    batch_section,
     check_records,
     decode_headers,
     decode_records,
     measure_messages,
-    message_section,
     record_columns,
 )
 from kafka_index.layout.records import (
@@ -343,11 +341,6 @@ def _span(data: Bytes) -> tuple[np.uint64, np.uint64]:
     return np.uint64(start), np.uint64(start + len(data))
 
 
-def _addressed(section: RecordSection) -> RecordSection:
-    # A kernel hands unsigned numbers to Python as plain ones, which are signed to the next kernel.
-    return section._replace(start=np.uint64(section.start), end=np.uint64(section.end))
-
-
 def _open_batch(batch: Bytes, budget: DecompressionBudget) -> BatchRecords:
     if len(batch) < RECORD_BATCH_OVERHEAD_BYTES:
         raise CorruptLogError("the batch is shorter than its header", found=f"{len(batch)} bytes")
@@ -361,13 +354,21 @@ def _open_batch(batch: Bytes, budget: DecompressionBudget) -> BatchRecords:
     decompressed = budget.decompress(codec, data) if codec else None
     if decompressed is not None:
         data = decompressed.data
-    section = _addressed(batch_section(np.uint64(batch.ctypes.data), *_span(data)))
+    section = RecordSection(
+        *_span(data),
+        count,
+        int(header["base_offset"]),
+        int(header["base_timestamp_ms"]),
+        int(header["max_timestamp_ms"]),
+        int(header["attributes"]) & TIMESTAMP_TYPE_MASK,
+        0,
+    )
     records = BatchRecords(section, data, decompressed)
     fault = None
     if count < 0:
         fault = CorruptLogError("the batch has a negative record count", found=count)
     elif codec:
-        sound, code = check_records(section)
+        sound, code = check_records(tuple(section))
         if code != RECORD_SOUND:
             fault = CorruptLogError(_fault(int(sound), count, int(code)))
     if fault is not None:
@@ -382,7 +383,7 @@ def _open_message(batch: Bytes, budget: DecompressionBudget) -> BatchRecords:
     if codec >= len(COMPRESSION_NAMES):
         raise CorruptLogError("unknown codec", expected="0..4", found=codec)
     if codec == 0:
-        return BatchRecords(_addressed(message_section(*_span(batch))), batch)
+        return BatchRecords(RecordSection(*_span(batch), 1, 0, 0, 0, 0, 1), batch)
     if magic < 0 or codec == _ZSTD:
         raise CorruptLogError(f"a message of magic {magic} cannot be compressed with codec {codec}")
     packed = _message_value(batch, _V0_KEY if magic == 0 else _V1_KEY)

@@ -114,7 +114,7 @@ def search(
             -(2**63) if starting_offset is None else starting_offset,
             longs(targets),
             longs(batches),
-            given,
+            tuple(given),
             state,
             found,
         )

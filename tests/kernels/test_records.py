@@ -106,7 +106,7 @@ def decode(
     rows = list(zip(columns.offsets.tolist(), columns.timestamps_ms.tolist(), strict=True))[
         :decoded
     ]
-    assert check_records(section) == (decoded, code)
+    assert check_records(tuple(section)) == (decoded, code)
     address = section.start
     for number, row in enumerate(rows):
         address, *found, row_code = next_record(section, address, count - number)

@@ -8,15 +8,18 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kafka_index.errors import CorruptLogError, InputError
-from kafka_index.reading.answers import Resolve
+from kafka_index.reading.answers import Resolve, Status
 from kafka_index.reading.findings import TAIL, UNREADABLE, Finding
 from kafka_index.reading.partition_log import PartitionLog
 from tests.support.drawn_partitions import partitions
+from tests.support.packed import packed_batch
+from tests.support.packing import GZIP
 from tests.support.partition_twin import NO_RECORD, Twin
 from tests.support.partitions import (
     DIRECTORY,
@@ -405,3 +408,18 @@ def test_a_single_offset_behind_damage_is_an_error_with_its_place(tmp_path: Path
         log.offset_to_position(9)
     assert e.value.position_bytes == SIZE
     assert e.value.path == str(tmp_path / DIRECTORY / f"{6:020d}.log")
+
+
+def test_a_batch_that_needs_too_much_room_is_unreadable_and_others_are_not(tmp_path: Path) -> None:
+    directory = tmp_path / "topic-0"
+    directory.mkdir()
+    big = packed_batch(0, [(0, 30)], GZIP, value_size=10_000)
+    (directory / f"{0:020d}.log").write_bytes(big + packed_batch(1, [(0, 40)], GZIP))
+    with PartitionLog.open(directory, max_decompressed_bytes=5000) as log:
+        answers = log.answer_offsets(np.array([0, 1]), Resolve.RECORD)
+        assert answers.status.tolist() == [Status.UNREADABLE, Status.FOUND]
+        (finding,) = of_kind(log, UNREADABLE)
+        assert finding.reason.startswith("too_large")
+    with PartitionLog.open(directory, max_decompressed_bytes=20_000) as log:
+        answers = log.answer_offsets(np.array([0, 1]), Resolve.RECORD)
+        assert answers.status.tolist() == [Status.FOUND, Status.FOUND]
