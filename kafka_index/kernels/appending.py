@@ -19,7 +19,10 @@ from kafka_index.kernels.big_endian import (
     write_int64,
 )
 from kafka_index.kernels.compile_cache import compiled
-from kafka_index.kernels.index_entries import can_convert_to_relative_offset, choose_entries
+from kafka_index.kernels.index_entries import (
+    can_convert_to_relative_offset,
+    choose_entries_of_rows,
+)
 from kafka_index.kernels.records import RECORD_SOUND, batch_section, next_record
 from kafka_index.layout.records import (
     COMPRESSION_MASK,
@@ -198,7 +201,7 @@ def plan_appends(
     entry_rows: NDArray[np.int64],
     entry_timestamps: NDArray[np.int64],
     entry_timestamp_offsets: NDArray[np.int64],
-) -> tuple[int, int, int]:
+) -> tuple[int, int, Integer]:
     """Plan appends to a segment until it has to be rolled, and choose their index entries.
 
     Parameters
@@ -225,14 +228,17 @@ def plan_appends(
     """
     base = limits[LIMIT_BASE_OFFSET]
     size = state[GROWTH_SIZE]
-    entries = 0
+    entries: Integer = np.int64(0)
     code = PLAN_DONE
     append = first_append
     while append < len(ends):
         first = ends[append - 1] if append else 0
         end = ends[append]
-        added = sizes[first:end].sum()
-        latest = max(np.int64(NO_TIMESTAMP), max_timestamps[first:end].max())
+        added = np.int64(0)
+        latest = np.int64(NO_TIMESTAMP)
+        for row in range(first, end):
+            added += sizes[row]
+            latest = max(latest, max_timestamps[row])
         fits = can_convert_to_relative_offset(last_offsets[end - 1], base)
         if may_roll or append > first_append:
             begun = state[GROWTH_FIRST_TIMESTAMP]
@@ -257,18 +263,20 @@ def plan_appends(
         for row in range(first, end):
             positions[row] = size
             size += sizes[row]
-        count = choose_entries(
-            positions[first:end],
-            last_offsets[first:end],
-            max_timestamps[first:end],
+        chosen = choose_entries_of_rows(
+            positions,
+            last_offsets,
+            max_timestamps,
+            first,
+            end,
             limits[LIMIT_INTERVAL_BYTES],
             state,
-            entry_rows[entries:],
-            entry_timestamps[entries:],
-            entry_timestamp_offsets[entries:],
+            entry_rows,
+            entry_timestamps,
+            entry_timestamp_offsets,
+            entries,
         )
-        for entry in range(entries, entries + count):
-            entry_rows[entry] += first
+        for entry in range(entries, chosen):
             if (
                 state[GROWTH_OFFSET_ENTRIES] >= limits[LIMIT_OFFSET_ENTRIES]
                 or state[GROWTH_TIME_ENTRIES] >= limits[LIMIT_TIME_ENTRIES] - 1
@@ -278,7 +286,7 @@ def plan_appends(
             if entry_timestamps[entry] > state[GROWTH_LAST_TIME_ENTRY]:
                 state[GROWTH_TIME_ENTRIES] += 1
                 state[GROWTH_LAST_TIME_ENTRY] = entry_timestamps[entry]
-        entries += count
+        entries = chosen
         append += 1
     state[GROWTH_SIZE] = size
     return code, append, entries

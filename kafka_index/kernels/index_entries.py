@@ -40,7 +40,7 @@ def choose_entries(
     rows: NDArray[np.int64],
     entry_timestamps: NDArray[np.int64],
     entry_timestamp_offsets: NDArray[np.int64],
-) -> int:
+) -> Integer:
     """Choose the batches that get an entry (``LogSegment.recover`` and ``append``).
 
     Parameters
@@ -60,11 +60,40 @@ def choose_entries(
     int
         How many entries were filled in.
     """
+    return choose_entries_of_rows(
+        positions,
+        last_offsets,
+        max_timestamps,
+        0,
+        len(positions),
+        index_interval_bytes,
+        state,
+        rows,
+        entry_timestamps,
+        entry_timestamp_offsets,
+        0,
+    )
+
+
+@compiled
+def choose_entries_of_rows(
+    positions: NDArray[np.int64],
+    last_offsets: NDArray[np.int64],
+    max_timestamps: NDArray[np.int64],
+    first: Integer,
+    end: Integer,
+    index_interval_bytes: int,
+    state: NDArray[np.int64],
+    rows: NDArray[np.int64],
+    entry_timestamps: NDArray[np.int64],
+    entry_timestamp_offsets: NDArray[np.int64],
+    count: Integer,
+) -> Integer:
+    """Do `choose_entries` for rows ``first..end - 1``, adding to ``count`` entries."""
     last_index_position = state[STATE_LAST_INDEX_POSITION]
     max_timestamp = state[STATE_MAX_TIMESTAMP]
     offset_of_max = state[STATE_OFFSET_OF_MAX_TIMESTAMP]
-    count = 0
-    for row in range(len(positions)):
+    for row in range(first, end):
         if max_timestamps[row] > max_timestamp:
             max_timestamp = max_timestamps[row]
             offset_of_max = last_offsets[row]
