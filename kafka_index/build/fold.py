@@ -18,11 +18,10 @@ from kafka_index.errors import InputError, KafkaIndexError
 from kafka_index.layout.names import (
     LEADER_EPOCH_CHECKPOINT,
     LOG_START_CHECKPOINT,
-    SNAPSHOT_SUFFIX,
     TXN_INDEX_SUFFIX,
     index_name_for,
-    segment_file_name,
 )
+from kafka_index.state.snapshots import snapshot_path
 from kafka_index.storage import StagedFile, scratch_path, write_scratch
 
 #: Reason codes of segments that cannot be folded.
@@ -319,7 +318,7 @@ class _Fold:
             # At the end of the log as well as before an empty last segment.
             return ()
         self.snapshots.add(offset)
-        path = os.path.join(staged.directory, segment_file_name(offset, SNAPSHOT_SUFFIX))
+        path = snapshot_path(staged.directory, offset)
         return self._written(path, self.start.state.snapshot(), staged)
 
     def _txn_index(self, staged: StagedSegment, data: bytes) -> tuple[StagedFile, ...]:

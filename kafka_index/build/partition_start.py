@@ -5,17 +5,17 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from kafka_index.errors import CorruptSnapshotError, InputError, KafkaIndexError
+from kafka_index.errors import InputError, KafkaIndexError
 from kafka_index.layout.checkpoints import EpochEntry
-from kafka_index.layout.names import (
-    LEADER_EPOCH_CHECKPOINT,
-    SNAPSHOT_SUFFIX,
-    TopicPartition,
-    parse_segment_file,
-)
+from kafka_index.layout.names import LEADER_EPOCH_CHECKPOINT, TopicPartition
 from kafka_index.state.leader_epochs import LeaderEpochCache
 from kafka_index.state.partition_state import PartitionState, ProducerExpiration
-from kafka_index.state.producer_snapshot import decode_snapshot
+from kafka_index.state.snapshots import (
+    is_out_of_range,
+    list_snapshots,
+    load_latest_snapshot,
+    snapshot_path,
+)
 from kafka_index.storage import SegmentFile
 from kafka_index.storage.log_directory import LogDirectory, read_checkpoint_text
 
@@ -83,17 +83,21 @@ class PartitionStart:
             raise
         partition = TopicPartition(first.topic, first.partition)
         log_start = LogDirectory(os.path.dirname(directory)).log_start_offset(partition) or 0
-        notes = []
-        entries = None
-        for offset in _snapshots(directory, above=log_start, up_to=first.base_offset):
-            path = os.path.join(directory, f"{offset:020d}{SNAPSHOT_SUFFIX}")
-            try:
-                entries = decode_snapshot(_read(path), path=path)
-            except CorruptSnapshotError as error:
-                notes.append(f"skipped: {error}")
-                continue
-            notes.append(f"earlier producers are from {os.path.basename(path)}")
-            break
+        try:
+            offsets = [
+                offset
+                for offset in list_snapshots(directory)
+                if not is_out_of_range(offset, log_start, first.base_offset)
+            ]
+            found, entries, damaged = load_latest_snapshot(directory, offsets)
+        except OSError as error:
+            raise InputError(
+                f"cannot read the snapshots: {error.strerror}", path=error.filename or directory
+            ) from error
+        notes = [f"skipped: {error}" for _, error in damaged]
+        if found is not None:
+            name = os.path.basename(snapshot_path(directory, found))
+            notes.append(f"earlier producers are from {name}")
         if entries is None and first.base_offset > log_start:
             notes.append(
                 f"the log begins at {first.base_offset}, and no snapshot there has the "
@@ -106,27 +110,3 @@ class PartitionStart:
             text,
             "; ".join(notes) or None,
         )
-
-
-def _snapshots(directory: str, *, above: int, up_to: int) -> list[int]:
-    """Return the offsets of a folder's snapshots in a range, the latest first."""
-    found = []
-    try:
-        with os.scandir(directory) as entries:
-            for entry in entries:
-                parsed = parse_segment_file(entry.name)
-                if parsed is None or parsed.kind != SNAPSHOT_SUFFIX or parsed.transient:
-                    continue
-                if above < parsed.base_offset <= up_to and entry.is_file():
-                    found.append(parsed.base_offset)
-    except OSError as error:
-        raise InputError(f"cannot read the directory: {error.strerror}", path=directory) from error
-    return sorted(found, reverse=True)
-
-
-def _read(path: str) -> bytes:
-    try:
-        with open(path, "rb") as file:
-            return file.read()
-    except OSError as error:
-        raise InputError(f"cannot read the snapshot: {error.strerror}", path=path) from error

@@ -19,7 +19,7 @@ from kafka_index.build.scan import keep_segment
 from kafka_index.build.settings import BuildSettings, Output
 from kafka_index.build.staged_segment import StagedSegment
 from kafka_index.errors import KafkaIndexError
-from kafka_index.layout.names import SNAPSHOT_SUFFIX, parse_segment_file
+from kafka_index.state.snapshots import list_snapshots, snapshot_path
 from kafka_index.storage import (
     FilePublication,
     Publication,
@@ -189,15 +189,11 @@ def _without_old_snapshots(
     lowest = partition.first_offset if settings.in_place else -1
     directory = partition.staged[0].directory
     try:
-        with os.scandir(directory) as entries:
-            for entry in entries:
-                parsed = parse_segment_file(entry.name)
-                if parsed is None or parsed.kind != SNAPSHOT_SUFFIX or parsed.transient:
-                    continue
-                if parsed.base_offset > lowest and parsed.base_offset not in partition.snapshots:
-                    # Another attempt may be at it, too.
-                    with suppress(FileNotFoundError):
-                        os.unlink(entry.path)
+        for offset in list_snapshots(directory):
+            if offset > lowest and offset not in partition.snapshots:
+                # Another attempt may be at it, too.
+                with suppress(FileNotFoundError):
+                    os.unlink(snapshot_path(directory, offset))
     except OSError as error:
         place = error.filename or directory
         rows[-1] = rows[-1].failed_by(publish_error(error, place, "remove an old snapshot"))

@@ -26,7 +26,7 @@ from kafka_index.layout.producer_state import (
     SNAPSHOT_VERSION,
 )
 from kafka_index.state.leader_epochs import LeaderEpochCache
-from kafka_index.state.producer_snapshot import stored_entries
+from kafka_index.state.snapshots import stored_entries
 from kafka_index.storage.log_directory import read_checkpoint_text
 
 _CHUNK_ENTRIES = 64 * 1024

@@ -28,7 +28,7 @@ from kafka_index.growing.settings import LogSettings
 from kafka_index.index import AbortedTxns, Longs
 from kafka_index.layout.checkpoints import EpochEntry
 from kafka_index.layout.names import parse_partition_directory
-from kafka_index.state.producer_entry import AppendOrigin
+from kafka_index.state.producers import AppendOrigin
 from kafka_index.storage import Bytes
 
 Data = bytes | bytearray | memoryview | Bytes

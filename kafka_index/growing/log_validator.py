@@ -35,7 +35,7 @@ from kafka_index.layout.records import (
 )
 from kafka_index.records.decompression import DecompressionBudget, shared_budget
 from kafka_index.records.record_decoding import has_null_key, open_records
-from kafka_index.state.producer_entry import AppendOrigin
+from kafka_index.state.producers import AppendOrigin
 from kafka_index.storage import Bytes
 
 _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1

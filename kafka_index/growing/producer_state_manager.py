@@ -1,4 +1,4 @@
-"""The snapshots of a growing log's producers: when they are taken, loaded, dropped and caught up.
+"""The snapshots of a growing log's producers: when they are written, loaded and dropped.
 
 Sources: Kafka's ``ProducerStateManager`` and ``UnifiedLog.rebuildProducerState``.
 """
@@ -10,13 +10,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from kafka_index.errors import CorruptSnapshotError
 from kafka_index.growing.growing_segment import Clock, GrowingLogSegment
 from kafka_index.growing.incoming_batches import IncomingBatches
 from kafka_index.growing.producers import Producers
 from kafka_index.growing.small_files import write_small_file
-from kafka_index.layout.names import SNAPSHOT_SUFFIX, parse_segment_file, segment_file_name
-from kafka_index.state.producer_snapshot import decode_snapshot
+from kafka_index.state.snapshots import (
+    is_out_of_range,
+    list_snapshots,
+    load_latest_snapshot,
+    snapshot_path,
+)
 
 
 class ProducerStateManager:
@@ -45,7 +48,7 @@ class ProducerStateManager:
         self.producers = Producers(expiration_ms)
         self.end_offset = 0
         self._last_snapshot = 0
-        self._snapshots = self._list()
+        self._snapshots = set(list_snapshots(self._directory))
 
     @property
     def snapshot_offsets(self) -> tuple[int, ...]:
@@ -53,7 +56,7 @@ class ProducerStateManager:
         return tuple(sorted(self._snapshots))
 
     def adopt(self, other: ProducerStateManager) -> None:
-        """Take note of the snapshots that another one of the same directory knows."""
+        """Adopt the snapshots that another manager of the same directory knows."""
         self._snapshots = set(other.snapshot_offsets)
 
     def take_snapshot(self, data: bytes | None = None, *, durable: bool = True) -> None:
@@ -69,7 +72,7 @@ class ProducerStateManager:
         if self.end_offset <= self._last_snapshot:
             return
         snapshot = self.producers.snapshot() if data is None else data
-        write_small_file(self._path(self.end_offset), snapshot, durable=durable)
+        write_small_file(snapshot_path(self._directory, self.end_offset), snapshot, durable=durable)
         self._snapshots.add(self.end_offset)
         self._last_snapshot = self.end_offset
 
@@ -77,12 +80,12 @@ class ProducerStateManager:
         """Remove a snapshot, if there is one."""
         if offset in self._snapshots:
             self._snapshots.remove(offset)
-            if os.path.exists(self._path(offset)):
-                os.unlink(self._path(offset))
+            if os.path.exists(snapshot_path(self._directory, offset)):
+                os.unlink(snapshot_path(self._directory, offset))
 
     def remove_stray_snapshots(self, base_offsets: Sequence[int]) -> None:
         """Remove the snapshots that belong to no segment, but for the last of them."""
-        self._snapshots = self._list()
+        self._snapshots = set(list_snapshots(self._directory))
         known = set(base_offsets)
         strays = [offset for offset in self.snapshot_offsets if offset not in known]
         for offset in strays[:-1]:
@@ -106,7 +109,7 @@ class ProducerStateManager:
         *,
         after_clean_shutdown: bool,
     ) -> None:
-        """Bring everything to an offset: from the latest snapshot, and the batches behind it.
+        """Bring everything to an offset: from the latest snapshot, and the batches after it.
 
         Parameters
         ----------
@@ -115,7 +118,7 @@ class ProducerStateManager:
         log_start_offset, last_offset : int
             Where the log begins, and the offset.
         after_clean_shutdown : bool
-            Believe that there are no producers if there is no snapshot.
+            Trust that there are no producers if there is no snapshot.
         """
         marks = [segment.base_offset for segment in segments[-2:]] + [last_offset]
         if not self._snapshots and after_clean_shutdown:
@@ -132,7 +135,7 @@ class ProducerStateManager:
 
     def _truncate_and_reload(self, log_start_offset: int, end_offset: int) -> None:
         for offset in self.snapshot_offsets:
-            if offset > end_offset or offset <= log_start_offset:
+            if is_out_of_range(offset, log_start_offset, end_offset):
                 self.drop_snapshot(offset)
         if end_offset != self.end_offset:
             self.producers.clear()
@@ -142,17 +145,13 @@ class ProducerStateManager:
             self._last_snapshot = max(self._snapshots, default=log_start_offset)
 
     def _load_latest(self, log_start_offset: int) -> None:
-        for offset in reversed(self.snapshot_offsets):
-            path = self._path(offset)
-            try:
-                with open(path, "rb") as file:
-                    entries = decode_snapshot(file.read(), path=path)
-            except CorruptSnapshotError:
-                # A broker throws it away and takes the one before.
-                self.drop_snapshot(offset)
-                continue
+        found, entries, damaged = load_latest_snapshot(self._directory, self.snapshot_offsets)
+        for offset, _ in damaged:
+            # A broker removes it and loads the one before.
+            self.drop_snapshot(offset)
+        if found is not None and entries is not None:
             self.producers.load(entries, self._clock())
-            self._last_snapshot = self.end_offset = offset
+            self._last_snapshot = self.end_offset = found
             return
         self._last_snapshot = self.end_offset = log_start_offset
 
@@ -181,14 +180,3 @@ class ProducerStateManager:
             if start is not None and start.position < end:
                 data = segment.log.view[start.position : end]
                 self.producers.replay(IncomingBatches.scan_chunks(data, segment.base_offset))
-
-    def _path(self, offset: int) -> str:
-        return os.path.join(self._directory, segment_file_name(offset, SNAPSHOT_SUFFIX))
-
-    def _list(self) -> set[int]:
-        names = (parse_segment_file(name) for name in os.listdir(self._directory))
-        return {
-            name.base_offset
-            for name in names
-            if name is not None and name.kind == SNAPSHOT_SUFFIX and not name.transient
-        }

@@ -16,24 +16,24 @@ from numpy.typing import NDArray
 
 from kafka_index.errors import InputError
 from kafka_index.growing.incoming_batches import IncomingBatches
-from kafka_index.growing.producer_rows import (
-    Row,
-    apply_row,
-    last_sequence,
-    producer_rows,
-)
 from kafka_index.index import Longs
+from kafka_index.kernels.markers import CONTROL_EMPTY
+from kafka_index.kernels.producer_tables import last_sequence_of
 from kafka_index.layout.producer_state import (
     ABORTED_TXN,
     ABORTED_TXN_VERSION,
     NO_OPEN_TXN,
     PRODUCER_STATE_ENTRY,
 )
-from kafka_index.layout.records import CONTROL_MASK
-from kafka_index.layout.records import TRANSACTIONAL_MASK as TRANSACTIONAL
+from kafka_index.layout.records import (
+    CONTROL_ABORT,
+    CONTROL_COMMIT,
+    CONTROL_MASK,
+    TRANSACTIONAL_MASK,
+)
 from kafka_index.state.java_map import JavaMapOrder, order_of_computed
-from kafka_index.state.producer_entry import (
-    BATCHES_KEPT,
+from kafka_index.state.partition_state import ProducerExpiration
+from kafka_index.state.producers import (
     AppendOrigin,
     BatchMetadata,
     CompletedTxn,
@@ -41,12 +41,17 @@ from kafka_index.state.producer_entry import (
     ProducerEntry,
     Refusal,
 )
-from kafka_index.state.producer_snapshot import encode_snapshot
+from kafka_index.state.snapshots import encode_snapshot
+
+#: A batch with a producer: row, base offset, last offset, producer id, producer epoch, base
+#: sequence, attributes, largest timestamp, control type, coordinator epoch, timestamp of the
+#: marker, position. Plain Python works through tuples faster than through columns.
+Row = tuple[int, ...]
 
 _APPENDS_AT_ONCE = 2048
 
 
-class DuplicateBatch(Exception):  # noqa: N818, because it is no error: a client sent a batch twice
+class DuplicateBatch(Exception):  # noqa: N818, because it is not an error: a client sent a batch twice
     """A batch that is in the log already."""
 
     def __init__(self, row: int, batch: BatchMetadata) -> None:
@@ -87,38 +92,33 @@ class Producers:
         return self._open_offsets[0] if self._open_offsets else None
 
     def clear(self) -> None:
-        """Forget all; a Java map keeps its room."""
+        """Forget all; a Java map keeps its capacity."""
         self._entries.clear()
         self._open.clear()
         self._open_offsets.clear()
 
     def load(self, entries: NDArray[np.void], now_ms: int) -> None:
-        """Take up what a snapshot has, but for producers that are idle for too long."""
-        for row in entries.tolist():
-            producer_id, epoch, sequence, offset, delta, timestamp, coordinator, txn = row
-            if txn == NO_OPEN_TXN and now_ms - timestamp >= self._expiration_ms:
-                continue
-            entry = ProducerEntry(producer_id, epoch, coordinator, timestamp, txn)
-            if offset >= 0:
-                entry.batches = ((sequence, offset, delta, timestamp),)
+        """Load the entries of a snapshot, without producers that are idle for too long."""
+        for row in ProducerExpiration(self._expiration_ms, now_ms).live(entries).tolist():
+            entry = ProducerEntry.of_row(row)
             self._put(entry)
-            if txn != NO_OPEN_TXN:
-                self._begin(txn, producer_id)
+            if entry.current_txn_first_offset != NO_OPEN_TXN:
+                self._begin(entry.current_txn_first_offset, entry.producer_id)
 
     def snapshot(self) -> bytes:
         """Return the bytes of a snapshot of what is known now."""
-        ids = self._order.of(self._entries)
-        rows = [self._entries[producer_id].row() for producer_id in ids]
-        return encode_snapshot(np.array(rows, PRODUCER_STATE_ENTRY))
+        rows = [entry.row() for entry in self._entries.values()]
+        entries = np.array(rows, PRODUCER_STATE_ENTRY)
+        return encode_snapshot(entries[self._order.order_of(entries["producer_id"])])
 
     def remember(self) -> None:
-        """Begin to keep what `forget_changes` needs."""
+        """Start keeping what `forget_changes` needs."""
         self._before = {}
         self._open_before = dict(self._open)
         self._capacity_before = self._order.capacity
 
     def forget_changes(self) -> None:
-        """Be again what it was at `remember`."""
+        """Roll back to `remember`."""
         for producer_id, before in (self._before or {}).items():
             if before is None:
                 del self._entries[producer_id]
@@ -137,14 +137,14 @@ class Producers:
         end_append: int,
         origin: AppendOrigin,
     ) -> NDArray[np.void]:
-        """Check appends and take note of them, one after the other.
+        """Check appends and record them, one after the other.
 
         Parameters
         ----------
         batches : IncomingBatches
             Offsets assigned.
         ends : ndarray of int64, shape (m,)
-            The row behind the last batch of each append.
+            The row after the last batch of each append.
         first_append, end_append : int
             Which of them.
         origin : AppendOrigin
@@ -158,7 +158,7 @@ class Producers:
         Raises
         ------
         InputError
-            A batch that its producer must not append; those before it are taken note of.
+            A batch that its producer must not append; those before it are recorded.
         DuplicateBatch
             A client's batch that is in the log already; likewise.
         """
@@ -174,7 +174,7 @@ class Producers:
             for first in range(0, len(starts) - 1, _APPENDS_AT_ONCE):
                 some = starts[first : first + _APPENDS_AT_ONCE + 1]
                 self._append_groups(
-                    producer_rows(batches, rows[some[0] : some[-1]]), some, origin, aborted
+                    _producer_rows(batches, rows[some[0] : some[-1]]), some, origin, aborted
                 )
         return np.array(aborted, ABORTED_TXN)
 
@@ -195,24 +195,25 @@ class Producers:
                 stop - start == 1
                 and entry is not None
                 and not row[6] & CONTROL_MASK
-                and entry.is_next(row[4], row[5], is_transactional=bool(row[6] & TRANSACTIONAL))
+                and entry.is_next(
+                    row[4], row[5], is_transactional=bool(row[6] & TRANSACTIONAL_MASK)
+                )
             ):
                 if before is not None and row[3] not in before:
                     before[row[3]] = entry.copy()
-                batch = last_sequence(row), row[2], row[2] - row[1], row[7]
-                entry.batches = (*entry.batches, batch)[-BATCHES_KEPT:]
-                entry.last_timestamp_ms = row[7]
+                batch = _last_sequence(row), row[2], row[2] - row[1], row[7]
+                entry.add_batch(batch)
             else:
                 self._append_group(rows[start - offset : stop - offset], origin, aborted)
 
     def replay(self, chunks: Iterable[IncomingBatches]) -> None:
-        """Take note of batches that are in the log, as of one append by replication."""
+        """Record batches that are in the log, as one append by replication."""
         appends: dict[int, ProducerAppend] = {}
         completed: list[CompletedTxn] = []
         for batches in chunks:
             rows = np.flatnonzero(batches.columns.producer_id >= 0)
             self._collect(
-                producer_rows(batches, rows), AppendOrigin.REPLICATION, appends, completed
+                _producer_rows(batches, rows), AppendOrigin.REPLICATION, appends, completed
             )
         self._finish(appends, completed)
 
@@ -238,7 +239,7 @@ class Producers:
             producer_id = row[3]
             known = self._entries.get(producer_id)
             if origin is AppendOrigin.CLIENT and known is not None:
-                duplicate = known.find_duplicate(row[4], row[5], last_sequence(row))
+                duplicate = known.find_duplicate(row[4], row[5], _last_sequence(row))
                 if duplicate is not None:
                     raise DuplicateBatch(row[0], duplicate)
             append = appends.get(producer_id)
@@ -246,7 +247,7 @@ class Producers:
                 append = ProducerAppend(known or ProducerEntry(producer_id), origin)
                 appends[producer_id] = append
             try:
-                ended = apply_row(append, row)
+                ended = _apply_row(append, row)
             except Refusal as refusal:
                 raise InputError(
                     f"cannot append the batch of producer {producer_id} at offset {row[1]}: "
@@ -299,3 +300,56 @@ class Producers:
             if self._open[offset] != txn.producer_id:
                 return offset
         return txn.last_offset + 1
+
+
+def _producer_rows(batches: IncomingBatches, rows: Longs) -> list[Row]:
+    """Return some rows as tuples of Python's own integers."""
+    columns = batches.columns
+    return list(
+        zip(
+            rows.tolist(),
+            *(
+                column[rows].tolist()
+                for column in (
+                    columns.base_offset,
+                    columns.last_offset,
+                    columns.producer_id,
+                    columns.producer_epoch,
+                    columns.base_sequence,
+                    columns.attributes,
+                    columns.max_timestamp_ms,
+                    columns.control_type,
+                    columns.coordinator_epoch,
+                    columns.control_timestamp_ms,
+                    columns.position_bytes,
+                )
+            ),
+            strict=True,
+        )
+    )
+
+
+def _last_sequence(row: Row) -> int:
+    return int(last_sequence_of(row[5], row[2] - row[1]))
+
+
+def _apply_row(append: ProducerAppend, row: Row) -> CompletedTxn | None:
+    """Add a batch to an append; return the transaction that it ends, if one is open.
+
+    Raises
+    ------
+    Refusal
+        Its producer must not append it, or it is a control batch of another kind.
+    """
+    _, base, last, _, epoch, sequence, attributes, timestamp, control, coordinator, at, _ = row
+    if not attributes & CONTROL_MASK:
+        batch = _last_sequence(row), last, last - base, timestamp
+        append.add_data(
+            epoch, sequence, batch, base, is_transactional=bool(attributes & TRANSACTIONAL_MASK)
+        )
+        return None
+    if control == CONTROL_EMPTY:
+        return None
+    if control not in (CONTROL_ABORT, CONTROL_COMMIT):
+        raise Refusal("its control record is not a marker", "an abort or a commit", control)
+    return append.add_marker(epoch, coordinator, base, at, is_abort=control == CONTROL_ABORT)

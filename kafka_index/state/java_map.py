@@ -1,58 +1,131 @@
-"""The order in which a ``java.util.HashMap`` of producer ids that lives on iterates.
+"""The order in which a ``java.util.HashMap`` of producer ids iterates, which snapshots have.
 
-Its table only grows: producers that were dropped leave it as large as it was. Buckets that became
-trees iterate otherwise, which takes nine ids with the same low bits of the hash.
+Source: the JDK's ``HashMap``: ``hash``, ``putVal``, ``resize``, ``treeifyBin`` and
+``computeIfAbsent``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+import numpy as np
+from numpy.typing import NDArray
+
 _FIRST_CAPACITY = 16
 #: Below this capacity a long bucket doubles the table; from it on it becomes a tree.
 _MIN_TREEIFY_CAPACITY = 64
+#: A node that finds as many in its bucket makes the bucket too long.
 _LONG_BUCKET = 8
 
 
 class JavaMapOrder:
-    """The table of a map: how many buckets it has."""
+    """The table of a map: how many buckets it has.
+
+    A table only grows: producers that were dropped leave it as large as it was.
+
+    Attributes
+    ----------
+    capacity : int
+        The number of buckets.
+    has_tree : bool
+        Whether a bucket became a tree when `put_all` filled it. Trees put their root before their
+        bucket, so the order is not certain then.
+    """
 
     def __init__(self) -> None:
         self.capacity = _FIRST_CAPACITY
+        self.has_tree = False
 
     def put(self, producer_id: int, present: Collection[int]) -> None:
-        """Take note that an id is put into a map that has others (``HashMap.putVal``)."""
-        self.put_into_bucket(producer_id, present, _LONG_BUCKET)
-        if len(present) + 1 > self.capacity // 4 * 3:
+        """Put an id into a map that has others (``HashMap.putVal``)."""
+        self._put_into_bucket(producer_id, present, _LONG_BUCKET)
+        if len(present) + 1 > self._threshold:
             self.capacity *= 2
 
-    def of(self, ids: Collection[int]) -> list[int]:
-        """Return ids, in the order they were put in, in the order of iteration."""
-        return sorted(ids, key=self._bucket)
+    def put_all(self, producer_ids: NDArray[np.int64]) -> None:
+        """Put distinct ids into an empty map, one after the other."""
+        hashes = _hashes(producer_ids)
+        row = 0
+        while row < len(hashes) and self.capacity < _MIN_TREEIFY_CAPACITY:
+            self.put(int(producer_ids[row]), producer_ids[:row].tolist())
+            row += 1
+        while row < len(hashes):
+            # What is put in until the map holds more than three quarters of its capacity.
+            end = min(len(hashes), self._threshold + 1)
+            self.has_tree = self.has_tree or _makes_tree(hashes[:end], row, self.capacity)
+            if end > self._threshold:
+                self.capacity *= 2
+            row = end
 
-    def put_into_bucket(self, producer_id: int, present: Collection[int], long: int) -> None:
+    def order_of(self, producer_ids: NDArray[np.int64]) -> NDArray[np.intp]:
+        """Return the places of ids, given in the order they were put in, in that of iteration."""
+        # Within a bucket in the order of insertion, which the low half of the sorted keys is.
+        keys = (_hashes(producer_ids) & (self.capacity - 1)) << 32 | np.arange(len(producer_ids))
+        keys.sort()
+        return (keys & 0xFFFFFFFF).astype(np.intp)
+
+    def compute_all_absent(self, producer_ids: Sequence[int]) -> None:
+        """Compute distinct ids in an empty map, one after the other.
+
+        ``HashMap.computeIfAbsent`` differs from ``putVal``: the table grows one id later, and a
+        bucket is long one id earlier.
+        """
+        for row, producer_id in enumerate(producer_ids):
+            if row > self._threshold:
+                self.capacity *= 2
+            self._put_into_bucket(producer_id, producer_ids[:row], _LONG_BUCKET - 1)
+
+    @property
+    def _threshold(self) -> int:
+        return self.capacity // 4 * 3
+
+    def _put_into_bucket(self, producer_id: int, present: Collection[int], long: int) -> None:
         """Double a small table when the bucket of an id has so many others."""
         if self.capacity < _MIN_TREEIFY_CAPACITY:
-            bucket = self._bucket(producer_id)
-            if sum(self._bucket(other) == bucket for other in present) >= long:
+            ids = np.array([producer_id, *present], np.int64)
+            buckets = _hashes(ids) & (self.capacity - 1)
+            if np.count_nonzero(buckets == buckets[0]) > long:
                 self.capacity *= 2
 
-    def _bucket(self, producer_id: int) -> int:
-        folded = (producer_id ^ (producer_id >> 32)) & 0xFFFFFFFF
-        return (folded ^ (folded >> 16)) & (self.capacity - 1)
 
+def order_of_put(producer_ids: NDArray[np.int64]) -> tuple[NDArray[np.intp], bool]:
+    """Return the order of a new map into which ids were put, and whether a bucket became a tree.
 
-def order_of_computed(ids: Sequence[int]) -> list[int]:
-    """Return ids in the order of a new map that computed each when it was absent.
+    Parameters
+    ----------
+    producer_ids : ndarray of int64, shape (n,)
+        Distinct, in the order in which they were put in.
 
-    ``HashMap.computeIfAbsent`` differs from ``putVal``: a new id comes first in its bucket, the
-    table grows one id later, and a bucket is long one id earlier.
+    Returns
+    -------
+    tuple of ndarray of intp, shape (n,), and bool
+        Places in `producer_ids`, in the order of iteration; and `JavaMapOrder.has_tree`.
     """
-    if len(ids) == 1:
-        return list(ids)
     table = JavaMapOrder()
-    for place, producer_id in enumerate(ids):
-        if place > table.capacity // 4 * 3:
-            table.capacity *= 2
-        table.put_into_bucket(producer_id, ids[:place], _LONG_BUCKET - 1)
-    return table.of(ids[::-1])
+    table.put_all(producer_ids)
+    return table.order_of(producer_ids), table.has_tree
+
+
+def order_of_computed(producer_ids: Sequence[int]) -> list[int]:
+    """Return ids in the order of a new map that computed each when it was absent."""
+    if len(producer_ids) == 1:
+        return list(producer_ids)
+    table = JavaMapOrder()
+    table.compute_all_absent(producer_ids)
+    # A computed id comes first in its bucket.
+    backward = list(producer_ids[::-1])
+    return [backward[place] for place in table.order_of(np.array(backward, np.int64)).tolist()]
+
+
+def _hashes(producer_ids: NDArray[np.int64]) -> NDArray[np.int64]:
+    ids = np.ascontiguousarray(producer_ids, np.int64)
+    folded = (ids ^ (ids >> 32)) & 0xFFFFFFFF
+    return folded ^ (folded >> 16)
+
+
+def _makes_tree(hashes: NDArray[np.int64], start: int, capacity: int) -> bool:
+    """Return whether one of the keys from a place on finds a long bucket."""
+    buckets = hashes & (capacity - 1)
+    sizes = np.bincount(buckets, minlength=capacity)
+    in_long_one = np.flatnonzero(sizes[buckets] > _LONG_BUCKET)
+    return bool(in_long_one.size and in_long_one[-1] >= start)

@@ -20,9 +20,10 @@ from kafka_index.kernels.producer_tables import FIRST_NONE, FIRST_PLAIN, NO_OFFS
 from kafka_index.layout.producer_state import ABORTED_TXN, NO_LAST_OFFSET, PRODUCER_STATE_ENTRY
 from kafka_index.layout.records import NO_SEQUENCE
 from kafka_index.records.batch_source import ScanStop
+from kafka_index.state.java_map import order_of_put
 from kafka_index.state.leader_epochs import LeaderEpochCache
-from kafka_index.state.producer_snapshot import encode_snapshot, java_map_order
 from kafka_index.state.segment_state import NOT_TRANSACTIONAL, SegmentState
+from kafka_index.state.snapshots import encode_snapshot
 
 Entries = NDArray[np.void]
 
@@ -48,6 +49,12 @@ class ProducerExpiration:
 
     after_ms: int
     now_ms: int
+
+    def live(self, entries: Entries) -> Entries:
+        """Return the entries that a broker loads (ProducerStateManager.isProducerExpired)."""
+        # The difference wraps around, as Java's does.
+        idle = (self.now_ms - entries["timestamp_ms"]) >= self.after_ms
+        return entries[~idle | (entries["current_txn_first_offset"] >= 0)]
 
 
 class PartitionState:
@@ -80,7 +87,7 @@ class PartitionState:
     @property
     def entries(self) -> Entries:
         """The producers, in the order in which a broker's map iterates over them."""
-        order, has_tree = java_map_order(self._entries["producer_id"])
+        order, has_tree = order_of_put(self._entries["producer_id"])
         self.has_tree |= has_tree
         return self._entries[order]
 
@@ -228,9 +235,7 @@ class PartitionState:
     def _loaded(self, entries: Entries) -> Entries:
         """Return what a broker keeps of a snapshot's entries."""
         if self._expiration is not None:
-            # The difference wraps around, as Java's does.
-            idle = (self._expiration.now_ms - entries["timestamp_ms"]) >= self._expiration.after_ms
-            entries = entries[~idle | (entries["current_txn_first_offset"] >= 0)]
+            entries = self._expiration.live(entries)
         entries = entries.copy()
         without_batch = entries["last_offset"] < 0
         entries["last_offset"][without_batch] = NO_LAST_OFFSET

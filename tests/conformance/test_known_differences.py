@@ -10,7 +10,7 @@ import shutil
 from typing import TYPE_CHECKING
 
 from kafka_index.build import BuildSettings, run_local
-from kafka_index.state.producer_snapshot import decode_snapshot
+from kafka_index.state.snapshots import decode_snapshot
 from kafka_index.storage import list_dump
 from tests.support.segments import INT32_MAX, batch
 

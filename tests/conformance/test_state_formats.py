@@ -22,8 +22,9 @@ from kafka_index.errors import (
 )
 from kafka_index.index import TransactionIndex
 from kafka_index.layout.producer_state import PRODUCER_STATE_ENTRY
+from kafka_index.state.java_map import order_of_put
 from kafka_index.state.leader_epochs import LeaderEpochCache
-from kafka_index.state.producer_snapshot import decode_snapshot, encode_snapshot, java_map_order
+from kafka_index.state.snapshots import decode_snapshot, encode_snapshot
 
 from .campaign import drawn_cases
 from .kafka_jars import class_path, needing_kafka, tool
@@ -71,7 +72,7 @@ def kafka() -> Iterator[Ask]:
 
 
 def in_map_order(entries: np.ndarray) -> np.ndarray:
-    order, has_tree = java_map_order(entries["producer_id"].astype(np.int64))
+    order, has_tree = order_of_put(entries["producer_id"].astype(np.int64))
     assert not has_tree
     return entries[order]
 
@@ -168,7 +169,7 @@ def test_keys_come_in_the_order_of_a_java_map(kafka: Ask, scratch: Path, seed: i
         ids = random.permutation(3 * count + 1)[:count] * step
         ids = np.unique(np.concatenate([ids, random.permutation(count)]))
         random.shuffle(ids)
-        order, has_tree = java_map_order(ids)
+        order, has_tree = order_of_put(ids)
         if has_tree:
             trees += 1
         else:
@@ -179,7 +180,7 @@ def test_keys_come_in_the_order_of_a_java_map(kafka: Ask, scratch: Path, seed: i
 def test_a_million_keys_come_in_the_order_of_a_java_map(kafka: Ask, scratch: Path) -> None:
     ids = np.unique(np.random.default_rng(0).integers(0, 2**40, 1_000_000))
     np.random.default_rng(1).shuffle(ids)
-    order, has_tree = java_map_order(ids)
+    order, has_tree = order_of_put(ids)
     assert not has_tree
     assert (ids[order] == kafka_order(kafka, scratch, ids)).all()
 

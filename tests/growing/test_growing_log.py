@@ -13,7 +13,7 @@ from kafka_index.growing import GrowingPartitionLog, Isolation, LogSettings, Tim
 from kafka_index.layout.checkpoints import EpochEntry
 from kafka_index.reading import LogSegment
 from kafka_index.state import AppendOrigin
-from kafka_index.state.producer_snapshot import decode_snapshot
+from kafka_index.state.snapshots import decode_snapshot
 from tests.support.growing import (
     NOW_MS,
     SMALL,

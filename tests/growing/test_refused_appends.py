@@ -86,7 +86,7 @@ REFUSED_BY_LEADER = {
     "new epoch": (
         data_batch(producer=7, epoch=6, sequence=1, transactional=True),
         CLIENT,
-        "begin anew .*found 1",
+        "start at sequence 0 .*found 1",
     ),
     "outside of the transaction": (
         data_batch(producer=7, epoch=5, sequence=1),
@@ -102,7 +102,7 @@ REFUSED_BY_LEADER = {
     "no marker": (
         built.control_batch(0, 7, 5, built.control_key(2), b"\0\0", NOW_MS),
         COORDINATOR,
-        "no marker",
+        "not a marker",
     ),
 }
 REFUSED_BY_FOLLOWER = {

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from kafka_index.errors import CorruptSnapshotError
 from kafka_index.layout.producer_state import PRODUCER_STATE_ENTRY
-from kafka_index.state.producer_snapshot import (
+from kafka_index.state.java_map import order_of_put
+from kafka_index.state.snapshots import (
     decode_snapshot,
     encode_snapshot,
-    java_map_order,
     stored_entries,
 )
 
@@ -63,7 +63,7 @@ def test_the_broker_snapshots_are_in_the_order_of_a_map() -> None:
     checked = 0
     for path in BROKER_FILES:
         producers = decode_snapshot(path.read_bytes())["producer_id"].astype(np.int64)
-        order, has_tree = java_map_order(producers)
+        order, has_tree = order_of_put(producers)
         assert not has_tree
         assert order.tolist() == list(range(len(producers)))
         checked += len(producers) > 1
@@ -141,7 +141,7 @@ JAVA_ORDERS: list[tuple[list[int], list[int]]] = [
 @pytest.mark.parametrize(("inserted", "iterated"), JAVA_ORDERS)
 def test_keys_come_in_the_order_of_a_java_map(inserted: list[int], iterated: list[int]) -> None:
     ids = np.array(inserted, np.int64)
-    order, has_tree = java_map_order(ids)
+    order, has_tree = order_of_put(ids)
     assert ids[order].tolist() == iterated
     assert not has_tree
 
@@ -154,24 +154,24 @@ def clashing(keys: int) -> np.ndarray:
 
 @pytest.mark.parametrize("keys", [8, 9, 10])
 def test_ten_keys_of_one_bucket_are_no_tree(keys: int) -> None:
-    order, has_tree = java_map_order(clashing(keys))
+    order, has_tree = order_of_put(clashing(keys))
     assert not has_tree
     assert order.tolist() == list(range(keys))
 
 
 @pytest.mark.parametrize("keys", [11, 500])
 def test_a_bucket_that_became_a_tree_is_told(keys: int) -> None:
-    order, has_tree = java_map_order(clashing(keys))
+    order, has_tree = order_of_put(clashing(keys))
     assert has_tree
     assert sorted(order.tolist()) == list(range(keys))
 
 
 def test_a_tree_is_told_when_later_keys_have_taken_its_bucket_apart() -> None:
     ids = np.array([*range(0, 704, 64), *range(1, 48)], np.int64)
-    assert java_map_order(ids)[1]
+    assert order_of_put(ids)[1]
 
 
 @pytest.mark.parametrize(("keys", "has_tree"), [(8, False), (9, True)])
 def test_nine_of_one_bucket_are_a_tree_in_a_large_map(keys: int, *, has_tree: bool) -> None:
     others = np.arange(10_000, dtype=np.int64) + 1
-    assert java_map_order(np.concatenate([others, clashing(keys)]))[1] == has_tree
+    assert order_of_put(np.concatenate([others, clashing(keys)]))[1] == has_tree

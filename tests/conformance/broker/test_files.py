@@ -28,7 +28,7 @@ from kafka_index.layout.names import (
 )
 from kafka_index.layout.producer_state import ABORTED_TXN
 from kafka_index.reading import PartitionLog
-from kafka_index.state.producer_snapshot import decode_snapshot
+from kafka_index.state.snapshots import decode_snapshot
 
 from .commands import build
 from .expected import is_known_to_live_brokers_alone, is_remembered_past_compaction

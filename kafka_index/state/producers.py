@@ -1,4 +1,7 @@
-"""What a broker keeps of one producer, and how batches change it.
+"""What a broker keeps of one producer of a log that grows, and what an append checks and changes.
+
+The rules for the entry itself are those of `kafka_index.kernels.producer_tables`, which rebuilds
+follow too; here are the checks of an append before them.
 
 Sources: Kafka's ``ProducerStateEntry``, ``BatchMetadata`` and ``ProducerAppendInfo``.
 """
@@ -7,9 +10,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from kafka_index.config import INT32_MAX
+from kafka_index.kernels.producer_tables import (
+    add_batch,
+    add_marker,
+    change_epoch,
+    first_sequence_of,
+)
 from kafka_index.layout.producer_state import (
     NO_COORDINATOR_EPOCH,
     NO_LAST_OFFSET,
@@ -34,12 +43,6 @@ class AppendOrigin(Enum):
 BatchMetadata = tuple[int, int, int, int]
 
 
-def first_sequence(batch: BatchMetadata) -> int:
-    """Return the sequence of a batch's first record."""
-    last, _, delta, _ = batch
-    return last - delta if last >= delta else last - delta + INT32_MAX + 1
-
-
 class CompletedTxn(NamedTuple):
     """A transaction that a marker ends."""
 
@@ -51,57 +54,63 @@ class CompletedTxn(NamedTuple):
 
 @dataclass(slots=True)
 class ProducerEntry:
-    """The state of a producer."""
+    """The state of a producer: the fields of `PRODUCER_STATE_ENTRY`, and its last batches."""
 
     producer_id: int
-    epoch: int = NO_PRODUCER_EPOCH
+    producer_epoch: int = NO_PRODUCER_EPOCH
+    last_sequence: int = NO_SEQUENCE
+    last_offset: int = NO_LAST_OFFSET
+    offset_delta: int = NO_OFFSET_DELTA
+    timestamp_ms: int = NO_TIMESTAMP
     coordinator_epoch: int = NO_COORDINATOR_EPOCH
-    last_timestamp_ms: int = NO_TIMESTAMP
-    txn_first_offset: int = NO_OPEN_TXN
+    current_txn_first_offset: int = NO_OPEN_TXN
     batches: tuple[BatchMetadata, ...] = ()
 
+    @classmethod
+    def of_row(cls, row: tuple[int, int, int, int, int, int, int, int]) -> Self:
+        """Return the state that an entry of a snapshot describes."""
+        entry = cls(*row)
+        if entry.last_offset >= 0:
+            entry.batches = (
+                (entry.last_sequence, entry.last_offset, entry.offset_delta, entry.timestamp_ms),
+            )
+        return entry
+
     def copy(self) -> ProducerEntry:
-        """Return another one like it."""
-        return ProducerEntry(
-            self.producer_id,
-            self.epoch,
-            self.coordinator_epoch,
-            self.last_timestamp_ms,
-            self.txn_first_offset,
-            self.batches,
-        )
+        """Return a copy."""
+        return ProducerEntry(*self.row(), self.batches)
 
     def row(self) -> tuple[int, int, int, int, int, int, int, int]:
         """Return the fields of `PRODUCER_STATE_ENTRY`."""
-        last = self.batches[-1] if self.batches else None
         return (
             self.producer_id,
-            self.epoch,
-            *((NO_SEQUENCE, NO_LAST_OFFSET, NO_OFFSET_DELTA) if last is None else last[:3]),
-            self.last_timestamp_ms,
+            self.producer_epoch,
+            self.last_sequence,
+            self.last_offset,
+            self.offset_delta,
+            self.timestamp_ms,
             self.coordinator_epoch,
-            self.txn_first_offset,
+            self.current_txn_first_offset,
         )
 
-    def take_epoch(self, epoch: int) -> None:
+    def follow_epoch(self, epoch: int) -> None:
         """Forget the batches of another epoch."""
-        if self.epoch != epoch:
+        if change_epoch(self, epoch):
             self.batches = ()
-            self.epoch = epoch
 
-    def add_batch(self, epoch: int, batch: BatchMetadata) -> None:
-        """Take note of a batch of data."""
-        self.take_epoch(epoch)
+    def add_batch(self, batch: BatchMetadata) -> None:
+        """Record a batch of data of the current epoch."""
+        add_batch(self, *batch)
         self.batches = (*self.batches, batch)[-BATCHES_KEPT:]
-        self.last_timestamp_ms = batch[3]
 
     def update(self, later: ProducerEntry) -> None:
-        """Become what an append made of it."""
-        self.take_epoch(later.epoch)
-        self.batches = (*self.batches, *later.batches)[-BATCHES_KEPT:]
+        """Apply what an append made of it (ProducerStateEntry.update)."""
+        self.follow_epoch(later.producer_epoch)
+        for batch in later.batches:
+            self.add_batch(batch)
         self.coordinator_epoch = later.coordinator_epoch
-        self.txn_first_offset = later.txn_first_offset
-        self.last_timestamp_ms = later.last_timestamp_ms
+        self.current_txn_first_offset = later.current_txn_first_offset
+        self.timestamp_ms = later.timestamp_ms
 
     def is_next(self, epoch: int, base_sequence: int, *, is_transactional: bool) -> bool:
         """Return whether a batch of data is the next one, and no transaction begins or breaks.
@@ -109,19 +118,19 @@ class ProducerEntry:
         Then nothing is wrong with it, whoever appends it.
         """
         batches = self.batches
-        if epoch != self.epoch or not batches:
+        if epoch != self.producer_epoch or not batches:
             return False
         # Above all that are known it cannot be one of them.
         return (
             batches[-1][0] == base_sequence - 1 == max(batches)[0]
-            and (self.txn_first_offset != NO_OPEN_TXN) is is_transactional
+            and (self.current_txn_first_offset != NO_OPEN_TXN) is is_transactional
         )
 
     def find_duplicate(self, epoch: int, first: int, last: int) -> BatchMetadata | None:
         """Return the batch with these sequences, if it is one of the last."""
-        if epoch == self.epoch:
+        if epoch == self.producer_epoch:
             for batch in self.batches:
-                if batch[0] == last and first_sequence(batch) == first:
+                if batch[0] == last and first_sequence_of(last, batch[2]) == first:
                     return batch
         return None
 
@@ -142,7 +151,7 @@ class ProducerAppend:
     Parameters
     ----------
     current : ProducerEntry
-        What is known of it; not changed.
+        Its state before; not changed.
     origin : AppendOrigin
         Who appends.
     """
@@ -163,28 +172,29 @@ class ProducerAppend:
         *,
         is_transactional: bool,
     ) -> None:
-        """Take note of a batch of data.
+        """Check and record a batch of data.
 
         Raises
         ------
         Refusal
-            Its epoch or its sequence is not one for it, or it stands inside a transaction without
+            Its epoch or its sequence does not follow, or it lies inside a transaction without
             belonging to it.
         """
         self._check_epoch(epoch)
         if self._origin is AppendOrigin.CLIENT:
             self._check_sequence(epoch, base_sequence)
         updated = self.updated
-        updated.add_batch(epoch, batch)
-        if updated.txn_first_offset != NO_OPEN_TXN:
+        updated.follow_epoch(epoch)
+        updated.add_batch(batch)
+        if updated.current_txn_first_offset != NO_OPEN_TXN:
             if not is_transactional:
                 raise Refusal(
                     "a batch outside of the producer's open transaction",
-                    f"a transactional batch, after offset {updated.txn_first_offset}",
+                    f"a transactional batch, after offset {updated.current_txn_first_offset}",
                     "one that is not",
                 )
         elif is_transactional:
-            updated.txn_first_offset = base_offset
+            updated.current_txn_first_offset = base_offset
             self.started.append(base_offset)
 
     def add_marker(
@@ -196,7 +206,7 @@ class ProducerAppend:
         *,
         is_abort: bool,
     ) -> CompletedTxn | None:
-        """Take note of a marker; return the transaction that it ends, if one is open.
+        """Check and record a marker; return the transaction that it ends, if one is open.
 
         Raises
         ------
@@ -215,31 +225,31 @@ class ProducerAppend:
                 coordinator_epoch,
             )
         completed = None
-        if updated.txn_first_offset != NO_OPEN_TXN:
+        if updated.current_txn_first_offset != NO_OPEN_TXN:
             completed = CompletedTxn(
-                updated.producer_id, updated.txn_first_offset, offset, is_abort
+                updated.producer_id, updated.current_txn_first_offset, offset, is_abort
             )
-        updated.take_epoch(epoch)
-        updated.coordinator_epoch = coordinator_epoch
-        updated.txn_first_offset = NO_OPEN_TXN
-        updated.last_timestamp_ms = timestamp_ms
+        updated.follow_epoch(epoch)
+        add_marker(updated, coordinator_epoch, timestamp_ms)
         return completed
 
     def _check_epoch(self, epoch: int) -> None:
-        if epoch < self.updated.epoch and self._origin is not AppendOrigin.REPLICATION:
-            raise Refusal("the producer's epoch is fenced", f"{self.updated.epoch} or more", epoch)
+        if epoch < self.updated.producer_epoch and self._origin is not AppendOrigin.REPLICATION:
+            raise Refusal(
+                "the producer's epoch is fenced", f"{self.updated.producer_epoch} or more", epoch
+            )
 
     def _check_sequence(self, epoch: int, first: int) -> None:
         updated, current = self.updated, self._current
-        if epoch != updated.epoch:
-            if first != 0 and updated.epoch != NO_PRODUCER_EPOCH:
-                raise Refusal("a new epoch of the producer must begin anew", "sequence 0", first)
+        if epoch != updated.producer_epoch:
+            if first != 0 and updated.producer_epoch != NO_PRODUCER_EPOCH:
+                raise Refusal("a new epoch of the producer must start at sequence 0", 0, first)
             return
         last = NO_SEQUENCE
         if updated.batches:
             last = updated.batches[-1][0]
-        elif epoch == current.epoch and current.batches:
+        elif epoch == current.producer_epoch and current.batches:
             last = current.batches[-1][0]
         follows = first == last + 1 or (first == 0 and last == INT32_MAX)
-        if current.epoch != NO_PRODUCER_EPOCH and not follows:
+        if current.producer_epoch != NO_PRODUCER_EPOCH and not follows:
             raise Refusal("the producer's sequence is out of order", last + 1, first)

@@ -1,16 +1,20 @@
-"""The ``.snapshot`` file: the state of a partition's producers at an offset, as bytes and back.
+"""The ``.snapshot`` files of a partition: the state of its producers at an offset.
 
-Sources: Kafka's ``ProducerStateManager.writeSnapshot`` and ``readSnapshot``, and the JDK's
-``HashMap``, in whose order of iteration the producers are written.
+Source: Kafka's ``ProducerStateManager``: ``writeSnapshot``, ``readSnapshot``,
+``listSnapshotFiles``, ``truncateAndReload`` and ``loadFromSnapshot``.
 """
 
 from __future__ import annotations
+
+import os
+from collections.abc import Iterable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kafka_index.errors import CorruptSnapshotError
 from kafka_index.kernels.checksums import crc32c
+from kafka_index.layout.names import SNAPSHOT_SUFFIX, parse_segment_file, segment_file_name
 from kafka_index.layout.producer_state import (
     NO_LAST_OFFSET,
     NO_OFFSET_DELTA,
@@ -26,12 +30,6 @@ _COUNT_POSITION = field_position(SNAPSHOT_HEADER, "count")
 _CRC_POSITION = field_position(SNAPSHOT_HEADER, "crc")
 _VERSION_BYTES = SNAPSHOT_HEADER["version"].itemsize
 
-_FIRST_CAPACITY = 16
-#: Below this capacity a long bucket doubles the table, from it on it becomes a tree.
-_MIN_TREEIFY_CAPACITY = 64
-#: A node that finds as many in its bucket makes the bucket too long.
-_LONG_BUCKET = 8
-
 
 def encode_snapshot(entries: NDArray[np.void]) -> bytes:
     """Return the bytes of a snapshot.
@@ -39,7 +37,7 @@ def encode_snapshot(entries: NDArray[np.void]) -> bytes:
     Parameters
     ----------
     entries : ndarray of PRODUCER_STATE_ENTRY, shape (n,)
-        In the order in which they are to stand: a broker's is that of `java_map_order`.
+        In the order in which they are written: a broker's is that of a `JavaMapOrder`.
     """
     count = len(entries).to_bytes(4, "big", signed=True)
     covered = count + entries.astype(SNAPSHOT_ENTRY).tobytes()
@@ -67,7 +65,7 @@ def decode_snapshot(data: bytes, *, path: str | None = None) -> NDArray[np.void]
     ------
     CorruptSnapshotError
         A broker throws such a file away: its version is not 1, the entries do not fit in it, or
-        the checksum is wrong. Bytes behind the entries are legal when the checksum covers them.
+        the checksum is wrong. Bytes after the entries are legal when the checksum covers them.
 
     Notes
     -----
@@ -83,7 +81,7 @@ def decode_snapshot(data: bytes, *, path: str | None = None) -> NDArray[np.void]
 
 
 def stored_entries(data: bytes, *, path: str | None = None) -> NDArray[np.void]:
-    """Return the entries of a snapshot as they stand there; else it is `decode_snapshot`."""
+    """Return the entries of a snapshot as they are stored; otherwise as `decode_snapshot`."""
     version = data[:_VERSION_BYTES]
     if len(version) == _VERSION_BYTES and int.from_bytes(version, "big") != SNAPSHOT_VERSION:
         raise CorruptSnapshotError(
@@ -125,59 +123,77 @@ def stored_entries(data: bytes, *, path: str | None = None) -> NDArray[np.void]:
     return stored.astype(PRODUCER_STATE_ENTRY)
 
 
-def java_map_order(producer_ids: NDArray[np.int64]) -> tuple[NDArray[np.intp], bool]:
-    """Return the order in which a Java ``HashMap<Long, ...>`` iterates over its keys.
+def list_snapshots(directory: str) -> list[int]:
+    """Return the offsets of the snapshots in a partition directory, in order.
 
-    Parameters
-    ----------
-    producer_ids : ndarray of int64, shape (n,)
-        Distinct, in the order in which they were put into a new map.
-
-    Returns
-    -------
-    tuple of ndarray of intp, shape (n,), and bool
-        Places in `producer_ids`, in the order of iteration; and whether a bucket became a tree on
-        the way. Trees put their root in front of their bucket, so then the order is not certain.
+    Raises
+    ------
+    OSError
+        The directory cannot be read.
 
     Notes
     -----
-    ``java.util.HashMap`` of the JDK: ``hash``, ``putVal``, ``resize`` and ``treeifyBin``.
+    ProducerStateManager.listSnapshotFiles.
     """
-    ids = np.ascontiguousarray(producer_ids, np.int64)
-    folded = (ids ^ (ids >> 32)) & 0xFFFFFFFF
-    hashes = folded ^ (folded >> 16)
-    capacity, start = _small_map(hashes)
-    has_tree = False
-    while start < len(hashes):
-        # What is put in until the map holds more than three quarters of its capacity.
-        stop = min(len(hashes), capacity // 4 * 3 + 1)
-        has_tree = has_tree or _makes_tree(hashes[:stop], start, capacity)
-        if stop > capacity // 4 * 3:
-            capacity *= 2
-        start = stop
-    # Within a bucket in the order of insertion, which the low half of the sorted keys is.
-    keys = (hashes & (capacity - 1)) << 32 | np.arange(len(hashes))
-    keys.sort()
-    return (keys & 0xFFFFFFFF).astype(np.intp), has_tree
+    found = []
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            parsed = parse_segment_file(entry.name)
+            is_snapshot = parsed is not None and parsed.kind == SNAPSHOT_SUFFIX
+            if parsed is not None and is_snapshot and not parsed.transient and entry.is_file():
+                found.append(parsed.base_offset)
+    return sorted(found)
 
 
-def _small_map(hashes: NDArray[np.int64]) -> tuple[int, int]:
-    """Put keys into a map until trees can come up; return its capacity and how many it took."""
-    capacity = _FIRST_CAPACITY
-    for row, key in enumerate(hashes.tolist()):
-        if capacity >= _MIN_TREEIFY_CAPACITY:
-            return capacity, row
-        in_front = hashes[:row] & (capacity - 1)
-        if np.count_nonzero(in_front == key & (capacity - 1)) >= _LONG_BUCKET:
-            capacity *= 2
-        if row + 1 > capacity // 4 * 3:
-            capacity *= 2
-    return capacity, len(hashes)
+def snapshot_path(directory: str, offset: int) -> str:
+    """Return the path of the snapshot at an offset."""
+    return os.path.join(directory, segment_file_name(offset, SNAPSHOT_SUFFIX))
 
 
-def _makes_tree(hashes: NDArray[np.int64], start: int, capacity: int) -> bool:
-    """Return whether one of the keys from a place on finds a long bucket."""
-    buckets = hashes & (capacity - 1)
-    sizes = np.bincount(buckets, minlength=capacity)
-    in_long_one = np.flatnonzero(sizes[buckets] > _LONG_BUCKET)
-    return bool(in_long_one.size and in_long_one[-1] >= start)
+def is_out_of_range(offset: int, log_start_offset: int, end_offset: int) -> bool:
+    """Return whether loading up to an offset removes a snapshot, or never looks at it.
+
+    Notes
+    -----
+    ProducerStateManager.truncateAndReload.
+    """
+    return offset <= log_start_offset or offset > end_offset
+
+
+def load_latest_snapshot(
+    directory: str, offsets: Iterable[int]
+) -> tuple[int | None, NDArray[np.void] | None, list[tuple[int, CorruptSnapshotError]]]:
+    """Read the latest of some snapshots that is not damaged.
+
+    Parameters
+    ----------
+    directory : str
+        The partition directory.
+    offsets : iterable of int
+        The candidates, in order.
+
+    Returns
+    -------
+    tuple
+        The offset and the entries, None when there is none; and the damaged ones that a broker
+        removes on the way, each with what is wrong with it.
+
+    Raises
+    ------
+    OSError
+        One cannot be read.
+
+    Notes
+    -----
+    ProducerStateManager.loadFromSnapshot.
+    """
+    damaged: list[tuple[int, CorruptSnapshotError]] = []
+    for offset in reversed(list(offsets)):
+        path = snapshot_path(directory, offset)
+        with open(path, "rb") as file:
+            data = file.read()
+        try:
+            return offset, decode_snapshot(data, path=path), damaged
+        except CorruptSnapshotError as error:
+            damaged.append((offset, error))
+    return None, None, damaged
