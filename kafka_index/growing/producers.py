@@ -18,7 +18,8 @@ from kafka_index.errors import InputError
 from kafka_index.growing.incoming_batches import IncomingBatches
 from kafka_index.index import Longs
 from kafka_index.kernels.markers import CONTROL_EMPTY
-from kafka_index.kernels.producer_tables import last_sequence_of
+from kafka_index.kernels.producer_state import fill_last_sequences
+from kafka_index.kernels.producer_tables import add_batch
 from kafka_index.layout.producer_state import (
     ABORTED_TXN,
     ABORTED_TXN_VERSION,
@@ -34,6 +35,7 @@ from kafka_index.layout.records import (
 from kafka_index.state.java_map import JavaMapOrder, order_of_computed
 from kafka_index.state.partition_state import ProducerExpiration
 from kafka_index.state.producers import (
+    BATCHES_KEPT,
     AppendOrigin,
     BatchMetadata,
     CompletedTxn,
@@ -43,10 +45,10 @@ from kafka_index.state.producers import (
 )
 from kafka_index.state.snapshots import encode_snapshot
 
-#: A batch with a producer: row, base offset, last offset, producer id, producer epoch, base
-#: sequence, attributes, largest timestamp, control type, coordinator epoch, timestamp of the
-#: marker, position. Plain Python works through tuples faster than through columns.
-Row = tuple[int, ...]
+#: A batch with a producer: row, base offset, metadata, producer id, producer epoch, base sequence,
+#: attributes, control type, coordinator epoch, timestamp of the marker, position. Plain Python
+#: works through tuples faster than through columns.
+Row = tuple[int, int, BatchMetadata, int, int, int, int, int, int, int, int]
 
 _APPENDS_AT_ONCE = 2048
 
@@ -201,8 +203,8 @@ class Producers:
             ):
                 if before is not None and row[3] not in before:
                     before[row[3]] = entry.copy()
-                batch = _last_sequence(row), row[2], row[2] - row[1], row[7]
-                entry.add_batch(batch)
+                add_batch(entry, *row[2])
+                entry.batches = (*entry.batches, row[2])[-BATCHES_KEPT:]
             else:
                 self._append_group(rows[start - offset : stop - offset], origin, aborted)
 
@@ -239,7 +241,7 @@ class Producers:
             producer_id = row[3]
             known = self._entries.get(producer_id)
             if origin is AppendOrigin.CLIENT and known is not None:
-                duplicate = known.find_duplicate(row[4], row[5], _last_sequence(row))
+                duplicate = known.find_duplicate(row[4], row[5], row[2][0])
                 if duplicate is not None:
                     raise DuplicateBatch(row[0], duplicate)
             append = appends.get(producer_id)
@@ -252,7 +254,7 @@ class Producers:
                 raise InputError(
                     f"cannot append the batch of producer {producer_id} at offset {row[1]}: "
                     f"{refusal.reason}",
-                    position_bytes=row[11],
+                    position_bytes=row[10],
                     expected=refusal.expected,
                     found=refusal.found,
                 ) from None
@@ -305,32 +307,28 @@ class Producers:
 def _producer_rows(batches: IncomingBatches, rows: Longs) -> list[Row]:
     """Return some rows as tuples of Python's own integers."""
     columns = batches.columns
+    base_offsets, last_offsets = columns.base_offset[rows], columns.last_offset[rows]
+    base_sequences, timestamps = columns.base_sequence[rows], columns.max_timestamp_ms[rows]
+    deltas = last_offsets - base_offsets
+    last_sequences = np.empty(len(rows), np.int64)
+    fill_last_sequences(base_sequences, deltas, last_sequences)
+    metadata = (last_sequences, last_offsets, deltas, timestamps)
     return list(
         zip(
             rows.tolist(),
-            *(
-                column[rows].tolist()
-                for column in (
-                    columns.base_offset,
-                    columns.last_offset,
-                    columns.producer_id,
-                    columns.producer_epoch,
-                    columns.base_sequence,
-                    columns.attributes,
-                    columns.max_timestamp_ms,
-                    columns.control_type,
-                    columns.coordinator_epoch,
-                    columns.control_timestamp_ms,
-                    columns.position_bytes,
-                )
-            ),
+            base_offsets.tolist(),
+            zip(*(column.tolist() for column in metadata), strict=True),
+            columns.producer_id[rows].tolist(),
+            columns.producer_epoch[rows].tolist(),
+            base_sequences.tolist(),
+            columns.attributes[rows].tolist(),
+            columns.control_type[rows].tolist(),
+            columns.coordinator_epoch[rows].tolist(),
+            columns.control_timestamp_ms[rows].tolist(),
+            columns.position_bytes[rows].tolist(),
             strict=True,
         )
     )
-
-
-def _last_sequence(row: Row) -> int:
-    return int(last_sequence_of(row[5], row[2] - row[1]))
 
 
 def _apply_row(append: ProducerAppend, row: Row) -> CompletedTxn | None:
@@ -341,9 +339,8 @@ def _apply_row(append: ProducerAppend, row: Row) -> CompletedTxn | None:
     Refusal
         Its producer must not append it, or it is a control batch of another kind.
     """
-    _, base, last, _, epoch, sequence, attributes, timestamp, control, coordinator, at, _ = row
+    _, base, batch, _, epoch, sequence, attributes, control, coordinator, at, _ = row
     if not attributes & CONTROL_MASK:
-        batch = _last_sequence(row), last, last - base, timestamp
         append.add_data(
             epoch, sequence, batch, base, is_transactional=bool(attributes & TRANSACTIONAL_MASK)
         )

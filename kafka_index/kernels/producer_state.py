@@ -238,11 +238,19 @@ def follow_producers(  # noqa: PLR0911, PLR0912, PLR0915, C901, because it is on
     return PRODUCERS_OK, count
 
 
+@compiled
+def fill_last_sequences(base_sequences: Longs, offset_deltas: Longs, found: Longs) -> None:
+    """Fill in the sequence of the last record of each batch."""
+    for row in range(len(found)):
+        found[row] = _last_sequence_of(base_sequences[row], offset_deltas[row])
+
+
 def warm_up() -> None:
     """Load or compile the kernels of this module."""
     nothing = np.empty(0, np.int64)
     tables = ProducerTables.empty(1)
     follow_producers(ProducerBatches(*(nothing,) * len(ProducerBatches._fields)), 0, tables)
     fill_buckets(tables)
+    fill_last_sequences(nothing, nothing, nothing)
     drop_closed(tables.producers, tables.open_transactions, tables.counts[0])
     carried_open_offsets(nothing, nothing, nothing, nothing, nothing, nothing)
