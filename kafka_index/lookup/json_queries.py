@@ -83,15 +83,15 @@ def read_json(split: QuerySplit, *, as_lines: bool) -> Iterator[QueryBatch]:
     first_row = 1
     with errors_of(split.path):
         for lines in _lines(split.path):
-            batch = _parse_with_arrow(lines, split.by) if as_lines else None
+            batch = _parse_with_arrow(lines, split, as_lines=as_lines)
             if batch is None:
                 batch = _parse_by_line(lines, first_row, split, as_lines=as_lines)
             yield batch
             first_row += len(lines)
 
 
-def _parse_with_arrow(lines: list[str], by: By) -> QueryBatch | None:
-    """Parse what the lines ask for; None if a line is bad or has members of unusual types.
+def _parse_with_arrow(lines: list[str], split: QuerySplit, *, as_lines: bool) -> QueryBatch | None:
+    """Parse lines at once; None if one is bad or has members of unusual types or names.
 
     Arrow parses objects wherever they begin. If each line has braces around it and there are as
     many objects as lines, each line is an object.
@@ -100,26 +100,35 @@ def _parse_with_arrow(lines: list[str], by: By) -> QueryBatch | None:
     if not pc.all(pc.and_(pc.starts_with(objects, "{"), pc.ends_with(objects, "}"))).as_py():
         return None
     text = "\n".join(lines).encode()
-    # A member that is named like one of answers does not have this type, unless it is null.
-    reserved = [(name, pa.null()) for name in ANSWER_SCHEMA.names]
+    needed = {TOPIC: pa.string(), PARTITION: pa.int64(), split.by.column: pa.int64()}
+    if as_lines:
+        # A member that is named like one of answers does not have this type, unless it is null.
+        others = dict.fromkeys(ANSWER_SCHEMA.names, pa.null())
+    else:
+        others = {name: pa.string() for name in split.columns if name not in needed}
     for kind in (pa.int64(), pa.string()):
-        needed = [(TOPIC, pa.string()), (PARTITION, pa.int64()), (by.column, kind)]
+        needed[split.by.column] = kind
         try:
             table = pa_json.read_json(
                 pa.BufferReader(text),
                 pa_json.ReadOptions(use_threads=False, block_size=len(text) + 1),
                 pa_json.ParseOptions(
-                    explicit_schema=pa.schema([*needed, *reserved]),
+                    explicit_schema=pa.schema(needed | others),
                     newlines_in_values=False,
-                    unexpected_field_behavior="ignore",
+                    unexpected_field_behavior="ignore" if as_lines else "error",
                 ),
             )
         except pa.ArrowInvalid:
             continue
         if table.num_rows != len(lines):
             return None
-        topics, partitions, keys = (plain_array(table.column(name)) for name, _ in needed)
-        return QueryBatch(_columns([], ()), topics, partitions, _keys(keys, by), objects)
+        topics, partitions, keys = (plain_array(table.column(name)) for name in needed)
+        names = [] if as_lines else [TOPIC, *others]
+        rows = pa.RecordBatch.from_arrays(
+            [plain_array(table.column(name)) for name in names], names
+        )
+        keys = _keys(keys, split.by)
+        return QueryBatch(rows, topics, partitions, keys, objects if as_lines else None)
     return None
 
 

@@ -65,14 +65,19 @@ LINE = st.dictionaries(st.sampled_from(["partition", "offset", "x"]), VALUE | st
 LINES = st.lists(LINE | st.sampled_from(["[{}", "{}]}", '{"a":[{}', "{}{}", "{", "}", "{}"]))
 
 
-@given(lines=LINES)
-def test_arrow_accepts_no_line_that_a_parser_of_lines_refuses(lines: list[str]) -> None:
-    batch = json_queries._parse_with_arrow([GOOD, *lines], By.OFFSET)
+@given(lines=LINES, as_lines=st.booleans())
+def test_arrow_parses_lines_as_they_are_parsed_one_by_one(
+    lines: list[str],
+    as_lines: bool,  # noqa: FBT001
+) -> None:
+    lines = ['{"topic":"t","partition":0,"offset":5,"x":"y"}', *lines]
+    with tempfile.TemporaryDirectory() as folder:
+        path = put(Path(folder) / "q.json", "\n".join(lines))
+        (split,) = open_queries(str(path), By.OFFSET).splits
+    batch = json_queries._parse_with_arrow(lines, split, as_lines=as_lines)
     if batch is not None:
-        with tempfile.TemporaryDirectory() as folder:
-            path = put(Path(folder) / "q.json", "\n".join([GOOD, *lines]))
-            (split,) = open_queries(str(path), By.OFFSET).splits
-        expected = json_queries._parse_by_line([GOOD, *lines], 1, split, as_lines=True)
+        expected = json_queries._parse_by_line(lines, 1, split, as_lines=as_lines)
+        assert batch.rows == expected.rows
         assert batch.topics.to_pylist() == expected.topics.to_pylist()
         assert batch.partitions.to_pylist() == expected.partitions.to_pylist()
         assert batch.keys.to_arrow().to_pylist() == expected.keys.to_arrow().to_pylist()
