@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from kafka_index.build import BuildSettings, run_local
 from kafka_index.state.snapshots import decode_snapshot
 from kafka_index.storage import list_dump
-from tests.support.segments import INT32_MAX, batch
+from tests.support.segments import CODEC_GZIP, INT32_MAX, batch, message
 
 from .judged_files import index_operations
 from .judged_index import our_operations
@@ -115,3 +115,14 @@ def test_offsets_too_far_apart_for_one_segment_are_split_by_kafka_and_fail_in_a_
         assert log.loaded.base_offsets == (0, far)
     _, rows = built_by_us(scratch, StatePartition({0: batch(0) + batch(far)}))
     assert [(row.status, row.reason_code) for row in rows] == [("failed", "offset_overflow")]
+
+
+def test_a_log_that_begins_with_an_unreadable_message_is_not_loaded_by_kafka_and_is_built(
+    judge: Judge, scratch: Path
+) -> None:
+    unreadable = message(3, 1, 50, value=b"nothing compressed", attributes=CODEC_GZIP)
+    partition = StatePartition({0: unreadable + batch(4)})
+    files = by_kafka(judge, scratch, partition, now_ms=0, expiration_ms=NEVER_MS)
+    assert not isinstance(files, dict)
+    _, (row,) = built_by_us(scratch, partition)
+    assert row.status == "built"

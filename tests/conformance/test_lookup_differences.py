@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kafka_index.reading.answers import Resolve
-from tests.support.segments import batch, message
+from tests.support.packed import wrapper
+from tests.support.segments import CODEC_GZIP, batch, message
 
 from .kafka_answers import offset_rows
 from .partitions import partition
@@ -77,3 +78,12 @@ def test_message_of_a_negative_magic_has_a_timestamp_to_us_alone(both: Both) -> 
     odd = partition((0, [message(0, -1, 50)]))
     assert both.kafka_time(odd, 20).status == "unreadable"
     assert both.our_time(odd, 20).found_offset == 0
+
+
+def test_a_message_of_magic_0_that_begins_above_its_own_offset_hides_others_from_kafka_alone(
+    both: Both,
+) -> None:
+    odd = partition((10, [wrapper(14, 0, [(20, -1), (21, -1)], CODEC_GZIP), batch(15), batch(18)]))
+    assert both.offset(odd, 14).batch_base_offset == 20
+    assert both.kafka_offset(odd, 16).batch_base_offset == 20
+    assert both.our_offset(odd, 16).batch_base_offset == 15
