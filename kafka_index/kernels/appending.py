@@ -9,12 +9,14 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from kafka_index.kernels.batch_header import checksums_of
+from kafka_index.kernels.batch_header import (
+    checksums_of,
+    read_attributes,
+    read_last_offset_delta,
+    read_max_timestamp,
+)
 from kafka_index.kernels.big_endian import (
     Integer,
-    read_int16,
-    read_int32,
-    read_int64,
     write_int32,
     write_int64,
 )
@@ -78,7 +80,6 @@ PLAN_DONE, PLAN_ROLL, PLAN_INDEX_FULL, PLAN_OFFSET_OVERFLOW = range(4)
 _LEADER_EPOCH = field_position(RECORD_BATCH_HEADER, "leader_epoch")
 _CRC = field_position(RECORD_BATCH_HEADER, "crc")
 _ATTRIBUTES = field_position(RECORD_BATCH_HEADER, "attributes")
-_LAST_OFFSET_DELTA = field_position(RECORD_BATCH_HEADER, "last_offset_delta")
 _MAX_TIMESTAMP = field_position(RECORD_BATCH_HEADER, "max_timestamp_ms")
 
 
@@ -111,7 +112,7 @@ def largest_timestamps(
     address = np.uint64(window.ctypes.data)
     for row in range(len(positions)):
         start = address + np.uint64(positions[row])
-        attributes = read_int16(start + np.uint64(_ATTRIBUTES))
+        attributes = read_attributes(start)
         largest[row] = NO_TIMESTAMP
         if attributes & COMPRESSION_MASK:
             codes[row] = PACKED_RECORDS
@@ -167,15 +168,15 @@ def stamp_batches(
     address = np.uint64(window.ctypes.data)
     for row in range(len(positions)):
         start = address + np.uint64(positions[row])
-        delta = read_int32(start + np.uint64(_LAST_OFFSET_DELTA))
+        delta = read_last_offset_delta(start)
         write_int64(start, next_offset)
         write_int32(start + np.uint64(_LEADER_EPOCH), leader_epoch)
         base_offsets[row] = next_offset
         last_offsets[row] = next_offset + delta
         next_offset += delta + 1
-        attributes = read_int16(start + np.uint64(_ATTRIBUTES))
+        attributes = read_attributes(start)
         typed = attributes & ~TIMESTAMP_TYPE_MASK | timestamp_type
-        stored = read_int64(start + np.uint64(_MAX_TIMESTAMP))
+        stored = read_max_timestamp(start)
         if typed == attributes and stored == max_timestamps[row]:
             continue
         # The flags are all in the low byte; the high one is cleared, as Kafka clears it.

@@ -10,17 +10,21 @@ from __future__ import annotations
 
 import numpy as np
 
-from kafka_index.kernels.big_endian import Integer, read_int16, read_int32, read_int64
+from kafka_index.kernels.batch_header import (
+    read_attributes,
+    read_base_timestamp,
+    read_max_timestamp,
+    read_record_count,
+)
+from kafka_index.kernels.big_endian import Integer, read_int16, read_int32
 from kafka_index.kernels.compile_cache import compiled
 from kafka_index.kernels.records import RECORD_SIZE_TOO_LONG, RECORD_SOUND, read_fields
 from kafka_index.layout.records import (
     COMPRESSION_MASK,
     COMPRESSION_NAMES,
     CONTROL_COMMIT,
-    RECORD_BATCH_HEADER,
     RECORD_BATCH_OVERHEAD_BYTES,
     TIMESTAMP_TYPE_MASK,
-    field_position,
 )
 
 #: No control batch (or one without a producer, whose record recovery does not read).
@@ -36,10 +40,6 @@ CONTROL_COMPRESSED = -5
 #: A message of magic 0 or 1, which producer state never sees.
 CONTROL_MESSAGE = -6
 
-_ATTRIBUTES = field_position(RECORD_BATCH_HEADER, "attributes")
-_BASE_TIMESTAMP = field_position(RECORD_BATCH_HEADER, "base_timestamp_ms")
-_MAX_TIMESTAMP = field_position(RECORD_BATCH_HEADER, "max_timestamp_ms")
-_RECORD_COUNT = field_position(RECORD_BATCH_HEADER, "record_count")
 _CONTROL_KEY_BYTES = 4
 _MARKER_VALUE_BYTES = 6
 _SHORT_BYTES = 2
@@ -89,8 +89,8 @@ def read_control_batch(  # noqa: PLR0911, because each of Kafka's refusals is on
         none) and the marker's timestamp in ms (-1 when there is none).
     """
     at = np.uint64(start)
-    attributes = read_int16(at + np.uint64(_ATTRIBUTES))
-    records = read_int32(at + np.uint64(_RECORD_COUNT))
+    attributes = read_attributes(at)
+    records = read_record_count(at)
     if records == 0:
         return CONTROL_EMPTY, -1, -1
     codec = attributes & COMPRESSION_MASK
@@ -105,6 +105,6 @@ def read_control_batch(  # noqa: PLR0911, because each of Kafka's refusals is on
     if code < 0:
         return code, -1, -1
     if attributes & TIMESTAMP_TYPE_MASK:
-        return code, coordinator_epoch, read_int64(at + np.uint64(_MAX_TIMESTAMP))
-    base_timestamp = read_int64(at + np.uint64(_BASE_TIMESTAMP))
+        return code, coordinator_epoch, read_max_timestamp(at)
+    base_timestamp = read_base_timestamp(at)
     return code, coordinator_epoch, base_timestamp + delta

@@ -21,7 +21,10 @@ from kafka_index.kernels.batch_header import (
     read_attributes,
     read_base_offset,
     read_base_timestamp,
+    read_length,
     read_max_timestamp,
+    read_message_attributes,
+    read_message_timestamp,
     read_record_count,
 )
 from kafka_index.kernels.big_endian import (
@@ -74,9 +77,6 @@ CHUNK_HEADERS = 256 * 1024
 _WORD_BYTES = 8
 _INT32_BYTES = 4
 _MORE = 0x80
-_MESSAGE_LENGTH = field_position(MESSAGE_V0_HEADER, "length")
-_MESSAGE_ATTRIBUTES = field_position(MESSAGE_V0_HEADER, "attributes")
-_MESSAGE_TIMESTAMP = field_position(MESSAGE_V1_HEADER, "timestamp_ms")
 _V0_KEY = field_position(MESSAGE_V0_HEADER, "key_length")
 _V1_KEY = field_position(MESSAGE_V1_HEADER, "key_length")
 
@@ -354,7 +354,7 @@ def next_record(
     """
     if section.is_message_set:
         offset = read_int64(address) + section.base_offset
-        length = read_int32(address + np.uint64(_MESSAGE_LENGTH))
+        length = read_length(address)
         following = address + np.uint64(LOG_OVERHEAD_BYTES + length)
         return following, offset, _message_timestamp(section, address), np.int64(RECORD_SOUND)
     following, timestamp_delta, offset_delta, code = read_record(address, section.end)
@@ -372,7 +372,7 @@ def _message_timestamp(section: RecordSection, address: np.uint64) -> Integer:
     if magic == 0:
         return np.int64(NO_TIMESTAMP)
     # A wrapper's append time is that of the messages of its own magic in it.
-    timestamp: Integer = read_int64(address + np.uint64(_MESSAGE_TIMESTAMP))
+    timestamp: Integer = read_message_timestamp(address)
     return section.append_timestamp if magic == 1 and section.uses_append_time else timestamp
 
 
@@ -534,12 +534,12 @@ def measure_messages(
     last_offset = np.int64(0)
     address = start
     while np.int64(end) - np.int64(address) >= LOG_OVERHEAD_BYTES:
-        length = read_int32(address + np.uint64(_MESSAGE_LENGTH))
+        length = read_length(address)
         if length < MIN_LENGTH:
             return count, plain, last_offset, np.int64(MESSAGES_BAD_LENGTH), address
         if length > np.int64(end) - np.int64(address) - LOG_OVERHEAD_BYTES:
             break
-        if plain < 0 and read_int8(address + np.uint64(_MESSAGE_ATTRIBUTES)) & COMPRESSION_MASK:
+        if plain < 0 and read_message_attributes(address) & COMPRESSION_MASK:
             plain = count
         last_offset = read_int64(address)
         count += 1

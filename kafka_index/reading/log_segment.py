@@ -274,13 +274,16 @@ class LogSegment:
         """
         at_end: NDArray[np.bool_] = located.batches == AT_END
         damaged = located.batches < AT_END
-        located.values[SEGMENT_BASE_OFFSET] = self.base_offset
         if not (at_end.any() or damaged.any()):
-            for column, values in enumerate(located.values):
+            # What is the same for all is written in order, where all rows are asked for.
+            same = slice(None) if len(rows) == len(answers) else rows
+            answers.status[same] = Status.FOUND
+            answers.values[SEGMENT_BASE_OFFSET][same] = self.base_offset
+            for column in range(SEGMENT_BASE_OFFSET + 1, len(located.values)):
                 # Half the time of indexing both at once.
-                answers.values[column][rows] = values
-            answers.status[rows] = Status.FOUND
+                answers.values[column][rows] = located.values[column]
             return at_end
+        located.values[SEGMENT_BASE_OFFSET] = self.base_offset
         self._cache.use(self)
         found = ~(at_end | damaged)
         answers.status[rows[found]] = Status.FOUND
