@@ -109,7 +109,7 @@ class ConfigError(KafkaIndexError):
 
 
 class InputError(KafkaIndexError):
-    """The input is missing, unreadable, or not what the command takes."""
+    """The input is missing, malformed, or not accepted by the command."""
 
 
 class RetriableError(KafkaIndexError):
@@ -146,7 +146,7 @@ class CorruptIndexError(KafkaIndexError):
 
 
 class CorruptSnapshotError(KafkaIndexError):
-    """A snapshot of producers that a broker would throw away (Kafka: CorruptSnapshotException)."""
+    """A producer snapshot that a broker would discard (Kafka: CorruptSnapshotException)."""
 
 
 class IndexFullError(KafkaIndexError):
@@ -154,7 +154,7 @@ class IndexFullError(KafkaIndexError):
 
 
 class InvalidOffsetError(KafkaIndexError):
-    """An offset that does not grow (Kafka: InvalidOffsetException)."""
+    """An offset that does not ascend (Kafka: InvalidOffsetException)."""
 
 
 class InvalidEpochError(KafkaIndexError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import pickle
 
 import pytest
@@ -32,3 +33,18 @@ def test_an_error_is_one_line_with_place_expected_found_and_hint() -> None:
 
 def test_what_an_error_does_not_know_it_does_not_mention() -> None:
     assert str(errors.InputError("nothing there")) == "nothing there"
+
+
+@pytest.mark.parametrize(("number", "retriable"), [(errno.EACCES, True), (errno.ENOENT, False)])
+def test_whether_a_retry_is_worth_it_outlives_a_pickle(number: int, *, retriable: bool) -> None:
+    error = errors.InputError("cannot be read")
+    error.__cause__ = OSError(number, "no")
+    again = pickle.loads(pickle.dumps(error))  # noqa: S301, because it is our own
+    assert errors.is_retriable(error) is errors.is_retriable(again) is retriable
+
+
+def test_the_cause_of_a_cause_counts() -> None:
+    inner, outer = errors.ConfigError("cannot be read"), errors.CorruptLogError("unreadable")
+    inner.__cause__ = MemoryError()
+    outer.__cause__ = inner
+    assert errors.is_retriable(outer)
