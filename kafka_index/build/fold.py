@@ -223,7 +223,7 @@ class _Fold:
             if not is_reloaded:
                 state.reload()
         found = staged.read_state(self.settings)
-        aborted, stop = state.take(found)
+        aborted, stop = state.apply(found)
         row = staged.report
         if stop is not None:
             return row.failed(stop.code, stop.text, stop.position_bytes), ()

@@ -165,7 +165,7 @@ def _scan(
             stop = replace(stop, refused=True)
     else:
         # What would come of it if it were the only segment of its partition.
-        stop = _first_refusal(stop, PartitionState().take(state)[1])
+        stop = _first_refusal(stop, PartitionState().apply(state)[1])
     row = _empty_row(segment)
     if stop is not None and stop.refused:
         return row.failed(stop.code, stop.text, stop.position_bytes)

@@ -124,7 +124,7 @@ def _first_fault(index: TransactionIndex) -> KafkaIndexError | None:
 
 
 def _readable_entries(data: bytes) -> NDArray[np.void]:
-    """Return what can be told of a damaged snapshot."""
+    """Return the readable entries of a damaged snapshot."""
     if len(data) < SNAPSHOT_HEADER.itemsize:
         return np.empty(0, SNAPSHOT_ENTRY)
     header = np.frombuffer(data, SNAPSHOT_HEADER, 1)[0]

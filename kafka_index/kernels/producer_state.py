@@ -240,7 +240,7 @@ def follow_producers(  # noqa: PLR0911, PLR0912, PLR0915, C901, because it is on
 
 @compiled
 def fill_last_sequences(base_sequences: Longs, offset_deltas: Longs, found: Longs) -> None:
-    """Fill in the sequence of the last record of each batch."""
+    """Fill in the sequences at some offsets after base sequences (`last_sequence_of`)."""
     for row in range(len(found)):
         found[row] = _last_sequence_of(base_sequences[row], offset_deltas[row])
 

@@ -18,8 +18,8 @@ from typing import NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from kafka_index.config import INT32_MAX
 from kafka_index.errors import CorruptLogError, TooLargeError
+from kafka_index.kernels.producer_state import fill_last_sequences
 from kafka_index.kernels.records import (
     EMPTY_SECTION,
     FIELD_CUT,
@@ -322,10 +322,10 @@ def record_sequences(base_sequence: int, offset_deltas: Longs) -> Longs:
     offset_deltas : ndarray of int64, shape (n,)
         Offsets minus the base offset of the batch.
     """
-    if base_sequence < 0:
-        return np.full(len(offset_deltas), NO_SEQUENCE, np.int64)
-    sequences = base_sequence + offset_deltas
-    return np.where(sequences > INT32_MAX, sequences - INT32_MAX - 1, sequences)
+    sequences = np.full(len(offset_deltas), NO_SEQUENCE, np.int64)
+    if base_sequence >= 0:
+        fill_last_sequences(np.full_like(sequences, base_sequence), offset_deltas, sequences)
+    return sequences
 
 
 def _magic(batch: Bytes) -> int:

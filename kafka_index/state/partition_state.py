@@ -1,7 +1,7 @@
 """The state of a partition, segment by segment: the fold that joins what the scans found.
 
 Producers, transactions and leader epochs run across segments. A `PartitionState` begins with what
-a broker would load, takes up the `SegmentState` of each segment in offset order, and has at each
+a broker would load, applies the `SegmentState` of each segment in offset order, and has at each
 boundary what recovery writes there: the aborted transactions of the segment, and the snapshot.
 
 Source: Kafka's ``LogLoader.recoverSegment``, ``UnifiedLog.rebuildProducerState``,
@@ -27,7 +27,7 @@ from kafka_index.state.snapshots import encode_snapshot
 
 Entries = NDArray[np.void]
 
-#: An abort marker that does not lie behind the last one: no transaction index takes it.
+#: An abort marker that does not lie after the last one: no transaction index takes it.
 ABORT_OFFSET_BACKWARD = "abort_offset_backward"
 #: A leader epoch that would begin at a negative offset.
 EPOCH_OFFSET_NEGATIVE = "epoch_offset_negative"
@@ -104,11 +104,11 @@ class PartitionState:
         self._entries = self._entries[:0]
 
     def reload(self) -> None:
-        """Load what a snapshot at this offset says, as the recovery of the next segment does."""
+        """Load a snapshot at this offset, as the recovery of the next segment does."""
         self._entries = self._loaded(self.entries)
 
-    def take(self, segment: SegmentState) -> tuple[NDArray[np.void], ScanStop | None]:
-        """Go on to the end of a segment.
+    def apply(self, segment: SegmentState) -> tuple[NDArray[np.void], ScanStop | None]:
+        """Apply what a segment does, up to its end.
 
         Parameters
         ----------
@@ -154,7 +154,7 @@ class PartitionState:
     def _aborted(
         self, segment: SegmentState, rows: NDArray[np.intp]
     ) -> tuple[NDArray[np.void], Records]:
-        """Return the entries of the transaction index, and the rows of the scan behind them."""
+        """Return the entries of the transaction index, and the rows of the scan they are from."""
         aborts = segment.aborts
         if not len(aborts):
             return np.empty(0, ABORTED_TXN), aborts
@@ -206,7 +206,7 @@ class PartitionState:
         ]
 
     def _join(self, producers: Records, carried: Entries, rows: NDArray[np.intp]) -> None:
-        """Put what the segment says of its producers over, or behind, what was known."""
+        """Put the producers of a segment over, or after, those that were known."""
         if not len(producers):
             return
         local = _entries_of(producers)
@@ -277,7 +277,7 @@ def _plain_in_transaction(
 
 
 def _backward(aborts: Records) -> list[ScanStop]:
-    """Find an abort marker that does not lie behind the one before it."""
+    """Find an abort marker that does not lie after the one before it."""
     last = aborts["last_offset"]
     wrong = np.flatnonzero(last[1:] <= last[:-1])
     return [

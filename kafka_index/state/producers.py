@@ -211,7 +211,7 @@ class ProducerAppend:
         Raises
         ------
         Refusal
-            Its epoch, or that of its coordinator, is behind.
+            Its epoch, or that of its coordinator, is below the last one.
         """
         self._check_epoch(epoch)
         updated = self.updated

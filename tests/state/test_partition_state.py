@@ -70,7 +70,7 @@ def by_folding(segments: list[list[ProducerRow]], chunk: int = 1000) -> list[Out
                 break
         if stop is None or not stop.refused:
             state.reload()
-            aborted, stop = state.take(SegmentState.of_table(table))
+            aborted, stop = state.apply(SegmentState.of_table(table))
         if stop is not None and stop.refused:
             return [*outcomes, (stop.code,)]
         epochs = [(one.epoch, one.start_offset) for one in state.epochs.entries]
@@ -150,8 +150,8 @@ def test_a_transaction_of_two_segments_is_in_the_index_of_the_second() -> None:
     first, second = ProducerTable(), ProducerTable()
     first.follow(columns([opens(5, 1), opens(6, 2)]))
     second.follow(columns([ends(7, 2), ends(8, 1)]))
-    assert len(state.take(SegmentState.of_table(first))[0]) == 0
-    aborted, _ = state.take(SegmentState.of_table(second))
+    assert len(state.apply(SegmentState.of_table(first))[0]) == 0
+    aborted, _ = state.apply(SegmentState.of_table(second))
     assert aborted_rows(aborted) == [(2, 6, 7, 5), (1, 5, 8, 9)]
 
 
@@ -160,7 +160,7 @@ def test_an_idle_producer_is_left_out_of_what_is_loaded_but_not_with_an_open_tra
     table = ProducerTable()
     rows = [ProducerRow(0, 1, timestamp_ms=1000), ProducerRow(1, 2, timestamp_ms=1001)]
     table.follow(columns([*rows, replace(opens(2, 3), timestamp_ms=1)]))
-    state.take(SegmentState.of_table(table))
+    state.apply(SegmentState.of_table(table))
     assert set(entry_rows(state.entries)) == {1, 2, 3}
     state.reload()
     assert set(entry_rows(state.entries)) == {2, 3}
@@ -170,7 +170,7 @@ def test_a_snapshot_of_the_state_is_read_back() -> None:
     state = PartitionState()
     table = ProducerTable()
     table.follow(columns([opens(0, 17), ProducerRow(1, 1), ProducerRow(2, 33)]))
-    state.take(SegmentState.of_table(table))
+    state.apply(SegmentState.of_table(table))
     entries = decode_snapshot(state.snapshot())
     assert entries.dtype == PRODUCER_STATE_ENTRY
     assert entries["producer_id"].tolist() == [17, 1, 33]  # one bucket of 16: in order of coming
