@@ -61,3 +61,15 @@ def test_a_setting_that_cannot_be_meant_is_refused(tmp_path: Path, text: str) ->
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"none\.properties"):
         LogConfig.load(tmp_path / "none.properties")
+
+
+def test_the_bound_on_decompression_is_an_option_over_a_property_over_256_mib(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "server.properties"
+    path.write_text("max.decompressed.bytes=5000\n")
+    assert LogConfig.load().max_decompressed_bytes == 256 * 1024 * 1024
+    assert LogConfig.load(path).max_decompressed_bytes == 5000
+    assert LogConfig.load(path, max_decompressed_bytes=7).max_decompressed_bytes == 7
+    with pytest.raises(ConfigError, match=r"max\.decompressed\.bytes is out of range"):
+        LogConfig.load(max_decompressed_bytes=0)

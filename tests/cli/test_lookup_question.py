@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from kafka_index.cli.text import format_time, parse_time
+from tests.support.packed import packed_batch
+from tests.support.packing import GZIP
 
 from .looking_up import answer_columns, ask, lookup, queries, read_answers, write_queries
 from .running import COMMAND, DUMP, copy_partitions, environment
@@ -204,3 +206,19 @@ def test_a_time_of_another_form_is_refused(text: str) -> None:
 
 def test_what_is_finer_than_a_millisecond_is_rounded_up_as_in_bulk() -> None:
     assert parse_time("2026-11-21T02:25:01.4310001Z") == (1795227901432, False)
+
+
+@pytest.mark.parametrize("by_option", [True, False])
+def test_a_batch_that_needs_too_much_room_is_unreadable(tmp_path: Path, *, by_option: bool) -> None:
+    directory = tmp_path / "t-0"
+    directory.mkdir()
+    big = packed_batch(0, [(0, 30)], GZIP, value_size=10_000)
+    (directory / f"{0:020d}.log").write_bytes(big)
+    settings = tmp_path / "settings.properties"
+    settings.write_text("max.decompressed.bytes=5000\n")
+    limit = ("--max-decompressed-bytes", 5000) if by_option else ("--config", settings)
+    question = ("--logs", directory, "--topic", "t", "--partition", 0, "--offset", 0)
+    done = lookup(*question, "--resolve", "record", *limit)
+    assert done.returncode == 1
+    assert "too_large" in done.stdout + done.stderr
+    assert lookup(*question, "--resolve", "record").returncode == 0
