@@ -1,4 +1,4 @@
-"""Lookups of data frames: queries in, the same rows with their answers out."""
+"""Lookups of DataFrames: queries in, the same rows with their answers out."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import (
     ByteType,
@@ -25,14 +25,21 @@ from kafka_index.config import LogConfig
 from kafka_index.errors import InputError
 from kafka_index.lookup import By, Inventory, Keys, LookupSettings
 from kafka_index.lookup.query_columns import PARTITION, TOPIC, check_names
-from kafka_index.reading.answers import ANSWER_SCHEMA, Resolve
+from kafka_index.reading.answers import ANSWER_SCHEMA, NULL, VALUE_COLUMNS, Answers, Resolve, Status
 from kafka_index.spark.lookup_tasks import SharedLookups
 from kafka_index.spark.tasks import spark_schema
 
 # The more queries are answered together, the more of them share what a segment costs.
 _ROWS_TOGETHER = 250_000
 _BYTES_TOGETHER = 64 << 20
+# Small enough to stay in the processor's cache while the JVM makes rows of them.
+_ROWS_RETURNED = 50_000
+# Columns that only exist between a worker and the JVM.
+_RAW = "__kafka_index_"
 _INSTANT = "__kafka_index_instant"
+_STATUS = "status"
+# Of entries of time indexes, which no lookup by offset reads.
+_OF_TIME_INDEXES = "entry_timestamp_ms"
 
 _INTEGERS = (ByteType, ShortType, IntegerType, LongType)
 _TIMES = (TimestampType, TimestampNTZType, DateType)
@@ -115,19 +122,22 @@ def lookup_timestamps(
 
 
 def answer_rows(
-    batches: Iterable[pa.RecordBatch], *, lookups: SharedLookups, key: str
+    batches: Iterable[pa.RecordBatch], *, lookups: SharedLookups, key: str, raw: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
-    """Answer the queries of one task, whose keys are in the column `key`."""
+    """Answer the queries of one task, whose keys are in the column `key`, with `raw` columns."""
     opened = lookups.open()
+    filled = [VALUE_COLUMNS.index(name.removeprefix(_RAW)) for name in raw.names[1:]]
     for rows in gather(batches):
         keys = Keys.of(rows.column(key), lookups.settings.by)
-        answers = opened.answer(rows.column(TOPIC), rows.column(PARTITION), keys).to_arrow()
+        found = opened.answer(rows.column(TOPIC), rows.column(PARTITION), keys)
         columns = rows.drop_columns([_INSTANT]) if key == _INSTANT else rows
-        yield pa.RecordBatch.from_arrays(
-            [*columns.columns, *answers.columns],
-            schema=pa.schema([*columns.schema, *answers.schema]),
+        answered = pa.RecordBatch.from_arrays(
+            [*columns.columns, pa.array(found.status), *(found.values[place] for place in filled)],
+            schema=pa.schema([*columns.schema, *raw]),
         )
-    # Nobody asks for them here, and the process stays.
+        for first in range(0, answered.num_rows, _ROWS_RETURNED):
+            yield answered.slice(first, _ROWS_RETURNED)
+    # Nothing here reports findings, and the process outlives the task.
     opened.drain_findings()
 
 
@@ -152,15 +162,46 @@ def gather(
 
 
 def _look_up(queries: DataFrame, inventory: Inventory, settings: LookupSettings) -> DataFrame:
+    """Add the answers as columns.
+
+    Python workers return numbers that are never null, and only those that the lookup can fill:
+    nulls, the texts of statuses and whole columns of nulls are cheaper to make in the JVM.
+    """
     by = settings.by
     _check_columns(queries.schema, by)
-    schema = StructType([*queries.schema.fields, *spark_schema(ANSWER_SCHEMA).fields])
+    raw = _raw_columns(settings)
+    schema = StructType([*queries.schema.fields, *spark_schema(raw).fields])
     key = by.column
-    if by is By.TIMESTAMP and isinstance(queries.schema[key].dataType, DateType | TimestampNTZType):
+    if isinstance(queries.schema[key].dataType, DateType | TimestampNTZType):
         queries = queries.withColumn(_INSTANT, F.col(key).cast("timestamp"))
         key = _INSTANT
     lookups = SharedLookups.of(inventory, settings)
-    return queries.mapInArrow(partial(answer_rows, lookups=lookups, key=key), schema)
+    answered = queries.mapInArrow(partial(answer_rows, lookups=lookups, key=key, raw=raw), schema)
+    return answered.select("*", *_answer_columns(raw)).drop(*raw.names)
+
+
+def _raw_columns(settings: LookupSettings) -> pa.Schema:
+    """Return the columns of answers as workers return them: the status, and `NULL` for null."""
+    names = list(VALUE_COLUMNS[: len(Answers.empty(0, settings.resolve).values)])
+    if settings.by is By.OFFSET:
+        names.remove(_OF_TIME_INDEXES)
+    fields = [pa.field(_RAW + name, pa.int64(), nullable=False) for name in names]
+    return pa.schema([pa.field(_RAW + _STATUS, pa.int8(), nullable=False), *fields])
+
+
+def _answer_columns(raw: pa.Schema) -> list[Column]:
+    """Return the columns of `ANSWER_SCHEMA`, from those that workers return."""
+    text = F.lit(Status.FOUND.text)
+    for status in reversed(Status):
+        text = F.when(F.col(_RAW + _STATUS) == status.value, status.text).otherwise(text)
+    columns = [text.alias(_STATUS)]
+    for field in spark_schema(ANSWER_SCHEMA).fields[1:]:
+        value = F.lit(None)
+        if _RAW + field.name in raw.names:
+            number = F.col(_RAW + field.name)
+            value = F.when(number != NULL, number)
+        columns.append(value.cast(field.dataType).alias(field.name))
+    return columns
 
 
 def _check_columns(schema: StructType, by: By) -> None:
