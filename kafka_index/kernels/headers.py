@@ -1,4 +1,4 @@
-"""The columns of the batch table that an index build does not need, read behind a scan."""
+"""The columns of the batch table that an index build does not need, read after a scan."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ BAD_CRC = "bad_crc"
 #: The batch is kept, but its transaction marker cannot be read, and recovery ends after it.
 INVALID_MARKER = "invalid_marker"
 #: A transaction marker whose record is compressed. No broker writes one; Kafka's recovery would
-#: unpack it, this one refuses the segment.
+#: decompress it; a build refuses the segment.
 COMPRESSED_MARKER = "compressed_marker"
 #: The records decompress to more than the process may hold (``--max-decompressed-bytes``).
 TOO_LARGE = "too_large"

@@ -105,7 +105,7 @@ class BatchColumns:
 
     @property
     def end_bytes(self) -> int:
-        """Position behind the last batch; there must be one."""
+        """Position after the last batch; there must be one."""
         return int(self.position_bytes[-1] + self.size_bytes[-1])
 
 

@@ -1,6 +1,6 @@
-"""Packing the records of a batch: gzip, snappy, lz4 and zstd in the forms that Kafka reads.
+"""Compressing the records of a batch: gzip, snappy, lz4 and zstd in the forms that Kafka reads.
 
-The bytes are those of the libraries here, not of Java's: every reader of Kafka's unpacks them to
+The bytes are those of the libraries here, not of Java's: every reader of Kafka's decompresses them to
 the same records. Sources: Kafka's ``SnappyCompression`` with snappy-java's ``SnappyOutputStream``
 and ``Lz4BlockOutputStream``.
 """
@@ -44,14 +44,14 @@ def codec_of_name(name: str) -> int:
 
 
 def compress(codec: int, data: bytes) -> bytes:
-    """Pack records.
+    """Compress records.
 
     Parameters
     ----------
     codec : int
         The codec bits of the attributes, 0 for none.
     data : bytes
-        The records, one behind the other.
+        The records, one after the other.
 
     Returns
     -------
