@@ -1,7 +1,7 @@
 """Compressing the records of a batch: gzip, snappy, lz4 and zstd in the forms that Kafka reads.
 
-The bytes are those of the libraries here, not of Java's: every reader of Kafka's decompresses them to
-the same records. Sources: Kafka's ``SnappyCompression`` with snappy-java's ``SnappyOutputStream``
+The bytes are those of the libraries here, not of Java's; Kafka's readers decompress them to the
+same records. Sources: Kafka's ``SnappyCompression`` with snappy-java's ``SnappyOutputStream``
 and ``Lz4BlockOutputStream``.
 """
 
