@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from kafka_index.records import batch_source as source
-from tests.conformance.golden_segments import GOLDEN, MANIFEST, GoldenSegment, hashes, read_all
-from tests.conformance.recovering import compressed_marker_refused, recovered_by_build
+from tests.support.golden_segments import GOLDEN, MANIFEST, GoldenSegment, hashes, read_all
+from tests.support.recovered_segments import compressed_marker_refused, recovered_by_build
 
 ALL = read_all()
 REFUSALS = {

@@ -17,7 +17,7 @@ from kafka_index.build.parquet_plan import GatherLimits
 from kafka_index.build.report import SegmentReport
 from kafka_index.errors import InputError
 from kafka_index.storage import list_dump
-from tests.spark.dumps import (
+from tests.support.dumps import (
     Log,
     Segment,
     change,

@@ -11,8 +11,8 @@ import pytest
 from kafka_index.build import BuildSettings, Output, SegmentReport, run_local
 from kafka_index.state.partition_state import ProducerExpiration
 from kafka_index.storage import list_dump
-from tests.endtoend.transactions import built_files, log_path, segments, write
 from tests.support.segments import batch
+from tests.support.transactional_logs import built_files, log_path, segments, write
 
 FOLDER = "pay.x-y-0"
 SUFFIXES = {

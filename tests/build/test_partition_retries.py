@@ -19,8 +19,8 @@ from kafka_index.build import BuildSettings, Output, SegmentReport, publish, pub
 from kafka_index.build.scan import stage_segments
 from kafka_index.build.staged_segment import StagedSegment
 from kafka_index.storage import list_dump, sweep
-from tests.endtoend.transactions import built_files, log_path, segments, write
 from tests.support.segments import batch
+from tests.support.transactional_logs import built_files, log_path, segments, write
 
 FOLDER = "pay.x-y-0"
 STATE_ALONE = frozenset((Output.TXN_INDEX, Output.SNAPSHOT, Output.EPOCHS))

@@ -19,7 +19,7 @@ from kafka_index.build.staged_rows import (
 )
 from kafka_index.build.staged_segment import StagedSegment
 from kafka_index.storage import list_dump
-from tests.endtoend.transactions import log_path, segments, write
+from tests.support.transactional_logs import log_path, segments, write
 
 PARTITIONS = ("a.b-c-0", "a.b-c-1", "a.b-d-0", "z-7")
 

@@ -5,8 +5,7 @@ from importlib.metadata import PackageNotFoundError, version
 import pytest
 
 from kafka_index.cli import job_main, main
-
-from .running import environment, kafka_index
+from tests.support.command_line import environment, kafka_index
 
 JOBS = {"build": "build_index.py", "lookup": "lookup.py"}
 

@@ -12,8 +12,7 @@ import pytest
 
 from kafka_index.build.report import REPORT_SCHEMA
 from kafka_index.storage import DirectoryLock
-
-from .running import (
+from tests.support.command_line import (
     COMMAND,
     DUMP,
     SETTINGS,

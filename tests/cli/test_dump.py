@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from kafka_index.records.batch_table import BATCH_SCHEMA
-
-from .running import COMMAND, DUMP, environment, kafka_index
+from tests.support.command_line import COMMAND, DUMP, environment, kafka_index
 
 PARTITION = DUMP / "payments-0"
 LOG = sorted(PARTITION.glob("*.log"))[1]

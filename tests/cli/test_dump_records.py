@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.command_line import COMMAND, DUMP, dump, environment, json_rows, kafka_index
 from tests.support.packing import GZIP
 from tests.support.segments import (
     LEADER_CHANGE,
@@ -20,9 +21,6 @@ from tests.support.segments import (
     packed,
     record,
 )
-
-from .dumping import dump, json_rows
-from .running import COMMAND, DUMP, environment, kafka_index
 
 PARTITION = DUMP / "payments-0"
 INT32_MAX = 2**31 - 1

@@ -9,8 +9,7 @@ from pathlib import Path
 import google_crc32c
 import pytest
 
-from .dumping import dump, json_rows
-from .running import DUMP
+from tests.support.command_line import DUMP, dump, json_rows
 
 PARTITION = DUMP / "payments-0"
 TXN_INDEX = min(PARTITION.glob("*.txnindex"))

@@ -25,9 +25,8 @@ from kafka_index.errors import (
     PublishError,
     ReadError,
 )
-from tests.endtoend.building import finish, start
-
-from .running import COMMAND, DUMP, ROOT, copy_partitions, environment
+from tests.support.builds import finish, start
+from tests.support.command_line import COMMAND, DUMP, ROOT, copy_partitions, environment
 
 PARTITION = "orders.eu-west-0"
 #: From the one that wins over all others to the one that wins over none.

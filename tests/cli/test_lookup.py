@@ -9,8 +9,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from .looking_up import answer_columns, lookup, queries, read_answers, write_queries
-from .running import COMMAND, DUMP, copy_partitions, environment, files_below
+from tests.support.command_line import (
+    COMMAND,
+    DUMP,
+    copy_partitions,
+    environment,
+    files_below,
+    lookup,
+)
+
+from .query_files import answer_columns, queries, read_answers, write_queries
 
 TOPIC = "orders.eu-west"
 #: One of each status that sound logs give.

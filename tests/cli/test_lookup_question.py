@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from kafka_index.cli.text import format_time, parse_time
+from tests.support.command_line import COMMAND, DUMP, copy_partitions, environment, lookup
 from tests.support.packed import packed_batch
 from tests.support.packing import GZIP
 
-from .looking_up import answer_columns, ask, lookup, queries, read_answers, write_queries
-from .running import COMMAND, DUMP, copy_partitions, environment
+from .query_files import answer_columns, ask, queries, read_answers, write_queries
 
 TOPIC = "orders.eu-west"
 HERE = ("--topic", TOPIC, "--partition", 0)

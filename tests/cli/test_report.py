@@ -15,7 +15,7 @@ from kafka_index.build.report import (
 )
 from kafka_index.errors import InputError, PublishError
 from kafka_index.storage import SegmentCounts
-from tests.endtoend.building import small_disk
+from tests.support.builds import small_disk
 
 ROW = SegmentReport(
     topic="orders",

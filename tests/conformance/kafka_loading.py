@@ -5,10 +5,10 @@ from __future__ import annotations
 import shutil
 from typing import TYPE_CHECKING
 
+from tests.support.recovered_segments import PARTITION
 from tests.support.segments import batch, marker
 
 from .judged_log import load
-from .recovering import PARTITION
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -5,15 +5,14 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from .golden_segments import GoldenSegment, write_found
+from tests.support.golden_segments import GoldenSegment, write_found
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from tests.support.recovered_segments import Recovered
     from tests.support.segments import Segment
-
-    from .recovering import Recovered
 
 #: By test.
 _last: dict[str, Path] = {}

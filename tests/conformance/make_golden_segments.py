@@ -14,10 +14,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.support.named import NAMED
-
-from .features import drawn_segments, features_of
-from .golden_segments import (
+from tests.support.golden_segments import (
     FOUND,
     MANIFEST,
     TABLE,
@@ -27,8 +24,12 @@ from .golden_segments import (
     write_found,
     write_table,
 )
+from tests.support.named import NAMED
+from tests.support.recovered_segments import recovered_by_build
+
+from .features import drawn_segments, features_of
 from .kafka_jars import DEFAULT_VERSION
-from .recovering import recovered_by_build, recovered_by_kafka
+from .recovering import recovered_by_kafka
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,65 +1,20 @@
-"""One segment through Kafka's recovery and through a build, in a form that can be compared."""
+"""One segment through Kafka's recovery."""
 
 from __future__ import annotations
 
 import re
-import shutil
-import struct
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from kafka_index.build import build_segment_files
-from kafka_index.config import IndexConfig
-from tests.support.segments import (
-    BATCH_HEADER_SIZE,
-    CODEC_MASK,
-    CONTROL,
-    LOG_OVERHEAD,
-)
+from tests.support.recovered_segments import Recovered, write_log
 
-from .refusals import kind_of_reason, kind_of_refusal
+from .refusals import kind_of_refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from tests.support.segments import Segment
 
     from .judge import Judge
-
-PARTITION = "topic-0"
-
-
-@dataclass(frozen=True)
-class Recovered:
-    """What is left of a segment; when it was refused, only how.
-
-    Attributes
-    ----------
-    valid_bytes, next_offset, offset_index, time_index
-        What recovery leaves; None when it fails.
-    refusal
-        The kind of failure, in the words of our reports.
-    reason
-        All that was said about it, or about why the log was cut; not compared.
-    """
-
-    valid_bytes: int | None = None
-    next_offset: int | None = None
-    offset_index: bytes | None = None
-    time_index: bytes | None = None
-    refusal: str | None = None
-    reason: str | None = field(default=None, compare=False)
-
-
-def write_log(directory: Path, segment: Segment) -> Path:
-    """Path of the segment's log in a fresh partition directory under `directory`."""
-    partition = directory / PARTITION
-    shutil.rmtree(directory, ignore_errors=True)
-    partition.mkdir(parents=True)
-    log_path = partition / f"{segment.base_offset:020d}.log"
-    log_path.write_bytes(segment.log)
-    return log_path
 
 
 def recovered_by_kafka(judge: Judge, directory: Path, segment: Segment) -> Recovered:
@@ -87,60 +42,6 @@ def recovered_by_kafka(judge: Judge, directory: Path, segment: Segment) -> Recov
     )
 
 
-def compressed_marker_refused(segment: Segment, left: Recovered) -> bool:
-    """Return whether a build refused a compressed control batch, which Kafka would unpack.
-
-    The one verdict about a segment that is not Kafka's (docs/conformance.md). That there is such a
-    batch is checked.
-    """
-    if left.refusal != "compressed_marker":
-        return False
-    assert any(
-        attributes & CONTROL and attributes & CODEC_MASK and producer_id >= 0 and count
-        for attributes, producer_id, count in _record_batches(segment.log)
-    )
-    return True
-
-
-def _record_batches(log: bytes) -> Iterator[tuple[int, int, int]]:
-    at = 0
-    while at + BATCH_HEADER_SIZE <= len(log):
-        length, magic = struct.unpack_from(">i4xb", log, at + 8)
-        if length <= 0:
-            return
-        if magic >= 2:
-            yield struct.unpack_from(">h20xq6xi", log, at + 21)
-        at += LOG_OVERHEAD + length
-
-
 def _lasting(message: str, partition: Path) -> str:
     """A message without what is another in each run: folders, and when a file was written."""
     return re.sub(r"lastModifiedTime=\d+, ", "", message.replace(f"{partition}/", ""))
-
-
-def recovered_by_build(directory: Path, segment: Segment) -> Recovered:
-    """The build's answer, from a copy under `directory`, its status and the log checked."""
-    log_path = write_log(directory, segment)
-    target = directory / "built"
-    target.mkdir()
-    config = IndexConfig(
-        index_interval_bytes=segment.index_interval_bytes,
-        index_size_max_bytes=segment.segment_index_bytes,
-    )
-    report = build_segment_files(log_path, target, config=config)
-    assert log_path.read_bytes() == segment.log
-    if report.status == "failed":
-        assert report.reason
-        return Recovered(
-            refusal=kind_of_reason(report.reason, report.reason_code), reason=report.reason
-        )
-    assert report.counts is not None
-    is_whole = report.counts.valid_bytes == len(segment.log)
-    assert report.status == ("built" if is_whole else "truncated")
-    return Recovered(
-        valid_bytes=report.counts.valid_bytes,
-        next_offset=report.counts.next_offset,
-        offset_index=(target / log_path.name).with_suffix(".index").read_bytes(),
-        time_index=(target / log_path.name).with_suffix(".timeindex").read_bytes(),
-        reason=report.reason,
-    )

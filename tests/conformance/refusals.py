@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import re
 
-_NO_ROOM = "the largest index size is less than one entry"
+from tests.support.recovered_segments import NO_ROOM
 
 #: Class of the exception (with any of several for one kind), beginning of its message, our reason.
 _KINDS: tuple[tuple[str, str, str], ...] = (
     ("LogSegmentOffsetOverflowException", "", "offset_overflow"),
     ("InvalidOffsetException", "Attempt to append an offset", "offset_backward"),
     ("IllegalArgumentException", r"Attempt to append to a full (time )?index", "index_full"),
-    ("IllegalArgumentException", "Invalid max index size", _NO_ROOM),
+    ("IllegalArgumentException", "Invalid max index size", NO_ROOM),
     ("IllegalStateException", "Attempt to append a timestamp", "timestamp_backward"),
     ("InvalidTxnStateException", "Expected transactional write", "not_transactional"),
     (
@@ -64,8 +64,3 @@ def kind_of_refusal(error_class: str, error_message: str | None) -> str:
         if error_class == known_class and re.match(message, error_message or ""):
             return kind
     return f"{error_class}: {error_message}"
-
-
-def kind_of_reason(reason: str, code: str | None) -> str | None:
-    """The code of a report's reason; of a setting that is wrong, what is wrong."""
-    return _NO_ROOM if _NO_ROOM in reason else code

@@ -8,8 +8,7 @@ import pytest
 
 from tests.support.cases import Case
 from tests.support.named import NAMED
-
-from .recovering import write_log
+from tests.support.recovered_segments import write_log
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 
 from kafka_index.build import build_segment_files
 from kafka_index.config import IndexConfig
+from tests.support.recovered_segments import PARTITION
 
 from .campaign import drawn_cases
 from .judge import KafkaRefusal
 from .judged_files import WrittenBatch, WrittenRecord, write_batches
 from .judged_log import load
 from .kafka_traffic import FEW_ENTRIES_BYTES, Traffic, drawn_settings
-from .recovering import PARTITION
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support.recovered_segments import PARTITION
+
 from .judge import KafkaRefusal
 from .judged_files import EndMarker, WrittenBatch, WrittenRecord, index_operations, write_batches
 from .judged_log import Producer, load
 from .kafka_loading import PartitionFiles
-from .recovering import PARTITION
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

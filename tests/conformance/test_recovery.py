@@ -15,11 +15,12 @@ from hypothesis import given
 from tests.support.cases import Case
 from tests.support.named import NAMED
 from tests.support.record_cases import COMPRESSED
+from tests.support.recovered_segments import compressed_marker_refused, recovered_by_build
 from tests.support.strategies import segments
 
 from .campaign import drawn_cases
 from .keeping import kept_on_failure
-from .recovering import compressed_marker_refused, recovered_by_build, recovered_by_kafka
+from .recovering import recovered_by_kafka
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from tests.support.named import NAMED
 from tests.support.packed import wrapper
 from tests.support.producer_cases import AFTER, KEY, VALUE, control, open_transaction, payload
+from tests.support.recovered_segments import PARTITION, write_log
 from tests.support.segments import CODEC_GZIP, Segment, batch, message, record, segment
 from tests.support.strategies import segments
 
@@ -25,7 +26,6 @@ from .judge import KafkaRefusal
 from .judged_files import WrittenBatch, WrittenRecord, write_batches
 from .judged_log import load
 from .judged_partition import Refused
-from .recovering import PARTITION, write_log
 from .written_segments import drawn_segment
 
 if TYPE_CHECKING:

@@ -16,11 +16,12 @@ from hypothesis import strategies as st
 
 from kafka_index.errors import CorruptLogError
 from tests.support.reading_records import read_contents, read_records
+from tests.support.recovered_segments import recovered_by_build
 from tests.support.segments import Segment
 
 from .campaign import drawn_cases
 from .judged_files import read_batches, write_batches
-from .recovering import recovered_by_build, recovered_by_kafka
+from .recovering import recovered_by_kafka
 from .written_segments import FORMATS, NAMED, WrittenSegment, drawn_segment
 
 if TYPE_CHECKING:

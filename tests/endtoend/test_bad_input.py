@@ -16,19 +16,17 @@ import pytest
 
 from kafka_index.cli.text import shown_path
 from kafka_index.storage.locks import OUTPUT_LOCK
-from tests.cli.running import DUMP, broker_files, copy_partitions, first_log, index_files
-from tests.spark.dumps import Log, Segment, change, dump, metadata_table, raw_table
-
-from .building import (
+from tests.support.builds import build, rubbish, small_disk, state, state_files, with_rows
+from tests.support.command_line import (
+    DUMP,
     Argument,
-    build,
+    broker_files,
     build_here,
-    rubbish,
-    small_disk,
-    state,
-    state_files,
-    with_rows,
+    copy_partitions,
+    first_log,
+    index_files,
 )
+from tests.support.dumps import Log, Segment, change, dump, metadata_table, raw_table
 
 PARTITION = "orders.eu-west-0"
 ONE: dict[Segment, Log] = {("t", 3, 30): dump()["orders", 0, 0][10:60]}

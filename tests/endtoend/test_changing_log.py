@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.spark.dumps import index_files
+from tests.support.builds import finish, rubbish, start, wait_until, with_rows
+from tests.support.command_line import Argument, build_here
+from tests.support.dumps import index_files
 from tests.support.segments import batch
-
-from .building import Argument, build_here, finish, rubbish, start, wait_until, with_rows
 
 BATCHES = 600_000
 _ATTEMPTS = 8

@@ -12,13 +12,9 @@ from pathlib import Path
 import pytest
 
 from kafka_index.storage import is_scratch
-from tests.cli.running import SETTINGS, index_files
-
-from .building import (
+from tests.support.builds import (
     WITHOUT_TRANSACTIONS,
-    Argument,
     build,
-    build_here,
     copy_dump,
     is_transactional,
     kill,
@@ -31,6 +27,7 @@ from .building import (
     wait_until,
     with_rows,
 )
+from tests.support.command_line import SETTINGS, Argument, build_here, index_files
 
 COPIES = 2
 BROKER, OTHER = 4096, 600

@@ -9,11 +9,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from tests.cli.running import SETTINGS, index_files
-
-from .building import (
-    Argument,
-    build_here,
+from tests.support.builds import (
     copy_dump,
     finish,
     kill,
@@ -24,6 +20,7 @@ from .building import (
     state_files,
     wait_until,
 )
+from tests.support.command_line import SETTINGS, Argument, build_here, index_files
 
 
 @pytest.fixture(scope="module")

@@ -16,10 +16,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from kafka_index.lookup import collect_inventory
-from tests.cli.looking_up import lookup
-from tests.cli.running import DUMP
+from tests.support.builds import finish, kill, rubbish, start, wait_until
+from tests.support.command_line import DUMP, Argument, lookup
 
-from .building import Argument, finish, kill, rubbish, start, wait_until
 from .test_kill_spark import workers_of
 
 _FILES = 12

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from tests.support.builds import rubbish, state, with_rows
+from tests.support.command_line import Argument, build_here
 from tests.support.segments import batch
-
-from .building import Argument, build_here, rubbish, state, with_rows
-from .transactions import built_files, log_path, segments, write
+from tests.support.transactional_logs import built_files, log_path, segments, write
 
 FOLDER = "pay.x-y-0"
 COUNT = 5

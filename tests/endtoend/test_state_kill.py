@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from .building import Argument, build_here, kill, rubbish, start, wait_until
-from .transactions import built_files, log_path, segments, write
+from tests.support.builds import kill, rubbish, start, wait_until
+from tests.support.command_line import Argument, build_here
+from tests.support.transactional_logs import built_files, log_path, segments, write
 
 PARTITIONS = ("pay.x-y-0", "pay.x-y-1")
 COUNT = 12

@@ -10,9 +10,16 @@ from typing import Any
 
 import pytest
 
-from tests.cli.running import DUMP, broker_files, copy_partitions, first_log, index_files
-
-from .building import Argument, build_here, rubbish, state, state_files, with_rows
+from tests.support.builds import rubbish, state, state_files, with_rows
+from tests.support.command_line import (
+    DUMP,
+    Argument,
+    broker_files,
+    build_here,
+    copy_partitions,
+    first_log,
+    index_files,
+)
 
 PARTITION = "orders.eu-west-0"
 TRANSACTIONAL = "payments-0"

@@ -6,7 +6,8 @@ import json
 import re
 from pathlib import Path
 
-from .building import build_here, copy_dump, finish, names, rubbish, start, wait_until
+from tests.support.builds import copy_dump, finish, names, rubbish, start, wait_until
+from tests.support.command_line import build_here
 
 TERMINATED = 143
 

@@ -13,7 +13,7 @@ from kafka_index.errors import (
     InputError,
     PublishError,
 )
-from tests.storage.conftest import as_nobody, open_to_all
+from tests.support.child_processes import as_nobody, open_to_all
 from tests.support.index_kinds import Kind
 
 

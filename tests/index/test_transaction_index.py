@@ -20,7 +20,7 @@ from kafka_index.errors import (
 from kafka_index.index import TransactionIndex, collect_aborted_txns
 from kafka_index.kernels import NOT_FOUND
 from kafka_index.layout.producer_state import ABORTED_TXN
-from tests.storage.conftest import as_nobody, open_to_all
+from tests.support.child_processes import as_nobody, open_to_all
 
 Txn = tuple[int, int, int, int]
 

@@ -12,7 +12,7 @@ from kafka_index.kernels.scan import CHUNK_BATCHES
 from kafka_index.records import BATCH_SCHEMA, ScanStop
 from kafka_index.scan import read_batches
 from tests.support import twins
-from tests.support.building import write_log
+from tests.support.batch_sources import write_log
 from tests.support.segments import batch, control_batch, marker, message
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from kafka_index.layout.index_entries import TIME_ENTRY
 from kafka_index.records import ScanStop
 from tests.support import twins
-from tests.support.building import Built, Cell, build, chunk_of, rows, streamed
+from tests.support.batch_sources import Built, Cell, build, chunk_of, rows, streamed
 from tests.support.cases import Case
 from tests.support.named import NAMED
 from tests.support.segments import Segment, batch, control_batch, control_key, marker, segment

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.support.building import file_source, rows, write_log
+from tests.support.batch_sources import file_source, rows, write_log
 from tests.support.segments import batch
 
 PAGE = mmap.PAGESIZE

@@ -20,7 +20,7 @@ from kafka_index.records import batch_source as source
 from kafka_index.scan import ByteStreamSource, LogFileSource
 from kafka_index.storage import SegmentFile
 from tests.support import twins
-from tests.support.building import file_source, rows, streamed, write_log
+from tests.support.batch_sources import file_source, rows, streamed, write_log
 from tests.support.cases import Case
 from tests.support.named import NAMED
 from tests.support.segments import Segment, batch, message

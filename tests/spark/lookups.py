@@ -27,7 +27,7 @@ from kafka_index.lookup import (
 from kafka_index.reading.answers import Resolve
 from kafka_index.spark.lookup import answer_queries
 from kafka_index.storage import list_dump
-from tests.spark.dumps import Log, Segment, dump, settings, write_logs
+from tests.support.dumps import Log, Segment, dump, settings, write_logs
 
 #: Partitions of `dump` and, at the end, two that it does not have.
 PARTITIONS = [("orders", 0), ("orders", 1), ("a.b-c", 7), ("orders", 9), ("nobody", 0)]

@@ -14,7 +14,7 @@ from kafka_index.build.report import REPORT_SCHEMA, report_table
 from kafka_index.spark.build import build_bin, build_indexes, build_logs
 from kafka_index.spark.tasks import spark_schema
 from kafka_index.storage import create_scratch, list_dump, scratch_path, sweep
-from tests.spark.dumps import dump, index_files, leftovers, outcomes, settings, write_logs
+from tests.support.dumps import dump, index_files, leftovers, outcomes, settings, write_logs
 
 
 def _local(logs: Path, target: Path) -> pa.Table:

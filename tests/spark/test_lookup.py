@@ -15,8 +15,8 @@ from kafka_index.errors import InputError
 from kafka_index.lookup import AnswerTarget, By, LookupSettings, open_queries
 from kafka_index.reading.answers import Resolve, Status
 from kafka_index.spark.lookup import answer_queries
-from tests.spark.dumps import dump, leftovers
 from tests.spark.lookups import answer, files, make_dump, make_queries, write_queries
+from tests.support.dumps import dump, leftovers
 
 BOTH_WAYS = pytest.mark.parametrize("grouped", [False, True], ids=["splits", "grouped"])
 BY = pytest.mark.parametrize("by", list(By), ids=lambda by: by.value)

@@ -17,7 +17,7 @@ from kafka_index.build.report import SegmentReport, report_rows, report_table
 from kafka_index.errors import InputError
 from kafka_index.spark.parquet import build_bin, build_parquet
 from kafka_index.storage import list_dump
-from tests.spark.dumps import (
+from tests.support.dumps import (
     Log,
     Segment,
     change,

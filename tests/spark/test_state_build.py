@@ -16,8 +16,8 @@ from kafka_index.build.scan import stage_segments
 from kafka_index.build.staged_rows import plan_publishing, staged_table
 from kafka_index.spark.build import build_logs, build_waves, publish_bin
 from kafka_index.storage import list_dump, sweep
-from tests.endtoend.transactions import built_files, log_path, segments, write
-from tests.spark.dumps import leftovers
+from tests.support.dumps import leftovers
+from tests.support.transactional_logs import built_files, log_path, segments, write
 
 PARTITIONS = ("a.b-c-0", "a.b-c-1", "z-7")
 

@@ -20,8 +20,7 @@ from kafka_index.storage import (
     record_path,
     unchanged_record,
 )
-
-from .conftest import BASE, record_of
+from tests.support.publications import BASE, record_of
 
 FILES = {f"{BASE}.timeindex": b"", f"{BASE}.index": b"12345678"}
 SETTINGS = ScanSettings(4096, 10485760, verify_crc=True)

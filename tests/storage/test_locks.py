@@ -14,8 +14,7 @@ import pytest
 from kafka_index.errors import PublishError
 from kafka_index.storage import DirectoryLock
 from kafka_index.storage.locks import OUTPUT_LOCK
-
-from .conftest import NOBODY, as_nobody, in_child, open_to_all
+from tests.support.child_processes import NOBODY, as_nobody, in_child, open_to_all
 
 HoldLock = Callable[[Path], subprocess.Popen[bytes]]
 

@@ -25,8 +25,8 @@ from kafka_index.storage import (
     write_scratch,
 )
 from kafka_index.storage import durable_files as durability_module
-
-from .conftest import BASE, NOBODY, as_nobody, in_child, open_to_all, stage
+from tests.support.child_processes import NOBODY, as_nobody, in_child, open_to_all
+from tests.support.publications import BASE, stage
 
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: mounts, chattr or chown")
 

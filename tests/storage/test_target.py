@@ -10,8 +10,7 @@ import pytest
 from kafka_index.errors import InputError, PublishError
 from kafka_index.layout.names import TopicPartition
 from kafka_index.storage import check_target, prepare_target_directory, target_directory
-
-from .conftest import as_nobody, open_to_all
+from tests.support.child_processes import as_nobody, open_to_all
 
 PARTITION = TopicPartition("or-ders", 3)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import shutil
@@ -11,14 +10,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kafka_index.cli import main
-from tests.cli.running import COMMAND, DUMP, environment
+from tests.support.command_line import COMMAND, DUMP, Argument, environment
 
 TRANSACTIONAL_TOPICS = ("payments",)
 WITHOUT_TRANSACTIONS = r"(?!payments).*"
@@ -32,8 +30,6 @@ for capability in (1, 2):
     ctypes.CDLL(None).prctl(24, capability, 0, 0, 0)
 os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
 """
-
-Argument = str | Path | int
 
 
 def start(
@@ -66,16 +62,6 @@ def finish(process: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]:
 def build(*arguments: Argument, privileged: bool = True) -> subprocess.CompletedProcess[str]:
     """Run the command line in a process of its own."""
     return finish(start(*arguments, privileged=privileged))
-
-
-def build_here(*arguments: Argument) -> subprocess.CompletedProcess[str]:
-    """Run the command line in this process, for tests that look at nothing but its effects."""
-    stdout, stderr = io.StringIO(), io.StringIO()
-    with redirect_stdout(stdout), redirect_stderr(stderr):
-        code = main(["build", *map(str, arguments)])
-    return subprocess.CompletedProcess(
-        list(map(str, arguments)), code, stdout.getvalue(), stderr.getvalue()
-    )
 
 
 def with_rows(

@@ -1,16 +1,27 @@
-"""Running the command line in a process of its own, over copies of a real broker's files."""
+"""The command line, in its own process or in this one, over copies of a real broker's files."""
 
+from __future__ import annotations
+
+import io
+import json
 import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import redirect_stderr, redirect_stdout
+from functools import partial
 from pathlib import Path
+from typing import Any
+
+from kafka_index.cli import main
 
 ROOT = Path(__file__).resolve().parents[2]
 DUMP = ROOT / "examples" / "dump"
 SETTINGS = ROOT / "examples" / "dump.properties"
 COMMAND = [sys.executable, "-m", "kafka_index.cli"]
+
+Argument = str | Path | int
 
 
 def environment() -> dict[str, str]:
@@ -20,7 +31,7 @@ def environment() -> dict[str, str]:
 
 
 def kafka_index(
-    *arguments: str | Path | int, folder: Path | None = None
+    *arguments: Argument, folder: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [*COMMAND, *map(str, arguments)],
@@ -31,6 +42,28 @@ def kafka_index(
         env=environment(),
         timeout=300,
     )
+
+
+def run_here(command: str, *arguments: Argument) -> subprocess.CompletedProcess[str]:
+    """Run a command in this process, for tests of its output and its effects alone."""
+    stdout, stderr = io.StringIO(), io.StringIO()
+    with redirect_stdout(stdout), redirect_stderr(stderr):
+        code = main([command, *map(str, arguments)])
+    return subprocess.CompletedProcess(
+        [command, *map(str, arguments)], int(code), stdout.getvalue(), stderr.getvalue()
+    )
+
+
+build_here = partial(run_here, "build")
+dump = partial(run_here, "dump")
+lookup = partial(run_here, "lookup")
+
+
+def json_rows(*arguments: Argument, code: int = 0) -> list[dict[str, Any]]:
+    """Return the rows of ``dump --json``, which must exit with this code."""
+    done = dump("--json", *arguments)
+    assert done.returncode == code, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 def copy_partitions(target: Path, *names: str) -> Path:

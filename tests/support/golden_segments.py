@@ -15,9 +15,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tests.support.recovered_segments import Recovered
 from tests.support.segments import Segment
-
-from .recovering import Recovered
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 TABLE = GOLDEN / "segments.parquet"

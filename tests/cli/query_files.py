@@ -1,12 +1,9 @@
-"""Lookups from the command line, in this process, and the queries and answers of them."""
+"""Files of queries and of answers, and single questions to the command line."""
 
 from __future__ import annotations
 
-import io
 import json
-import subprocess
 from collections.abc import Iterable, Mapping
-from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -14,23 +11,10 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
-from kafka_index.cli import main
 from kafka_index.reading.answers import ANSWER_SCHEMA
+from tests.support.command_line import DUMP, Argument, lookup
 
-from .running import DUMP
-
-Argument = str | Path | int
 Row = tuple[str | None, int | None, int | None]
-
-
-def lookup(*arguments: Argument) -> subprocess.CompletedProcess[str]:
-    """Run the command in this process."""
-    stdout, stderr = io.StringIO(), io.StringIO()
-    with redirect_stdout(stdout), redirect_stderr(stderr):
-        code = main(["lookup", *map(str, arguments)])
-    return subprocess.CompletedProcess(
-        list(map(str, arguments)), code, stdout.getvalue(), stderr.getvalue()
-    )
 
 
 def queries(by: str, rows: Iterable[Row]) -> pa.Table:

@@ -1,0 +1,51 @@
+"""Children of a test process: killed without harm to the test, or without its privileges."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+NOBODY = 65534
+
+
+def in_child(action: Callable[[], object]) -> int:
+    """Run something in a forked child; its wait status (0: it returned)."""
+    with warnings.catch_warnings():
+        # Python 3.12 warns of threads, which other tests may have left; the child starts none.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        pid = os.fork()
+    if pid == 0:
+        _run_and_exit(action)
+    return os.waitpid(pid, 0)[1]
+
+
+def _run_and_exit(action: Callable[[], object]) -> NoReturn:
+    try:
+        action()
+    except BaseException as error:  # noqa: BLE001 - the exit code carries it
+        os.write(2, f"{type(error).__name__}: {error}\n".encode())
+        os._exit(1)
+    os._exit(0)
+
+
+def as_nobody(action: Callable[[], object]) -> int:
+    """Run something in a child that has no privileges, whoever we are."""
+
+    def unprivileged() -> None:
+        if os.geteuid() == 0:
+            os.setgroups([])
+            os.setgid(NOBODY)
+            os.setuid(NOBODY)
+        action()
+
+    return in_child(unprivileged)
+
+
+def open_to_all(directory: Path) -> None:
+    """Let another user reach a test's folder: pytest keeps its own parents private."""
+    while directory.stat().st_uid == os.geteuid() and directory != Path("/tmp"):  # noqa: S108
+        directory.chmod(0o755)
+        directory = directory.parent
