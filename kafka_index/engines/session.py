@@ -15,6 +15,7 @@ import importlib.util
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -52,6 +53,8 @@ _DRIVER_OPTIONS = "spark.driver.extraJavaOptions"
 _WORKER_PATH = "spark.executorEnv.PYTHONPATH"
 _LOG_CONFIGURATION = "log4j2.configurationFile"
 _JAVA_HINT = f"install Java {LEAST_JAVA} or newer and set JAVA_HOME, or use --engine local"
+
+_CONNECT_SECONDS = 5.0
 
 # The last line of a traceback: the class of the error, with its module unless it is a builtin.
 _RAISED = re.compile(r"(?:([a-zA-Z_][\w.]*)\.)?([A-Z]\w*)(?:: |$)")
@@ -133,6 +136,8 @@ def build_session(master: str | None, app_name: str) -> SparkSession:
     if not submitted:
         check_java()
     conf = _settle(_known_settings(submitted=submitted), master, app_name, submitted=submitted)
+    if not submitted:
+        _check_master(conf.get("spark.master") or "")
     try:
         return SparkSession.builder.config(conf=conf).getOrCreate()
     except Exception as error:
@@ -171,6 +176,28 @@ def check_java() -> None:
             found=version[1],
             hint=_JAVA_HINT,
         )
+
+
+def _check_master(master: str) -> None:
+    """Check that a standalone master accepts connections: Spark itself tries for over a minute."""
+    if not master.startswith("spark://"):
+        return
+    reason: OSError | None = None
+    for address in master.removeprefix("spark://").split(","):
+        host, _, port = address.rpartition(":")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS).close()
+        except (ValueError, OverflowError):
+            return  # Spark refuses a malformed address at once
+        except OSError as error:
+            reason = error
+        else:
+            return
+    raise EngineError(
+        f"Spark does not start: no connection to its master ({reason})",
+        path=master,
+        hint="check --master and that the master runs",
+    ) from reason
 
 
 def _job_failure(error: Exception, hint: str) -> Exception:

@@ -7,6 +7,7 @@ import os
 import resource
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -182,6 +183,35 @@ def test_no_java_is_the_environment(data: Path, tmp_path: Path) -> None:
     assert done.returncode == 3
     assert _is_one_line(done.stderr)
     assert "Spark needs Java" in done.stderr
+
+
+def test_an_unreachable_master_is_reported_without_starting_spark(
+    data: Path, tmp_path: Path
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    master = f"spark://127.0.0.1:{port}"
+    output = ("--output", tmp_path / "out", "--engine", "spark", "--master", master)
+    done = _run("build", "--input", data, *output)
+    assert done.returncode == 3, done.stderr
+    assert _is_one_line(done.stderr)
+    assert f"{master}: Spark does not start: no connection to its master" in done.stderr
+    assert "Connection refused" in done.stderr
+
+
+@pytest.mark.parametrize("job", ["build_index.py", "lookup.py"])
+def test_a_job_without_one_of_its_packages_names_it(tmp_path: Path, job: str) -> None:
+    (tmp_path / "click.py").write_text("raise ModuleNotFoundError('none', name='click')\n")
+    done = subprocess.run(
+        [sys.executable, ROOT / "jobs" / job, "--help"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**environment(), "PYTHONPATH": str(tmp_path)},
+    )
+    assert done.returncode == 3, done.stderr
+    assert _is_one_line(done.stderr)
+    assert "the Python package click is not installed" in done.stderr
 
 
 # ------------------------------------------------------------------------------------- internal
