@@ -1,4 +1,4 @@
-"""The plan of appends to a segment: how many it takes before a roll, and their index entries.
+"""The plan of appends to a segment: how many fit before a roll, and their index entries.
 
 It is made before the first byte is written, so that a refused append leaves nothing on disk.
 Sources: Kafka's ``LogSegment.shouldRoll`` and ``LogSegment.append``.
@@ -46,9 +46,9 @@ class SegmentPlan:
     Parameters
     ----------
     next_append : int
-        The first that it does not take.
+        The first append after these.
     must_roll : bool
-        Whether that is because the segment has to be rolled before it.
+        Whether the segment has to be rolled before that one.
     rows, positions_bytes, timestamps_ms, timestamp_offsets : ndarray of int64, shape (k,)
         The batches that get an offset entry, their places in the log, and the time entries.
     state : ndarray of int64
@@ -110,20 +110,14 @@ def plan_for_segment(
     *,
     may_roll: bool,
 ) -> SegmentPlan:
-    """Plan what a segment takes of some appends.
+    """Plan appends to a segment from `first_append` on; its state is not changed.
 
     Parameters
     ----------
-    batches : IncomingBatches
-        Of all appends, offsets assigned.
     ends : ndarray of int64, shape (m,)
         The row after the last batch of each append.
-    first_append : int
-        The first of them to plan.
-    limits, state : ndarray of int64
-        The segment; the state stays as it is.
     may_roll : bool
-        Whether the first append may ask for a roll.
+        Whether the first append may need a roll: not right after one.
 
     Raises
     ------

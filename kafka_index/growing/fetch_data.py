@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
@@ -15,7 +15,7 @@ class Isolation(Enum):
 
 
 class AbortedTransaction(NamedTuple):
-    """A transaction whose records a reader of committed data passes over, from its offset on."""
+    """An aborted transaction: readers of committed data skip its records from an offset on."""
 
     producer_id: int
     first_offset: int
@@ -46,12 +46,4 @@ class FetchData:
     position_bytes: int
     records: bytes = b""
     first_entry_incomplete: bool = False
-    aborted_transactions: tuple[AbortedTransaction, ...] | None = field(default=None)
-
-
-class OffsetAndPosition(NamedTuple):
-    """An offset of a log, and where its batch stands (Kafka: ``LogOffsetMetadata``)."""
-
-    offset: int
-    segment_base_offset: int
-    position_bytes: int
+    aborted_transactions: tuple[AbortedTransaction, ...] | None = None

@@ -1,7 +1,7 @@
-"""A partition that grows: appends as leader and as follower, rolls, cuts and reads.
+"""A partition that grows: appends as leader and as follower, rolls, truncation and reads.
 
-Source: Kafka's ``UnifiedLog`` and ``LocalLog``. The log is the only replica of its partition: its
-high watermark is its end.
+Source: Kafka's ``UnifiedLog``. The log is the only replica of its partition: its high watermark is
+its end.
 """
 
 from __future__ import annotations
@@ -18,9 +18,8 @@ from kafka_index.growing.epoch_file import EpochFile
 from kafka_index.growing.fetch_data import FetchData, Isolation
 from kafka_index.growing.growing_segment import Clock, GrowingLogSegment, system_clock
 from kafka_index.growing.incoming_batches import AppendInfo, IncomingBatches, as_bytes
-from kafka_index.growing.loading import Loader, PartitionHold, remove_leftovers
 from kafka_index.growing.local_log import LocalLog, Step
-from kafka_index.growing.log_reads import read_log
+from kafka_index.growing.log_loader import LogLoader, PartitionHold, remove_leftovers
 from kafka_index.growing.log_validator import assign_as_leader, check_as_follower
 from kafka_index.growing.producer_state_manager import ProducerStateManager
 from kafka_index.growing.producers import DuplicateBatch
@@ -40,14 +39,14 @@ class GrowingPartitionLog:
     Parameters
     ----------
     directory : path
-        The partition directory, ``<topic>-<partition>``; made when it is missing. Its data
+        The partition directory, ``<topic>-<partition>``, created if it does not exist. Its data
         directory is locked as a broker locks it.
     settings : LogSettings, optional
         Of the topic.
     log_start_offset : int
         Kafka's checkpoint of it, 0 for none.
     was_clean : bool
-        Whether the log was closed when it was last written. Without it all segments are recovered.
+        Whether the log was closed after its last append; otherwise all segments are recovered.
     clock : callable, optional
         Returns the time in ms.
     random_source : random.Random, optional
@@ -87,10 +86,12 @@ class GrowingPartitionLog:
                 expected="<topic>-<partition>",
             )
         os.makedirs(self.directory, exist_ok=True)
+        self._is_broken = False
         self._hold = PartitionHold(self.directory)
         try:
             self._load(log_start_offset, was_clean=was_clean)
         except BaseException:
+            self._local.close_handlers()
             self._hold.release()
             raise
 
@@ -100,24 +101,9 @@ class GrowingPartitionLog:
         self._producer_state = ProducerStateManager(
             self.directory, self.settings.producer_id_expiration_ms, self._clock
         )
-        loader = Loader(
-            self.directory,
-            self.settings,
-            self._epochs,
-            self._producer_state,
-            self._local.jitter,
-            self._clock,
-        )
-        try:
-            end_offset = loader.load(log_start_offset, was_clean=was_clean)
-        except BaseException:
-            loader.close()
-            raise
-        local = self._local
-        local.segments, local.end_offset = loader.segments, end_offset
-        local.recovery_point = end_offset if was_clean else 0
-        self.log_start_offset = max(log_start_offset, local.segments[0].base_offset)
-        self._is_broken = False
+        loader = LogLoader(self._local, self._epochs, self._producer_state, log_start_offset)
+        loader.load(was_clean=was_clean)
+        self.log_start_offset = max(log_start_offset, self._local.segments[0].base_offset)
 
     def __enter__(self) -> Self:
         """Return the log itself."""
@@ -163,7 +149,7 @@ class GrowingPartitionLog:
     def append_as_leader(
         self, batches: Data, leader_epoch: int, *, origin: AppendOrigin = AppendOrigin.CLIENT
     ) -> AppendInfo:
-        """Append batches, each by an append of its own, with the offsets that come next.
+        """Append batches, each by an append of its own, with the next offsets of the log.
 
         Parameters
         ----------
@@ -172,14 +158,14 @@ class GrowingPartitionLog:
         leader_epoch : int
             Of this leader, 0 or more.
         origin : AppendOrigin
-            A client, or a coordinator, who may write markers.
+            A client, or a coordinator, which may write markers.
 
         Raises
         ------
         CorruptLogError
             A batch cannot be read.
         InputError
-            A broker would refuse one. After any error, nothing has been appended.
+            A broker would refuse a batch. After any error, nothing has been appended.
         PublishError
             The log cannot be written.
         """
@@ -195,13 +181,12 @@ class GrowingPartitionLog:
                 origin=origin,
                 now_ms=self._clock(),
             )
-            self._epochs.check(incoming)
             try:
                 ends = np.arange(1, len(incoming) + 1)
                 self._append(incoming, ends, origin)
-            except DuplicateBatch as again:
-                duplicates.append((again.first_offset, again.last_offset))
-                data = _without(as_bytes(data), incoming, again.row)
+            except DuplicateBatch as duplicate:
+                duplicates.append((duplicate.first_offset, duplicate.last_offset))
+                data = _without(as_bytes(data), incoming, duplicate.row)
                 continue
             return AppendInfo.of(incoming, tuple(duplicates))
         if duplicates:
@@ -209,25 +194,25 @@ class GrowingPartitionLog:
         raise InputError("there is no batch to append")
 
     def append_as_follower(self, batches: Data, leader_epoch: int) -> AppendInfo:
-        """Append batches as they are, all by one append, as a follower does with what it fetched.
+        """Append fetched batches unchanged, all by one append, as a follower does.
 
         Parameters
         ----------
         batches : bytes
             Batches with offsets and leader epochs, one after the other.
         leader_epoch : int
-            The epoch they were fetched in: batches from the first of a later one on are left out.
+            The epoch they were fetched in. The first batch of a later epoch and all after it are
+            not appended.
 
         Raises
         ------
         CorruptLogError, InputError, InvalidEpochError, IndexFullError, PublishError
-            They cannot be appended, and none is.
+            They cannot be appended. None has been.
         """
         self._check_usable()
         incoming = check_as_follower(batches, self.log_end_offset, leader_epoch, self.settings)
         if incoming is None:
             return AppendInfo()
-        self._epochs.check(incoming)
         ends = np.array([len(incoming)], np.int64)
         self._append(incoming, ends, AppendOrigin.REPLICATION)
         return AppendInfo.of(incoming)
@@ -246,16 +231,16 @@ class GrowingPartitionLog:
         isolation: Isolation = Isolation.LOG_END,
         min_one_message: bool = True,
     ) -> FetchData:
-        """Read from the batch on that holds an offset.
+        """Read, beginning with the batch that holds an offset.
 
         Parameters
         ----------
         start_offset : int
             Absolute, between the start and the end of the log.
         max_bytes : int
-            The most to return, in bytes; never more than one segment has.
+            Maximum size of the result, which never spans segments.
         isolation : Isolation
-            Where to end. Committed reads return the aborted transactions too.
+            Where to end. Committed reads also return the aborted transactions.
         min_one_message : bool
             Return the first batch whole, however large.
 
@@ -265,28 +250,29 @@ class GrowingPartitionLog:
             The offset is out of range.
         """
         self._check_usable()
-        end_offset = self.log_end_offset
-        if isolation is Isolation.TXN_COMMITTED:
-            end_offset = self.last_stable_offset
-        return read_log(
-            self._local.segments,
+        if not self.log_start_offset <= start_offset <= self.log_end_offset:
+            raise InputError(
+                "the offset is out of range",
+                expected=f"{self.log_start_offset}..{self.log_end_offset}",
+                found=start_offset,
+            )
+        is_committed = isolation is Isolation.TXN_COMMITTED
+        return self._local.read(
             start_offset,
             max_bytes,
-            log_start_offset=self.log_start_offset,
-            log_end_offset=self.log_end_offset,
-            end_offset=end_offset,
-            isolation=isolation,
+            end_offset=self.last_stable_offset if is_committed else self.log_end_offset,
+            include_aborted=is_committed,
             min_one_message=min_one_message,
         )
 
     def truncate_to(self, offset: int) -> bool:
-        """Drop the batches from the one that holds an offset on; return whether there were any.
+        """Truncate before the batch that holds an offset; return whether anything was removed.
 
         Source: ``UnifiedLog.truncateTo``.
         """
         self._check_usable()
         if offset < 0:
-            raise InputError("cannot cut at this offset", expected="0 or more", found=offset)
+            raise InputError("cannot truncate to this offset", expected="0 or more", found=offset)
         if offset >= self.log_end_offset:
             self._epochs.truncate_from_end(self.log_end_offset)
             return False
@@ -303,7 +289,7 @@ class GrowingPartitionLog:
         return True
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Drop everything and start the log at an offset."""
+        """Remove everything and start the log at an offset."""
         self._check_usable()
         self._local.truncate_fully_and_start_at(offset)
         self.log_start_offset = offset
@@ -314,7 +300,7 @@ class GrowingPartitionLog:
         )
 
     def flush(self) -> None:
-        """Make everything that was appended durable."""
+        """Make all appends durable."""
         self._check_usable()
         self._local.flush()
 
@@ -335,7 +321,7 @@ class GrowingPartitionLog:
             self._hold.release()
 
     def _append(self, batches: IncomingBatches, ends: Longs, origin: AppendOrigin) -> None:
-        """Check and plan everything, and only then write."""
+        """Plan and check everything before the first write."""
         steps = self._local.plan(batches, ends)
         producers = self._producer_state.producers
         producers.remember()

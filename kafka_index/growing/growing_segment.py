@@ -1,4 +1,4 @@
-"""A segment that grows: batches at its end, with the index entries a live broker makes of them.
+"""A segment that grows: batches are appended with the index entries that a live broker adds.
 
 Source: Kafka's ``LogSegment``.
 """
@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from operator import attrgetter
 from types import TracebackType
 from typing import Self
 
@@ -60,6 +62,11 @@ def system_clock() -> int:
     return time.time_ns() // 1_000_000
 
 
+def floor_segment(segments: Sequence[GrowingLogSegment], offset: int) -> int:
+    """Return the place of the last segment that begins at or before an offset, or of the first."""
+    return max(bisect_right(segments, offset, key=attrgetter("base_offset")) - 1, 0)
+
+
 class GrowingLogSegment(SegmentFiles):
     """One segment of a partition, open for appending.
 
@@ -72,9 +79,9 @@ class GrowingLogSegment(SegmentFiles):
     settings : LogSettings
         Of its topic.
     create : bool
-        Make the files; without it the log must be there.
+        Create the log; without it the log must exist.
     roll_jitter_ms : int
-        How much earlier than by the settings it is rolled.
+        How much earlier than ``segment.ms`` it is rolled.
     clock : callable
         Returns the time in ms.
 
@@ -83,13 +90,13 @@ class GrowingLogSegment(SegmentFiles):
     InputError
         The log does not exist.
     PublishError
-        A file cannot be opened or made.
+        A file cannot be opened or created.
 
     Notes
     -----
-    Index files are opened, or created at their largest size, on first use. A segment that is
-    opened again does not know how many bytes follow its last index entry; nor does a broker
-    after a restart. Not for use by several threads at once.
+    Index files are opened, or created at their maximum size, on first use. A segment that is
+    reopened does not know how many bytes follow its last index entry; nor does a broker after a
+    restart. Not for use by several threads at once.
     """
 
     def __init__(
@@ -131,7 +138,7 @@ class GrowingLogSegment(SegmentFiles):
         return self._largest
 
     def limits(self) -> Longs:
-        """Return what bounds its growth now."""
+        """Return what limits its growth now: the ``LIMIT_`` fields."""
         return growth_limits(
             self.settings,
             self.base_offset,
@@ -143,7 +150,7 @@ class GrowingLogSegment(SegmentFiles):
         )
 
     def growth(self) -> Longs:
-        """Return how far it has grown."""
+        """Return how far it has grown: the ``GROWTH_`` fields."""
         if self._first_timestamp == NO_BATCH and self.size_bytes:
             self._first_timestamp = self._read_first_timestamp()
         state = new_growth(self.base_offset)
@@ -156,18 +163,9 @@ class GrowingLogSegment(SegmentFiles):
         state[GROWTH_LAST_TIME_ENTRY] = self.time_index.last_entry.timestamp
         return state
 
-    def plan(
-        self, batches: IncomingBatches, ends: Longs, first_append: int, *, may_roll: bool
-    ) -> SegmentPlan:
-        """Do `plan_for_segment` for what it is now."""
-        return plan_for_segment(
-            batches, ends, first_append, self.limits(), self.growth(), may_roll=may_roll
-        )
-
     def should_roll(self, batches: bytes | Bytes) -> bool:
         """Whether a broker would roll before it appends these batches, all at once."""
-        incoming = self._scan(batches)
-        plan = self.plan(incoming, np.array([len(incoming)], np.int64), 0, may_roll=True)
+        _, plan = self._plan_at_once(batches, may_roll=True)
         return plan.must_roll
 
     def append(self, batches: bytes | Bytes) -> None:
@@ -182,25 +180,19 @@ class GrowingLogSegment(SegmentFiles):
         IndexFullError
             An index has no room for their entries.
         PublishError
-            They cannot be written. Whatever is raised, nothing is appended.
+            They cannot be written. After any error, nothing has been appended.
         """
-        incoming = self._scan(batches)
-        plan = self.plan(incoming, np.array([len(incoming)], np.int64), 0, may_roll=False)
-        self.append_plan(incoming, plan)
+        self.append_plan(*self._plan_at_once(batches, may_roll=False))
 
     def append_plan(self, batches: IncomingBatches, plan: SegmentPlan, first_row: int = 0) -> None:
-        """Append batches as planned.
+        """Append batches as planned for this segment.
 
         Parameters
         ----------
-        batches : IncomingBatches
-            Those that the plan takes.
-        plan : SegmentPlan
-            Made for this segment as it is now.
         first_row : int
-            Where these batches begin in the table that the rows of the plan count in.
+            Row of the first of these batches in the table that was planned.
         """
-        # Their files are made before the first byte of the log, as a broker makes them.
+        # As in a broker, the index files are created before the first byte of the log.
         offset_index, time_index = self.offset_index, self.time_index
         before = self.size_bytes
         self.log.append(batches.data)
@@ -264,16 +256,16 @@ class GrowingLogSegment(SegmentFiles):
         max_position_bytes: int | None = None,
         min_one_message: bool = False,
     ) -> FetchData | None:
-        """Read from the batch that holds an offset on; None when there is none at or after it.
+        """Read, beginning with the batch that holds an offset; None at the end of the log.
 
         Parameters
         ----------
         start_offset : int
             Absolute.
         max_bytes : int
-            The most to return, in bytes; 0 or more.
+            Maximum size of the result, 0 or more.
         max_position_bytes : int, optional
-            Where in the log to end; at its end by default.
+            Position to read to; the end of the log by default.
         min_one_message : bool
             Return the first batch whole, however large.
 
@@ -282,7 +274,9 @@ class GrowingLogSegment(SegmentFiles):
         LogSegment.read
         """
         if max_bytes < 0:
-            raise InputError("cannot read so many bytes", expected="0 or more", found=max_bytes)
+            raise InputError(
+                "the number of bytes to read is negative", expected="0 or more", found=max_bytes
+            )
         found = self.offset_to_position(start_offset)
         if found is None:
             return None
@@ -310,7 +304,7 @@ class GrowingLogSegment(SegmentFiles):
         return scan_to_end(self.log.view, last_entry, self.base_offset, verify_crc=False)
 
     def truncate_to(self, offset: int) -> int:
-        """Drop the batches from the one that holds an offset on; return how many bytes were cut.
+        """Truncate before the batch that holds an offset; return the bytes removed.
 
         Source: ``LogSegment.truncateTo``.
         """
@@ -330,9 +324,9 @@ class GrowingLogSegment(SegmentFiles):
         return lost
 
     def recover(self) -> int:
-        """Rebuild the indexes from the log and cut what is invalid; return how many bytes were cut.
+        """Rebuild the indexes, truncate at the first invalid byte, and return the bytes removed.
 
-        The transaction index is emptied: it needs the producers of the segments before.
+        The transaction index is emptied: it needs the producers of earlier segments.
 
         Raises
         ------
@@ -364,21 +358,21 @@ class GrowingLogSegment(SegmentFiles):
                 expected=stop.expected,
                 found=stop.found,
             )
-        # Kept from here on, as in Kafka: a truncation reads it again.
+        # Set even for an empty log, as in Kafka: a truncation reads it again.
         self._largest = self.time_index.last_entry
         self._last_index_position = self.size_bytes
         self._first_timestamp = NO_BATCH
         return lost
 
     def become_inactive(self) -> None:
-        """Make the last time entry and trim all files (``onBecomeInactiveSegment``)."""
+        """Append the last time entry and trim all files (``onBecomeInactiveSegment``)."""
         self.time_index.maybe_append(*self.largest_timestamp, skip_full_check=True)
         self.offset_index.trim_to_valid_size()
         self.time_index.trim_to_valid_size()
         self.log.trim()
 
     def close(self) -> None:
-        """Make the last time entry if anything was appended, trim all files, and close them."""
+        """Append the last time entry if anything was appended, trim all files, and close them."""
         if self._largest is not None:
             self.time_index.maybe_append(*self._largest, skip_full_check=True)
         for index in (self._offset_index, self._time_index):
@@ -388,8 +382,13 @@ class GrowingLogSegment(SegmentFiles):
         self.transaction_index.close()
         self._offset_index = self._time_index = None
 
-    def _scan(self, batches: bytes | Bytes) -> IncomingBatches:
-        return IncomingBatches.scan(as_bytes(batches), self.base_offset)
+    def _plan_at_once(
+        self, batches: bytes | Bytes, *, may_roll: bool
+    ) -> tuple[IncomingBatches, SegmentPlan]:
+        incoming = IncomingBatches.scan(as_bytes(batches), self.base_offset)
+        ends = np.array([len(incoming)], np.int64)
+        plan = plan_for_segment(incoming, ends, 0, self.limits(), self.growth(), may_roll=may_roll)
+        return incoming, plan
 
     def _read_largest_timestamp(self) -> TimestampOffset:
         last = self.time_index.last_entry

@@ -1,4 +1,4 @@
-"""Batches to be appended: their bytes, a row of columns for each, and the outcome of the append.
+"""Batches to be appended: their bytes, their columns, and the result of the append.
 
 Source of the checks: Kafka's ``UnifiedLog.analyzeAndValidateRecords``.
 """
@@ -14,13 +14,8 @@ import numpy as np
 from kafka_index.errors import CorruptLogError, InputError
 from kafka_index.index import Longs
 from kafka_index.kernels import read_headers
-from kafka_index.kernels.headers import (
-    HEADER_COLUMNS,
-    HEADER_MAGIC,
-    HEADER_RECORD_COUNT,
-)
+from kafka_index.kernels.headers import HEADER_COLUMNS, HEADER_MAGIC, HEADER_RECORD_COUNT
 from kafka_index.kernels.scan import SCAN_END, SCAN_ROWS_FULL
-from kafka_index.layout.records import LOG_OVERHEAD_BYTES, MIN_LENGTH
 from kafka_index.records.batch_table import BatchColumns
 from kafka_index.scan.scanner import Scanner
 from kafka_index.storage import Bytes
@@ -56,7 +51,7 @@ class IncomingBatches:
         data : ndarray of uint8
             Batches, one after the other.
         base_offset : int
-            Last offsets must lie in this offset .. this + 2^31 - 1.
+            Last offsets must lie between this offset and 2^31 - 1 above it.
 
         Raises
         ------
@@ -79,7 +74,7 @@ class IncomingBatches:
 
     @classmethod
     def scan_chunks(cls, data: Bytes, base_offset: int) -> Iterator[Self]:
-        """Do `scan` chunk by chunk; each has the bytes, and counts positions, of the whole."""
+        """Yield the chunks of a `scan`; positions count from the first byte of `data`."""
         scanner = Scanner(base_offset, verify_crc=True)
         code = SCAN_ROWS_FULL
         while code == SCAN_ROWS_FULL:
@@ -107,6 +102,12 @@ class IncomingBatches:
         """Return the number of batches."""
         return len(self.columns)
 
+    def epoch_starts(self) -> Iterator[tuple[int, int, int]]:
+        """Yield row, leader epoch and base offset where the epoch differs from the batch before."""
+        epochs = self.columns.leader_epoch
+        for row in [0, *(np.flatnonzero(np.diff(epochs)) + 1).tolist()]:
+            yield row, int(epochs[row]), int(self.columns.base_offset[row])
+
     def rows(self, first: int, end: int) -> Self:
         """Return some of the batches, as views; their positions still count from the first."""
         columns = self.columns
@@ -122,24 +123,6 @@ class IncomingBatches:
 _HEADERS = tuple(field.name for field in fields(IncomingBatches))[2:]
 
 
-def first_offset_of(data: Bytes) -> int:
-    """Return the offset field of the first batch.
-
-    Raises
-    ------
-    CorruptLogError
-        There are fewer bytes than any batch has.
-    """
-    if len(data) < LOG_OVERHEAD_BYTES + MIN_LENGTH:
-        raise CorruptLogError(
-            "cannot append: there are fewer bytes than any batch has",
-            position_bytes=0,
-            expected=f"{LOG_OVERHEAD_BYTES + MIN_LENGTH} or more",
-            found=len(data),
-        )
-    return int.from_bytes(data[:8].tobytes(), "big", signed=True)
-
-
 def as_bytes(data: bytes | bytearray | memoryview | Bytes) -> Bytes:
     """Return bytes as an array, without a copy."""
     if isinstance(data, np.ndarray):
@@ -149,7 +132,7 @@ def as_bytes(data: bytes | bytearray | memoryview | Bytes) -> Bytes:
 
 @dataclass(frozen=True, slots=True)
 class AppendInfo:
-    """What an append did (Kafka: ``LogAppendInfo``).
+    """The result of an append (Kafka: ``LogAppendInfo``).
 
     Parameters
     ----------
@@ -158,8 +141,8 @@ class AppendInfo:
     appended_batches : int
         How many.
     duplicates : tuple of (int, int)
-        First and last offsets of batches that a client sent again: they are in the log already,
-        and were left out.
+        First and last offsets of batches that are in the log already, because a client sent them
+        twice: they were not appended.
     """
 
     first_offset: int = -1
@@ -169,7 +152,7 @@ class AppendInfo:
 
     @classmethod
     def of(cls, batches: IncomingBatches, duplicates: tuple[tuple[int, int], ...] = ()) -> Self:
-        """Return what the append of batches did."""
+        """Return the result of appending batches."""
         return cls(
             int(batches.columns.base_offset[0]),
             int(batches.columns.last_offset[-1]),

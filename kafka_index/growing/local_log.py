@@ -1,6 +1,6 @@
-"""The segments of a partition that grows: rolled, appended to, truncated and flushed.
+"""The segments of a partition that grows: rolled, appended to, read, truncated and flushed.
 
-Sources: Kafka's ``LocalLog`` and ``UnifiedLog.maybeRoll``. Epochs and producers are the business of
+Sources: Kafka's ``LocalLog`` and ``UnifiedLog.maybeRoll``. Leader epochs and producers are kept by
 `growing_log`.
 """
 
@@ -9,8 +9,8 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from kafka_index.config import INT32_MAX
 from kafka_index.errors import InputError
@@ -20,11 +20,11 @@ from kafka_index.growing.append_plan import (
     new_growth,
     plan_for_segment,
 )
-from kafka_index.growing.growing_segment import Clock, GrowingLogSegment
+from kafka_index.growing.fetch_data import AbortedTransaction, FetchData
+from kafka_index.growing.growing_segment import Clock, GrowingLogSegment, floor_segment
 from kafka_index.growing.incoming_batches import IncomingBatches
-from kafka_index.growing.log_reads import floor_place
 from kafka_index.growing.settings import LogSettings
-from kafka_index.index import Longs
+from kafka_index.index import Longs, OffsetPosition, collect_aborted_txns
 from kafka_index.kernels.appending import GROWTH_SIZE
 from kafka_index.layout.names import INDEX_SUFFIXES, LOG_SUFFIX, segment_file_name
 from kafka_index.layout.records import MAGIC_RECORD_BATCH
@@ -32,20 +32,28 @@ from kafka_index.storage import publish_error
 from kafka_index.storage.durable_files import make_durable
 
 
+class LogOffsetMetadata(NamedTuple):
+    """An offset, and the position of its batch (Kafka: ``LogOffsetMetadata``)."""
+
+    offset: int
+    segment_base_offset: int
+    position_bytes: int
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Appends to one segment, after a roll if there is one.
+    """Appends to one segment, and the roll before them if there is one.
 
     Parameters
     ----------
     roll_to : int, optional
-        Base offset of the segment that is begun first.
+        Base offset of the new segment.
     jitter_ms : int
         Its roll jitter.
     first_append : int
-        Which append it begins with.
+        The first of the appends.
     plan : SegmentPlan
-        What the appends do to it.
+        Their effect on the segment.
     """
 
     roll_to: int | None
@@ -54,94 +62,13 @@ class Step:
     plan: SegmentPlan
 
 
-def plan_for_log(
-    active: GrowingLogSegment,
-    log_end_offset: int,
-    batches: IncomingBatches,
-    ends: Longs,
-    *,
-    make_jitter: Callable[[], int],
-    now_ms: int,
-) -> list[Step]:
-    """Plan the effect of some appends on a log; nothing is written.
-
-    Parameters
-    ----------
-    active : GrowingLogSegment
-        The last segment of the log.
-    log_end_offset : int
-        Where the log ends.
-    batches : IncomingBatches
-        Of all appends, offsets assigned.
-    ends : ndarray of int64, shape (m,)
-        The row after the last batch of each append.
-    make_jitter : callable
-        Returns the roll jitter of a new segment, in ms.
-    now_ms : int
-        The time.
-
-    Raises
-    ------
-    InputError
-        A new segment would begin where the active one does.
-    IndexFullError, IndexOffsetOverflowError
-        As in `plan_for_segment`.
-    """
-    base, limits, growth = active.base_offset, active.limits(), active.growth()
-    end_offset = log_end_offset
-    roll_to: int | None = None
-    jitter_ms = append = 0
-    steps = []
-    while True:
-        plan = plan_for_segment(batches, ends, append, limits, growth, may_roll=roll_to is None)
-        steps.append(Step(roll_to, jitter_ms, append, plan))
-        append = plan.next_append
-        if append == len(ends):
-            return steps
-        row = int(ends[append - 1]) if append else 0
-        if row:
-            end_offset = int(batches.columns.last_offset[row - 1]) + 1
-        roll_to = max(_roll_offset(batches, row, int(ends[append])), end_offset)
-        if roll_to <= base and plan.state[GROWTH_SIZE]:
-            raise InputError(
-                "the log cannot be rolled: its active segment already begins there",
-                path=active.directory,
-                expected=f"above {base}",
-                found=roll_to,
-            )
-        jitter_ms = make_jitter()
-        base = roll_to
-        growth = new_growth(base)
-        limits = growth_limits(
-            active.settings, base, jitter_ms=jitter_ms, created_ms=now_ms, now_ms=now_ms
-        )
-
-
-def _roll_offset(batches: IncomingBatches, first: int, end: int) -> int:
-    if batches.magic[first] >= MAGIC_RECORD_BATCH:
-        return int(batches.columns.base_offset[first])
-    # Their first offset may be packed: no append has offsets further apart than this.
-    return int(batches.columns.last_offset[end - 1]) - INT32_MAX
-
-
 class LocalLog:
     """The segments of a partition.
-
-    Parameters
-    ----------
-    directory : str
-        The partition directory.
-    settings : LogSettings
-        Of the topic.
-    clock : callable
-        Returns the time in ms.
-    random_source : random.Random
-        Source of the roll jitter.
 
     Attributes
     ----------
     segments : list of GrowingLogSegment
-        In order, the active one last; filled by `Loader`.
+        In order, the active one last; filled by `LogLoader`.
     end_offset : int
         The offset that the next record gets.
     recovery_point : int
@@ -157,7 +84,7 @@ class LocalLog:
     ) -> None:
         self.directory = directory
         self.settings = settings
-        self._clock = clock
+        self.clock = clock
         self._random = random_source
         self.segments: list[GrowingLogSegment] = []
         self.end_offset = 0
@@ -175,19 +102,73 @@ class LocalLog:
             return 0
         return self._random.randrange(min(largest, self.settings.segment_ms))
 
-    def plan(self, batches: IncomingBatches, ends: Longs) -> list[Step]:
-        """Do `plan_for_log` for what it is now."""
-        return plan_for_log(
-            self.active_segment,
-            self.end_offset,
-            batches,
-            ends,
-            make_jitter=self.jitter,
-            now_ms=self._clock(),
+    def open_segment(
+        self, base_offset: int, jitter_ms: int, *, create: bool = False
+    ) -> GrowingLogSegment:
+        """Return the segment at an offset; with `create` an empty one."""
+        if create:
+            # A roll that failed may have left files.
+            for suffix in (LOG_SUFFIX, *INDEX_SUFFIXES):
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(os.path.join(self.directory, segment_file_name(base_offset, suffix)))
+        return GrowingLogSegment(
+            self.directory,
+            base_offset,
+            self.settings,
+            create=create,
+            roll_jitter_ms=jitter_ms,
+            clock=self.clock,
         )
 
+    def plan(self, batches: IncomingBatches, ends: Longs) -> list[Step]:
+        """Plan the effect of some appends; nothing is written.
+
+        Parameters
+        ----------
+        batches : IncomingBatches
+            Of all appends, offsets assigned.
+        ends : ndarray of int64, shape (m,)
+            The row after the last batch of each append.
+
+        Raises
+        ------
+        InputError
+            A new segment would begin where the active one does.
+        IndexFullError, IndexOffsetOverflowError
+            As in `plan_for_segment`.
+        """
+        active, now_ms = self.active_segment, self.clock()
+        base, limits, growth = active.base_offset, active.limits(), active.growth()
+        end_offset = self.end_offset
+        roll_to: int | None = None
+        jitter_ms = append = 0
+        steps = []
+        while True:
+            plan = plan_for_segment(batches, ends, append, limits, growth, may_roll=roll_to is None)
+            steps.append(Step(roll_to, jitter_ms, append, plan))
+            append = plan.next_append
+            if append == len(ends):
+                return steps
+            row = int(ends[append - 1]) if append else 0
+            if row:
+                end_offset = int(batches.columns.last_offset[row - 1]) + 1
+            roll_to = max(_roll_offset(batches, row, int(ends[append])), end_offset)
+            if roll_to <= base and plan.state[GROWTH_SIZE]:
+                raise InputError(
+                    "the log cannot be rolled: its active segment already begins there",
+                    path=self.directory,
+                    expected=f"above {base}",
+                    found=roll_to,
+                )
+            jitter_ms = self.jitter()
+            base = roll_to
+            growth = new_growth(base)
+            limits = growth_limits(
+                self.settings, base, jitter_ms=jitter_ms, created_ms=now_ms, now_ms=now_ms
+            )
+
     def append(self, batches: IncomingBatches, ends: Longs, step: Step) -> None:
-        """Append the batches of a step; its roll has been made."""
+        """Append the batches of a step, after its roll."""
         plan = step.plan
         if plan.next_append == step.first_append:
             return
@@ -204,16 +185,39 @@ class LocalLog:
             self.segments.pop()
         else:
             active.become_inactive()
-        self.segments.append(self._new_segment(base_offset, jitter_ms))
+        self.segments.append(self.open_segment(base_offset, jitter_ms, create=True))
+
+    def read(
+        self,
+        start_offset: int,
+        max_bytes: int,
+        *,
+        end_offset: int,
+        include_aborted: bool,
+        min_one_message: bool,
+    ) -> FetchData:
+        """Read up to an end offset; otherwise as ``GrowingPartitionLog.read`` (LocalLog.read)."""
+        end = self._metadata_of(end_offset)._replace(offset=end_offset)
+        if start_offset >= end_offset:
+            place = end if start_offset == end_offset else self._metadata_of(start_offset)
+            return FetchData(*place, aborted_transactions=() if include_aborted else None)
+        for number in range(floor_segment(self.segments, start_offset), len(self.segments)):
+            segment = self.segments[number]
+            if segment.base_offset > end.segment_base_offset:
+                break
+            at_end = segment.base_offset == end.segment_base_offset
+            found = segment.read(
+                start_offset,
+                max_bytes,
+                max_position_bytes=end.position_bytes if at_end else segment.size_bytes,
+                min_one_message=min_one_message,
+            )
+            if found is not None:
+                return self._with_aborted(number, found, start_offset) if include_aborted else found
+        return FetchData(*self._metadata_of(self.end_offset))
 
     def truncate_to(self, offset: int) -> list[int]:
-        """Drop the batches from the one that holds an offset on.
-
-        Returns
-        -------
-        list of int
-            Base offsets of the segments deleted.
-        """
+        """Remove the batches from an offset on; return the base offsets of deleted segments."""
         deleted = []
         while self.segments[-1].base_offset > offset:
             segment = self.segments.pop()
@@ -225,16 +229,16 @@ class LocalLog:
         return deleted
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Drop everything, and begin at an offset."""
+        """Remove all segments, and begin an empty one at an offset."""
         for segment in self.segments:
             segment.delete()
-        self.segments = [self._new_segment(offset, self.jitter())]
+        self.segments = [self.open_segment(offset, self.jitter(), create=True)]
         self.end_offset = offset
         self.recovery_point = min(self.recovery_point, offset)
 
     def flush(self) -> None:
-        """Make everything durable, new segments in their folder too."""
-        for segment in self.segments[floor_place(self.segments, self.recovery_point) :]:
+        """Make everything durable, including new segments in their folder."""
+        for segment in self.segments[floor_segment(self.segments, self.recovery_point) :]:
             segment.flush()
         for path, error in make_durable([self.directory]).items():
             raise publish_error(error, path, "flush the folder")
@@ -246,16 +250,42 @@ class LocalLog:
             segment.close()
         self.segments = []
 
-    def _new_segment(self, base_offset: int, jitter_ms: int) -> GrowingLogSegment:
-        # A roll that failed may have left files.
-        for suffix in (LOG_SUFFIX, *INDEX_SUFFIXES):
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(os.path.join(self.directory, segment_file_name(base_offset, suffix)))
-        return GrowingLogSegment(
-            self.directory,
-            base_offset,
-            self.settings,
-            create=True,
-            roll_jitter_ms=jitter_ms,
-            clock=self._clock,
+    def close_handlers(self) -> None:
+        """Close all files as they are."""
+        for segment in self.segments:
+            segment.close_handlers()
+        self.segments = []
+
+    def _metadata_of(self, offset: int) -> LogOffsetMetadata:
+        """Return the position of the batch that holds an offset, or of the end of the log."""
+        if offset < self.end_offset:
+            for segment in self.segments[floor_segment(self.segments, offset) :]:
+                found = segment.offset_to_position(offset)
+                if found is not None:
+                    return LogOffsetMetadata(found.offset, segment.base_offset, found.position)
+        active = self.active_segment
+        return LogOffsetMetadata(self.end_offset, active.base_offset, active.size_bytes)
+
+    def _with_aborted(self, number: int, found: FetchData, start_offset: int) -> FetchData:
+        """Return a read with its aborted transactions (LocalLog.addAbortedTransactions)."""
+        start = OffsetPosition(found.base_offset, found.position_bytes)
+        later = self.segments[number:]
+        bound = later[0].offset_index.fetch_upper_bound_offset(start, len(found.records))
+        if bound is not None:
+            upper = bound.offset
+        else:
+            upper = later[1].base_offset if len(later) > 1 else self.end_offset
+        entries = collect_aborted_txns(
+            (segment.transaction_index for segment in later), start_offset, upper
         )
+        pairs = zip(entries["producer_id"].tolist(), entries["first_offset"].tolist(), strict=True)
+        return replace(
+            found, aborted_transactions=tuple(AbortedTransaction(*pair) for pair in pairs)
+        )
+
+
+def _roll_offset(batches: IncomingBatches, first: int, end: int) -> int:
+    if batches.magic[first] >= MAGIC_RECORD_BATCH:
+        return int(batches.columns.base_offset[first])
+    # Their first offset may be packed: no append has offsets further apart than this.
+    return int(batches.columns.last_offset[end - 1]) - INT32_MAX

@@ -6,18 +6,12 @@ A leader takes batches of magic 2 only and compresses nothing again: ``compressi
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 from numpy.typing import NDArray
 
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES
-from kafka_index.errors import CorruptLogError, InputError
-from kafka_index.growing.incoming_batches import (
-    IncomingBatches,
-    as_bytes,
-    first_offset_of,
-)
+from kafka_index.errors import CorruptLogError, InputError, InvalidEpochError
+from kafka_index.growing.incoming_batches import IncomingBatches, as_bytes
 from kafka_index.growing.settings import LogSettings, TimestampType
 from kafka_index.index import Longs
 from kafka_index.kernels.appending import (
@@ -29,7 +23,9 @@ from kafka_index.kernels.appending import (
 from kafka_index.kernels.records import RECORD_SOUND
 from kafka_index.layout.records import (
     CONTROL_MASK,
+    LOG_OVERHEAD_BYTES,
     MAGIC_RECORD_BATCH,
+    MIN_LENGTH,
     NO_TIMESTAMP,
     TIMESTAMP_TYPE_MASK,
 )
@@ -74,8 +70,11 @@ def assign_as_leader(
         A batch or one of its records cannot be read.
     InputError
         A broker would refuse it.
+    InvalidEpochError
+        The leader's epoch is negative.
     """
-    batches = IncomingBatches.scan(as_bytes(bytearray(data)), _scan_base(data, origin))
+    base_offset = 0 if origin is AppendOrigin.CLIENT else _first_offset(data)
+    batches = IncomingBatches.scan(as_bytes(bytearray(data)), base_offset)
     _check_headers(batches, settings, origin)
     largest = _largest_timestamps(batches, settings, now_ms)
     if settings.is_compacted:
@@ -104,12 +103,12 @@ def assign_as_leader(
     if append_type:
         # A marker's time is that of its batch then.
         columns.control_timestamp_ms[columns.control_type >= 0] = now_ms
+    _check_leader_epochs(batches)
     return batches
 
 
-def _scan_base(data: bytes | bytearray | memoryview | Bytes, origin: AppendOrigin) -> int:
-    if origin is AppendOrigin.CLIENT:
-        return 0
+def _first_offset(data: bytes | bytearray | memoryview | Bytes) -> int:
+    """Return the offset field of the first batch, 0 for a negative one."""
     return max(int.from_bytes(bytes(data[:8]), "big", signed=True), 0)
 
 
@@ -267,7 +266,7 @@ def _refuse(
     expected: object,
     found: Longs,
     *,
-    kind: Callable[..., InputError | CorruptLogError] = InputError,
+    kind: type[InputError | CorruptLogError | InvalidEpochError] = InputError,
 ) -> None:
     if refused.any():
         row = int(np.argmax(refused))
@@ -310,9 +309,18 @@ def check_as_follower(
         A batch cannot be read.
     InputError
         Offsets go backward, or there is more than fits a segment.
+    InvalidEpochError
+        A batch of magic 2 has no leader epoch.
     """
     array = as_bytes(data)
-    batches = IncomingBatches.scan(array, max(first_offset_of(array), 0))
+    if len(array) < LOG_OVERHEAD_BYTES + MIN_LENGTH:
+        raise CorruptLogError(
+            "cannot append: there are fewer bytes than any batch has",
+            position_bytes=0,
+            expected=f"{LOG_OVERHEAD_BYTES + MIN_LENGTH} or more",
+            found=len(array),
+        )
+    batches = IncomingBatches.scan(array, _first_offset(array))
     later = np.flatnonzero(batches.columns.leader_epoch > leader_epoch)
     if len(later):
         if not later[0]:
@@ -325,7 +333,20 @@ def check_as_follower(
             expected=f"{settings.segment_bytes} bytes or less",
             found=len(batches.data),
         )
+    _check_leader_epochs(batches)
     return batches
+
+
+def _check_leader_epochs(batches: IncomingBatches) -> None:
+    epochs = batches.columns.leader_epoch
+    _refuse(
+        batches,
+        (epochs < 0) & (batches.magic >= MAGIC_RECORD_BATCH),
+        "a batch has no leader epoch",
+        "0 or more",
+        epochs,
+        kind=InvalidEpochError,
+    )
 
 
 def _check_offsets(batches: IncomingBatches, log_end_offset: int) -> None:

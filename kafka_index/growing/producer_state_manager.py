@@ -1,43 +1,31 @@
-"""The snapshots of a growing log's producers: when they are written, loaded and dropped.
+"""The snapshots of a growing log's producers: when they are written, loaded and removed.
 
 Sources: Kafka's ``ProducerStateManager`` and ``UnifiedLog.rebuildProducerState``.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Sequence
 
-import numpy as np
-
-from kafka_index.growing.growing_segment import Clock, GrowingLogSegment
+from kafka_index.growing.growing_segment import Clock, GrowingLogSegment, floor_segment
 from kafka_index.growing.incoming_batches import IncomingBatches
 from kafka_index.growing.producers import Producers
-from kafka_index.growing.small_files import write_small_file
 from kafka_index.state.snapshots import (
     is_out_of_range,
     list_snapshots,
     load_latest_snapshot,
     snapshot_path,
 )
+from kafka_index.storage import AtomicFile
 
 
 class ProducerStateManager:
-    """The producers of a partition directory, with their snapshots.
-
-    Parameters
-    ----------
-    directory : str
-        The partition directory.
-    expiration_ms : int
-        ``producer.id.expiration.ms``
-    clock : callable
-        Returns the time in ms.
+    """The producers of a partition directory at `end_offset`, and their snapshots.
 
     Attributes
     ----------
-    producers : Producers
-        What is known of them at `end_offset`.
     end_offset : int
         Kafka: ``mapEndOffset``.
     """
@@ -56,23 +44,26 @@ class ProducerStateManager:
         return tuple(sorted(self._snapshots))
 
     def adopt(self, other: ProducerStateManager) -> None:
-        """Adopt the snapshots that another manager of the same directory knows."""
+        """Adopt the list of snapshots of another manager of the same directory."""
         self._snapshots = set(other.snapshot_offsets)
 
     def take_snapshot(self, data: bytes | None = None, *, durable: bool = True) -> None:
-        """Write a snapshot at `end_offset`, unless there is one there or above.
+        """Write a snapshot at `end_offset`, unless there is one at or above it.
 
         Parameters
         ----------
         data : bytes, optional
-            The snapshot; by default that of now.
+            Its bytes; by default those of the producers now.
         durable : bool
-            Whether to wait for the disk: a roll does not, and a log without it is recovered.
+            Whether to wait for the disk. A roll does not: a log without the snapshot is recovered.
         """
         if self.end_offset <= self._last_snapshot:
             return
         snapshot = self.producers.snapshot() if data is None else data
-        write_small_file(snapshot_path(self._directory, self.end_offset), snapshot, durable=durable)
+        path = snapshot_path(self._directory, self.end_offset)
+        with AtomicFile(path, scratch_path=f"{path}.tmp") as file:
+            file.write(snapshot)
+            file.commit(durable=durable)
         self._snapshots.add(self.end_offset)
         self._last_snapshot = self.end_offset
 
@@ -80,11 +71,11 @@ class ProducerStateManager:
         """Remove a snapshot, if there is one."""
         if offset in self._snapshots:
             self._snapshots.remove(offset)
-            if os.path.exists(snapshot_path(self._directory, offset)):
+            with contextlib.suppress(FileNotFoundError):
                 os.unlink(snapshot_path(self._directory, offset))
 
     def remove_stray_snapshots(self, base_offsets: Sequence[int]) -> None:
-        """Remove the snapshots that belong to no segment, but for the last of them."""
+        """Remove the snapshots without a segment, except the last (``removeStraySnapshots``)."""
         self._snapshots = set(list_snapshots(self._directory))
         known = set(base_offsets)
         strays = [offset for offset in self.snapshot_offsets if offset not in known]
@@ -94,7 +85,7 @@ class ProducerStateManager:
             self.drop_snapshot(strays[-1])
 
     def start_at(self, offset: int) -> None:
-        """Forget everything (``truncateFullyAndStartAt``)."""
+        """Drop all producers and snapshots (``truncateFullyAndStartAt``)."""
         self.producers.clear()
         for snapshot in self.snapshot_offsets:
             self.drop_snapshot(snapshot)
@@ -109,16 +100,12 @@ class ProducerStateManager:
         *,
         after_clean_shutdown: bool,
     ) -> None:
-        """Bring everything to an offset: from the latest snapshot, and the batches after it.
+        """Rebuild the producers at an offset from the latest snapshot and the batches after it.
 
         Parameters
         ----------
-        segments : sequence of GrowingLogSegment
-            In order.
-        log_start_offset, last_offset : int
-            Where the log begins, and the offset.
         after_clean_shutdown : bool
-            Trust that there are no producers if there is no snapshot.
+            Without any snapshot, conclude that there are no producers.
         """
         marks = [segment.base_offset for segment in segments[-2:]] + [last_offset]
         if not self._snapshots and after_clean_shutdown:
@@ -147,7 +134,6 @@ class ProducerStateManager:
     def _load_latest(self, log_start_offset: int) -> None:
         found, entries, damaged = load_latest_snapshot(self._directory, self.snapshot_offsets)
         for offset, _ in damaged:
-            # A broker removes it and loads the one before.
             self.drop_snapshot(offset)
         if found is not None and entries is not None:
             self.producers.load(entries, self._clock())
@@ -162,8 +148,7 @@ class ProducerStateManager:
         last_offset: int,
         marks: Sequence[int],
     ) -> None:
-        bases = [segment.base_offset for segment in segments]
-        first = max(int(np.searchsorted(bases, self.end_offset, side="right")) - 1, 0)
+        first = floor_segment(segments, self.end_offset)
         for segment, following in zip(
             segments[first:], [*segments[first + 1 :], None], strict=True
         ):

@@ -1,8 +1,8 @@
-"""The producers of a log that grows: checked before an append, known after it, and in snapshots.
+"""The producers of a log that grows: checked and updated by each append, written to snapshots.
 
-Sources: Kafka's ``ProducerStateManager``, and ``UnifiedLog.analyzeAndValidateProducerState``. Like
-Kafka's, all batches of one append change a producer together, which decides on the last stable
-offset of a transaction that ends in the same append as another begins.
+Sources: Kafka's ``ProducerStateManager``, and ``UnifiedLog.analyzeAndValidateProducerState``. As in
+Kafka, all batches of one append update a producer together, which decides the last stable offset of
+a transaction that ends in the append in which another begins.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ Row = tuple[int, int, BatchMetadata, int, int, int, int, int, int, int, int]
 _APPENDS_AT_ONCE = 2048
 
 
-class DuplicateBatch(Exception):  # noqa: N818, because it is not an error: a client sent a batch twice
-    """A batch that is in the log already."""
+class DuplicateBatch(Exception):  # noqa: N818, because a batch that is sent twice is no error
+    """A client's batch that is in the log already."""
 
     def __init__(self, row: int, batch: BatchMetadata) -> None:
         super().__init__(row)
@@ -64,13 +64,7 @@ class DuplicateBatch(Exception):  # noqa: N818, because it is not an error: a cl
 
 
 class Producers:
-    """All producers of a partition.
-
-    Parameters
-    ----------
-    expiration_ms : int
-        ``producer.id.expiration.ms``
-    """
+    """All producers of a partition."""
 
     def __init__(self, expiration_ms: int) -> None:
         self._expiration_ms = expiration_ms
@@ -78,7 +72,7 @@ class Producers:
         self._order = JavaMapOrder()
         self._open: dict[int, int] = {}
         self._open_offsets: list[int] = []
-        # What the producers were at `remember`, of those that changed since.
+        # The earlier state of the producers that changed since `remember`.
         self._before: dict[int, ProducerEntry | None] | None = None
         self._open_before: dict[int, int] = {}
         self._capacity_before = 0
@@ -94,13 +88,13 @@ class Producers:
         return self._open_offsets[0] if self._open_offsets else None
 
     def clear(self) -> None:
-        """Forget all; a Java map keeps its capacity."""
+        """Remove all; as in Java, the map keeps its capacity."""
         self._entries.clear()
         self._open.clear()
         self._open_offsets.clear()
 
     def load(self, entries: NDArray[np.void], now_ms: int) -> None:
-        """Load the entries of a snapshot, without producers that are idle for too long."""
+        """Load the entries of a snapshot, except expired producers."""
         for row in ProducerExpiration(self._expiration_ms, now_ms).live(entries).tolist():
             entry = ProducerEntry.of_row(row)
             self._put(entry)
@@ -108,7 +102,7 @@ class Producers:
                 self._begin(entry.current_txn_first_offset, entry.producer_id)
 
     def snapshot(self) -> bytes:
-        """Return the bytes of a snapshot of what is known now."""
+        """Return the bytes of a snapshot."""
         rows = [entry.row() for entry in self._entries.values()]
         entries = np.array(rows, PRODUCER_STATE_ENTRY)
         return encode_snapshot(entries[self._order.order_of(entries["producer_id"])])
@@ -139,30 +133,21 @@ class Producers:
         end_append: int,
         origin: AppendOrigin,
     ) -> NDArray[np.void]:
-        """Check appends and record them, one after the other.
+        """Check and record some appends in order; return the transactions that they abort.
 
         Parameters
         ----------
-        batches : IncomingBatches
-            Offsets assigned.
         ends : ndarray of int64, shape (m,)
             The row after the last batch of each append.
         first_append, end_append : int
-            Which of them.
-        origin : AppendOrigin
-            Who appends.
-
-        Returns
-        -------
-        ndarray of ABORTED_TXN
-            The transactions they abort.
+            The appends to record.
 
         Raises
         ------
         InputError
-            A batch that its producer must not append; those before it are recorded.
+            Its producer must not append a batch. Those before it have been recorded.
         DuplicateBatch
-            A client's batch that is in the log already; likewise.
+            A client's batch is in the log already. Those before it have been recorded.
         """
         aborted: list[tuple[int, int, int, int, int]] = []
         if end_append == first_append:
@@ -192,7 +177,7 @@ class Producers:
         for start, stop in pairwise(starts):
             row = rows[start - offset]
             entry = entries.get(row[3])
-            # Most appends are this: another batch of a producer, in its place.
+            # Most appends are the next batch of a known producer.
             if (
                 stop - start == 1
                 and entry is not None
@@ -209,7 +194,7 @@ class Producers:
                 self._append_group(rows[start - offset : stop - offset], origin, aborted)
 
     def replay(self, chunks: Iterable[IncomingBatches]) -> None:
-        """Record batches that are in the log, as one append by replication."""
+        """Record batches of the log as one replicated append."""
         appends: dict[int, ProducerAppend] = {}
         completed: list[CompletedTxn] = []
         for batches in chunks:
@@ -305,7 +290,7 @@ class Producers:
 
 
 def _producer_rows(batches: IncomingBatches, rows: Longs) -> list[Row]:
-    """Return some rows as tuples of Python's own integers."""
+    """Return some rows as tuples of Python integers."""
     columns = batches.columns
     base_offsets, last_offsets = columns.base_offset[rows], columns.last_offset[rows]
     base_sequences, timestamps = columns.base_sequence[rows], columns.max_timestamp_ms[rows]

@@ -29,21 +29,12 @@ _NOTHING = np.empty(0, np.uint8)
 
 
 class LogFile:
-    """A log that grows.
+    """A ``.log`` that is appended to; it is created if it does not exist.
 
     Parameters
     ----------
-    path : str
-        The ``.log``, made when it is missing.
     preallocated_bytes : int, optional
-        Create it with this much space; zeros follow what is written then.
-
-    Raises
-    ------
-    InputError
-        It is larger than any broker's.
-    PublishError
-        It cannot be opened or made.
+        Create it with this much space: zeros follow the batches.
     """
 
     def __init__(self, path: str, *, preallocated_bytes: int = 0) -> None:
@@ -70,19 +61,13 @@ class LogFile:
     def view(self) -> Bytes:
         """The bytes written, mapped; valid until the next change of the log."""
         if len(self._view) < self.size_bytes:
-            # The whole of a preallocated file, so that what is appended next is in there too.
+            # A preallocated file is mapped whole, so that later appends need no new map.
             mapped = mmap.mmap(self._descriptor, 0, access=mmap.ACCESS_READ)
             self._view = np.frombuffer(mapped, np.uint8)
         return self._view[: self.size_bytes]
 
     def append(self, data: Bytes) -> None:
-        """Write after the end: all of it, or nothing.
-
-        Raises
-        ------
-        PublishError
-            It cannot be written.
-        """
+        """Write at the end: all bytes or none."""
         left = data.data
         position = self.size_bytes
         try:
@@ -91,23 +76,25 @@ class LogFile:
                 position += written
                 left = left[written:]
         except OSError as error:
-            # A part of it may stand after the end, where the next append goes.
+            # Some bytes may have been written where the next append goes.
             with contextlib.suppress(OSError):
                 os.ftruncate(self._descriptor, self.size_bytes)
             raise publish_error(error, self.path, "append to the log") from error
         self.size_bytes = position
 
     def truncate_to(self, size_bytes: int) -> int:
-        """Cut the file at a position, preallocated space too; return the bytes of batches cut."""
+        """Truncate the file, preallocated space included; return the bytes of batches removed."""
         if not 0 <= size_bytes <= self.size_bytes:
-            raise ValueError(f"cannot cut {self.path} of {self.size_bytes} bytes at {size_bytes}")
+            raise ValueError(
+                f"cannot truncate {self.path} of {self.size_bytes} bytes to {size_bytes}"
+            )
         lost = self.size_bytes - size_bytes
         self._unmap()
         if size_bytes < os.fstat(self._descriptor).st_size:
             try:
                 os.ftruncate(self._descriptor, size_bytes)
             except OSError as error:
-                raise publish_error(error, self.path, "cut the log") from error
+                raise publish_error(error, self.path, "truncate the log") from error
         self.size_bytes = size_bytes
         return lost
 
@@ -138,7 +125,7 @@ class LogFile:
             self._descriptor = -1
 
     def _unmap(self) -> None:
-        # The map is closed with its last view: the frames of an error may still hold one.
+        # The map is closed with its last view, which the frames of an error may still hold.
         self._view = _NOTHING
 
 
@@ -146,26 +133,7 @@ _SUFFIXES = (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFI
 
 
 class SegmentFiles:
-    """The files of one segment.
-
-    Parameters
-    ----------
-    directory : str
-        The partition directory.
-    base_offset : int
-        Of the segment.
-    settings : LogSettings
-        Of its topic.
-    create : bool
-        Make the log; without it it must be there.
-
-    Raises
-    ------
-    InputError
-        The log does not exist.
-    PublishError
-        A file cannot be opened or made.
-    """
+    """The files of one segment; without `create` the log must exist."""
 
     def __init__(
         self,
@@ -211,11 +179,11 @@ class SegmentFiles:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the log that are written."""
+        """Size of the log, without preallocated space."""
         return self.log.size_bytes
 
     def resize_indexes(self) -> None:
-        """Set the indexes to their largest size, as those of the active segment."""
+        """Set the indexes to their maximum size, as in an active segment."""
         self.offset_index.resize(self.settings.segment_index_bytes)
         self.time_index.resize(self.settings.segment_index_bytes)
 
