@@ -9,9 +9,8 @@ from __future__ import annotations
 import mmap
 import os
 import threading
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from os import PathLike
-from types import TracebackType
 from typing import Self
 
 import numpy as np
@@ -34,7 +33,7 @@ IN_MEMORY = "<memory>"
 _FIRST_GROWTH_BYTES = mmap.PAGESIZE
 
 
-class AbstractIndex(SlotSearch):
+class AbstractIndex(SlotSearch, ABC):
     """A memory-mapped index file of one segment.
 
     Parameters
@@ -74,8 +73,7 @@ class AbstractIndex(SlotSearch):
     ) -> None:
         in_memory = path == IN_MEMORY
         mapping = EntryMap(self.layout, writable=writable, in_memory=in_memory)
-        super().__init__(os.fspath(path), mapping)
-        self.base_offset = base_offset
+        super().__init__(os.fspath(path), mapping, base_offset)
         self.max_index_size = max_index_size
         self.writable = writable
         # Serialises what changes the index.
@@ -172,9 +170,16 @@ class AbstractIndex(SlotSearch):
         """Drop all entries; the file keeps its size."""
         self._truncate_to_entries(0)
 
-    @abstractmethod
     def truncate_to(self, offset: int) -> None:
         """Drop the entries at and above an offset."""
+        with self._lock:
+            field, relative = "relative_offset", max(offset - self.base_offset, -1)
+            slot = int(self.floor_slots(np.array([relative], np.int64), field)[0])
+            if slot == NOT_FOUND:
+                self._truncate_to_entries(0)
+            else:
+                exact = self._mapping.entries[field][slot] == relative
+                self._truncate_to_entries(slot if exact else slot + 1)
 
     def reset(self) -> None:
         """Drop all entries and set the file to its largest size."""
@@ -244,12 +249,7 @@ class AbstractIndex(SlotSearch):
         """Return the index itself."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Close the index."""
         self.close()
 
@@ -261,16 +261,6 @@ class AbstractIndex(SlotSearch):
         with self._lock:
             self._entries = entries
             self._entries_changed()
-
-    def _truncate_to(self, offset: int, field: str) -> None:
-        with self._lock:
-            relative = max(offset - self.base_offset, -1)
-            slot = int(self.floor_slots(np.array([relative], np.int64), field)[0])
-            if slot == NOT_FOUND:
-                self._truncate_to_entries(0)
-            else:
-                exact = int(self._field(field, np.array([slot]))[0]) == relative
-                self._truncate_to_entries(slot if exact else slot + 1)
 
     @abstractmethod
     def _entries_changed(self) -> None:

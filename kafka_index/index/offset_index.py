@@ -16,7 +16,7 @@ from kafka_index.errors import (
     KafkaIndexError,
 )
 from kafka_index.index.abstract_index import AbstractIndex
-from kafka_index.index.slot_search import BULK_LOOKUPS, Longs, ascending
+from kafka_index.index.slot_search import Longs
 from kafka_index.kernels import NOT_FOUND, append_offset_entries
 from kafka_index.layout.index_entries import OFFSET_ENTRY
 
@@ -33,6 +33,7 @@ class OffsetIndex(AbstractIndex):
 
     layout = OFFSET_ENTRY
     key_field = "relative_offset"
+    value_field = "position_bytes"
     least_step = 1
     _last_offset: int
 
@@ -94,60 +95,6 @@ class OffsetIndex(AbstractIndex):
         offsets, positions = self.lookup_many(np.array([target_offset], np.int64))
         return OffsetPosition(int(offsets[0]), int(positions[0]))
 
-    def lookup_many(self, target_offsets: Longs) -> tuple[Longs, Longs]:
-        """Do `lookup` for many offsets, in any order.
-
-        Parameters
-        ----------
-        target_offsets : ndarray of int64, shape (n,)
-            Absolute offsets.
-
-        Returns
-        -------
-        tuple of ndarray of int64, shape (n,)
-            Absolute offsets and byte positions of the entries found.
-        """
-        if len(target_offsets) >= BULK_LOOKUPS:
-            found = np.empty((2, len(target_offsets)), np.int64)
-            self.look_up_ascending(*ascending(target_offsets), *found)
-            return found[0], found[1]
-        targets = self._as_stored(target_offsets)
-        offsets = np.full(len(targets), self.base_offset, np.int64)
-        positions = np.zeros(len(targets), np.int64)
-        with self._remap_lock.reading():
-            slots = self._find_floors(targets)
-            present = slots != NOT_FOUND
-            offsets[present] += self._read("relative_offset", slots[present])
-            positions[present] = self._read("position_bytes", slots[present])
-        return offsets, positions
-
-    def look_up_ascending(
-        self, targets: Longs, rows: Longs, offsets: Longs, positions: Longs
-    ) -> None:
-        """Do `lookup` for ascending offsets.
-
-        Parameters
-        ----------
-        targets : ndarray of int64, shape (n,)
-            Absolute offsets, ascending.
-        rows : ndarray of int64, shape (n,)
-            The row of the answer to each.
-        offsets, positions : ndarray of int64
-            Filled there.
-        """
-        if len(targets) and targets[0] < self.base_offset - 1:
-            # Longs far below would wrap around to far above.
-            targets = np.maximum(targets, self.base_offset - 1)
-        self._look_up_ascending(
-            targets,
-            rows,
-            offsets,
-            positions,
-            key_base=self.base_offset,
-            value_base=0,
-            missing_key=self.base_offset,
-        )
-
     def fetch_upper_bound_offset(
         self, fetch_offset: OffsetPosition, fetch_size: int
     ) -> OffsetPosition | None:
@@ -161,14 +108,6 @@ class OffsetIndex(AbstractIndex):
         offsets, positions = self.read_entries(slot, slot + 1)
         return OffsetPosition(int(offsets[0]), int(positions[0]))
 
-    def read_entries(self, start: int = 0, stop: int | None = None) -> tuple[Longs, Longs]:
-        """Return the absolute offsets and the positions of the entries ``start:stop``."""
-        return self._entries_in(self._checked_range(start, stop))
-
-    def truncate_to(self, offset: int) -> None:
-        """Drop the entries at and above an offset."""
-        self._truncate_to(offset, "relative_offset")
-
     def sanity_check(self) -> None:
         """Check the size, and that the last offset is not below the base offset."""
         if self._entries and self._last_offset < self.base_offset:
@@ -180,14 +119,6 @@ class OffsetIndex(AbstractIndex):
                 found=self._last_offset,
             )
         self._check_size()
-
-    def _as_stored(self, targets: Longs) -> Longs:
-        # Longs far below would wrap around to far above.
-        return np.maximum(targets, self.base_offset - 1) - self.base_offset
-
-    def _entries_in(self, slots: Longs | slice) -> tuple[Longs, Longs]:
-        relative = self._field("relative_offset", slots)
-        return relative + self.base_offset, self._field("position_bytes", slots)
 
     def _entries_changed(self) -> None:
         last = self.entry(self._entries - 1).offset if self._entries else self.base_offset

@@ -1,11 +1,10 @@
-"""Searching the entries of a mapped index, of any kind.
+"""Searching the entries of a mapped index, offset or time.
 
 Source: the lookups of Kafka's ``AbstractIndex``.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from typing import ClassVar
 
 import numpy as np
@@ -14,7 +13,7 @@ from numpy.typing import NDArray
 from kafka_index.index.entry_map import EntryMap, RemapLock
 from kafka_index.kernels import NOT_FOUND, find_disorder, find_entries, find_floors, is_ascending
 from kafka_index.layout.index_entries import WARM_BYTES
-from kafka_index.layout.records import field_position
+from kafka_index.layout.records import NO_TIMESTAMP, field_position
 
 Longs = NDArray[np.int64]
 
@@ -23,7 +22,7 @@ BULK_LOOKUPS = 32
 _KEY_BITS = 63
 
 
-class SlotSearch(ABC):
+class SlotSearch:
     """The entries of an index, to be searched.
 
     Parameters
@@ -32,20 +31,30 @@ class SlotSearch(ABC):
         The index file, for errors.
     mapping : EntryMap
         Its mapping; changing it takes the remap lock.
+    base_offset : int
+        Base offset of the segment, absolute.
     """
 
     layout: ClassVar[np.dtype[np.void]]
-    #: The field that lookups go by, and the one that holds a relative offset.
+    #: The field that lookups go by, which is the first, and the other one.
     key_field: ClassVar[str]
+    value_field: ClassVar[str]
     #: By how much the other field grows from entry to entry, at the least.
     least_step: ClassVar[int]
 
-    def __init__(self, path: str, mapping: EntryMap) -> None:
+    def __init__(self, path: str, mapping: EntryMap, base_offset: int) -> None:
         self.path = path
+        self.base_offset = base_offset
         self._mapping = mapping
         # Keeps readers off a map that changes.
         self._remap_lock = RemapLock()
         self._entries = 0
+        # What is added to keys and values as stored; the key in place of a missing entry; and where
+        # targets are cut off, because offsets far below would wrap around to far above.
+        is_by_offset = self.key_field == "relative_offset"
+        self._key_base, self._value_base = (base_offset, 0) if is_by_offset else (0, base_offset)
+        self._missing_key = base_offset if is_by_offset else NO_TIMESTAMP
+        self._min_target = base_offset - 1 if is_by_offset else int(np.iinfo(np.int64).min)
 
     @property
     def entry_size(self) -> int:
@@ -119,40 +128,62 @@ class SlotSearch(ABC):
         Parameters
         ----------
         targets : ndarray of int64, shape (n,)
-            What `lookup_many` takes.
+            As for `lookup_many`.
 
         Returns
         -------
         tuple of ndarray of int64, shape (n,)
-            What `lookup_many` returns; `kafka_index.kernels.NOT_FOUND` in both where all entries
-            are below. See `ceiling_slots` for the very first entry.
+            As from `lookup_many`; `kafka_index.kernels.NOT_FOUND` in both where all entries are
+            below. See `ceiling_slots` for the very first entry.
         """
         slots = self.ceiling_slots(self._as_stored(targets))
         found = slots != NOT_FOUND
         keys, values = (np.full(len(targets), NOT_FOUND, np.int64) for _ in range(2))
-        keys[found], values[found] = self._entries_in(slots[found])
+        with self._remap_lock.reading():
+            self._check_open()
+            keys[found], values[found] = self._entries_in(slots[found])
         return keys, values
 
-    @abstractmethod
-    def _as_stored(self, targets: Longs) -> Longs:
-        """Return the targets of lookups as keys are stored."""
+    def lookup_many(self, targets: Longs) -> tuple[Longs, Longs]:
+        """Do `lookup` for many targets, in any order.
 
-    @abstractmethod
-    def _entries_in(self, slots: Longs | slice) -> tuple[Longs, Longs]:
-        """Return the entries in slots, offsets absolute."""
+        Parameters
+        ----------
+        targets : ndarray of int64, shape (n,)
+            Absolute offsets, or timestamps in ms.
 
-    def _look_up_ascending(
-        self,
-        targets: Longs,
-        rows: Longs,
-        keys: Longs,
-        values: Longs,
-        *,
-        key_base: int,
-        value_base: int,
-        missing_key: int,
-    ) -> None:
-        """Look up ascending targets by `kafka_index.kernels.find_entries`."""
+        Returns
+        -------
+        tuple of ndarray of int64, shape (n,)
+            The entries found: absolute offsets and byte positions, or timestamps in ms and
+            absolute offsets.
+        """
+        if len(targets) >= BULK_LOOKUPS:
+            found = np.empty((2, len(targets)), np.int64)
+            self.look_up_ascending(*ascending(targets), *found)
+            return found[0], found[1]
+        keys = np.full(len(targets), self._missing_key, np.int64)
+        values = np.full(len(targets), self._value_base, np.int64)
+        with self._remap_lock.reading():
+            slots = self._find_floors(self._as_stored(targets))
+            present = slots != NOT_FOUND
+            keys[present], values[present] = self._entries_in(slots[present])
+        return keys, values
+
+    def look_up_ascending(self, targets: Longs, rows: Longs, keys: Longs, values: Longs) -> None:
+        """Do `lookup` for ascending targets.
+
+        Parameters
+        ----------
+        targets : ndarray of int64, shape (n,)
+            As for `lookup_many`, but ascending.
+        rows : ndarray of int64, shape (n,)
+            The row of the answer to each.
+        keys, values : ndarray of int64
+            What `lookup_many` returns, filled there.
+        """
+        if len(targets) and targets[0] < self._min_target:
+            targets = np.maximum(targets, self._min_target)
         with self._remap_lock.reading():
             self._check_open()
             find_entries(
@@ -160,14 +191,34 @@ class SlotSearch(ABC):
                 self._entries,
                 self.entry_size,
                 self.layout[self.key_field].itemsize,
-                key_base,
-                value_base,
-                missing_key,
+                self._key_base,
+                self._value_base,
+                self._missing_key,
                 targets,
                 rows,
                 keys,
                 values,
             )
+
+    def read_entries(self, start: int = 0, stop: int | None = None) -> tuple[Longs, Longs]:
+        """Return the entries ``start:stop``, as from `lookup_many`."""
+        end = self._entries if stop is None else stop
+        if not 0 <= start <= end <= self._entries:
+            raise IndexError(f"entries {start}:{end} of {self._entries} in {self.path}")
+        with self._remap_lock.reading():
+            self._check_open()
+            return self._entries_in(slice(start, end))
+
+    def _as_stored(self, targets: Longs) -> Longs:
+        """Return the targets of lookups as keys are stored."""
+        return np.maximum(targets, self._min_target) - self._key_base
+
+    def _entries_in(self, slots: Longs | slice) -> tuple[Longs, Longs]:
+        """Return the entries in slots, offsets absolute; the caller holds the remap lock."""
+        return (
+            self._read(self.key_field, slots) + self._key_base,
+            self._read(self.value_field, slots) + self._value_base,
+        )
 
     def _find_floors(self, targets: Longs, field: str | None = None) -> Longs:
         """Do `floor_slots`; the caller holds the remap lock until the slots are read."""
@@ -193,21 +244,10 @@ class SlotSearch(ABC):
         """
         return self._mapping.entries[name][slots].astype(np.int64)
 
-    def _field(self, name: str, slots: Longs | slice) -> Longs:
-        with self._remap_lock.reading():
-            self._check_open()
-            return self._read(name, slots)
-
     def _check_open(self) -> None:
         # Kernels would read, or write, whatever memory follows an array without bytes.
         if not self._mapping.is_open:
             raise ValueError(f"the index is closed: {self.path}")
-
-    def _checked_range(self, start: int, stop: int | None) -> slice:
-        end = self._entries if stop is None else stop
-        if not 0 <= start <= end <= self._entries:
-            raise IndexError(f"entries {start}:{end} of {self._entries} in {self.path}")
-        return slice(start, end)
 
 
 def ascending(targets: Longs) -> tuple[Longs, Longs]:

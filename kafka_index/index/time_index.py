@@ -17,8 +17,8 @@ from kafka_index.errors import (
     KafkaIndexError,
 )
 from kafka_index.index.abstract_index import AbstractIndex
-from kafka_index.index.slot_search import BULK_LOOKUPS, Longs, ascending
-from kafka_index.kernels import NOT_FOUND, append_time_entries
+from kafka_index.index.slot_search import Longs
+from kafka_index.kernels import append_time_entries
 from kafka_index.layout.index_entries import INT32_MAX, TIME_ENTRY
 from kafka_index.layout.records import NO_TIMESTAMP
 
@@ -35,6 +35,7 @@ class TimeIndex(AbstractIndex):
 
     layout = TIME_ENTRY
     key_field = "timestamp_ms"
+    value_field = "relative_offset"
     least_step = 0
     _last_entry: TimestampOffset
 
@@ -123,68 +124,10 @@ class TimeIndex(AbstractIndex):
         timestamps, offsets = self.lookup_many(np.array([target_timestamp], np.int64))
         return TimestampOffset(int(timestamps[0]), int(offsets[0]))
 
-    def lookup_many(self, target_timestamps: Longs) -> tuple[Longs, Longs]:
-        """Do `lookup` for many timestamps, in any order.
-
-        Parameters
-        ----------
-        target_timestamps : ndarray of int64, shape (n,)
-            In ms.
-
-        Returns
-        -------
-        tuple of ndarray of int64, shape (n,)
-            Timestamps in ms and absolute offsets of the entries found.
-        """
-        if len(target_timestamps) >= BULK_LOOKUPS:
-            found = np.empty((2, len(target_timestamps)), np.int64)
-            self.look_up_ascending(*ascending(target_timestamps), *found)
-            return found[0], found[1]
-        timestamps = np.full(len(target_timestamps), NO_TIMESTAMP, np.int64)
-        offsets = np.full(len(target_timestamps), self.base_offset, np.int64)
-        with self._remap_lock.reading():
-            slots = self._find_floors(target_timestamps)
-            present = slots != NOT_FOUND
-            timestamps[present] = self._read("timestamp_ms", slots[present])
-            offsets[present] += self._read("relative_offset", slots[present])
-        return timestamps, offsets
-
-    def look_up_ascending(
-        self, targets: Longs, rows: Longs, timestamps: Longs, offsets: Longs
-    ) -> None:
-        """Do `lookup` for ascending timestamps.
-
-        Parameters
-        ----------
-        targets : ndarray of int64, shape (n,)
-            In ms, ascending.
-        rows : ndarray of int64, shape (n,)
-            The row of the answer to each.
-        timestamps, offsets : ndarray of int64
-            Filled there.
-        """
-        self._look_up_ascending(
-            targets,
-            rows,
-            timestamps,
-            offsets,
-            key_base=0,
-            value_base=self.base_offset,
-            missing_key=NO_TIMESTAMP,
-        )
-
     def entry(self, slot: int) -> TimestampOffset:
         """Return the entry in a slot; IndexError when there is none."""
         timestamps, offsets = self.read_entries(slot, slot + 1)
         return TimestampOffset(int(timestamps[0]), int(offsets[0]))
-
-    def read_entries(self, start: int = 0, stop: int | None = None) -> tuple[Longs, Longs]:
-        """Return the timestamps and the absolute offsets of the entries ``start:stop``."""
-        return self._entries_in(self._checked_range(start, stop))
-
-    def truncate_to(self, offset: int) -> None:
-        """Drop the entries at and above an offset."""
-        self._truncate_to(offset, "relative_offset")
 
     def sanity_check(self) -> None:
         """Check the size, and the last entry against the first and the base offset."""
@@ -206,13 +149,6 @@ class TimeIndex(AbstractIndex):
                 found=last.offset,
             )
         self._check_size()
-
-    def _as_stored(self, targets: Longs) -> Longs:
-        return targets
-
-    def _entries_in(self, slots: Longs | slice) -> tuple[Longs, Longs]:
-        relative = self._field("relative_offset", slots)
-        return self._field("timestamp_ms", slots), relative + self.base_offset
 
     def _entries_changed(self) -> None:
         self._last_entry = (

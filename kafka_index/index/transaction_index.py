@@ -10,7 +10,6 @@ import os
 import threading
 from collections.abc import Iterable
 from os import PathLike
-from types import TracebackType
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -306,12 +305,7 @@ class TransactionIndex:
         """Return the index itself."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Close the index."""
         self.close()
 
