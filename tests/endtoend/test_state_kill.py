@@ -5,12 +5,11 @@ from __future__ import annotations
 import random
 import shutil
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import pytest
 
-from tests.support.builds import kill, rubbish, start, wait_until
+from tests.support.builds import Step, build_killed_at, rubbish
 from tests.support.command_line import Argument, build_here
 from tests.support.transactional_logs import built_files, log_path, segments, write
 
@@ -52,17 +51,6 @@ def dump(tmp_path_factory: pytest.TempPathFactory) -> Iterator[_Dump]:
     shutil.rmtree(found.root)
 
 
-def changed(before: dict[Path, int], wanted: int) -> bool:
-    """Tell whether so many of the files that were there are other ones now, or gone."""
-    count = 0
-    for path, inode in before.items():
-        try:
-            count += path.stat().st_ino != inode
-        except FileNotFoundError:
-            count += 1
-    return count >= wanted
-
-
 def files_of(target: Path) -> _Files:
     """What builds left below a folder, but for empty transaction indexes.
 
@@ -99,17 +87,9 @@ def test_a_killed_build_leaves_old_files_or_new_ones_and_the_next_finishes(
     options = ["--input", dump.data, *where, "--threads", 2]
     some = random.Random(20261121)
     left = []
-    for wanted in (1, *(some.randrange(2, 5 * COUNT) for _ in range(2))):
+    for count in (1, *(some.randrange(3, 2 * COUNT) for _ in range(2))):
         dump.lay_out_old_files(target)
-        before = {
-            path: path.stat().st_ino
-            for name in PARTITIONS
-            for path in (target / name).iterdir()
-            if path.name[0] != "." and path.suffix != ".log"
-        }
-        process = start(*options)
-        wait_until(process, partial(changed, before, wanted))
-        kill(process)
+        build_killed_at(Step("os.rename", ".index", count), *options)
         left.append(check_what_a_kill_left(target, dump.builds))
 
         done = build_here(*options)

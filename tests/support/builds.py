@@ -11,8 +11,9 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -31,6 +32,32 @@ for capability in (1, 2):
 os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
 """
 
+# The command line in a process that kills itself before it creates or renames its n-th file of
+# a name: at the same step of a build however fast the machine is.
+_KILLED = """
+import os, runpy, signal, sys
+event, ending, left = sys.argv[1], sys.argv[2], int(sys.argv[3])
+def hook(name, arguments):
+    global left
+    # open: path, mode, flags; os.rename: source, destination, and two descriptors.
+    if name == event and str(arguments[1 if event == "os.rename" else 0]).endswith(ending):
+        left -= 1
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+sys.argv[:] = sys.argv[3:]
+sys.addaudithook(hook)
+runpy.run_module("kafka_index.cli", run_name="__main__")
+"""
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step of a build: before the n-th file whose name has an ending is created or renamed."""
+
+    event: Literal["open", "os.rename"]
+    ending: str
+    count: int
+
 
 def start(
     *arguments: Argument, command_name: str = "build", privileged: bool = True
@@ -39,6 +66,18 @@ def start(
     command = [*COMMAND, command_name, *map(str, arguments)]
     if not privileged:
         command = [sys.executable, "-c", _WITHOUT_PRIVILEGES, *command[1:]]
+    return _start(command)
+
+
+def build_killed_at(step: Step, *arguments: Argument) -> None:
+    """Build in a process of its own that is killed at a step."""
+    killing = [step.event, step.ending, str(step.count)]
+    command = [sys.executable, "-c", _KILLED, *killing, "build", *map(str, arguments)]
+    done = finish(_start(command))
+    assert done.returncode == -signal.SIGKILL, done.stderr
+
+
+def _start(command: list[str]) -> subprocess.Popen[str]:
     return subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
