@@ -79,7 +79,7 @@ def build_parquet(
     run = _Run(source, groups, settings, on_report, fail_fast=fail_fast)
     runnable = []
     for segment in counts:
-        reason = why_no_segment(segment.topic, segment.partition, segment.base_offset)
+        reason = why_no_segment(segment)
         if reason is not None:
             run.report(failed_report(source.path, segment, NO_SEGMENT, reason))
         elif not can_order(segment, source.form, limits):

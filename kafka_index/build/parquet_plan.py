@@ -15,7 +15,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from kafka_index.build.parquet_input import (
@@ -27,15 +26,13 @@ from kafka_index.build.parquet_input import (
     open_file,
     read_row_group,
 )
-from kafka_index.build.parquet_rows import SegmentCount, group_rows, key_codes, run_starts
+from kafka_index.build.parquet_rows import CountedRows, SegmentCount, group_rows, key_codes
 from kafka_index.config import INT32_MAX
 from kafka_index.errors import InputError
 from kafka_index.layout.names import is_legal_topic
 
 COUNT_ROWS = 256 * 1024
 _BINS_PER_THREAD = 4
-
-_Longs = npt.NDArray[np.int64]
 
 
 def list_row_groups(source: ParquetInput) -> list[RowGroup]:
@@ -78,102 +75,73 @@ def count_segments(source: ParquetInput, groups: list[RowGroup]) -> list[Segment
         cannot be read.
     """
     names = [*KEY_COLUMNS, POSITION]
-    topics: dict[str, int] = {}
-    parts: list[_Longs] = []
+    counts: dict[tuple[str, int, int], SegmentCount] = {}
     for number, group in enumerate(groups):
+        # The size of a segment's last batch is not known yet: a mean one stands for it.
+        last_bytes = group.row_bytes if source.form is ParquetForm.RAW else 0
         for batch in read_row_group(source, group, names, COUNT_ROWS):
-            _check_keys(batch, group.file)
-            local = batch["topic"].dictionary_encode()
-            numbers = [
-                topics.setdefault(name, len(topics)) for name in local.dictionary.to_pylist()
-            ]
-            topic = np.asarray(numbers, np.int64)[local.indices.to_numpy()]
-            parts.append(_count_batch(batch, topic, number, group.row_bytes))
-    if not parts:
+            check_keys(batch, group.file)
+            for key, part in _count_batch(batch):
+                if key not in counts:
+                    counts[key] = SegmentCount(*key, row_count=0, size_bytes=last_bytes)
+                counts[key].add(part, last_bytes=last_bytes, row_group=number)
+    if not counts:
         raise InputError("the Parquet input has no rows", path=source.path)
-    return _merge(np.concatenate(parts, axis=1), list(topics), source.form)
+    return list(counts.values())
 
 
-def why_no_segment(topic: str, partition: int, base_offset: int) -> str | None:
+def why_no_segment(segment: SegmentCount) -> str | None:
     """Return why no broker has such a segment, or None. What passes is safe as a folder name."""
-    if not is_legal_topic(topic):
+    if not is_legal_topic(segment.topic):
         return "not a legal topic name"
-    if not 0 <= partition <= INT32_MAX:
+    if not 0 <= segment.partition <= INT32_MAX:
         return f"partition outside 0..{INT32_MAX}"
-    return "segment_base_offset is negative" if base_offset < 0 else None
+    return "segment_base_offset is negative" if segment.base_offset < 0 else None
 
 
-def _check_keys(batch: pa.RecordBatch, file: str) -> None:
+def check_keys(rows: pa.RecordBatch | pa.Table, path: str) -> None:
+    """Refuse rows whose keys cannot name a segment.
+
+    Raises
+    ------
+    InputError
+        A key is null, or a partition is not a 32-bit integer.
+    """
     for name in KEY_COLUMNS:
-        if batch[name].null_count:
+        if rows[name].null_count:
             raise InputError(
                 f"null in column {name}: these rows belong to no segment",
-                path=file,
+                path=path,
                 hint="remove those rows",
             )
-    partition = batch["partition"].to_numpy()
+    partition = rows["partition"].to_numpy()
     if (partition != partition.astype(np.int32)).any():
-        raise InputError("a partition that is not a 32-bit integer", path=file)
+        raise InputError("a partition that is not a 32-bit integer", path=path)
 
 
-# Rows of the arrays that `_count_batch` makes and `_merge` joins.
-_TOPIC, _PARTITION, _BASE, _GROUP, _ROWS, _FIRST, _LAST, _HIGHEST, _ORDERED, _ROW_BYTES = range(10)
-
-
-def _count_batch(batch: pa.RecordBatch, topic: _Longs, group: int, row_bytes: int) -> _Longs:
-    keys = [topic, *(key_codes(batch, name) for name in KEY_COLUMNS[1:])]
+def _count_batch(batch: pa.RecordBatch) -> Iterator[tuple[tuple[str, int, int], CountedRows]]:
+    """Count the rows of each segment in a batch."""
+    order, starts = group_rows([key_codes(batch, name) for name in KEY_COLUMNS])
     position = batch[POSITION].fill_null(-1).to_numpy()
-    order, starts = group_rows(keys)
     if order is not None:
         position = position[order]
-        keys = [key[order] for key in keys]
     ends = np.append(starts[1:], batch.num_rows)
     ascends = np.ones(batch.num_rows, np.bool_)
     ascends[1:] = position[1:] > position[:-1]
     ascends[starts] = True
-    counted = np.empty((10, starts.size), np.int64)
-    for row, key in zip((_TOPIC, _PARTITION, _BASE), keys, strict=True):
-        counted[row] = key[starts]
-    counted[_GROUP] = group
-    counted[_ROWS] = ends - starts
-    counted[_FIRST] = position[starts]
-    counted[_LAST] = position[ends - 1]
-    counted[_HIGHEST] = np.maximum.reduceat(position, starts)
-    counted[_ORDERED] = np.logical_and.reduceat(ascends, starts)
-    counted[_ROW_BYTES] = row_bytes
-    return counted
-
-
-def _merge(parts: _Longs, topics: list[str], form: ParquetForm) -> list[SegmentCount]:
-    """Join the counts of batches; `parts` are in the order of the input, and stay so."""
-    first_seen = np.lexsort(parts[[_BASE, _PARTITION, _TOPIC]])  # stable: keeps that order
-    parts = parts[:, first_seen]
-    starts = run_starts([parts[_TOPIC], parts[_PARTITION], parts[_BASE]])
-    ends = np.append(starts[1:], parts.shape[1])
-    ascends = np.ones(parts.shape[1], np.bool_)
-    ascends[1:] = parts[_FIRST, 1:] > parts[_LAST, :-1]
-    ascends[starts] = True
-    ascends &= parts[_ORDERED] != 0
-    rows = np.add.reduceat(parts[_ROWS], starts)
-    highest = np.maximum.reduceat(parts[_HIGHEST], starts)
-    in_order = np.logical_and.reduceat(ascends, starts)
-    result = []
-    for segment in np.argsort(first_seen[starts]).tolist():
-        start, end = int(starts[segment]), int(ends[segment])
-        # A batch's own size is not known yet: a mean one, for the last.
-        mean = int(parts[_ROW_BYTES, start]) if form is ParquetForm.RAW else 0
-        result.append(
-            SegmentCount(
-                topic=topics[parts[_TOPIC, start]],
-                partition=int(parts[_PARTITION, start]),
-                base_offset=int(parts[_BASE, start]),
-                row_count=int(rows[segment]),
-                size_bytes=max(int(highest[segment]), 0) + mean,
-                in_order=bool(in_order[segment]),
-                row_groups=tuple(np.unique(parts[_GROUP, start:end]).tolist()),
-            )
-        )
-    return result
+    heads = batch.select(KEY_COLUMNS).take(pa.array(starts if order is None else order[starts]))
+    columns = (
+        ends - starts,
+        position[starts],
+        position[ends - 1],
+        np.maximum.reduceat(position, starts),
+        np.logical_and.reduceat(ascends, starts),
+    )
+    yield from zip(
+        zip(*(column.to_pylist() for column in heads.columns), strict=True),
+        map(CountedRows, *(column.tolist() for column in columns)),
+        strict=True,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from functools import partial
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
@@ -21,10 +20,9 @@ from kafka_index.build.parquet_input import (
     ParquetForm,
     ParquetInput,
 )
-from kafka_index.build.parquet_plan import why_no_segment
+from kafka_index.build.parquet_plan import check_keys, why_no_segment
 from kafka_index.build.parquet_rows import SegmentCount
 from kafka_index.build.report import REPORT_SCHEMA, report_table
-from kafka_index.config import INT32_MAX
 from kafka_index.errors import InputError
 from kafka_index.spark.build import collect_report, report_batches
 from kafka_index.spark.tasks import current_attempt_id, spark_schema
@@ -67,7 +65,9 @@ def build_parquet(
     require_target(settings)
     rows = read_rows(session, source)
     counts, refused = split_refused(count_segments(rows, source).toArrow(), source)
-    failed = [failed_report(source.path, one, NO_SEGMENT, reason) for one, reason in refused]
+    failed = [
+        failed_report(source.path, segment, NO_SEGMENT, reason) for segment, reason in refused
+    ]
     tables = [report_table(failed)]
     if counts.num_rows and not (fail_fast and failed):
         bins = min(bins, counts.num_rows)
@@ -157,27 +157,15 @@ def split_refused(
     """
     if counts.num_rows == 0:
         raise InputError("the Parquet input has no rows", path=source.path)
-    for name in KEY_COLUMNS:
-        if counts[name].null_count:
-            raise InputError(
-                f"null in column {name}: these rows belong to no segment",
-                path=source.path,
-                hint="remove those rows",
-            )
-    partition = pc.min_max(counts["partition"]).as_py()
-    if partition["min"] < -INT32_MAX - 1 or partition["max"] > INT32_MAX:
-        raise InputError("a partition that is not a 32-bit integer", path=source.path)
+    check_keys(counts, source.path)
     keep = []
     refused = []
     columns = [counts[name].to_pylist() for name in (*KEY_COLUMNS, ROW_COUNT, _SIZE)]
-    for topic, number, base_offset, row_count, size in zip(*columns, strict=True):
-        one = SegmentCount(
-            topic, number, base_offset, row_count, size, in_order=True, row_groups=()
-        )
-        reason = why_no_segment(one.topic, one.partition, one.base_offset)
+    for segment in map(SegmentCount, *columns):
+        reason = why_no_segment(segment)
         keep.append(reason is None)
         if reason is not None:
-            refused.append((one, reason))
+            refused.append((segment, reason))
     return counts.filter(pa.array(keep, pa.bool_())), refused
 
 
