@@ -1,7 +1,4 @@
-"""Queries in JSON lines: parsed by Arrow, and line by line where Arrow refuses some of them.
-
-A line that is not an object is an invalid query.
-"""
+"""Queries in JSON lines, parsed line by line. A line that is not an object is an invalid query."""
 
 from __future__ import annotations
 
@@ -10,12 +7,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import orjson
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.json as pa_json
 
 from kafka_index.errors import InputError
-from kafka_index.lookup.keys import By, Flags, Keys, plain_array, text_integers
+from kafka_index.lookup.keys import By, Keys, text_integers
 from kafka_index.lookup.query_columns import (
     PARTITION,
     TOPIC,
@@ -24,17 +20,16 @@ from kafka_index.lookup.query_columns import (
 )
 from kafka_index.lookup.splits import QueryBatch, QuerySplit
 from kafka_index.lookup.text_files import errors_of, text_blocks
-from kafka_index.reading.answers import ANSWER_SCHEMA
 
 # Small, because a line is parsed into objects of many times its size.
 _BLOCK_BYTES = 4 << 20
 _MAX_LINE_BYTES = 256 << 20
 # Members are expected in the first lines: one that none of them has is misspelt rather than absent.
 _FIRST_LINES = 1_000
-# Without the overhead of json.loads, which searches for blanks around a value.
-_DECODER = json.JSONDecoder()
 _NULL = type(None)
 _BLANKS = " \t\r"
+
+_Members = dict[str, Any]
 
 
 def check_json(files: Sequence[str], by: By) -> tuple[str, ...]:
@@ -55,9 +50,7 @@ def check_json(files: Sequence[str], by: By) -> tuple[str, ...]:
     for path in files:
         with errors_of(path):
             lines = next(_lines(path), [])[:_FIRST_LINES]
-        names: dict[str, None] = {}
-        for line in lines:
-            names.update(dict.fromkeys(_parse(line) or ()))
+        names = dict.fromkeys(name for members in _parse(lines)[0] for name in members)
         if lines:
             check_names(list(names), by, path=path)
             members.update(names)
@@ -83,77 +76,39 @@ def read_json(split: QuerySplit, *, as_lines: bool) -> Iterator[QueryBatch]:
     first_row = 1
     with errors_of(split.path):
         for lines in _lines(split.path):
-            batch = _parse_with_arrow(lines, split, as_lines=as_lines)
-            if batch is None:
-                batch = _parse_by_line(lines, first_row, split, as_lines=as_lines)
-            yield batch
+            rows, bad = _parse(lines)
+            _check_members(rows, first_row, split, as_lines=as_lines)
+            yield _batch(lines, rows, bad, split, as_lines=as_lines)
             first_row += len(lines)
 
 
-def _parse_with_arrow(lines: list[str], split: QuerySplit, *, as_lines: bool) -> QueryBatch | None:
-    """Parse lines at once; None if one is bad or has members of unusual types or names.
-
-    Arrow parses objects wherever they begin. If each line has braces around it and there are as
-    many objects as lines, each line is an object.
-    """
-    objects = pa.array(lines, pa.large_string())
-    if not pc.all(pc.and_(pc.starts_with(objects, "{"), pc.ends_with(objects, "}"))).as_py():
-        return None
-    text = "\n".join(lines).encode()
-    needed = {TOPIC: pa.string(), PARTITION: pa.int64(), split.by.column: pa.int64()}
-    if as_lines:
-        # A member that is named like one of answers does not have this type, unless it is null.
-        others = dict.fromkeys(ANSWER_SCHEMA.names, pa.null())
-    else:
-        others = {name: pa.string() for name in split.columns if name not in needed}
-    for kind in (pa.int64(), pa.string()):
-        needed[split.by.column] = kind
-        try:
-            table = pa_json.read_json(
-                pa.BufferReader(text),
-                pa_json.ReadOptions(use_threads=False, block_size=len(text) + 1),
-                pa_json.ParseOptions(
-                    explicit_schema=pa.schema(needed | others),
-                    newlines_in_values=False,
-                    unexpected_field_behavior="ignore" if as_lines else "error",
-                ),
-            )
-        except pa.ArrowInvalid:
-            continue
-        if table.num_rows != len(lines):
-            return None
-        topics, partitions, keys = (plain_array(table.column(name)) for name in needed)
-        names = [] if as_lines else [TOPIC, *others]
-        rows = pa.RecordBatch.from_arrays(
-            [plain_array(table.column(name)) for name in names], names
-        )
-        keys = _keys(keys, split.by)
-        return QueryBatch(rows, topics, partitions, keys, objects if as_lines else None)
-    return None
-
-
-def _parse_by_line(
-    lines: list[str], first_row: int, split: QuerySplit, *, as_lines: bool
+def _batch(
+    lines: list[str], rows: list[_Members], bad: list[int], split: QuerySplit, *, as_lines: bool
 ) -> QueryBatch:
-    objects = list(map(_parse, lines))
-    bad = np.array([members is None for members in objects])
-    rows = [members or {} for members in objects]
-    _check_members(rows, first_row, split, as_lines=as_lines)
     key = split.by.column
+    topics = [row.get(TOPIC) for row in rows]
+    if not set(map(type, topics)) <= {str, _NULL}:
+        topics = [topic if isinstance(topic, str) else None for topic in topics]
     partitions = _numbers([row.get(PARTITION) for row in rows])
     if pa.types.is_string(partitions.type):
         values, valid = text_integers(partitions)
         partitions = pa.array(values, mask=None if valid is None else ~valid)
-    keys = _keys(_numbers([row.get(key) for row in rows]), split.by)
-    topics = [row.get(TOPIC) for row in rows]
+    column = _numbers([row.get(key) for row in rows])
+    of = Keys.of_text if pa.types.is_string(column.type) else Keys.of
+    keys = of(column, split.by)
+    if bad:
+        flags = np.zeros(len(lines), np.bool_)
+        flags[bad] = True
+        keys = keys.without(flags)
+        lines = ["{}" if is_bad else line for line, is_bad in zip(lines, flags, strict=True)]
     # In another format, partitions and keys are typed.
     names = [] if as_lines else [name for name in split.columns if name not in (PARTITION, key)]
     return QueryBatch(
-        _columns(rows, names),
-        _strings([topic if isinstance(topic, str) else None for topic in topics]),
+        pa.RecordBatch.from_arrays([_texts(rows, name) for name in names], names),
+        pa.array(topics, pa.string()),
         partitions,
-        keys.without(bad) if bad.any() else keys,
-        _object_lines(lines, bad) if as_lines else None,
+        keys,
+        pa.array(lines, pa.large_string()) if as_lines else None,
     )
 
 
@@ -177,17 +132,24 @@ def _lines(path: str) -> Iterator[list[str]]:
         yield [last]
 
 
-def _parse(line: str) -> dict[str, Any] | None:
-    """Return the members of a line without blanks around it; None when it is not an object."""
-    try:
-        parsed, end = _DECODER.raw_decode(line)
-    except (ValueError, RecursionError):
-        return None
-    return parsed if end == len(line) and isinstance(parsed, dict) else None
+def _parse(lines: list[str]) -> tuple[list[_Members], list[int]]:
+    """Return the members of each line, and which lines are not objects: they have no members."""
+    rows: list[_Members] = []
+    bad: list[int] = []
+    for line in lines:
+        try:
+            parsed = orjson.loads(line)
+        except orjson.JSONDecodeError:
+            parsed = None
+        if not isinstance(parsed, dict):
+            bad.append(len(rows))
+            parsed = {}
+        rows.append(parsed)
+    return rows, bad
 
 
 def _check_members(
-    rows: Sequence[dict[str, Any]], first_row: int, split: QuerySplit, *, as_lines: bool
+    rows: Sequence[_Members], first_row: int, split: QuerySplit, *, as_lines: bool
 ) -> None:
     names = set().union(*rows)
     refuse_collisions(names, path=split.path)
@@ -203,29 +165,15 @@ def _check_members(
         )
 
 
-def _object_lines(lines: list[str], bad: Flags) -> pa.Array:
-    """Return lines that are objects, an empty one for each bad line."""
-    if bad.any():
-        lines = ["{}" if is_bad else line for line, is_bad in zip(lines, bad, strict=True)]
-    return pa.array(lines, pa.large_string())
-
-
-def _columns(rows: Sequence[dict[str, Any]], names: Sequence[str]) -> pa.RecordBatch:
-    """Return members as columns of strings: text as it is, null, or the JSON of other values."""
-    columns = []
-    for name in names:
-        values = [row.get(name) for row in rows]
-        if not set(map(type, values)) <= {str, _NULL}:
-            values = [
-                value if value is None or isinstance(value, str) else json.dumps(value)
-                for value in values
-            ]
-        columns.append(_strings(values))
-    return pa.RecordBatch.from_arrays(columns, list(names))
-
-
-def _keys(column: pa.Array, by: By) -> Keys:
-    return Keys.of_text(column, by) if pa.types.is_string(column.type) else Keys.of(column, by)
+def _texts(rows: Sequence[_Members], name: str) -> pa.Array:
+    """Return a member as a column of strings: text as it is, null, or the JSON of other values."""
+    values = [row.get(name) for row in rows]
+    if not set(map(type, values)) <= {str, _NULL}:
+        values = [
+            value if value is None or isinstance(value, str) else json.dumps(value)
+            for value in values
+        ]
+    return pa.array(values, pa.string())
 
 
 def _numbers(values: list[object]) -> pa.Array:
@@ -235,19 +183,10 @@ def _numbers(values: list[object]) -> pa.Array:
             return pa.array(values, pa.int64())
         except (OverflowError, pa.ArrowInvalid):
             pass
-    return _strings([_number_text(value) for value in values])
+    return pa.array([_number_text(value) for value in values], pa.string())
 
 
 def _number_text(value: object) -> str | None:
     if isinstance(value, str):
         return value
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def _strings(values: Sequence[str | None]) -> pa.Array:
-    try:
-        return pa.array(values, pa.string())
-    except UnicodeEncodeError:
-        # Half of a surrogate pair, which JSON can express and UTF-8 cannot.
-        encoded = (None if value is None else value.encode(errors="replace") for value in values)
-        return pa.array(encoded, pa.binary()).cast(pa.string())

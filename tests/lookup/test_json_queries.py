@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from kafka_index.errors import InputError
-from kafka_index.lookup import By, json_queries, open_queries
+from kafka_index.lookup import By, json_queries
 from tests.lookup.building import asked, put
 
 GOOD = '{"topic":"t","partition":0,"offset":5}'
@@ -38,13 +35,17 @@ def lines(tmp_path: Path, *texts: str) -> Path:
         ('{"topic":"t","partition":0,"offset":99999999999999999999}', "t", 0, None),
         ('{"topic":"t","partition":0,"offset":[1]}', "t", 0, None),
         ('{"topic":"t","topic":"u","partition":0,"offset":1}', "u", 0, 1),
-        ('{"topic":"\\ud800","partition":0,"offset":1}', "?", 0, 1),
+        ('{"topic":"t","partition":0,"offset":1,"x":18446744073709551615}', "t", 0, 1),
         ("{}", None, None, None),
         (GOOD[:-1], None, None, None),
         (GOOD + GOOD, None, None, None),
         ("[1]", None, None, None),
         ("topic,partition,offset", None, None, None),
         ("[" * 100_000, None, None, None),
+        ("[{}", None, None, None),
+        ("{}]}", None, None, None),
+        ('{"topic":"t","partition":0,"offset":1,"x":NaN}', None, None, None),
+        ('{"topic":"\\ud800","partition":0,"offset":1}', None, None, None),
         ('{"topic":"a\tb","partition":0,"offset":1}', None, None, None),
         (f'{{"topic":"t","partition":0,"offset":{"9" * 5000}}}', None, None, None),
     ],
@@ -55,33 +56,6 @@ def test_a_line_is_a_query_whatever_it_holds(
     last = '{"topic":"","partition":1,"offset":9007199254740993}'
     path = lines(tmp_path, GOOD, text, last)
     assert asked(path) == [("t", 0, 5), (topic, partition, key), ("", 1, 9007199254740993)]
-
-
-TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=4)
-VALUE = st.none() | st.booleans() | st.integers(-(2**64), 2**64) | st.floats() | TEXT
-LINE = st.dictionaries(st.sampled_from(["partition", "offset", "x"]), VALUE | st.lists(VALUE)).map(
-    lambda members: json.dumps({"topic": "t", **members})
-)
-LINES = st.lists(LINE | st.sampled_from(["[{}", "{}]}", '{"a":[{}', "{}{}", "{", "}", "{}"]))
-
-
-@given(lines=LINES, as_lines=st.booleans())
-def test_arrow_parses_lines_as_they_are_parsed_one_by_one(
-    lines: list[str],
-    as_lines: bool,  # noqa: FBT001
-) -> None:
-    lines = ['{"topic":"t","partition":0,"offset":5,"x":"y"}', *lines]
-    with tempfile.TemporaryDirectory() as folder:
-        path = put(Path(folder) / "q.json", "\n".join(lines))
-        (split,) = open_queries(str(path), By.OFFSET).splits
-    batch = json_queries._parse_with_arrow(lines, split, as_lines=as_lines)
-    if batch is not None:
-        expected = json_queries._parse_by_line(lines, 1, split, as_lines=as_lines)
-        assert batch.rows == expected.rows
-        assert batch.topics.to_pylist() == expected.topics.to_pylist()
-        assert batch.partitions.to_pylist() == expected.partitions.to_pylist()
-        assert batch.keys.to_arrow().to_pylist() == expected.keys.to_arrow().to_pylist()
-        assert batch.lines == expected.lines
 
 
 def test_empty_lines_and_line_ends_are_no_queries(tmp_path: Path) -> None:
