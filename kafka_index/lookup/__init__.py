@@ -4,7 +4,7 @@ A run lists the dump (`inventory`), divides the queries into splits (`queries`),
 writes each split (`answering`), reports (`report`), and puts the output in place (`output`).
 """
 
-from kafka_index.lookup.answering import answer_batch, answer_split, run_local
+from kafka_index.lookup.answering import answer_split, run_local
 from kafka_index.lookup.inventory import Inventory, collect_inventory
 from kafka_index.lookup.keys import By, Keys
 from kafka_index.lookup.lookups import Lookups, LookupSettings
@@ -40,7 +40,6 @@ __all__ = [
     "SplitReport",
     "SplitTally",
     "StartingOffset",
-    "answer_batch",
     "answer_split",
     "check_columns",
     "collect_inventory",

@@ -21,7 +21,7 @@ from kafka_index.lookup.parquet_queries import READ_ROWS, SPLIT_ROWS
 from kafka_index.lookup.queries import Queries, read_split
 from kafka_index.lookup.query_files import QueryFormat
 from kafka_index.lookup.report import SplitReport
-from kafka_index.lookup.splits import QueryBatch, QuerySplit
+from kafka_index.lookup.splits import QuerySplit
 from kafka_index.lookup.tally import SplitTally
 from kafka_index.storage import AtomicFile
 
@@ -83,17 +83,6 @@ def answer_split(
             ) from error
         file.commit(durable=not to_join)
     return tally.report(split.number)
-
-
-def answer_batch(rows: pa.RecordBatch, lookups: Lookups) -> pa.RecordBatch:
-    """Answer queries in memory: their columns, and after them those of `ANSWER_SCHEMA`.
-
-    The columns are those that `check_columns` accepts.
-    """
-    batch = QueryBatch.of(rows, lookups.settings.by)
-    answers = lookups.answer(batch.topics, batch.partitions, batch.keys).to_arrow()
-    schema = pa.schema([*rows.schema, *answers.schema], rows.schema.metadata)
-    return pa.RecordBatch.from_arrays([*rows.columns, *answers.columns], schema=schema)
 
 
 def run_local(

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from kafka_index.errors import InputError
-from kafka_index.lookup import By, Inventory, Lookups, LookupSettings, answer_batch
+from kafka_index.lookup import By, Inventory, Keys, Lookups, LookupSettings
 from kafka_index.reading.answers import ANSWER_SCHEMA, Resolve
 from kafka_index.spark.lookup import lookup_offsets, lookup_timestamps
 from kafka_index.spark.tasks import spark_schema
@@ -48,9 +48,10 @@ def zone(spark: SparkSession) -> Iterator[None]:
 
 def expected(table: pa.Table, inventory: Inventory, by: By, resolve: Resolve) -> pa.Table:
     with Lookups(inventory, LookupSettings(by, resolve)) as lookups:
-        return pa.Table.from_batches(
-            [answer_batch(rows, lookups) for rows in table.combine_chunks().to_batches()]
-        )
+        keys = Keys.of(table[by.column], by)
+        answers = lookups.answer(table["topic"], table["partition"], keys).to_arrow()
+    columns = [*table.columns, *answers.columns]
+    return pa.table(columns, schema=pa.schema([*table.schema, *answers.schema]))
 
 
 @pytest.mark.parametrize("by", list(By))
