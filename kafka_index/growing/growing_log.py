@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import random
-from types import TracebackType
 from typing import Self
 
 import numpy as np
@@ -27,7 +26,7 @@ from kafka_index.growing.settings import LogSettings
 from kafka_index.index import AbortedTxns, Longs
 from kafka_index.layout.checkpoints import EpochEntry
 from kafka_index.layout.names import parse_partition_directory
-from kafka_index.state.producers import AppendOrigin
+from kafka_index.state.producer_append import AppendOrigin
 from kafka_index.storage import Bytes
 
 Data = bytes | bytearray | memoryview | Bytes
@@ -109,12 +108,7 @@ class GrowingPartitionLog:
         """Return the log itself."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Close it."""
         self.close()
 
@@ -324,7 +318,7 @@ class GrowingPartitionLog:
         """Plan and check everything before the first write."""
         steps = self._local.plan(batches, ends)
         producers = self._producer_state.producers
-        producers.remember()
+        producers.begin_append()
         effects: list[tuple[Step, bytes, AbortedTxns]] = []
         try:
             for step in steps:
@@ -334,7 +328,7 @@ class GrowingPartitionLog:
                 )
                 effects.append((step, snapshot, aborted))
         except BaseException:
-            producers.forget_changes()
+            producers.roll_back()
             raise
         end_before, epochs_before = self.log_end_offset, self._epochs.cache.entries
         try:
@@ -357,7 +351,7 @@ class GrowingPartitionLog:
 
     def _undo(self, end_offset: int, epochs: tuple[EpochEntry, ...]) -> None:
         """Roll back an append that failed in the middle."""
-        self._producer_state.producers.forget_changes()
+        self._producer_state.producers.roll_back()
         try:
             self._epochs.restore(epochs)
             if self.log_end_offset > end_offset:

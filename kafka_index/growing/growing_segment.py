@@ -10,7 +10,6 @@ import time
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from operator import attrgetter
-from types import TracebackType
 from typing import Self
 
 import numpy as np
@@ -121,12 +120,7 @@ class GrowingLogSegment(SegmentFiles):
         """Return the segment itself."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Close it."""
         self.close()
 

@@ -35,7 +35,7 @@ from kafka_index.layout.names import (
     parse_segment_file,
     segment_file_name,
 )
-from kafka_index.state.producers import AppendOrigin
+from kafka_index.state.producer_append import AppendOrigin
 from kafka_index.storage import DirectoryLock
 
 _guard = threading.Lock()

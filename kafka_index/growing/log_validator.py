@@ -1,6 +1,6 @@
-"""The checks of an append: what a leader and a follower refuse, and what a leader assigns.
+"""The checks of an append, by a leader and by a follower, and the fields that a leader assigns.
 
-A leader takes batches of magic 2 only and compresses nothing again: ``compression.type`` is
+A leader accepts batches of magic 2 only and never recompresses: ``compression.type`` is
 ``producer``. Sources: Kafka's ``LogValidator`` and ``UnifiedLog.analyzeAndValidateRecords``.
 """
 
@@ -31,7 +31,7 @@ from kafka_index.layout.records import (
 )
 from kafka_index.records.decompression import DecompressionBudget, shared_budget
 from kafka_index.records.record_decoding import has_null_key, open_records
-from kafka_index.state.producers import AppendOrigin
+from kafka_index.state.producer_append import AppendOrigin
 from kafka_index.storage import Bytes
 
 _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
@@ -46,7 +46,7 @@ def assign_as_leader(
     origin: AppendOrigin,
     now_ms: int,
 ) -> IncomingBatches:
-    """Check batches, and give them offsets, the leader's epoch, and what timestamps they get.
+    """Check batches, and assign their offsets, leader epoch and timestamps.
 
     Parameters
     ----------
@@ -54,22 +54,16 @@ def assign_as_leader(
         Batches of magic 2, one after the other; a client's have the base offset 0. They are
         copied.
     next_offset : int
-        What the first gets.
-    leader_epoch : int
-        Of this leader.
-    settings : LogSettings
-        Of the topic.
+        The base offset of the first.
     origin : AppendOrigin
-        A client, or a coordinator, who may write markers.
-    now_ms : int
-        The time of the append.
+        A client, or a coordinator, which may write markers.
 
     Raises
     ------
     CorruptLogError
         A batch or one of its records cannot be read.
     InputError
-        A broker would refuse it.
+        A broker would refuse a batch.
     InvalidEpochError
         The leader's epoch is negative.
     """
@@ -101,7 +95,7 @@ def assign_as_leader(
     columns.attributes[:] &= ~TIMESTAMP_TYPE_MASK
     columns.attributes[:] |= TIMESTAMP_TYPE_MASK if append_type else 0
     if append_type:
-        # A marker's time is that of its batch then.
+        # The time of a marker is then that of its batch.
         columns.control_timestamp_ms[columns.control_type >= 0] = now_ms
     _check_leader_epochs(batches)
     return batches
@@ -175,7 +169,7 @@ def _largest_timestamps(batches: IncomingBatches, settings: LogSettings, now_ms:
     if takes_time:
         least = max(now_ms - settings.message_timestamp_before_max_ms, _INT64_MIN)
         most = min(now_ms + settings.message_timestamp_after_max_ms, _INT64_MAX)
-    # No batch has more records than bytes: the count alone is not to be trusted.
+    # The count may be wrong, but no batch has more records than bytes.
     counts = np.clip(batches.record_count, 0, columns.size_bytes)
     largest, codes = np.empty((2, len(batches)), np.int64)
     largest_timestamps(
@@ -290,13 +284,11 @@ def check_as_follower(
     ----------
     data : bytes
         Batches with offsets and leader epochs, one after the other.
-    log_end_offset : int
-        Where the log ends.
     leader_epoch : int
-        The epoch they were fetched in: the first batch of a later one, and all after it, are left
+        The epoch they were fetched in: the first batch of a later epoch and all after it are left
         out (KAFKA-18723).
     settings : LogSettings
-        Of the topic; ``max.message.bytes`` is the leader's business.
+        Of the topic; only the leader checks ``max.message.bytes``.
 
     Returns
     -------

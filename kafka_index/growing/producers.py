@@ -34,13 +34,13 @@ from kafka_index.layout.records import (
 )
 from kafka_index.state.java_map import JavaMapOrder, order_of_computed
 from kafka_index.state.partition_state import ProducerExpiration
-from kafka_index.state.producers import (
+from kafka_index.state.producer_append import (
     BATCHES_KEPT,
     AppendOrigin,
     BatchMetadata,
     CompletedTxn,
-    ProducerAppend,
-    ProducerEntry,
+    ProducerAppendInfo,
+    ProducerStateEntry,
     Refusal,
 )
 from kafka_index.state.snapshots import encode_snapshot
@@ -68,12 +68,12 @@ class Producers:
 
     def __init__(self, expiration_ms: int) -> None:
         self._expiration_ms = expiration_ms
-        self._entries: dict[int, ProducerEntry] = {}
+        self._entries: dict[int, ProducerStateEntry] = {}
         self._order = JavaMapOrder()
         self._open: dict[int, int] = {}
         self._open_offsets: list[int] = []
-        # The earlier state of the producers that changed since `remember`.
-        self._before: dict[int, ProducerEntry | None] | None = None
+        # The earlier state of the producers that changed since `begin_append`.
+        self._before: dict[int, ProducerStateEntry | None] | None = None
         self._open_before: dict[int, int] = {}
         self._capacity_before = 0
 
@@ -96,7 +96,7 @@ class Producers:
     def load(self, entries: NDArray[np.void], now_ms: int) -> None:
         """Load the entries of a snapshot, except expired producers."""
         for row in ProducerExpiration(self._expiration_ms, now_ms).live(entries).tolist():
-            entry = ProducerEntry.of_row(row)
+            entry = ProducerStateEntry.of_row(row)
             self._put(entry)
             if entry.current_txn_first_offset != NO_OPEN_TXN:
                 self._begin(entry.current_txn_first_offset, entry.producer_id)
@@ -107,14 +107,14 @@ class Producers:
         entries = np.array(rows, PRODUCER_STATE_ENTRY)
         return encode_snapshot(entries[self._order.order_of(entries["producer_id"])])
 
-    def remember(self) -> None:
-        """Start keeping what `forget_changes` needs."""
+    def begin_append(self) -> None:
+        """Keep from now on what `roll_back` needs."""
         self._before = {}
         self._open_before = dict(self._open)
         self._capacity_before = self._order.capacity
 
-    def forget_changes(self) -> None:
-        """Roll back to `remember`."""
+    def roll_back(self) -> None:
+        """Restore the state at `begin_append`."""
         for producer_id, before in (self._before or {}).items():
             if before is None:
                 del self._entries[producer_id]
@@ -150,10 +150,7 @@ class Producers:
             A client's batch is in the log already. Those before it have been recorded.
         """
         aborted: list[tuple[int, int, int, int, int]] = []
-        if end_append == first_append:
-            return np.array(aborted, ABORTED_TXN)
-        first_row = int(ends[first_append - 1]) if first_append else 0
-        end_row = int(ends[end_append - 1])
+        first_row, end_row = (int(ends[n - 1]) if n else 0 for n in (first_append, end_append))
         rows = first_row + np.flatnonzero(batches.columns.producer_id[first_row:end_row] >= 0)
         if len(rows):
             groups = np.searchsorted(ends, rows, side="right")
@@ -191,11 +188,14 @@ class Producers:
                 add_batch(entry, *row[2])
                 entry.batches = (*entry.batches, row[2])[-BATCHES_KEPT:]
             else:
-                self._append_group(rows[start - offset : stop - offset], origin, aborted)
+                appends: dict[int, ProducerAppendInfo] = {}
+                completed: list[CompletedTxn] = []
+                self._collect(rows[start - offset : stop - offset], origin, appends, completed)
+                aborted += self._finish(appends, completed)
 
     def replay(self, chunks: Iterable[IncomingBatches]) -> None:
         """Record batches of the log as one replicated append."""
-        appends: dict[int, ProducerAppend] = {}
+        appends: dict[int, ProducerAppendInfo] = {}
         completed: list[CompletedTxn] = []
         for batches in chunks:
             rows = np.flatnonzero(batches.columns.producer_id >= 0)
@@ -204,22 +204,11 @@ class Producers:
             )
         self._finish(appends, completed)
 
-    def _append_group(
-        self,
-        rows: list[Row],
-        origin: AppendOrigin,
-        aborted: list[tuple[int, int, int, int, int]],
-    ) -> None:
-        appends: dict[int, ProducerAppend] = {}
-        completed: list[CompletedTxn] = []
-        self._collect(rows, origin, appends, completed)
-        aborted += self._finish(appends, completed)
-
     def _collect(
         self,
         rows: list[Row],
         origin: AppendOrigin,
-        appends: dict[int, ProducerAppend],
+        appends: dict[int, ProducerAppendInfo],
         completed: list[CompletedTxn],
     ) -> None:
         for row in rows:
@@ -231,7 +220,7 @@ class Producers:
                     raise DuplicateBatch(row[0], duplicate)
             append = appends.get(producer_id)
             if append is None:
-                append = ProducerAppend(known or ProducerEntry(producer_id), origin)
+                append = ProducerAppendInfo(known or ProducerStateEntry(producer_id), origin)
                 appends[producer_id] = append
             try:
                 ended = _apply_row(append, row)
@@ -247,7 +236,7 @@ class Producers:
                 completed.append(ended)
 
     def _finish(
-        self, appends: dict[int, ProducerAppend], completed: list[CompletedTxn]
+        self, appends: dict[int, ProducerAppendInfo], completed: list[CompletedTxn]
     ) -> list[tuple[int, int, int, int, int]]:
         aborted = []
         for producer_id in order_of_computed(list(appends)):
@@ -260,7 +249,7 @@ class Producers:
             self._open_offsets.remove(txn.first_offset)
         return aborted
 
-    def _update(self, append: ProducerAppend) -> None:
+    def _update(self, append: ProducerAppendInfo) -> None:
         updated = append.updated
         known = self._entries.get(updated.producer_id)
         if self._before is not None and updated.producer_id not in self._before:
@@ -272,7 +261,7 @@ class Producers:
         for offset in append.started:
             self._begin(offset, updated.producer_id)
 
-    def _put(self, entry: ProducerEntry) -> None:
+    def _put(self, entry: ProducerStateEntry) -> None:
         if entry.producer_id not in self._entries:
             self._order.put(entry.producer_id, self._entries)
         self._entries[entry.producer_id] = entry
@@ -316,7 +305,7 @@ def _producer_rows(batches: IncomingBatches, rows: Longs) -> list[Row]:
     )
 
 
-def _apply_row(append: ProducerAppend, row: Row) -> CompletedTxn | None:
+def _apply_row(append: ProducerAppendInfo, row: Row) -> CompletedTxn | None:
     """Add a batch to an append; return the transaction that it ends, if one is open.
 
     Raises

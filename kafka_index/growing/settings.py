@@ -1,4 +1,4 @@
-"""The settings of a log that grows, under Kafka's own names."""
+"""The settings of a log that grows, under Kafka's names (``LogConfig``)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _BOOLEANS = {"true": True, "false": False}
 
 
 class TimestampType(Enum):
-    """Whose timestamps a leader keeps (``message.timestamp.type``)."""
+    """Which timestamps a leader stores (``message.timestamp.type``)."""
 
     CREATE_TIME = "CreateTime"
     LOG_APPEND_TIME = "LogAppendTime"
@@ -24,7 +24,7 @@ class TimestampType(Enum):
 
 @dataclass(frozen=True, slots=True)
 class LogSettings:
-    """What decides the files of a log that grows; Kafka's defaults, bytes and ms.
+    """The settings that determine the files of a log; Kafka's defaults, in bytes and ms.
 
     Parameters
     ----------
@@ -33,19 +33,19 @@ class LogSettings:
     segment_index_bytes : int
         ``segment.index.bytes``
     segment_bytes : int
-        ``segment.bytes``; a broker takes no less than 1 MiB.
+        ``segment.bytes``; a broker accepts no less than 1 MiB.
     segment_ms, segment_jitter_ms : int
         ``segment.ms`` and ``segment.jitter.ms``
     max_message_bytes : int
         ``max.message.bytes``
     preallocate : bool
-        ``preallocate``: whether a new log file takes all its room at once.
+        ``preallocate``: whether a new log file is allocated in full.
     message_timestamp_type : TimestampType
         ``message.timestamp.type``
     message_timestamp_before_max_ms, message_timestamp_after_max_ms : int
         ``message.timestamp.before.max.ms`` and ``message.timestamp.after.max.ms``
     cleanup_policy : str
-        ``cleanup.policy``: a compacted topic takes no record without a key, and rolls after
+        ``cleanup.policy``: a compacted topic accepts no record without a key, and rolls after
         `max_compaction_lag_ms` at the latest.
     max_compaction_lag_ms : int
         ``max.compaction.lag.ms``
@@ -86,7 +86,7 @@ class LogSettings:
 
     @classmethod
     def of_properties(cls, properties: Mapping[str, str]) -> Self:
-        """Settle the settings from a topic's properties.
+        """Return the settings in a topic's properties.
 
         Parameters
         ----------
@@ -96,7 +96,7 @@ class LogSettings:
         Raises
         ------
         ConfigError
-            A name is not one of these, or its value is not valid.
+            A name is unknown, or its value is not valid.
         """
         names = {field.name.replace("_", "."): field for field in fields(cls)}
         values: dict[str, object] = {}
@@ -111,7 +111,7 @@ class LogSettings:
 
     @property
     def index_config(self) -> IndexConfig:
-        """What decides the index files alone."""
+        """The settings of the index files."""
         return IndexConfig(self.index_interval_bytes, self.segment_index_bytes)
 
     @property
@@ -121,15 +121,14 @@ class LogSettings:
 
     @property
     def max_segment_ms(self) -> int:
-        """How long a segment grows at most (``LogConfig.maxSegmentMs``)."""
+        """How long a segment grows before it is rolled (``LogConfig.maxSegmentMs``)."""
         if self.is_compacted:
             return min(self.max_compaction_lag_ms, self.segment_ms)
         return self.segment_ms
 
 
-#: Smallest and largest values (``LogConfig``). Segments smaller than a broker's are for tests, as
-#: Kafka's own ``internal.segment.bytes``; indexes without room for an entry are refused at once,
-#: not when the first is made.
+#: Smallest and largest values (``LogConfig``). Segments smaller than a broker's are for tests, like
+#: Kafka's ``internal.segment.bytes``; an index must have room for an entry.
 _RANGES = {
     "index_interval_bytes": (0, INT32_MAX),
     "segment_index_bytes": (TIME_ENTRY.itemsize, INT32_MAX),
@@ -153,5 +152,5 @@ def _parsed(name: str, text: str, kind: str) -> object:
         if kind == "TimestampType":
             return TimestampType(text)
     except (ValueError, KeyError):
-        raise ConfigError(f"{name} has no such value", expected=kind, found=repr(text)) from None
+        raise ConfigError(f"{name} has an invalid value", expected=kind, found=repr(text)) from None
     return text

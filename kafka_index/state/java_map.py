@@ -1,4 +1,4 @@
-"""The order in which a ``java.util.HashMap`` of producer ids iterates, which snapshots have.
+"""The iteration order of a ``java.util.HashMap`` of producer ids: the order of snapshots.
 
 Source: the JDK's ``HashMap``: ``hash``, ``putVal``, ``resize``, ``treeifyBin`` and
 ``computeIfAbsent``.
@@ -14,22 +14,22 @@ from numpy.typing import NDArray
 _FIRST_CAPACITY = 16
 #: Below this capacity a long bucket doubles the table; from it on it becomes a tree.
 _MIN_TREEIFY_CAPACITY = 64
-#: A node that finds as many in its bucket makes the bucket too long.
+#: A node that finds this many in its bucket makes the bucket too long.
 _LONG_BUCKET = 8
 
 
 class JavaMapOrder:
     """The table of a map: how many buckets it has.
 
-    A table only grows: producers that were dropped leave it as large as it was.
+    A table never shrinks, even when producers are removed.
 
     Attributes
     ----------
     capacity : int
         The number of buckets.
     has_tree : bool
-        Whether a bucket became a tree when `put_all` filled it. Trees put their root before their
-        bucket, so the order is not certain then.
+        Whether a bucket became a tree in `put_all`. A tree moves its root to the front of the
+        bucket, so that the order is not certain.
     """
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class JavaMapOrder:
             self.put(int(producer_ids[row]), producer_ids[:row].tolist())
             row += 1
         while row < len(hashes):
-            # What is put in until the map holds more than three quarters of its capacity.
+            # Put ids until the map holds more than three quarters of its capacity.
             end = min(len(hashes), self._threshold + 1)
             self.has_tree = self.has_tree or _makes_tree(hashes[:end], row, self.capacity)
             if end > self._threshold:
@@ -58,8 +58,8 @@ class JavaMapOrder:
             row = end
 
     def order_of(self, producer_ids: NDArray[np.int64]) -> NDArray[np.intp]:
-        """Return the places of ids, given in the order they were put in, in that of iteration."""
-        # Within a bucket in the order of insertion, which the low half of the sorted keys is.
+        """Return the iteration order, as places in ids that are given in insertion order."""
+        # Within a bucket ids are in insertion order: the low half of the sorted keys.
         keys = (_hashes(producer_ids) & (self.capacity - 1)) << 32 | np.arange(len(producer_ids))
         keys.sort()
         return (keys & 0xFFFFFFFF).astype(np.intp)
@@ -89,25 +89,14 @@ class JavaMapOrder:
 
 
 def order_of_put(producer_ids: NDArray[np.int64]) -> tuple[NDArray[np.intp], bool]:
-    """Return the order of a new map into which ids were put, and whether a bucket became a tree.
-
-    Parameters
-    ----------
-    producer_ids : ndarray of int64, shape (n,)
-        Distinct, in the order in which they were put in.
-
-    Returns
-    -------
-    tuple of ndarray of intp, shape (n,), and bool
-        Places in `producer_ids`, in the order of iteration; and `JavaMapOrder.has_tree`.
-    """
+    """Return `order_of` for a new map of distinct ids, and whether a bucket became a tree."""
     table = JavaMapOrder()
     table.put_all(producer_ids)
     return table.order_of(producer_ids), table.has_tree
 
 
 def order_of_computed(producer_ids: Sequence[int]) -> list[int]:
-    """Return ids in the order of a new map that computed each when it was absent."""
+    """Return distinct ids in the order of a new map after `compute_all_absent`."""
     if len(producer_ids) == 1:
         return list(producer_ids)
     table = JavaMapOrder()
@@ -124,8 +113,8 @@ def _hashes(producer_ids: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _makes_tree(hashes: NDArray[np.int64], start: int, capacity: int) -> bool:
-    """Return whether one of the keys from a place on finds a long bucket."""
+    """Return whether a key at `start` or later finds a long bucket."""
     buckets = hashes & (capacity - 1)
     sizes = np.bincount(buckets, minlength=capacity)
-    in_long_one = np.flatnonzero(sizes[buckets] > _LONG_BUCKET)
-    return bool(in_long_one.size and in_long_one[-1] >= start)
+    in_long_bucket = np.flatnonzero(sizes[buckets] > _LONG_BUCKET)
+    return bool(in_long_bucket.size and in_long_bucket[-1] >= start)

@@ -1,6 +1,6 @@
-"""The leader epochs of a partition and where each starts: what ``leader-epoch-checkpoint`` holds.
+"""The leader epochs of a partition and where each starts, as in ``leader-epoch-checkpoint``.
 
-Source: Kafka's ``LeaderEpochFileCache``, whose rules these are. Writing the file is the caller's.
+Source: Kafka's ``LeaderEpochFileCache``. The caller writes the file.
 """
 
 from __future__ import annotations
@@ -94,8 +94,8 @@ class LeaderEpochCache:
     def assign(self, epoch: int, start_offset: int) -> bool:
         """Record that an epoch starts at an offset.
 
-        Trailing entries that are not below it in both fields are dropped first. Nothing changes
-        for the latest epoch, unless it is to start earlier.
+        Trailing entries that are not below it in both fields are dropped first. The latest epoch
+        changes only if it starts earlier than known.
 
         Parameters
         ----------
@@ -112,7 +112,7 @@ class LeaderEpochCache:
         Raises
         ------
         InvalidEpochError
-            One of them is negative.
+            The epoch or the offset is negative.
 
         Notes
         -----
@@ -133,7 +133,7 @@ class LeaderEpochCache:
         return True
 
     def assign_from_batch(self, epoch: int, base_offset: int) -> bool:
-        """Assign the epoch of a batch as recovery does: only one above the latest.
+        """Assign the epoch of a batch as recovery does: only above the latest.
 
         Parameters
         ----------
@@ -157,13 +157,13 @@ class LeaderEpochCache:
         return self.assign(epoch, base_offset)
 
     def truncate_from_start(self, offset: int) -> bool:
-        """Drop the epochs before an offset; the one that it lies in starts there then.
+        """Drop the epochs before an offset, and move the start of its own epoch there.
 
         Returns
         -------
         bool
-            Whether an epoch starts at the offset or before. Kafka then writes the checkpoint,
-            even when nothing in it changes.
+            Whether an epoch started at the offset or before. Kafka then writes the checkpoint,
+            even if nothing has changed.
         """
         kept = bisect_right(self._entries, offset, key=_start_offset)
         if kept:

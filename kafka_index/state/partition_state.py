@@ -1,8 +1,9 @@
-"""The state of a partition, segment by segment: the fold that joins what the scans found.
+"""The state of a partition at each segment boundary: the fold over the segments' own states.
 
-Producers, transactions and leader epochs run across segments. A `PartitionState` begins with what
-a broker would load, applies the `SegmentState` of each segment in offset order, and has at each
-boundary what recovery writes there: the aborted transactions of the segment, and the snapshot.
+Producers, transactions and leader epochs run across segments. A `PartitionState` begins with the
+snapshot and checkpoint that a broker would load, applies the `SegmentState` of each segment in
+offset order, and returns at each boundary what recovery writes there: the segment's aborted
+transactions, and the snapshot.
 
 Source: Kafka's ``LogLoader.recoverSegment``, ``UnifiedLog.rebuildProducerState``,
 ``ProducerStateManager`` and ``LogSegment.recover``.
@@ -17,13 +18,12 @@ from numpy.typing import NDArray
 
 from kafka_index.kernels.open_transactions import carried_open_offsets
 from kafka_index.kernels.producer_tables import FIRST_NONE, FIRST_PLAIN, NO_OFFSET, Records
-from kafka_index.layout.producer_state import ABORTED_TXN, NO_LAST_OFFSET, PRODUCER_STATE_ENTRY
-from kafka_index.layout.records import NO_SEQUENCE
+from kafka_index.layout.producer_state import ABORTED_TXN, PRODUCER_STATE_ENTRY
 from kafka_index.records.batch_source import ScanStop
 from kafka_index.state.java_map import order_of_put
 from kafka_index.state.leader_epochs import LeaderEpochCache
 from kafka_index.state.segment_state import NOT_TRANSACTIONAL, SegmentState
-from kafka_index.state.snapshots import encode_snapshot
+from kafka_index.state.snapshots import as_read, encode_snapshot
 
 Entries = NDArray[np.void]
 
@@ -37,7 +37,7 @@ _NEVER = np.iinfo(np.int64).max
 
 @dataclass(frozen=True, slots=True)
 class ProducerExpiration:
-    """When a broker that loads a snapshot leaves an idle producer out.
+    """When a producer in a snapshot is expired, so that a broker does not load it.
 
     Parameters
     ----------
@@ -63,11 +63,11 @@ class PartitionState:
     Parameters
     ----------
     entries : ndarray of PRODUCER_STATE_ENTRY, optional
-        The producers of a snapshot, in its order; none without it.
+        The producers of a snapshot, in its order.
     epochs : LeaderEpochCache, optional
-        What the partition's checkpoint holds; changed in place.
+        The partition's checkpoint; changed in place.
     expiration : ProducerExpiration, optional
-        Leave out producers that are idle, as each loading does; without it none is ever left out.
+        Drops expired producers whenever a snapshot is loaded; by default none expires.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class PartitionState:
         self.epochs = LeaderEpochCache() if epochs is None else epochs
         self.has_tree = False
         self._expiration = expiration
-        # In the order in which they were put into the broker's map.
+        # In the order in which a broker puts them into its map.
         self._entries = np.empty(0, PRODUCER_STATE_ENTRY)
         if entries is not None:
             self._entries = self._loaded(entries)
@@ -100,7 +100,7 @@ class PartitionState:
         return encode_snapshot(self.entries)
 
     def forget_producers(self) -> None:
-        """Begin with no producers, as a segment does of which no snapshot is kept."""
+        """Drop all producers, as at a segment without a usable snapshot."""
         self._entries = self._entries[:0]
 
     def reload(self) -> None:
@@ -108,18 +108,13 @@ class PartitionState:
         self._entries = self._loaded(self.entries)
 
     def apply(self, segment: SegmentState) -> tuple[NDArray[np.void], ScanStop | None]:
-        """Apply what a segment does, up to its end.
-
-        Parameters
-        ----------
-        segment : SegmentState
-            What the scan of the next segment found.
+        """Apply the next segment.
 
         Returns
         -------
         tuple of ndarray of ABORTED_TXN and (ScanStop or None)
-            The entries of its transaction index, and where recovery fails; the state is then that
-            from before.
+            The entries of its transaction index, and where recovery fails; the state is then
+            unchanged.
         """
         carried, rows = self._matches(segment.producers)
         aborted, aborts = self._aborted(segment, rows)
@@ -136,7 +131,7 @@ class PartitionState:
         return aborted, None
 
     def _matches(self, producers: Records) -> tuple[Entries, NDArray[np.intp]]:
-        """Return what was known of each producer, and its row in the entries, -1 for none."""
+        """Return the known entry of each producer, and its row, -1 for none."""
         ids = self._entries["producer_id"]
         rows = np.full(len(producers), -1, np.intp)
         carried = np.zeros(len(producers), PRODUCER_STATE_ENTRY)
@@ -154,16 +149,16 @@ class PartitionState:
     def _aborted(
         self, segment: SegmentState, rows: NDArray[np.intp]
     ) -> tuple[NDArray[np.void], Records]:
-        """Return the entries of the transaction index, and the rows of the scan they are from."""
+        """Return the entries of the transaction index, and the `ABORT` rows they are made from."""
         aborts = segment.aborts
         if not len(aborts):
             return np.empty(0, ABORTED_TXN), aborts
         open_rows = np.flatnonzero(self._entries["current_txn_first_offset"] >= 0)
-        open_ones = self._entries[open_rows]
+        open_entries = self._entries[open_rows]
         first_of = dict(
             zip(
-                open_ones["producer_id"].tolist(),
-                open_ones["current_txn_first_offset"].tolist(),
+                open_entries["producer_id"].tolist(),
+                open_entries["current_txn_first_offset"].tolist(),
                 strict=True,
             )
         )
@@ -172,18 +167,18 @@ class PartitionState:
         for number in np.flatnonzero(is_first).tolist():
             producer_id = int(aborts["producer_id"][number])
             first[number] = first_of.get(producer_id, int(first[number]))
-        # A marker of which nothing is known had no transaction to end.
+        # A marker without a known first offset ends no transaction.
         known = first != NO_OFFSET
         aborts, first = aborts[known], first[known]
-        # The markers of this segment that end what was open before it.
+        # The markers of this segment that end transactions of earlier ones.
         end_rows = np.full(len(self._entries), _NEVER)
         has_marker = (rows >= 0) & (segment.producers["first_marker_row"] >= 0)
         end_rows[rows[has_marker]] = segment.producers["first_marker_row"][has_marker]
-        by_offset = np.argsort(open_ones["current_txn_first_offset"], kind="stable")
+        by_offset = np.argsort(open_entries["current_txn_first_offset"], kind="stable")
         earlier = np.empty(len(aborts), np.int64)
         carried_open_offsets(
-            np.ascontiguousarray(open_ones["current_txn_first_offset"][by_offset]),
-            np.ascontiguousarray(open_ones["producer_id"][by_offset]),
+            np.ascontiguousarray(open_entries["current_txn_first_offset"][by_offset]),
+            np.ascontiguousarray(open_entries["producer_id"][by_offset]),
             end_rows[open_rows][by_offset],
             np.ascontiguousarray(aborts["row"]),
             np.ascontiguousarray(aborts["producer_id"]),
@@ -206,7 +201,7 @@ class PartitionState:
         ]
 
     def _join(self, producers: Records, carried: Entries, rows: NDArray[np.intp]) -> None:
-        """Put the producers of a segment over, or after, those that were known."""
+        """Replace known producers by those of a segment, and append new ones."""
         if not len(producers):
             return
         local = _entries_of(producers)
@@ -215,7 +210,7 @@ class PartitionState:
         same_epoch = (producers["first_epoch"] == carried["producer_epoch"]) & (
             producers["epoch_changed"] == 0
         )
-        # Markers leave the last batch of data as it was, unless their epoch is another one.
+        # Markers keep the last batch of data, unless they have another producer epoch.
         keeps_batch = seen & (~counts | ((producers["has_data"] == 0) & same_epoch))
         keeps_coordinator = seen & (producers["has_marker"] == 0)
         was_open = carried["current_txn_first_offset"] >= 0
@@ -233,15 +228,10 @@ class PartitionState:
         self._entries = np.concatenate((entries, local[~seen]))
 
     def _loaded(self, entries: Entries) -> Entries:
-        """Return what a broker keeps of a snapshot's entries."""
+        """Return the entries that a broker keeps when it loads a snapshot."""
         if self._expiration is not None:
             entries = self._expiration.live(entries)
-        entries = entries.copy()
-        without_batch = entries["last_offset"] < 0
-        entries["last_offset"][without_batch] = NO_LAST_OFFSET
-        entries["last_sequence"][without_batch] = NO_SEQUENCE
-        entries["offset_delta"][without_batch] = 0
-        return entries
+        return as_read(entries)
 
 
 def _entries_of(producers: Records) -> Entries:

@@ -1,8 +1,7 @@
-"""What one segment does to the state of its partition, whatever that state was before.
+"""The effect of one segment on the state of its partition, whatever that state was before.
 
-A segment is scanned without knowing what came before it, so that segments can be scanned side by
-side. What is left of it is small: a row per producer, per aborted transaction and per leader epoch.
-`PartitionState` joins these in offset order.
+Segments are scanned in parallel, so a scan knows nothing of earlier ones. Its result is small: a
+row per producer, aborted transaction and leader epoch. `PartitionState` joins them in offset order.
 
 Source: Kafka's ``LogSegment.recover`` and ``ProducerStateManager``.
 """
@@ -47,13 +46,13 @@ _REFUSALS = {
     PRODUCERS_NOT_TRANSACTIONAL: NOT_TRANSACTIONAL,
     PRODUCERS_TRANSACTION_UNKNOWN: "transaction_unknown",
 }
-#: All reasons for which a table refuses a batch, which recovery comes to after its index entries.
+#: All reasons for which a table refuses a batch. Recovery fails there, after its index entries.
 PRODUCER_REFUSALS = frozenset((*_REFUSALS.values(), COMPRESSED_MARKER))
 
 _FIRST_ROWS = 32
 
-# A file is the number of rows of each table, the end offset, and then all tables, packed: column
-# by column, because neighbours within a column are alike. It is read by the version that wrote it.
+# A state file holds the number of rows of each table, the end offset, and the compressed tables,
+# column by column, because that compresses best. Only the version that wrote it reads it.
 _LONG = np.dtype("<i8")
 _TABLES = (PRODUCER, ABORT, EPOCH)
 _HEADER_BYTES = (len(_TABLES) + 1) * _LONG.itemsize
@@ -104,8 +103,7 @@ class ProducerTable:
         Returns
         -------
         tuple of int and (ScanStop or None)
-            How many of the batches recovery still adds to the indexes, and why it stops after
-            those.
+            How many of the batches recovery adds to the indexes, and why it stops after them.
         """
         columns = ProducerBatches(*(getattr(batches, name) for name in ProducerBatches._fields))
         row = 0
@@ -119,7 +117,7 @@ class ProducerTable:
             return len(batches), None
         self._advance(batches.head(row))
         position = int(batches.position_bytes[row])
-        # The batch itself counts: recovery makes its index entry before it comes to its producer.
+        # The batch itself counts: recovery adds its index entry before it checks the producer.
         if code == PRODUCERS_MARKER_INVALID:
             return row + 1, ScanStop(INVALID_MARKER, position)
         reason = _REFUSALS[code]
@@ -137,7 +135,7 @@ class ProducerTable:
             self.map_end_offset = int((batches.last_offset[row : row + 1] + 1)[0])
 
     def _make_room(self) -> None:
-        """Make room for another row in each table; a full one doubles."""
+        """Double each table that is full."""
         tables, counts = self._tables, self._counts
         if counts.producers == len(tables.producers):
             producers = _doubled(tables.producers)
@@ -155,7 +153,7 @@ class ProducerTable:
 
 @dataclass(frozen=True, eq=False)
 class SegmentState:
-    """Three tables of `kafka_index.kernels.producer_tables`, made from an empty past.
+    """Three tables of `kafka_index.kernels.producer_tables`, of a scan without earlier state.
 
     Parameters
     ----------
@@ -176,13 +174,13 @@ class SegmentState:
 
     @classmethod
     def of_table(cls, table: ProducerTable) -> Self:
-        """Return what a table found in a whole segment; a copy."""
+        """Return a copy of the table after a whole segment."""
         return cls(
             table.producers.copy(), table.aborts.copy(), table.epochs.copy(), table.map_end_offset
         )
 
     def write(self, path: str) -> None:
-        """Write it over what is at `path`."""
+        """Write it to `path`, replacing an existing file."""
         tables = (self.producers, self.aborts, self.epochs)
         header = np.array([*map(len, tables), self.map_end_offset], _LONG)
         columns = b"".join(
@@ -196,12 +194,12 @@ class SegmentState:
 
     @classmethod
     def read(cls, path: str) -> Self:
-        """Read what `write` wrote.
+        """Read a file of `write`.
 
         Raises
         ------
         InputError
-            It is missing, or is not such a file.
+            It does not exist, or is not such a file.
         """
         try:
             with open(path, "rb") as file:
@@ -218,9 +216,9 @@ class SegmentState:
                     start += len(table)
         except (OSError, ValueError, OverflowError, MemoryError, pa.ArrowException) as error:
             raise InputError(
-                f"cannot read what was kept of a scanned segment: {error}",
+                f"cannot read the kept state of a scanned segment: {error}",
                 path=path,
-                hint="run again; with --force if this stays",
+                hint="run again; if that does not help, with --force",
             ) from error
         producers, aborts, epochs = tables
         return cls(producers, aborts, epochs, map_end_offset)

@@ -37,7 +37,7 @@ def encode_snapshot(entries: NDArray[np.void]) -> bytes:
     Parameters
     ----------
     entries : ndarray of PRODUCER_STATE_ENTRY, shape (n,)
-        In the order in which they are written: a broker's is that of a `JavaMapOrder`.
+        In the order of the file; a broker writes them in that of a `JavaMapOrder`.
     """
     count = len(entries).to_bytes(4, "big", signed=True)
     covered = count + entries.astype(SNAPSHOT_ENTRY).tobytes()
@@ -46,7 +46,7 @@ def encode_snapshot(entries: NDArray[np.void]) -> bytes:
 
 
 def decode_snapshot(data: bytes, *, path: str | None = None) -> NDArray[np.void]:
-    """Return the producers of a snapshot, as a broker knows them when it has read it.
+    """Return the producers of a snapshot as a broker reads them.
 
     Parameters
     ----------
@@ -58,24 +58,29 @@ def decode_snapshot(data: bytes, *, path: str | None = None) -> NDArray[np.void]
     Returns
     -------
     ndarray of PRODUCER_STATE_ENTRY, shape (n,)
-        In the order of the file. An entry without a last offset is without its sequence and
-        delta too, and any negative first offset of a transaction means that none is open.
+        In the order of the file. Without a last offset, the sequence and the delta are dropped
+        too; any negative first offset of a transaction means that none is open.
 
     Raises
     ------
     CorruptSnapshotError
-        A broker throws such a file away: its version is not 1, the entries do not fit in it, or
-        the checksum is wrong. Bytes after the entries are legal when the checksum covers them.
+        A broker removes such a file: its version is not 1, the entries do not fit in it, or the
+        checksum is wrong. Bytes after the entries are legal when the checksum covers them.
 
     Notes
     -----
     ProducerStateManager.readSnapshot.
     """
-    entries = stored_entries(data, path=path)
-    empty = entries["last_offset"] < 0
-    entries["last_offset"][empty] = NO_LAST_OFFSET
-    entries["last_sequence"][empty] = NO_SEQUENCE
-    entries["offset_delta"][empty] = NO_OFFSET_DELTA
+    return as_read(stored_entries(data, path=path))
+
+
+def as_read(entries: NDArray[np.void]) -> NDArray[np.void]:
+    """Return stored entries as a broker reads them; otherwise as `decode_snapshot`."""
+    entries = entries.copy()
+    without_batch = entries["last_offset"] < 0
+    entries["last_offset"][without_batch] = NO_LAST_OFFSET
+    entries["last_sequence"][without_batch] = NO_SEQUENCE
+    entries["offset_delta"][without_batch] = NO_OFFSET_DELTA
     entries["current_txn_first_offset"][entries["current_txn_first_offset"] < 0] = NO_OPEN_TXN
     return entries
 
@@ -151,7 +156,7 @@ def snapshot_path(directory: str, offset: int) -> str:
 
 
 def is_out_of_range(offset: int, log_start_offset: int, end_offset: int) -> bool:
-    """Return whether loading up to an offset removes a snapshot, or never looks at it.
+    """Return whether loading up to an end offset removes or ignores a snapshot.
 
     Notes
     -----
@@ -163,7 +168,7 @@ def is_out_of_range(offset: int, log_start_offset: int, end_offset: int) -> bool
 def load_latest_snapshot(
     directory: str, offsets: Iterable[int]
 ) -> tuple[int | None, NDArray[np.void] | None, list[tuple[int, CorruptSnapshotError]]]:
-    """Read the latest of some snapshots that is not damaged.
+    """Read the latest snapshot that is not damaged.
 
     Parameters
     ----------
@@ -175,13 +180,13 @@ def load_latest_snapshot(
     Returns
     -------
     tuple
-        The offset and the entries, None when there is none; and the damaged ones that a broker
-        removes on the way, each with what is wrong with it.
+        Its offset and entries, None if there is none; and the damaged ones, which a broker
+        removes, with their errors.
 
     Raises
     ------
     OSError
-        One cannot be read.
+        A snapshot cannot be read.
 
     Notes
     -----

@@ -1,4 +1,4 @@
-"""A disk that takes no more: an append that fails in the middle is taken back."""
+"""A full disk: an append that fails in the middle is rolled back."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ BATCH_BYTES = len(data_batch())
 
 
 @contextmanager
-def files_of(most_bytes: int) -> Iterator[None]:
-    """No file of this process grows beyond a size."""
+def file_size_limit(max_bytes: int) -> Iterator[None]:
+    """Files of this process grow no larger than a size."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, before[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (max_bytes, before[1]))
     try:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def test_append_that_does_not_fit_is_taken_back(tmp_path: Path) -> None:
+def test_append_that_does_not_fit_is_rolled_back(tmp_path: Path) -> None:
     settings = LogSettings(segment_index_bytes=480, index_interval_bytes=0)
     with open_log(tmp_path, settings) as log:
         log.append_as_leader(data_batch(producer=7), 0)
         before = contents(tmp_path)
         several = b"".join(data_batch(producer=7, sequence=n) for n in range(1, 10))
         with (
-            files_of(BATCH_BYTES + 1000),
+            file_size_limit(BATCH_BYTES + 1000),
             pytest.raises(PublishError, match="append to the log"),
         ):
             log.append_as_leader(several, 0)
@@ -42,7 +42,7 @@ def test_append_that_does_not_fit_is_taken_back(tmp_path: Path) -> None:
         assert log.append_as_leader(several, 0).first_offset == 1
 
 
-def test_append_that_fails_behind_a_roll_is_taken_back(tmp_path: Path) -> None:
+def test_append_that_fails_after_a_roll_is_rolled_back(tmp_path: Path) -> None:
     settings = LogSettings(
         segment_bytes=2 * BATCH_BYTES, segment_index_bytes=480, index_interval_bytes=0
     )
@@ -50,7 +50,7 @@ def test_append_that_fails_behind_a_roll_is_taken_back(tmp_path: Path) -> None:
     assert BATCH_BYTES < len(large) < 2 * BATCH_BYTES
     with open_log(tmp_path, settings) as log:
         log.append_as_leader(data_batch(producer=7), 0)
-        with files_of(len(large) - 1), pytest.raises(PublishError):
+        with file_size_limit(len(large) - 1), pytest.raises(PublishError):
             # The first fits, the second needs a new segment and is too large for it.
             log.append_as_leader(data_batch(producer=7, sequence=1) + large, 1)
         assert log.log_end_offset == 1
@@ -66,7 +66,7 @@ def test_roll_that_fails_can_be_tried_again(tmp_path: Path) -> None:
     settings = LogSettings(segment_bytes=BATCH_BYTES, segment_index_bytes=4800)
     with open_log(tmp_path, settings) as log:
         log.append_as_leader(data_batch(), 0)
-        with files_of(1000), pytest.raises(PublishError, match="make room for the index"):
+        with file_size_limit(1000), pytest.raises(PublishError, match="make room for the index"):
             log.append_as_leader(data_batch(), 0)
         assert log.log_end_offset == 1
         assert log.append_as_leader(data_batch(), 0).first_offset == 1

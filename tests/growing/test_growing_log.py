@@ -1,4 +1,4 @@
-"""A partition that grows: offsets, rolls, epochs, producers, cuts, reads, closing and opening."""
+"""A partition that grows: offsets, rolls, epochs, producers, truncation, reads, reopening."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def snapshot(folder: Path, offset: int) -> np.ndarray:
     return decode_snapshot(contents(folder)[f"{offset:020d}.snapshot"])
 
 
-def test_leader_gives_offsets_epoch_and_keeps_the_rest(tmp_path: Path) -> None:
+def test_leader_assigns_offsets_and_epoch_and_changes_nothing_else(tmp_path: Path) -> None:
     with open_log(tmp_path) as log:
         info = log.append_as_leader(data_batch(records=3) + data_batch(records=2), 4)
         assert (info.first_offset, info.last_offset, info.appended_batches) == (0, 4, 2)
@@ -71,7 +71,7 @@ def test_each_batch_of_a_leader_is_an_append_of_its_own(tmp_path: Path) -> None:
     assert contents(single) == contents(bulk)
 
 
-def test_follower_appends_as_they_are_and_rolls_at_most_once(tmp_path: Path) -> None:
+def test_follower_appends_batches_unchanged_and_rolls_at_most_once(tmp_path: Path) -> None:
     data = b"".join(data_batch(n) for n in range(11))
     with open_log(tmp_path) as log:
         log.append_as_follower(data_batch(0), 0)
@@ -89,14 +89,14 @@ def test_follower_leaves_out_batches_of_a_later_epoch(tmp_path: Path) -> None:
         assert log.log_end_offset == 2
 
 
-def test_new_segment_begins_at_the_first_offset_behind_a_gap(tmp_path: Path) -> None:
+def test_new_segment_begins_at_the_first_offset_after_a_gap(tmp_path: Path) -> None:
     with open_log(tmp_path) as log:
         log.append_as_follower(data_batch(0), 0)
         log.append_as_follower(data_batch(2**31 + 9), 0)
         assert bases(log) == [0, 2**31 + 9]
 
 
-def test_roll_writes_the_producers_of_that_moment(tmp_path: Path) -> None:
+def test_roll_writes_a_snapshot_of_the_producers(tmp_path: Path) -> None:
     with open_log(tmp_path) as log:
         log.append_as_leader(data_batch(producer=7, sequence=0, records=3), 0)
         log.roll()
@@ -143,7 +143,7 @@ def test_epoch_is_in_the_checkpoint_when_it_begins(tmp_path: Path) -> None:
         assert contents(tmp_path)["leader-epoch-checkpoint"] == b"0\n1\n2 0\n"
 
 
-def test_reader_of_committed_records_stops_at_an_open_transaction(tmp_path: Path) -> None:
+def test_committed_read_stops_at_an_open_transaction(tmp_path: Path) -> None:
     with open_log(tmp_path) as log:
         log.append_as_leader(data_batch(), 0)
         log.append_as_leader(data_batch(producer=7, transactional=True), 0)
@@ -156,7 +156,7 @@ def test_reader_of_committed_records_stops_at_an_open_transaction(tmp_path: Path
         assert (nothing.base_offset, nothing.records) == (1, b"")
 
 
-def test_reader_of_committed_records_learns_which_transactions_were_aborted(
+def test_committed_read_returns_the_aborted_transactions(
     tmp_path: Path,
 ) -> None:
     with open_log(tmp_path) as log:
@@ -169,7 +169,7 @@ def test_reader_of_committed_records_learns_which_transactions_were_aborted(
     assert sizes(tmp_path, ".txnindex") == [34]
 
 
-def test_read_goes_on_in_the_next_segment(tmp_path: Path) -> None:
+def test_read_continues_in_the_next_segment(tmp_path: Path) -> None:
     with open_log(tmp_path) as log:
         log.append_as_follower(data_batch(0), 0)
         log.roll()
@@ -186,7 +186,7 @@ def test_read_at_the_end_finds_nothing_and_beyond_it_is_refused(tmp_path: Path) 
             log.read(2, 100)
 
 
-def test_batch_that_a_client_sends_again_is_left_out(tmp_path: Path) -> None:
+def test_duplicate_batch_of_a_client_is_not_appended(tmp_path: Path) -> None:
     batches = [data_batch(producer=7, sequence=n) for n in range(4)]
     with open_log(tmp_path) as log:
         log.append_as_leader(batches[0] + batches[1], 0)
@@ -198,7 +198,7 @@ def test_batch_that_a_client_sends_again_is_left_out(tmp_path: Path) -> None:
         assert log.log_end_offset == 4
 
 
-def test_cut_drops_segments_their_snapshots_and_later_producers(tmp_path: Path) -> None:
+def test_truncation_removes_segments_their_snapshots_and_later_producers(tmp_path: Path) -> None:
     with open_log(tmp_path) as log:
         for n in range(4):
             log.append_as_leader(data_batch(producer=n), 0)
@@ -212,7 +212,7 @@ def test_cut_drops_segments_their_snapshots_and_later_producers(tmp_path: Path) 
     assert snapshot(tmp_path, 2)["producer_id"].tolist() == [0, 1]
 
 
-def test_cut_before_everything_begins_anew_there(tmp_path: Path) -> None:
+def test_truncation_before_the_first_segment_restarts_the_log_there(tmp_path: Path) -> None:
     with GrowingPartitionLog(tmp_path / "topic-0", SMALL, log_start_offset=50) as log:
         assert (log.log_start_offset, log.log_end_offset) == (50, 50)
         log.append_as_leader(data_batch(timestamp_ms=1), 0)
@@ -221,7 +221,7 @@ def test_cut_before_everything_begins_anew_there(tmp_path: Path) -> None:
         assert log.leader_epochs == ()
 
 
-def test_opened_again_it_goes_on_where_it_was(tmp_path: Path) -> None:
+def test_reopened_log_continues_at_its_end(tmp_path: Path) -> None:
     with open_log(tmp_path) as log:
         log.append_as_leader(data_batch(producer=7, sequence=0, records=3), 1)
         log.append_as_leader(data_batch(producer=8, transactional=True), 1)
@@ -246,7 +246,7 @@ def test_opening_and_closing_changes_nothing(tmp_path: Path) -> None:
     assert contents(tmp_path) == before
 
 
-def test_idle_producers_are_forgotten_when_it_is_opened(tmp_path: Path) -> None:
+def test_expired_producers_are_dropped_when_the_log_is_opened(tmp_path: Path) -> None:
     clock = Clock()
     with open_log(tmp_path, clock=clock) as log:
         log.append_as_leader(data_batch(producer=7), 0)
@@ -255,7 +255,7 @@ def test_idle_producers_are_forgotten_when_it_is_opened(tmp_path: Path) -> None:
         log.append_as_leader(data_batch(producer=7, sequence=99), 0)
 
 
-def test_log_that_was_killed_is_refused_and_recovered_when_asked_to(tmp_path: Path) -> None:
+def test_log_of_a_killed_writer_is_refused_and_can_be_recovered(tmp_path: Path) -> None:
     with open_log(tmp_path) as log:
         log.append_as_leader(data_batch(producer=7, transactional=True), 0)
         log.append_as_leader(abort(7), 0, origin=AppendOrigin.COORDINATOR)
@@ -271,7 +271,7 @@ def test_log_that_was_killed_is_refused_and_recovered_when_asked_to(tmp_path: Pa
         open_log(tmp_path)
     with open_log(tmp_path, was_clean=False) as log:
         assert log.log_end_offset == 22
-    # What a rebuild makes is what was written.
+    # Recovery restores the files that were written.
     for name, data in whole.items():
         if not name.endswith(".snapshot"):
             assert contents(tmp_path)[name] == data, name

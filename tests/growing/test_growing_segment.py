@@ -1,4 +1,4 @@
-"""A segment that grows: what it says of itself, reads of it, cuts, recovery and its files."""
+"""A segment that grows: its files, reads, truncation, recovery and rolls."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_active_segment_has_index_files_of_full_size_and_a_closed_one_of_its_ent
     assert [len(data) for data in index_bytes(tmp_path / f"{0:020d}.log")] == [8, 12]
 
 
-def test_preallocated_log_takes_its_room_at_once_and_gives_it_back(tmp_path: Path) -> None:
+def test_preallocated_log_has_its_full_size_until_it_is_closed(tmp_path: Path) -> None:
     config = LogSettings(segment_bytes=100_000, segment_index_bytes=4096, preallocate=True)
     segment = GrowingLogSegment(tmp_path, 0, config, create=True)
     segment.append(data_batch(0))
@@ -93,7 +93,7 @@ def test_preallocated_log_takes_its_room_at_once_and_gives_it_back(tmp_path: Pat
     assert log.read_bytes() == data_batch(0)
 
 
-def test_reopened_segment_forgets_the_bytes_behind_its_last_entry(tmp_path: Path) -> None:
+def test_reopened_segment_does_not_count_the_bytes_after_its_last_entry(tmp_path: Path) -> None:
     config = LogSettings(index_interval_bytes=2 * BATCH_BYTES, segment_index_bytes=4096)
     grown(tmp_path, [data_batch(n) for n in range(3)], config)
     with GrowingLogSegment(tmp_path, 0, config) as segment:
@@ -126,7 +126,7 @@ def test_read_begins_at_the_batch_that_holds_the_offset(
         assert (found.base_offset, len(found.records), found.first_entry_incomplete) == expected
 
 
-def test_read_ends_at_a_position_and_behind_the_end_there_is_nothing(tmp_path: Path) -> None:
+def test_read_ends_at_a_position_and_finds_nothing_at_the_end(tmp_path: Path) -> None:
     with GrowingLogSegment(tmp_path, 0, EVERY_BATCH, create=True) as segment:
         assert segment.read(0, 100) is None
         segment.append(data_batch(0) + data_batch(1))
@@ -138,7 +138,7 @@ def test_read_ends_at_a_position_and_behind_the_end_there_is_nothing(tmp_path: P
             segment.read(0, -1)
 
 
-def test_cut_drops_batches_and_entries_and_knows_the_largest_timestamp_again(
+def test_truncation_removes_batches_and_entries_and_restores_the_largest_timestamp(
     tmp_path: Path,
 ) -> None:
     with GrowingLogSegment(tmp_path, 0, EVERY_BATCH, create=True) as segment:
@@ -155,7 +155,7 @@ def test_cut_drops_batches_and_entries_and_knows_the_largest_timestamp_again(
         assert closed.offset_to_position(6) == (6, 6 * BATCH_BYTES, BATCH_BYTES)
 
 
-def test_recovery_cuts_at_the_first_wrong_byte_and_makes_the_files_of_a_rebuild(
+def test_recovery_truncates_at_the_first_invalid_batch_and_rebuilds_the_indexes(
     tmp_path: Path,
 ) -> None:
     log = grown(tmp_path, [data_batch(n) for n in range(5)])
@@ -189,7 +189,7 @@ def test_recovery_cuts_at_the_first_wrong_byte_and_makes_the_files_of_a_rebuild(
         ({}, 0, data_batch(2**31 - 1), False),
     ],
 )
-def test_segment_is_to_be_rolled(
+def test_segment_should_be_rolled(
     tmp_path: Path, config: dict[str, object], jitter_ms: int, incoming: bytes, *, expected: bool
 ) -> None:
     values: dict[str, object] = {"index_interval_bytes": 0, "segment_index_bytes": 4096, **config}
@@ -200,7 +200,7 @@ def test_segment_is_to_be_rolled(
         assert segment.should_roll(incoming) is expected
 
 
-def test_segment_without_timestamps_waits_by_the_clock(tmp_path: Path) -> None:
+def test_segment_without_timestamps_is_rolled_by_the_clock(tmp_path: Path) -> None:
     clock = Clock()
     config = LogSettings(segment_ms=100, segment_index_bytes=4096)
     with GrowingLogSegment(tmp_path, 0, config, create=True, clock=clock) as segment:
@@ -236,7 +236,7 @@ def test_refused_append_leaves_the_segment_as_it_was(
         segment.append(data_batch(1))
 
 
-def test_offset_that_does_not_fit_is_refused_even_between_others(tmp_path: Path) -> None:
+def test_offset_that_does_not_fit_is_refused_after_one_that_does(tmp_path: Path) -> None:
     with (
         GrowingLogSegment(tmp_path, 0, EVERY_BATCH, create=True) as segment,
         pytest.raises((InputError, IndexOffsetOverflowError)),
@@ -244,6 +244,6 @@ def test_offset_that_does_not_fit_is_refused_even_between_others(tmp_path: Path)
         segment.append(data_batch(0) + data_batch(2**31 + 5))
 
 
-def test_segment_that_is_not_there_cannot_be_opened(tmp_path: Path) -> None:
+def test_missing_segment_cannot_be_opened(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no such log"):
         GrowingLogSegment(tmp_path, 0, EVERY_BATCH)

@@ -1,4 +1,4 @@
-"""The code of the guide to writing logs does what it says."""
+"""The example in the guide to writing logs works."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_the_example_writes_a_log_that_a_rebuild_agrees_with(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (code,) = re.findall(r"```python\n(.*?)```", GUIDE.read_text(encoding="utf-8"), re.DOTALL)
-    exec(compile(code, str(GUIDE), "exec"), {})  # noqa: S102, it is ours
+    exec(compile(code, str(GUIDE), "exec"), {})  # noqa: S102, because the code is our own
     partition = tmp_path / "restored" / "orders-0"
     with PartitionLog.open(str(partition)) as log:
         assert (log.log_start_offset, log.log_end_offset) == (0, 1000)

@@ -1,4 +1,4 @@
-"""One writer per partition, and no broker beside it."""
+"""One writer per partition, and no broker at the same time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kafka_index.growing import GrowingPartitionLog
 GrowingPartitionLog(sys.argv[1])
 """
 
-#: What holds a lock file as a broker does, until its input ends.
+#: Holds a lock file as a broker does, until its input ends.
 BROKER = """
 import fcntl, sys
 with open(sys.argv[1], "w") as lock:
@@ -28,11 +28,11 @@ with open(sys.argv[1], "w") as lock:
 """
 
 
-def test_partition_is_open_once(tmp_path: Path) -> None:
+def test_partition_can_be_opened_only_once(tmp_path: Path) -> None:
     with open_log(tmp_path):
         with pytest.raises(PublishError, match="already appends"):
             open_log(tmp_path)
-        # Its neighbour is another matter.
+        # Another partition of the directory can be opened.
         with GrowingPartitionLog(tmp_path / "topic-1", SMALL) as other:
             other.append_as_leader(data_batch(), 0)
     with open_log(tmp_path):
@@ -63,7 +63,7 @@ def test_folder_must_be_named_as_a_partition(tmp_path: Path) -> None:
         GrowingPartitionLog(tmp_path / "topic")
 
 
-def test_interrupted_cleaner_is_a_brokers_matter(tmp_path: Path) -> None:
+def test_partition_with_an_interrupted_cleaner_is_refused(tmp_path: Path) -> None:
     with open_log(tmp_path):
         pass
     (tmp_path / "topic-0" / f"{0:020d}.log.swap").touch()

@@ -1,4 +1,4 @@
-"""What a broker would not append is refused with its place, and leaves nothing behind."""
+"""Batches that a broker would refuse are refused with their position, and nothing is written."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ REFUSED_BY_FOLLOWER = {
 
 
 def started(folder: Path) -> None:
-    """A log with a plain batch, an open transaction, and one that a coordinator ended."""
+    """Write a log with a plain batch, an open transaction, and one that a coordinator ended."""
     with open_log(folder, STRICT) as log:
         log.append_as_leader(data_batch(), 0)
         log.append_as_leader(data_batch(producer=7, epoch=5, transactional=True), 0)
@@ -148,7 +148,7 @@ def test_leader_refuses(tmp_path: Path, case: str) -> None:
             log.append_as_leader(data, 1, origin=origin)
         assert contents(tmp_path) == before
         assert log.append_as_leader(data_batch(), 1).first_offset == 3
-        # The producers are as they were.
+        # The producers are unchanged.
         log.append_as_leader(data_batch(producer=7, epoch=5, sequence=1, transactional=True), 1)
 
 
@@ -165,7 +165,7 @@ def test_follower_refuses(tmp_path: Path, case: str) -> None:
         assert log.append_as_follower(data_batch(3), 0).first_offset == 3
 
 
-def test_follower_takes_backward_epochs_and_sequences(tmp_path: Path) -> None:
+def test_follower_accepts_backward_epochs_and_sequences(tmp_path: Path) -> None:
     started(tmp_path)
     with open_log(tmp_path, STRICT) as log:
         log.append_as_follower(
@@ -174,7 +174,7 @@ def test_follower_takes_backward_epochs_and_sequences(tmp_path: Path) -> None:
         assert log.log_end_offset == 4
 
 
-def test_errors_are_of_one_tree_and_say_what_kind(tmp_path: Path) -> None:
+def test_errors_have_the_class_of_their_cause(tmp_path: Path) -> None:
     with open_log(tmp_path) as log:
         with pytest.raises(CorruptLogError):
             log.append_as_leader(data_batch()[:-1] + b"x", 0)
@@ -196,12 +196,12 @@ def test_errors_are_of_one_tree_and_say_what_kind(tmp_path: Path) -> None:
         ({"retention.ms": "5"}, "not a setting of a log"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(properties: dict[str, str], message: str) -> None:
+def test_invalid_settings_are_refused(properties: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         LogSettings.of_properties(properties)
 
 
-def test_settings_come_under_kafkas_names() -> None:
+def test_settings_are_read_under_kafkas_names() -> None:
     settings = LogSettings.of_properties(
         {"segment.bytes": "1000", "preallocate": "TRUE", "cleanup.policy": "compact,delete"}
     )

@@ -1,4 +1,4 @@
-"""The order of a Java map that lives on, and of one that computes what is absent."""
+"""The order of a Java map that is changed, and of one that computes absent values."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ IDS = st.lists(st.integers(0, 2**63 - 1) | st.integers(0, 40).map(lambda n: 16 *
 
 
 @given(ids=IDS)
-def test_map_that_was_never_emptied_is_that_of_a_snapshot(ids: list[int]) -> None:
+def test_map_without_removals_has_the_order_of_a_new_map(ids: list[int]) -> None:
     order = JavaMapOrder()
     present: list[int] = []
-    for one in ids:
-        order.put(one, present)
-        present.append(one)
+    for producer_id in ids:
+        order.put(producer_id, present)
+        present.append(producer_id)
     expected, has_tree = order_of_put(np.array(ids, np.int64))
     if not has_tree:
         assert order.order_of(np.array(ids, np.int64)).tolist() == expected.tolist()
 
 
-def test_emptied_map_stays_as_large_as_it_was() -> None:
+def test_emptied_map_keeps_its_capacity() -> None:
     order = JavaMapOrder()
-    for one in range(13):
-        order.put(one, range(one))
+    for producer_id in range(13):
+        order.put(producer_id, range(producer_id))
     # Of 32 buckets: 16 comes after 1; in a new map both shared the first.
     ids = np.array([16, 0, 1])
     assert ids[order.order_of(ids)].tolist() == [0, 1, 16]

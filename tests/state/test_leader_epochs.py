@@ -1,4 +1,4 @@
-"""The epochs of a partition."""
+"""The leader epochs of a partition."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_negative_epochs_and_offsets_are_refused(entry: tuple[int, int]) -> None
         (3, [(0, 0), (3, 5)]),
     ],
 )
-def test_recovery_takes_only_epochs_above_the_latest(
+def test_recovery_assigns_only_epochs_above_the_latest(
     epoch: int, left: list[tuple[int, int]]
 ) -> None:
     epochs = cache((0, 0), (2, 10))
@@ -91,7 +91,7 @@ def test_recovery_takes_only_epochs_above_the_latest(
     assert pairs(epochs) == left
 
 
-def test_the_first_batch_brings_the_first_epoch() -> None:
+def test_the_first_batch_assigns_the_first_epoch() -> None:
     epochs = cache()
     assert epochs.assign_from_batch(0, 7)
     assert pairs(epochs) == [(0, 7)]
@@ -111,7 +111,7 @@ def test_the_first_batch_brings_the_first_epoch() -> None:
         (25, [(4, 25)]),
     ],
 )
-def test_cut_at_the_start_the_epoch_of_the_offset_starts_there(
+def test_truncation_from_the_start_moves_the_epoch_of_the_offset_there(
     offset: int, left: list[tuple[int, int]]
 ) -> None:
     epochs = cache((1, 5), (2, 10), (4, 20))
@@ -130,7 +130,7 @@ def test_cut_at_the_start_the_epoch_of_the_offset_starts_there(
         (11, [(1, 5), (2, 10)]),
     ],
 )
-def test_cut_at_the_end_no_epoch_starts_at_the_offset_or_above(
+def test_truncation_from_the_end_drops_epochs_at_the_offset_or_above(
     offset: int, left: list[tuple[int, int]]
 ) -> None:
     epochs = cache((1, 5), (2, 10))
@@ -138,7 +138,7 @@ def test_cut_at_the_end_no_epoch_starts_at_the_offset_or_above(
     assert pairs(epochs) == left
 
 
-# ---------------------------------------------------------------------------------- asking
+# --------------------------------------------------------------------------------- queries
 
 
 def test_the_latest_epoch_is_none_without_entries() -> None:
@@ -161,11 +161,11 @@ def test_an_epoch_ends_where_the_next_starts(epoch: int, answer: tuple[int, int]
     assert cache((1, 5), (2, 10), (4, 20)).end_offset_for(epoch, 99) == answer
 
 
-def test_without_epochs_nothing_can_be_said_of_ends() -> None:
+def test_without_epochs_the_end_offset_is_undefined() -> None:
     assert cache().end_offset_for(0, 99) == (-1, -1)
 
 
-def test_a_copy_goes_its_own_way() -> None:
+def test_a_copy_is_independent() -> None:
     epochs = cache((1, 5))
     other = epochs.copy()
     other.assign(2, 10)
@@ -176,7 +176,7 @@ def test_a_copy_goes_its_own_way() -> None:
 
 
 @pytest.mark.parametrize("path", CHECKPOINTS, ids=lambda path: path.parent.name)
-def test_checkpoints_of_a_broker_are_read_and_written_the_same(path: Path) -> None:
+def test_checkpoints_of_a_broker_are_written_as_they_were_read(path: Path) -> None:
     text = path.read_text()
     assert LeaderEpochCache.from_text(text, path=path).text() == text
 

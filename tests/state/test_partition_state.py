@@ -1,4 +1,4 @@
-"""The fold over segments against one pass over all batches, and what a table makes of chunks."""
+"""The fold over segments against one pass over all batches, and tables that grow by chunks."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ Outcome = tuple[object, ...]
 
 def cut(rows: list[ProducerRow], cuts: list[int]) -> list[list[ProducerRow]]:
     """The rows in segments; some may be empty."""
-    edges = [0, *sorted(min(one, len(rows)) for one in cuts), len(rows)]
+    edges = [0, *sorted(min(place, len(rows)) for place in cuts), len(rows)]
     return [rows[start:end] for start, end in pairwise(edges)]
 
 
 def by_hand(segments: list[list[ProducerRow]]) -> list[Outcome]:
-    """What there is at the end of each segment, up to the first that recovery fails on."""
+    """The state at the end of each segment, up to the first that recovery fails on."""
     twin = ProducerTwin()
     outcomes: list[Outcome] = []
     for rows in segments:
@@ -73,7 +73,7 @@ def by_folding(segments: list[list[ProducerRow]], chunk: int = 1000) -> list[Out
             aborted, stop = state.apply(SegmentState.of_table(table))
         if stop is not None and stop.refused:
             return [*outcomes, (stop.code,)]
-        epochs = [(one.epoch, one.start_offset) for one in state.epochs.entries]
+        epochs = [(entry.epoch, entry.start_offset) for entry in state.epochs.entries]
         outcomes.append((entry_rows(state.entries), epochs, aborted_rows(aborted)))
     return outcomes
 
@@ -96,7 +96,7 @@ def test_wild_segments_fold_to_what_one_pass_finds(
     folded, passed = by_folding(segments), by_hand(segments)
     assert len(folded) == len(passed)
     assert folded[:-1] == passed[:-1]
-    # One segment may hold two reasons to fail; which of them is told does not matter.
+    # A segment may have two reasons to fail; which of them is reported does not matter.
     assert (len(folded[-1]) == 1) == (len(passed[-1]) == 1)
     if len(folded[-1]) > 1:
         assert folded[-1] == passed[-1]
@@ -104,7 +104,7 @@ def test_wild_segments_fold_to_what_one_pass_finds(
 
 @settings(deadline=None, max_examples=100)
 @given(histories())
-def test_what_is_kept_of_a_scan_is_read_as_it_was_written(
+def test_the_state_of_a_segment_is_read_as_it_was_written(
     tmp_path_factory: pytest.TempPathFactory, rows: list[ProducerRow]
 ) -> None:
     table = ProducerTable()
@@ -126,12 +126,12 @@ def test_a_damaged_state_file_is_named(tmp_path: Path) -> None:
 
 def test_tables_grow_with_producers_and_transactions() -> None:
     ids = [7 * number for number in range(3000)]
-    rows = [opens(offset, one) for offset, one in enumerate(ids)]
-    rows += [ends(3000 + number, one) for number, one in enumerate(reversed(ids))]
+    rows = [opens(offset, producer_id) for offset, producer_id in enumerate(ids)]
+    rows += [ends(3000 + number, producer_id) for number, producer_id in enumerate(reversed(ids))]
     table = ProducerTable()
     assert table.follow(columns(rows)) == (6000, None)
     assert len(table.producers) == 3000
-    # Each ends while those before it are open; the last one to end is the first that began.
+    # Each ends while earlier ones are open; the last to end is the first that began.
     assert table.aborts["next_open_offset"].tolist() == [0] * 2999 + [-1]
 
 
@@ -155,7 +155,7 @@ def test_a_transaction_of_two_segments_is_in_the_index_of_the_second() -> None:
     assert aborted_rows(aborted) == [(2, 6, 7, 5), (1, 5, 8, 9)]
 
 
-def test_an_idle_producer_is_left_out_of_what_is_loaded_but_not_with_an_open_transaction() -> None:
+def test_an_expired_producer_is_not_loaded_unless_its_transaction_is_open() -> None:
     state = PartitionState(expiration=ProducerExpiration(after_ms=100, now_ms=1100))
     table = ProducerTable()
     rows = [ProducerRow(0, 1, timestamp_ms=1000), ProducerRow(1, 2, timestamp_ms=1001)]
@@ -173,11 +173,11 @@ def test_a_snapshot_of_the_state_is_read_back() -> None:
     state.apply(SegmentState.of_table(table))
     entries = decode_snapshot(state.snapshot())
     assert entries.dtype == PRODUCER_STATE_ENTRY
-    assert entries["producer_id"].tolist() == [17, 1, 33]  # one bucket of 16: in order of coming
+    assert entries["producer_id"].tolist() == [17, 1, 33]  # one bucket of 16: in insertion order
     assert entry_rows(PartitionState(entries).entries) == entry_rows(state.entries)
 
 
-def test_the_sequence_behind_the_largest_one_is_zero() -> None:
+def test_the_sequence_after_the_largest_is_zero() -> None:
     table = ProducerTable()
     table.follow(columns([ProducerRow(0, 1, base_sequence=2**31 - 2, last_offset_delta=3)]))
     assert table.producers["last_sequence"].tolist() == [1]

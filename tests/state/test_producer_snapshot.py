@@ -31,10 +31,10 @@ def entries(*rows: tuple[int, ...]) -> np.ndarray:
     return np.array(list(rows), PRODUCER_STATE_ENTRY)
 
 
-def snapshot(*rows: tuple[int, ...], count: int | None = None, behind: bytes = b"") -> bytes:
-    """The bytes of a snapshot, its checksum right."""
+def snapshot(*rows: tuple[int, ...], count: int | None = None, trailing: bytes = b"") -> bytes:
+    """The bytes of a snapshot with a valid checksum."""
     body = struct.pack(">i", len(rows) if count is None else count)
-    body += b"".join(struct.pack(">qhiqiqiq", *row) for row in rows) + behind
+    body += b"".join(struct.pack(">qhiqiqiq", *row) for row in rows) + trailing
     return struct.pack(">hI", 1, google_crc32c.value(body)) + body
 
 
@@ -49,7 +49,7 @@ def test_a_snapshot_is_a_checked_header_and_the_entries_in_the_order_given(
 
 
 @pytest.mark.parametrize("rows", [(), (NEW,), (BUSY, NEW)])
-def test_what_was_encoded_is_decoded(rows: tuple[tuple[int, ...], ...]) -> None:
+def test_a_snapshot_is_decoded_as_it_was_encoded(rows: tuple[tuple[int, ...], ...]) -> None:
     assert decode_snapshot(encode_snapshot(entries(*rows))).tolist() == list(rows)
 
 
@@ -59,7 +59,7 @@ def test_snapshots_of_a_broker_decode_and_encode_to_the_same_bytes(path: Path) -
     assert encode_snapshot(decode_snapshot(data, path=str(path))) == data
 
 
-def test_the_broker_snapshots_are_in_the_order_of_a_map() -> None:
+def test_snapshots_of_a_broker_are_in_the_order_of_a_map() -> None:
     checked = 0
     for path in BROKER_FILES:
         producers = decode_snapshot(path.read_bytes())["producer_id"].astype(np.int64)
@@ -80,12 +80,12 @@ def test_an_entry_without_a_last_offset_has_no_sequence_either() -> None:
     assert stored_entries(data).tolist() == [stored]
 
 
-def test_bytes_behind_the_entries_are_legal_when_the_checksum_covers_them() -> None:
-    assert decode_snapshot(snapshot(BUSY, behind=b"more")).tolist() == [BUSY]
+def test_bytes_after_the_entries_are_legal_when_the_checksum_covers_them() -> None:
+    assert decode_snapshot(snapshot(BUSY, trailing=b"more")).tolist() == [BUSY]
 
 
 @pytest.mark.parametrize(
-    ("data", "says"),
+    ("data", "message"),
     [
         (b"", r"at byte 0: .*shorter than its header \(expected 10 bytes or more, found 0 bytes"),
         (b"\0\1" + bytes(7), r"at byte 9: .*shorter than its header"),
@@ -99,8 +99,10 @@ def test_bytes_behind_the_entries_are_legal_when_the_checksum_covers_them() -> N
         (b"\0\1\0\0\0\1" + bytes(4), r"at byte 2: wrong checksum .* found 0x00000001\)"),
     ],
 )
-def test_what_a_broker_would_throw_away_is_refused_with_its_place(data: bytes, says: str) -> None:
-    with pytest.raises(CorruptSnapshotError, match=says) as caught:
+def test_a_snapshot_that_a_broker_removes_is_refused_with_its_position(
+    data: bytes, message: str
+) -> None:
+    with pytest.raises(CorruptSnapshotError, match=message) as caught:
         decode_snapshot(data, path="/d/t-0/00000000000000000007.snapshot")
     assert caught.value.path == "/d/t-0/00000000000000000007.snapshot"
 
@@ -116,7 +118,7 @@ def test_any_bytes_are_decoded_or_refused(data: bytes) -> None:
 
 # ---------------------------------------------------------------------------- order of a map
 
-#: What a Java 17 ``HashMap`` said; `tests/conformance/test_state_formats.py` asks one again.
+#: Orders of a Java 17 ``HashMap``; `tests/conformance/test_state_formats.py` compares with one.
 JAVA_ORDERS: list[tuple[list[int], list[int]]] = [
     ([], []),
     ([33, 17, 1, 16, 2, 0], [16, 0, 33, 17, 1, 2]),
@@ -153,20 +155,20 @@ def clashing(keys: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("keys", [8, 9, 10])
-def test_ten_keys_of_one_bucket_are_no_tree(keys: int) -> None:
+def test_ten_keys_of_one_bucket_are_not_a_tree(keys: int) -> None:
     order, has_tree = order_of_put(clashing(keys))
     assert not has_tree
     assert order.tolist() == list(range(keys))
 
 
 @pytest.mark.parametrize("keys", [11, 500])
-def test_a_bucket_that_became_a_tree_is_told(keys: int) -> None:
+def test_a_bucket_that_became_a_tree_is_reported(keys: int) -> None:
     order, has_tree = order_of_put(clashing(keys))
     assert has_tree
     assert sorted(order.tolist()) == list(range(keys))
 
 
-def test_a_tree_is_told_when_later_keys_have_taken_its_bucket_apart() -> None:
+def test_a_tree_is_reported_even_if_later_keys_split_its_bucket() -> None:
     ids = np.array([*range(0, 704, 64), *range(1, 48)], np.int64)
     assert order_of_put(ids)[1]
 

@@ -1,7 +1,7 @@
-"""What a broker keeps of one producer of a log that grows, and what an append checks and changes.
+"""The state of one producer in a log that grows, and the checks and changes of an append.
 
-The rules for the entry itself are those of `kafka_index.kernels.producer_tables`, which rebuilds
-follow too; here are the checks of an append before them.
+The rules that change an entry are in `kafka_index.kernels.producer_tables`, which rebuilds follow
+too; this module has the checks that an append makes before it.
 
 Sources: Kafka's ``ProducerStateEntry``, ``BatchMetadata`` and ``ProducerAppendInfo``.
 """
@@ -31,7 +31,7 @@ BATCHES_KEPT = 5
 
 
 class AppendOrigin(Enum):
-    """Who appends, which decides what is checked."""
+    """Who appends, which decides the checks (Kafka: ``AppendOrigin``)."""
 
     REPLICATION = "replication"
     COORDINATOR = "coordinator"
@@ -39,7 +39,7 @@ class AppendOrigin(Enum):
 
 
 #: One of the last batches of a producer: last sequence, last offset, offset delta, timestamp in ms.
-#: A plain tuple, which a log with many producers can have many of: the collector passes them over.
+#: A plain tuple of integers: the garbage collector does not track it, however many there are.
 BatchMetadata = tuple[int, int, int, int]
 
 
@@ -53,8 +53,8 @@ class CompletedTxn(NamedTuple):
 
 
 @dataclass(slots=True)
-class ProducerEntry:
-    """The state of a producer: the fields of `PRODUCER_STATE_ENTRY`, and its last batches."""
+class ProducerStateEntry:
+    """The fields of `PRODUCER_STATE_ENTRY` for a producer, and its last batches."""
 
     producer_id: int
     producer_epoch: int = NO_PRODUCER_EPOCH
@@ -68,7 +68,7 @@ class ProducerEntry:
 
     @classmethod
     def of_row(cls, row: tuple[int, int, int, int, int, int, int, int]) -> Self:
-        """Return the state that an entry of a snapshot describes."""
+        """Return the state that a snapshot's entry holds."""
         entry = cls(*row)
         if entry.last_offset >= 0:
             entry.batches = (
@@ -76,9 +76,9 @@ class ProducerEntry:
             )
         return entry
 
-    def copy(self) -> ProducerEntry:
+    def copy(self) -> ProducerStateEntry:
         """Return a copy."""
-        return ProducerEntry(*self.row(), self.batches)
+        return ProducerStateEntry(*self.row(), self.batches)
 
     def row(self) -> tuple[int, int, int, int, int, int, int, int]:
         """Return the fields of `PRODUCER_STATE_ENTRY`."""
@@ -103,8 +103,8 @@ class ProducerEntry:
         add_batch(self, *batch)
         self.batches = (*self.batches, batch)[-BATCHES_KEPT:]
 
-    def update(self, later: ProducerEntry) -> None:
-        """Apply what an append made of it (ProducerStateEntry.update)."""
+    def update(self, later: ProducerStateEntry) -> None:
+        """Apply the state after an append (ProducerStateEntry.update)."""
         self.follow_epoch(later.producer_epoch)
         for batch in later.batches:
             self.add_batch(batch)
@@ -113,21 +113,21 @@ class ProducerEntry:
         self.timestamp_ms = later.timestamp_ms
 
     def is_next(self, epoch: int, base_sequence: int, *, is_transactional: bool) -> bool:
-        """Return whether a batch of data is the next one, and no transaction begins or breaks.
+        """Return whether a batch of data follows the last one, inside or outside a transaction.
 
-        Then nothing is wrong with it, whoever appends it.
+        Such a batch passes all checks, whoever appends it.
         """
         batches = self.batches
         if epoch != self.producer_epoch or not batches:
             return False
-        # Above all that are known it cannot be one of them.
+        # A sequence above all known ones cannot be a duplicate.
         return (
             batches[-1][0] == base_sequence - 1 == max(batches)[0]
             and (self.current_txn_first_offset != NO_OPEN_TXN) is is_transactional
         )
 
     def find_duplicate(self, epoch: int, first: int, last: int) -> BatchMetadata | None:
-        """Return the batch with these sequences, if it is one of the last."""
+        """Return the batch with these sequences if it is among the last ones."""
         if epoch == self.producer_epoch:
             for batch in self.batches:
                 if batch[0] == last and first_sequence_of(last, batch[2]) == first:
@@ -135,7 +135,7 @@ class ProducerEntry:
         return None
 
 
-class Refusal(Exception):  # noqa: N818, because whoever catches it makes an error with a place of it
+class Refusal(Exception):  # noqa: N818, because its catcher raises an error with the position
     """A batch that its producer must not append."""
 
     def __init__(self, reason: str, expected: object, found: object) -> None:
@@ -145,18 +145,10 @@ class Refusal(Exception):  # noqa: N818, because whoever catches it makes an err
         self.found = found
 
 
-class ProducerAppend:
-    """What one append makes of one producer.
+class ProducerAppendInfo:
+    """The effect of one append on one producer, whose `current` state is not changed."""
 
-    Parameters
-    ----------
-    current : ProducerEntry
-        Its state before; not changed.
-    origin : AppendOrigin
-        Who appends.
-    """
-
-    def __init__(self, current: ProducerEntry, origin: AppendOrigin) -> None:
+    def __init__(self, current: ProducerStateEntry, origin: AppendOrigin) -> None:
         self._current = current
         self._origin = origin
         self.updated = current.copy()
@@ -177,8 +169,8 @@ class ProducerAppend:
         Raises
         ------
         Refusal
-            Its epoch or its sequence does not follow, or it lies inside a transaction without
-            belonging to it.
+            Its epoch or its sequence does not follow, or it is not transactional inside an open
+            transaction.
         """
         self._check_epoch(epoch)
         if self._origin is AppendOrigin.CLIENT:
@@ -220,7 +212,7 @@ class ProducerAppend:
             and self._origin is not AppendOrigin.REPLICATION
         ):
             raise Refusal(
-                "the coordinator's epoch is behind",
+                "the coordinator's epoch is fenced",
                 f"{updated.coordinator_epoch} or more",
                 coordinator_epoch,
             )
