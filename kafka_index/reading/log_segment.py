@@ -38,12 +38,7 @@ from kafka_index.reading.findings import Findings, SegmentFindings
 from kafka_index.reading.segment_cache import SegmentCache
 from kafka_index.reading.segment_indexes import Largest, SegmentIndexes, is_tail
 from kafka_index.reading.segment_log import SegmentLog
-from kafka_index.reading.segment_walk import (
-    Located,
-    find_largest_timestamp,
-    find_offsets_by_timestamp,
-    translate_offsets,
-)
+from kafka_index.reading.segment_walk import Located, find_largest_timestamp, locate
 from kafka_index.records.batch_source import ScanStop
 from kafka_index.records.positions import LogOffsetPosition, TimestampAndOffset
 from kafka_index.scan.segment_scan import base_offset_of
@@ -88,7 +83,7 @@ class LogSegment:
         self.base_offset = segment.base_offset
         self._cache = SegmentCache() if cache is None else cache
         interval = (config or IndexConfig()).index_interval_bytes
-        self._log = SegmentLog(segment, max_decompressed_bytes=max_decompressed_bytes)
+        self._log = SegmentLog(segment, max_decompressed_bytes)
         self.findings = SegmentFindings(segment, self._log, findings or Findings())
         self.indexes = SegmentIndexes(segment, index_directory, interval, self._log, self.findings)
 
@@ -231,7 +226,7 @@ class LogSegment:
             How far to go.
         """
         self._cache.use(self)
-        return translate_offsets(self._log, self.indexes, targets, resolve)
+        return locate(self._log, self.indexes, targets, resolve)
 
     def find_offsets_by_timestamp(
         self, targets: Longs, starting_offset: int, resolve: Resolve
@@ -248,7 +243,7 @@ class LogSegment:
             How far to go.
         """
         self._cache.use(self)
-        return find_offsets_by_timestamp(self._log, self.indexes, starting_offset, targets, resolve)
+        return locate(self._log, self.indexes, targets, resolve, starting_offset=starting_offset)
 
     def find_largest_timestamp(self, resolve: Resolve) -> Located:
         """Find the first batch, or its first record, with the largest timestamp."""

@@ -1,14 +1,12 @@
-"""The ``.log`` of one segment, mapped while it is in use."""
+"""The ``.log`` of a segment, mapped while it is in use."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES
 from kafka_index.errors import CorruptLogError, InputError, TooLargeError
 from kafka_index.index import OffsetPosition
-from kafka_index.kernels.batch_header import checksum_matches, leader_epoch_of, magic_of
-from kafka_index.records.batch_source import TOO_LARGE, ScanStop
+from kafka_index.records.batch_source import TOO_LARGE
 from kafka_index.records.decompression import shared_budget
 from kafka_index.records.record_decoding import BatchRecords, open_records
 from kafka_index.scan.file_records import LogEnd, batch_at, open_log, scan_to_end, stop_at
@@ -16,7 +14,7 @@ from kafka_index.storage import Bytes, MappedFile, SegmentFile
 
 
 class SegmentLog:
-    """A log that is mapped on first use, and can be unmapped and mapped again.
+    """A log that is mapped on first use, and again after `close`.
 
     Parameters
     ----------
@@ -26,12 +24,7 @@ class SegmentLog:
         The most bytes of decompressed records that this process holds at a time.
     """
 
-    def __init__(
-        self,
-        segment: SegmentFile,
-        *,
-        max_decompressed_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES,
-    ) -> None:
+    def __init__(self, segment: SegmentFile, max_decompressed_bytes: int) -> None:
         self._segment = segment
         self.budget = shared_budget(max_decompressed_bytes)
         self._file: MappedFile | None = None
@@ -72,26 +65,9 @@ class SegmentLog:
         """Open the records of the batch at a position; errors are those of `open_records`."""
         return open_records(self.batch(position_bytes), self.budget)
 
-    def magic(self, position_bytes: int) -> int:
-        """Return the magic of the batch at a position."""
-        return int(magic_of(self.address + np.uint64(position_bytes)))
-
-    def leader_epoch(self, position_bytes: int) -> int:
-        """Return the leader epoch of the batch at a position, -1 for none."""
-        return int(leader_epoch_of(self.address + np.uint64(position_bytes)))
-
-    def crc_matches(self, position_bytes: int) -> bool:
-        """Return whether the checksum of the batch at a position is right."""
-        size = len(self.batch(position_bytes))
-        return bool(checksum_matches(self.address + np.uint64(position_bytes), size))
-
-    def stop_at(self, position_bytes: int) -> ScanStop | None:
-        """Return why a scan stops at a batch; None when it does not."""
-        return stop_at(self.file.array, position_bytes, self._segment.base_offset)
-
     def why_unreadable(self, position_bytes: int) -> str:
         """Return why a batch, or one of its records, cannot be read."""
-        stop = self.stop_at(position_bytes)
+        stop = stop_at(self.file.array, position_bytes, self._segment.base_offset)
         if stop is not None:
             return stop.text
         try:
@@ -111,7 +87,7 @@ class SegmentLog:
         return end
 
     def check_faults(self) -> None:
-        """Raise InputError when bytes were lost while they were read, and zeros came instead."""
+        """Raise InputError when bytes were lost during a read, and zeros took their place."""
         if self._file is not None and self._file.faulted:
             raise InputError(
                 "the log was cut, or its disk failed, while it was read",

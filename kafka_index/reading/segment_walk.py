@@ -1,4 +1,4 @@
-"""Ascending queries of one segment: floor entries, then batches, then records.
+"""Answering ascending queries of a segment: floor entries, then batches, then records.
 
 Sources: Kafka's ``LogSegment.translateOffset`` and ``findOffsetByTimestamp``.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass
-from typing import Self
 
 import numpy as np
 
@@ -64,11 +63,6 @@ class Located:
     values: Longs
     batches: Longs
 
-    @classmethod
-    def of(cls, count: int, resolve: Resolve) -> Self:
-        """Return one with nothing filled in."""
-        return cls(Answers.empty(count, resolve).values, np.zeros(count, np.int64))
-
     def read_headers(self, log: SegmentLog) -> None:
         """Fill in the fields of the headers of the batches."""
         values = self.values
@@ -84,7 +78,8 @@ class Located:
 
     def put_largest(self, log: SegmentLog, position: int, timestamp: int) -> None:
         """Fill in the first record of a batch that has a timestamp, its largest."""
-        if not log.crc_matches(position):
+        header = log.address + np.uint64(position)
+        if not batch_header.checksum_matches(header, len(log.batch(position))):
             self.batches[:] = batch_header.damage_at(position)
             return
         try:
@@ -95,61 +90,60 @@ class Located:
             self.batches[:] = batch_header.damage_at(position)
             return
         # Records of magic 0 have no timestamp to be the largest.
-        if offset is None or log.magic(position) == 0:
+        if offset is None or batch_header.magic_of(header) == 0:
             self.batches[:] = (
                 batch_header.AT_END if fault is None else batch_header.damage_at(position)
             )
             return
         self.values[FOUND_OFFSET] = offset
         self.values[FOUND_TIMESTAMP] = timestamp
-        epoch = log.leader_epoch(position)
+        epoch = int(batch_header.leader_epoch_of(header))
         self.values[FOUND_LEADER_EPOCH] = NULL if epoch < 0 else epoch
 
 
-def translate_offsets(
-    log: SegmentLog, indexes: SegmentIndexes, targets: Longs, resolve: Resolve
+def locate(
+    log: SegmentLog,
+    indexes: SegmentIndexes,
+    targets: Longs,
+    resolve: Resolve,
+    *,
+    starting_offset: int | None = None,
 ) -> Located:
-    """Locate ascending offsets (``LogSegment.translateOffset``).
+    """Locate ascending offsets, or timestamps when there is a starting offset.
 
     Parameters
     ----------
     log, indexes : SegmentLog and SegmentIndexes
         The segment.
     targets : ndarray of int64, shape (n,)
-        Absolute offsets, ascending.
+        Absolute offsets or timestamps in ms, ascending.
     resolve : Resolve
         How far to go.
-    """
-    while True:
-        try:
-            return _translate_offsets(log, indexes, targets, resolve)
-        except _Misfit as misfit:
-            indexes.refuse(misfit.suffix, misfit.reason)
-
-
-def find_offsets_by_timestamp(
-    log: SegmentLog,
-    indexes: SegmentIndexes,
-    starting_offset: int,
-    targets: Longs,
-    resolve: Resolve,
-) -> Located:
-    """Locate ascending timestamps (``LogSegment.findOffsetByTimestamp``).
-
-    Parameters
-    ----------
-    log, indexes, resolve
-        As for `translate_offsets`.
-    starting_offset : int
+    starting_offset : int, optional
         The log start offset.
-    targets : ndarray of int64, shape (n,)
-        Timestamps in ms, ascending.
     """
     while True:
+        size_bytes = indexes.log_size_bytes
+        located = Located(
+            Answers.empty(len(targets), resolve).values, np.zeros(len(targets), np.int64)
+        )
         try:
-            return _find_offsets_by_timestamp(log, indexes, starting_offset, targets, resolve)
+            if starting_offset is None:
+                _walk_to_offsets(log, indexes, size_bytes, targets, resolve, located)
+            else:
+                _walk_to_timestamps(
+                    log, indexes, size_bytes, starting_offset, targets, resolve, located
+                )
         except _Misfit as misfit:
             indexes.refuse(misfit.suffix, misfit.reason)
+            continue
+        if resolve is Resolve.INDEX:
+            return located
+        if resolve is Resolve.RECORD:
+            _find_records(log, size_bytes, targets, located, starting_offset=starting_offset)
+        located.read_headers(log)
+        log.check_faults()
+        return located
 
 
 def find_largest_timestamp(log: SegmentLog, indexes: SegmentIndexes, resolve: Resolve) -> Located:
@@ -168,19 +162,22 @@ def find_largest_timestamp(log: SegmentLog, indexes: SegmentIndexes, resolve: Re
     return located
 
 
-def _translate_offsets(
-    log: SegmentLog, indexes: SegmentIndexes, targets: Longs, resolve: Resolve
-) -> Located:
-    size_bytes = indexes.log_size_bytes
-    located = Located.of(len(targets), resolve)
-    values, batches = located.values, located.batches
+def _walk_to_offsets(
+    log: SegmentLog,
+    indexes: SegmentIndexes,
+    size_bytes: int,
+    targets: Longs,
+    resolve: Resolve,
+    located: Located,
+) -> None:
+    values = located.values
     rows = np.arange(len(targets))
     indexes.offset_index.look_up_ascending(
         targets, rows, values[ENTRY_OFFSET], values[ENTRY_POSITION]
     )
     indexes.check_faults()
     if resolve is Resolve.INDEX:
-        return located
+        return
 
     def misfit(query: int) -> int:
         entry = (int(values[row, query]) for row in (ENTRY_OFFSET, ENTRY_POSITION))
@@ -192,27 +189,22 @@ def _translate_offsets(
         targets,
         values[ENTRY_OFFSET],
         values[ENTRY_POSITION],
-        batches,
+        located.batches,
         misfit=misfit,
         budget=log.budget,
     )
-    if resolve is Resolve.RECORD:
-        _find_records(log, size_bytes, targets, located, starting_offset=None)
-    located.read_headers(log)
-    log.check_faults()
-    return located
 
 
-def _find_offsets_by_timestamp(
+def _walk_to_timestamps(
     log: SegmentLog,
     indexes: SegmentIndexes,
+    size_bytes: int,
     starting_offset: int,
     targets: Longs,
     resolve: Resolve,
-) -> Located:
-    size_bytes = indexes.log_size_bytes
-    located = Located.of(len(targets), resolve)
-    values, batches = located.values, located.batches
+    located: Located,
+) -> None:
+    values = located.values
     rows = np.arange(len(targets))
     indexes.time_index.look_up_ascending(
         targets, rows, values[ENTRY_TIMESTAMP], values[ENTRY_OFFSET]
@@ -223,7 +215,7 @@ def _find_offsets_by_timestamp(
     )
     indexes.check_faults()
     if resolve is Resolve.INDEX:
-        return located
+        return
     state = walk.new_state()
     code = walk.WALK_MISFIT
     while code != walk.WALK_DONE:
@@ -238,7 +230,7 @@ def _find_offsets_by_timestamp(
             floors,
             values[ENTRY_POSITION],
             state,
-            batches,
+            located.batches,
         )
         query = int(state[walk.STATE_QUERY])
         if code == walk.WALK_MISFIT:
@@ -256,11 +248,6 @@ def _find_offsets_by_timestamp(
                     TIME_INDEX_SUFFIX, f"its entry {timestamp} at offset {offset} is not in the log"
                 )
             state[walk.STATE_TIMES_HOLD] = 1
-    if resolve is Resolve.RECORD:
-        _find_records(log, size_bytes, targets, located, starting_offset=starting_offset)
-    located.read_headers(log)
-    log.check_faults()
-    return located
 
 
 def _damaged_entry(log: SegmentLog, indexes: SegmentIndexes, offset: int, position: int) -> int:

@@ -1,6 +1,6 @@
-"""A log that is read: opened, its batches found by offset, or scanned from a position.
+"""Reading a log: opening it, finding its batches by offset, scanning from a position.
 
-Source: Kafka's ``FileRecords``. Lookups and growing logs read their logs by these.
+Source: Kafka's ``FileRecords``. Lookups and growing logs share these functions.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from kafka_index.records.record_decoding import first_offset
 from kafka_index.scan.scanner import Scanner, entry_length
 from kafka_index.storage import Bytes, MappedFile, SegmentFile
 
-#: In place of an offset of batches of which there are none.
+#: The offset of no batch.
 NO_OFFSET = -1
 _INT64_MAX = 2**63 - 1
 
@@ -104,7 +104,7 @@ def batches_from(
     log: Bytes, position_bytes: int, base_offset: int, *, verify_crc: bool
 ) -> Iterator[BatchColumns]:
     """Yield the batches from a position on, chunk by chunk, up to the first invalid one."""
-    scanner = _scanner_at(position_bytes, base_offset, verify_crc=verify_crc)
+    scanner = Scanner(base_offset, verify_crc=verify_crc, position_bytes=position_bytes)
     code = SCAN_ROWS_FULL
     while code == SCAN_ROWS_FULL:
         code = scanner.scan(log, 0, len(log))
@@ -127,7 +127,7 @@ def scan_to_end(
     verify_crc : bool
         Whether checksums are verified.
     """
-    scanner = _scanner_at(last_entry.position, base_offset, verify_crc=verify_crc)
+    scanner = Scanner(base_offset, verify_crc=verify_crc, position_bytes=last_entry.position)
     largest_base_offset = last_offset = NO_OFFSET
     code = SCAN_ROWS_FULL
     while code == SCAN_ROWS_FULL:
@@ -172,7 +172,7 @@ def next_offset(
 
 def stop_at(log: Bytes, position_bytes: int, base_offset: int) -> ScanStop | None:
     """Return why a scan stops at a batch; None when it does not."""
-    scanner = _scanner_at(position_bytes, base_offset, verify_crc=True)
+    scanner = Scanner(base_offset, verify_crc=True, position_bytes=position_bytes)
     code = scanner.scan(log, 0, len(log))
     if int(scanner.position) != position_bytes or code in (SCAN_END, SCAN_ROWS_FULL):
         return None
@@ -256,9 +256,3 @@ def read_batch_fields(
             base_offsets[rows] = first_offset(batch_at(log, int(position)), budget)
         except CorruptLogError:
             batches[rows] = batch_header.damage_at(position)
-
-
-def _scanner_at(position_bytes: int, base_offset: int, *, verify_crc: bool) -> Scanner:
-    scanner = Scanner(base_offset, verify_crc=verify_crc)
-    scanner.position = position_bytes
-    return scanner

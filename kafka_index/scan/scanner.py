@@ -39,12 +39,14 @@ _ZERO_CHECK_BYTES = 1 << 20
 class Scanner:
     """Scans a log chunk by chunk into columns."""
 
-    def __init__(self, segment_base_offset: int, *, verify_crc: bool) -> None:
+    def __init__(
+        self, segment_base_offset: int, *, verify_crc: bool, position_bytes: int = 0
+    ) -> None:
         self._segment_base_offset = segment_base_offset
         self._verify_crc = verify_crc
         self._columns = np.empty((SCAN_COLUMNS, CHUNK_BATCHES), np.int64)
         self._count = 0
-        self.position: Integer = 0
+        self.position: Integer = position_bytes
 
     def scan(self, window: Bytes, window_position: int, log_size: int) -> int:
         """Scan from `position`, adding to the batches so far; return the kernel's code."""
@@ -63,11 +65,8 @@ class Scanner:
     def drain(self) -> Iterator[BatchColumns]:
         """Yield the batches scanned so far, if any, and make room for others."""
         if self._count:
-            yield self._batches()
+            yield BatchColumns.of_scan(self._columns, self._count)
             self._count = 0
-
-    def _batches(self) -> BatchColumns:
-        return BatchColumns.of_scan(self._columns, self._count)
 
     def stop(  # noqa: PLR0911, because each of the kernel's codes is one exit
         self, code: int, window: Bytes, window_position: int, log_size: int

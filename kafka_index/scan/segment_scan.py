@@ -21,14 +21,12 @@ from kafka_index.kernels.scan import (
 )
 from kafka_index.layout.index_entries import INT32_MAX
 from kafka_index.layout.names import parse_segment_file
-from kafka_index.layout.records import (
-    LOG_OVERHEAD_BYTES,
-)
+from kafka_index.layout.records import LOG_OVERHEAD_BYTES
 from kafka_index.records.batch_source import ScanStop
 from kafka_index.records.batch_table import BatchColumns
 from kafka_index.scan.file_records import log_changed, open_log
 from kafka_index.scan.scanner import Scanner, entry_length, only_zeros
-from kafka_index.storage import WINDOW_BYTES, Bytes, MappedFile, SegmentFile, WindowWalk
+from kafka_index.storage import WINDOW_BYTES, Bytes, SegmentFile, WindowWalk
 
 
 class LogFileSource:
@@ -40,10 +38,14 @@ class LogFileSource:
         The log.
     verify_crc : bool
         Without it only the headers are read, and no other page of the file is touched.
-    segment_base_offset : int, optional
-        From the file's name by default.
     listed : SegmentFile, optional
-        The log as it was listed; one that has changed since is an error.
+        The log as it was listed; one that has changed since is an error. By default the base
+        offset is that in the file's name.
+
+    Attributes
+    ----------
+    log_size_bytes, stop
+        As for `BatchSource`; the size is 0 before `chunks` has begun.
 
     Raises
     ------
@@ -56,37 +58,19 @@ class LogFileSource:
         path: str | PathLike[str],
         *,
         verify_crc: bool = True,
-        segment_base_offset: int | None = None,
         listed: SegmentFile | None = None,
     ) -> None:
         self.path = os.fspath(path)
         self._verify_crc = verify_crc
-        self._base_offset = (
-            base_offset_of(self.path) if segment_base_offset is None else segment_base_offset
-        )
+        self._base_offset = base_offset_of(self.path) if listed is None else listed.base_offset
         self._listed = listed
-        self._stop: ScanStop | None = None
-        self._size = 0
+        self.log_size_bytes = 0
+        self.stop: ScanStop | None = None
 
     @classmethod
     def of_segment(cls, segment: SegmentFile, *, verify_crc: bool) -> Self:
         """Return the source over a listed segment."""
-        return cls(
-            segment.log_path,
-            verify_crc=verify_crc,
-            segment_base_offset=segment.base_offset,
-            listed=segment,
-        )
-
-    @property
-    def log_size_bytes(self) -> int:
-        """Size of the log in bytes; 0 before `chunks` has begun."""
-        return self._size
-
-    @property
-    def stop(self) -> ScanStop | None:
-        """Why the batches ended before the end of the log."""
-        return self._stop
+        return cls(segment.log_path, verify_crc=verify_crc, listed=segment)
 
     def chunks(self) -> Iterator[BatchColumns]:
         """Yield the batches (`BatchSource.chunks`)."""
@@ -99,7 +83,7 @@ class LogFileSource:
 
     def _scan(self, *, flush_windows: bool) -> Iterator[tuple[Bytes, int, BatchColumns]]:
         with open_log(self.path, self._listed) as file:
-            self._size = file.size_bytes
+            self.log_size_bytes = file.size_bytes
             scanner = Scanner(self._base_offset, verify_crc=self._verify_crc)
             walk = WindowWalk(file)
             if self._verify_crc:
@@ -116,23 +100,20 @@ class LogFileSource:
                     stuck = len(window) and at == start
                     size = LOG_OVERHEAD_BYTES + entry_length(window) if stuck else WINDOW_BYTES
                     window, start = walk.window(at, size), at
-                code = scanner.scan(window, start, self._size)
+                code = scanner.scan(window, start, self.log_size_bytes)
                 # Windows with few batches make one chunk: each chunk has its cost downstream.
                 if flush_windows or code != SCAN_NEED_BYTES:
                     for batches in scanner.drain():
                         yield window, start, batches
             if code != SCAN_END:
-                self._stop = scanner.stop(code, file.array, 0, self._size)
-            self._check_unchanged(file)
-
-    def _check_unchanged(self, file: MappedFile) -> None:
-        how = file.changed()
-        if how is not None:
-            raise log_changed(self.path, how)
-        if file.faulted:
-            raise ReadError(
-                "the disk or the file system failed while the log was read", path=self.path
-            )
+                self.stop = scanner.stop(code, file.array, 0, self.log_size_bytes)
+            how = file.changed()
+            if how is not None:
+                raise log_changed(self.path, how)
+            if file.faulted:
+                raise ReadError(
+                    "the disk or the file system failed while the log was read", path=self.path
+                )
 
 
 class ByteStreamSource:
@@ -149,6 +130,11 @@ class ByteStreamSource:
     whole_batches : bool
         No batch spans pieces. Where one seems to, its length is wrong, and the scan ends there
         instead of gathering all that follows.
+
+    Attributes
+    ----------
+    log_size_bytes, stop
+        As for `BatchSource`; the size counts the bytes read so far.
     """
 
     def __init__(
@@ -162,18 +148,8 @@ class ByteStreamSource:
         self._windows = iter(windows)
         self._whole_batches = whole_batches
         self._scanner = Scanner(segment_base_offset, verify_crc=verify_crc)
-        self._stop: ScanStop | None = None
-        self._size = 0
-
-    @property
-    def log_size_bytes(self) -> int:
-        """How many bytes were read so far."""
-        return self._size
-
-    @property
-    def stop(self) -> ScanStop | None:
-        """Why the batches ended before the end of the log."""
-        return self._stop
+        self.log_size_bytes = 0
+        self.stop: ScanStop | None = None
 
     def chunks(self) -> Iterator[BatchColumns]:
         """Yield the batches (`BatchSource.chunks`)."""
@@ -183,7 +159,7 @@ class ByteStreamSource:
         code = SCAN_NEED_BYTES
         while code in (SCAN_ROWS_FULL, SCAN_NEED_BYTES):
             if code == SCAN_NEED_BYTES:
-                spans = int(self._scanner.position) < self._size
+                spans = int(self._scanner.position) < self.log_size_bytes
                 more = None if spans and self._whole_batches else next(self._windows, None)
                 ended = more is None
                 if more is not None:
@@ -191,24 +167,24 @@ class ByteStreamSource:
                     # A piece that begins with a batch is scanned where it is.
                     window = np.concatenate((rest, more)) if len(rest) else more
                     start = int(self._scanner.position)
-                    self._size += len(more)
+                    self.log_size_bytes += len(more)
             # Until the last piece is here the end is nowhere near.
-            log_size = self._size if ended else self._size + 2 * INT32_MAX
+            log_size = self.log_size_bytes if ended else self.log_size_bytes + 2 * INT32_MAX
             code = self._scanner.scan(window, start, log_size)
             if code != SCAN_NEED_BYTES or ended:
                 yield from self._scanner.drain()
         if code == SCAN_BAD_LENGTH:
             window = self._after_zeros(window, start)
         if code != SCAN_END:
-            self._stop = self._scanner.stop(code, window, start, self._size)
+            self.stop = self._scanner.stop(code, window, start, self.log_size_bytes)
 
     def _after_zeros(self, window: Bytes, start: int) -> Bytes:
-        """Read past zeros: only zeros up to the end are a preallocated tail, all else is damage."""
+        """Read past zeros: zeros up to the end are a preallocated tail, all else is damage."""
         rest = window[int(self._scanner.position) - start :]
         if not only_zeros(rest):
             return window
         for more in self._windows:
-            self._size += len(more)
+            self.log_size_bytes += len(more)
             if not only_zeros(more):
                 return np.concatenate((window, more))
         return window
