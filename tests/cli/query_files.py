@@ -31,7 +31,7 @@ def queries(by: str, rows: Iterable[Row]) -> pa.Table:
 
 
 def write_queries(path: Path, table: pa.Table) -> Path:
-    """Write queries in the form that the name says."""
+    """Write queries in the format of the name's suffix."""
     if path.suffix == ".parquet":
         pq.write_table(table, path)
     elif path.suffix == ".csv":

@@ -16,6 +16,7 @@ from tests.support.command_line import (
     COMMAND,
     DUMP,
     SETTINGS,
+    TIMEOUT_SECONDS,
     broker_files,
     copy_partitions,
     environment,
@@ -95,7 +96,7 @@ def test_a_second_run_finds_nothing_to_do(data: Path, tmp_path: Path) -> None:
     assert "built " in kafka_index(*arguments, "--force").stdout
 
 
-def test_a_dry_run_says_what_it_would_do_and_does_nothing(data: Path, tmp_path: Path) -> None:
+def test_a_dry_run_prints_what_it_would_do_and_does_nothing(data: Path, tmp_path: Path) -> None:
     (data / "orders.eu-west-7.0f6e-delete").mkdir()
     before = list(files_below(tmp_path))
     result = kafka_index("build", "--input", data, "--output", tmp_path / "out", "--dry-run")
@@ -144,7 +145,7 @@ def test_a_damaged_segment_is_a_row_and_an_exit_code(data: Path, tmp_path: Path)
     assert f"{log}: truncated at byte {damaged['position_bytes']}" in result.stdout
 
 
-def test_a_preallocated_tail_is_no_damage(data: Path, tmp_path: Path) -> None:
+def test_a_preallocated_tail_is_not_damage(data: Path, tmp_path: Path) -> None:
     log = max(data.glob("*/*.log"))
     with log.open("ab") as file:
         file.truncate(log.stat().st_size + 100_000)
@@ -154,7 +155,7 @@ def test_a_preallocated_tail_is_no_damage(data: Path, tmp_path: Path) -> None:
     assert index_files(tmp_path / "out") == broker_files(PARTITION)
 
 
-def test_quiet_says_nothing_unless_something_is_wrong(data: Path, tmp_path: Path) -> None:
+def test_quiet_prints_nothing_unless_something_is_wrong(data: Path, tmp_path: Path) -> None:
     build = ("build", "--input", data, "--output", tmp_path / "out", "--quiet")
     good = kafka_index(*build)
     assert (good.returncode, good.stdout, good.stderr) == (0, "", "")
@@ -186,7 +187,7 @@ def test_reports_of_all_endings_hold_the_same_rows(data: Path, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
         ([], "give --input"),
         (["--input", "{data}"], "--in-place"),
@@ -210,7 +211,7 @@ def test_reports_of_all_endings_hold_the_same_rows(data: Path, tmp_path: Path) -
     ],
 )
 def test_wrong_usage_is_one_line_and_exit_code_2(
-    arguments: list[str], says: str, data: Path, tmp_path: Path
+    arguments: list[str], message: str, data: Path, tmp_path: Path
 ) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
@@ -220,7 +221,7 @@ def test_wrong_usage_is_one_line_and_exit_code_2(
     assert result.returncode == 2
     assert result.stdout == ""
     assert result.stderr.count("\n") == 1
-    assert says.format(**places) in result.stderr
+    assert message.format(**places) in result.stderr
     assert list(files_below(tmp_path)) == before
 
 
@@ -257,11 +258,11 @@ def test_ctrl_c_ends_with_one_line_and_130(data: Path, tmp_path: Path) -> None:
         text=True,
         env=environment(),
     )
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     while not list(tmp_path.glob("out/*-*")) and time.monotonic() < deadline:
         time.sleep(0.005)
     process.send_signal(signal.SIGINT)
-    _, stderr = process.communicate(timeout=60)
+    _, stderr = process.communicate(timeout=TIMEOUT_SECONDS)
     assert process.returncode == 130
     line = re.fullmatch(
         r"kafka-index: error: interrupted; ([0-9,]+) of [0-9,]+ segments are finished and kept; "
@@ -311,7 +312,7 @@ def test_in_place_what_belongs_to_an_index_beside_a_damaged_log_stays_as_it_is(
     assert {name: data for name, data in after.items() if not name.startswith(".")} == before
 
 
-def test_outputs_of_several_options_add_up_and_notes_are_told(data: Path, tmp_path: Path) -> None:
+def test_outputs_of_several_options_add_up_with_their_notes(data: Path, tmp_path: Path) -> None:
     for path in (data / PARTITION).glob("00000000000000000000.*"):
         path.unlink()
     arguments = ("--input", data, "--output", tmp_path / "out")

@@ -59,7 +59,7 @@ def test_a_log_has_a_row_per_batch_with_every_column() -> None:
     assert {row["control_type"] for row in rows} == {None, 0, 1}
 
 
-def test_the_table_says_what_the_file_is_and_how_it_ends() -> None:
+def test_the_table_shows_what_the_file_is_and_how_it_ends() -> None:
     lines = kafka_index("dump", LOG).stdout.splitlines()
     assert lines[0].startswith(f"{LOG}: log, base offset {BASE_OFFSET}")
     assert "leader_epoch" in lines[1]
@@ -91,7 +91,7 @@ def test_transient_suffixes_are_understood(suffix: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("suffix", "entry_bytes"), [(".index", 8), (".timeindex", 12)])
-def test_the_zero_tail_of_a_preallocated_index_is_told_apart(
+def test_the_zero_tail_of_a_preallocated_index_is_distinguished(
     suffix: str, entry_bytes: int, tmp_path: Path
 ) -> None:
     index = LOG.with_suffix(suffix)
@@ -118,7 +118,7 @@ def test_a_lone_zero_entry_of_a_time_index_is_an_entry(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "position", "says"),
+    ("name", "content", "position", "message"),
     [
         (".index", struct.pack(">6i", 5, 10, 5, 20, 9, 30), 8, "offset does not ascend"),
         (".index", struct.pack(">4i", 5, 20, 6, 10), 8, "position_bytes does not ascend"),
@@ -129,7 +129,7 @@ def test_a_lone_zero_entry_of_a_time_index_is_an_entry(tmp_path: Path) -> None:
     ],
 )
 def test_a_damaged_index_is_printed_and_its_fault_named(
-    name: str, content: bytes, position: int, says: str, tmp_path: Path
+    name: str, content: bytes, position: int, message: str, tmp_path: Path
 ) -> None:
     index = tmp_path / f"00000000000000000100{name}"
     index.write_bytes(content)
@@ -137,7 +137,7 @@ def test_a_damaged_index_is_printed_and_its_fault_named(
     assert result.returncode == 1
     (line,) = result.stderr.splitlines()
     assert f"{index}: at byte {position}: " in line
-    assert says in line
+    assert message in line
     assert "expected" in line
     assert "found" in line
     as_json = kafka_index("dump", "--json", index)
@@ -185,7 +185,7 @@ def test_a_missing_file_is_exit_code_2(tmp_path: Path) -> None:
     assert str(tmp_path / LOG.name) in result.stderr
 
 
-def test_a_reader_that_goes_away_is_no_error() -> None:
+def test_a_reader_that_goes_away_is_not_an_error() -> None:
     with subprocess.Popen(
         [*COMMAND, "dump", *[str(LOG)] * 400],
         stdout=subprocess.PIPE,

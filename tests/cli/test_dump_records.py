@@ -211,7 +211,7 @@ def test_a_batch_without_records_has_no_lines(tmp_path: Path) -> None:
     assert dump("--records", log_of(tmp_path)).returncode == 0
 
 
-def test_records_of_a_real_log_are_as_many_as_its_batches_say() -> None:
+def test_records_of_a_real_log_are_as_many_as_its_batches_count() -> None:
     log = min(PARTITION.glob("*.log"))
     counts = [row["record_count"] for row in json_rows(log)]
     assert len(records_of(log)) == sum(counts)
@@ -222,15 +222,15 @@ def test_records_of_a_real_log_are_as_many_as_its_batches_say() -> None:
 
 
 @pytest.mark.parametrize(
-    ("bad", "printed", "says"),
+    ("bad", "printed", "message"),
     [
         (batch_of(101, record(0, 0, None, b"v"), b"\x02\0"), [101], "record 2 of 2 cannot be read"),
         (batch(101, payload=b"nonsense", record_count=1, attributes=GZIP), [], "no gzip header"),
         (message(101, 1, body=bytes(8) + b"\0\0\0\x63"), [], "ends before its key or its value"),
     ],
 )
-def test_records_that_cannot_be_read_are_named_and_those_behind_them_printed(
-    tmp_path: Path, bad: bytes, printed: list[int], says: str
+def test_unreadable_records_are_named_and_later_ones_printed(
+    tmp_path: Path, bad: bytes, printed: list[int], message: str
 ) -> None:
     first = batch_of(100, record(0, 0, None, b"v"))
     log = log_of(tmp_path, first, bad, batch_of(200, record(0, 0, None, b"v")))
@@ -239,7 +239,7 @@ def test_records_that_cannot_be_read_are_named_and_those_behind_them_printed(
     assert result.returncode == 1
     (line,) = result.stderr.splitlines()
     assert f"{log}: at byte {len(first)}: " in line
-    assert says in line
+    assert message in line
     remarks = [line for line in result.stdout.splitlines() if line.startswith("damaged: ")]
     assert len(remarks) == 1
     assert f"the batch at byte {len(first)}: " in remarks[0]
@@ -258,7 +258,7 @@ def test_a_damaged_log_is_printed_up_to_the_damage(tmp_path: Path) -> None:
     assert f"{log}: at byte {len(first)}: " in result.stderr
 
 
-def test_what_is_no_log_has_no_records() -> None:
+def test_a_file_that_is_not_a_log_has_no_records() -> None:
     result = kafka_index("dump", "--records", DUMP / "payments-0" / f"{0:020d}.index")
     assert result.returncode == 2
     assert "--records requires a .log" in result.stderr

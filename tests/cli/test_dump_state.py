@@ -96,7 +96,7 @@ GOOD = (0, 5, 100, 110, 111)
 
 
 @pytest.mark.parametrize(
-    ("content", "position", "says"),
+    ("content", "position", "message"),
     [
         (txns(GOOD, (256, 5, 111, 112, 113)), 34, "version .*expected 0, found 256"),
         (txns(GOOD, (0, 5, 98, 99, 113)), 34, "below the base offset .*100 or more, found 99"),
@@ -105,12 +105,12 @@ GOOD = (0, 5, 100, 110, 111)
     ],
 )
 def test_a_damaged_transaction_index_is_printed_and_its_fault_named(
-    content: bytes, position: int, says: str, tmp_path: Path
+    content: bytes, position: int, message: str, tmp_path: Path
 ) -> None:
     path = tmp_path / f"{100:020d}.txnindex"
     path.write_bytes(content)
     assert len(json_rows(path, code=1)) == 2
-    check_damage(path, f"at byte {position}: .*{says}", f"damaged at byte {position}: ")
+    check_damage(path, f"at byte {position}: .*{message}", f"damaged at byte {position}: ")
 
 
 @pytest.mark.parametrize(("stored", "shown"), [(1, 0), (2, 0), (255, 0), (-1, -1)])
@@ -127,7 +127,7 @@ ENTRY = (7, 0, 1, 2, 3, 4, 5, 6)
 
 
 @pytest.mark.parametrize(
-    ("content", "rows", "says"),
+    ("content", "rows", "message"),
     [
         (b"\0\2" + snapshot_of(ENTRY)[2:], 0, "at byte 0: unknown version .*expected 1, found 2"),
         (snapshot_of(ENTRY)[:9], 0, "at byte 9: .*shorter than its header"),
@@ -136,16 +136,16 @@ ENTRY = (7, 0, 1, 2, 3, 4, 5, 6)
     ],
 )
 def test_what_can_be_read_of_a_damaged_snapshot_is_printed(
-    content: bytes, rows: int, says: str, tmp_path: Path
+    content: bytes, rows: int, message: str, tmp_path: Path
 ) -> None:
     path = tmp_path / f"{100:020d}.snapshot"
     path.write_bytes(content)
     assert [tuple(row.values()) for row in json_rows(path, code=1)] == [ENTRY] * rows
-    check_damage(path, says, "damaged at byte ")
+    check_damage(path, message, "damaged at byte ")
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         ("0\n2\n0 0\n0 9\n", "line 4 of a checkpoint does not ascend .*above 0 0, found 0 9"),
         ("0\n2\n0 5\n1 5\n", "line 4 .*above 0 5, found 1 5"),
@@ -155,16 +155,18 @@ def test_what_can_be_read_of_a_damaged_snapshot_is_printed(
         ("\xff", "not UTF-8"),
     ],
 )
-def test_a_damaged_checkpoint_is_named_with_its_line(text: str, says: str, tmp_path: Path) -> None:
+def test_a_damaged_checkpoint_is_named_with_its_line(
+    text: str, message: str, tmp_path: Path
+) -> None:
     path = tmp_path / "leader-epoch-checkpoint"
     path.write_bytes(text.encode("latin-1"))
-    check_damage(path, says, "")
+    check_damage(path, message, "")
 
 
-def check_damage(path: Path, says: str, remark: str) -> None:
+def check_damage(path: Path, message: str, remark: str) -> None:
     result = dump(path)
     assert result.returncode == 1
     (line,) = result.stderr.splitlines()
     assert str(path) in line
-    assert re.search(says, line)
+    assert re.search(message, line)
     assert result.stdout == "" or result.stdout.splitlines()[-1].startswith(remark)

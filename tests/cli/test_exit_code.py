@@ -27,7 +27,14 @@ from kafka_index.errors import (
     ReadError,
 )
 from tests.support.builds import finish, start
-from tests.support.command_line import COMMAND, DUMP, ROOT, copy_partitions, environment
+from tests.support.command_line import (
+    COMMAND,
+    DUMP,
+    ROOT,
+    TIMEOUT_SECONDS,
+    copy_partitions,
+    environment,
+)
 
 PARTITION = "orders.eu-west-0"
 #: From the one that wins over all others to the one that wins over none.
@@ -96,7 +103,7 @@ def _run(
         check=False,
         env={**environment(), **variables},
         preexec_fn=prepare,
-        timeout=300,
+        timeout=TIMEOUT_SECONDS,
     )
 
 
@@ -140,7 +147,7 @@ def test_a_log_that_does_not_fit_the_address_space_is_the_environment(tmp_path: 
     assert "Cannot allocate memory" in done.stderr
 
 
-def test_a_full_disk_behind_stdout_is_the_environment() -> None:
+def test_a_full_disk_under_stdout_is_an_environment_error() -> None:
     with open("/dev/full", "w") as full:
         done = subprocess.run(
             [*COMMAND, "dump", str(min((DUMP / PARTITION).glob("*.log")))],
@@ -301,7 +308,7 @@ def test_a_signal_decides_the_exit_code_whatever_becomes_of_its_exception(
     assert process.stdout is not None
     assert process.stdout.readline() == "running\n"
     process.send_signal(number)
-    _, stderr = process.communicate(timeout=60)
+    _, stderr = process.communicate(timeout=TIMEOUT_SECONDS)
     assert process.returncode == code, stderr
     assert _is_one_line(stderr)
 

@@ -107,7 +107,7 @@ def test_answers_may_have_another_format(form: str, offsets: Path, tmp_path: Pat
     ]
 
 
-def test_an_ending_of_another_format_is_refused_and_says_how(offsets: Path, tmp_path: Path) -> None:
+def test_an_ending_of_another_format_is_refused_with_a_hint(offsets: Path, tmp_path: Path) -> None:
     result = lookup("--logs", DUMP, "--queries", offsets, "--by", "offset",
                     "--output", tmp_path / "answers.csv")  # fmt: skip
     assert result.returncode == 2
@@ -180,10 +180,10 @@ def test_the_high_watermark_may_be_the_end(tmp_path: Path) -> None:
     assert ends == {"log-end": 1463, "high-watermark": 1000}
 
 
-# ---------------------------------------------------------------------------- what is told
+# ---------------------------------------------------------------------------- what is reported
 
 
-def test_segments_without_indexes_are_told_once(data: Path, tmp_path: Path) -> None:
+def test_segments_without_indexes_are_reported_once(data: Path, tmp_path: Path) -> None:
     rows = [(TOPIC, 0, offset) for offset in range(0, 1400, 7)]
     asked = write_queries(tmp_path / "q.csv", queries("offset", rows))
     common = ("--logs", data, "--queries", asked, "--by", "offset", "--output")
@@ -195,7 +195,7 @@ def test_segments_without_indexes_are_told_once(data: Path, tmp_path: Path) -> N
     assert verbose.stdout.count(".index: ") == 4
 
 
-def test_an_index_that_does_not_fit_is_named_and_not_believed(
+def test_an_index_that_does_not_fit_is_named_and_not_trusted(
     data: Path, offsets: Path, tmp_path: Path
 ) -> None:
     indexes = tmp_path / "indexes"
@@ -231,12 +231,12 @@ def test_damage_is_a_status_a_finding_and_an_exit_code(data: Path, tmp_path: Pat
     assert 0 < len(unread) < len(rows)
     assert [row["status"] for row in answers[-2:]] == ["found", "found"]
     assert f"{len(unread)} queries not answered because of damage" in done.stdout
-    told = [json.loads(line) for line in report.read_text().splitlines()]
-    assert {row["path"] for row in told if row["finding"] == "unreadable"} == {str(log)}
-    assert sum(row["queries"] for row in told if row["status"]) == len(rows)
+    reported = [json.loads(line) for line in report.read_text().splitlines()]
+    assert {row["path"] for row in reported if row["finding"] == "unreadable"} == {str(log)}
+    assert sum(row["queries"] for row in reported if row["status"]) == len(rows)
 
 
-def test_a_tail_that_was_not_written_to_its_end_is_told_and_no_damage(
+def test_a_tail_not_written_to_its_end_is_reported_and_not_damage(
     data: Path, offsets: Path, tmp_path: Path
 ) -> None:
     log = last_log(data)
@@ -249,7 +249,7 @@ def test_a_tail_that_was_not_written_to_its_end_is_told_and_no_damage(
     assert log.name in done.stdout
 
 
-def test_quiet_says_nothing_unless_something_is_wrong(
+def test_quiet_prints_nothing_unless_something_is_wrong(
     data: Path, offsets: Path, tmp_path: Path
 ) -> None:
     common = ("--logs", data, "--queries", offsets, "--by", "offset", "--quiet", "--output")
@@ -299,7 +299,7 @@ def test_answers_can_be_where_consumers_start(tmp_path: Path) -> None:
     ]
 
 
-def test_two_queries_about_one_partition_are_no_starting_offsets(tmp_path: Path) -> None:
+def test_two_queries_about_one_partition_are_not_starting_offsets(tmp_path: Path) -> None:
     rows = [(TOPIC, 0, -2), (TOPIC, 0, -1)]
     asked = write_queries(tmp_path / "q.csv", queries("timestamp", rows))
     starts = tmp_path / "starts.json"
@@ -334,7 +334,7 @@ LOGS = ["--logs", "{logs}"]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
         ([], "give --logs"),
         (LOGS, "give --queries PATH, or --topic and --partition"),
@@ -362,7 +362,7 @@ LOGS = ["--logs", "{logs}"]
     ],
 )
 def test_wrong_usage_is_one_line_and_exit_code_2(
-    arguments: list[str], says: str, offsets: Path, tmp_path: Path
+    arguments: list[str], message: str, offsets: Path, tmp_path: Path
 ) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
@@ -372,7 +372,7 @@ def test_wrong_usage_is_one_line_and_exit_code_2(
     done = lookup(*(one.format(**places) for one in arguments))
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.count("\n") == 1
-    assert says.format(**places) in done.stderr
+    assert message.format(**places) in done.stderr
     assert list(files_below(tmp_path)) == before
 
 
@@ -435,7 +435,7 @@ def test_the_local_engine_starts_no_spark(offsets: Path, tmp_path: Path) -> None
     assert result.returncode == 0, result.stderr
 
 
-def test_a_timestamp_column_means_what_it_says(tmp_path: Path) -> None:
+def test_a_timestamp_column_keeps_its_unit(tmp_path: Path) -> None:
     stamps = pa.array([-1, None, 1795228800000], pa.timestamp("ms", "UTC"))
     table = queries("timestamp", [(TOPIC, 0, 0)] * 3)
     table = table.set_column(3, "timestamp", stamps)
@@ -484,7 +484,7 @@ def test_two_things_are_never_written_into_one_file(tmp_path: Path) -> None:
     assert not both.exists()
 
 
-def test_a_named_pipe_is_no_file_of_queries(tmp_path: Path) -> None:
+def test_a_named_pipe_is_not_a_file_of_queries(tmp_path: Path) -> None:
     folder = tmp_path / "queries"
     folder.mkdir()
     os.mkfifo(folder / "a.csv")

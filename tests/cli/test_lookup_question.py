@@ -59,7 +59,7 @@ def test_an_answer_can_be_read() -> None:
     }
 
 
-def test_a_status_that_is_no_answer_is_explained() -> None:
+def test_a_status_without_an_answer_is_explained() -> None:
     done = lookup("--logs", DUMP, *HERE, "--offset", 10**6)
     assert done.returncode == 0
     assert done.stdout == (
@@ -102,7 +102,7 @@ def test_times_are_the_first_millisecond_at_or_after(text: str, expected: int) -
     assert parse_time(text) == (expected, False)
 
 
-def test_a_time_before_1970_is_no_special_one() -> None:
+def test_a_time_before_1970_is_not_special() -> None:
     assert ask(*HERE, "--timestamp", "1969-12-31T23:59:59.999Z")["status"] == "invalid_query"
 
 
@@ -137,7 +137,7 @@ def test_a_partition_that_is_not_there_is_named_with_those_that_are() -> None:
     assert "0, 1, 2" in done.stderr
 
 
-def test_what_is_noticed_is_told_on_stderr(tmp_path: Path) -> None:
+def test_findings_are_printed_on_stderr(tmp_path: Path) -> None:
     data = copy_partitions(tmp_path / "data", f"{TOPIC}-0")
     asked = ("--logs", data, *HERE, "--offset", 5, "--json")
     done = lookup(*asked)
@@ -158,7 +158,7 @@ def test_damage_is_an_exit_code(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
         (["--offset", "5"], "--topic and --partition"),
         (["--topic", "t", "--offset", "5"], "--topic and --partition"),
@@ -174,11 +174,11 @@ def test_damage_is_an_exit_code(tmp_path: Path) -> None:
         (["--json"], "--topic and --partition"),
     ],
 )
-def test_wrong_usage_is_one_line_and_exit_code_2(arguments: list[str], says: str) -> None:
+def test_wrong_usage_is_one_line_and_exit_code_2(arguments: list[str], message: str) -> None:
     done = lookup("--logs", DUMP, *arguments)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.count("\n") == 1
-    assert says in done.stderr
+    assert message in done.stderr
 
 
 def test_a_question_imports_no_more_than_it_needs() -> None:

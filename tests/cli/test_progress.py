@@ -8,7 +8,7 @@ import time
 from kafka_index.cli.progress import Progress
 
 
-def test_says_what_is_done_and_left() -> None:
+def test_the_line_shows_what_is_done_and_left() -> None:
     with Progress(4, 4000, io.StringIO()) as progress:
         progress.advance(1, 1000)
         time.sleep(0.01)

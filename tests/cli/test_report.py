@@ -80,7 +80,7 @@ def test_a_run_that_breaks_before_its_first_row_leaves_the_older_report(tmp_path
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_what_a_killed_run_left_behind_is_used_up(tmp_path: Path) -> None:
+def test_leftovers_of_a_killed_run_are_used_up(tmp_path: Path) -> None:
     (tmp_path / ".report.json.tmp").write_text("half a row, and longer than what comes now" * 100)
     path = tmp_path / "report.json"
     with ReportWriter(str(path)) as writer:

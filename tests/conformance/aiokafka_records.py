@@ -34,7 +34,7 @@ class Entry(NamedTuple):
 def read_entries(log: bytes) -> list[Entry]:
     """Every entry of a log; all checksums are right.
 
-    The header holds the offset behind the entry, and of a batch of magic 2 what follows in the
+    The header holds the offset after the entry, and of a batch of magic 2 what follows in the
     order of its fields: base offset, magic, checksum, attributes, base and largest timestamp,
     producer id and epoch, base sequence.
     """

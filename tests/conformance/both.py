@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Both:
-    """Kafka and us; what only one of them says can be asked too."""
+    """Kafka and us; each can be asked alone too."""
 
     judge: Judge
     scratch: Path

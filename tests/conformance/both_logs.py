@@ -171,7 +171,7 @@ class BothLogs:
         assert log.read_bytes()[read.position_bytes :].startswith(found.records)
 
     def assert_same(self) -> None:
-        """Both say the same of themselves, and have the same files."""
+        """Both report the same about themselves, and have the same files."""
         state = self.kafka.state()
         ours = self.ours
         assert (ours.log_start_offset, ours.log_end_offset) == state[:2]

@@ -41,7 +41,7 @@ _FLAGS = {
     DELETE_HORIZON: "delete horizon",
 }
 _SMALLEST_MESSAGE = LOG_OVERHEAD + 14
-# Behind the record's size, attributes, two deltas, the key's size and the version in it.
+# After the record's size, attributes, two deltas, the key's size and the version in it.
 _CONTROL_TYPE_AT = BATCH_HEADER_SIZE + 7
 _CONTROL_TYPES = range(-1, 8)
 

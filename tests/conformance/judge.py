@@ -1,7 +1,7 @@
 """Kafka's own recovery and lookups as a Python object: starts the judge and talks to it.
 
 The judge is one long-running JVM (``judge/src/main/java``) with Kafka's storage classes in it;
-`judge_build` builds it when its sources have changed. What it says of logs that grow is in
+`judge_build` builds it when its sources have changed. Its answers about logs that grow are in
 `judged_log`, of single files in `judged_files`.
 """
 
@@ -38,7 +38,7 @@ _JVM_OPTIONS = ("-Xmx1g", "-XX:+UseSerialGC", "-Xshare:auto")
 
 
 class JudgeError(Exception):
-    """The judge broke the line protocol or died; the message says at which request."""
+    """The judge broke the line protocol or died; the message names the request."""
 
 
 class KafkaRefusal(JudgeError):  # noqa: N818 - an answer, as good as any other
@@ -101,7 +101,7 @@ class Judge(JudgeBenches):
         Returns
         -------
         RecoverResult
-            Also when Kafka refuses; nothing is then said about the files.
+            Also when Kafka refuses; it then holds nothing about the files.
         """
         reply = self._ask(
             "recover", partition_dir, base_offset, index_interval_bytes, segment_index_bytes
@@ -127,7 +127,7 @@ class Judge(JudgeBenches):
         ----------
         partition_dir
             Partition directory with copies of its logs. Segments without ``.index`` get their
-            index files by recovery of each alone; the others' are believed. What a broker leaves
+            index files by recovery of each alone; the others' are trusted. What a broker leaves
             there (snapshots, trimmed index files) is left there.
         log_start_offset
             The entry of the data directory's ``log-start-offset-checkpoint``.
@@ -155,7 +155,7 @@ class Judge(JudgeBenches):
         if self._process.stdin is not None and not self._process.stdin.closed:
             self._process.stdin.close()  # the end of its input is the end of the judge
         try:
-            self._process.wait(timeout=10)
+            self._process.wait(timeout=60)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()

@@ -1,7 +1,7 @@
 """Building of the Java judge for one Kafka version, when its sources differ from what was built.
 
 ``judge/src/shared`` holds what all versions share, in the names of the default one, and
-``judge/src/kafka-VERSION`` what only that version is told. Building needs ``javac``, running
+``judge/src/kafka-VERSION`` what is for that version alone. Building needs ``javac``, running
 ``java`` only; `kafka_jars` brings the jars for both.
 """
 

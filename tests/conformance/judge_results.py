@@ -1,4 +1,4 @@
-"""What the judge says of a recovery and of its speed."""
+"""The judge's reports about a recovery and about speed."""
 
 from __future__ import annotations
 

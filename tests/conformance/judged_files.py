@@ -29,7 +29,7 @@ class WrittenRecord(NamedTuple):
 
 @dataclass(frozen=True)
 class WrittenBatch:
-    """What Kafka's own builder is told of one batch (of several messages where magic says so).
+    """Arguments of Kafka's own builder for one batch (several messages in magic 0 and 1).
 
     Attributes
     ----------
@@ -146,7 +146,7 @@ class BatchRead(NamedTuple):
     Attributes
     ----------
     fault
-        Simple name of the class of what Kafka throws behind these records; None when nothing.
+        Simple name of the class of what Kafka throws after these records; None for nothing.
     """
 
     position_bytes: int
@@ -176,7 +176,7 @@ def index_operations(
     kind
         ``offset``, ``time``, ``txn``, ``lazy-offset`` or ``lazy-time``.
     operations
-        Words and numbers; ``Indexes.java`` says which there are.
+        Words and numbers, as listed in ``Indexes.java``.
 
     Returns
     -------

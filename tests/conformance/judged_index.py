@@ -1,4 +1,4 @@
-"""Our index classes behind the judge's words for what can be done with an index file."""
+"""Our index classes, driven by the operations that the judge knows for index files."""
 
 from __future__ import annotations
 

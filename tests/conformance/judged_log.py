@@ -19,7 +19,7 @@ DAY_MS = 86_400_000
 
 
 class LogState(NamedTuple):
-    """What a log says of itself."""
+    """The offsets and sizes that a log reports."""
 
     log_start_offset: int
     log_end_offset: int
@@ -71,7 +71,7 @@ class Read(NamedTuple):
 class JudgedLog:
     """A context manager over the judge's open log, of no use once the judge opens another.
 
-    At its end the files stay as a kill leaves them, but for the zeros behind the entries of the
+    At its end the files stay as a kill leaves them, but for the zeros after the entries of the
     active segment's index files; `close` and `kill` are the other two ends. Every method raises
     `KafkaRefusal` when Kafka does.
     """

@@ -1,7 +1,7 @@
 """Kafka's answers to the questions of a lookup, in the columns of the product.
 
-What a broker says is translated here and nowhere else: exceptions to statuses, bounds by the high
-watermark, and which of Kafka's methods stands for which level.
+A broker's answers are translated here and nowhere else: exceptions to statuses, bounds by the
+high watermark, and which of Kafka's methods stands for which level.
 """
 
 from __future__ import annotations

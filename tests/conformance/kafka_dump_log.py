@@ -38,5 +38,5 @@ def kafka_dump(files: Iterable[Path]) -> dict[Path, list[str]]:
 
 
 def _empty(found: dict[Path, list[str]]) -> Path | None:
-    """The file that is being dumped, of which Kafka says so when it has no entries."""
+    """The file that is being dumped, for the line that Kafka prints when it has no entries."""
     return next(reversed(found), None)

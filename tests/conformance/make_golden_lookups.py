@@ -1,7 +1,7 @@
 """Let Kafka answer what the golden lookups ask, and write its answers down.
 
 Writes ``answers.parquet`` and ``manifest.json`` into ``tests/reading/golden_lookups``; its README
-says what is in them. ``make golden`` runs this.
+describes them. ``make golden`` runs this.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Let Kafka recover the golden segments, and write down what it leaves.
 
 They are the named segments, the found ones, and those of many drawn ones that have what few others
-have. Writes ``segments.parquet`` and ``manifest.json`` into ``tests/golden``; its README says what
-is in them. ``make golden`` runs this.
+have. Writes ``segments.parquet`` and ``manifest.json`` into ``tests/golden``; its README explains
+what is in them. ``make golden`` runs this.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def write_golden_segments(judge: Judge) -> None:
             found = read_found(path)
             kafka = recovered_by_kafka(judge, scratch, found.segment)
             write_found(GoldenSegment(found.name, found.segment, kafka))
-        # Our own reasons for a cut tell more kinds apart than Kafka tells.
+        # Our own reasons for a cut distinguish more kinds than Kafka's.
         drawn = [
             (features_of(one, recovered_by_build(scratch, one)), one)
             for one in drawn_segments(SEED, DRAWN)

@@ -1,6 +1,6 @@
 """Hypothesis strategies that draw whole partitions to look things up in.
 
-Segments follow from one another as a broker's do: offsets go on, transactions stay open. What is
+Segments follow from one another as a broker's do: offsets continue, transactions stay open. What is
 odd is what a broker or its cleaner may leave: gaps, empty batches, batches written twice, old
 formats, clocks of every kind, an empty segment, a log start in the middle.
 """
@@ -82,7 +82,7 @@ def partitions(
 def partition_of(
     drawn: bytes, *, repeating: bool | None = None, damaged: bool = False
 ) -> Partition:
-    """The partition that these bytes say, as `segment_of` does."""
+    """The partition that these bytes describe, as in `segment_of`."""
     spec, *others = (
         drawn[start : start + SPEC_BYTES] for start in range(0, _DRAWN_BYTES, SPEC_BYTES)
     )
@@ -122,7 +122,7 @@ def _draw_log(
     *,
     repeating: bool,
 ) -> tuple[int, list[bytes]]:
-    """How many offsets are missing behind a segment, and its entries."""
+    """How many offsets are missing after a segment, and its entries."""
     choices = Choices(specs[0])
     wall = choices.pick(_WALLS)
     if choices.once_in(4):
@@ -163,7 +163,7 @@ def _long_partition_of(drawn: bytes) -> Partition:
 
 
 def tails() -> st.SearchStrategy[bytes]:
-    """What a broker that crashed leaves behind its last batch: zeros, or a part of a batch."""
+    """What a broker that crashed leaves after its last batch: zeros, or a part of a batch."""
     whole = batch(2**40, 2, 50)
     zeros = st.integers(1, 5000).map(bytes)
     return zeros | st.integers(1, len(whole) - 1).map(lambda size: whole[:size])

@@ -1,4 +1,4 @@
-"""The draw of random segments reaches everything that recovery tells apart, and often enough."""
+"""The draw of random segments reaches everything that recovery distinguishes, and often enough."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ DUMP = Path(__file__).resolve().parents[2] / "examples" / "dump"
 TOOL = "org.apache.kafka.tools.DumpLogSegments"
 INT32_MAX = 2**31 - 1
 
-#: What only Kafka tells of a record: the kind of its timestamp, and the checksum of a message.
+#: What only Kafka prints of a record: the kind of its timestamp, and the checksum of a message.
 ONLY_KAFKAS = re.compile(r"(?<= )(CreateTime|LogAppendTime|NoTimestampType)(?=: )")
 CHECKSUM = re.compile(r" isValid: true crc: \d+")
 #: Control records of a cluster's metadata, which Kafka prints with their values.
@@ -54,7 +54,7 @@ def kafka_dump(logs: list[Path]) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     lines: list[str] = []
     open_line = False
-    # A record may hold line ends; then it goes on until a line of Kafka's making.
+    # A record may hold line ends; it then continues up to the next line that Kafka began.
     for line in done.stdout.decode().split("\n"):
         if line.startswith("Dumping "):
             lines = found.setdefault(line.removeprefix("Dumping "), [])

@@ -1,4 +1,4 @@
-"""What the named segments say that Kafka does is what it does: the facts builds rest on."""
+"""Kafka does to the named segments what each of them states: the facts builds rest on."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in NAMED])
-def test_kafka_does_what_the_case_says(judge: Judge, scratch: Path, case: Case) -> None:
+def test_kafka_does_what_the_case_expects(judge: Judge, scratch: Path, case: Case) -> None:
     segment = case.segment
     log_path = write_log(scratch / "kafka", segment)
     result = judge.recover(

@@ -95,7 +95,7 @@ class Draw:
 
 
 def former_entries(kind: str, count: int, rng: random.Random) -> bytes:
-    """Bytes of an index file in order, now and then with a piece of an entry behind them."""
+    """Bytes of an index file in order, now and then with a piece of an entry after them."""
     layout = ENTRIES[kind]
     entries = bytearray()
     first = second = 0
@@ -219,13 +219,13 @@ def test_kafka_cannot_make_an_index_smaller_than_its_entries(judge: Judge, scrat
         "!IllegalArgumentException",
         "!IndexOutOfBoundsException",
     ]
-    # Ours says no as well, and stays as it was.
+    # Ours refuses as well, and is unchanged.
     path.unlink()
     ours = our_operations("offset", path, 0, operations)
     assert ours[-2:] == ["!IllegalArgumentException", "1 1 2 2 3 3"]
 
 
-def test_an_offset_out_of_range_spoils_kafkas_time_index_and_leaves_ours_as_it_was(
+def test_an_offset_out_of_range_spoils_kafkas_time_index_and_leaves_ours_unchanged(
     judge: Judge, scratch: Path
 ) -> None:
     path = scratch / "spoilt.timeindex"

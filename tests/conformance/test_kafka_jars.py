@@ -1,4 +1,4 @@
-"""What a machine without the tools is told, and which Kafka the jars are of."""
+"""The error on a machine without the tools, and the Kafka version of the jars."""
 
 from __future__ import annotations
 

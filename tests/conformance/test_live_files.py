@@ -1,7 +1,7 @@
 """The files that a broker wrote as it went are those of a build, rolled for whatever reason.
 
-Both versions index batch by batch. A log that was opened anew, or truncated, is left out: the
-broker then forgets how many bytes lie behind the last entry.
+Both versions index batch by batch. A log that was opened again, or truncated, is left out: the
+broker then forgets how many bytes follow the last entry.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a broker does with the files of a partition when it starts: the ground under what we claim.
 
-A segment without ``.index`` is recovered on its own, whatever the recovery point says; one with it
-is believed below the recovery point or after a clean shutdown, and else recovered so that the first
+A segment without ``.index`` is recovered on its own, whatever the recovery point is; one with it
+is trusted below the recovery point or after a clean shutdown, and else recovered so that the first
 cut ends the log.
 """
 
@@ -38,7 +38,7 @@ GARBAGE = b"\x7f" * 24
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_segment_without_index_is_recovered_alone_and_the_others_are_believed(
+def test_segment_without_index_is_recovered_alone_and_the_others_are_trusted(
     judge: Judge, scratch: Path, *, clean: bool
 ) -> None:
     files = indexed(judge, scratch, SOUND)
@@ -101,7 +101,7 @@ def test_nothing_is_looked_at_after_a_clean_shutdown(judge: Judge, scratch: Path
     assert files.read(0, ".index") == GARBAGE
 
 
-def test_index_files_of_a_build_are_believed_and_stay(judge: Judge, scratch: Path) -> None:
+def test_index_files_of_a_build_are_trusted_and_stay(judge: Judge, scratch: Path) -> None:
     files = partition_files(scratch, SOUND)
     _place_built(files, scratch)
     built = {name: data for name, data in files.contents().items() if name.endswith("index")}
@@ -126,16 +126,16 @@ def test_kafkas_own_tool_finds_no_fault_in_the_index_files_of_a_build(
     _place_built(files, scratch)
     for version in (judge, old_judge):
         for suffix in (".index", ".timeindex"):
-            said = dump_log(
+            printed = dump_log(
                 version,
                 scratch / "dump.txt",
                 "--verify-index-only",
                 "--files",
                 ",".join(str(files.path(base, suffix)) for base in SOUND),
             )
-            assert said.count("Dumping") == len(SOUND)
-            assert "Mismatches" not in said
-            assert "Found timestamp" not in said
+            assert printed.count("Dumping") == len(SOUND)
+            assert "Mismatches" not in printed
+            assert "Found timestamp" not in printed
 
 
 def test_missing_time_index_becomes_an_empty_one_where_index_is_there(

@@ -72,7 +72,7 @@ def test_swap_file_takes_the_place_of_the_segments_that_it_covers(
 
 
 @pytest.mark.parametrize("cleaned_offset", [0, 6])
-def test_swap_file_at_or_behind_a_cleaned_one_is_removed(
+def test_swap_file_at_or_after_a_cleaned_one_is_removed(
     judge: Judge, scratch: Path, cleaned_offset: int
 ) -> None:
     files = partition_files(scratch, SOUND)
@@ -153,7 +153,7 @@ def test_log_start_offset_hides_what_is_before_it_and_deletes_nothing(
         assert log.loaded.base_offsets == (0, 6, 12)
 
 
-def test_log_start_offset_behind_the_end_empties_the_log(judge: Judge, scratch: Path) -> None:
+def test_log_start_offset_after_the_end_empties_the_log(judge: Judge, scratch: Path) -> None:
     files = indexed(judge, scratch, SOUND)
     with load(judge, files.directory, log_start_offset=99) as log:
         assert log.loaded.base_offsets == (99,)
@@ -161,7 +161,7 @@ def test_log_start_offset_behind_the_end_empties_the_log(judge: Judge, scratch: 
     assert "0.log.deleted" in files.names()
 
 
-def test_epochs_before_the_log_start_and_behind_the_end_are_dropped(
+def test_epochs_before_the_log_start_and_after_the_end_are_dropped(
     judge: Judge, scratch: Path
 ) -> None:
     files = indexed(judge, scratch, SOUND)

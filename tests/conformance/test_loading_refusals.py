@@ -39,7 +39,7 @@ def refusal(judge: Judge, files: PartitionFiles, *, settings: dict[str, int] | N
 
 
 def with_empty_index(files: PartitionFiles, *base_offsets: int) -> PartitionFiles:
-    """The same with index files that a broker believes to be there."""
+    """The same with index files that a broker finds in place."""
     for base_offset in base_offsets:
         files.write(base_offset, ".index")
         files.write(base_offset, ".timeindex")
@@ -132,7 +132,7 @@ def test_segment_with_an_offset_beyond_the_largest_relative_one_is_split(
     assert files.read(2**31, ".log") == entries[1] + entries[2]
 
 
-def test_largest_relative_offset_is_no_reason_to_split(judge: Judge, scratch: Path) -> None:
+def test_largest_relative_offset_does_not_split(judge: Judge, scratch: Path) -> None:
     files = partition_files(scratch, {0: [batch(0, last_offset_delta=INT32_MAX)]})
     with load(judge, files.directory, clean=False) as log:
         assert log.loaded.base_offsets == (0,)

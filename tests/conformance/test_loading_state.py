@@ -49,9 +49,7 @@ def test_idle_producers_are_forgotten_by_the_brokers_clock(judge: Judge, scratch
             assert {producer.producer_id for producer in log.producers()} == left
 
 
-def test_open_transaction_keeps_its_producer_whatever_the_clock_says(
-    judge: Judge, scratch: Path
-) -> None:
+def test_open_transaction_keeps_its_producer_at_any_time(judge: Judge, scratch: Path) -> None:
     files = indexed(judge, scratch, {0: ABORTED[0][:1]})
     with load(judge, files.directory, now_ms=10 * DAY_MS) as log:
         assert [producer.transaction_first_offset for producer in log.producers()] == [0]

@@ -79,7 +79,7 @@ def test_truncation_cuts_in_front_of_the_batch_and_ends_the_log_inside_it(
     assert len(files.read(0, ".index")) == 8
 
 
-def test_truncation_behind_the_end_changes_nothing(appended: JudgedLog) -> None:
+def test_truncation_after_the_end_changes_nothing(appended: JudgedLog) -> None:
     assert appended.truncate_to(9) == appended.state()
     assert appended.state().log_end_offset == 9
 

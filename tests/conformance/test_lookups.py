@@ -5,9 +5,9 @@ own index files beside us, with none, and with damaged ones: the answers are alw
 
 Some answers are ours alone (`test_lookup_differences`): a file's modification time is never taken
 for a timestamp, damage is never passed over in silence. No drawn partition shows these; where one
-may show a smaller difference, the comparison says which.
+may show a smaller difference, the comparison lists them.
 
-`campaign` says how many partitions are drawn.
+`campaign` sets how many partitions are drawn.
 """
 
 from __future__ import annotations

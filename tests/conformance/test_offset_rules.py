@@ -1,4 +1,4 @@
-"""Where a lookup of an offset leads: each rule by a partition that shows it, as Kafka says."""
+"""Where a lookup of an offset leads: each rule by a partition that shows it, as Kafka answers."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_offset_in_a_gap_leads_to_the_next_batch(both: Both) -> None:
     assert both.offset(GAPS, 5).batch_base_offset == 10
 
 
-def test_offset_behind_a_segments_batches_leads_to_the_next_segment(both: Both) -> None:
+def test_offset_after_a_segments_batches_leads_to_the_next_segment(both: Both) -> None:
     row = both.offset(GAPS, 15)
     assert (row.segment_base_offset, row.batch_base_offset) == (20, 23)
 
@@ -69,7 +69,7 @@ def test_batch_without_records_is_found_by_its_offsets(both: Both) -> None:
     assert (row.batch_base_offset, row.batch_last_offset) == (30, 39)
 
 
-def test_record_behind_the_last_one_is_not_found(both: Both) -> None:
+def test_record_after_the_last_one_is_not_found(both: Both) -> None:
     assert both.offset(GAPS, 35, Resolve.RECORD).status == "no_record_at_or_after"
 
 

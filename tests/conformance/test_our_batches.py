@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 _TIMES = (-1, 0, 5, 1_700_000_000_000, 1_700_000_009_999, 2**63 - 1)
 _BYTES = (None, b"", b"k", b"value" * 50, bytes(range(256)) * 40)
-#: What the header says before its checksum and behind it, but for the length.
+#: The header's fields before its checksum and after it, but for the length.
 _HEADER = slice(12, 17), slice(21, 61)
 
 

@@ -169,7 +169,7 @@ def test_idle_producers_are_left_out_as_a_starting_broker_does(
     assert_same(judge, scratch, partition, now_ms=1100, expiration_ms=60)
 
 
-def test_epochs_that_begin_behind_the_end_of_a_log_in_disorder_leave_an_empty_list(
+def test_epochs_that_begin_after_the_end_of_a_log_in_disorder_leave_an_empty_list(
     judge: Judge, scratch: Path
 ) -> None:
     rows = [ProducerRow(1, leader_epoch=3), ProducerRow(0, leader_epoch=3)]
@@ -210,7 +210,7 @@ def test_a_checkpoint_of_epochs_is_written_when_and_as_a_broker_does(
 def test_a_log_whose_offsets_go_back_ends_where_a_broker_finds_its_end(
     judge: Judge, scratch: Path, interval: int, base_offsets: tuple[int, ...], first: int
 ) -> None:
-    """Behind the last index entry recovery takes any offset, and then may not find the end."""
+    """After the last index entry recovery accepts any offset, and then may not find the end."""
     log = b"".join(
         batch(100 + start, 10, producer_id=start, producer_epoch=0, base_sequence=0, leader_epoch=1)
         for start in base_offsets

@@ -42,7 +42,7 @@ Row = dict[str, Any]
 
 
 def files_of_dump(suffix: str) -> list[Path]:
-    """The files of a broker's topics; its own metadata log is no topic."""
+    """The files of a broker's topics; its own metadata log is not a topic."""
     found = sorted(path for path in DUMP.glob(f"*/*{suffix}") if path.stat().st_size)
     return [path for path in found if path.parent.name != "__cluster_metadata-0"]
 
@@ -117,7 +117,7 @@ def test_batches_of_every_format_are_those_that_kafka_prints(judge: Judge, tmp_p
     assert assert_dumped_alike(logs, printed_batch) > 5 * DRAWN
 
 
-def test_sequences_that_begin_anew_are_those_that_kafka_prints(tmp_path: Path) -> None:
+def test_sequences_that_restart_are_those_that_kafka_prints(tmp_path: Path) -> None:
     log = tmp_path / f"{0:020d}.log"
     sequences = (0, INT32_MAX - 2, INT32_MAX - 1, INT32_MAX)
     log.write_bytes(
@@ -194,7 +194,7 @@ def test_files_of_a_broker_hold_what_kafka_prints(
     ("suffix", "as_kafka_prints", "entry_bytes"),
     [(".index", printed_offset_entry, 8), (".timeindex", printed_time_entry, 12)],
 )
-def test_zeros_behind_the_entries_of_an_open_index_are_printed_by_neither(
+def test_zeros_after_the_entries_of_an_open_index_are_printed_by_neither(
     tmp_path: Path, suffix: str, as_kafka_prints: Callable[[Row], str], entry_bytes: int
 ) -> None:
     (tmp_path / "t-0").mkdir()

@@ -1,6 +1,6 @@
 """A build's files are, byte for byte, those that Kafka's own recovery leaves.
 
-Segments are the named ones and drawn ones, sound and damaged; `campaign` says how many. Where
+Segments are the named ones and drawn ones, sound and damaged; `campaign` sets how many. Where
 recovery fails, a build fails for the same reason. A drawn segment on which the two differ is
 shrunk, and kept as a golden one.
 """
@@ -19,7 +19,7 @@ from tests.support.recovered_segments import compressed_marker_refused, recovere
 from tests.support.strategies import segments
 
 from .campaign import drawn_cases
-from .keeping import kept_on_failure
+from .kept_segments import kept_on_failure
 from .recovering import recovered_by_kafka
 
 if TYPE_CHECKING:

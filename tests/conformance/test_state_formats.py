@@ -110,7 +110,7 @@ def checked(body: bytes, version: int = 1) -> bytes:
     return struct.pack(">hI", version, google_crc32c.value(body)) + body
 
 
-#: Snapshots of any content, many with a right checksum, some cut or with bytes behind them.
+#: Snapshots of any content, many with a right checksum, some cut or with bytes after them.
 WILD_SNAPSHOTS = st.one_of(
     st.binary(max_size=60),
     st.builds(
@@ -120,8 +120,8 @@ WILD_SNAPSHOTS = st.one_of(
         st.sampled_from([1, 1, 1, 0, 2, -1, 256]),
     ),
     st.builds(
-        lambda entries, count, behind: checked(
-            struct.pack(">i", count) + encode_snapshot(entries)[10:] + behind
+        lambda entries, count, trailing: checked(
+            struct.pack(">i", count) + encode_snapshot(entries)[10:] + trailing
         ),
         ENTRIES,
         st.integers(0, 3),
@@ -318,7 +318,7 @@ EPOCH_STEPS = st.lists(
 
 
 def epoch_step(epochs: LeaderEpochCache, kind: str, *numbers: int) -> str:
-    """Do one operation; return what `StateFormats.java` would say."""
+    """Do one operation; return what `StateFormats.java` would answer."""
     if kind == "assign":
         try:
             epochs.assign(*numbers)

@@ -1,4 +1,4 @@
-"""Where a lookup of a timestamp leads: each rule by a partition that shows it, as Kafka says."""
+"""Where a lookup of a timestamp leads: each rule by a partition that shows it, as Kafka answers."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def test_largest_is_not_found_in_messages_of_magic_0(both: Both) -> None:
     assert both.time(partition((0, [message(0, 0)])), LARGEST).status == "no_record_at_or_after"
 
 
-def test_largest_without_any_timestamp_is_the_first_record_that_says_so(both: Both) -> None:
+def test_largest_without_any_timestamp_is_the_first_record_without_one(both: Both) -> None:
     untimed = partition((0, [batch(0, timestamps=[-1] * 3)]))
     row = both.time(untimed, LARGEST)
     assert (row.found_offset, row.found_timestamp_ms) == (0, -1)
@@ -192,7 +192,7 @@ def test_latest_has_the_epoch_of_a_leader_that_has_appended_nothing(both: Both) 
     assert both.time(PLAIN, LATEST, epochs=[(2, 0), (5, 7)]).found_leader_epoch == 5
 
 
-def test_epochs_that_start_behind_the_log_end_are_forgotten(both: Both) -> None:
+def test_epochs_that_start_after_the_log_end_are_forgotten(both: Both) -> None:
     assert both.time(PLAIN, LATEST, epochs=[(2, 0), (5, 8)]).found_leader_epoch == 2
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from kafka_index.index import OffsetIndex
+from tests.support.command_line import TIMEOUT_SECONDS
 from tests.support.index_kinds import Kind
 
 SECONDS = 1.0
@@ -38,7 +39,7 @@ def hammer(read: Callable[[], None], change: Callable[[], None]) -> None:
         change()
     end.set()
     for thread in threads:
-        thread.join(timeout=30)
+        thread.join(timeout=TIMEOUT_SECONDS)
         assert not thread.is_alive()
     if failures:
         raise failures[0]

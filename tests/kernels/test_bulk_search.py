@@ -22,7 +22,7 @@ INT32S = st.integers(0, INT32_MAX)
 
 @dataclass(frozen=True)
 class Layout:
-    """Keys and their widths; behind each of them stands an int32."""
+    """Keys and their widths; an int32 follows each of them."""
 
     name: str
     code: str

@@ -47,7 +47,7 @@ def run(program: str, path: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_pages_behind_a_new_end_read_as_zeros_and_are_noted(path: Path) -> None:
+def test_pages_after_a_new_end_read_as_zeros_and_are_recorded(path: Path) -> None:
     with MappedFile(path) as file:
         assert not file.faulted
         with path.open("r+b") as other:

@@ -30,7 +30,7 @@ Answer = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Log:
-    """A log, and what unpacking its compressed batches tells, by position."""
+    """A log, and the records of its compressed batches by position."""
 
     data: bytes
     given: Mapping[int, Given] = field(default_factory=dict)
@@ -179,7 +179,7 @@ def test_a_shared_search_by_offset_is_a_search_for_each(log: Log, data: st.DataO
 
 
 def _start(log: Log, target: int) -> int:
-    """The first batch that ends at or behind an offset."""
+    """The first batch that ends at or after an offset."""
     try:
         for header in walk_twin.headers_from(log.data, 0):
             if header.last_offset >= target:
@@ -242,7 +242,7 @@ def test_an_empty_batch_leads_to_the_next_batch() -> None:
     assert find(Log(empty + batch(10, timestamps=[3])), [4], [0]) == [(len(empty), 10, 3, 0)]
 
 
-def test_behind_the_last_record_of_the_last_batch_is_the_end() -> None:
+def test_after_the_last_record_of_the_last_batch_is_the_end() -> None:
     assert find(Log(packed_batch(0, [(0, 5)], last_offset_delta=9)), [4], [0]) == [
         (batch_header.AT_END,)
     ]
@@ -297,7 +297,7 @@ def test_a_compressed_batch_is_unpacked_once_for_all_targets_in_it() -> None:
     assert search(log, [0, 1, 2, 3, 4, 5, 11], [0] * 6 + [len(packed)], None)[1] == [0]
 
 
-def test_a_fault_behind_the_given_records_harms_those_behind_it() -> None:
+def test_a_fault_after_the_given_records_harms_only_later_ones() -> None:
     packed = batch(0, 0, attributes=SNAPPY, payload=b"?", last_offset_delta=9)
     log = Log(packed, {0: ([(2, 5)], False)})
     assert find(log, [1, 3], [0, 0]) == [(0, 2, 5, 0), (int(batch_header.damage_at(0)),)]
@@ -317,20 +317,20 @@ def test_a_flipped_bit_under_the_checksum_is_damage(entry: bytes) -> None:
     assert find(Log(flipped), [0], [0]) == [(int(batch_header.damage_at(0)),)]
 
 
-def test_a_wrong_checksum_of_a_batch_that_is_passed_over_is_no_harm() -> None:
+def test_a_wrong_checksum_of_a_skipped_batch_does_no_harm() -> None:
     wrong = batch(0, timestamps=[1], crc=1)
     log = Log(wrong + batch(3, timestamps=[9]))
     assert find(log, [9], [0], starting_offset=0) == [(len(wrong), 3, 9, 0)]
 
 
-def test_a_broken_record_harms_only_what_is_behind_it() -> None:
+def test_a_broken_record_harms_only_what_follows_it() -> None:
     payload = record(0, 0, None, b"a") + record(1, 1, None, b"b") + b"\x05"
     log = Log(batch(0, 3, timestamps=[4, 5, 6], payload=payload) + batch(3))
     damage = (int(batch_header.damage_at(0)),)
     assert find(log, [0, 1, 2], [0] * 3) == [(0, 0, 4, 0), (0, 1, 5, 0), damage]
 
 
-def test_bytes_behind_the_last_record_keep_it_back() -> None:
+def test_bytes_after_the_last_record_withhold_it() -> None:
     payload = record(0, 0, None, b"a") + record(1, 1, None, b"b") + b"\0"
     log = Log(batch(0, 2, timestamps=[4, 5], payload=payload))
     assert find(log, [0, 1], [0, 0]) == [(0, 0, 4, 0), (int(batch_header.damage_at(0)),)]
@@ -340,13 +340,13 @@ def test_a_negative_count_of_records_is_damage() -> None:
     assert find(Log(batch(0, record_count=-1)), [0], [0]) == [(int(batch_header.damage_at(0)),)]
 
 
-def test_damage_to_one_batch_is_no_harm_to_targets_in_others() -> None:
+def test_damage_to_one_batch_does_not_harm_targets_in_others() -> None:
     wrong = batch(3, crc=1)
     data = batch(0) + wrong + batch(6, timestamps=[1, 2, 3])
-    behind = len(batch(0) + wrong)
-    found = find(Log(data), [2, 4, 5, 6], [0, len(batch(0)), len(batch(0)), behind])
+    last_position = len(batch(0) + wrong)
+    found = find(Log(data), [2, 4, 5, 6], [0, len(batch(0)), len(batch(0)), last_position])
     damage = (int(batch_header.damage_at(len(batch(0)))),)
-    assert found == [(0, 2, 1002, 0), damage, damage, (behind, 6, 1, 0)]
+    assert found == [(0, 2, 1002, 0), damage, damage, (last_position, 6, 1, 0)]
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,7 @@ def test_a_data_batch_has_no_control_fields() -> None:
     assert headers(batch(0))[0][6:] == [-1, -1, -1]
 
 
-def test_control_batches_without_a_plain_record_say_so() -> None:
+def test_control_batches_without_a_plain_record_are_reported() -> None:
     empty = control_batch(0, 7, 0, None, None, payload=b"", record_count=0)
     packed = control_batch(0, 7, 0, control_key(0), marker_value(), attributes=1)
     kinds = [row[HEADER_CONTROL_TYPE] for row in headers(empty, packed)]

@@ -138,7 +138,7 @@ def test_every_magic_is_read_as_kafka_reads_it(magic: int) -> None:
 
 
 @pytest.mark.parametrize("entry", [batch(0), message(0, 0, value=b"v"), message(0, 1, value=b"v")])
-def test_a_changed_bit_behind_the_checksum_never_passes(entry: bytes) -> None:
+def test_a_changed_bit_after_the_checksum_never_passes(entry: bytes) -> None:
     covered_from = 21 if entry[16] == 2 else 17
     for at in range(covered_from, len(entry)):
         changed = bytearray(entry)
@@ -156,7 +156,7 @@ def test_less_than_a_header_at_the_end_is_torn(left: int) -> None:
     assert stop_of(whole, whole[:left]) == (SCAN_TORN_HEADER, len(whole))
 
 
-def test_a_batch_cut_anywhere_behind_its_magic_is_torn() -> None:
+def test_a_batch_cut_anywhere_after_its_magic_is_torn() -> None:
     whole = batch(0)
     for left in range(18, len(whole)):
         assert stop_of(whole[:left]) == (SCAN_TORN_BATCH, 0)

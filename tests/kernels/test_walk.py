@@ -55,9 +55,7 @@ def test_an_entry_of_a_sound_log_changes_no_answer(log: Log, interval: int) -> N
 
 @settings(max_examples=100)
 @given(logs(backward=True, damaged_inside=True), st.data())
-def test_damage_inside_a_message_hides_what_only_unpacking_tells(
-    log: Log, data: st.DataObject
-) -> None:
+def test_damage_inside_a_message_hides_what_needs_unpacking(log: Log, data: st.DataObject) -> None:
     entries, _ = entries_of(data, log)
     targets = all_offsets(log)
     floors = [walk_twin.floor_offset(entries, target, 0) for target in targets]
@@ -80,7 +78,7 @@ def test_a_walk_over_damage_is_a_walk_for_each(log: Log, data: st.DataObject) ->
 
 @settings(max_examples=100)
 @given(logs(), st.data())
-def test_a_walk_that_begins_with_a_wrong_entry_says_so(log: Log, data: st.DataObject) -> None:
+def test_a_walk_from_a_wrong_entry_reports_it(log: Log, data: st.DataObject) -> None:
     positions = [header.position for header in log.headers if header.position]
     if not positions:
         return
@@ -127,12 +125,12 @@ def test_a_message_is_unpacked_once_for_all_targets_in_it() -> None:
     log = Log(entry + batch(10), {0: 4})
     walked = walk_offsets(log, [5, 6, 7, 8, 9, 10], [OffsetEntry(0, 0)] * 6)
     assert walked.batches == [0] * 5 + [len(entry)]
-    assert walked.told == [0]
+    assert walked.unpacked == [0]
 
 
 def test_a_message_that_ends_below_the_target_is_not_unpacked() -> None:
     entry = message(9, 1, value=b"", attributes=GZIP)
-    assert walk_offsets(Log(entry), [10], [OffsetEntry(0, 0)]).told == []
+    assert walk_offsets(Log(entry), [10], [OffsetEntry(0, 0)]).unpacked == []
 
 
 def test_batch_in_front_of_damage_still_answers() -> None:
@@ -185,7 +183,7 @@ def test_a_walk_to_timestamps_over_damage_is_a_walk_for_each(log: Log, data: st.
 
 @settings(max_examples=150)
 @given(logs(), st.data())
-def test_a_walk_that_begins_with_a_wrong_time_entry_says_so(log: Log, data: st.DataObject) -> None:
+def test_a_walk_from_a_wrong_time_entry_reports_it(log: Log, data: st.DataObject) -> None:
     offsets, _ = entries_of(data, log)
     entry = TimeEntry(data.draw(st.integers(0, 13)), data.draw(st.integers(0, 50)))
     floor = walk_twin.floor_offset(offsets, entry.offset, 0)
@@ -195,14 +193,14 @@ def test_a_walk_that_begins_with_a_wrong_time_entry_says_so(log: Log, data: st.D
 
 
 def test_a_time_entry_below_the_starting_offset_is_not_asked_to_hold() -> None:
-    # Kafka begins at the starting offset then, whatever the entry says.
+    # Kafka begins at the starting offset then, whatever the entry holds.
     log = Log(batch(0, max_timestamp=5) + batch(3, max_timestamp=9))
     size = len(batch(0))
     walked = walk_times(log, [7], [TimeEntry(7, 1)], [OffsetEntry(5, size)], starting_offset=4)
     assert (walked.code, walked.batches) == (walk.WALK_DONE, [size])
 
 
-def test_a_wrong_entry_of_the_offset_index_is_told_from_one_of_the_time_index() -> None:
+def test_wrong_entries_of_the_two_indexes_are_distinguished() -> None:
     log = Log(batch(0, max_timestamp=5) + batch(3, max_timestamp=9))
     walked = walk_times(log, [9], [TimeEntry(9, 5)], [OffsetEntry(4, len(batch(0)))])
     assert walked.code == walk.WALK_MISFIT
@@ -229,15 +227,15 @@ def test_an_offset_entry_ends_at_the_batch_with_its_offset(log: Log, data: st.Da
 
 @settings(max_examples=100)
 @given(logs(), st.data())
-def test_the_largest_timestamp_behind_a_batch_is_the_first_of_its_kind(
+def test_the_largest_timestamp_after_a_batch_is_its_first_occurrence(
     log: Log, data: st.DataObject
 ) -> None:
     headers = log.headers
     begin = data.draw(st.integers(0, len(headers)))
     start = headers[begin].position if begin < len(headers) else len(log.data)
-    behind = [one for one in headers[begin:] if one.max_timestamp > -1]
+    later = [one for one in headers[begin:] if one.max_timestamp > -1]
     expected = max(
-        ((one.max_timestamp, one.last_offset) for one in behind),
+        ((one.max_timestamp, one.last_offset) for one in later),
         key=lambda pair: pair[0],
         default=(-1, -1),
     )
@@ -245,7 +243,7 @@ def test_the_largest_timestamp_behind_a_batch_is_the_first_of_its_kind(
     assert found == (*expected, len(log.data))
 
 
-def test_the_largest_timestamp_behind_a_batch_is_that_in_front_of_damage() -> None:
+def test_the_largest_timestamp_after_a_batch_is_the_one_before_damage() -> None:
     log = Log(batch(0, max_timestamp=5) + batch(3, max_timestamp=9, length=0))
     found = index_fit.largest_timestamp_after(address_of(log.array), len(log.data), 0)
     assert found == (5, 2, len(batch(0)))

@@ -94,7 +94,7 @@ def test_a_segment_name_has_twenty_digits() -> None:
      "leader-epoch-checkpoint", ".00000000000000000005.index.1.2.tmp",
      "00000000000000000005.log.swap.swap"],
 )  # fmt: skip
-def test_other_names_are_no_segment_files(name: str) -> None:
+def test_other_names_are_not_segment_files(name: str) -> None:
     assert parse_segment_file(name) is None
 
 

@@ -35,6 +35,7 @@ from tests.lookup.building import (
     run,
     write_queries,
 )
+from tests.support.command_line import TIMEOUT_SECONDS
 
 OLD = b"the old answers"
 
@@ -310,7 +311,9 @@ with AnswerTarget(sys.argv[3], queries, overwrite=True) as target:
 
 def kill(queries: Queries, dump: Path, output: Path, when: str) -> None:
     command = [sys.executable, "-c", _KILLED, queries.path, str(dump), str(output), when]
-    ended = subprocess.run(command, timeout=120, check=False, capture_output=True, text=True)
+    ended = subprocess.run(
+        command, timeout=TIMEOUT_SECONDS, check=False, capture_output=True, text=True
+    )
     assert ended.returncode == -signal.SIGKILL, ended.stderr
 
 

@@ -72,7 +72,7 @@ def test_more_than_is_allowed_is_refused(codec: int) -> None:
 
 
 @CODECS
-def test_what_is_no_stream_is_refused(codec: int) -> None:
+def test_bytes_that_are_not_a_stream_are_refused(codec: int) -> None:
     with pytest.raises(CorruptLogError):
         decompress(codec, b"these are no packed records at all")
 

@@ -13,6 +13,7 @@ import pytest
 
 from kafka_index.errors import CorruptLogError, TooLargeError
 from kafka_index.records.decompression import DecompressionBudget, shared_budget
+from tests.support.command_line import TIMEOUT_SECONDS
 from tests.support.packing import PACKERS, ZSTD
 
 CODECS = pytest.mark.parametrize("codec", PACKERS, ids=("gzip", "snappy", "lz4", "zstd"))
@@ -77,7 +78,7 @@ def test_threads_that_all_need_most_of_the_budget_all_finish() -> None:
             return len(records.data)
 
     with ThreadPoolExecutor(4) as threads:
-        sizes = list(threads.map(size_of, packed, timeout=120))
+        sizes = list(threads.map(size_of, packed, timeout=TIMEOUT_SECONDS))
     assert sizes == [size * MIB for size in (9, 1, 10, 5, 8, 3, 10, 7)]
     assert budget.free_bytes == budget.max_bytes
 

@@ -102,7 +102,7 @@ def test_what_is_packed_unpacks_to_itself(codec: int, size: int) -> None:
     assert decompress(codec, compress(codec, data), max_bytes=len(data)) == data
 
 
-def test_last_offset_can_lie_behind_the_last_record() -> None:
+def test_the_last_offset_may_be_after_the_last_record() -> None:
     batch = write_record_batch([Record(5)], 10, BatchFields(last_offset_delta=7))
     found = IncomingBatches.scan(as_array(batch), 0)
     assert found.columns.last_offset.tolist() == [17]
@@ -118,7 +118,7 @@ def test_empty_batch_keeps_offsets_and_producer() -> None:
 
 
 @pytest.mark.parametrize(("is_commit", "kind"), [(False, 0), (True, 1)])
-def test_marker_says_how_the_transaction_ends(*, is_commit: bool, kind: int) -> None:
+def test_a_marker_holds_how_the_transaction_ends(*, is_commit: bool, kind: int) -> None:
     marker = write_end_transaction_marker(
         3, 77, 9, 2, is_commit=is_commit, coordinator_epoch=4, leader_epoch=0
     )

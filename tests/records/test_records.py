@@ -164,7 +164,7 @@ def test_what_cannot_be_decompressed_is_refused(codec: int) -> None:
 
 
 @pytest.mark.parametrize("codec", [GZIP, LZ4, ZSTD])
-def test_a_stream_that_is_cut_behind_the_records_is_refused(codec: int) -> None:
+def test_a_stream_cut_after_the_records_is_refused(codec: int) -> None:
     with pytest.raises(CorruptLogError, match="cannot be decompressed"):
         read_records(batch(5, attributes=codec, payload=packed(codec, GOOD)[:-2], record_count=3))
 
@@ -231,7 +231,7 @@ def test_inner_offsets_of_magic_0_are_absolute(codec: int) -> None:
     assert read_first_offset(entry) == 40
 
 
-def test_under_a_wrapper_offset_of_0_inner_offsets_are_what_they_say() -> None:
+def test_under_a_wrapper_offset_of_0_inner_offsets_are_absolute() -> None:
     assert rows(wrapper(0, 1, *messages(1, 3, 4))) == [(3, 1003), (4, 1004)]
 
 
@@ -255,7 +255,7 @@ def test_append_time_of_the_wrapper_is_that_of_inner_messages_of_magic_1() -> No
     assert [time for _, time in rows(entry)] == [5000, -1, 30, 30, 5000]
 
 
-def test_append_time_on_inner_messages_alone_says_nothing() -> None:
+def test_append_time_on_inner_messages_alone_is_ignored() -> None:
     assert rows(wrapper(1, 1, message(1, 1, 30, attributes=LOG_APPEND_TIME))) == [(1, 30)]
 
 
@@ -336,7 +336,7 @@ def test_sizes_beyond_a_compressed_message_are_refused(magic: int, sizes: tuple[
 
 
 @OLD_MAGICS
-def test_a_key_of_the_wrapper_and_bytes_behind_its_value_are_passed_over(magic: int) -> None:
+def test_a_key_of_the_wrapper_and_bytes_after_its_value_are_ignored(magic: int) -> None:
     value = packed(GZIP, b"".join(messages(magic, 0, 1)))
     sizes = struct.pack(">i", 3) + b"key" + struct.pack(">i", len(value))
     body = bytes(8 * magic) + sizes + value + b"more"

@@ -14,6 +14,7 @@ import pyspark
 import kafka_index
 from kafka_index.lookup import By
 from tests.spark.lookups import answer, files, make_dump, make_queries, write_queries
+from tests.support.command_line import TIMEOUT_SECONDS
 from tests.support.dumps import dump, index_files, write_logs
 
 ROOT = Path(kafka_index.__file__).resolve().parent.parent
@@ -56,7 +57,7 @@ def submit(folder: Path, name: str, *options: str | Path) -> subprocess.Complete
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=TIMEOUT_SECONDS,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

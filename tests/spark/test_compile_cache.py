@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.spark.test_cluster import ROOT, package_zip
+from tests.support.command_line import TIMEOUT_SECONDS
 
 #: Compiles one kernel and prints how often it came from the cache.
 PROBE = """
@@ -41,7 +42,7 @@ def _start(package: Path, cache: Path) -> subprocess.Popen[str]:
 
 def _probe(package: Path, cache: Path) -> list[str]:
     process = _start(package, cache)
-    output, _ = process.communicate(timeout=120)
+    output, _ = process.communicate(timeout=TIMEOUT_SECONDS)
     assert process.returncode == 0
     return output.split()
 
@@ -58,7 +59,7 @@ def test_processes_that_start_at_once_leave_a_sound_cache(tmp_path: Path) -> Non
     package, cache = package_zip(tmp_path / "a.zip"), tmp_path / "cache"
 
     for process in [_start(package, cache) for _ in range(3)]:
-        process.communicate(timeout=120)
+        process.communicate(timeout=TIMEOUT_SECONDS)
         assert process.returncode == 0
 
     assert _probe(package, cache)[0] == "1"

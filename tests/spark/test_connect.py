@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.spark.lookups import files, make_dump, make_queries, write_queries
+from tests.support.command_line import TIMEOUT_SECONDS
 
 pytest.importorskip("grpc", reason="Spark Connect is not installed: pip install pyspark[connect]")
 pytest.importorskip("grpc_status")
@@ -56,7 +57,7 @@ def test_lookups_run_on_connect_and_report_their_progress(tmp_path: Path) -> Non
         env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable},
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=TIMEOUT_SECONDS,
         check=False,
     )
 

@@ -71,7 +71,7 @@ def test_a_row_out_for_each_row_in_with_all_its_columns(
     assert ours.to_pylist() == theirs.to_pylist()
 
 
-def test_partitions_without_rows_are_no_trouble(spark: SparkSession, inventory: Inventory) -> None:
+def test_partitions_without_rows_are_accepted(spark: SparkSession, inventory: Inventory) -> None:
     table = make_queries("offset", 3)
     queries = spark.createDataFrame(table).repartition(20)
     assert lookup_offsets(queries, inventory).count() == 3
@@ -126,7 +126,7 @@ def test_times_mean_what_they_mean_in_the_session(
     assert hour_found(in_hour(spark, expression), days) == [hour]
 
 
-def test_a_time_before_1970_is_no_special_one(spark: SparkSession, days: Inventory) -> None:
+def test_a_time_before_1970_is_not_special(spark: SparkSession, days: Inventory) -> None:
     frame = in_hour(spark, "timestamp '1969-12-31 23:59:59.999 UTC'")
     assert [row["status"] for row in lookup_timestamps(frame, days).collect()] == ["invalid_query"]
 

@@ -17,11 +17,10 @@ from typing import Any, Literal
 
 import pytest
 
-from tests.support.command_line import COMMAND, DUMP, Argument, environment
+from tests.support.command_line import COMMAND, DUMP, TIMEOUT_SECONDS, Argument, environment
 
 TRANSACTIONAL_TOPICS = ("payments",)
 WITHOUT_TRANSACTIONS = r"(?!payments).*"
-TIMEOUT_SECONDS = 120
 
 # A process of root without root's right to read and write everything (CAP_DAC_OVERRIDE,
 # CAP_DAC_READ_SEARCH, dropped from what a program started here can have).

@@ -19,7 +19,7 @@ SPEC_BYTES = 24
 
 
 class Choices:
-    """Decisions out of a string of bytes; behind its end each is the simplest.
+    """Decisions read from a string of bytes; after its end each is the simplest.
 
     Parameters
     ----------

@@ -20,6 +20,8 @@ ROOT = Path(__file__).resolve().parents[2]
 DUMP = ROOT / "examples" / "dump"
 SETTINGS = ROOT / "examples" / "dump.properties"
 COMMAND = [sys.executable, "-m", "kafka_index.cli"]
+#: For whatever ends by itself: far above what it takes, on a busy machine too.
+TIMEOUT_SECONDS = 600
 
 Argument = str | Path | int
 
@@ -40,7 +42,7 @@ def kafka_index(
         check=False,
         cwd=folder,
         env=environment(),
-        timeout=300,
+        timeout=TIMEOUT_SECONDS,
     )
 
 

@@ -29,7 +29,7 @@ _COVERED_FIELDS = ((21, 2), (23, 4), (27, 8), (35, 8), (43, 8), (51, 2), (53, 4)
 
 
 def damage(choices: Choices, pieces: list[bytes], *, forging: bool = True) -> str:
-    """Do one thing to the bytes of the entries, and say what; with or without forgeries."""
+    """Damage the entries in one way, by forgery only where allowed; return what was done."""
     how = choices.pick((*_DAMAGES, *_FORGERIES) if forging else _DAMAGES)
     if not pieces:
         how = insert
@@ -74,7 +74,7 @@ def insert(choices: Choices, pieces: list[bytes], number: int) -> None:
 
 
 def append(choices: Choices, pieces: list[bytes], number: int) -> None:
-    """Zeros, or the beginning of an entry, behind the last."""
+    """Zeros, or the beginning of an entry, after the last."""
     beginning = pieces[number][: _place(choices, pieces[number])]
     pieces.append(choices.pick((bytes(choices.between(1, 100)), beginning)))
 

@@ -54,7 +54,7 @@ def draw_entry(choices: Choices, state: State) -> bytes:
 
 
 def draw_offset(choices: Choices, state: State) -> int:
-    """The next offset, or one behind others that compaction took away."""
+    """The next offset, or a later one where compaction removed records."""
     if choices.once_in(8):
         return state.next_offset + choices.between(1, 1000)
     return state.next_offset

@@ -103,7 +103,7 @@ def leftovers(root: Path) -> list[str]:
 
 
 def outcomes(rows: pa.Table) -> list[tuple[object, ...]]:
-    """What a report says of each segment, but for paths and times, in order of segments."""
+    """The report's row of each segment without paths and times, in order of segments."""
     names = [*KEYS, "valid_bytes", "batch_count", "offset_entries", "time_entries"]
     names += ["next_offset", "max_timestamp_ms", "status", "reason", "position_bytes"]
     return sorted(zip(*(rows[name].to_pylist() for name in names), strict=True), key=_key)

@@ -17,7 +17,7 @@ def tail(name: str, junk: bytes) -> Case:
 
 
 def entry(length: int, magic: int = 2, size: int = 64) -> bytes:
-    """The start of an entry with any length field, zeros behind the magic."""
+    """The start of an entry with any length field, zeros after the magic."""
     return (struct.pack(">qiib", 3, length, 0, magic) + bytes(size))[:size]
 
 

@@ -76,7 +76,7 @@ def damage(path: Path, how: str, at: int, junk: bytes, other: bytes) -> None:
 
 @st.composite
 def damaged_indexes(draw: st.DrawFn, directory: Path) -> str:
-    """Damage some of the index files of a partition directory, and say how."""
+    """Damage some of the index files of a partition directory, and return how."""
     files = index_files(directory)
     contents = [path.read_bytes() for path in files]
     done = []

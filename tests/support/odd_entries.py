@@ -36,7 +36,7 @@ def step_back(choices: Choices, state: State) -> bytes:
 
 
 def leap(choices: Choices, state: State) -> bytes:
-    """An entry far behind the one before; a second leap leaves the segment's range."""
+    """An entry far after the one before; a second leap leaves the segment's range."""
     state.next_offset += choices.between(2**29, 2**31)
     return data_batch(choices, state)
 
@@ -150,7 +150,7 @@ def negative_delta(choices: Choices, state: State) -> bytes:
 
 
 def negative_base_offset(choices: Choices, state: State) -> bytes:
-    """A batch whose base offset is negative and whose last offset goes on, if both can be."""
+    """A batch with a negative base offset whose last offset continues the log, if possible."""
     offset = _one_offset(choices, state)
     below = choices.between(1, 9)
     # Offsets of segments far up do not fit into the delta.

@@ -18,7 +18,7 @@ LATEST, EARLIEST, LARGEST = -1, -2, -3
 
 @dataclass
 class Twin:
-    """What is to be said about a partition."""
+    """The right answers about a partition."""
 
     partition: Partition
     _entries: dict[int, tuple[list[OffsetEntry], list[TimeEntry]]] = field(default_factory=dict)

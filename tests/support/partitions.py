@@ -166,7 +166,7 @@ class Segment:
 
     @property
     def next_offset(self) -> int:
-        """The offset behind the last batch."""
+        """The offset after the last batch."""
         return self.batches[-1].last_offset + 1 if self.batches else self.base_offset
 
     @property
@@ -176,7 +176,7 @@ class Segment:
         return [sum(sizes[: number + 1]) for number in range(len(self.batches))]
 
     def entries(self, interval: int) -> tuple[list[OffsetEntry], list[TimeEntry]]:
-        """The entries that a broker makes of it and leaves behind when it is closed."""
+        """The entries that a broker writes for it and leaves when the segment is closed."""
         columns = [
             (position, batch.last_offset, batch.max_timestamp)
             for position, batch in zip(self.positions, self.batches, strict=True)
@@ -213,7 +213,7 @@ class Partition:
 
     @property
     def log_end_offset(self) -> int:
-        """The offset behind the last batch."""
+        """The offset after the last batch."""
         return max(self.segments[-1].next_offset, self.log_start_offset)
 
     def write(self, data_directory: Path, *, indexes: bool = True) -> Path:

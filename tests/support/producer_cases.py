@@ -1,7 +1,7 @@
 """What the named segments about producers are made of, and what can become of them.
 
 Recovery reads records only of a control batch with a producer id, and needs only the first. Either
-the scan ends behind that batch (``InvalidRecordException``, ``CorruptRecordException``), or the
+the scan ends after that batch (``InvalidRecordException``, ``CorruptRecordException``), or the
 broker refuses to start (anything else that is thrown), or nothing is wrong.
 """
 

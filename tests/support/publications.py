@@ -49,7 +49,7 @@ def stage(
     attributes_of: Path | None = None,
     run_id: str = "run1",
 ) -> SegmentPublication:
-    """Stage a time index, an index and a record that all say `content`."""
+    """Stage a time index, an index and a build record, each with `content`."""
     directory.mkdir(parents=True, exist_ok=True)
     like = None if attributes_of is None else str(attributes_of)
     files = {f"{base}.timeindex": b"time " + content, f"{base}.index": b"offset " + content}

@@ -38,7 +38,7 @@ class Recovered:
     refusal
         The kind of failure, in the words of our reports.
     reason
-        All that was said about it, or about why the log was cut; not compared.
+        The message about it, or about why the log was cut; not compared.
     """
 
     valid_bytes: int | None = None

@@ -2,7 +2,7 @@
 
 Layouts are those of Kafka's ``DefaultRecordBatch`` (magic 2) and ``LegacyRecord`` (magic 0 and 1).
 Any header field can be given a value that a broker would not write; the checksum is right unless
-`crc` says otherwise.
+`crc` is given.
 """
 
 from __future__ import annotations
@@ -207,7 +207,7 @@ def message(
 ) -> bytes:
     """An entry of a magic 0 or 1 message set, or of another magic below 2 in the form of magic 1.
 
-    `body` replaces everything behind the attributes byte; `length` and `crc` override theirs.
+    `body` replaces everything after the attributes byte; `length` and `crc` override theirs.
     """
     if body is None:
         body = b"" if magic == 0 else struct.pack(">q", timestamp)

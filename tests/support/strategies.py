@@ -46,7 +46,7 @@ def segments(*, damaged: bool | None = None) -> st.SearchStrategy[Segment]:
 
 
 def segment_of(drawn: bytes, *, damaged: bool | None = None) -> Segment:
-    """The segment that these bytes say.
+    """The segment that these bytes describe.
 
     Parameters
     ----------

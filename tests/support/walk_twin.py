@@ -33,7 +33,7 @@ class TimeEntry(NamedTuple):
 
 
 class Damage(Exception):  # noqa: N818
-    """What is at a position is no batch, or nothing that can be read."""
+    """No valid batch at this position, or one that cannot be read."""
 
     def __init__(self, position: int) -> None:
         super().__init__(position)
@@ -46,7 +46,7 @@ class DamageInside(Damage):
 
 @dataclass(frozen=True)
 class Header:
-    """What the header of an entry says."""
+    """The header of an entry."""
 
     position: int
     size: int
@@ -93,7 +93,7 @@ def headers_from(log: bytes, position: int) -> Iterator[Header]:
 def search_offset(
     log: bytes, start: int, target: int, first_offsets: Mapping[int, int | None]
 ) -> int:
-    """Position of the batch with an offset or behind it, or `AT_END`.
+    """Position of the batch with an offset or the first after it, or `AT_END`.
 
     `first_offsets` are those of packed messages by position, None for one that cannot be unpacked.
     """
@@ -110,7 +110,7 @@ def search_offset(
     except DamageInside:
         raise
     except Damage:
-        # What the batch before says is known.
+        # The header of the batch before is known.
         if previous is None or previous.last_offset < target:
             raise
     if previous is not None and previous.last_offset >= target:

@@ -22,7 +22,7 @@ INT64S = st.integers(-(2**63), 2**63 - 1)
 
 @dataclass(frozen=True)
 class Log:
-    """A log with what only unpacking tells."""
+    """A log with the first offsets of its compressed messages."""
 
     data: bytes
     #: First offsets of compressed old messages by position; None where they are damaged.
@@ -97,20 +97,20 @@ def longs(values: Iterable[int]) -> NDArray[np.int64]:
 
 @dataclass
 class Walked:
-    """What a walk came to, where it stopped, and which messages it had to have unpacked."""
+    """The result of a walk, where it stopped, and the messages that had to be unpacked for it."""
 
     code: int
     query: int
     batches: list[int]
-    told: list[int]
+    unpacked: list[int]
 
 
 def walk_offsets(log: Log, targets: Sequence[int], floors: Sequence[OffsetEntry]) -> Walked:
-    """Walk as a segment does, telling first offsets when they are asked for."""
+    """Walk as a segment does, and supply first offsets when they are asked for."""
     data = log.array
     batches = np.full(len(targets), UNTOUCHED, np.int64)
     state = walk.new_state()
-    told: list[int] = []
+    unpacked: list[int] = []
     while True:
         code = walk.walk_to_offsets(
             address_of(data),
@@ -122,9 +122,9 @@ def walk_offsets(log: Log, targets: Sequence[int], floors: Sequence[OffsetEntry]
             batches,
         )
         if code != walk.WALK_NEEDS_FIRST_OFFSET:
-            return Walked(code, int(state[walk.STATE_QUERY]), batches.tolist(), told)
+            return Walked(code, int(state[walk.STATE_QUERY]), batches.tolist(), unpacked)
         position = int(state[walk.STATE_POSITION])
-        told.append(position)
+        unpacked.append(position)
         first = log.first_offsets[position]
         if first is None:
             state[walk.STATE_DAMAGE] = position

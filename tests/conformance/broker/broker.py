@@ -1,6 +1,6 @@
 """A Kafka broker in a process of its own: started, stopped, killed, and started again.
 
-A `Home` is what such a broker leaves behind, and can be copied; a `Broker` runs on one.
+A `Home` is what such a broker leaves on disk, and can be copied; a `Broker` runs on one.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 #: A small Java machine that starts quickly.
 QUICK_START = ("-Xms64m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 JAVA_FOLDER = Path(__file__).parent / "java"
-#: A broker that finds this in its data directory believes that the logs are whole.
+#: A broker that finds this in its data directory trusts the logs to be whole.
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 
 _SETTINGS = Path(__file__).parent / "server.properties"
 _CLUSTER_ID = base64.urlsafe_b64encode(b"kafka-index-test").decode().rstrip("=")
 _STARTED = "Kafka Server started"
 _PORTS = (20_000, 32_000)
-_START_SECONDS = 90
-_STOP_SECONDS = 60
+_START_SECONDS = 300
+_STOP_SECONDS = 300
 _TAIL_CHARACTERS = 4000
 
 
@@ -52,7 +52,7 @@ class Home:
 
     @property
     def metadata(self) -> Path:
-        """The cluster's metadata log, which is no topic."""
+        """The cluster's metadata log, which is not a topic."""
         return self.root / "metadata"
 
     def copy_to(self, root: Path) -> Home:
@@ -149,7 +149,7 @@ class Broker:
             error.add_note(f"The broker's log ends:\n{self._log_tail()}")
 
     def start(self) -> None:
-        """Start, and wait until the broker says that it has.
+        """Start, and wait until the broker logs that it has started.
 
         Raises
         ------
@@ -194,7 +194,7 @@ class Broker:
             self._process = None
 
     def log_text(self) -> str:
-        """What the broker has said since this object was made."""
+        """What the broker has logged since this object was made."""
         return self._log.read_text(encoding="utf-8", errors="replace")
 
     def _format(self) -> None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 OLDER_VERSION = "3.9.1"
 
-_WAIT_SECONDS = 60
+_WAIT_SECONDS = 300
 _COMPACTED_ALONE = {f"{topic.name}-0" for topic in TOPICS if topic.is_compacted}
 _COMPACTED = _COMPACTED_ALONE | {f"{topic.name}-0" for topic in FOLLOWED if topic.is_compacted}
 _NAMES = [topic.name for topic in TOPICS]

@@ -23,7 +23,7 @@ _COMPACTED = {topic.name for topic in (*TOPICS, *FOLLOWED) if topic.is_compacted
 
 
 def is_remembered_past_compaction(name: Path) -> bool:
-    """Whether a file tells of producers and transactions that compaction may have taken away.
+    """Whether a file holds producers and transactions that compaction may have removed.
 
     Snapshots and transaction indexes were written when the batches were there. Compaction removes
     batches of a producer, its last one in a segment and the first one of a transaction too.
@@ -42,7 +42,7 @@ def is_snapshot_below_the_log_start(name: Path) -> bool:
 
 
 def is_known_to_live_brokers_alone(name: Path) -> bool:
-    """Whether a live broker's file may differ from what its logs tell."""
+    """Whether a live broker's file may differ from what its logs give."""
     return is_remembered_past_compaction(name) or is_snapshot_below_the_log_start(name)
 
 

@@ -52,7 +52,7 @@ def differences(brokers: Path, ours: Path, excluded: Callable[[Path], bool] = no
     """Compare a broker's data directory with a build's output, byte for byte.
 
     A broker that leads begins an epoch at the log's end. As long as no record is of that epoch, no
-    log tells of it: such an epoch is left out of the broker's checkpoint here.
+    log shows it: such an epoch is left out of the broker's checkpoint here.
 
     Parameters
     ----------
@@ -96,7 +96,7 @@ def last_logs(data: Path) -> set[Path]:
 
 
 def changed_logs(before: Path, after: Path) -> set[Path]:
-    """Logs that a broker added to, cut, made or removed; a cut tail of zeros is no change.
+    """Logs that a broker added to, cut, made or removed; a cut tail of zeros does not count.
 
     Paths are relative to the data directory.
     """

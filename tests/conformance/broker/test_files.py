@@ -2,7 +2,7 @@
 
 Every segment is compared, rolled or not, with its indexes and snapshots, and the epochs of every
 partition. No log was appended to after a restart, which is checked: a broker forgets then how many
-bytes lie behind the last entry, and its next entries come elsewhere.
+bytes follow the last entry, and its next entries come elsewhere.
 
 What a broker rebuilds has no exceptions. What it wrote has these:
 
@@ -87,7 +87,7 @@ def test_files_of_a_live_follower_are_ours(written: Written, tmp_path: Path) -> 
 def test_aborted_transactions_of_a_live_follower_are_ours_but_for_later_last_stable_offsets(
     written: Written, tmp_path: Path
 ) -> None:
-    # It appends several batches at once, and sees transactions that begin behind a marker.
+    # It appends several batches at once, and sees transactions that begin after a marker.
     build(written.follower.data, tmp_path, written.config)
     names = {*partition_files(written.follower.data, (TXN_INDEX_SUFFIX,))}
     names |= {*partition_files(tmp_path, (TXN_INDEX_SUFFIX,))}
@@ -144,7 +144,7 @@ def test_compaction_took_records_away(written: Written) -> None:
                 ), name
 
 
-def test_a_killed_broker_leaves_room_behind_the_last_entries_and_records(
+def test_a_killed_broker_leaves_room_after_the_last_entries_and_records(
     written: Written, killed: Recovered, tmp_path: Path
 ) -> None:
     rows = build(killed.before.data, tmp_path, written.config)

@@ -1,4 +1,4 @@
-"""A broker goes on with a log that we wrote on, and we with what it wrote then."""
+"""A broker appends to a log that we have appended to, and we append after it."""
 
 from __future__ import annotations
 
@@ -62,11 +62,11 @@ def write_on(directory: Path) -> tuple[int, int]:
 
 
 def is_doubt(line: str) -> bool:
-    """Whether a line of a broker's log says that a log was not as it should be."""
+    """Whether a line of a broker's log reports that a log was not as it should be."""
     return any(word in line for word in ("WARN", "ERROR", "Recovering", "orrupt"))
 
 
-def test_a_broker_goes_on_with_a_log_that_we_wrote_on(room: Path) -> None:
+def test_a_broker_appends_to_a_log_that_we_appended_to(room: Path) -> None:
     home = Home(room / "grown")
     with Broker(home) as broker, Client(broker.bootstrap, room) as client:
         client.create(_TOPIC)

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _MOUNTED = (*TOPICS, *FOLLOWED)
 # A fetch brings no control records, which a lookup counts.
 _WITHOUT_MARKERS = tuple(topic for topic in _MOUNTED if not topic.has_transactions)
-# As server.properties says.
+# As in server.properties.
 _PRODUCER_EXPIRATION_MS = 2**31 - 1
 _TIMES_OF_A_PARTITION = 200
 _OFFSETS_OF_A_PARTITION = 12
@@ -58,7 +58,7 @@ _CLUSTER_METADATA = "partition=__cluster_metadata-0"
 
 @dataclass(frozen=True)
 class Mounted:
-    """What a broker on our index files said and handed out, and what our lookups say."""
+    """What a broker on our index files logged and answered, and what our lookups answer."""
 
     log_text: str
     files_before: dict[Path, bytes]
@@ -116,7 +116,7 @@ def test_a_broker_reads_nothing_again(mounted: Mounted) -> None:
     assert not _reading_again(mounted.log_text)
 
 
-def test_a_broker_on_logs_alone_tells_of_reading_each_segment_again(rebuilt: Recovered) -> None:
+def test_a_broker_on_logs_alone_logs_that_it_reads_each_segment_again(rebuilt: Recovered) -> None:
     assert _BELIEVED not in rebuilt.log_text
     segments = segments_by_partition(rebuilt.before.data).total()
     assert len(_reading_again(rebuilt.log_text)) > segments

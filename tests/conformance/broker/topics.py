@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 _KIB = 1024
 _USUAL_NAMES = {"internal.segment.bytes": "segment.bytes"}
 _FOREVER_MS = str(2**63 - 1)
-# What the index files depend on and a data directory does not tell; the product takes both.
+# What the index files depend on and a data directory does not hold; the product needs both.
 _INDEX_SETTINGS = ("index.interval.bytes", "segment.index.bytes")
 
 
@@ -173,7 +173,7 @@ KILLED = (
 
 
 def write_index_settings(topics: Iterable[Topic], path: Path) -> None:
-    """Write what the product has to be told about topics, as a file for ``--config``."""
+    """Write the settings of topics that the product needs, as a file for ``--config``."""
     lines = [
         f"topic.{topic.name}.{key}={topic.settings[key]}\n"
         for topic in topics

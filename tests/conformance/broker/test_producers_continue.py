@@ -1,4 +1,4 @@
-"""Producers go on after their broker was stopped and its index files were built in place.
+"""Producers continue after their broker was stopped and its index files were built in place.
 
 The producers stay open meanwhile; the broker comes back at the same address. It finds in our
 snapshots which sequence each of them has reached, and which transaction is open.
@@ -87,7 +87,7 @@ def test_the_leader_knows_producers_and_open_transactions_as_before(went_on: Wen
     assert sum(one.current_txn_first_offset is not None for one in went_on.at_start) == 1
 
 
-def test_an_idempotent_producer_goes_on_with_its_sequence(went_on: WentOn) -> None:
+def test_an_idempotent_producer_continues_its_sequence(went_on: WentOn) -> None:
     before = max(went_on.at_start, key=lambda one: one.last_sequence)
     (after,) = (one for one in went_on.at_end if one.producer_id == before.producer_id)
     assert before.last_sequence == PLAIN_BATCHES[0] - 1
