@@ -19,7 +19,8 @@ from kafka_index.cli.exit_code import ExitCode
 from kafka_index.cli.options import Detail
 from kafka_index.cli.text import Paint, format_bytes, format_count, plural, table_lines
 from kafka_index.config import LogConfig
-from kafka_index.engines.build_engines import Engine, LocalEngine, SparkEngine
+from kafka_index.engines import Engine
+from kafka_index.engines import build_engines as engines
 from kafka_index.errors import InputError
 from kafka_index.state.partition_state import ProducerExpiration
 from kafka_index.storage import (
@@ -37,34 +38,8 @@ from kafka_index.storage import (
 class BuildOptions:
     """The options of a build, checked except against the disk.
 
-    Parameters
-    ----------
-    inputs : tuple of str
-        Paths as given.
-    output : str, optional
-        Root of the index files; None in place (or in a dry run).
-    input_format : str
-        ``auto``, ``log`` or ``parquet``.
-    topics : re.Pattern, optional
-        Topics to build.
-    outputs : frozenset of Output, optional
-        Files to write; None for all that can be built from the input.
-    config : LogConfig
-        Kafka's settings.
-    expire_at_ms : int, optional
-        Time at which a broker will load the snapshots; None keeps every producer.
-    verify_crc, force, dry_run, fail_fast : bool
-        The flags of the same names.
-    report : str, optional
-        Path of the report.
-    engine : str
-        ``local`` or ``spark``.
-    master : str, optional
-        Spark master.
-    threads : int
-        Threads of the local engine.
-    detail : Detail
-        How much to print.
+    Without `output` it is a build in place, or a dry run. Without `outputs` all files that the
+    input allows are written, and without `expire_at_ms` every producer is kept.
     """
 
     inputs: tuple[str, ...]
@@ -79,16 +54,8 @@ class BuildOptions:
     dry_run: bool
     report: str | None
     fail_fast: bool
-    engine: str
-    master: str | None
-    threads: int
+    engine: Engine
     detail: Detail
-
-    def make_engine(self) -> Engine:
-        """Return the chosen engine, not started yet."""
-        if self.engine == "spark":
-            return SparkEngine(self.master)
-        return LocalEngine(self.threads)
 
 
 def run_build(options: BuildOptions) -> ExitCode:
@@ -103,18 +70,15 @@ def run_build(options: BuildOptions) -> ExitCode:
         if options.topics is not None:
             raise InputError("--topics requires logs", hint="filter the Parquet input instead")
         source = open_parquet(options.inputs)
-        if options.dry_run:
-            counts = count_segments(source, list_row_groups(source))
-            planned = [_PlannedSegment(c.topic, c.partition, c.size_bytes) for c in counts]
-            return _print_plan(options, planned, [])
-        return _build_parquet(options, source)
+        if not options.dry_run:
+            return _build_parquet(options, source)
+        counts = count_segments(source, list_row_groups(source))
+        return _print_plan(options, [(c.topic, c.partition, c.size_bytes) for c in counts], [])
     listing = list_dump(options.inputs, topics=options.topics)
-    if options.dry_run:
-        planned = [
-            _PlannedSegment(s.topic, s.partition, s.log_size_bytes) for s in listing.segments
-        ]
-        return _print_plan(options, planned, listing.skipped)
-    return _build_logs(options, listing)
+    if not options.dry_run:
+        return _build_logs(options, listing)
+    sizes = [(s.topic, s.partition, s.log_size_bytes) for s in listing.segments]
+    return _print_plan(options, sizes, listing.skipped)
 
 
 def _wants_parquet(options: BuildOptions) -> bool:
@@ -134,9 +98,7 @@ def _wants_parquet(options: BuildOptions) -> bool:
 def _build_logs(options: BuildOptions, listing: Listing) -> ExitCode:
     segments = listing.segments
     with ExitStack() as stack:
-        writer = (
-            None if options.report is None else stack.enter_context(ReportWriter(options.report))
-        )
+        writer = stack.enter_context(ReportWriter(options.report)) if options.report else None
         if options.output is None:
             target_root = None
             stack.enter_context(DirectoryLock.of_data_directories(listing.data_directories))
@@ -150,12 +112,11 @@ def _build_logs(options: BuildOptions, listing: Listing) -> ExitCode:
         )
         total_bytes = sum(segment.log_size_bytes for segment in segments)
         with BuildOutcome(writer, len(segments), total_bytes, options.detail) as outcome:
-            options.make_engine().build_logs(
-                segments, settings, outcome, fail_fast=options.fail_fast
+            engines.run_build(
+                options.engine, segments, settings, outcome, fail_fast=options.fail_fast
             )
-    return outcome.print_summary(
-        listing.skipped, target=_shown_target(target_root), planned=len(segments)
-    )
+    where = "beside the logs" if target_root is None else f"in {target_root}"
+    return outcome.print_summary(listing.skipped, where)
 
 
 def _build_parquet(options: BuildOptions, source: ParquetInput) -> ExitCode:
@@ -168,22 +129,16 @@ def _build_parquet(options: BuildOptions, source: ParquetInput) -> ExitCode:
             hint="build from the logs, or omit --what",
         )
     with ExitStack() as stack:
-        writer = (
-            None if options.report is None else stack.enter_context(ReportWriter(options.report))
-        )
+        writer = stack.enter_context(ReportWriter(options.report)) if options.report else None
         target_root = check_target(options.output, options.inputs)
         stack.enter_context(DirectoryLock.of_output(target_root))
         settings = _settings(options, target_root, INDEX_OUTPUTS)
         stack.enter_context(swept_target(target_root, [], run_id=settings.run_id))
         with BuildOutcome(writer, 0, 0, options.detail) as outcome:
-            options.make_engine().build_parquet(
-                source, settings, outcome, fail_fast=options.fail_fast
+            engines.run_parquet_build(
+                options.engine, source, settings, outcome, fail_fast=options.fail_fast
             )
-    return outcome.print_summary([], target=_shown_target(target_root), planned=0)
-
-
-def _shown_target(target_root: str | None) -> str:
-    return "beside the logs" if target_root is None else f"in {target_root}"
+    return outcome.print_summary([], f"in {target_root}")
 
 
 def _settings(
@@ -203,44 +158,42 @@ def _settings(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _PlannedSegment:
-    """A segment that a dry run would build."""
+def _print_plan(
+    options: BuildOptions, segments: Sequence[tuple[str, int, int]], skipped: Sequence[Skipped]
+) -> ExitCode:
+    """Print what a dry run would build: a row per partition, and the totals.
 
-    topic: str
-    partition: int
-    log_size_bytes: int
-
-
-def _plan_lines(segments: Sequence[_PlannedSegment], paint: Paint) -> list[str]:
-    """Return what a dry run would build: a row per partition, and the totals."""
+    Parameters
+    ----------
+    options : BuildOptions
+        The options.
+    segments : sequence of tuple
+        Topic, partition and log size of each segment.
+    skipped : sequence of Skipped
+        Entries that the listing skipped.
+    """
+    paint = Paint(sys.stdout)
     sums: dict[tuple[str, int], tuple[int, int]] = {}
-    for one in segments:
-        count, size_bytes = sums.get((one.topic, one.partition), (0, 0))
-        sums[one.topic, one.partition] = count + 1, size_bytes + one.log_size_bytes
+    for topic, partition, size_bytes in segments:
+        count, sum_bytes = sums.get((topic, partition), (0, 0))
+        sums[topic, partition] = count + 1, sum_bytes + size_bytes
     rows = [
-        (f"{topic}-{partition}", format_count(count), format_bytes(size_bytes))
-        for (topic, partition), (count, size_bytes) in sorted(sums.items())
+        (f"{topic}-{partition}", format_count(count), format_bytes(sum_bytes))
+        for (topic, partition), (count, sum_bytes) in sorted(sums.items())
     ]
     header, *lines = table_lines(("partition", "segments", "log bytes"), rows)
-    total_segments = sum(count for count, _ in sums.values())
-    total_bytes = sum(size_bytes for _, size_bytes in sums.values())
-    return [
+    total_bytes = sum(size_bytes for *_, size_bytes in segments)
+    total = (
+        f"would build {plural(len(segments), 'segment')} of {plural(len(sums), 'partition')}, "
+        f"{format_bytes(total_bytes)} of log"
+    )
+    every = options.detail is Detail.VERBOSE
+    for line in (
         paint.strong(header),
         *lines,
         "",
-        (
-            f"would build {plural(total_segments, 'segment')} of {plural(len(sums), 'partition')}, "
-            f"{format_bytes(total_bytes)} of log"
-        ),
-    ]
-
-
-def _print_plan(
-    options: BuildOptions, planned: list[_PlannedSegment], skipped: list[Skipped]
-) -> ExitCode:
-    paint = Paint(sys.stdout)
-    every = options.detail is Detail.VERBOSE
-    for line in [*_plan_lines(planned, paint), *skipped_lines(skipped, paint, every=every)]:
+        total,
+        *skipped_lines(skipped, paint, every=every),
+    ):
         click.echo(line)
     return ExitCode.DONE

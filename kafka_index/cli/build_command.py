@@ -10,14 +10,15 @@ from kafka_index.build.settings import Output
 from kafka_index.cli.build import BuildOptions, run_build
 from kafka_index.cli.options import (
     Decorator,
-    check_engine,
     choose_detail,
-    decorate,
+    choose_engine,
+    command,
     detail_options,
     engine_options,
-    pattern,
-    report_path,
+    paths_options,
+    report_option,
     settings_options,
+    topics_option,
 )
 from kafka_index.cli.text import parse_time
 from kafka_index.config import INT32_MAX, LogConfig
@@ -56,14 +57,11 @@ _JOB_EXAMPLES = """\
 
 def _options() -> list[Decorator]:
     return [
-        click.option(
+        *paths_options(
             "--input",
             "inputs",
-            multiple=True,
-            metavar="PATH...",
-            help="Directories to read; may be repeated, and may name several paths.",
+            "Directories to read; may be repeated, and may name several paths.",
         ),
-        click.argument("more_inputs", nargs=-1, metavar=""),
         click.option(
             "--output",
             metavar="PATH",
@@ -82,12 +80,7 @@ def _options() -> list[Decorator]:
             show_default=True,
             help="Format of the input.",
         ),
-        click.option(
-            "--topics",
-            callback=pattern,
-            metavar="REGEX",
-            help="Only topics that match in full.",
-        ),
+        topics_option(),
         click.option(
             "--what",
             "outputs",
@@ -125,12 +118,7 @@ def _options() -> list[Decorator]:
             is_flag=True,
             help="Print the segments that would be checked, and write nothing.",
         ),
-        click.option(
-            "--report",
-            callback=report_path,
-            metavar="FILE",
-            help="Write a row per segment to FILE: .parquet, .json (JSON lines) or .csv.",
-        ),
+        report_option("a row per segment"),
         click.option("--fail-fast", is_flag=True, help="Stop at the first segment that fails."),
     ]
 
@@ -161,17 +149,11 @@ def _moment(_context: click.Context, _option: click.Parameter, value: str | None
 
 
 def make_command(*, as_job: bool) -> click.Command:
-    """Return the ``build`` command.
-
-    Parameters
-    ----------
-    as_job : bool
-        For ``spark-submit``: always on Spark, without the options that choose an engine.
-    """
+    """Return the ``build`` command, or as a job for ``spark-submit`` that is always on Spark."""
 
     def build(
         inputs: tuple[str, ...],
-        more_inputs: tuple[str, ...],
+        more_paths: tuple[str, ...],
         output: str | None,
         in_place: bool,  # noqa: FBT001, because click passes options by name
         input_format: str,
@@ -192,14 +174,17 @@ def make_command(*, as_job: bool) -> click.Command:
         master: str | None = None,
         threads: int | None = None,
     ) -> int:
-        _check_usage(
-            has_input=bool(inputs or more_inputs),
-            output=output,
-            in_place=in_place,
-            dry_run=dry_run,
-        )
-        if in_place and outputs is not None and Output.INDEX in outputs:
-            _check_outputs_in_place(outputs)
+        if not (inputs or more_paths):
+            raise click.UsageError("no input: give --input PATH")
+        if output is not None and in_place:
+            raise click.UsageError("--output and --in-place are mutually exclusive")
+        if output is None and not in_place and not dry_run:
+            raise click.UsageError("no output: give --output PATH or --in-place")
+        if in_place and outputs and Output.INDEX in outputs and Output.TIME_INDEX not in outputs:
+            raise click.UsageError(
+                "--in-place builds index only together with timeindex: beside an .index alone, a "
+                "broker creates an empty .timeindex"
+            )
         config = LogConfig.load(
             config_path,
             index_interval_bytes=index_interval_bytes,
@@ -207,7 +192,7 @@ def make_command(*, as_job: bool) -> click.Command:
         )
         return run_build(
             BuildOptions(
-                inputs=(*inputs, *more_inputs),
+                inputs=(*inputs, *more_paths),
                 output=output,
                 input_format=input_format,
                 topics=topics,
@@ -219,36 +204,14 @@ def make_command(*, as_job: bool) -> click.Command:
                 dry_run=dry_run,
                 report=report,
                 fail_fast=fail_fast,
-                engine=engine,
-                master=master,
-                threads=check_engine(engine, master, threads),
+                engine=choose_engine(engine, master, threads),
                 detail=choose_detail(quiet=quiet, verbose=verbose),
             )
         )
 
-    options = [*_options(), *([] if as_job else engine_options()), *detail_options()]
-    examples = _JOB_EXAMPLES if as_job else _CONSOLE_EXAMPLES
-    return click.command(
-        name="build",
-        help=_HELP + examples,
-        short_help="Rebuild index files.",
-        context_settings={"help_option_names": ["-h", "--help"]},
-        options_metavar="--input PATH... (--output PATH | --in-place) [OPTIONS]",
-    )(decorate(build, options))
-
-
-def _check_outputs_in_place(outputs: frozenset[Output]) -> None:
-    if Output.TIME_INDEX not in outputs:
-        raise click.UsageError(
-            "--in-place builds index only together with timeindex: beside an .index alone, a "
-            "broker creates an empty .timeindex"
-        )
-
-
-def _check_usage(*, has_input: bool, output: str | None, in_place: bool, dry_run: bool) -> None:
-    if not has_input:
-        raise click.UsageError("no input: give --input PATH")
-    if output is not None and in_place:
-        raise click.UsageError("--output and --in-place are mutually exclusive")
-    if output is None and not in_place and not dry_run:
-        raise click.UsageError("no output: give --output PATH or --in-place")
+    return command(
+        build,
+        [*_options(), *([] if as_job else engine_options()), *detail_options()],
+        help_text=_HELP + (_JOB_EXAMPLES if as_job else _CONSOLE_EXAMPLES),
+        usage="--input PATH... (--output PATH | --in-place) [OPTIONS]",
+    )

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-
-import click
 
 from kafka_index.cli.build_summary import skipped_lines
 from kafka_index.cli.exit_code import ExitCode
 from kafka_index.cli.lookup_options import BulkOptions, LogOptions
-from kafka_index.cli.lookup_summary import damage_lines, exit_code, note_lines, status_lines
+from kafka_index.cli.lookup_summary import EXPLAINED, damage_lines, exit_code, note_lines
 from kafka_index.cli.options import Detail
-from kafka_index.cli.progress import Outcome, Progress
-from kafka_index.cli.text import Paint
-from kafka_index.engines.lookup_engines import LookupEngine, LookupWork, local_engine, spark_engine
+from kafka_index.cli.progress import Outcome
+from kafka_index.cli.text import format_count, format_seconds, plural, status_lines
+from kafka_index.engines import lookup_engines as engines
 from kafka_index.errors import InputError
 from kafka_index.lookup import (
     LOOKUP_REPORT_SCHEMA,
@@ -39,13 +36,6 @@ from kafka_index.storage.report_file import ReportFile
 
 def run_lookup(options: BulkOptions, where: LogOptions) -> ExitCode:
     """Answer the queries of files, and print a summary.
-
-    Parameters
-    ----------
-    options : BulkOptions
-        The queries, and where their answers go.
-    where : LogOptions
-        The logs, and the level of the answers.
 
     Raises
     ------
@@ -84,22 +74,24 @@ def run_lookup(options: BulkOptions, where: LogOptions) -> ExitCode:
             for path, render in texts
         ]
         stack.enter_context(target)
-        work = LookupWork(
-            queries,
-            inventory,
-            LookupSettings(by, resolve, where.config),
-            target,
-            starting_offsets=bool(texts),
-        )
         with LookupOutcome(queries.rows, options.detail) as outcome:
-            _engine(options)(work, outcome)
+            engines.run_lookup(
+                options.engine,
+                queries,
+                inventory,
+                LookupSettings(by, resolve, where.config),
+                target,
+                outcome,
+                group_by_partition=options.group_by_partition,
+                starting_offsets=bool(texts),
+            )
         if not outcome.totals.rows:
             # A run without queries must not report success.
             raise InputError("there are no queries", path=options.queries, hint="check --queries")
         target.publish(outcome.totals.rows_of_split)
         if report is not None:
             report.write_table(outcome.totals.report_table())
-        code = outcome.print_summary(inventory.skipped, target=f"answers in {target.path}")
+        code = outcome.print_summary(inventory.skipped, f"answers in {target.path}")
         for file, render in files:
             file.write(render(outcome.totals.starting_offsets).encode())
             file.commit()
@@ -107,7 +99,7 @@ def run_lookup(options: BulkOptions, where: LogOptions) -> ExitCode:
 
 
 class LookupOutcome(Outcome):
-    """Follows the run of an engine: adds up reports, shows progress, prints the summary.
+    """The listener of an engine that answers queries; a context manager around its run.
 
     Parameters
     ----------
@@ -118,16 +110,7 @@ class LookupOutcome(Outcome):
     """
 
     def __init__(self, total_queries: int | None, detail: Detail) -> None:
-        super().__init__(
-            Progress(
-                total_queries or 0,
-                None,
-                sys.stderr,
-                enabled=detail is not Detail.QUIET,
-                nouns=("query", "queries"),
-            ),
-            detail,
-        )
+        super().__init__(total_queries or 0, None, detail, nouns=("query", "queries"))
         self.totals = LookupTotals()
 
     def on_split(self, report: SplitReport) -> None:
@@ -136,7 +119,7 @@ class LookupOutcome(Outcome):
             self.totals.add(report)
         self._progress.advance(report.rows)
 
-    def print_summary(self, skipped: Sequence[Skipped], *, target: str) -> ExitCode:
+    def print_summary(self, skipped: Sequence[Skipped], target: str) -> ExitCode:
         """Print the summary and return the exit code.
 
         Parameters
@@ -144,33 +127,34 @@ class LookupOutcome(Outcome):
         skipped : sequence of Skipped
             Files of the dump that were skipped.
         target : str
-            Where the answers are.
+            Where the answers are, as printed.
         """
-        totals, every = self.totals, self._detail is Detail.VERBOSE
-        unanswered = totals.queries_of_status[Status.UNREADABLE]
-        stream = sys.stderr if self._detail is Detail.QUIET else sys.stdout
-        paint = Paint(stream)
-        lines = []
-        if self._detail is not Detail.QUIET:
-            lines += status_lines(
-                totals.queries_of_status,
-                seconds=self.seconds,
-                startup_seconds=self.startup_seconds,
-                target=target,
-                paint=paint,
-            )
-            lines += note_lines(totals.findings, paint, every=every)
-            lines += skipped_lines(list(skipped), paint, every=every)
-        lines += damage_lines(totals.findings, unanswered, totals.findings_left_out, paint)
-        for line in lines:
-            click.echo(line, file=stream)
-        return exit_code(totals.findings, unanswered=unanswered > 0)
+        findings, paint = self.totals.findings, self._paint
+        queries = self.totals.queries_of_status
+        unanswered = queries[Status.UNREADABLE]
+        every = self._detail is Detail.VERBOSE
+        lines = [
+            *status_lines(
+                ("status", "queries"),
+                [(status.text, format_count(count)) for status, count in queries.items() if count],
+                {status.text: text for status, text in EXPLAINED.items()},
+                {Status.FOUND.text: paint.good, Status.UNREADABLE.text: paint.bad},
+                paint,
+            ),
+            "",
+            self._total_line(sum(queries.values()), target),
+            *self._startup_lines(),
+            *note_lines(findings, paint, every=every),
+            *skipped_lines(skipped, paint, every=every),
+        ]
+        left_out = self.totals.findings_left_out
+        self._print(lines, damage_lines(findings, unanswered, left_out, paint))
+        return exit_code(findings, unanswered=unanswered > 0)
 
-
-def _engine(options: BulkOptions) -> LookupEngine:
-    if options.engine == "spark":
-        return spark_engine(options.master, group_by_partition=options.group_by_partition)
-    return local_engine(options.threads)
+    def _total_line(self, total: int, target: str) -> str:
+        seconds = self._seconds
+        rate = f" ({format_count(round(total / seconds))}/s)" if total and seconds > 0 else ""
+        return f"{plural(total, 'query', 'queries')} in {format_seconds(seconds)}{rate}, {target}"
 
 
 _Render = Callable[[Sequence[StartingOffset]], str]

@@ -10,13 +10,12 @@ import click
 from kafka_index.cli.lookup_options import (
     BulkOptions,
     LogOptions,
-    Question,
+    given_options,
     lookup_options,
     make_question,
     refuse_given,
-    was_given,
 )
-from kafka_index.cli.options import Detail, check_engine, choose_detail, decorate
+from kafka_index.cli.options import choose_detail, choose_engine, command
 from kafka_index.config import LogConfig
 
 _HELP = """Find offsets and times in the logs below PATH, as a broker would.
@@ -56,18 +55,11 @@ _SINGLE = "--topic NAME --partition N --offset|--timestamp ..."
 
 
 def make_command(*, as_job: bool) -> click.Command:
-    """Return the ``lookup`` command.
-
-    Parameters
-    ----------
-    as_job : bool
-        For ``spark-submit``: always on Spark, without the options that choose an engine and those
-        of a single question.
-    """
+    """Return the ``lookup`` command, or as a job for ``spark-submit``: on Spark, files only."""
 
     def lookup(
         logs: tuple[str, ...],
-        more_logs: tuple[str, ...],
+        more_paths: tuple[str, ...],
         indexes: str | None,
         queries: str | None,
         output: str | None,
@@ -95,14 +87,14 @@ def make_command(*, as_job: bool) -> click.Command:
         master: str | None = None,
         threads: int | None = None,
     ) -> int:
-        if not (logs or more_logs):
+        if not (logs or more_paths):
             raise click.UsageError("no logs: give --logs PATH")
         config = LogConfig.load(
             config_path,
             index_interval_bytes=index_interval_bytes,
             max_decompressed_bytes=max_decompressed_bytes,
         )
-        where = LogOptions((*logs, *more_logs), indexes, upper_bound, resolve, config)
+        where = LogOptions((*logs, *more_paths), indexes, upper_bound, resolve, config)
         detail = choose_detail(quiet=quiet, verbose=verbose)
         of_question = {
             "--topic": topic,
@@ -111,7 +103,7 @@ def make_command(*, as_job: bool) -> click.Command:
             "--timestamp": timestamp,
             "--json": as_json,
         }
-        if queries is None and was_given(of_question):
+        if queries is None and given_options(of_question):
             of_queries = {
                 "--output": output,
                 "--output-format": output_format,
@@ -128,16 +120,33 @@ def make_command(*, as_job: bool) -> click.Command:
             }
             refuse_given(of_queries, "--queries, not with a single question")
             question = make_question(topic, partition, offset, timestamp)
-            return _ask(question, where, detail, as_json=as_json)
+            # Imports take nearly all of the time: import only what a question needs, and collect
+            # no garbage meanwhile, nor when the process ends.
+            gc.disable()
+            from kafka_index.cli.lookup_question import answer_question  # noqa: PLC0415
+
+            try:
+                return answer_question(question, where, detail, as_json=as_json)
+            finally:
+                gc.freeze()
+                gc.enable()
         refuse_given(of_question, "a single question, without --queries")
         if engine != "spark":
             refuse_given({"--group-by-partition": group_by_partition}, "--engine spark")
-        needed = _check_usage(queries, output, by, can_ask=not as_job)
+        if queries is None:
+            instead = "" if as_job else ", or --topic and --partition"
+            raise click.UsageError(f"no queries: give --queries PATH{instead}")
+        if output is None:
+            raise click.UsageError("no output: give --output PATH")
+        if by is None:
+            raise click.UsageError("no key: give --by offset or timestamp")
         from kafka_index.cli.lookup import run_lookup  # noqa: PLC0415
 
         return run_lookup(
             BulkOptions(
-                *needed,
+                queries=queries,
+                output=output,
+                by=by,
                 output_format=output_format,
                 topics=topics,
                 report=report,
@@ -145,45 +154,15 @@ def make_command(*, as_job: bool) -> click.Command:
                 reset_offsets=reset_offsets,
                 overwrite=overwrite,
                 group_by_partition=group_by_partition == "always",
-                engine=engine,
-                master=master,
-                threads=check_engine(engine, master, threads),
+                engine=choose_engine(engine, master, threads),
                 detail=detail,
             ),
             where,
         )
 
-    return click.command(
-        name="lookup",
-        help=_HELP + (_JOB_EXAMPLES if as_job else _CONSOLE_EXAMPLES),
-        short_help="Find offsets and times.",
-        context_settings={"help_option_names": ["-h", "--help"]},
-        options_metavar=f"--logs PATH... {_IN_BULK if as_job else f'({_IN_BULK} | {_SINGLE})'} "
-        "[OPTIONS]",
-    )(decorate(lookup, lookup_options(as_job=as_job)))
-
-
-def _ask(question: Question, where: LogOptions, detail: Detail, *, as_json: bool) -> int:
-    # Imports take nearly all of the time: import only what a question needs, and collect no garbage
-    # meanwhile, nor when the process ends.
-    gc.disable()
-    from kafka_index.cli.lookup_question import answer_question  # noqa: PLC0415
-
-    try:
-        return answer_question(question, where, detail, as_json=as_json)
-    finally:
-        gc.freeze()
-        gc.enable()
-
-
-def _check_usage(
-    queries: str | None, output: str | None, by: str | None, *, can_ask: bool
-) -> tuple[str, str, str]:
-    if queries is None:
-        instead = ", or --topic and --partition" if can_ask else ""
-        raise click.UsageError(f"no queries: give --queries PATH{instead}")
-    if output is None:
-        raise click.UsageError("no output: give --output PATH")
-    if by is None:
-        raise click.UsageError("no key: give --by offset or timestamp")
-    return queries, output, by
+    return command(
+        lookup,
+        lookup_options(as_job=as_job),
+        help_text=_HELP + (_JOB_EXAMPLES if as_job else _CONSOLE_EXAMPLES),
+        usage=f"--logs PATH... {_IN_BULK if as_job else f'({_IN_BULK} | {_SINGLE})'} [OPTIONS]",
+    )

@@ -14,31 +14,22 @@ from kafka_index.cli.options import (
     detail_options,
     engine_options,
     max_decompressed_option,
-    pattern,
-    report_path,
+    paths_options,
+    report_option,
     settings_options,
+    topics_option,
 )
 from kafka_index.cli.text import parse_time
 from kafka_index.config import INT32_MAX, LogConfig
+from kafka_index.engines import Engine
 from kafka_index.layout.names import INT64_MAX
 
 
 @dataclass(frozen=True, slots=True)
 class LogOptions:
-    """The logs, and the level of the answers.
+    """The logs and the level of the answers.
 
-    Parameters
-    ----------
-    logs : tuple of str
-        Paths as given.
-    indexes : str, optional
-        Root of the index files; None beside the logs.
-    upper_bound : str
-        ``log-end`` or ``high-watermark``.
-    resolve : str, optional
-        ``index``, ``batch`` or ``record``; None: the default for the query.
-    config : LogConfig
-        Kafka's settings, for indexes that are missing.
+    The default of `indexes` is beside the logs; that of `resolve` depends on the kind of query.
     """
 
     logs: tuple[str, ...]
@@ -50,33 +41,7 @@ class LogOptions:
 
 @dataclass(frozen=True, slots=True)
 class BulkOptions:
-    """Queries of files, answered into files.
-
-    Parameters
-    ----------
-    queries, output : str
-        Paths as given.
-    by : str
-        ``offset`` or ``timestamp``.
-    output_format : str, optional
-        ``parquet``, ``csv`` or ``json``; by default that of the queries.
-    topics : re.Pattern, optional
-        Topics to keep.
-    report, starting_offsets, reset_offsets : str, optional
-        Paths of further files to write.
-    overwrite : bool
-        Whether an existing output is replaced.
-    group_by_partition : bool
-        Whether Spark shuffles all queries of a partition to one task.
-    engine : str
-        ``local`` or ``spark``.
-    master : str, optional
-        Spark's master.
-    threads : int
-        Of the local engine.
-    detail : Detail
-        How much to print.
-    """
+    """Queries of files, answered into files; the default of `output_format` is their format."""
 
     queries: str
     output: str
@@ -88,9 +53,7 @@ class BulkOptions:
     reset_offsets: str | None
     overwrite: bool
     group_by_partition: bool
-    engine: str
-    master: str | None
-    threads: int
+    engine: Engine
     detail: Detail
 
 
@@ -100,10 +63,8 @@ class Question:
 
     Parameters
     ----------
-    topic : str
-        Its topic.
-    partition : int
-        Its partition.
+    topic, partition
+        What it asks about.
     by : str
         ``offset`` or ``timestamp``.
     key : int
@@ -122,13 +83,7 @@ class Question:
 def make_question(
     topic: str | None, partition: int | None, offset: int | None, timestamp: str | None
 ) -> Question:
-    """Return the single query of the options.
-
-    Raises
-    ------
-    click.UsageError
-        They do not make one query, or the time is malformed.
-    """
+    """Return the single query of the options; refuse those that do not make one query."""
     if topic is None or partition is None:
         raise click.UsageError("a single question needs --topic and --partition")
     if (offset is None) == (timestamp is None):
@@ -145,64 +100,29 @@ def make_question(
     return Question(topic, partition, "timestamp", key, specials)
 
 
-def was_given(options: Mapping[str, object]) -> bool:
-    """Return whether any of these options was given: is neither None nor false."""
-    return any(value is not None and value is not False for value in options.values())
+def given_options(options: Mapping[str, object]) -> list[str]:
+    """Return the names of the options that were given: that are neither None nor false."""
+    return [name for name, value in options.items() if value is not None and value is not False]
 
 
 def refuse_given(options: Mapping[str, object], others: str) -> None:
-    """Refuse options that exclude the others.
-
-    Raises
-    ------
-    click.UsageError
-        One was given.
-    """
-    for name, value in options.items():
-        if was_given({name: value}):
-            raise click.UsageError(f"{name} goes with {others}")
+    """Refuse options that exclude the others."""
+    for name in given_options(options):
+        raise click.UsageError(f"{name} goes with {others}")
 
 
 def lookup_options(*, as_job: bool) -> list[Decorator]:
-    """Return all options.
-
-    Parameters
-    ----------
-    as_job : bool
-        Without those that choose an engine, and without those of a single question.
-    """
+    """Return all options; for a job without an engine's and without those of a single question."""
     return [
-        *_logs_options(),
-        *_queries_options(),
-        *([] if as_job else _question_options()),
-        *_level_options(),
-        *_result_options(),
-        *([] if as_job else engine_options()),
-        *detail_options(),
-    ]
-
-
-def _logs_options() -> list[Decorator]:
-    return [
-        click.option(
-            "--logs",
-            "logs",
-            multiple=True,
-            metavar="PATH...",
-            help="The logs; may be given several times and take several paths.",
+        *paths_options(
+            "--logs", "logs", "The logs; may be given several times and take several paths."
         ),
-        click.argument("more_logs", nargs=-1, metavar=""),
         click.option(
             "--indexes",
             metavar="PATH",
             help="The folder of the index files, as `build --output` writes it.  "
             "[default: beside the logs]",
         ),
-    ]
-
-
-def _queries_options() -> list[Decorator]:
-    return [
         click.option("--queries", metavar="PATH", help="A file, a folder or a glob of queries."),
         click.option(
             "--output",
@@ -217,26 +137,7 @@ def _queries_options() -> list[Decorator]:
         click.option(
             "--by", type=click.Choice(["offset", "timestamp"]), help="What the queries ask for."
         ),
-    ]
-
-
-def _question_options() -> list[Decorator]:
-    return [
-        click.option("--topic", metavar="NAME", help="A single question, without --queries."),
-        click.option("--partition", type=click.IntRange(0, INT32_MAX), metavar="N"),
-        click.option("--offset", type=click.IntRange(0, INT64_MAX), metavar="N"),
-        click.option(
-            "--timestamp",
-            metavar="TIME",
-            help="Milliseconds since 1970, or 2024-05-01T00:00:00Z (UTC where no zone is given), "
-            "or -1 (the end), -2 (the start), -3 (the largest timestamp).",
-        ),
-        click.option("--json", "as_json", is_flag=True, help="The answer as one JSON object."),
-    ]
-
-
-def _level_options() -> list[Decorator]:
-    return [
+        *([] if as_job else _question_options()),
         click.option(
             "--resolve",
             type=click.Choice(["index", "batch", "record"]),
@@ -251,21 +152,8 @@ def _level_options() -> list[Decorator]:
         ),
         *settings_options(),
         max_decompressed_option(),
-    ]
-
-
-def _result_options() -> list[Decorator]:
-    return [
-        click.option(
-            "--topics", callback=pattern, metavar="REGEX", help="Only topics that match in full."
-        ),
-        click.option(
-            "--report",
-            callback=report_path,
-            metavar="FILE",
-            help="Write queries by partition and status, and all findings: "
-            ".parquet, .json (an object a line) or .csv.",
-        ),
+        topics_option(),
+        report_option("queries by partition and status, and all findings,"),
         click.option(
             "--starting-offsets",
             metavar="FILE",
@@ -285,4 +173,21 @@ def _result_options() -> list[Decorator]:
             help="On Spark: shuffle all queries of a partition to one task. Pays where opening "
             "segments is slow. auto is never; the option alone means always.  [default: never]",
         ),
+        *([] if as_job else engine_options()),
+        *detail_options(),
+    ]
+
+
+def _question_options() -> list[Decorator]:
+    return [
+        click.option("--topic", metavar="NAME", help="A single question, without --queries."),
+        click.option("--partition", type=click.IntRange(0, INT32_MAX), metavar="N"),
+        click.option("--offset", type=click.IntRange(0, INT64_MAX), metavar="N"),
+        click.option(
+            "--timestamp",
+            metavar="TIME",
+            help="Milliseconds since 1970, or 2024-05-01T00:00:00Z (UTC where no zone is given), "
+            "or -1 (the end), -2 (the start), -3 (the largest timestamp).",
+        ),
+        click.option("--json", "as_json", is_flag=True, help="The answer as one JSON object."),
     ]

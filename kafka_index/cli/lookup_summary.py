@@ -8,10 +8,8 @@ from kafka_index.cli.exit_code import ExitCode
 from kafka_index.cli.text import (
     Paint,
     format_count,
-    format_seconds,
     plural,
     shown_path,
-    table_lines,
 )
 from kafka_index.reading.answers import Status
 from kafka_index.reading.findings import INDEX_REFUSED, NO_INDEX, TAIL, UNREADABLE, Finding
@@ -31,15 +29,7 @@ EXPLAINED: Mapping[Status, str] = {
 
 
 def exit_code(findings: Iterable[Finding], *, unanswered: bool) -> ExitCode:
-    """Return the exit code of a lookup that ended.
-
-    Parameters
-    ----------
-    findings : iterable of Finding
-        Of all kinds.
-    unanswered : bool
-        Whether some query is unreadable.
-    """
+    """Return the exit code for findings of all kinds; `unanswered`: some query is unreadable."""
     causes = [finding for finding in findings if finding.kind == UNREADABLE]
     codes = [ExitCode.of_part(retriable=cause.retriable) for cause in causes]
     if unanswered and not causes:
@@ -47,61 +37,8 @@ def exit_code(findings: Iterable[Finding], *, unanswered: bool) -> ExitCode:
     return ExitCode.first(codes)
 
 
-def status_lines(
-    queries: Mapping[Status, int],
-    *,
-    seconds: float,
-    startup_seconds: float,
-    target: str,
-    paint: Paint,
-) -> list[str]:
-    """Return the table of a finished run.
-
-    Parameters
-    ----------
-    queries : mapping of Status to int
-        Queries of each status.
-    seconds : float
-        Duration of the work.
-    startup_seconds : float
-        Time that the engine took to start.
-    target : str
-        Where the answers are.
-    paint : Paint
-        Colours.
-    """
-    colours = {Status.FOUND: paint.good, Status.UNREADABLE: paint.bad}
-    present = [status for status in Status if queries.get(status)]
-    rows = [(status.text, format_count(queries[status])) for status in present]
-    header, *table = table_lines(("status", "queries"), rows)
-    lines = [paint.strong(header)]
-    for status, line in zip(present, table, strict=True):
-        colour = colours.get(status, paint.notable)
-        width = len(status.text)
-        lines.append(f"{colour(line[:width])}{line[width:]}   {EXPLAINED[status]}")
-    total = sum(queries.values())
-    rate = f" ({format_count(round(total / seconds))}/s)" if total and seconds > 0 else ""
-    lines += [
-        "",
-        f"{plural(total, 'query', 'queries')} in {format_seconds(seconds)}{rate}, {target}",
-    ]
-    if startup_seconds >= 1:
-        lines.append(paint.faint(f"starting the engine took {format_seconds(startup_seconds)}"))
-    return lines
-
-
 def note_lines(findings: Iterable[Finding], paint: Paint, *, every: bool) -> list[str]:
-    """Return the findings that prevent no answer, by kind.
-
-    Parameters
-    ----------
-    findings : iterable of Finding
-        Of all kinds.
-    paint : Paint
-        Colours.
-    every : bool
-        Whether to list each one.
-    """
+    """Return the findings that prevent no answer, by kind; all of them with `every`."""
     kinds: dict[str, list[Finding]] = {}
     for finding in findings:
         kinds.setdefault(finding.kind, []).append(finding)

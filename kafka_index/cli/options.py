@@ -10,6 +10,7 @@ from enum import Enum
 import click
 
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, INT32_MAX
+from kafka_index.engines import Engine
 from kafka_index.errors import InputError
 
 # What Spark takes (SparkContext.createTaskScheduler, SparkSubmit), and a Connect server.
@@ -30,24 +31,65 @@ class Detail(Enum):
     VERBOSE = "verbose"
 
 
-def pattern(_context: click.Context, _option: click.Parameter, value: str | None) -> object:
-    """Return a compiled regular expression."""
-    try:
-        return None if value is None else re.compile(value)
-    except re.error as error:
-        raise click.BadParameter(f"{value!r} is not a regular expression: {error}") from error
+def command(
+    function: Callable[..., int], options: Sequence[Decorator], *, help_text: str, usage: str
+) -> click.Command:
+    """Return a command named after its function; its help shows the options in this order."""
+    for option in reversed(options):
+        function = option(function)
+    return click.command(
+        name=function.__name__,
+        help=help_text,
+        context_settings={"help_option_names": ["-h", "--help"]},
+        options_metavar=usage,
+    )(function)
 
 
-def report_path(_context: click.Context, _option: click.Parameter, value: str | None) -> object:
-    """Return the local path of a report, whose ending names its format."""
-    if value is None:
-        return None
-    from kafka_index.storage.report_file import check_report_path  # noqa: PLC0415, slow to import
+def paths_options(flag: str, name: str, help_text: str) -> list[Decorator]:
+    """Return an option that names several paths, each time it is given: `name`, ``more_paths``."""
+    return [
+        click.option(flag, name, multiple=True, metavar="PATH...", help=help_text),
+        click.argument("more_paths", nargs=-1, metavar=""),
+    ]
 
-    try:
-        return check_report_path(value)
-    except InputError as error:
-        raise click.BadParameter(str(error)) from error
+
+def topics_option() -> Decorator:
+    """Return the option that restricts the topics: ``topics``, a pattern."""
+
+    def compiled(
+        _context: click.Context, _option: click.Parameter, value: str | None
+    ) -> re.Pattern[str] | None:
+        try:
+            return None if value is None else re.compile(value)
+        except re.error as error:
+            raise click.BadParameter(f"{value!r} is not a regular expression: {error}") from error
+
+    return click.option(
+        "--topics", callback=compiled, metavar="REGEX", help="Only topics that match in full."
+    )
+
+
+def report_option(rows: str) -> Decorator:
+    """Return the option for a report of these rows: ``report``, a local path."""
+
+    def checked(_context: click.Context, _option: click.Parameter, value: str | None) -> str | None:
+        if value is None:
+            return None
+        from kafka_index.storage.report_file import (  # noqa: PLC0415, slow to import
+            check_report_path,
+        )
+
+        try:
+            return check_report_path(value)
+        except InputError as error:
+            raise click.BadParameter(str(error)) from error
+
+    return click.option(
+        "--report",
+        callback=checked,
+        metavar="FILE",
+        help=f"Write {rows} to FILE: .parquet, .json (JSON lines) or .csv.",
+    )
 
 
 def settings_options() -> list[Decorator]:
@@ -108,14 +150,8 @@ def detail_options() -> list[Decorator]:
     ]
 
 
-def check_engine(engine: str, master: str | None, threads: int | None) -> int:
-    """Return the number of threads of the local engine.
-
-    Raises
-    ------
-    click.UsageError
-        An option belongs to the other engine, or the master is malformed.
-    """
+def choose_engine(engine: str, master: str | None, threads: int | None) -> Engine:
+    """Return the engine; refuse options of the other one, and a malformed master."""
     if master is not None and engine != "spark":
         raise click.UsageError("--master requires --engine spark")
     if master is not None and not _MASTER.fullmatch(master):
@@ -125,24 +161,11 @@ def check_engine(engine: str, master: str | None, threads: int | None) -> int:
         )
     if threads is not None and engine != "local":
         raise click.UsageError("--threads requires --engine local")
-    return threads or os.cpu_count() or 1
+    return Engine(engine == "spark", master, threads or os.cpu_count() or 1)
 
 
 def choose_detail(*, quiet: bool, verbose: bool) -> Detail:
-    """Return how much to print.
-
-    Raises
-    ------
-    click.UsageError
-        Both flags are given.
-    """
+    """Return how much to print; refuse both flags at once."""
     if quiet and verbose:
         raise click.UsageError("--quiet and --verbose are mutually exclusive")
     return Detail.QUIET if quiet else Detail.VERBOSE if verbose else Detail.NORMAL
-
-
-def decorate(function: Callable[..., int], options: Sequence[Decorator]) -> Callable[..., int]:
-    """Add options to a function, in the order in which the help shows them."""
-    for option in reversed(options):
-        function = option(function)
-    return function

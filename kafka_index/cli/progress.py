@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import shutil
+import sys
 import threading
 import time
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Self, TextIO
 
+import click
+
 from kafka_index.cli.options import Detail
-from kafka_index.cli.text import format_bytes, format_count, format_seconds, plural
+from kafka_index.cli.text import Paint, format_bytes, format_count, format_seconds, plural
 
 _LIVE_SECONDS = 0.2
 _LOG_SECONDS = 30.0
@@ -136,15 +140,29 @@ class Outcome:
 
     Parameters
     ----------
-    progress : Progress
-        The progress line.
+    total : int
+        Number of items; 0 when unknown.
+    total_bytes : int, optional
+        Their size, where bytes measure the work.
     detail : Detail
-        How much to print.
+        How much to print. QUIET prints only damage, to stderr.
+    nouns : tuple of str
+        The name of an item, singular and plural.
     """
 
-    def __init__(self, progress: Progress, detail: Detail) -> None:
-        self._progress = progress
+    def __init__(
+        self,
+        total: int,
+        total_bytes: int | None,
+        detail: Detail,
+        *,
+        nouns: tuple[str, str] = ("segment", "segments"),
+    ) -> None:
+        is_quiet = detail is Detail.QUIET
+        self._progress = Progress(total, total_bytes, sys.stderr, enabled=not is_quiet, nouns=nouns)
         self._detail = detail
+        self._stream = sys.stderr if is_quiet else sys.stdout
+        self._paint = Paint(self._stream)
         self._guard = threading.Lock()
         self._entered = self._began = self._ended = time.monotonic()
 
@@ -162,14 +180,9 @@ class Outcome:
         self._progress.__exit__(kind, error, traceback)
 
     @property
-    def seconds(self) -> float:
-        """Duration of the work."""
+    def _seconds(self) -> float:
+        """Duration of the work, without the engine's start."""
         return self._ended - self._began
-
-    @property
-    def startup_seconds(self) -> float:
-        """Duration of the engine's start, before the work."""
-        return self._began - self._entered
 
     def on_begin(self) -> None:
         """Start the clock of the work, and the display of its progress."""
@@ -179,3 +192,15 @@ class Outcome:
     def on_share(self, done: int, total: int) -> None:
         """Show that some of the tasks of about equal work are done; called from any thread."""
         self._progress.set_share(done, total)
+
+    def _startup_lines(self) -> list[str]:
+        """Return how long the engine took to start, if that was long."""
+        seconds = self._began - self._entered
+        if seconds < 1:
+            return []
+        return [self._paint.faint(f"starting the engine took {format_seconds(seconds)}")]
+
+    def _print(self, lines: Sequence[str], damage: Sequence[str]) -> None:
+        """Print the summary, or only the damage."""
+        for line in damage if self._detail is Detail.QUIET else (*lines, *damage):
+            click.echo(line, file=self._stream)

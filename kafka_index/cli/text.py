@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TextIO
 
@@ -145,6 +145,35 @@ class Paint:
 
     def _style(self, text: str, colour: str) -> str:
         return click.style(text, fg=colour) if self._enabled else text
+
+
+def status_lines(
+    header: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    explained: Mapping[str, str],
+    colours: Mapping[str, Callable[[str], str]],
+    paint: Paint,
+) -> list[str]:
+    """Return the lines of a table of statuses, each coloured and explained.
+
+    Parameters
+    ----------
+    header, rows
+        As for `table_lines`; the first cell is the status.
+    explained : mapping of str to str
+        What each status means.
+    colours : mapping of str to callable
+        How each status is painted; as `Paint.notable` by default.
+    paint : Paint
+        Colours.
+    """
+    title, *lines = table_lines(header, rows)
+    shown = [paint.strong(title)]
+    for (status, *_), line in zip(rows, lines, strict=True):
+        width = len(status)
+        colour = colours.get(status, paint.notable)
+        shown.append(f"{colour(line[:width])}{line[width:]}   {explained[status]}")
+    return shown
 
 
 def shown_path(path: str) -> str:
