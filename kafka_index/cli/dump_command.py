@@ -75,7 +75,6 @@ def make_command(*, as_job: bool) -> click.Command:
     @click.command(
         name="dump",
         help=_HELP,
-        short_help="Print the contents of files.",
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     @click.argument("files", nargs=-1, required=True, metavar="FILE...")

@@ -85,8 +85,7 @@ def _dump(
             expected=f"a multiple of {index.entry_size} bytes",
             found=f"{size_bytes} bytes",
         )
-    if fault is not None:
-        output.remark(f"damaged at byte {fault.position_bytes}: {fault.message}", bad=True)
+    output.fault(fault)
     return fault
 
 

@@ -32,24 +32,7 @@ _FLAGS = (
 def dump_log(
     path: str, base_offset: int, output: DumpOutput, *, verify_crc: bool
 ) -> KafkaIndexError | None:
-    """Print the batches of a log.
-
-    Parameters
-    ----------
-    path : str
-        The log.
-    base_offset : int
-        The base offset in its name.
-    output : DumpOutput
-        The output.
-    verify_crc : bool
-        Whether to verify the checksum of each batch.
-
-    Returns
-    -------
-    KafkaIndexError or None
-        The damage that ended the scan.
-    """
+    """Print the batches of a log; return the damage that ended the scan."""
     size_bytes = os.path.getsize(path)
     output.begin(f"{path}: log, base offset {base_offset}, {format_count(size_bytes)} bytes")
     batches = read_batches(path, verify_crc=verify_crc)
@@ -63,26 +46,7 @@ def dump_log(
 def log_end(
     path: str, size_bytes: int, stop: ScanStop | None, found: str, output: DumpOutput
 ) -> KafkaIndexError | None:
-    """Print why a scan ended.
-
-    Parameters
-    ----------
-    path : str
-        The log.
-    size_bytes : int
-        Its size.
-    stop : ScanStop or None
-        The reason why the scan ended before the end of the file.
-    found : str
-        The number of batches or records, as printed.
-    output : DumpOutput
-        The output.
-
-    Returns
-    -------
-    KafkaIndexError or None
-        The damage that ended the scan.
-    """
+    """Print how many batches or records were `found` and why the scan ended; return the damage."""
     if stop is None:
         output.remark(f"{found} up to the end of the file")
         return None

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kafka_index.cli.text import Paint
+from kafka_index.errors import KafkaIndexError
 from kafka_index.storage.json_lines import json_lines
 
 _LINES_AT_A_TIME = 8192
@@ -54,13 +55,8 @@ class DumpOutput:
             lines = json_lines(part).to_pylist() if self.as_json else self._rows.lines(part)
             self._stream.write("\n".join(lines) + "\n")
 
-    def lines(self, lines: Iterable[str]) -> None:
-        """Print rows that are already text, one by one as they are made."""
-        for line in lines:
-            self._stream.write(line + "\n")
-
-    def pieces(self, pieces: Iterable[str]) -> None:
-        """Write rows that come in pieces, line ends included."""
+    def write(self, pieces: Iterable[str]) -> None:
+        """Write rows that are already text, in pieces, line ends included."""
         waiting: list[str] = []
         size = 0
         for piece in pieces:
@@ -71,6 +67,12 @@ class DumpOutput:
                 waiting.clear()
                 size = 0
         self._stream.write("".join(waiting))
+
+    def fault(self, fault: KafkaIndexError | None) -> None:
+        """Print a remark about the fault of a file, if it has one."""
+        if fault is not None:
+            place = "" if fault.position_bytes is None else f" at byte {fault.position_bytes}"
+            self.remark(f"damaged{place}: {fault.message}", bad=True)
 
     def remark(self, text: str, *, bad: bool = False) -> None:
         """Print a line about the file, unless the output is JSON."""

@@ -34,21 +34,6 @@ def dump_records(
 ) -> KafkaIndexError | None:
     """Print the records of a log.
 
-    Parameters
-    ----------
-    path : str
-        The log.
-    base_offset : int
-        From its name.
-    output : DumpOutput
-        Where to print.
-    text : RecordText
-        Formats them.
-    verify_crc : bool
-        Whether to check each batch's checksum.
-    budget : DecompressionBudget
-        Bounds what is decompressed.
-
     Returns
     -------
     KafkaIndexError or None
@@ -69,7 +54,7 @@ def dump_records(
                 word = "damaged"
                 if isinstance(fault, TooLargeError):
                     word = TOO_LARGE
-                    output.lines(text.refusal(position, TOO_LARGE))
+                    output.write(text.refusal(position, TOO_LARGE))
                 output.remark(f"{word}: the batch at byte {position}: {fault.message}", bad=True)
                 damage = damage or type(fault)(
                     fault.message,
@@ -97,7 +82,7 @@ def _dump_batch(
             place = _place(position, batch)
             for chunk in records.chunks():
                 readable = chunk.readable()
-                output.pieces(text.lines(place, readable))
+                output.write(text.lines(place, readable))
                 printed += len(readable)
                 if len(readable) < len(chunk):
                     return printed, CorruptLogError(FIELD_FAULT)

@@ -29,7 +29,6 @@ from kafka_index.state.leader_epochs import LeaderEpochCache
 from kafka_index.state.snapshots import stored_entries
 from kafka_index.storage.log_directory import read_checkpoint_text
 
-_CHUNK_ENTRIES = 64 * 1024
 _ENTRY = ("entry", "entries")
 _HEADER_LINES = 2
 
@@ -53,7 +52,7 @@ def dump_transaction_index(
                 expected=f"a multiple of {index.entry_size} bytes",
                 found=f"{index.length} bytes",
             )
-    _remark(fault, output)
+    output.fault(fault)
     return fault
 
 
@@ -72,7 +71,7 @@ def dump_snapshot(path: str, offset: int, output: DumpOutput) -> KafkaIndexError
         entries = _readable_entries(data)
     output.begin(f"{path}: producer snapshot at offset {offset}, {plural(len(entries), *_ENTRY)}")
     _print_entries(entries, output)
-    _remark(fault, output)
+    output.fault(fault)
     return fault
 
 
@@ -86,17 +85,14 @@ def dump_leader_epochs(path: str, output: DumpOutput) -> KafkaIndexError | None:
     ]
     output.rows(pa.RecordBatch.from_arrays(columns, ["epoch", "start_offset"]))
     fault = _first_contradiction(entries, path)
-    if fault is not None:
-        output.remark(f"damaged: {fault.message}", bad=True)
+    output.fault(fault)
     return fault
 
 
 def _print_entries(entries: NDArray[np.void], output: DumpOutput) -> None:
     names = list(entries.dtype.names or ())
-    for start in range(0, len(entries), _CHUNK_ENTRIES):
-        part = entries[start : start + _CHUNK_ENTRIES]
-        columns = [pa.array(part[name].astype(np.int64)) for name in names]
-        output.rows(pa.RecordBatch.from_arrays(columns, names))
+    columns = [pa.array(entries[name].astype(np.int64)) for name in names]
+    output.rows(pa.RecordBatch.from_arrays(columns, names))
 
 
 def _first_fault(index: TransactionIndex) -> KafkaIndexError | None:
@@ -151,8 +147,3 @@ def _first_contradiction(entries: list[EpochEntry], path: str) -> KafkaIndexErro
                 found=f"{entry.epoch} {entry.start_offset}",
             )
     return None
-
-
-def _remark(fault: KafkaIndexError | None, output: DumpOutput) -> None:
-    if fault is not None:
-        output.remark(f"damaged at byte {fault.position_bytes}: {fault.message}", bad=True)

@@ -51,12 +51,12 @@ _Header = tuple[memoryview, _Bytes]
 
 @dataclass(frozen=True, slots=True)
 class BatchPlace:
-    """What the batch of some records says of all of them.
+    """What the header of a batch states of its records.
 
     Parameters
     ----------
     position_bytes : int
-        Where the batch begins in the log.
+        Position of the batch in the log.
     base_offset : int
         Of the batch; sequences count from it.
     producer_id, producer_epoch, base_sequence : int
@@ -74,7 +74,7 @@ class BatchPlace:
 
 
 class _Row(NamedTuple):
-    """A record that is about to be printed."""
+    """A record to be printed."""
 
     offset: int
     timestamp_ms: int
@@ -113,7 +113,7 @@ class RecordText:
         """Return the lines for a batch none of whose records is printed; people get a remark."""
         if not self._as_json:
             return ()
-        return (json.dumps({"position_bytes": position_bytes, "reason": reason}),)
+        return (json.dumps({"position_bytes": position_bytes, "reason": reason}) + "\n",)
 
     def _readable(self, place: BatchPlace, rows: Iterable[_Row]) -> Iterator[str]:
         position, producer = str(place.position_bytes), str(place.producer_id)
