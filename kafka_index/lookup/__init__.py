@@ -15,7 +15,6 @@ from kafka_index.lookup.query_files import QueryFormat
 from kafka_index.lookup.report import (
     LOOKUP_REPORT_SCHEMA,
     LookupTotals,
-    PartitionCount,
     SplitReport,
     StartingOffset,
 )
@@ -32,7 +31,6 @@ __all__ = [
     "LookupSettings",
     "LookupTotals",
     "Lookups",
-    "PartitionCount",
     "Queries",
     "QueryBatch",
     "QueryFormat",

@@ -22,8 +22,8 @@ from kafka_index.lookup.query_columns import (
     check_names,
     refuse_differences,
 )
+from kafka_index.lookup.query_files import errors_of, text_blocks
 from kafka_index.lookup.splits import QueryBatch, QuerySplit
-from kafka_index.lookup.text_files import errors_of, text_blocks
 
 # A row fits into a block.
 _BLOCK_BYTES = 16 << 20

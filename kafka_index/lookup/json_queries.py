@@ -18,8 +18,8 @@ from kafka_index.lookup.query_columns import (
     check_names,
     refuse_collisions,
 )
+from kafka_index.lookup.query_files import errors_of, text_blocks
 from kafka_index.lookup.splits import QueryBatch, QuerySplit
-from kafka_index.lookup.text_files import errors_of, text_blocks
 
 # Small, because a line is parsed into objects of many times its size.
 _BLOCK_BYTES = 4 << 20

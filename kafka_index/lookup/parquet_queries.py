@@ -9,10 +9,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kafka_index.errors import InputError
-from kafka_index.lookup.keys import By
-from kafka_index.lookup.query_columns import TOPIC, check_columns, refuse_differences
-from kafka_index.lookup.query_files import QueryFormat
-from kafka_index.lookup.splits import QueryBatch, QuerySplit, file_size
+from kafka_index.lookup.keys import By, Keys
+from kafka_index.lookup.query_columns import PARTITION, TOPIC, check_columns, refuse_differences
+from kafka_index.lookup.query_files import QueryFormat, errors_of, file_size
+from kafka_index.lookup.splits import QueryBatch, QuerySplit
 
 #: Rows of a split, where its row groups allow.
 SPLIT_ROWS = 1_000_000
@@ -113,8 +113,8 @@ def read_parquet(split: QuerySplit, *, max_rows: int = READ_ROWS) -> Iterator[Qu
             for batch in batches if split.row_groups else ():
                 rows += batch.num_rows
                 typed = _typed(batch, schema)
-                asked = QueryBatch.of(typed, split.by)
-                yield QueryBatch(typed, batch.column(TOPIC), asked.partitions, asked.keys)
+                keys = Keys.of(typed.column(split.by.column), split.by)
+                yield QueryBatch(typed, batch.column(TOPIC), typed.column(PARTITION), keys)
     if rows != split.rows:
         raise split.changed()
 
@@ -168,10 +168,7 @@ def _instants(footer: pq.FileMetaData) -> list[int]:
 def _errors_of(path: str) -> Iterator[None]:
     """Raise what is wrong with a file as an InputError that names it."""
     try:
-        yield
-    except OSError as error:
-        raise InputError(
-            f"cannot read the Parquet file: {error.strerror or error}", path=path
-        ) from error
+        with errors_of(path):
+            yield
     except pa.ArrowException as error:
         raise InputError(f"not a valid Parquet file: {error}", path=path) from error

@@ -1,11 +1,16 @@
-"""The files that a path to queries names, and their format."""
+"""Files of queries: which a path names, their format, and their text."""
 
 from __future__ import annotations
 
+import codecs
 import glob
 import os
+import stat
 from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import Enum
+
+import pyarrow as pa
 
 from kafka_index.errors import InputError
 from kafka_index.storage import expand_input, local_path
@@ -97,6 +102,48 @@ def find_query_files(path: str) -> tuple[list[str], QueryFormat]:
             )
     assert forms[0] is not None  # noqa: S101, for mypy: the loop refused it
     return files, forms[0]
+
+
+def file_size(path: str) -> int:
+    """Return the size of a file of queries.
+
+    Raises
+    ------
+    InputError
+        It cannot be examined, or is not a regular file.
+    """
+    with errors_of(path):
+        found = os.stat(path)
+    if not stat.S_ISREG(found.st_mode):
+        raise InputError(
+            "not a regular file", path=path, hint="queries are read more than once: give a file"
+        )
+    return found.st_size
+
+
+def text_blocks(path: str, block_bytes: int) -> Iterator[str]:
+    """Yield the text of a file in blocks, decompressed, without a byte order mark.
+
+    No block is empty. Bytes that are not UTF-8 are replaced by U+FFFD.
+    """
+    decoder = codecs.getincrementaldecoder("utf-8-sig")(errors="replace")
+    with pa.input_stream(path, compression="detect") as stream:
+        while data := stream.read(block_bytes):
+            if text := decoder.decode(data):
+                yield text
+        if text := decoder.decode(b"", final=True):
+            yield text
+
+
+@contextmanager
+def errors_of(path: str) -> Iterator[None]:
+    """Raise what is wrong with a file as an InputError that names it."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(
+            f"cannot read the queries: {error.strerror or error}", path=path
+        ) from error
 
 
 def _form_of(path: str) -> QueryFormat | None:

@@ -35,28 +35,9 @@ _MAX_UNKNOWN = 10_000
 #: Findings that the report of a split holds.
 MAX_FINDINGS = 1_000
 
-_Place = tuple[str | None, int | None, int]
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionCount:
-    """How many queries of a partition have a status.
-
-    Parameters
-    ----------
-    topic, partition
-        As in the queries. None: they name none, or are among the many partitions that do not
-        exist, of which only some are counted one by one.
-    status : int
-        `Status`.
-    queries : int
-        Their number.
-    """
-
-    topic: str | None
-    partition: int | None
-    status: int
-    queries: int
+#: Topic and partition, as in the queries, and `Status` of their answers. The first two are None
+#: for queries that name none, and for the rest of too many partitions that do not exist.
+QueryGroup = tuple[str | None, int | None, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +70,8 @@ class SplitReport:
         Of the split.
     rows : int
         Queries, and answers.
-    counts : tuple of PartitionCount
-        By partition and status; they add up to `rows`.
+    counts : Counter of QueryGroup
+        Queries of each partition and status; they add up to `rows`.
     findings : tuple of Finding
         At most `MAX_FINDINGS`.
     findings_left_out : int
@@ -101,43 +82,47 @@ class SplitReport:
 
     number: int
     rows: int
-    counts: tuple[PartitionCount, ...]
+    counts: Counter[QueryGroup]
     findings: tuple[Finding, ...] = ()
     findings_left_out: int = 0
     starting_offsets: tuple[StartingOffset, ...] = ()
 
 
 class LookupTotals:
-    """The reports of all splits, added up. Not thread-safe."""
+    """The reports of all splits, added up. Not thread-safe.
+
+    Attributes
+    ----------
+    rows_of_split : dict of int to int
+        Answers of each split, by its number.
+    findings_left_out : int
+        Number of findings that are not listed; some may equal listed ones.
+    """
 
     def __init__(self) -> None:
-        self._rows: dict[int, int] = {}
-        self._counts: Counter[_Place] = Counter()
+        self.rows_of_split: dict[int, int] = {}
+        self.findings_left_out = 0
+        self._counts: Counter[QueryGroup] = Counter()
         self._unknown = 0
         self._findings: Counter[Finding] = Counter()
-        self._left_out = 0
         self._starts: dict[int, tuple[StartingOffset, ...]] = {}
 
     def add(self, report: SplitReport) -> None:
         """Add a split; findings that several splits report are one finding."""
-        self._rows[report.number] = self._rows.get(report.number, 0) + report.rows
-        for count in report.counts:
-            self._count((count.topic, count.partition, count.status), count.queries)
+        rows = self.rows_of_split.get(report.number, 0)
+        self.rows_of_split[report.number] = rows + report.rows
+        for group, queries in report.counts.items():
+            self._count(group, queries)
         for finding in report.findings:
             self._findings[replace(finding, queries=0)] += finding.queries
-        self._left_out += report.findings_left_out
+        self.findings_left_out += report.findings_left_out
         if report.starting_offsets:
             self._starts[report.number] = report.starting_offsets
 
     @property
     def rows(self) -> int:
         """Answers so far."""
-        return sum(self._rows.values())
-
-    @property
-    def rows_of_split(self) -> Mapping[int, int]:
-        """Answers of each split, by its number."""
-        return self._rows
+        return sum(self.rows_of_split.values())
 
     @property
     def queries_of_status(self) -> Mapping[Status, int]:
@@ -165,11 +150,6 @@ class LookupTotals:
                 )
             ),
         )
-
-    @property
-    def findings_left_out(self) -> int:
-        """Number of findings that are not listed; some may equal listed ones."""
-        return self._left_out
 
     @property
     def starting_offsets(self) -> list[StartingOffset]:
@@ -202,12 +182,12 @@ class LookupTotals:
         ]
         return pa.Table.from_pylist(rows, schema=LOOKUP_REPORT_SCHEMA)
 
-    def _count(self, place: _Place, queries: int) -> None:
-        if place[2] in _UNBOUNDED and place not in self._counts:
+    def _count(self, group: QueryGroup, queries: int) -> None:
+        if group[2] in _UNBOUNDED and group not in self._counts:
             if self._unknown >= _MAX_UNKNOWN:
-                place = (None, None, place[2])
+                group = (None, None, group[2])
             self._unknown += 1
-        self._counts[place] += queries
+        self._counts[group] += queries
 
 
 def _none_first(values: Iterable[object]) -> tuple[object, ...]:

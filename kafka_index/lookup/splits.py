@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import stat
 from dataclasses import dataclass
 
 import pyarrow as pa
 
-from kafka_index.errors import InputError, ReadError
+from kafka_index.errors import ReadError
 from kafka_index.lookup.keys import By, Keys
-from kafka_index.lookup.query_columns import PARTITION, TOPIC
-from kafka_index.lookup.query_files import QueryFormat
+from kafka_index.lookup.query_files import QueryFormat, file_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,25 +68,6 @@ class QuerySplit:
         )
 
 
-def file_size(path: str) -> int:
-    """Return the size of a file of queries.
-
-    Raises
-    ------
-    InputError
-        It cannot be examined, or is not a regular file.
-    """
-    try:
-        found = os.stat(path)
-    except OSError as error:
-        raise InputError(f"cannot read the queries: {error.strerror}", path=path) from error
-    if not stat.S_ISREG(found.st_mode):
-        raise InputError(
-            "not a regular file", path=path, hint="queries are read more than once: give a file"
-        )
-    return found.st_size
-
-
 @dataclass(frozen=True, slots=True)
 class QueryBatch:
     """Some queries: what they ask for, and what passes through.
@@ -113,12 +91,6 @@ class QueryBatch:
     partitions: pa.Array
     keys: Keys
     lines: pa.Array | None = None
-
-    @classmethod
-    def of(cls, rows: pa.RecordBatch, by: By) -> QueryBatch:
-        """Return the queries of columns that `check_columns` accepts."""
-        topics, partitions, keys = (rows.column(name) for name in (TOPIC, PARTITION, by.column))
-        return cls(rows, topics, partitions, Keys.of(keys, by))
 
     def __len__(self) -> int:
         """Return the number of queries."""

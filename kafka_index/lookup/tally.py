@@ -14,7 +14,7 @@ from kafka_index.lookup.inventory import Inventory
 from kafka_index.lookup.keys import integers, plain_array
 from kafka_index.lookup.lookups import Lookups
 from kafka_index.lookup.partition_codes import NO_PARTITION
-from kafka_index.lookup.report import MAX_FINDINGS, PartitionCount, SplitReport, StartingOffset
+from kafka_index.lookup.report import MAX_FINDINGS, QueryGroup, SplitReport, StartingOffset
 from kafka_index.lookup.splits import QueryBatch
 from kafka_index.lookup.starting_offsets import starting_offsets_of
 from kafka_index.reading.answers import Answers, Resolve, Status
@@ -66,7 +66,7 @@ class SplitTally:
         return SplitReport(
             number=number,
             rows=self._rows,
-            counts=tuple(self._counts.counts()),
+            counts=self._counts.counts(),
             findings=tuple(findings[:MAX_FINDINGS]),
             findings_left_out=max(len(findings) - MAX_FINDINGS, 0),
             starting_offsets=tuple(self._starts),
@@ -85,7 +85,7 @@ class StatusCounts:
     def __init__(self, inventory: Inventory) -> None:
         self._inventory = inventory
         self._known: Longs = np.zeros(0, np.int64)
-        self._others: Counter[tuple[str | None, int | None, int]] = Counter()
+        self._others: Counter[QueryGroup] = Counter()
 
     def add(self, topics: pa.Array, partitions: pa.Array, statuses: NDArray[np.int8]) -> None:
         """Count queries.
@@ -113,14 +113,14 @@ class StatusCounts:
             left = pa.array(numbers[others], mask=missing)
             self._add_others(topics.take(pa.array(others)), left, statuses[others])
 
-    def counts(self) -> list[PartitionCount]:
+    def counts(self) -> Counter[QueryGroup]:
         """Return the counts."""
-        counts = []
+        counts = Counter(self._others)
         for cell in np.flatnonzero(self._known[len(Status) :]).tolist():
             code, status = divmod(cell, len(Status))
-            queries = int(self._known[cell + len(Status)])
-            counts.append(PartitionCount(*self._inventory.name_of(code), status, queries))
-        return counts + [PartitionCount(*key, queries) for key, queries in self._others.items()]
+            group = (*self._inventory.name_of(code), status)
+            counts[group] += int(self._known[cell + len(Status)])
+        return counts
 
     def _add_others(
         self, topics: pa.Array, partitions: pa.Array, statuses: NDArray[np.int8]
@@ -139,7 +139,7 @@ class StatusCounts:
         for row in rest.group_by("status").aggregate([("count_all", "sum")]).to_pylist():
             self._add_other((None, None, row["status"]), row["count_all_sum"])
 
-    def _add_other(self, key: tuple[str | None, int | None, int], queries: int) -> None:
-        if len(self._others) >= _MAX_UNKNOWN and key not in self._others:
-            key = (None, None, key[2])
-        self._others[key] += queries
+    def _add_other(self, group: QueryGroup, queries: int) -> None:
+        if len(self._others) >= _MAX_UNKNOWN and group not in self._others:
+            group = (None, None, group[2])
+        self._others[group] += queries

@@ -17,7 +17,7 @@ import socket
 import sys
 from collections.abc import Iterator
 
-# Frozen with the rest; what a worker imports by itself, its collector visits after every task.
+# Frozen with the rest: the collector visits what a worker imports itself after every task.
 _IMPORTED_BY_TASKS = (
     "pyspark.worker",
     "pandas",
@@ -62,7 +62,7 @@ def main() -> None:
     run_worker = daemon.worker
 
     def worker(sock: socket.socket, authenticated: bool) -> int:  # noqa: FBT001, PySpark's
-        """Run a worker; one that the JVM lets go of after a minute without work is no error."""
+        """Run a worker; the JVM ends one that is idle for a minute by closing its pipe."""
         try:
             return run_worker(sock, authenticated)
         except BrokenPipeError:

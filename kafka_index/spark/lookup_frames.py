@@ -74,7 +74,7 @@ def lookup_offsets(
     Returns
     -------
     DataFrame
-        The columns of the queries, and behind them those of `ANSWER_SCHEMA`; a row for each
+        The columns of the queries, followed by those of `ANSWER_SCHEMA`; a row for each
         query, in the order in which the rows of a partition come.
 
     Raises
@@ -84,7 +84,7 @@ def lookup_offsets(
 
     Notes
     -----
-    What is wrong with a log is a status, ``unreadable``; the command says why.
+    What is wrong with a log is a status, ``unreadable``; the command reports why.
     """
     return _look_up(queries, inventory, LookupSettings(By.OFFSET, resolve, config or LogConfig()))
 
@@ -103,7 +103,7 @@ def lookup_timestamps(
     queries : DataFrame
         As for `lookup_offsets`, with a column timestamp: an integer (milliseconds since 1970; -1,
         -2 and -3 ask for the end, the start, and the largest timestamp), or a timestamp or date.
-        Those without a zone are in the session's, as Spark has it.
+        Those without a zone are in the time zone of the session, as in Spark.
     inventory, resolve, config
         As for `lookup_offsets`.
 
@@ -141,20 +141,15 @@ def answer_rows(
     opened.drain_findings()
 
 
-def gather(
-    batches: Iterable[pa.RecordBatch],
-    *,
-    max_rows: int = _ROWS_TOGETHER,
-    max_bytes: int = _BYTES_TOGETHER,
-) -> Iterator[pa.RecordBatch]:
-    """Concatenate batches until there are so many rows, or bytes."""
+def gather(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Concatenate batches until there are enough rows, or bytes, to answer together."""
     kept: list[pa.RecordBatch] = []
     rows = size_bytes = 0
     for batch in batches:
         kept.append(batch)
         rows += batch.num_rows
         size_bytes += batch.nbytes
-        if rows >= max_rows or size_bytes >= max_bytes:
+        if rows >= _ROWS_TOGETHER or size_bytes >= _BYTES_TOGETHER:
             yield pa.concat_batches(kept)
             kept, rows, size_bytes = [], 0, 0
     if rows:

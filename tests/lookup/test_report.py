@@ -1,4 +1,4 @@
-"""What a run has to tell."""
+"""The report of a run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from kafka_index.lookup import (
     LOOKUP_REPORT_SCHEMA,
     Inventory,
     LookupTotals,
-    PartitionCount,
     SplitReport,
     StartingOffset,
     collect_inventory,
@@ -35,7 +34,7 @@ DAMAGE = Finding("t", 0, 5, "/d/t-0/5.log", "unreadable", "bad crc", 77, queries
 REPORT = SplitReport(
     number=0,
     rows=5,
-    counts=(PartitionCount("t", 0, FOUND, 4), PartitionCount(None, None, UNKNOWN, 1)),
+    counts=Counter({("t", 0, FOUND): 4, (None, None, UNKNOWN): 1}),
     findings=(DAMAGE,),
     findings_left_out=2,
 )
@@ -53,7 +52,7 @@ def totals_of(*reports: SplitReport) -> LookupTotals:
     return totals
 
 
-def test_splits_add_up_and_their_findings_are_told_once() -> None:
+def test_splits_add_up_and_their_findings_are_reported_once() -> None:
     totals = totals_of(REPORT, replace(REPORT, number=1))
     assert totals.rows == 10
     assert totals.rows_of_split == {0: 5, 1: 5}
@@ -65,7 +64,7 @@ def test_splits_add_up_and_their_findings_are_told_once() -> None:
     assert totals.findings_left_out == 4
 
 
-def test_the_report_tells_counts_then_findings() -> None:
+def test_the_report_lists_counts_then_findings() -> None:
     table = totals_of(REPORT).report_table()
     assert table.schema.equals(LOOKUP_REPORT_SCHEMA)
     nothing = dict.fromkeys(LOOKUP_REPORT_SCHEMA.names)
@@ -98,8 +97,8 @@ def test_findings_come_by_partition_segment_and_position() -> None:
     places = [("t", 1, 0, 5), ("t", 0, None, None), ("s", 9, 7, 1), ("t", 0, 3, 9), ("t", 0, 3, 2)]
     findings = tuple(Finding(t, p, s, "", "tail", "", at) for t, p, s, at in places)
     found = totals_of(replace(REPORT, findings=findings)).findings
-    assert [(one.topic, one.partition, one.segment_base_offset, one.position_bytes)
-            for one in found] == [places[i] for i in (2, 1, 4, 3, 0)]  # fmt: skip
+    assert [(finding.topic, finding.partition, finding.segment_base_offset, finding.position_bytes)
+            for finding in found] == [places[i] for i in (2, 1, 4, 3, 0)]  # fmt: skip
 
 
 def test_starting_offsets_come_in_the_order_of_the_splits() -> None:
@@ -111,12 +110,12 @@ def test_starting_offsets_come_in_the_order_of_the_splits() -> None:
     assert totals_of(*reports).starting_offsets == starts[::-1]
 
 
-def test_partitions_that_are_not_there_do_not_fill_memory() -> None:
+def test_partitions_that_do_not_exist_do_not_fill_memory() -> None:
     reports = [
         replace(
             REPORT,
             number=number,
-            counts=tuple(PartitionCount(f"{number}-{n}", 0, UNKNOWN, 1) for n in range(1_000)),
+            counts=Counter((f"{number}-{n}", 0, UNKNOWN) for n in range(1_000)),
         )
         for number in range(12)
     ]
@@ -125,7 +124,7 @@ def test_partitions_that_are_not_there_do_not_fill_memory() -> None:
     assert sum(table["queries"].to_pylist()) == 12_000 + 12 * DAMAGE.queries
 
 
-def test_reports_travel() -> None:
+def test_reports_can_be_pickled() -> None:
     assert pickle.loads(pickle.dumps(REPORT)) == REPORT  # noqa: S301, our own
 
 
@@ -148,19 +147,21 @@ def test_queries_are_counted_by_partition_and_status(
             pa.array(partitions, pa.int64()),
             np.array(statuses, np.int8),
         )
-    found = {(one.topic, one.partition, one.status): one.queries for one in counts.counts()}
-    assert found == Counter(asked for batch in batches for asked in batch)
+    assert counts.counts() == Counter(asked for batch in batches for asked in batch)
 
 
-def test_of_many_partitions_that_are_not_there_the_most_frequent_are_told(
+def test_of_many_partitions_that_do_not_exist_the_most_frequent_are_counted(
     inventory: Inventory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tally, "_MAX_UNKNOWN", 2)
     counts = StatusCounts(inventory)
     names = ["a", "b", "b", "c", "c", "c", "d"]
     counts.add(pa.array(names), pa.array([0] * 7), np.full(7, UNKNOWN, np.int8))
-    found = {one.topic: one.queries for one in counts.counts()}
-    assert found == {"c": 3, "b": 2, None: 2}
+    assert counts.counts() == {
+        ("c", 0, UNKNOWN): 3,
+        ("b", 0, UNKNOWN): 2,
+        (None, None, UNKNOWN): 2,
+    }
 
 
 def test_a_partition_beyond_int64_is_counted_as_none(inventory: Inventory) -> None:
@@ -168,6 +169,6 @@ def test_a_partition_beyond_int64_is_counted_as_none(inventory: Inventory) -> No
     partitions = pa.array([2**64 - 1, 3], pa.uint64())
     counts.add(pa.array(["x", "x"]), partitions, np.full(2, UNKNOWN, np.int8))
     found = counts.counts()
-    assert {one.partition for one in found} == {None, 3}
-    report = SplitReport(0, 2, tuple(found))
+    assert found == {("x", None, UNKNOWN): 1, ("x", 3, UNKNOWN): 1}
+    report = SplitReport(0, 2, found)
     assert totals_of(report).report_table()["queries"].to_pylist() == [1, 1]
