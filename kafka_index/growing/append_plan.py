@@ -41,7 +41,7 @@ from kafka_index.layout.records import NO_TIMESTAMP
 
 @dataclass(frozen=True, slots=True)
 class SegmentPlan:
-    """The effect of some appends on one segment.
+    """The effect of appends on one segment.
 
     Parameters
     ----------

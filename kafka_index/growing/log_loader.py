@@ -209,7 +209,6 @@ class LogLoader:
             self._epochs.assign_recovered(batches)
             producer_state.end_offset = int(batches.columns.last_offset[-1]) + 1
         producer_state.take_snapshot()
-        self._producer_state.adopt(producer_state)
         return lost
 
 

@@ -43,10 +43,6 @@ class ProducerStateManager:
         """The offsets of all snapshots, in order."""
         return tuple(sorted(self._snapshots))
 
-    def adopt(self, other: ProducerStateManager) -> None:
-        """Adopt the list of snapshots of another manager of the same directory."""
-        self._snapshots = set(other.snapshot_offsets)
-
     def take_snapshot(self, data: bytes | None = None, *, durable: bool = True) -> None:
         """Write a snapshot at `end_offset`, unless there is one at or above it.
 
@@ -69,10 +65,9 @@ class ProducerStateManager:
 
     def drop_snapshot(self, offset: int) -> None:
         """Remove a snapshot, if there is one."""
-        if offset in self._snapshots:
-            self._snapshots.remove(offset)
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(snapshot_path(self._directory, offset))
+        self._snapshots.discard(offset)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(snapshot_path(self._directory, offset))
 
     def remove_stray_snapshots(self, base_offsets: Sequence[int]) -> None:
         """Remove the snapshots without a segment, except the last (``removeStraySnapshots``)."""
@@ -124,22 +119,17 @@ class ProducerStateManager:
         for offset in self.snapshot_offsets:
             if is_out_of_range(offset, log_start_offset, end_offset):
                 self.drop_snapshot(offset)
-        if end_offset != self.end_offset:
-            self.producers.clear()
-            self._load_latest(log_start_offset)
-        else:
+        if end_offset == self.end_offset:
             self.end_offset = max(self.end_offset, log_start_offset)
             self._last_snapshot = max(self._snapshots, default=log_start_offset)
-
-    def _load_latest(self, log_start_offset: int) -> None:
+            return
+        self.producers.clear()
         found, entries, damaged = load_latest_snapshot(self._directory, self.snapshot_offsets)
         for offset, _ in damaged:
             self.drop_snapshot(offset)
         if found is not None and entries is not None:
             self.producers.load(entries, self._clock())
-            self._last_snapshot = self.end_offset = found
-            return
-        self._last_snapshot = self.end_offset = log_start_offset
+        self._last_snapshot = self.end_offset = log_start_offset if found is None else found
 
     def _replay(
         self,
