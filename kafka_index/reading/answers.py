@@ -1,4 +1,4 @@
-"""Answers of lookups: what became of each query, as columns.
+"""Answers of lookups: the outcome of each query, as columns.
 
 The statuses and columns are the public ones of ``kafka-index lookup``.
 """
@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 
 from kafka_index.index import Longs
 
-#: Stands for null in a column of answers.
+#: Null in a column of answers.
 NULL = np.iinfo(np.int64).min
 
 
 class Status(IntEnum):
-    """What became of a query."""
+    """The outcome of a query."""
 
     #: There is an answer at the requested level.
     FOUND = 0
@@ -57,7 +57,7 @@ class Resolve(Enum):
 
 
 class UpperBound(Enum):
-    """What a lookup sees the end of a log as."""
+    """Where a log ends for a lookup."""
 
     LOG_END = "log-end"
     HIGH_WATERMARK = "high-watermark"

@@ -1,4 +1,4 @@
-"""What is found out about a log while its queries are answered, and the queries that it costs."""
+"""Findings about a log while its queries are answered, and the queries that each affects."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kafka_index.storage import SegmentFile
 NO_INDEX = "no_index"
 #: An index file does not fit its log: another one is built in memory.
 INDEX_REFUSED = "index_refused"
-#: The last segment ends in what a broker cuts off when it starts; the log ends there.
+#: The last segment ends in bytes that a broker cuts off when it starts; the log ends there.
 TAIL = "tail"
 #: Damage, or a failing disk, hides the answers to some queries.
 UNREADABLE = "unreadable"
@@ -68,13 +68,13 @@ class Findings:
         self._found[key] = self._found.get(key, 0) + finding.queries
 
     def drain(self) -> list[Finding]:
-        """Return what was found since this was last called."""
+        """Return the findings since the last call."""
         found, self._found = self._found, {}
         return [replace(finding, queries=queries) for finding, queries in found.items()]
 
 
 class SegmentFindings:
-    """Adds the findings of one segment, and marks the queries that they leave without an answer.
+    """Adds the findings of a segment, and marks the queries that they leave without an answer.
 
     Parameters
     ----------
@@ -83,7 +83,7 @@ class SegmentFindings:
     log : SegmentLog
         Its log.
     findings : Findings
-        Where they are added.
+        The findings of the partition.
     """
 
     def __init__(self, segment: SegmentFile, log: SegmentLog, findings: Findings) -> None:
@@ -118,14 +118,14 @@ class SegmentFindings:
         )
 
     def damage(self, answers: Answers, rows: Longs, position_bytes: int) -> None:
-        """Answer that damage at a position hides the answers to queries."""
+        """Mark queries as unreadable because of damage at a position."""
         if len(rows):
             answers.status[rows] = Status.UNREADABLE
             reason = self._log.why_unreadable(position_bytes)
             self.add(UNREADABLE, self._segment.log_path, reason, position_bytes, len(rows))
 
     def failure(self, answers: Answers, rows: Longs, error: KafkaIndexError) -> None:
-        """Answer that queries failed with an error."""
+        """Mark queries as unreadable because of an error."""
         if len(rows):
             answers.status[rows] = Status.UNREADABLE
             path = error.path or self._segment.log_path

@@ -1,4 +1,4 @@
-"""What is known of a partition before any of its segments is opened: its files and checkpoints."""
+"""A partition before any of its segments is opened: its files and checkpoints."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class PartitionFiles:
     high_watermark : int, optional
         Answers end below it; by default they end with the log.
     epochs : tuple of EpochEntry
-        What ``leader-epoch-checkpoint`` has from the log's start on.
+        The entries of ``leader-epoch-checkpoint`` from the log's start on.
     """
 
     topic: str
@@ -49,7 +49,7 @@ class PartitionFiles:
 
 
 class CheckpointReader:
-    """Reads what data directories and partition directories note of partitions.
+    """Reads the checkpoints of data directories and partition directories.
 
     Parameters
     ----------
@@ -59,7 +59,7 @@ class CheckpointReader:
     Attributes
     ----------
     skipped : list of Skipped
-        Checkpoints that were passed over, and why.
+        Checkpoints that were skipped, and why.
     """
 
     def __init__(self, upper_bound: UpperBound) -> None:
@@ -73,7 +73,7 @@ class CheckpointReader:
         segments: Sequence[SegmentFile],
         index_directory: str | None,
     ) -> PartitionFiles:
-        """Return a partition with what is noted of it.
+        """Return a partition with its checkpoints.
 
         Parameters
         ----------
@@ -93,15 +93,15 @@ class CheckpointReader:
         Notes
         -----
         A log starts at the checkpointed offset, but not before its first segment (LogLoader.load).
-        A partition that the checkpoint of high watermarks does not name has none yet, as far as
-        its broker can tell: nothing above the log's start is committed (Partition.createLog).
-        Epochs that cannot be read are passed over, and `skipped` names the file.
+        A partition that is missing from the checkpoint of high watermarks has none yet: as far as
+        its broker knows, nothing above the log's start is committed (Partition.createLog).
+        Epochs that cannot be read are left out, and `skipped` names the file.
         """
         directory = segments[0].partition_directory
         parent = os.path.dirname(directory)
         data_directory = self._directories.setdefault(parent, LogDirectory(parent))
-        noted = data_directory.log_start_offset(partition) or 0
-        start = max(noted, segments[0].base_offset)
+        checkpointed = data_directory.log_start_offset(partition) or 0
+        start = max(checkpointed, segments[0].base_offset)
         return PartitionFiles(
             topic=partition.topic,
             partition=partition.partition,
@@ -109,7 +109,7 @@ class CheckpointReader:
             index_directory=index_directory,
             log_start_offset=start,
             high_watermark=self._high_watermark(data_directory, partition, start),
-            epochs=self._epochs(directory, noted),
+            epochs=self._epochs(directory, checkpointed),
         )
 
     def _high_watermark(
@@ -126,7 +126,7 @@ class CheckpointReader:
         return max(data_directory.high_watermark(partition) or 0, start)
 
     def _epochs(self, directory: str, log_start_offset: int) -> tuple[EpochEntry, ...]:
-        """Return the epochs as a broker has them when it has loaded the log (LogLoader.load)."""
+        """Return the epochs that a broker keeps after loading the log (LogLoader.load)."""
         path = os.path.join(directory, LEADER_EPOCH_CHECKPOINT)
         try:
             cache = LeaderEpochCache.from_text(read_checkpoint_text(path) or "", path=path)

@@ -265,7 +265,7 @@ class PartitionLog:
         return answers
 
     def take_findings(self) -> list[Finding]:
-        """Return what was found out since this was last called."""
+        """Return the findings since the last call."""
         return self._findings.drain()
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""How many segments a worker keeps open."""
+"""The segments that a worker keeps open, and their limit."""
 
 from __future__ import annotations
 

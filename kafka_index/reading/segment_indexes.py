@@ -1,15 +1,14 @@
 """The two indexes of a segment: its files where they fit its log, else built in memory.
 
 Whether a file fits is checked when it is opened: its size, the order of its entries, its last
-entry, and for the time index that no later batch has a larger timestamp. Any other entry is held
-against the log when a lookup uses it (`kafka_index.kernels.walk`).
+entry, and for the time index that no later batch has a larger timestamp. Any other entry is
+checked against the log when a lookup uses it (`kafka_index.kernels.walk`).
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from functools import partial
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -116,11 +115,6 @@ class SegmentIndexes:
         """The time index."""
         return self._time_index.get()
 
-    @property
-    def are_built(self) -> bool:
-        """Whether any of the two has been built in memory."""
-        return self._built is not None
-
     def largest(self) -> Largest:
         """Return the largest timestamp of the segment."""
         if self._largest is None:
@@ -199,15 +193,11 @@ class SegmentIndexes:
         self._findings.add(INDEX_REFUSED, path, reason)
 
     def _load_offset_index(self) -> OffsetIndex:
-        loaded = self._load_file(
-            OFFSET_INDEX_SUFFIX, partial(OffsetIndex, writable=False), self._misfit_of_offsets
-        )
+        loaded = self._load_file(OFFSET_INDEX_SUFFIX, OffsetIndex, self._misfit_of_offsets)
         return loaded or self._build()[0]
 
     def _load_time_index(self) -> TimeIndex:
-        loaded = self._load_file(
-            TIME_INDEX_SUFFIX, partial(TimeIndex, writable=False), self._misfit_of_times
-        )
+        loaded = self._load_file(TIME_INDEX_SUFFIX, TimeIndex, self._misfit_of_times)
         if loaded is None:
             # The largest timestamp is that of the index in use.
             self._largest = None
@@ -215,10 +205,7 @@ class SegmentIndexes:
         return loaded
 
     def _load_file(
-        self,
-        suffix: str,
-        load: Callable[[str, int], _Index],
-        misfit: Callable[[_Index], str | None],
+        self, suffix: str, kind: type[_Index], misfit: Callable[[_Index], str | None]
     ) -> _Index | None:
         path = self._path(suffix)
         if suffix in self._missing:
@@ -233,14 +220,19 @@ class SegmentIndexes:
             self._findings.add(NO_INDEX, path, "there is no such file: built in memory")
             return None
         try:
-            index = load(path, self._segment.base_offset)
+            index = kind(path, self._segment.base_offset, writable=False)
         except KafkaIndexError as error:
             self._refuse(suffix, path, error.message)
             return None
         try:
             index.skip_padding()
             index.sanity_check()
-            reason = misfit(index)
+            slot = index.find_disorder()
+            reason = (
+                misfit(index)
+                if slot == NOT_FOUND
+                else f"entry {slot} is not above the one before it"
+            )
         except KafkaIndexError as error:
             reason = error.message
         if reason is None:
@@ -250,9 +242,6 @@ class SegmentIndexes:
         return None
 
     def _misfit_of_offsets(self, index: OffsetIndex) -> str | None:
-        slot = index.find_disorder()
-        if slot != NOT_FOUND:
-            return f"entry {slot} is not above the one before it"
         log = self._log
         last_position = 0
         if index.entries:
@@ -266,9 +255,6 @@ class SegmentIndexes:
         return None
 
     def _misfit_of_times(self, index: TimeIndex) -> str | None:
-        slot = index.find_disorder()
-        if slot != NOT_FOUND:
-            return f"entry {slot} is not above the one before it"
         address, size = self._log.address, self._log.size_bytes
         position = 0
         last = index.last_entry

@@ -280,7 +280,7 @@ def test_index_files_of_a_segment_may_be_elsewhere(tmp_path: Path) -> None:
         path.rename(elsewhere / path.name)
     with LogSegment.open(directory / f"{5:020d}.log", index_directory=elsewhere) as segment:
         assert segment.offset_to_position(12) == (12, *_place(2))
-        assert not segment.indexes.are_built
+        assert segment.indexes.offset_index.path == str(elsewhere / f"{5:020d}.index")
 
 
 @pytest.mark.parametrize("name", [f"{5:020d}.log", "5.log"])
