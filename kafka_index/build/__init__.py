@@ -2,7 +2,7 @@
 
 from kafka_index.build.local import run_local
 from kafka_index.build.plan import WORK_SCHEMA, plan_build, read_plan
-from kafka_index.build.publish import publish_partition
+from kafka_index.build.publish import publish_partitions
 from kafka_index.build.report import REPORT_SCHEMA, SegmentReport
 from kafka_index.build.segment import build_segment_files, build_segments
 from kafka_index.build.settings import ALL_OUTPUTS, INDEX_OUTPUTS, BuildSettings, Output
@@ -18,7 +18,7 @@ __all__ = [
     "build_segment_files",
     "build_segments",
     "plan_build",
-    "publish_partition",
+    "publish_partitions",
     "read_plan",
     "run_local",
 ]

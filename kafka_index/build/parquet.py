@@ -152,7 +152,7 @@ def require_target(settings: BuildSettings) -> None:
 
 def failed_report(path: str, segment: SegmentCount, code: str, reason: str) -> SegmentReport:
     """Return the row of a segment whose rows were counted and not built."""
-    row = SegmentReport.unscanned(
+    row = SegmentReport(
         segment.topic, segment.partition, segment.base_offset, path, segment.size_bytes
     )
     return row.failed(code, reason)

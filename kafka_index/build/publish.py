@@ -21,9 +21,7 @@ from kafka_index.build.staged_segment import StagedSegment
 from kafka_index.errors import KafkaIndexError
 from kafka_index.state.snapshots import list_snapshots, snapshot_path
 from kafka_index.storage import (
-    FilePublication,
     Publication,
-    SegmentPublication,
     left_to_publish,
     publish_error,
     publish_group,
@@ -66,21 +64,6 @@ def publish_segments(
         # Whoever stops asking for rows gets no files for those not asked for.
         for each in group:
             each.remove_scratch(settings)
-
-
-def publish_partition(
-    staged: Sequence[StagedSegment], settings: BuildSettings, *, attempt_id: str
-) -> Iterator[SegmentReport]:
-    """Fold the segments of a partition and publish its files.
-
-    Parameters
-    ----------
-    staged : sequence of StagedSegment
-        Every segment of one partition, by base offset.
-    settings, attempt_id
-        As for `publish_partitions`.
-    """
-    return publish_partitions([staged], settings, attempt_id=attempt_id)
 
 
 def publish_partitions(
@@ -147,7 +130,9 @@ def _publish_own_files(folded: Sequence[FoldedPartition], settings: BuildSetting
     """Publish what belongs to no segment, before any segment; an error is the partition's."""
     waiting = [each for each in folded if each.error is None and each.own_files]
     publications = [
-        FilePublication(each.own_files, settings.attributes_of(each.staged[0].segment.log_path))
+        Publication(
+            each.own_files, attributes_of=settings.attributes_of(each.staged[0].segment.log_path)
+        )
         for each in waiting
     ]
     for each, error in zip(waiting, publish_group(publications), strict=True):
@@ -167,7 +152,7 @@ def _left_of(folded: FoldedSegment, settings: BuildSettings) -> Publication | No
     if folded.report.status == FAILED:
         return None
     publication = folded.staged.publication(settings)
-    if isinstance(publication, SegmentPublication):
+    if publication is not None and publication.record is not None:
         left = left_to_publish(publication)
         if left is None and keep_segment(folded.staged.segment, settings) is None:
             # An attempt before this one gave it up: publishing it reports that.
@@ -175,7 +160,7 @@ def _left_of(folded: FoldedSegment, settings: BuildSettings) -> Publication | No
         publication = left
     if publication is None:
         attributes_of = settings.attributes_of(folded.staged.segment.log_path)
-        return FilePublication(folded.files, attributes_of) if folded.files else None
+        return Publication(folded.files, attributes_of=attributes_of) if folded.files else None
     return replace(publication, files=(*folded.files, *publication.files))
 
 

@@ -29,7 +29,7 @@ _ROWS_AT_A_TIME = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class SegmentReport:
-    """The result of one segment.
+    """The result of one segment; one of which only the log is known has failed.
 
     Parameters
     ----------
@@ -67,39 +67,16 @@ class SegmentReport:
     segment_base_offset: int
     log_path: str
     log_size_bytes: int
-    counts: SegmentCounts | None
-    status: str
-    reason: str | None
-    position_bytes: int | None
-    seconds: float
+    counts: SegmentCounts | None = None
+    status: str = FAILED
+    reason: str | None = None
+    position_bytes: int | None = None
+    seconds: float = 0.0
     aborted_txns: int | None = None
     producers: int | None = None
     note: str | None = None
     retriable: bool = False
     reason_code: str | None = None
-
-    @classmethod
-    def unscanned(
-        cls,
-        topic: str,
-        partition: int,
-        segment_base_offset: int,
-        log_path: str,
-        log_size_bytes: int,
-    ) -> Self:
-        """Return the row of a segment of which nothing more is known."""
-        return cls(
-            topic=topic,
-            partition=partition,
-            segment_base_offset=segment_base_offset,
-            log_path=log_path,
-            log_size_bytes=log_size_bytes,
-            counts=None,
-            status=FAILED,
-            reason=None,
-            position_bytes=None,
-            seconds=0.0,
-        )
 
     def failed(self, code: str, reason: str, position_bytes: int | None = None) -> Self:
         """Return the row of the segment as one that failed."""

@@ -286,7 +286,7 @@ def _record(
 
 
 def _empty_row(segment: SegmentFile) -> SegmentReport:
-    return SegmentReport.unscanned(
+    return SegmentReport(
         segment.topic,
         segment.partition,
         segment.base_offset,

@@ -16,11 +16,9 @@ from kafka_index.layout.names import (
 from kafka_index.state.segment_state import SegmentState
 from kafka_index.storage import (
     BuildRecord,
-    FilePublication,
     Publication,
     PublishedFile,
     SegmentFile,
-    SegmentPublication,
     StagedFile,
     prepare_target_directory,
     record_path,
@@ -80,8 +78,8 @@ class SegmentPaths:
         files = tuple(map(staged, self.published(settings)))
         attributes_of = settings.attributes_of(self.log_path)
         if Output.INDEX in settings.outputs:
-            return SegmentPublication(files, staged(self.record), attributes_of)
-        return FilePublication(files, attributes_of) if files else None
+            return Publication(files, staged(self.record), attributes_of)
+        return Publication(files, attributes_of=attributes_of) if files else None
 
     def remove_scratch(self, settings: BuildSettings, attempt_id: str) -> None:
         """Remove whatever scratch files an attempt has left."""

@@ -35,7 +35,7 @@ from kafka_index.build.report import (
     report_table,
 )
 from kafka_index.build.scan import stage_segments
-from kafka_index.build.staged_rows import (
+from kafka_index.spark.staged_rows import (
     PUBLISHING_SCHEMA,
     STAGED_SCHEMA,
     plan_publishing,

@@ -24,9 +24,7 @@ from kafka_index.storage.paths import (
     target_directory,
 )
 from kafka_index.storage.publish import (
-    FilePublication,
     Publication,
-    SegmentPublication,
     StagedFile,
     left_to_publish,
     publish_group,
@@ -49,7 +47,6 @@ __all__ = [
     "ByteSource",
     "Bytes",
     "DirectoryLock",
-    "FilePublication",
     "Listing",
     "MappedFile",
     "Publication",
@@ -57,7 +54,6 @@ __all__ = [
     "ScanSettings",
     "SegmentCounts",
     "SegmentFile",
-    "SegmentPublication",
     "Skipped",
     "StagedFile",
     "WindowWalk",

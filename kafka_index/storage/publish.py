@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kafka_index.errors import PublishError
 from kafka_index.layout.names import OFFSET_INDEX_SUFFIX, SWAP_SUFFIX
@@ -46,24 +46,34 @@ class StagedFile:
 
 
 @dataclass(frozen=True, slots=True)
-class FilePublication:
-    """Files of one folder that are whole on their own, in whatever order they appear.
+class Publication:
+    """Files of one folder, ready to be published: those of a segment, or others.
 
     Parameters
     ----------
     files : tuple of StagedFile
-        One or more.
+        One or more, in the order in which they are to appear; with a record the ``.index`` last.
+    record : StagedFile, optional
+        The build record of a segment, which appears after its files. Without one the files are
+        whole on their own, and what is there is not removed before.
     attributes_of : str, optional
         The log whose mode and owner the files take (in place).
     """
 
     files: tuple[StagedFile, ...]
+    record: StagedFile | None = None
     attributes_of: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse an order in which a crash would leave files that contradict each other."""
+        indexes = [f.final_path.endswith(_OFFSET_INDEX_NAMES) for f in self.files]
+        if self.record is not None and (not indexes or not indexes[-1] or any(indexes[:-1])):
+            raise ValueError("the .index must be among the files of a segment, once, and last")
 
     @property
     def staged(self) -> tuple[StagedFile, ...]:
-        """All files."""
-        return self.files
+        """All files, the record last."""
+        return self.files if self.record is None else (*self.files, self.record)
 
     @property
     def directory(self) -> str:
@@ -71,55 +81,12 @@ class FilePublication:
         return os.path.dirname(self.files[0].final_path)
 
 
-@dataclass(frozen=True, slots=True)
-class SegmentPublication:
-    """The files of one segment, ready to be published.
-
-    Parameters
-    ----------
-    files : tuple of StagedFile
-        In the order in which they are to appear: the ``.index`` last.
-    record : StagedFile
-        The build record; it appears after all of them.
-    attributes_of : str, optional
-        The log whose mode and owner the files take (in place).
-    """
-
-    files: tuple[StagedFile, ...]
-    record: StagedFile
-    attributes_of: str | None = None
-
-    def __post_init__(self) -> None:
-        """Refuse an order in which a crash would leave files that contradict each other."""
-        indexes = [f.final_path.endswith(_OFFSET_INDEX_NAMES) for f in self.files]
-        if not indexes or not indexes[-1] or any(indexes[:-1]):
-            raise ValueError("the .index must be among the files of a segment, once, and last")
-
-    @property
-    def staged(self) -> tuple[StagedFile, ...]:
-        """All files, the record last."""
-        return (*self.files, self.record)
-
-    @property
-    def index_path(self) -> str:
-        """Where the ``.index`` will be."""
-        return self.files[-1].final_path
-
-    @property
-    def directory(self) -> str:
-        """The folder of all files."""
-        return os.path.dirname(self.index_path)
-
-
-Publication = SegmentPublication | FilePublication
-
-
 def publish_group(publications: Sequence[Publication]) -> list[PublishError | None]:
     """Publish the finished files of several segments, durably.
 
     Parameters
     ----------
-    publications : sequence of SegmentPublication or FilePublication
+    publications : sequence of Publication
         Each of another segment, or of other files.
 
     Returns
@@ -181,14 +148,14 @@ def _first_failure(publication: Publication, failures: dict[str, OSError]) -> Pu
 def _put_in_place(publication: Publication) -> PublishError | None:
     path = publication.directory
     try:
-        if isinstance(publication, SegmentPublication):
+        if publication.record is not None:
             for staged in publication.staged:
                 # Where another attempt has just put them in place, its .index must stay.
                 path = staged.scratch_path
                 os.stat(path)
             path = publication.record.final_path
             _unlink_if_there(path)
-            path = publication.index_path
+            path = publication.files[-1].final_path
             # A swapped log without its index gets one of zeros when a broker starts
             # (LogLoader.load asks it for its next offset): there the old index stays until the
             # new one replaces it.
@@ -202,26 +169,27 @@ def _put_in_place(publication: Publication) -> PublishError | None:
     return None
 
 
-def left_to_publish(publication: SegmentPublication) -> Publication | None:
-    """Return what an interrupted attempt has left to publish.
+def left_to_publish(publication: Publication) -> Publication | None:
+    """Return what an interrupted attempt has left to publish of a segment.
 
     Parameters
     ----------
-    publication : SegmentPublication
+    publication : Publication
         Maybe published in part, or as a whole, by an attempt that ended.
 
     Returns
     -------
-    SegmentPublication, FilePublication or None
+    Publication or None
         Itself when nothing of it was published yet; None when nothing of it is waiting:
         all of it was published, or it was given up.
     """
     left = tuple(file for file in publication.files if os.path.exists(file.scratch_path))
-    if left and left[-1].final_path == publication.index_path:
-        return SegmentPublication(left, publication.record, publication.attributes_of)
-    if os.path.exists(publication.record.scratch_path):
+    if left and left[-1] == publication.files[-1]:
+        return replace(publication, files=left)
+    record = publication.record
+    if record is not None and os.path.exists(record.scratch_path):
         # The .index is there already, and with it all that comes before it.
-        return FilePublication((publication.record,), publication.attributes_of)
+        return Publication((record,), attributes_of=publication.attributes_of)
     return None
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from kafka_index.build import BuildSettings, Output, SegmentReport, publish, publish_partition
+from kafka_index.build import BuildSettings, Output, SegmentReport, publish, publish_partitions
 from kafka_index.build.scan import stage_segments
 from kafka_index.build.staged_segment import StagedSegment
 from kafka_index.storage import list_dump, sweep
@@ -87,7 +87,7 @@ class _Place:
         return list(stage_segments(listed, self.settings, attempt_id=attempt_id))
 
     def publish(self, staged: list[StagedSegment], attempt_id: str) -> list[SegmentReport]:
-        return list(publish_partition(staged, self.settings, attempt_id=attempt_id))
+        return list(publish_partitions([staged], self.settings, attempt_id=attempt_id))
 
     def swept(self) -> _Files:
         sweep([str(self.out / FOLDER)], run_id=None)
@@ -195,7 +195,7 @@ def test_an_older_transaction_index_does_not_stay_where_nothing_is_aborted_now(
         stage_segments(list_dump([str(data)], topics=None).segments, settings, attempt_id="scan")
     )
 
-    rows = list(publish_partition(staged, settings, attempt_id="only"))
+    rows = list(publish_partitions([staged], settings, attempt_id="only"))
 
     assert [row.status for row in rows] == ["failed", "built"]
     assert "state_unknown" in str(rows[1].note)

@@ -13,8 +13,8 @@ from kafka_index.build import BuildSettings, SegmentReport, plan_build, run_loca
 from kafka_index.build.plan import partition_groups
 from kafka_index.build.report import report_table
 from kafka_index.build.scan import stage_segments
-from kafka_index.build.staged_rows import plan_publishing, staged_table
 from kafka_index.spark.build import build_logs, build_waves, publish_bin
+from kafka_index.spark.staged_rows import plan_publishing, staged_table
 from kafka_index.storage import list_dump, sweep
 from tests.support.dumps import leftovers
 from tests.support.transactional_logs import built_files, log_path, segments, write

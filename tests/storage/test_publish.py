@@ -17,7 +17,7 @@ import pytest
 from kafka_index.errors import PublishError
 from kafka_index.storage import (
     BuildRecord,
-    SegmentPublication,
+    Publication,
     StagedFile,
     create_scratch,
     publish_group,
@@ -48,7 +48,7 @@ def is_whole(directory: Path, base: str = BASE) -> bool:
     return True
 
 
-def published(publication: SegmentPublication) -> None:
+def published(publication: Publication) -> None:
     assert publish_group([publication]) == [None]
 
 
@@ -148,9 +148,9 @@ def test_a_scratch_file_that_vanished_fails_only_its_segment(
 def test_the_index_must_come_last(tmp_path: Path) -> None:
     good = stage(tmp_path, b"x")
     with pytest.raises(ValueError, match="last"):
-        SegmentPublication(good.files[::-1], good.record)
+        Publication(good.files[::-1], good.record)
     with pytest.raises(ValueError, match="last"):
-        SegmentPublication(good.files[:1], good.record)
+        Publication(good.files[:1], good.record)
 
 
 def test_scratch_and_final_file_must_share_a_folder() -> None:
@@ -356,7 +356,7 @@ def test_a_swapped_index_stays_until_the_new_one_replaces_it(tmp_path: Path) -> 
     (directory / f"{BASE}.timeindex.swap" / "in the way").mkdir(parents=True)
     record = record_path(str(directory), int(BASE))
     write_scratch(f"{directory}/.{os.path.basename(record)}.run1.0.tmp", b"{}", attributes_of=None)
-    publication = SegmentPublication(
+    publication = Publication(
         tuple(staged),
         StagedFile(f"{directory}/.{os.path.basename(record)}.run1.0.tmp", record),
     )

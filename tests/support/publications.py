@@ -6,10 +6,10 @@ from pathlib import Path
 
 from kafka_index.storage import (
     BuildRecord,
+    Publication,
     PublishedFile,
     ScanSettings,
     SegmentCounts,
-    SegmentPublication,
     StagedFile,
     record_path,
     scratch_path,
@@ -48,7 +48,7 @@ def stage(
     base: str = BASE,
     attributes_of: Path | None = None,
     run_id: str = "run1",
-) -> SegmentPublication:
+) -> Publication:
     """Stage a time index, an index and a build record, each with `content`."""
     directory.mkdir(parents=True, exist_ok=True)
     like = None if attributes_of is None else str(attributes_of)
@@ -60,7 +60,7 @@ def stage(
         return StagedFile(scratch, final_path)
 
     record = record_of(files, directory)
-    return SegmentPublication(
+    return Publication(
         tuple(staged(str(directory / name), data) for name, data in files.items()),
         staged(record_path(str(directory), int(base)), record.to_bytes()),
         like,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
@@ -32,7 +31,8 @@ PUBLISHING_SCHEMA = STAGED_SCHEMA.append(
     pa.field(PARTITION_SEGMENTS, pa.int64(), nullable=False)
 ).append(pa.field(BIN, pa.int32(), nullable=False))
 
-_PARTITION = ("topic", "partition")
+_PARTITION = ["topic", "partition"]
+_ORDER = [(name, "ascending") for name in (*_PARTITION, "segment_base_offset")]
 
 
 def staged_table(staged: Sequence[StagedSegment]) -> pa.Table:
@@ -96,25 +96,19 @@ def plan_publishing(staged: pa.Table, plan: pa.Table, *, bins: int) -> pa.Table:
     pa.Table
         `PUBLISHING_SCHEMA`.
     """
-    staged = staged.sort_by([(name, "ascending") for name in (*_PARTITION, "segment_base_offset")])
-    expected = Counter(_partitions(plan))
-    counts = {partition: len(list(members)) for partition, members in groupby(_partitions(staged))}
-    numbers: list[int] = []
-    segments: list[int] = []
-    bin_of = balance(list(counts.values()), bins)
-    for (partition, count), number in zip(counts.items(), bin_of, strict=True):
-        numbers += [number] * count
-        segments += [expected[partition]] * count
-    return (
-        staged.append_column(PARTITION_SEGMENTS, pa.array(segments, pa.int64()))
-        .append_column(BIN, pa.array(numbers, pa.int32()))
-        .cast(PUBLISHING_SCHEMA)
-    )
+    expected = _segments_of(plan)
+    found = _segments_of(staged)
+    bin_of = balance(found[PARTITION_SEGMENTS].to_pylist(), bins)
+    bins_of_partitions = found.select(_PARTITION).append_column(BIN, pa.array(bin_of, pa.int32()))
+    rows = staged.join(expected, _PARTITION, join_type="inner")
+    rows = rows.join(bins_of_partitions, _PARTITION, join_type="inner")
+    return rows.select(PUBLISHING_SCHEMA.names).sort_by(_ORDER).cast(PUBLISHING_SCHEMA)
 
 
-def _partitions(rows: pa.Table) -> Iterator[tuple[str, int]]:
-    """Return the partition of each row."""
-    return zip(*(rows.column(name).to_pylist() for name in _PARTITION), strict=True)
+def _segments_of(rows: pa.Table) -> pa.Table:
+    """Return the number of segments of each partition."""
+    counts = rows.group_by(_PARTITION, use_threads=False).aggregate([([], "count_all")])
+    return counts.rename_columns([*_PARTITION, PARTITION_SEGMENTS])
 
 
 def whole_partitions(batches: Iterable[pa.RecordBatch]) -> Iterator[list[StagedSegment]]:
@@ -127,7 +121,7 @@ def whole_partitions(batches: Iterable[pa.RecordBatch]) -> Iterator[list[StagedS
         cancelled Spark task sees that), so the count decides.
     """
     table = pa.Table.from_batches(batches, schema=PUBLISHING_SCHEMA)
-    table = table.sort_by([(name, "ascending") for name in (*_PARTITION, "segment_base_offset")])
+    table = table.sort_by(_ORDER)
     rows = zip(read_staged(table), table.column(PARTITION_SEGMENTS).to_pylist(), strict=True)
     for _, members in groupby(rows, key=lambda row: (row[0].report.topic, row[0].report.partition)):
         staged, expected = zip(*members, strict=True)

@@ -9,7 +9,8 @@ import pyarrow as pa
 
 from kafka_index.build import BuildSettings, plan_build
 from kafka_index.build.scan import stage_segments
-from kafka_index.build.staged_rows import (
+from kafka_index.build.staged_segment import StagedSegment
+from kafka_index.spark.staged_rows import (
     PUBLISHING_SCHEMA,
     STAGED_SCHEMA,
     plan_publishing,
@@ -17,7 +18,6 @@ from kafka_index.build.staged_rows import (
     staged_table,
     whole_partitions,
 )
-from kafka_index.build.staged_segment import StagedSegment
 from kafka_index.storage import list_dump
 from tests.support.transactional_logs import log_path, segments, write
 
