@@ -23,7 +23,7 @@ _GOAL = 0.5
 
 def scan(log: Path) -> int:
     """Scan the headers of a log into columns; return the number of batches."""
-    return sum(len(batches) for batches in LogFileSource(log, verify_crc=False).chunks())
+    return sum(batches.rows for batches in LogFileSource(log, verify_crc=False).chunks())
 
 
 def run(scratch: Path) -> bool:

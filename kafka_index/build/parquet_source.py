@@ -77,7 +77,7 @@ class MetadataSource:
             for columns in self._columns():
                 kept = self._representable(columns)
                 if kept:
-                    yield columns.head(kept)
+                    yield columns.slice(0, kept)
                 if self.stop is not None:
                     break
         except InputError:
@@ -122,7 +122,7 @@ class MetadataSource:
         relative = columns.last_offset - self._rows.base_offset
         outside = (relative < 0) | (relative > INT32_MAX)
         if not outside.any():
-            return len(columns)
+            return columns.rows
         row = int(np.argmax(outside))
         self.stop = ScanStop(
             OFFSET_OVERFLOW,

@@ -127,8 +127,8 @@ def plan_for_segment(
         An append does not fit a segment that was rolled for it.
     """
     columns = batches.columns
-    positions = np.empty(len(columns), np.int64)
-    chosen = np.empty((3, len(columns)), np.int64)
+    positions = np.empty(columns.rows, np.int64)
+    chosen = np.empty((3, columns.rows), np.int64)
     after = state.copy()
     code, place, count = plan_appends(
         ends,

@@ -20,8 +20,6 @@ from kafka_index.records.batch_table import BatchColumns
 from kafka_index.scan.scanner import Scanner
 from kafka_index.storage import Bytes
 
-_COLUMNS = tuple(field.name for field in fields(BatchColumns))
-
 
 @dataclass(frozen=True, slots=True)
 class IncomingBatches:
@@ -66,9 +64,7 @@ class IncomingBatches:
             raise InputError("there is no batch to append")
         if len(chunks) == 1:
             return chunks[0]
-        columns = (
-            np.concatenate([getattr(chunk.columns, name) for chunk in chunks]) for name in _COLUMNS
-        )
+        columns = map(np.concatenate, zip(*(chunk.columns for chunk in chunks), strict=True))
         headers = (np.concatenate([getattr(chunk, name) for chunk in chunks]) for name in _HEADERS)
         return cls(data, BatchColumns(*columns), *headers)
 
@@ -80,11 +76,11 @@ class IncomingBatches:
         while code == SCAN_ROWS_FULL:
             code = scanner.scan(data, 0, len(data))
             for batches in scanner.drain():
-                rows = np.empty((HEADER_COLUMNS, len(batches)), np.int64)
+                rows = np.empty((HEADER_COLUMNS, batches.rows), np.int64)
                 read_headers(data, 0, batches.position_bytes, rows)
                 yield cls(
                     data,
-                    BatchColumns(*(getattr(batches, name).copy() for name in _COLUMNS)),
+                    BatchColumns(*(column.copy() for column in batches)),
                     rows[HEADER_MAGIC],
                     rows[HEADER_RECORD_COUNT],
                 )
@@ -100,7 +96,7 @@ class IncomingBatches:
 
     def __len__(self) -> int:
         """Return the number of batches."""
-        return len(self.columns)
+        return self.columns.rows
 
     def epoch_starts(self) -> Iterator[tuple[int, int, int]]:
         """Yield row, leader epoch and base offset where the epoch differs from the batch before."""
@@ -115,7 +111,7 @@ class IncomingBatches:
         stop = int(columns.position_bytes[end - 1] + columns.size_bytes[end - 1])
         return type(self)(
             self.data[start:stop],
-            BatchColumns(*(getattr(columns, name)[first:end] for name in _COLUMNS)),
+            columns.slice(first, end),
             *(getattr(self, name)[first:end] for name in _HEADERS),
         )
 

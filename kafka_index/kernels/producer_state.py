@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from kafka_index.kernels import producer_tables
-from kafka_index.kernels.big_endian import Integer
+from kafka_index.kernels.big_endian import Integer, Longs
 from kafka_index.kernels.compile_cache import compiled
 from kafka_index.kernels.markers import (
     CONTROL_EMPTY,
@@ -34,11 +34,10 @@ from kafka_index.kernels.producer_tables import (
     FIRST_PLAIN,
     FIRST_TRANSACTIONAL,
     NO_NODE,
-    Longs,
-    ProducerBatches,
     ProducerTables,
     Records,
 )
+from kafka_index.kernels.scan import SCAN_COLUMNS, BatchColumns
 from kafka_index.layout.records import (
     CONTROL_ABORT,
     CONTROL_COMMIT,
@@ -121,13 +120,13 @@ def _follow_epoch(entry: Any, kind: int, position: Integer, epoch: Integer) -> N
 
 @compiled
 def follow_producers(  # noqa: PLR0911, PLR0912, PLR0915, C901, because it is one loop, and hot
-    batches: ProducerBatches, first_row: int, tables: ProducerTables
+    batches: BatchColumns, first_row: int, tables: ProducerTables
 ) -> tuple[int, int]:
     """Follow producers and leader epochs through a chunk and stop where recovery would.
 
     Parameters
     ----------
-    batches : ProducerBatches
+    batches : BatchColumns
         The chunk, in file order; columns from ``attributes`` on count where there is a producer.
     first_row : int
         Where to begin in it.
@@ -143,6 +142,7 @@ def follow_producers(  # noqa: PLR0911, PLR0912, PLR0915, C901, because it is on
     # Named once: an access to a field of a tuple in the loop costs updates of reference counts.
     (
         position_bytes,
+        _,
         base_offsets,
         last_offsets,
         max_timestamps,
@@ -249,7 +249,7 @@ def warm_up() -> None:
     """Load or compile the kernels of this module."""
     nothing = np.empty(0, np.int64)
     tables = ProducerTables.empty(1)
-    follow_producers(ProducerBatches(*(nothing,) * len(ProducerBatches._fields)), 0, tables)
+    follow_producers(BatchColumns(*(nothing,) * SCAN_COLUMNS), 0, tables)
     fill_buckets(tables)
     fill_last_sequences(nothing, nothing, nothing)
     drop_closed(tables.producers, tables.open_transactions, tables.counts[0])

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from kafka_index.kernels.big_endian import Integer
+from kafka_index.kernels.big_endian import Integer, Longs
 from kafka_index.layout.index_entries import INT32_MAX
 from kafka_index.layout.producer_state import (
     NO_COORDINATOR_EPOCH,
@@ -24,7 +24,6 @@ from kafka_index.layout.producer_state import (
 )
 from kafka_index.layout.records import NO_LEADER_EPOCH, NO_PRODUCER_EPOCH, NO_SEQUENCE, NO_TIMESTAMP
 
-Longs = NDArray[np.int64]
 Records = NDArray[np.record]
 
 #: For an offset: there is none, or it is not known here.
@@ -141,23 +140,6 @@ class ProducerTables(NamedTuple):
             np.empty(rows, EPOCH),
             counts,
         )
-
-
-class ProducerBatches(NamedTuple):
-    """The columns of the batch table that producers and epochs depend on, shape (n,) each."""
-
-    position_bytes: Longs
-    base_offset: Longs
-    last_offset: Longs
-    max_timestamp_ms: Longs
-    leader_epoch: Longs
-    attributes: Longs
-    producer_id: Longs
-    control_type: Longs
-    producer_epoch: Longs
-    base_sequence: Longs
-    coordinator_epoch: Longs
-    control_timestamp_ms: Longs
 
 
 def reset_entry(entry: Any, producer_id: Integer) -> None:

@@ -6,6 +6,8 @@ Sources: Kafka's ``FileLogInputStream.nextBatch``, ``DefaultRecordBatch.ensureVa
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -29,7 +31,7 @@ from kafka_index.kernels.batch_header import (
     read_producer_epoch,
     read_producer_id,
 )
-from kafka_index.kernels.big_endian import Integer, prefetch, write_int64_native
+from kafka_index.kernels.big_endian import Integer, Longs, prefetch, write_int64_native
 from kafka_index.kernels.compile_cache import compiled
 from kafka_index.kernels.index_entries import can_convert_to_relative_offset
 from kafka_index.kernels.markers import CONTROL_MESSAGE, CONTROL_NONE, read_control_batch
@@ -42,24 +44,69 @@ from kafka_index.layout.records import (
     NO_TIMESTAMP,
 )
 
-#: Rows of the array that `scan_batches` fills: one int64 column each, what a build needs.
-(
-    COLUMN_POSITION,
-    COLUMN_SIZE,
-    COLUMN_BASE_OFFSET,
-    COLUMN_LAST_OFFSET,
-    COLUMN_MAX_TIMESTAMP,
-    COLUMN_LEADER_EPOCH,
-    COLUMN_ATTRIBUTES,
-    COLUMN_PRODUCER_ID,
-    COLUMN_CONTROL_TYPE,
-    COLUMN_PRODUCER_EPOCH,
-    COLUMN_BASE_SEQUENCE,
-    COLUMN_COORDINATOR_EPOCH,
-    COLUMN_CONTROL_TIMESTAMP,
-) = range(13)
-#: The last four are filled where there is a producer, and the last two where it is a marker.
-SCAN_COLUMNS = 13
+
+class BatchColumns(NamedTuple):
+    """A chunk of batches, in file order: arrays of int64 of one length.
+
+    A chunk that a scan yields is only good until the next one is asked for, which fills the same
+    memory.
+
+    Parameters
+    ----------
+    position_bytes, size_bytes : ndarray of int64, shape (n,)
+        Where in the log a batch begins, and how long it is.
+    base_offset, last_offset : ndarray of int64, shape (n,)
+        Absolute.
+    max_timestamp_ms : ndarray of int64, shape (n,)
+        -1 for magic 0.
+    leader_epoch : ndarray of int64, shape (n,)
+        -1 for none.
+    attributes : ndarray of int64, shape (n,)
+        As in the batch header.
+    producer_id : ndarray of int64, shape (n,)
+        -1 for none.
+    control_type : ndarray of int64, shape (n,)
+        Type of the record of a control batch with a producer id, or one of the codes of
+        `kafka_index.kernels.markers`; `CONTROL_NONE` for all other batches.
+    producer_epoch, base_sequence : ndarray of int64, shape (n,)
+        Undefined where there is no producer.
+    coordinator_epoch, control_timestamp_ms : ndarray of int64, shape (n,)
+        Of a marker's record; undefined for all other batches.
+    """
+
+    position_bytes: Longs
+    size_bytes: Longs
+    base_offset: Longs
+    last_offset: Longs
+    max_timestamp_ms: Longs
+    leader_epoch: Longs
+    attributes: Longs
+    producer_id: Longs
+    control_type: Longs
+    producer_epoch: Longs
+    base_sequence: Longs
+    coordinator_epoch: Longs
+    control_timestamp_ms: Longs
+
+    @property
+    def rows(self) -> int:
+        """Number of batches."""
+        return len(self.position_bytes)
+
+    def slice(self, start: int, end: int) -> BatchColumns:
+        """Return the batches of some rows, as views."""
+        return BatchColumns(*(column[start:end] for column in self))
+
+    @property
+    def end_bytes(self) -> int:
+        """Position after the last batch; there must be one."""
+        return int(self.position_bytes[-1] + self.size_bytes[-1])
+
+
+#: Rows of the array that `scan_batches` fills, one for each field of `BatchColumns`.
+SCAN_COLUMNS = len(BatchColumns._fields)
+_ROW: Any = BatchColumns._make(range(SCAN_COLUMNS))
+
 #: Batches a chunk: enough to spread what a chunk costs after the scan. Not a power of two, because
 #: columns that lie 128 KiB apart fall on the same cache lines, and a scan takes twice as long.
 CHUNK_BATCHES = 16384 + 72
@@ -92,13 +139,13 @@ def _read_producer(
 ) -> Integer:
     """Fill the columns of a batch with a producer; return its control type."""
     row = first_row + np.uint64(8 * count)
-    write_int64_native(row + np.uint64(COLUMN_PRODUCER_EPOCH) * stride, read_producer_epoch(start))
-    write_int64_native(row + np.uint64(COLUMN_BASE_SEQUENCE) * stride, read_base_sequence(start))
+    write_int64_native(row + np.uint64(_ROW.producer_epoch) * stride, read_producer_epoch(start))
+    write_int64_native(row + np.uint64(_ROW.base_sequence) * stride, read_base_sequence(start))
     if attributes & CONTROL_MASK == 0:
         return np.int64(CONTROL_NONE)
     control, epoch, timestamp = read_control_batch(np.int64(start), np.int64(start) + size)
-    write_int64_native(row + np.uint64(COLUMN_COORDINATOR_EPOCH) * stride, epoch)
-    write_int64_native(row + np.uint64(COLUMN_CONTROL_TIMESTAMP) * stride, timestamp)
+    write_int64_native(row + np.uint64(_ROW.coordinator_epoch) * stride, epoch)
+    write_int64_native(row + np.uint64(_ROW.control_timestamp_ms) * stride, timestamp)
     return control
 
 
@@ -110,7 +157,7 @@ def scan_batches(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and h
     position: Integer,
     segment_base_offset: int,
     verify_crc: bool,
-    columns: NDArray[np.int64],
+    columns: Longs,
     count: int,
 ) -> tuple[int, Integer, int]:
     """Walk batches from a position until the columns, the window or the log ends.
@@ -130,7 +177,7 @@ def scan_batches(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and h
     verify_crc : bool
         Without it only headers are read, and no other byte is touched.
     columns : ndarray of int64, shape (SCAN_COLUMNS, capacity)
-        Filled, a row of each column for each batch.
+        Filled with the fields of `BatchColumns`.
     count : int
         How many batches are in there already.
 
@@ -190,14 +237,14 @@ def scan_batches(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and h
         if not can_convert_to_relative_offset(last_offset, segment_base_offset):
             return SCAN_OFFSET_OVERFLOW, position, count
         row = first_row + np.uint64(8 * count)
-        write_int64_native(row + np.uint64(COLUMN_POSITION) * stride, position)
-        write_int64_native(row + np.uint64(COLUMN_SIZE) * stride, size)
-        write_int64_native(row + np.uint64(COLUMN_BASE_OFFSET) * stride, base_offset)
-        write_int64_native(row + np.uint64(COLUMN_LAST_OFFSET) * stride, last_offset)
-        write_int64_native(row + np.uint64(COLUMN_MAX_TIMESTAMP) * stride, max_timestamp)
-        write_int64_native(row + np.uint64(COLUMN_ATTRIBUTES) * stride, attributes)
-        write_int64_native(row + np.uint64(COLUMN_PRODUCER_ID) * stride, producer_id)
-        write_int64_native(row + np.uint64(COLUMN_CONTROL_TYPE) * stride, control)
-        write_int64_native(row + np.uint64(COLUMN_LEADER_EPOCH) * stride, leader_epoch)
+        write_int64_native(row + np.uint64(_ROW.position_bytes) * stride, position)
+        write_int64_native(row + np.uint64(_ROW.size_bytes) * stride, size)
+        write_int64_native(row + np.uint64(_ROW.base_offset) * stride, base_offset)
+        write_int64_native(row + np.uint64(_ROW.last_offset) * stride, last_offset)
+        write_int64_native(row + np.uint64(_ROW.max_timestamp_ms) * stride, max_timestamp)
+        write_int64_native(row + np.uint64(_ROW.attributes) * stride, attributes)
+        write_int64_native(row + np.uint64(_ROW.producer_id) * stride, producer_id)
+        write_int64_native(row + np.uint64(_ROW.control_type) * stride, control)
+        write_int64_native(row + np.uint64(_ROW.leader_epoch) * stride, leader_epoch)
         count += 1
         position += size

@@ -291,8 +291,8 @@ class SegmentIndexes:
             for batches in source.chunks():
                 within = int(np.searchsorted(batches.position_bytes, limit))
                 if within:
-                    stop = builder.append(batches.head(within))
-                if within < len(batches) and self._end is not None:
+                    stop = builder.append(batches.slice(0, within))
+                if within < batches.rows and self._end is not None:
                     stop = stop or self._end.stop
                 if stop is not None:
                     break

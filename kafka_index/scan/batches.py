@@ -65,10 +65,10 @@ class read_batches:  # noqa: N801, because it is used as a function that can be 
         """Scan the log."""
         for data, start, batches in self._source.windows():
             read_headers(data, start, batches.position_bytes, self._headers)
-            yield self._record_batch(batches, self._headers[:, : len(batches)])
+            yield self._record_batch(batches, self._headers[:, : batches.rows])
 
     def _record_batch(self, batches: BatchColumns, headers: Longs) -> pa.RecordBatch:
-        count = len(batches)
+        count = batches.rows
         control_type = headers[HEADER_CONTROL_TYPE]
         no_control = control_type < 0
         values: dict[str, object] = {

@@ -89,11 +89,11 @@ class IndexBuilder:
         ScanStop or None
             Why recovery ends here; None to continue.
         """
-        followed, stop = len(batches), None
+        followed, stop = batches.rows, None
         if self._producers is not None:
             followed, stop = self._producers.follow(batches)
-        if followed < len(batches):
-            batches = batches.head(followed)
+        if followed < batches.rows:
+            batches = batches.slice(0, followed)
         refusal = self._append_entries(batches)
         self.batch_count += followed
         self.valid_bytes = batches.end_bytes
@@ -112,8 +112,8 @@ class IndexBuilder:
         return None if error is None else _refusal(error, self.valid_bytes)
 
     def _append_entries(self, batches: BatchColumns) -> ScanStop | None:
-        if self._chosen.shape[1] < len(batches):
-            self._chosen = np.empty((3, len(batches)), np.int64)
+        if self._chosen.shape[1] < batches.rows:
+            self._chosen = np.empty((3, batches.rows), np.int64)
         rows, timestamps, timestamp_offsets = self._chosen
         count = choose_entries(
             batches.position_bytes,

@@ -65,7 +65,7 @@ class Scanner:
     def drain(self) -> Iterator[BatchColumns]:
         """Yield the batches scanned so far, if any, and make room for others."""
         if self._count:
-            yield BatchColumns.of_scan(self._columns, self._count)
+            yield BatchColumns(*self._columns[:, : self._count])
             self._count = 0
 
     def stop(  # noqa: PLR0911, because each of the kernel's codes is one exit

@@ -31,7 +31,6 @@ from kafka_index.kernels.producer_tables import (
     EPOCH,
     NO_OFFSET,
     PRODUCER,
-    ProducerBatches,
     ProducerTables,
     Records,
 )
@@ -105,17 +104,16 @@ class ProducerTable:
         tuple of int and (ScanStop or None)
             How many of the batches recovery adds to the indexes, and why it stops after them.
         """
-        columns = ProducerBatches(*(getattr(batches, name) for name in ProducerBatches._fields))
         row = 0
         while True:
-            code, row = follow_producers(columns, row, self._tables)
+            code, row = follow_producers(batches, row, self._tables)
             if code != PRODUCERS_NO_ROOM:
                 break
             self._make_room()
         if code == PRODUCERS_OK:
             self._advance(batches)
-            return len(batches), None
-        self._advance(batches.head(row))
+            return batches.rows, None
+        self._advance(batches.slice(0, row))
         position = int(batches.position_bytes[row])
         # The batch itself counts: recovery adds its index entry before it checks the producer.
         if code == PRODUCERS_MARKER_INVALID:
@@ -127,7 +125,7 @@ class ProducerTable:
 
     def _advance(self, batches: BatchColumns) -> None:
         """Move the end of the map after the last record batch (updateMapEndOffset)."""
-        row = len(batches) - 1
+        row = batches.rows - 1
         if row >= 0 and batches.control_type[row] == CONTROL_MESSAGE:
             rows = np.flatnonzero(batches.control_type != CONTROL_MESSAGE)
             row = int(rows[-1]) if len(rows) else -1

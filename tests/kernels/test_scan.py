@@ -10,10 +10,6 @@ from numpy.typing import NDArray
 
 from kafka_index.kernels import scan_batches
 from kafka_index.kernels.scan import (
-    COLUMN_CONTROL_TIMESTAMP,
-    COLUMN_COORDINATOR_EPOCH,
-    COLUMN_PRODUCER_EPOCH,
-    COLUMN_PRODUCER_ID,
     SCAN_BAD_CRC,
     SCAN_BAD_LENGTH,
     SCAN_BAD_SIZE,
@@ -24,6 +20,7 @@ from kafka_index.kernels.scan import (
     SCAN_ROWS_FULL,
     SCAN_TORN_BATCH,
     SCAN_TORN_HEADER,
+    BatchColumns,
 )
 from tests.support import twins
 from tests.support.cases import Case
@@ -57,13 +54,14 @@ def call(
 
 def rows_of(columns: NDArray[np.int64], count: int) -> list[twins.Row]:
     """The rows, with zeros for what is undefined without a producer."""
-    rows = []
-    for row in range(count):
-        cells = [int(cell) for cell in columns[:COLUMN_COORDINATOR_EPOCH, row]]
-        if cells[COLUMN_PRODUCER_ID] < 0:
-            cells[COLUMN_PRODUCER_EPOCH:] = 0, 0
-        rows.append(twins.Row(*cells))
-    return rows
+    filled = BatchColumns(*columns[:, :count].copy())
+    for column in (filled.producer_epoch, filled.base_sequence):
+        column[filled.producer_id < 0] = 0
+    # The twin has all columns but those of a marker's record.
+    return [
+        twins.Row(*cells)
+        for cells in zip(*(column.tolist() for column in filled[:-2]), strict=True)
+    ]
 
 
 def scan(
@@ -205,6 +203,7 @@ def test_a_marker_brings_its_coordinator_epoch_and_time() -> None:
     log = np.frombuffer(entries, np.uint8)
     columns = np.empty((SCAN_COLUMNS, 4), np.int64)
     call(log, 0, len(log), 0, 0, columns)
-    assert columns[COLUMN_PRODUCER_EPOCH, 1] == 2
-    assert columns[COLUMN_COORDINATOR_EPOCH, 1] == 12
-    assert columns[COLUMN_CONTROL_TIMESTAMP, 1] == 4444
+    found = BatchColumns(*columns)
+    assert found.producer_epoch[1] == 2
+    assert found.coordinator_epoch[1] == 12
+    assert found.control_timestamp_ms[1] == 4444

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
@@ -50,7 +50,7 @@ def rows(source: BatchSource) -> list[Cell]:
 
 def rows_of(chunk: BatchColumns) -> list[Cell]:
     """The batches of a chunk, copied, with zeros for what is undefined."""
-    columns = {field.name: getattr(chunk, field.name).copy() for field in fields(chunk)}
+    columns = {name: column.copy() for name, column in chunk._asdict().items()}
     for name in ("producer_epoch", "base_sequence"):
         columns[name][chunk.producer_id < 0] = 0
     for name in ("coordinator_epoch", "control_timestamp_ms"):
