@@ -15,6 +15,7 @@ from kafka_index.config import INT32_MAX
 from kafka_index.errors import InputError
 from kafka_index.kernels import batch_checksums
 from kafka_index.layout.records import (
+    COMPRESSION_MASK,
     CONTROL_MASK,
     DELETE_HORIZON_MASK,
     LOG_OVERHEAD_BYTES,
@@ -166,14 +167,16 @@ def write_record_batch(
         count += 1
     if base_timestamp is None or not count:
         raise InputError("a batch needs a record", hint="write_empty_batch makes one without")
-    return _finish(
+    attributes = fields.attributes()
+    return _with_header(
         fields,
         base_offset,
         _last_delta(fields, last_delta),
+        attributes,
         base_timestamp,
         max_timestamp if fields.log_append_time_ms is None else fields.log_append_time_ms,
         count,
-        compress(fields.attributes() & 0x07, b"".join(pieces)),
+        compress(attributes & COMPRESSION_MASK, b"".join(pieces)),
     )
 
 
@@ -211,27 +214,6 @@ def _last_delta(fields: BatchFields, delta_of_records: int) -> int:
             found=wider,
         )
     return wider
-
-
-def _finish(
-    fields: BatchFields,
-    base_offset: int,
-    last_delta: int,
-    base_timestamp: int,
-    max_timestamp: int,
-    count: int,
-    payload: bytes,
-) -> bytes:
-    return _with_header(
-        fields,
-        base_offset,
-        last_delta,
-        fields.attributes(),
-        base_timestamp,
-        max_timestamp,
-        count,
-        payload,
-    )
 
 
 def _with_header(
