@@ -1,7 +1,7 @@
 """Logs that grow: segments and partitions that are appended to.
 
-`GrowingPartitionLog` is made of `GrowingLogSegment`. The files are those a broker with the same
-settings writes, and a broker can continue them.
+A `GrowingPartitionLog` consists of segments, each a `GrowingLogSegment`. The files are those that a
+broker with the same settings writes, and a broker can append to them.
 """
 
 from kafka_index.growing.fetch_data import AbortedTransaction, FetchData, Isolation

@@ -124,7 +124,7 @@ class LogLoader:
         Raises
         ------
         InputError
-            The log was not closed, although `was_clean` says so.
+            The log was not closed, contrary to `was_clean`.
         CorruptLogError
             A broker would not start with a segment.
         """

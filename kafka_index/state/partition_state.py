@@ -27,7 +27,7 @@ from kafka_index.state.snapshots import as_read, encode_snapshot
 
 Entries = NDArray[np.void]
 
-#: An abort marker that does not lie after the last one: no transaction index takes it.
+#: An abort marker that is not after the last one: no transaction index accepts it.
 ABORT_OFFSET_BACKWARD = "abort_offset_backward"
 #: A leader epoch that would begin at a negative offset.
 EPOCH_OFFSET_NEGATIVE = "epoch_offset_negative"
