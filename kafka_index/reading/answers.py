@@ -147,17 +147,10 @@ class Answers:
         self.status[rows] = answers.status
         self.values[: len(answers.values), rows] = answers.values
 
-    def to_arrow(self, *, dictionary: bool = False) -> pa.RecordBatch:
-        """Return the answers as Arrow, columns of further levels null.
-
-        Parameters
-        ----------
-        dictionary : bool
-            Keep the status dictionary-encoded, as Parquet writes it anyway; otherwise the schema
-            is `ANSWER_SCHEMA`.
-        """
+    def to_arrow(self) -> pa.RecordBatch:
+        """Return the answers as `ANSWER_SCHEMA`, columns of further levels null."""
         status = pa.DictionaryArray.from_arrays(pa.array(self.status), _STATUS_TEXTS)
-        columns = [status if dictionary else status.cast(pa.string())]
+        columns = [status.cast(pa.string())]
         for column, field in enumerate(list(ANSWER_SCHEMA)[1:]):
             if column >= len(self.values):
                 columns.append(pa.nulls(len(self), field.type))
@@ -166,6 +159,4 @@ class Answers:
             missing = values == NULL
             array = pa.array(values, mask=missing) if missing.any() else pa.array(values)
             columns.append(array.cast(field.type))
-        if dictionary:
-            return pa.record_batch(columns, names=ANSWER_SCHEMA.names)
         return pa.record_batch(columns, schema=ANSWER_SCHEMA)

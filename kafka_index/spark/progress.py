@@ -11,9 +11,11 @@ from pyspark.sql import SparkSession
 
 Callback = Callable[[int, int], None]
 
+_POLL_SECONDS = 0.5
+
 
 def watch_progress(
-    session: SparkSession, callback: Callback, *, interval_seconds: float = 0.5
+    session: SparkSession, callback: Callback
 ) -> contextlib.AbstractContextManager[None]:
     """Report the tasks of the running stage to a callback, as long as the context is open.
 
@@ -23,12 +25,10 @@ def watch_progress(
         Classic (its status is polled by a thread) or Connect (its progress handler is used).
     callback : callable
         Called with ``(tasks_done, tasks_total)`` of the latest stage, from another thread.
-    interval_seconds : float
-        Time between two polls; classic only.
     """
     if is_connect(session):
         return _watch_connect(session, callback)
-    return _watch_classic(session, callback, interval_seconds)
+    return _watch_classic(session, callback)
 
 
 def is_connect(session: SparkSession) -> bool:
@@ -37,14 +37,12 @@ def is_connect(session: SparkSession) -> bool:
 
 
 @contextlib.contextmanager
-def _watch_classic(
-    session: SparkSession, callback: Callback, interval_seconds: float
-) -> Iterator[None]:
+def _watch_classic(session: SparkSession, callback: Callback) -> Iterator[None]:
     tracker = session.sparkContext.statusTracker()
     stop = threading.Event()
 
     def poll() -> None:
-        while not stop.wait(interval_seconds):
+        while not stop.wait(_POLL_SECONDS):
             stages = [tracker.getStageInfo(number) for number in tracker.getActiveStageIds()]
             running = [stage for stage in stages if stage is not None]
             if running:

@@ -75,7 +75,7 @@ def test_csv_has_the_texts_that_pyarrow_writes(dump: Path, tmp_path: Path) -> No
         assert rows == list(csv.DictReader(theirs))
 
 
-def test_csv_tells_nulls_from_empty_texts(dump: Path, tmp_path: Path) -> None:
+def test_csv_distinguishes_nulls_from_empty_texts(dump: Path, tmp_path: Path) -> None:
     output = convert(tmp_path, dump, flat_queries(), (P, C))
     kept = pa_csv.ConvertOptions(
         column_types={"text": pa.string()},

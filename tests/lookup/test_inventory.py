@@ -114,7 +114,7 @@ def test_epochs_before_the_start_of_the_log_are_cut_off(tmp_path: Path) -> None:
     assert files.epochs == (EpochEntry(3, 12), EpochEntry(4, 20))
 
 
-def test_epochs_that_cannot_be_read_are_told_and_do_not_end_the_run(tmp_path: Path) -> None:
+def test_epochs_that_cannot_be_read_are_reported_and_do_not_end_the_run(tmp_path: Path) -> None:
     make_dump(tmp_path, {"a-0": (0, 40)})
     path = tmp_path / "a-0" / "leader-epoch-checkpoint"
     put(path, "0\n1\nnonsense\n")

@@ -251,19 +251,19 @@ def test_pandas_reads_the_answers_to_queries_of_its_own(dump: Path, tmp_path: Pa
     assert answers.loc[17, "status"] == "found"
 
 
-def test_spark_is_told_of_the_new_columns_where_it_had_told_its_own(
+def test_the_schema_of_spark_gets_the_new_columns_where_a_file_has_one(
     dump: Path, tmp_path: Path
 ) -> None:
     key = b"org.apache.spark.sql.parquet.row.metadata"
     field = {"name": "topic", "type": "string", "nullable": True, "metadata": {"comment": "x"}}
-    for told in (json.dumps({"type": "struct", "fields": [field]}), "nonsense", "[]"):
+    for stored in (json.dumps({"type": "struct", "fields": [field]}), "nonsense", "[]"):
         asked = pa.table({"topic": ["orders"], "partition": [0], "offset": [5]})
         with pq.ParquetWriter(tmp_path / "q.parquet", asked.schema, store_schema=False) as writer:
             writer.write_table(asked)
-            writer.add_key_value_metadata({key: told})
+            writer.add_key_value_metadata({key: stored})
         run(tmp_path / "q.parquet", tmp_path / "out.parquet", dump, overwrite=True)
         metadata = pq.read_schema(tmp_path / "out.parquet").metadata or {}
-        if told.startswith("{"):
+        if stored.startswith("{"):
             fields: list[dict[str, Any]] = json.loads(metadata[key])["fields"]
             assert fields[0] == field
             assert [one["name"] for one in fields[1:]] == ANSWER_SCHEMA.names
@@ -283,7 +283,7 @@ def test_instants_of_96_bits_become_microseconds(dump: Path, tmp_path: Path) -> 
     assert answers["found_offset"].to_pylist() == [5]
 
 
-def test_findings_of_several_threads_are_told_once(
+def test_findings_of_several_threads_are_reported_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(parquet_queries, "_MIN_SPLIT_ROWS", 10)
