@@ -18,9 +18,9 @@ export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
 export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 WITH_JAVA = JAVA_HOME="$$(sh tools/java/java-home.sh $(VENV))" PATH="$(CURDIR)/$(BIN):$$PATH"
 
-# Processes that share the tests; tests/conftest.py lists those that stay together.
+PYTEST := $(BIN)/python -m pytest
+# Processes that share the tests of `make test` but those on Spark and of killed runs.
 WORKERS := 2
-PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
 SOURCES := kafka_index jobs examples benchmarks tests
 
 .PHONY: help
@@ -52,7 +52,9 @@ demo: $(STAMP) ## rebuild the indexes of a real broker's dump and compare them w
 
 .PHONY: test
 test: $(STAMP) ## run every test that does not need Kafka's own jars; WORKERS=0 uses one process
-	$(WITH_JAVA) $(PYTEST) tests --ignore=tests/conformance
+	$(WITH_JAVA) $(PYTEST) -n $(WORKERS) --dist loadfile tests --ignore=tests/conformance \
+		--ignore=tests/spark --ignore=tests/endtoend
+	$(WITH_JAVA) $(PYTEST) tests/spark tests/endtoend
 
 # CASES is how many random segments are drawn, SEED draws what another run drew.
 .PHONY: conformance

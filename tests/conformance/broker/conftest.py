@@ -1,8 +1,12 @@
-"""What brokers do, once for a session: they write, rebuild, are killed, and recover."""
+"""What brokers do, once for a session: they write, rebuild, are killed, and recover.
+
+Brokers that do not need each other run at the same time.
+"""
 
 from __future__ import annotations
 
 import time
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -11,6 +15,7 @@ import pytest
 
 from tests.conformance.kafka_jars import (
     DEFAULT_VERSION,
+    OLD_VERSION,
     class_path,
     needing_kafka,
     tool,
@@ -22,10 +27,10 @@ from .files import is_cleaned, keep_only_logs
 from .topics import FOLLOWED, KILLED, TOPICS, TRIMMED, TRIMMED_TO, write_index_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
+    from typing import Any
 
-OLDER_VERSION = "3.9.1"
 
 _WAIT_SECONDS = 300
 _COMPACTED_ALONE = {f"{topic.name}-0" for topic in TOPICS if topic.is_compacted}
@@ -62,7 +67,7 @@ class Recovered:
 def room(scratch: Path) -> Path:
     """A folder for brokers; skips where none can run, and fails instead where one has to."""
     with needing_kafka():
-        for version in (DEFAULT_VERSION, OLDER_VERSION):
+        for version in (DEFAULT_VERSION, OLD_VERSION):
             class_path(version)
         for needed in ("java", "javac"):
             tool(needed)
@@ -72,8 +77,47 @@ def room(scratch: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def written(room: Path) -> Written:
+def running(request: pytest.FixtureRequest, room: Path) -> Iterator[dict[str, Future[Any]]]:
+    """The traffic that the tests of this session need, all of it under way, by fixture."""
+    needed = {name for item in request.session.items for name in getattr(item, "fixturenames", ())}
+    with ThreadPoolExecutor() as threads:
+        yield {
+            name: threads.submit(traffic, room)
+            for name, traffic in _TRAFFIC.items()
+            if name in needed
+        }
+
+
+@pytest.fixture(scope="session")
+def written(running: dict[str, Future[Written]]) -> Written:
     """All traffic on one broker; a second one copies it, then follows while more comes."""
+    return running["written"].result()
+
+
+@pytest.fixture(scope="session")
+def older(running: dict[str, Future[Home]]) -> Home:
+    """What a broker of an older version wrote and left at a clean stop, never restarted."""
+    return running["older"].result()
+
+
+@pytest.fixture(scope="session")
+def killed(running: dict[str, Future[Recovered]]) -> Recovered:
+    """A broker is killed after traffic; another starts on a copy, and stops."""
+    return running["killed"].result()
+
+
+@pytest.fixture(scope="session")
+def rebuilt(written: Written, room: Path) -> Recovered:
+    """A broker starts on nothing but logs, and stops."""
+    logs = written.leader.copy_to(room / "logs")
+    keep_only_logs(logs.data)
+    home = logs.copy_to(room / "rebuilt")
+    with Broker(home) as broker:
+        pass
+    return Recovered(logs, home, broker.log_text())
+
+
+def _write(room: Path) -> Written:
     config = room / "index.properties"
     write_index_settings((*TOPICS, *FOLLOWED, *KILLED), config)
     leader = Broker(Home(room / "leader"))
@@ -98,10 +142,8 @@ def written(room: Path) -> Written:
     return Written(leader.home, follower.home, digests, producers, config)
 
 
-@pytest.fixture(scope="session")
-def older(room: Path) -> Home:
-    """What a broker of an older version wrote and left at a clean stop, never restarted."""
-    broker = Broker(Home(room / "older"), version=OLDER_VERSION)
+def _write_older(room: Path) -> Home:
+    broker = Broker(Home(room / "older"), version=OLD_VERSION)
     with broker, Client(broker.bootstrap, room) as client:
         for topic in TOPICS:
             client.create(topic.for_older_brokers())
@@ -110,20 +152,7 @@ def older(room: Path) -> Home:
     return broker.home
 
 
-@pytest.fixture(scope="session")
-def rebuilt(written: Written, room: Path) -> Recovered:
-    """A broker starts on nothing but logs, and stops."""
-    logs = written.leader.copy_to(room / "logs")
-    keep_only_logs(logs.data)
-    home = logs.copy_to(room / "rebuilt")
-    with Broker(home) as broker:
-        pass
-    return Recovered(logs, home, broker.log_text())
-
-
-@pytest.fixture(scope="session")
-def killed(room: Path) -> Recovered:
-    """A broker is killed after traffic; another starts on a copy, and stops."""
+def _kill(room: Path) -> Recovered:
     broker = Broker(Home(room / "killed"))
     broker.start()
     try:
@@ -138,6 +167,9 @@ def killed(room: Path) -> Recovered:
     with Broker(home) as recovering:
         pass
     return Recovered(broker.home, home, recovering.log_text())
+
+
+_TRAFFIC = {"written": _write, "older": _write_older, "killed": _kill}
 
 
 def _wait_for(what: str, done: Callable[[], bool]) -> None:
