@@ -1,6 +1,6 @@
 """What the offset index and the time index share: one memory-mapped file of equal entries.
 
-Source: Kafka's ``AbstractIndex``, whose names the methods keep. Longs are absolute on the
+Source: Kafka's ``AbstractIndex``, whose names the methods keep. Offsets are absolute on the
 outside; only this room knows that files hold them relative to the base offset.
 """
 
@@ -189,7 +189,7 @@ class AbstractIndex(SlotSearch, ABC):
 
     @abstractmethod
     def sanity_check(self) -> None:
-        """Check what the file alone shows.
+        """Check the file on its own, without the log.
 
         Raises
         ------
@@ -214,7 +214,7 @@ class AbstractIndex(SlotSearch, ABC):
             self._mapping.flush()
 
     def rename_to(self, path: str | PathLike[str]) -> None:
-        """Move the file, replacing what is there; the index stays open."""
+        """Move the file, replacing any other; the index stays open."""
         with self._lock:
             os.replace(self.path, path)
             self.path = os.fspath(path)

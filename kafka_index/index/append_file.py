@@ -78,7 +78,7 @@ class AppendFile:
         Raises
         ------
         PublishError
-            The file is only read, or cannot be made or written.
+            The file is read-only, or cannot be created or written.
         """
         self.check_writable()
         try:
@@ -102,7 +102,7 @@ class AppendFile:
         Raises
         ------
         PublishError
-            The file is only read, or cannot be cut.
+            The file is read-only, or cannot be cut.
         """
         self.check_writable()
         if self._descriptor is None:
@@ -129,7 +129,7 @@ class AppendFile:
             self._descriptor = None
 
     def check_writable(self) -> None:
-        """Raise PublishError when the file is only read."""
+        """Raise PublishError when the file is read-only."""
         if not self.writable:
             raise PublishError("the index is open for reading only", path=self.path)
 

@@ -45,14 +45,14 @@ class EntryMap:
         self.is_open = False
 
     def open(self, path: str, size: int | None) -> None:
-        """Open a file, set its size when one is given (making it if missing), and map it.
+        """Open a file, set its size when one is given (creating it if missing), and map it.
 
         Raises
         ------
         InputError
             A file whose size is not to be set cannot be opened.
         PublishError
-            It cannot be made, or there is no room for its size.
+            It cannot be created, or there is no room for its size.
         """
         if self._in_memory:
             self._allocate(size or 0)
@@ -99,7 +99,7 @@ class EntryMap:
 
     @property
     def faulted(self) -> bool:
-        """Whether bytes of a file that is only read were lost, and zeros read in their place."""
+        """Whether bytes of a read-only file were lost, and zeros read in their place."""
         return self._guard is not None and self._guard.faulted
 
     def flush(self) -> None:

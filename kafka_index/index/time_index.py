@@ -95,7 +95,7 @@ class TimeIndex(AbstractIndex):
     def try_maybe_append_many(
         self, timestamps: Longs, offsets: Longs, *, skip_full_check: bool = False
     ) -> tuple[int, KafkaIndexError | None]:
-        """Do `maybe_append_many`, but return how many were taken, and the refusal of the next."""
+        """Do `maybe_append_many`, but return how many were accepted, and the next refusal."""
         with self._lock:
             full_entries = INT32_MAX if skip_full_check else self._max_entries - 1
             self._make_room(len(offsets))
@@ -158,7 +158,7 @@ class TimeIndex(AbstractIndex):
         )
 
     def _refusal(self, timestamp: int, offset: int, full_entries: int) -> KafkaIndexError:
-        """Say why an entry was refused, asking in Kafka's order."""
+        """Return the error of a refused entry, checked in Kafka's order."""
         full = IndexFullError(
             "the time index is full", path=self.path, expected=f"{self._max_entries} entries"
         )

@@ -1,7 +1,7 @@
 """The transaction index, ``.txnindex``: the transactions whose abort markers a segment holds.
 
 Source: Kafka's ``TransactionIndex``. Unlike the others it is neither mapped nor made larger than
-its entries, its offsets are absolute, and there is no file before the first entry.
+its entries, its offsets are absolute, and the file does not exist before the first entry.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class TransactionIndex:
     Parameters
     ----------
     path : path
-        The index file. If there is none the index is empty, and the first append makes it.
+        The index file. Without one the index is empty, and the first append creates it.
     start_offset : int
         Base offset of the segment, absolute.
     writable : bool
@@ -57,7 +57,7 @@ class TransactionIndex:
     Raises
     ------
     InputError
-        The file is there and cannot be opened.
+        The file exists and cannot be opened.
     """
 
     entry_size = ABORTED_TXN.itemsize
@@ -90,7 +90,7 @@ class TransactionIndex:
 
     @property
     def torn_bytes(self) -> int:
-        """How many bytes follow the last whole entry; reading passes over them."""
+        """How many bytes follow the last whole entry; reading skips them."""
         return self.length % self.entry_size
 
     @property
@@ -100,7 +100,7 @@ class TransactionIndex:
 
     @property
     def entries(self) -> AbortedTxns:
-        """All entries as they stand in the file; an array of `ABORTED_TXN`, not to be changed.
+        """All entries as in the file: an array of `ABORTED_TXN`, not to be changed.
 
         Raises
         ------
@@ -157,17 +157,17 @@ class TransactionIndex:
             ascends[1:] = last_offsets[1:] > last_offsets[:-1]
             if self._last_offset is not None:
                 ascends[:1] = last_offsets[:1] > self._last_offset
-            taken = len(entries) if ascends.all() else int(ascends.argmin())
-            if taken:
-                self._file.append(entries[:taken].astype(ABORTED_TXN).tobytes())
+            accepted = len(entries) if ascends.all() else int(ascends.argmin())
+            if accepted:
+                self._file.append(entries[:accepted].astype(ABORTED_TXN).tobytes())
                 self._entries = None
-                self._last_offset = int(last_offsets[taken - 1])
-            if taken < len(entries):
+                self._last_offset = int(last_offsets[accepted - 1])
+            if accepted < len(entries):
                 raise InvalidOffsetError(
                     "the last offset is not above that of the transaction before",
                     path=self.path,
                     expected=f"above {self._last_offset}",
-                    found=int(last_offsets[taken]),
+                    found=int(last_offsets[accepted]),
                 )
 
     def floor_slots(self, last_offsets: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -212,16 +212,16 @@ class TransactionIndex:
         Raises
         ------
         CorruptIndexError
-            An entry that was to be looked at has an unknown version.
+            An entry that was read has an unknown version.
         """
         entries = self.entries
         stable = np.flatnonzero(entries["last_stable_offset"] >= upper_bound_offset)
-        looked_at = entries[: int(stable[0]) + 1] if stable.size else entries
-        self._check_versions(looked_at)
-        overlaps = (looked_at["last_offset"] >= fetch_offset) & (
-            looked_at["first_offset"] < upper_bound_offset
+        examined = entries[: int(stable[0]) + 1] if stable.size else entries
+        self._check_versions(examined)
+        overlaps = (examined["last_offset"] >= fetch_offset) & (
+            examined["first_offset"] < upper_bound_offset
         )
-        return CollectedTxns(looked_at[overlaps], bool(stable.size))
+        return CollectedTxns(examined[overlaps], bool(stable.size))
 
     def truncate_to(self, offset: int) -> None:
         """Drop the entries from the first whose last offset is at an offset or above it.
@@ -229,7 +229,7 @@ class TransactionIndex:
         Raises
         ------
         CorruptIndexError
-            An entry that was to be looked at has an unknown version.
+            An entry that was read has an unknown version.
         """
         with self._lock:
             entries = self.entries
@@ -241,7 +241,7 @@ class TransactionIndex:
                 self._last_offset = int(entries["last_offset"][kept - 1]) if kept else None
 
     def reset(self) -> None:
-        """Drop all entries; a file stays, without a byte."""
+        """Drop all entries; an existing file stays, empty."""
         with self._lock:
             self._check_open()
             self._truncate(0)

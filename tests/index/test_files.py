@@ -37,7 +37,7 @@ def test_a_new_file_has_the_largest_size_rounded_down_to_entries(
     assert Path(index.path).read_bytes() == bytes(whole * kind.entry_size)
 
 
-def test_less_than_one_entry_is_no_size(kind: Kind, tmp_path: Path) -> None:
+def test_less_than_one_entry_is_not_a_size(kind: Kind, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=f"{kind.entry_size} bytes"):
         kind.open(tmp_path / "x", kind.entry_size - 1)
     assert not (tmp_path / "x").exists()
@@ -68,7 +68,7 @@ def test_an_empty_file_has_no_entries(kind: Kind, tmp_path: Path) -> None:
     assert (tmp_path / "x").stat().st_size == 0
 
 
-def test_a_size_that_is_no_multiple_fails_the_sanity_check_alone(
+def test_a_size_that_is_not_a_multiple_fails_the_sanity_check_alone(
     kind: Kind, tmp_path: Path
 ) -> None:
     path = written(kind, tmp_path / "x", 3)
@@ -80,7 +80,7 @@ def test_a_size_that_is_no_multiple_fails_the_sanity_check_alone(
         index.sanity_check()
 
 
-def test_a_refused_append_does_not_cut_a_size_that_is_no_multiple(
+def test_a_refused_append_does_not_cut_a_size_that_is_not_a_multiple(
     kind: Kind, tmp_path: Path
 ) -> None:
     path = written(kind, tmp_path / "x", 3)
@@ -201,7 +201,7 @@ def test_an_index_cannot_be_made_smaller_than_its_entries(kind: Kind, tmp_path: 
     assert kind.found(index, 9) == 4
 
 
-def test_trimming_cuts_behind_the_last_entry(kind: Kind, tmp_path: Path) -> None:
+def test_trimming_cuts_after_the_last_entry(kind: Kind, tmp_path: Path) -> None:
     index = kind.open(tmp_path / "x", 20 * kind.entry_size)
     kind.add(index, 5)
     index.trim_to_valid_size()

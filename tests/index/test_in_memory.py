@@ -127,7 +127,7 @@ def test_two_indexes_in_memory_share_nothing(kind: Kind) -> None:
     assert (first.entries, second.entries) == (5, 0)
 
 
-def test_less_than_an_entry_is_no_size_in_memory_either(kind: Kind) -> None:
+def test_less_than_an_entry_is_not_a_size_in_memory_either(kind: Kind) -> None:
     with pytest.raises(ConfigError, match=f"{kind.entry_size} bytes"):
         kind.open(IN_MEMORY, kind.entry_size - 1)
 

@@ -47,7 +47,7 @@ def test_the_same_index_is_given_as_long_as_it_is_open(kind: Kind, tmp_path: Pat
     lazy.close()
 
 
-def test_after_a_close_the_file_is_opened_anew(kind: Kind, tmp_path: Path) -> None:
+def test_after_a_close_the_file_is_opened_again(kind: Kind, tmp_path: Path) -> None:
     path = written(kind, tmp_path / "x", 2)
     lazy: LazyIndex[AbstractIndex] = LazyIndex(lambda: kind.open(path, writable=False))
     assert lazy.get().entries == 2

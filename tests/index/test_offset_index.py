@@ -108,14 +108,14 @@ def test_the_largest_relative_offset_is_stored(index: OffsetIndex) -> None:
     assert appended(index, (BASE + 2**31 - 1, 5)).lookup(2**40) == (BASE + 2**31 - 1, 5)
 
 
-def test_an_entry_outside_is_no_entry(index: OffsetIndex) -> None:
+def test_a_slot_outside_the_index_has_no_entry(index: OffsetIndex) -> None:
     with pytest.raises(IndexError):
         appended(index, (49, 1)).entry(1)
     with pytest.raises(IndexError):
         index.entry(-1)
 
 
-def test_a_fetch_is_bounded_by_the_first_entry_at_or_behind_its_end(index: OffsetIndex) -> None:
+def test_a_fetch_is_bounded_by_the_first_entry_at_or_after_its_end(index: OffsetIndex) -> None:
     first, *_, last = entries = [(BASE + number, 10 * number) for number in range(1, 5)]
     assert index.fetch_upper_bound_offset(OffsetPosition(BASE, 0), 5) is None
     appended(index, *entries)

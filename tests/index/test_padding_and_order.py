@@ -34,7 +34,7 @@ def opened(kind: Kind, path: Path, *entries: tuple[int, int]) -> OffsetIndex | T
 # ---------------------------------------------------------------------------------- padding
 
 
-def test_zeros_behind_the_entries_become_free_slots(kind: Kind, tmp_path: Path) -> None:
+def test_zeros_after_the_entries_become_free_slots(kind: Kind, tmp_path: Path) -> None:
     index = opened(kind, tmp_path / "x", (1, 1), (2, 2), *[(0, 0)] * 900)
     index.skip_padding()
     assert index.entries == 2

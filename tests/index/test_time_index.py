@@ -111,7 +111,9 @@ def test_a_smaller_timestamp_is_refused(index: TimeIndex) -> None:
 
 
 @pytest.mark.parametrize("timestamp", [-1, -2, -(2**63)])
-def test_an_empty_index_leaves_out_what_is_no_timestamp(index: TimeIndex, timestamp: int) -> None:
+def test_an_empty_index_leaves_out_what_is_not_a_timestamp(
+    index: TimeIndex, timestamp: int
+) -> None:
     assert entries_of(appended(index, (timestamp, 50))) == []
 
 

@@ -62,7 +62,7 @@ def packed(txns: list[Txn]) -> bytes:
 # -------------------------------------------------------------------------------- appending
 
 
-def test_there_is_no_file_before_the_first_entry(path: Path) -> None:
+def test_the_file_does_not_exist_before_the_first_entry(path: Path) -> None:
     with opened(path) as index:
         assert (index.is_empty, index.length, rows(index.entries)) == (True, 0, [])
         index.flush()
@@ -117,7 +117,7 @@ def test_an_index_that_was_opened_again_does_not_know_its_last_offset(path: Path
     assert rows(index.entries) == [*TXNS, (9, 100, 101, 102)]
 
 
-def test_nothing_is_appended_behind_a_piece_of_an_entry(path: Path) -> None:
+def test_nothing_is_appended_after_a_piece_of_an_entry(path: Path) -> None:
     path.write_bytes(packed(TXNS)[:-1])
     index = opened(path)
     with pytest.raises(CorruptIndexError, match=r"at byte 68: .* a multiple of 34 bytes"):
@@ -291,7 +291,7 @@ def test_a_file_without_write_permission_can_be_read_by_anyone(path: Path) -> No
     assert as_nobody(check) == 0
 
 
-def test_what_is_no_file_is_refused(path: Path) -> None:
+def test_what_is_not_a_file_is_refused(path: Path) -> None:
     os.mkfifo(path)
     with pytest.raises(InputError, match="not a regular file"):
         opened(path)

@@ -116,11 +116,11 @@ def test_timestamps_in_a_batch_with_a_wrong_checksum_are_unreadable(tmp_path: Pa
 
 @INDEXED
 @FURTHER
-def test_a_wrong_length_hides_what_no_index_entry_leads_behind(
+def test_a_wrong_length_hides_what_no_index_entry_leads_past(
     tmp_path: Path, resolve: Resolve, *, indexes: bool
 ) -> None:
     with damaged(BROKEN, tmp_path, indexes=indexes) as log:
-        # Index entries lead behind the damage; what is built in memory ends at it.
+        # Index entries lead past the damage; what is built in memory ends at it.
         lost = [8, 9, 10] if indexes else [8, 9, 10, 11]
         assert statuses(log, range(18), resolve) == all_but(lost)
         (finding,) = of_kind(log, UNREADABLE)
@@ -129,7 +129,7 @@ def test_a_wrong_length_hides_what_no_index_entry_leads_behind(
 
 
 @INDEXED
-def test_offsets_behind_damage_are_answered_alone_as_they_are_together(
+def test_offsets_after_damage_are_answered_alone_as_they_are_together(
     tmp_path: Path, *, indexes: bool
 ) -> None:
     # Otherwise they would depend on which questions are put into one piece of work.
@@ -144,14 +144,14 @@ def test_offsets_behind_damage_are_answered_alone_as_they_are_together(
 
 
 def test_timestamps_that_damage_may_hide_are_unreadable(tmp_path: Path) -> None:
-    # What comes first as late as 136 may lie behind the damage, and so may all that is later.
+    # What comes first as late as 136 may lie after the damage, and so may all that is later.
     with damaged(BROKEN, tmp_path, indexes=False) as log:
         times = [100, 135, 136, 155, 156, 180, 9999]
         found = [row.status for row in ask_times(log, times, Resolve.RECORD)]
         assert found == ["found"] * 2 + ["unreadable"] * 5
 
 
-def test_an_index_tells_how_late_the_records_behind_damage_are(tmp_path: Path) -> None:
+def test_an_index_shows_how_late_the_records_after_damage_are(tmp_path: Path) -> None:
     with damaged(BROKEN, tmp_path) as log:
         times = [100, 135, 136, 145, 156, 180, 9999]
         found = [row.status for row in ask_times(log, times, Resolve.RECORD)]
@@ -163,7 +163,7 @@ def test_the_largest_timestamp_is_unreadable_where_damage_may_hide_it(tmp_path: 
         assert ask_time(log, -3).status == "unreadable"
 
 
-def test_a_broken_record_hides_only_what_comes_behind_it(tmp_path: Path) -> None:
+def test_a_broken_record_hides_only_what_comes_after_it(tmp_path: Path) -> None:
     payload = record(0, 0, None, b"") + record(1, 1, None, b"") + b"\x05"
     data = batch(0, 3, timestamps=[7, 8, 9], payload=payload)
     broken = Batch(data, 0, 2, 9, ((0, 7), (1, 8)), 0)
@@ -231,7 +231,7 @@ def test_a_torn_batch_in_an_earlier_segment_hides_its_own_offsets(
         assert [one.position_bytes for one in of_kind(log, UNREADABLE)] == [2 * SIZE]
 
 
-def test_zeros_behind_an_earlier_segment_hide_what_may_have_been_there(tmp_path: Path) -> None:
+def test_zeros_after_an_earlier_segment_hide_what_may_have_been_there(tmp_path: Path) -> None:
     gap = Partition((segment_of(0), segment_of(12)))
     padded = gap.replaced(0, gap.segments[0].log + bytes(100))
     with damaged(padded, tmp_path) as log:
@@ -247,7 +247,7 @@ def test_damage_in_the_last_segment_hides_where_the_log_ends(tmp_path: Path) -> 
         assert ask_time(log, -1).status == "unreadable"
 
 
-def test_an_index_tells_where_the_log_ends_behind_damage(tmp_path: Path) -> None:
+def test_an_index_shows_where_the_log_ends_after_damage(tmp_path: Path) -> None:
     broken = changed(LAST, SIZE + 8, struct.pack(">i", 5))
     with damaged(broken, tmp_path) as log:
         found = statuses(log, [13, 14, 18, 50], Resolve.RECORD)
@@ -403,7 +403,7 @@ def _is_of_others(plain: Partition, number: int, offset: int, row: Row) -> bool:
     return not home <= number <= end
 
 
-def test_a_single_offset_behind_damage_is_an_error_with_its_place(tmp_path: Path) -> None:
+def test_a_single_offset_after_damage_is_an_error_with_its_place(tmp_path: Path) -> None:
     with damaged(BROKEN, tmp_path) as log, pytest.raises(CorruptLogError, match="bad_length") as e:
         log.offset_to_position(9)
     assert e.value.position_bytes == SIZE

@@ -134,7 +134,7 @@ def test_an_offset_leads_to_the_batch_that_holds_it_or_comes_next(
         assert found.size == SIZES[[5, 7, 12].index(found.offset)]
 
 
-def test_behind_the_last_offset_there_is_no_batch() -> None:
+def test_after_the_last_offset_there_is_no_batch() -> None:
     with opened(PLAIN) as segment:
         assert segment.offset_to_position(13) is None
         assert segment.offset_to_position(INT64_MAX) is None
@@ -158,7 +158,7 @@ def test_a_compressed_old_message_has_the_offset_of_its_first_record() -> None:
         (50, 13, None),
     ],
 )
-def test_a_timestamp_leads_to_the_first_record_as_late_at_or_behind_an_offset(
+def test_a_timestamp_leads_to_the_first_record_as_late_at_or_after_an_offset(
     time: int, starting: int, expected: tuple[int, int, int] | None
 ) -> None:
     with opened(PLAIN) as segment:
@@ -284,7 +284,7 @@ def test_index_files_of_a_segment_may_be_elsewhere(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [f"{5:020d}.log", "5.log"])
-def test_what_is_no_log_cannot_be_opened(tmp_path: Path, name: str) -> None:
+def test_what_is_not_a_log_cannot_be_opened(tmp_path: Path, name: str) -> None:
     with pytest.raises(InputError):
         LogSegment.open(tmp_path / name)
 

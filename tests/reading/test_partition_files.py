@@ -1,4 +1,4 @@
-"""What is noted of a partition beside its segments: where it starts, ends, and its epochs."""
+"""The checkpoints of a partition: where it starts, where it ends, and its epochs."""
 
 from __future__ import annotations
 
@@ -61,16 +61,16 @@ def test_a_log_starts_at_its_first_segment(tmp_path: Path) -> None:
     assert read(tmp_path).log_start_offset == 10
 
 
-@pytest.mark.parametrize(("noted", "start"), [(0, 10), (10, 10), (12, 12), (99, 99)])
-def test_a_log_starts_at_the_noted_offset_but_not_before_its_first_segment(
-    tmp_path: Path, noted: int, start: int
+@pytest.mark.parametrize(("checkpointed", "start"), [(0, 10), (10, 10), (12, 12), (99, 99)])
+def test_a_log_starts_at_the_checkpointed_offset_but_not_before_its_first_segment(
+    tmp_path: Path, checkpointed: int, start: int
 ) -> None:
     dump(tmp_path)
-    checkpoint(tmp_path, STARTS, f"topic 0 {noted}")
+    checkpoint(tmp_path, STARTS, f"topic 0 {checkpointed}")
     assert read(tmp_path).log_start_offset == start
 
 
-def test_what_is_noted_of_other_partitions_does_not_count(tmp_path: Path) -> None:
+def test_checkpoints_of_other_partitions_do_not_count(tmp_path: Path) -> None:
     dump(tmp_path)
     checkpoint(tmp_path, STARTS, "topic 1 12", "other 0 12")
     assert read(tmp_path).log_start_offset == 10
@@ -84,7 +84,7 @@ def test_a_malformed_checkpoint_is_an_error(tmp_path: Path) -> None:
     assert caught.value.path == str(tmp_path / STARTS)
 
 
-def test_a_log_that_starts_behind_its_end_has_nothing_left(tmp_path: Path) -> None:
+def test_a_log_that_starts_after_its_end_has_nothing_left(tmp_path: Path) -> None:
     directory = dump(tmp_path)
     checkpoint(tmp_path, STARTS, "topic 0 99")
     with PartitionLog.open(directory) as log:
@@ -143,7 +143,7 @@ def test_a_high_watermark_above_the_log_bounds_nothing(tmp_path: Path) -> None:
         assert ask_offset(log, 16).status == "log_end"
 
 
-def test_behind_the_high_watermark_nothing_is_seen(tmp_path: Path) -> None:
+def test_after_the_high_watermark_nothing_is_found(tmp_path: Path) -> None:
     directory = dump(tmp_path)
     checkpoint(tmp_path, WATERMARKS, "topic 0 14")
     with PartitionLog.open(directory, upper_bound=UpperBound.HIGH_WATERMARK) as log:
@@ -184,7 +184,7 @@ def test_a_line_that_contradicts_those_before_it_takes_their_place(tmp_path: Pat
     assert read(tmp_path).epochs == (EpochEntry(3, 10), EpochEntry(5, 12))
 
 
-def test_epochs_before_the_noted_start_of_the_log_are_cut_off(tmp_path: Path) -> None:
+def test_epochs_before_the_checkpointed_start_of_the_log_are_cut_off(tmp_path: Path) -> None:
     directory = dump(tmp_path)
     checkpoint(directory, EPOCHS, "3 10", "4 12", "7 14")
     checkpoint(tmp_path, STARTS, "topic 0 13")
@@ -193,7 +193,7 @@ def test_epochs_before_the_noted_start_of_the_log_are_cut_off(tmp_path: Path) ->
         assert ask_time(log, -2).found_leader_epoch == 4
 
 
-def test_an_epoch_that_starts_behind_the_log_s_start_is_not_that_of_its_start(
+def test_an_epoch_that_starts_after_the_log_s_start_is_not_that_of_its_start(
     tmp_path: Path,
 ) -> None:
     directory = dump(tmp_path)

@@ -124,7 +124,7 @@ def test_a_partition_tells_its_name_and_ends(tmp_path: Path) -> None:
         assert [segment.base_offset for segment in log.segments] == [0, 6, 12]
 
 
-def test_a_folder_that_is_no_partition_is_not_opened(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_a_partition_is_not_opened(tmp_path: Path) -> None:
     PLAIN.write(tmp_path)
     with pytest.raises(InputError, match="not one partition directory"):
         PartitionLog.open(tmp_path)

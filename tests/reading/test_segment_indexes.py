@@ -82,7 +82,7 @@ def test_a_missing_file_is_named(tmp_path: Path, suffix: str) -> None:
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
-def test_zeros_behind_the_entries_are_not_spoken_of(tmp_path: Path, suffix: str) -> None:
+def test_zeros_after_the_entries_are_not_reported(tmp_path: Path, suffix: str) -> None:
     # So a broker that is killed leaves them.
     assert found_with(tmp_path, suffix, RIGHT[suffix] + bytes(24 * 40)) == []
 
@@ -202,7 +202,7 @@ def test_a_time_entry_of_no_more_than_zeros_is_an_entry(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
-def test_what_is_no_file_is_refused(tmp_path: Path, suffix: str) -> None:
+def test_what_is_not_a_file_is_refused(tmp_path: Path, suffix: str) -> None:
     directory = PLAIN.write(tmp_path)
     path = directory / f"{FIRST.name}{suffix}"
     path.unlink()

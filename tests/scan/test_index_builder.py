@@ -132,7 +132,7 @@ def test_a_transactional_fault_is_refused_at_its_batch() -> None:
     assert built(one).stop == ScanStop("not_transactional", len(opened), refused=True)
 
 
-def test_an_unreadable_marker_keeps_its_batch_and_ends_behind_it() -> None:
+def test_an_unreadable_marker_keeps_its_batch_and_ends_after_it() -> None:
     bad = control_batch(3, 7, 0, b"", b"")
     one = segment(batch(0), bad, batch(4))
     result = built(one)

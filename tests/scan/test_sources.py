@@ -193,7 +193,7 @@ def long_log() -> bytes:
 
 
 def after_a_chunk(path: Path, change: Callable[..., object], *, verify_crc: bool) -> None:
-    """Read on after the log was changed behind the first chunk."""
+    """Continue after the log was changed beyond the first chunk."""
     chunks = file_source(path, verify_crc=verify_crc).chunks()
     next(chunks)
     change()
