@@ -30,7 +30,7 @@ SEGMENTS_OVERLAP = "segments_overlap"
 #: Reason code of a note: a broker that starts on this partition deletes all of its segments.
 LOG_START_ABOVE_END = "log_start_above_end"
 _INDEX_STAYS = "there is one: remove it, and a broker recovers the segment"
-_TREE = "a broker's snapshot may have the same producers in another order"
+_OTHER_ORDER = "a broker's snapshot may have the same producers in another order"
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ def fold_partition(
         fold = _Fold(start, settings, attempt_id)
         for each in staged:
             folded.segments.append(fold.fold(each))
-        folded.segments[-1] = fold.noted_last(folded.segments[-1])
+        folded.segments[-1] = fold.annotate_last(folded.segments[-1])
         folded.own_files = fold.last_files(staged[-1])
     except KafkaIndexError as error:
         folded.error = error
@@ -166,7 +166,7 @@ class _Fold:
             self._unknown = f"segment {base_offset} failed"
         return FoldedSegment(staged, row, files)
 
-    def noted_last(self, last: FoldedSegment) -> FoldedSegment:
+    def annotate_last(self, last: FoldedSegment) -> FoldedSegment:
         """Return the last segment, with a note where the log starts after its end.
 
         A broker deletes all segments then, and begins an empty log at its start (LogLoader.load).
@@ -232,7 +232,7 @@ class _Fold:
         self._end = max(self._log_end, self._map_end)
         self._was_cut = row.status == TRUNCATED
         if state.has_tree:
-            note = "; ".join(filter(None, (note, _TREE)))
+            note = "; ".join(filter(None, (note, _OTHER_ORDER)))
         if not staged.is_withheld:
             files += self._txn_index(staged, aborted.tobytes())
         elif os.path.exists(staged.paths.offset_index):

@@ -84,7 +84,7 @@ def check_what_a_kill_left(target: Path, builds: list[_Files]) -> set[str]:
     for name in indexes:
         pair = name, name.replace(".index", ".timeindex")
         assert pair[1] in found, f"{name} without its .timeindex"
-        whole = [tuple(one[part] for part in pair) for one in builds]
+        whole = [tuple(built[part] for part in pair) for built in builds]
         assert tuple(found[part] for part in pair) in whole, f"{name} is not what was built"
     assert not any(map(is_transactional, indexes))
     return indexes

@@ -36,10 +36,10 @@ def _staged(root: Path) -> tuple[pa.Table, list[StagedSegment]]:
     return plan_build(listed, bins=3), list(stage_segments(listed, settings, attempt_id="task7_1"))
 
 
-def test_rows_say_all_that_there_is_of_staged_segments(tmp_path: Path) -> None:
+def test_rows_hold_everything_of_staged_segments(tmp_path: Path) -> None:
     _, staged = _staged(tmp_path)
-    assert {one.is_withheld for one in staged} == {False, True}
-    assert {one.attempt_id for one in staged} == {None, "task7_1"}
+    assert {each.is_withheld for each in staged} == {False, True}
+    assert {each.attempt_id for each in staged} == {None, "task7_1"}
 
     rows = staged_table(staged)
 
@@ -62,9 +62,9 @@ def test_a_partition_goes_to_one_bin_and_its_segments_come_back_in_order(tmp_pat
     groups = list(whole_partitions(publishing.to_batches(max_chunksize=2)))
     assert len(groups) == len(PARTITIONS)
     for group in groups:
-        offsets = [one.segment.base_offset for one in group]
+        offsets = [each.segment.base_offset for each in group]
         assert offsets == sorted(offsets)
-    assert {repr(one) for group in groups for one in group} == set(map(repr, staged))
+    assert {repr(each) for group in groups for each in group} == set(map(repr, staged))
 
 
 def test_a_partition_whose_rows_have_not_all_come_is_left_alone(tmp_path: Path) -> None:
