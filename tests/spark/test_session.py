@@ -1,0 +1,79 @@
+"""Failed jobs: Spark passes on a task's traceback as text, and the kind of its error is kept."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+
+import pyarrow as pa
+import pytest
+from py4j.protocol import Py4JError
+from pyspark import cloudpickle
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from kafka_index.cli.exit_code import ExitCode
+from kafka_index.engines.session import _job_failure
+from kafka_index.errors import CorruptLogError, InputError, PublishError
+
+# Workers cannot import this module.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]
+
+
+def _damage() -> None:
+    raise CorruptLogError("bad_crc", path="/dump/a.log", position_bytes=7)
+
+
+def _full_disk() -> None:
+    raise PublishError("no space left", path="/out")
+
+
+def _caused() -> None:
+    try:
+        with open("/dev/full", "w") as full:
+            full.write("x")
+    except OSError as error:
+        raise PublishError("cannot write", path="/out") from error
+
+
+def _memory() -> None:
+    raise MemoryError
+
+
+def _bug() -> None:
+    raise IndexError("list index out of range")
+
+
+def _lines() -> None:
+    raise InputError("first\nsecond: Error: third")
+
+
+def _killed() -> None:
+    os._exit(9)
+
+
+@pytest.mark.parametrize(
+    ("fail", "code", "message"),
+    [
+        (_damage, 1, "/dump/a.log: at byte 7: bad_crc"),
+        (_lines, 1, "first second"),
+        (_full_disk, 3, "/out: no space left"),
+        (_caused, 3, "/out: cannot write"),
+        (_memory, 3, "MemoryError"),
+        (_killed, 3, "Python worker exited unexpectedly"),
+        (_bug, 70, "IndexError: list index out of range"),
+    ],
+)
+def test_the_exit_code_of_a_failed_job_is_that_of_its_task(
+    spark: SparkSession, fail: Callable[[], None], code: int, message: str
+) -> None:
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        fail()
+        yield from batches
+
+    with pytest.raises((PySparkException, Py4JError)) as caught:
+        spark.range(0, 1, 1, 1).mapInArrow(run, "id long").collect()
+    failure = _job_failure(caught.value, "run again")
+    assert ExitCode.of_run(failure) == code
+    assert message in str(failure)
