@@ -197,6 +197,7 @@ class _StopSignals:
 def _run(load: Callable[[], click.Command], name: str, arguments: list[str], program: str) -> int:
     """Run a command; print the error that ends it, if any, and return the exit code."""
     notes: list[str] = []
+    _open_missing_streams()
     with _StopSignals() as stop:
         try:
             command = load()
@@ -277,6 +278,21 @@ def _complain(text: str) -> None:
     # Where nobody reads stderr, or its disk is full, the exit code still reports the failure.
     with contextlib.suppress(OSError):
         click.echo(f"{_PROGRAM}: error: {text}", err=True)
+
+
+def _open_missing_streams() -> None:
+    """Send stdout and stderr to nowhere where they were closed from the start (``>&-``).
+
+    Otherwise the next file that is opened would take their place and receive what is printed.
+    """
+    for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free descriptor: this one
+        if getattr(sys, name) is None:
+            mode = "w" if descriptor else "r"
+            setattr(sys, name, open(descriptor, mode, encoding="utf-8", closefd=False))  # noqa: SIM115, because it lives as long as the process
 
 
 def _forget_stdout() -> None:

@@ -162,6 +162,20 @@ def test_a_full_disk_under_stdout_is_an_environment_error() -> None:
     assert "No space left on device" in done.stderr
 
 
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_run_whose_streams_are_closed_does_its_work(closed: str, tmp_path: Path) -> None:
+    command = [*COMMAND, "build", "--input", str(DUMP), "--output", str(tmp_path / "out")]
+    done = subprocess.run(
+        ["sh", "-c", f'exec "$@" {closed}', "sh", *command],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment(),
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert list((tmp_path / "out").rglob("*.index"))
+
+
 def test_a_question_about_a_log_that_may_not_be_read_is_worth_a_retry(data: Path) -> None:
     min(data.glob("*/*.log")).chmod(0)
     arguments = ("--logs", data, "--topic", "orders.eu-west", "--partition", 0, "--offset", 5)
