@@ -42,9 +42,9 @@ from kafka_index.kernels.batch_header import AT_END, max_timestamp_of
 from kafka_index.kernels.index_fit import largest_timestamp_after
 from kafka_index.layout.records import HEADER_SIZE_UP_TO_MAGIC, NO_TIMESTAMP
 from kafka_index.records.decompression import shared_budget
-from kafka_index.records.positions import LogOffsetPosition
 from kafka_index.scan.file_records import (
     LogEnd,
+    LogOffsetPosition,
     batches_from,
     read_batch_fields,
     scan_to_end,

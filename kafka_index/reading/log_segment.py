@@ -40,7 +40,7 @@ from kafka_index.reading.segment_indexes import Largest, SegmentIndexes, is_tail
 from kafka_index.reading.segment_log import SegmentLog
 from kafka_index.reading.segment_walk import Located, find_largest_timestamp, locate
 from kafka_index.records.batch_source import ScanStop
-from kafka_index.records.positions import LogOffsetPosition, TimestampAndOffset
+from kafka_index.scan.file_records import LogOffsetPosition, TimestampAndOffset
 from kafka_index.scan.segment_scan import base_offset_of
 from kafka_index.storage import MappedFile, SegmentFile
 

@@ -35,7 +35,7 @@ from kafka_index.reading.log_segment import LogSegment
 from kafka_index.reading.partition_files import CheckpointReader, PartitionFiles
 from kafka_index.reading.segment_cache import SegmentCache
 from kafka_index.reading.timestamp_search import TimestampSearch
-from kafka_index.records.positions import LogOffsetPosition
+from kafka_index.scan.file_records import LogOffsetPosition
 from kafka_index.storage import list_dump
 
 

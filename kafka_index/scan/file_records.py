@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,6 +27,40 @@ from kafka_index.storage import Bytes, MappedFile, SegmentFile
 #: The offset of no batch.
 NO_OFFSET = -1
 _INT64_MAX = 2**63 - 1
+
+
+class LogOffsetPosition(NamedTuple):
+    """Where the batch is that holds an offset (Kafka: ``LogOffsetPosition``).
+
+    Parameters
+    ----------
+    offset : int
+        Base offset of the batch.
+    position : int
+        Byte position in the log.
+    size : int
+        In bytes.
+    """
+
+    offset: int
+    position: int
+    size: int
+
+
+class TimestampAndOffset(NamedTuple):
+    """A record found by its time (Kafka: ``FileRecords.TimestampAndOffset``).
+
+    Parameters
+    ----------
+    timestamp, offset : int
+        Of the record; the timestamp in ms.
+    leader_epoch : int or None
+        Of its batch.
+    """
+
+    timestamp: int
+    offset: int
+    leader_epoch: int | None
 
 
 @dataclass(frozen=True, slots=True)
