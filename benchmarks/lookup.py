@@ -17,7 +17,6 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from benchmarks import limits
 from benchmarks.dumps import make_dump
@@ -25,13 +24,12 @@ from benchmarks.logs import FIRST_TIMESTAMP_MS, benchmark_log, records_in, warm
 from benchmarks.recover import BATCH_BYTES, seconds
 from kafka_index.index import OffsetIndex
 from kafka_index.layout.index_entries import OFFSET_ENTRY
+from kafka_index.layout.integers import Longs
 from kafka_index.layout.names import OFFSET_INDEX_SUFFIX
 from kafka_index.reading.answers import ENTRY_OFFSET, ENTRY_POSITION, Answers, Resolve, Status
 from kafka_index.reading.partition_log import PartitionLog
 from tests.conformance.judge import Judge
 from tests.conformance.judge_results import LookupBenchResult
-
-Longs = NDArray[np.int64]
 
 _ROUNDS = 3
 _LIMIT_ROUNDS = 9

@@ -12,6 +12,7 @@ from os import PathLike
 from pathlib import Path
 
 from kafka_index.errors import ConfigError
+from kafka_index.layout.integers import INT32_MAX
 
 INDEX_INTERVAL_BYTES = "log.index.interval.bytes"
 INDEX_SIZE_MAX_BYTES = "log.index.size.max.bytes"
@@ -19,7 +20,6 @@ PRODUCER_ID_EXPIRATION_MS = "producer.id.expiration.ms"
 #: Not a setting of Kafka's; in a settings file it stands among them.
 MAX_DECOMPRESSED_BYTES = "max.decompressed.bytes"
 DEFAULT_MAX_DECOMPRESSED_BYTES = 256 * 1024 * 1024
-INT32_MAX = 2**31 - 1
 
 # Topics use different names for the same settings (TopicConfig).
 _TOPIC_NAMES = {

@@ -27,8 +27,8 @@ from kafka_index.build.parquet_input import (
     read_row_group,
 )
 from kafka_index.build.parquet_rows import CountedRows, SegmentCount, group_rows, key_codes
-from kafka_index.config import INT32_MAX
 from kafka_index.errors import InputError
+from kafka_index.layout.integers import INT32_MAX
 from kafka_index.layout.names import is_legal_topic
 
 COUNT_ROWS = 256 * 1024

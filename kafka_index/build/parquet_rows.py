@@ -20,7 +20,7 @@ from kafka_index.build.parquet_input import (
     read_row_group,
 )
 from kafka_index.errors import InputError
-from kafka_index.layout.names import INT64_MAX
+from kafka_index.layout.integers import INT64_MAX
 
 _CHUNK_ROWS = 64 * 1024
 _CHUNK_BYTES = 16 << 20

@@ -21,15 +21,13 @@ from kafka_index.build.parquet_input import (
     ParquetForm,
 )
 from kafka_index.build.parquet_rows import SegmentRows
-from kafka_index.config import INT32_MAX
 from kafka_index.errors import InputError
+from kafka_index.layout.integers import INT32_MAX, Longs
 from kafka_index.layout.producer_state import NO_COORDINATOR_EPOCH
 from kafka_index.layout.records import NO_PRODUCER_EPOCH, NO_SEQUENCE, NO_TIMESTAMP
 from kafka_index.records.batch_source import OFFSET_OVERFLOW, BatchSource, ScanStop
 from kafka_index.records.batch_table import CONTROL_NONE, BatchColumns
 from kafka_index.scan.segment_scan import ByteStreamSource
-
-_Longs = npt.NDArray[np.int64]
 
 # What stands for an absent value of an optional column.
 _DEFAULTS = {
@@ -181,7 +179,7 @@ class RawBatchSource:
             first_row += chunk.num_rows
 
 
-def _check_positions(position: _Longs, size: _Longs, rows: SegmentRows) -> None:
+def _check_positions(position: Longs, size: Longs, rows: SegmentRows) -> None:
     wrong_size = (size <= 0) | (size > INT32_MAX)
     _refuse(f"size_bytes outside 1..{INT32_MAX}", wrong_size, position, size)
     expected = np.empty_like(position)
@@ -205,7 +203,7 @@ def _check_positions(position: _Longs, size: _Longs, rows: SegmentRows) -> None:
         )
 
 
-def _refuse(message: str, wrong: npt.NDArray[np.bool_], position: _Longs, value: _Longs) -> None:
+def _refuse(message: str, wrong: npt.NDArray[np.bool_], position: Longs, value: Longs) -> None:
     if wrong.any():
         row = int(np.argmax(wrong))
         raise InputError(message, position_bytes=int(position[row]), found=int(value[row]))
@@ -217,19 +215,19 @@ def _refuse_null(column: pa.Array, name: str, first_row: int) -> None:
         raise InputError(f"null in column {name}, in row {row} of the segment (from 0)")
 
 
-def _longs(chunk: pa.RecordBatch, name: str, first_row: int) -> _Longs:
+def _longs(chunk: pa.RecordBatch, name: str, first_row: int) -> Longs:
     column = chunk[name]
     _refuse_null(column, name, first_row)
-    values: _Longs = column.to_numpy()
+    values: Longs = column.to_numpy()
     return values
 
 
-def _filled(chunk: pa.RecordBatch, name: str, default: int | _Longs) -> _Longs:
+def _filled(chunk: pa.RecordBatch, name: str, default: int | Longs) -> Longs:
     if name not in chunk.schema.names:
         return np.broadcast_to(np.asarray(default, np.int64), chunk.num_rows).copy()
     column = chunk[name]
     if not column.null_count:
-        values: _Longs = column.to_numpy()
+        values: Longs = column.to_numpy()
         return values
     present = column.is_valid().to_numpy(zero_copy_only=False)
     return np.where(present, column.fill_null(0).to_numpy(zero_copy_only=False), default)

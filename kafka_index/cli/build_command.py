@@ -21,7 +21,8 @@ from kafka_index.cli.options import (
     topics_option,
 )
 from kafka_index.cli.text import parse_time
-from kafka_index.config import INT32_MAX, LogConfig
+from kafka_index.config import LogConfig
+from kafka_index.layout.integers import INT32_MAX
 
 _HELP = """Rebuild the files that a broker keeps beside its logs, for every segment below PATH.
 

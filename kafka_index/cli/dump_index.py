@@ -8,17 +8,15 @@ from operator import itemgetter
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from kafka_index.cli.dump_output import DumpOutput
 from kafka_index.cli.text import plural
 from kafka_index.errors import CorruptIndexError, KafkaIndexError
 from kafka_index.index import OffsetIndex, TimeIndex
+from kafka_index.layout.integers import Longs
 
 _CHUNK_ENTRIES = 64 * 1024
 _ENTRY = ("entry", "entries")
-
-_Longs = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +91,7 @@ def _first_fault(
     index: OffsetIndex | TimeIndex,
     form: _Form,
     start: int,
-    columns: tuple[_Longs, _Longs],
+    columns: tuple[Longs, Longs],
     before: tuple[int, int] | None,
 ) -> KafkaIndexError | None:
     """Return the first value of a chunk that is out of order, as DumpLogSegments checks it."""

@@ -20,9 +20,9 @@ from kafka_index.cli.options import (
     topics_option,
 )
 from kafka_index.cli.text import parse_time
-from kafka_index.config import INT32_MAX, LogConfig
+from kafka_index.config import LogConfig
 from kafka_index.engines import Engine
-from kafka_index.layout.names import INT64_MAX
+from kafka_index.layout.integers import INT32_MAX, INT64_MAX
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,10 @@ from enum import Enum
 
 import click
 
-from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, INT32_MAX
+from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES
 from kafka_index.engines import Engine
 from kafka_index.errors import InputError
+from kafka_index.layout.integers import INT32_MAX
 
 # What Spark takes (SparkContext.createTaskScheduler, SparkSubmit), and a Connect server.
 _COUNT = r"\s*(?:\*|[0-9]+)\s*"

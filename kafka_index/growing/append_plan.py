@@ -13,7 +13,6 @@ import numpy as np
 from kafka_index.errors import IndexFullError, IndexOffsetOverflowError
 from kafka_index.growing.incoming_batches import IncomingBatches
 from kafka_index.growing.settings import LogSettings
-from kafka_index.index import Longs
 from kafka_index.kernels.appending import (
     GROWTH_FIRST_TIMESTAMP,
     GROWTH_LAST_TIME_ENTRY,
@@ -36,6 +35,7 @@ from kafka_index.kernels.appending import (
     plan_appends,
 )
 from kafka_index.layout.index_entries import OFFSET_ENTRY, TIME_ENTRY, offset_range
+from kafka_index.layout.integers import Longs
 from kafka_index.layout.records import NO_TIMESTAMP
 
 

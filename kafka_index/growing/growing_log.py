@@ -23,8 +23,9 @@ from kafka_index.growing.log_validator import assign_as_leader, check_as_followe
 from kafka_index.growing.producer_state_manager import ProducerStateManager
 from kafka_index.growing.producers import DuplicateBatch
 from kafka_index.growing.settings import LogSettings
-from kafka_index.index import AbortedTxns, Longs
+from kafka_index.index import AbortedTxns
 from kafka_index.layout.checkpoints import EpochEntry
+from kafka_index.layout.integers import Longs
 from kafka_index.layout.names import parse_partition_directory
 from kafka_index.state.producer_append import AppendOrigin
 from kafka_index.storage import Bytes

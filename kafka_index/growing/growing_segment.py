@@ -26,7 +26,7 @@ from kafka_index.growing.fetch_data import FetchData
 from kafka_index.growing.incoming_batches import IncomingBatches, as_bytes
 from kafka_index.growing.segment_files import SegmentFiles
 from kafka_index.growing.settings import LogSettings
-from kafka_index.index import Longs, TimestampOffset
+from kafka_index.index import TimestampOffset
 from kafka_index.kernels.appending import (
     GROWTH_FIRST_TIMESTAMP,
     GROWTH_LAST_INDEX_POSITION,
@@ -40,6 +40,7 @@ from kafka_index.kernels.appending import (
 )
 from kafka_index.kernels.batch_header import AT_END, max_timestamp_of
 from kafka_index.kernels.index_fit import largest_timestamp_after
+from kafka_index.layout.integers import Longs
 from kafka_index.layout.records import HEADER_SIZE_UP_TO_MAGIC, NO_TIMESTAMP
 from kafka_index.records.decompression import shared_budget
 from kafka_index.scan.file_records import (

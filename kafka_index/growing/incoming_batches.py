@@ -12,10 +12,10 @@ from typing import Self
 import numpy as np
 
 from kafka_index.errors import CorruptLogError, InputError
-from kafka_index.index import Longs
 from kafka_index.kernels import read_headers
 from kafka_index.kernels.headers import HEADER_COLUMNS, HEADER_MAGIC, HEADER_RECORD_COUNT
 from kafka_index.kernels.scan import SCAN_END, SCAN_ROWS_FULL
+from kafka_index.layout.integers import Longs
 from kafka_index.records.batch_table import BatchColumns
 from kafka_index.scan.scanner import Scanner
 from kafka_index.storage import Bytes

@@ -12,7 +12,6 @@ import random
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from kafka_index.config import INT32_MAX
 from kafka_index.errors import InputError
 from kafka_index.growing.append_plan import (
     SegmentPlan,
@@ -24,8 +23,9 @@ from kafka_index.growing.fetch_data import AbortedTransaction, FetchData
 from kafka_index.growing.growing_segment import Clock, GrowingLogSegment, floor_segment
 from kafka_index.growing.incoming_batches import IncomingBatches
 from kafka_index.growing.settings import LogSettings
-from kafka_index.index import Longs, OffsetPosition, collect_aborted_txns
+from kafka_index.index import OffsetPosition, collect_aborted_txns
 from kafka_index.kernels.appending import GROWTH_SIZE
+from kafka_index.layout.integers import INT32_MAX, Longs
 from kafka_index.layout.names import INDEX_SUFFIXES, LOG_SUFFIX, segment_file_name
 from kafka_index.layout.records import MAGIC_RECORD_BATCH
 from kafka_index.storage import publish_error

@@ -13,7 +13,6 @@ from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES
 from kafka_index.errors import CorruptLogError, InputError, InvalidEpochError
 from kafka_index.growing.incoming_batches import IncomingBatches, as_bytes
 from kafka_index.growing.settings import LogSettings, TimestampType
-from kafka_index.index import Longs
 from kafka_index.kernels.appending import (
     PACKED_RECORDS,
     TIMESTAMP_OUT_OF_BOUNDS,
@@ -21,6 +20,7 @@ from kafka_index.kernels.appending import (
     stamp_batches,
 )
 from kafka_index.kernels.records import RECORD_SOUND
+from kafka_index.layout.integers import INT64_MAX, INT64_MIN, Longs
 from kafka_index.layout.records import (
     CONTROL_MASK,
     LOG_OVERHEAD_BYTES,
@@ -33,8 +33,6 @@ from kafka_index.records.decompression import DecompressionBudget, shared_budget
 from kafka_index.records.record_decoding import has_null_key, open_records
 from kafka_index.state.producer_append import AppendOrigin
 from kafka_index.storage import Bytes
-
-_INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
 
 
 def assign_as_leader(
@@ -77,7 +75,7 @@ def assign_as_leader(
     append_type = settings.message_timestamp_type is TimestampType.LOG_APPEND_TIME
     if append_type:
         largest[:] = now_ms
-    if next_offset + int((columns.last_offset - columns.base_offset + 1).sum()) > _INT64_MAX:
+    if next_offset + int((columns.last_offset - columns.base_offset + 1).sum()) > INT64_MAX:
         raise InputError("the log has no more offsets", found=next_offset)
     stamp_batches(
         batches.data,
@@ -165,10 +163,10 @@ def _check_headers(batches: IncomingBatches, settings: LogSettings, origin: Appe
 def _largest_timestamps(batches: IncomingBatches, settings: LogSettings, now_ms: int) -> Longs:
     columns = batches.columns
     takes_time = settings.message_timestamp_type is TimestampType.CREATE_TIME
-    least, most = _INT64_MIN, _INT64_MAX
+    least, most = INT64_MIN, INT64_MAX
     if takes_time:
-        least = max(now_ms - settings.message_timestamp_before_max_ms, _INT64_MIN)
-        most = min(now_ms + settings.message_timestamp_after_max_ms, _INT64_MAX)
+        least = max(now_ms - settings.message_timestamp_before_max_ms, INT64_MIN)
+        most = min(now_ms + settings.message_timestamp_after_max_ms, INT64_MAX)
     # The count may be wrong, but no batch has more records than bytes.
     counts = np.clip(batches.record_count, 0, columns.size_bytes)
     largest, codes = np.empty((2, len(batches)), np.int64)

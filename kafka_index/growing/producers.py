@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from kafka_index.errors import InputError
 from kafka_index.growing.incoming_batches import IncomingBatches
-from kafka_index.index import Longs
 from kafka_index.kernels.markers import CONTROL_EMPTY
 from kafka_index.kernels.producer_state import fill_last_sequences
 from kafka_index.kernels.producer_tables import add_batch
+from kafka_index.layout.integers import Longs
 from kafka_index.layout.producer_state import (
     ABORTED_TXN,
     ABORTED_TXN_VERSION,

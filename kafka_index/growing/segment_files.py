@@ -11,10 +11,10 @@ import os
 
 import numpy as np
 
-from kafka_index.config import INT32_MAX
 from kafka_index.errors import InputError
 from kafka_index.growing.settings import LogSettings
 from kafka_index.index import OffsetIndex, TimeIndex, TransactionIndex
+from kafka_index.layout.integers import INT32_MAX
 from kafka_index.layout.names import (
     LOG_SUFFIX,
     OFFSET_INDEX_SUFFIX,

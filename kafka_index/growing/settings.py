@@ -7,11 +7,11 @@ from dataclasses import dataclass, fields
 from enum import Enum
 from typing import Self
 
-from kafka_index.config import INT32_MAX, IndexConfig
+from kafka_index.config import IndexConfig
 from kafka_index.errors import ConfigError
 from kafka_index.layout.index_entries import TIME_ENTRY
+from kafka_index.layout.integers import INT32_MAX, INT64_MAX
 
-_INT64_MAX = 2**63 - 1
 _BOOLEANS = {"true": True, "false": False}
 
 
@@ -61,10 +61,10 @@ class LogSettings:
     max_message_bytes: int = 1024 * 1024 + 12
     preallocate: bool = False
     message_timestamp_type: TimestampType = TimestampType.CREATE_TIME
-    message_timestamp_before_max_ms: int = _INT64_MAX
+    message_timestamp_before_max_ms: int = INT64_MAX
     message_timestamp_after_max_ms: int = 60 * 60 * 1000
     cleanup_policy: str = "delete"
-    max_compaction_lag_ms: int = _INT64_MAX
+    max_compaction_lag_ms: int = INT64_MAX
     producer_id_expiration_ms: int = 24 * 60 * 60 * 1000
 
     def __post_init__(self) -> None:
@@ -133,12 +133,12 @@ _RANGES = {
     "index_interval_bytes": (0, INT32_MAX),
     "segment_index_bytes": (TIME_ENTRY.itemsize, INT32_MAX),
     "segment_bytes": (14, INT32_MAX),
-    "segment_ms": (1, _INT64_MAX),
-    "segment_jitter_ms": (0, _INT64_MAX),
+    "segment_ms": (1, INT64_MAX),
+    "segment_jitter_ms": (0, INT64_MAX),
     "max_message_bytes": (0, INT32_MAX),
-    "message_timestamp_before_max_ms": (0, _INT64_MAX),
-    "message_timestamp_after_max_ms": (0, _INT64_MAX),
-    "max_compaction_lag_ms": (1, _INT64_MAX),
+    "message_timestamp_before_max_ms": (0, INT64_MAX),
+    "message_timestamp_after_max_ms": (0, INT64_MAX),
+    "max_compaction_lag_ms": (1, INT64_MAX),
     "producer_id_expiration_ms": (1, INT32_MAX),
 }
 

@@ -3,7 +3,7 @@
 from kafka_index.index.abstract_index import IN_MEMORY, AbstractIndex
 from kafka_index.index.lazy_index import LazyIndex
 from kafka_index.index.offset_index import OffsetIndex, OffsetPosition
-from kafka_index.index.slot_search import Longs, ascending
+from kafka_index.index.slot_search import ascending
 from kafka_index.index.time_index import TimeIndex, TimestampOffset
 from kafka_index.index.transaction_index import (
     AbortedTxns,
@@ -18,7 +18,6 @@ __all__ = [
     "AbstractIndex",
     "CollectedTxns",
     "LazyIndex",
-    "Longs",
     "OffsetIndex",
     "OffsetPosition",
     "TimeIndex",

@@ -16,9 +16,9 @@ from kafka_index.errors import (
     KafkaIndexError,
 )
 from kafka_index.index.abstract_index import AbstractIndex
-from kafka_index.index.slot_search import Longs
 from kafka_index.kernels import NOT_FOUND, append_offset_entries
 from kafka_index.layout.index_entries import OFFSET_ENTRY
+from kafka_index.layout.integers import Longs
 
 
 class OffsetPosition(NamedTuple):

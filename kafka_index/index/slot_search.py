@@ -8,14 +8,12 @@ from __future__ import annotations
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kafka_index.index.entry_map import EntryMap, RemapLock
 from kafka_index.kernels import NOT_FOUND, find_disorder, find_entries, find_floors, is_ascending
 from kafka_index.layout.index_entries import WARM_BYTES
+from kafka_index.layout.integers import Longs
 from kafka_index.layout.records import NO_TIMESTAMP, field_position
-
-Longs = NDArray[np.int64]
 
 #: From so many lookups on sorting them pays.
 BULK_LOOKUPS = 32

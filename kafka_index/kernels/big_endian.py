@@ -14,13 +14,11 @@ import numba.extending
 import numpy as np
 from llvmlite import ir
 from numba import types
-from numpy.typing import NDArray
 
 from kafka_index.layout.records import field_position
 
 #: What compiled code calls an integer: Python's type and numpy's mix there.
 Integer: TypeAlias = int | np.integer[Any]
-Longs: TypeAlias = NDArray[np.int64]
 
 _WIDEST = 64
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from kafka_index.kernels import producer_tables
-from kafka_index.kernels.big_endian import Integer, Longs
+from kafka_index.kernels.big_endian import Integer
 from kafka_index.kernels.compile_cache import compiled
 from kafka_index.kernels.markers import (
     CONTROL_EMPTY,
@@ -38,6 +38,7 @@ from kafka_index.kernels.producer_tables import (
     Records,
 )
 from kafka_index.kernels.scan import SCAN_COLUMNS, BatchColumns
+from kafka_index.layout.integers import Longs
 from kafka_index.layout.records import (
     CONTROL_ABORT,
     CONTROL_COMMIT,

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from kafka_index.kernels.big_endian import Integer, Longs
-from kafka_index.layout.index_entries import INT32_MAX
+from kafka_index.kernels.big_endian import Integer
+from kafka_index.layout.integers import INT32_MAX, Longs
 from kafka_index.layout.producer_state import (
     NO_COORDINATOR_EPOCH,
     NO_LAST_OFFSET,

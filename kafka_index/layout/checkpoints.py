@@ -21,7 +21,8 @@ from os import PathLike
 from typing import TypeVar
 
 from kafka_index.errors import InputError
-from kafka_index.layout.names import INT32_MAX, INT64_MAX, TopicPartition
+from kafka_index.layout.integers import INT32_MAX, INT64_MAX
+from kafka_index.layout.names import TopicPartition
 
 CHECKPOINT_VERSION = 0
 

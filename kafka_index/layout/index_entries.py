@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from kafka_index.layout.integers import INT32_MAX
+
 #: Entry of ``.index``, 8 bytes: the offset minus the segment's base offset, and the byte position
 #: in the ``.log`` of the batch with that last offset. Offsets strictly increase.
 OFFSET_ENTRY = np.dtype([("relative_offset", ">i4"), ("position_bytes", ">i4")])
@@ -14,9 +16,6 @@ OFFSET_ENTRY = np.dtype([("relative_offset", ">i4"), ("position_bytes", ">i4")])
 #: Entry of ``.timeindex``, 12 bytes: no record up to this offset is later than this timestamp.
 #: Timestamps strictly increase, offsets never decrease.
 TIME_ENTRY = np.dtype([("timestamp_ms", ">i8"), ("relative_offset", ">i4")])
-
-#: Maximum of relative offsets, positions and file sizes.
-INT32_MAX = 2**31 - 1
 
 
 def offset_range(base_offset: int) -> str:

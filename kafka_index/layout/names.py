@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
+from kafka_index.layout.integers import INT32_MAX, INT64_MAX
+
 LOG_SUFFIX = ".log"
 OFFSET_INDEX_SUFFIX = ".index"
 TIME_INDEX_SUFFIX = ".timeindex"
@@ -36,8 +38,6 @@ BROKER_LOCK = ".lock"
 CLUSTER_METADATA_TOPIC = "__cluster_metadata"
 
 OFFSET_DIGITS = 20
-INT32_MAX = 2**31 - 1
-INT64_MAX = 2**63 - 1
 
 # Topic.java, detectInvalidTopic: 1 to 249 of these characters, and neither "." nor "..".
 _TOPIC = re.compile(r"(?!\.{1,2}\Z)[a-zA-Z0-9._-]{1,249}")

@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 
 from kafka_index.errors import InputError
-from kafka_index.index import Longs
 from kafka_index.layout.checkpoints import EpochEntry
+from kafka_index.layout.integers import Longs
 from kafka_index.layout.names import (
     LOG_SUFFIX,
     SWAP_SUFFIX,

@@ -16,13 +16,12 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from kafka_index.errors import InputError
-from kafka_index.index import Longs
+from kafka_index.layout.integers import INT64_MAX, Longs
 from kafka_index.layout.times import parse_integer, parse_iso_time
 from kafka_index.reading.answers import Resolve
 
 Flags = NDArray[np.bool_]
 
-_INT64_MAX = np.iinfo(np.int64).max
 _MS_PER_DAY = 86_400_000
 _MS_PER_SECOND = 1_000
 # Units of a timestamp type in a millisecond.
@@ -148,7 +147,7 @@ def integers(column: pa.Array) -> tuple[Longs, Flags | None]:
     valid = _validity(column)
     if column.type == pa.uint64():
         wide = column.fill_null(0).to_numpy(zero_copy_only=False)
-        fits = wide <= _INT64_MAX
+        fits = wide <= INT64_MAX
         if not fits.all():
             valid = fits if valid is None else valid & fits
         return wide.astype(np.int64), valid
@@ -195,7 +194,7 @@ def _milliseconds(column: pa.Array) -> Longs:
         return values
     if kind.unit == "s":
         # A time beyond the range of milliseconds is beyond every record, too.
-        limit = _INT64_MAX // _MS_PER_SECOND
+        limit = INT64_MAX // _MS_PER_SECOND
         return np.clip(values, -limit, limit) * _MS_PER_SECOND
     return ceil_divide(values, _UNITS_PER_MS[kind.unit])
 

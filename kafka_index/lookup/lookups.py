@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from kafka_index.config import LogConfig
 from kafka_index.errors import KafkaIndexError, is_retriable
-from kafka_index.index import Longs
+from kafka_index.layout.integers import Longs
 from kafka_index.lookup.inventory import Inventory
 from kafka_index.lookup.keys import By, Flags, Keys, integers, plain_array
 from kafka_index.lookup.partition_codes import (

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from kafka_index.index import Longs
+from kafka_index.layout.integers import Longs
 from kafka_index.reading.answers import Answers
 
 Codes = NDArray[np.int32]

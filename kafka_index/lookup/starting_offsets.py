@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from kafka_index.errors import InputError
-from kafka_index.index import Longs
+from kafka_index.layout.integers import Longs
 from kafka_index.lookup.keys import By, integers, plain_array
 from kafka_index.lookup.lookups import Lookups
 from kafka_index.lookup.partition_codes import NO_PARTITION

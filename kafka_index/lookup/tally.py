@@ -9,7 +9,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from kafka_index.errors import InputError
-from kafka_index.index import Longs
+from kafka_index.layout.integers import Longs
 from kafka_index.lookup.inventory import Inventory
 from kafka_index.lookup.keys import integers, plain_array
 from kafka_index.lookup.lookups import Lookups

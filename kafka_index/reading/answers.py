@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from kafka_index.index import Longs
+from kafka_index.layout.integers import Longs
 
 #: Null in a column of answers.
 NULL = np.iinfo(np.int64).min

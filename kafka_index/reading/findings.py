@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from kafka_index.errors import KafkaIndexError, is_retriable
-from kafka_index.index import Longs
+from kafka_index.layout.integers import Longs
 from kafka_index.reading.answers import Answers, Status
 from kafka_index.reading.segment_log import SegmentLog
 from kafka_index.storage import SegmentFile

@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, IndexConfig
 from kafka_index.errors import CorruptLogError
-from kafka_index.index import Longs, ascending
+from kafka_index.index import ascending
 from kafka_index.kernels.batch_header import AT_DAMAGE, AT_END, damage_at
+from kafka_index.layout.integers import Longs
 from kafka_index.layout.names import TopicPartition, parse_partition_directory
 from kafka_index.reading.answers import (
     BATCH_BASE_OFFSET,

@@ -14,7 +14,8 @@ import pyarrow as pa
 
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, IndexConfig
 from kafka_index.errors import InputError, KafkaIndexError
-from kafka_index.index import Longs, ascending
+from kafka_index.index import ascending
+from kafka_index.layout.integers import Longs
 from kafka_index.layout.names import TopicPartition
 from kafka_index.layout.records import NO_TIMESTAMP
 from kafka_index.reading.answers import (

@@ -18,7 +18,7 @@ from kafka_index.index import IN_MEMORY, AbstractIndex, LazyIndex, OffsetIndex, 
 from kafka_index.kernels import NOT_FOUND
 from kafka_index.kernels.batch_header import AT_DAMAGE
 from kafka_index.kernels.index_fit import entry_end, largest_timestamp_after, time_entry_end
-from kafka_index.layout.index_entries import INT32_MAX
+from kafka_index.layout.integers import INT32_MAX
 from kafka_index.layout.names import OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, index_name_for
 from kafka_index.layout.records import NO_TIMESTAMP
 from kafka_index.reading.findings import INDEX_REFUSED, NO_INDEX, TAIL, UNREADABLE, SegmentFindings

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from kafka_index.errors import CorruptLogError
-from kafka_index.index import Longs
 from kafka_index.kernels import batch_header, index_fit, walk
 from kafka_index.kernels import find_records as finder
 from kafka_index.kernels.records import EMPTY_SECTION
+from kafka_index.layout.integers import Longs
 from kafka_index.layout.names import OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX
 from kafka_index.layout.records import NO_LEADER_EPOCH
 from kafka_index.reading.answers import (

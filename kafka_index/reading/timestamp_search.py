@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from kafka_index.errors import KafkaIndexError
-from kafka_index.index import Longs
+from kafka_index.layout.integers import Longs
 from kafka_index.layout.records import NO_TIMESTAMP
 from kafka_index.reading.answers import Answers, Resolve, Status
 from kafka_index.reading.log_segment import LogSegment

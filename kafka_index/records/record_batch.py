@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kafka_index.config import INT32_MAX
 from kafka_index.errors import InputError
 from kafka_index.kernels import batch_checksums
+from kafka_index.layout.integers import INT32_MAX, INT64_MAX
 from kafka_index.layout.records import (
     COMPRESSION_MASK,
     CONTROL_MASK,
@@ -38,7 +38,6 @@ from kafka_index.records.record_encoding import Record, encode_record
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _CRC = struct.Struct(">I")
 _CRC_POSITION = field_position(RECORD_BATCH_HEADER, "crc")
-_INT64_MAX = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,10 +152,10 @@ def write_record_batch(
                 expected=f"{last_delta + 1}..{INT32_MAX}",
                 found=delta,
             )
-        if not NO_TIMESTAMP <= timestamp <= _INT64_MAX:
+        if not NO_TIMESTAMP <= timestamp <= INT64_MAX:
             raise InputError(
                 f"the timestamp of record {count + 1} is negative or too large",
-                expected=f"{NO_TIMESTAMP}..{_INT64_MAX}",
+                expected=f"{NO_TIMESTAMP}..{INT64_MAX}",
                 found=timestamp,
             )
         if base_timestamp is None:

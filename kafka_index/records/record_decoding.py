@@ -16,7 +16,6 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kafka_index.errors import CorruptLogError, TooLargeError
 from kafka_index.kernels.producer_state import fill_last_sequences
@@ -39,6 +38,7 @@ from kafka_index.kernels.records import (
     measure_messages,
     record_columns,
 )
+from kafka_index.layout.integers import Longs
 from kafka_index.layout.records import (
     COMPRESSION_MASK,
     COMPRESSION_NAMES,
@@ -85,7 +85,6 @@ _FAULTS = {
 FIELD_FAULT = "a message ends before its key or its value does"
 
 Header = tuple[bytes, bytes | None]
-Longs = NDArray[np.int64]
 
 
 class RecordContent(NamedTuple):

@@ -14,8 +14,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from kafka_index.layout.integers import INT64_MAX, INT64_MIN
+
 _NULL = b"\x01"
-_INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
 _UINT64 = 2**64 - 1
 _SMALL = 64
 _SMALL_VARINTS = tuple(bytes((zigzag,)) for zigzag in range(2 * _SMALL))
@@ -70,8 +71,8 @@ def _varint(value: int) -> bytes:
     """Return a number as a zigzag varint; a difference of two int64 wraps around as in Java."""
     if -_SMALL <= value < _SMALL:
         return _SMALL_VARINTS[(value << 1) ^ (value >> 63)]
-    if not _INT64_MIN <= value <= _INT64_MAX:
-        value = (value - _INT64_MIN & _UINT64) + _INT64_MIN
+    if not INT64_MIN <= value <= INT64_MAX:
+        value = (value - INT64_MIN & _UINT64) + INT64_MIN
     return unsigned_varint((value << 1) ^ (value >> 63))
 
 

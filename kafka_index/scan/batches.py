@@ -9,7 +9,6 @@ from os import PathLike
 import numpy as np
 import pyarrow as pa
 
-from kafka_index.index import Longs
 from kafka_index.kernels import read_headers
 from kafka_index.kernels.headers import (
     HEADER_BASE_SEQUENCE,
@@ -24,6 +23,7 @@ from kafka_index.kernels.headers import (
     HEADER_RECORD_COUNT,
 )
 from kafka_index.kernels.scan import CHUNK_BATCHES
+from kafka_index.layout.integers import Longs
 from kafka_index.layout.names import parse_partition_directory
 from kafka_index.records.batch_source import ScanStop
 from kafka_index.records.batch_table import BATCH_SCHEMA, BatchColumns

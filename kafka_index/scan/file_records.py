@@ -12,10 +12,10 @@ from typing import NamedTuple
 import numpy as np
 
 from kafka_index.errors import CorruptLogError, InputError, ReadError
-from kafka_index.index import Longs, OffsetPosition
+from kafka_index.index import OffsetPosition
 from kafka_index.kernels import batch_header, walk
 from kafka_index.kernels.scan import SCAN_END, SCAN_ROWS_FULL
-from kafka_index.layout.index_entries import INT32_MAX
+from kafka_index.layout.integers import INT32_MAX, INT64_MAX, Longs
 from kafka_index.layout.records import LOG_OVERHEAD_BYTES
 from kafka_index.records.batch_source import ScanStop
 from kafka_index.records.batch_table import BatchColumns
@@ -26,7 +26,6 @@ from kafka_index.storage import Bytes, MappedFile, SegmentFile
 
 #: The offset of no batch.
 NO_OFFSET = -1
-_INT64_MAX = 2**63 - 1
 
 
 class LogOffsetPosition(NamedTuple):
@@ -202,7 +201,7 @@ def next_offset(
     if max(largest_base_offset, last_offset) < indexed_offset:
         return base_offset
     # The offset after the largest one is the smallest one, as in Java.
-    return -_INT64_MAX - 1 if last_offset == _INT64_MAX else last_offset + 1
+    return -INT64_MAX - 1 if last_offset == INT64_MAX else last_offset + 1
 
 
 def stop_at(log: Bytes, position_bytes: int, base_offset: int) -> ScanStop | None:

@@ -19,7 +19,7 @@ from kafka_index.kernels.scan import (
     SCAN_NEED_BYTES,
     SCAN_ROWS_FULL,
 )
-from kafka_index.layout.index_entries import INT32_MAX
+from kafka_index.layout.integers import INT32_MAX
 from kafka_index.layout.names import parse_segment_file
 from kafka_index.layout.records import LOG_OVERHEAD_BYTES
 from kafka_index.records.batch_source import ScanStop

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, Self
 
-from kafka_index.config import INT32_MAX
 from kafka_index.kernels.producer_tables import (
     add_batch,
     add_marker,
     change_epoch,
     first_sequence_of,
 )
+from kafka_index.layout.integers import INT32_MAX
 from kafka_index.layout.producer_state import (
     NO_COORDINATOR_EPOCH,
     NO_LAST_OFFSET,

@@ -14,7 +14,8 @@ from kafka_index.layout.checkpoints import (
     parse_leader_epoch_checkpoint,
     parse_offset_checkpoint,
 )
-from kafka_index.layout.names import INT32_MAX, INT64_MAX, TopicPartition
+from kafka_index.layout.integers import INT32_MAX, INT64_MAX
+from kafka_index.layout.names import TopicPartition
 
 PARTITIONS = st.builds(
     TopicPartition,

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kafka_index.layout.integers import INT32_MAX, INT64_MAX
 from kafka_index.layout.names import (
-    INT32_MAX,
-    INT64_MAX,
     DirectoryKind,
     SegmentFileName,
     TopicPartition,
