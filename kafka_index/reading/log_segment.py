@@ -58,7 +58,7 @@ class LogSegment:
     config : IndexConfig
         Decides the entries of indexes that are built in memory.
     cache : SegmentCache, optional
-        Closes it when others are needed.
+        Closes it to make room for others.
     findings : Findings, optional
         Where its findings are added.
     max_decompressed_bytes : int
@@ -252,7 +252,7 @@ class LogSegment:
         return find_largest_timestamp(self._log, self.indexes, resolve)
 
     def settle(self, answers: Answers, rows: Longs, located: Located) -> NDArray[np.bool_]:
-        """Put what was located into answers.
+        """Write what was located into answers.
 
         Parameters
         ----------
@@ -289,7 +289,7 @@ class LogSegment:
         damage = self.damage if self.file.is_last and at_end.any() else None
         if damage is None:
             return at_end
-        # Nothing is known of what the damage hides.
+        # What the damage hides is unknown.
         self.findings.damage(answers, rows[at_end], damage.position_bytes)
         return np.zeros_like(at_end)
 
@@ -353,7 +353,7 @@ class LogSegment:
         at = int(located.batches[0])
         position = int(damage_at(at))
         if at == AT_END and self.file.is_last and self.damage is not None:
-            # Nothing is known of what it hides.
+            # What the damage hides is unknown.
             at, position = AT_DAMAGE, self.damage.position_bytes
         if at < AT_END:
             raise CorruptLogError(

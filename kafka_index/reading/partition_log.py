@@ -230,7 +230,7 @@ class PartitionLog:
         return self.answer_timestamps(np.asarray(timestamps_ms, np.int64), resolve).to_arrow()
 
     def answer_offsets(self, offsets: Longs, resolve: Resolve) -> Answers:
-        """Do `lookup_offsets`, with the answers as numpy columns."""
+        """Look up offsets as `lookup_offsets` does, with the answers as numpy columns."""
         answers = Answers.empty(len(offsets), resolve)
         targets, rows = ascending(offsets)
         negative = int(np.searchsorted(targets, 0))
@@ -247,7 +247,7 @@ class PartitionLog:
         return answers
 
     def answer_timestamps(self, timestamps_ms: Longs, resolve: Resolve) -> Answers:
-        """Do `lookup_timestamps`, with the answers as numpy columns."""
+        """Look up timestamps as `lookup_timestamps` does, with the answers as numpy columns."""
         answers = Answers.empty(len(timestamps_ms), resolve)
         targets, rows = ascending(timestamps_ms)
         negative = int(np.searchsorted(targets, 0))
@@ -282,7 +282,7 @@ class PartitionLog:
         try:
             ends_before_start = self.segments[-1].next_offset < self.log_start_offset
         except KafkaIndexError:
-            # Its queries will report it.
+            # The queries of that segment report it.
             return self.segments
         return () if ends_before_start else self.segments
 
@@ -322,7 +322,7 @@ class PartitionLog:
                 continue
             part_targets, part_rows = targets[part], rows[part]
             if waiting.size:
-                # Offsets that the segment before has nothing for.
+                # Offsets that the previous segment has no batch for.
                 part_targets, part_rows = np.hstack([waiting, [part_targets, part_rows]])
             try:
                 if resolve is Resolve.INDEX:
@@ -375,7 +375,7 @@ class PartitionLog:
             except KafkaIndexError as error:
                 last.findings.failure(answers, rows, error)
                 return answers
-            # One that starts at the very end is that of a leader which has not appended yet.
+            # An epoch that starts at the very end is that of a leader which has not appended yet.
             known = [entry for entry in epochs if entry.start_offset <= log_end]
             epoch = known[-1] if known else None
         answers.values[FOUND_OFFSET] = offset
