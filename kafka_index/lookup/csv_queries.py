@@ -7,8 +7,12 @@ from __future__ import annotations
 
 import csv
 import io
+import threading
+import traceback
+import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Self
 
 import numpy as np
 import pyarrow as pa
@@ -29,6 +33,8 @@ from kafka_index.lookup.splits import QueryBatch, QuerySplit
 _BLOCK_BYTES = 16 << 20
 # Rows of a wrong width are held until rows of the right width follow.
 _MAX_BAD_ROWS = 1_000_000
+# Arrow's thread finishes the block that it is reading.
+_MAX_WAIT_SECONDS = 60
 # A row of one cell after the last one. Arrow reports it as a row of a wrong width, unless a quote
 # that is never closed has swallowed it.
 _END = "\x04end of queries\x04"
@@ -51,8 +57,8 @@ def check_csv(files: Sequence[str], by: By) -> pa.Schema | None:
     """
     schemas: list[tuple[str, pa.Schema]] = []
     for path in files:
-        with _csv_errors_of(path):
-            names = _open_csv(path, (), []).schema.names
+        with _csv_errors_of(path), _CsvReader(path, (), []) as reader:
+            names = reader.schema.names
         if names == [_END]:
             continue
         check_names(names, by, path=path)
@@ -74,8 +80,7 @@ def read_csv(split: QuerySplit) -> Iterator[QueryBatch]:
     """
     bad_rows: list[_BadRow] = []
     next_row = 2  # the header is row 1
-    with _csv_errors_of(split.path):
-        reader = _open_csv(split.path, split.columns, bad_rows)
+    with _csv_errors_of(split.path), _CsvReader(split.path, split.columns, bad_rows) as reader:
         names = reader.schema.names
         if names == [_END]:
             return
@@ -98,31 +103,70 @@ def read_csv(split: QuerySplit) -> Iterator[QueryBatch]:
             yield _csv_batch(_padded(bad_rows, reader.schema), bad, split)
 
 
-def _open_csv(
-    path: str, names: Sequence[str], bad_rows: list[_BadRow]
-) -> pa_csv.CSVStreamingReader:
-    """Open a CSV file, gathering number and text of the rows of a wrong width.
+class _CsvReader:
+    """A CSV file, read by Arrow; collects number and text of the rows of a wrong width.
 
-    The file must have these columns for them to be read as strings.
+    The file must have the columns `names` for them to be read as strings.
     """
 
-    def skip(row: pa_csv.InvalidRow) -> str:
-        bad_rows.append((row.number, row.text))
-        return "skip" if len(bad_rows) <= _MAX_BAD_ROWS else "error"
+    def __init__(self, path: str, names: Sequence[str], bad_rows: list[_BadRow]) -> None:
+        def skip(row: pa_csv.InvalidRow) -> str:
+            bad_rows.append((row.number, row.text))
+            return "skip" if len(bad_rows) <= _MAX_BAD_ROWS else "error"
 
-    return pa_csv.open_csv(
-        _Blocks(path),
-        # Only without threads are rows numbered.
-        pa_csv.ReadOptions(use_threads=False, block_size=_BLOCK_BYTES),
-        pa_csv.ParseOptions(newlines_in_values=True, invalid_row_handler=skip),
-        pa_csv.ConvertOptions(
-            column_types=dict.fromkeys(names, pa.string()),
-            check_utf8=False,
-            strings_can_be_null=True,
-            quoted_strings_can_be_null=False,
-            null_values=[""],
-        ),
-    )
+        blocks = _Blocks(path)
+        self._released = [_released(blocks), _released(skip)]
+        self._reader: pa_csv.CSVStreamingReader | None = None
+        try:
+            self._reader = pa_csv.open_csv(
+                blocks,
+                # Only without threads are rows numbered.
+                pa_csv.ReadOptions(use_threads=False, block_size=_BLOCK_BYTES),
+                pa_csv.ParseOptions(newlines_in_values=True, invalid_row_handler=skip),
+                pa_csv.ConvertOptions(
+                    column_types=dict.fromkeys(names, pa.string()),
+                    check_utf8=False,
+                    strings_can_be_null=True,
+                    quoted_strings_can_be_null=False,
+                    null_values=[""],
+                ),
+            )
+        except BaseException as error:
+            del blocks, skip
+            self._release(error)
+            raise
+        self.schema: pa.Schema = self._reader.schema
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        return iter(self._reader or ())
+
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+        self._release(error)
+
+    def _release(self, error: BaseException | None) -> None:
+        """Wait until Arrow has released the file and the handler.
+
+        A thread of Arrow reads ahead and releases them. If the interpreter ends before that, it
+        ends that thread in the middle of C++ code, which aborts the process.
+        """
+        if error is not None:
+            # The frame of the read that failed refers to the file.
+            traceback.clear_frames(error.__traceback__)
+        for released in self._released:
+            released.wait(_MAX_WAIT_SECONDS)
+
+
+def _released(value: object) -> threading.Event:
+    """Return an event that is set when nothing refers to a value any more."""
+    event = threading.Event()
+    weakref.finalize(value, event.set).atexit = False
+    return event
 
 
 class _Blocks(io.RawIOBase):

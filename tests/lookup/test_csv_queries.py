@@ -191,3 +191,17 @@ def test_any_rows_come_through_blocks_of_any_size_in_their_order(
         patch.setattr(csv_queries, "_BLOCK_BYTES", block_bytes)
         found = [tuple(cell or "" for cell in row) for row in cells(path)]
     assert found == [tuple((row + [""] * 4)[:4]) for row in rows]
+
+
+@pytest.mark.parametrize("drained", [False, True])
+def test_arrow_has_released_a_file_once_its_reader_is_closed(
+    tmp_path: Path, *, drained: bool
+) -> None:
+    path = tmp_path / "queries.csv"
+    path.write_text("topic,partition,offset\n" + "t,0,5\n" * 100_000)
+
+    with csv_queries._CsvReader(str(path), (), []) as reader:
+        if drained:
+            assert sum(batch.num_rows for batch in reader) == 100_000
+
+    assert all(released.is_set() for released in reader._released)

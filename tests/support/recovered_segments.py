@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shutil
 import struct
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from kafka_index.build import build_segment_files
@@ -91,7 +92,7 @@ def recovered_by_build(directory: Path, segment: Segment) -> Recovered:
 def compressed_marker_refused(segment: Segment, left: Recovered) -> bool:
     """Return whether a build refused a compressed control batch, which Kafka would unpack.
 
-    The one verdict about a segment that is not Kafka's (docs/conformance.md). That there is such a
+    The one refusal of a segment that is not Kafka's (docs/conformance.md). That there is such a
     batch is checked.
     """
     if left.refusal != "compressed_marker":
@@ -101,6 +102,41 @@ def compressed_marker_refused(segment: Segment, left: Recovered) -> bool:
         for attributes, producer_id, count in _record_batches(segment.log)
     )
     return True
+
+
+def ends_in_a_wrapper_that_goes_back(segment: Segment, kafka: Recovered, built: Recovered) -> bool:
+    """Return whether Kafka alone counts a segment as empty, because offsets in it go back.
+
+    It compares the last index entry with the first offset inside a compressed message, where a
+    build takes the offset of the message's header (docs/conformance.md).
+    """
+    return (
+        kafka.next_offset == segment.base_offset
+        and replace(built, next_offset=kafka.next_offset) == kafka
+        and offsets_go_back(segment.log)
+        and any(magic < 2 and codec for _, magic, codec in _entries(segment.log))
+    )
+
+
+def offsets_go_back(log: bytes) -> bool:
+    """Return whether a batch ends below the one before it."""
+    offsets = [last_offset for last_offset, _, _ in _entries(log)]
+    return any(later < earlier for earlier, later in pairwise(offsets))
+
+
+def _entries(log: bytes) -> Iterator[tuple[int, int, int]]:
+    """Yield last offset, magic and codec of each entry."""
+    at = 0
+    while at + LOG_OVERHEAD + 6 <= len(log):
+        offset, length, magic, attributes = struct.unpack_from(">qi4xbB", log, at)
+        if length <= 0:
+            return
+        if magic < 2:
+            yield offset, magic, attributes & CODEC_MASK
+        elif at + BATCH_HEADER_SIZE <= len(log):
+            attributes, delta = struct.unpack_from(">hi", log, at + 21)
+            yield offset + delta, magic, attributes & CODEC_MASK
+        at += LOG_OVERHEAD + length
 
 
 def _record_batches(log: bytes) -> Iterator[tuple[int, int, int]]:
