@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 
@@ -61,7 +62,8 @@ def _killed() -> None:
         (_full_disk, 3, "/out: no space left"),
         (_caused, 3, "/out: cannot write"),
         (_memory, 3, "MemoryError"),
-        (_killed, 3, "Python worker exited unexpectedly"),
+        # How Spark notices the death of a worker is a race.
+        (_killed, 3, "Python worker exited unexpectedly|Connection reset"),
         (_bug, 70, "IndexError: list index out of range"),
     ],
 )
@@ -76,4 +78,4 @@ def test_the_exit_code_of_a_failed_job_is_that_of_its_task(
         spark.range(0, 1, 1, 1).mapInArrow(run, "id long").collect()
     failure = _job_failure(caught.value, "run again")
     assert ExitCode.of_run(failure) == code
-    assert message in str(failure)
+    assert re.search(message, str(failure))
