@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -30,7 +31,8 @@ class StatePartition:
     epochs: str | None = None
 
     def write(self, data_directory: Path) -> Path:
-        """The partition's directory, without any index."""
+        """The partition's directory, without any index, in a new data directory."""
+        shutil.rmtree(data_directory, ignore_errors=True)
         directory = data_directory / DIRECTORY
         directory.mkdir(parents=True)
         for base_offset, log in self.logs.items():

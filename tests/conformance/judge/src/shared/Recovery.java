@@ -32,7 +32,7 @@ final class Recovery {
     private static long nextOffset(LogSegment segment) throws IOException {
         try {
             return segment.readNextOffset();
-        } catch (RuntimeException unreadable) {
+        } catch (RuntimeException | Error unreadable) {
             long nextOffset = segment.baseOffset();
             for (RecordBatch batch : segment.log().batches())
                 nextOffset = batch.nextOffset();
