@@ -29,7 +29,7 @@ from kafka_index.layout.integers import INT32_MAX, Longs
 from kafka_index.layout.names import INDEX_SUFFIXES, LOG_SUFFIX, segment_file_name
 from kafka_index.layout.records import MAGIC_RECORD_BATCH
 from kafka_index.storage import publish_error
-from kafka_index.storage.durable_files import make_durable
+from kafka_index.stores.durable_files import make_durable
 
 
 class LogOffsetMetadata(NamedTuple):

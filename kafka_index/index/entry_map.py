@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from kafka_index.errors import InputError, KafkaIndexError, PublishError
 from kafka_index.kernels.fault_guard import FaultGuard
-from kafka_index.storage.durable_files import publish_error
+from kafka_index.stores.durable_files import publish_error
 
 _MODE = 0o644
 

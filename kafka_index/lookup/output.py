@@ -21,7 +21,7 @@ from kafka_index.lookup.queries import Queries
 from kafka_index.lookup.query_files import COMPRESSIONS, QueryFormat
 from kafka_index.lookup.splits import QuerySplit
 from kafka_index.storage import DirectoryLock, local_path, publish_error, refuse_overlap
-from kafka_index.storage.durable_files import make_durable
+from kafka_index.stores.durable_files import make_durable
 
 # As Spark marks a complete folder.
 _SUCCESS = "_SUCCESS"

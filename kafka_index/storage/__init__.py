@@ -9,8 +9,6 @@ from kafka_index.storage.build_record import (
     state_path,
     unchanged_record,
 )
-from kafka_index.storage.byte_source import Bytes, ByteSource, MappedFile
-from kafka_index.storage.durable_files import AtomicFile, make_durable, publish_error
 from kafka_index.storage.listing import Listing, list_dump
 from kafka_index.storage.locks import DirectoryLock
 from kafka_index.storage.partition_files import SegmentFile, Skipped
@@ -39,6 +37,9 @@ from kafka_index.storage.scratch import (
     write_scratch,
 )
 from kafka_index.storage.window import WINDOW_BYTES, WindowWalk
+from kafka_index.stores import Bytes, ByteSource
+from kafka_index.stores.durable_files import AtomicFile, make_durable, publish_error
+from kafka_index.stores.mapped_file import MappedFile
 
 __all__ = [
     "WINDOW_BYTES",

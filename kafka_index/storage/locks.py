@@ -19,7 +19,7 @@ from typing import Self
 
 from kafka_index.errors import PublishError
 from kafka_index.layout.names import BROKER_LOCK
-from kafka_index.storage.durable_files import publish_error
+from kafka_index.stores.durable_files import publish_error
 
 _LOGGER = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from urllib.parse import unquote
 
 from kafka_index.errors import InputError, PublishError
 from kafka_index.layout.names import TopicPartition, is_legal_topic
-from kafka_index.storage.durable_files import publish_error
+from kafka_index.stores.durable_files import publish_error
 
 _PROBE = ".kafka-index.probe"
 _URI = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+)://(?P<host>[^/]*)|(?P<short>file:)(?=/)")

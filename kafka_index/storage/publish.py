@@ -26,8 +26,8 @@ from dataclasses import dataclass, replace
 
 from kafka_index.errors import PublishError
 from kafka_index.layout.names import OFFSET_INDEX_SUFFIX, SWAP_SUFFIX
-from kafka_index.storage.durable_files import make_durable, publish_error
 from kafka_index.storage.scratch import remove_scratch, take_attributes
+from kafka_index.stores.durable_files import make_durable, publish_error
 
 _OFFSET_INDEX_NAMES = (OFFSET_INDEX_SUFFIX, OFFSET_INDEX_SUFFIX + SWAP_SUFFIX)
 

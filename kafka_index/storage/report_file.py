@@ -12,9 +12,9 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
 from kafka_index.errors import InputError
-from kafka_index.storage.durable_files import AtomicFile
 from kafka_index.storage.json_lines import json_lines
 from kafka_index.storage.paths import local_path
+from kafka_index.stores.durable_files import AtomicFile
 
 _LINES_AT_A_TIME = 8192
 

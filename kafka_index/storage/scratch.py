@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from kafka_index.errors import PublishError
-from kafka_index.storage.durable_files import publish_error
+from kafka_index.stores.durable_files import publish_error
 
 # Only names this package gives: sweeping must never remove another program's file.
 _SCRATCH = re.compile(

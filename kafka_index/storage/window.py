@@ -14,7 +14,8 @@ import time
 import numpy as np
 
 from kafka_index.errors import InputError
-from kafka_index.storage.byte_source import Bytes, MappedFile
+from kafka_index.stores import Bytes
+from kafka_index.stores.mapped_file import MappedFile
 
 #: A window: it stays in the second level cache until it has been worked on.
 WINDOW_BYTES = 1 << 20

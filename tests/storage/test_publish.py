@@ -24,7 +24,7 @@ from kafka_index.storage import (
     record_path,
     write_scratch,
 )
-from kafka_index.storage import durable_files as durability_module
+from kafka_index.stores import durable_files as durability_module
 from tests.support.child_processes import NOBODY, as_nobody, in_child, open_to_all
 from tests.support.publications import BASE, stage
 

@@ -1,4 +1,4 @@
-"""Byte sources: how a log's bytes are reached, mapped locally or read from elsewhere."""
+"""A local file that is mapped while it is read."""
 
 from __future__ import annotations
 
@@ -6,36 +6,19 @@ import contextlib
 import mmap
 import os
 import stat
+from collections.abc import Iterator, Sequence
 from os import PathLike
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Self
 
 import numpy as np
-import numpy.typing as npt
 
 from kafka_index.errors import InputError
 from kafka_index.kernels.fault_guard import FaultGuard
-
-Bytes = npt.NDArray[np.uint8]
+from kafka_index.stores.store import Bytes
 
 _NO_BYTES: Bytes = np.frombuffer(b"", np.uint8)
-
-
-class ByteSource(Protocol):
-    """Bytes of known size that can be read anywhere."""
-
-    @property
-    def size_bytes(self) -> int:
-        """Size in bytes; it does not change while the source is open."""
-        ...
-
-    def read_at(self, position_bytes: int, size_bytes: int) -> Bytes:
-        """Return up to `size_bytes` bytes from `position_bytes` on, fewer only at the end."""
-        ...
-
-    def close(self) -> None:
-        """Let the source go."""
-        ...
+_PIECE_BYTES = 1 << 20
 
 
 class MappedFile:
@@ -140,6 +123,16 @@ class MappedFile:
                 break
             filled += more
         return filled
+
+    def read_ranges(self, starts: Sequence[int], ends: Sequence[int]) -> list[Bytes]:
+        """Return views of ranges, end exclusive."""
+        return [self._array[start:end] for start, end in zip(starts, ends, strict=True)]
+
+    def stream(self, start_bytes: int = 0) -> Iterator[Bytes]:
+        """Yield views of the bytes from a position to the end."""
+        self.advise_sequential()
+        for position in range(start_bytes, self.size_bytes, _PIECE_BYTES):
+            yield self._array[position : position + _PIECE_BYTES]
 
     def advise_sequential(self) -> None:
         """Tell the kernel to read far ahead."""

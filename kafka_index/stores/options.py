@@ -1,0 +1,85 @@
+"""Options of stores: what is no secret by value, what is one by the file that holds it.
+
+Options travel to executors, into event logs and error texts as they were given, so a secret is
+only ever a reference (``@/path/to/file``), which each process resolves for itself.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from kafka_index.errors import ConfigError, InputError
+
+_SECRET = re.compile(r"secret|token|password|passphrase|account_key|access_key$|sas|credential")
+_REFERENCE = "@"
+# The access key's id is an identifier that logs and URLs show.
+_NO_SECRETS = frozenset({"aws_access_key_id", "access_key_id"})
+
+
+@dataclass(frozen=True, slots=True)
+class StorageOptions:
+    """Options under the names of the storage library, with references to secrets.
+
+    Parameters
+    ----------
+    items : tuple of (str, str)
+        Keys in lower case, ascending, each once.
+    """
+
+    items: tuple[tuple[str, str], ...] = ()
+
+    def resolve(self) -> dict[str, str]:
+        """Return the options with each reference replaced by the content of its file.
+
+        Raises
+        ------
+        InputError
+            A file cannot be read.
+        """
+        return {key: _resolved(key, value) for key, value in self.items}
+
+
+def parse_storage_options(texts: Iterable[str]) -> StorageOptions:
+    """Parse ``KEY=VALUE`` and ``KEY=@FILE``.
+
+    Raises
+    ------
+    ConfigError
+        A text has another form, a key is repeated, or a secret is given by value.
+    """
+    options: dict[str, str] = {}
+    for text in texts:
+        key, separator, value = text.partition("=")
+        key = key.strip().lower()
+        if not key or not separator:
+            # The text may be a secret: it is not shown.
+            raise ConfigError("not a storage option", expected="KEY=VALUE or KEY=@FILE")
+        if key in options:
+            raise ConfigError(f"the storage option {key} is given twice")
+        if not value.startswith(_REFERENCE) and is_secret(key):
+            raise ConfigError(
+                f"the storage option {key} is a secret, and command lines are visible to others",
+                expected=f"{key}=@FILE",
+                hint="write it to a file that only you can read, or set it in the environment",
+            )
+        options[key] = value
+    return StorageOptions(tuple(sorted(options.items())))
+
+
+def is_secret(key: str) -> bool:
+    """Return whether the value of an option must not be shown."""
+    return key not in _NO_SECRETS and _SECRET.search(key) is not None
+
+
+def _resolved(key: str, value: str) -> str:
+    if not value.startswith(_REFERENCE):
+        return value
+    path = value[len(_REFERENCE) :]
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise InputError(f"cannot read the storage option {key}: {reason}", path=path) from error

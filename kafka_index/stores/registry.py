@@ -1,0 +1,77 @@
+"""Which store a path belongs to; one instance of each in a process."""
+
+from __future__ import annotations
+
+import threading
+
+from kafka_index.errors import InputError
+from kafka_index.stores.local_store import LocalStore
+from kafka_index.stores.options import StorageOptions
+from kafka_index.stores.store import Store
+from kafka_index.stores.uris import HDFS_SCHEME, OBJECT_SCHEMES, is_remote, scheme_of, split_uri
+
+_LOCAL = LocalStore()
+_lock = threading.Lock()
+_options = StorageOptions()
+_stores: dict[str, Store] = {}
+
+
+def configure_stores(options: StorageOptions) -> None:
+    """Set the options of all stores of this process, on the driver and in each Spark task."""
+    global _options  # noqa: PLW0603, because connections are shared by the whole process
+    with _lock:
+        if options != _options:
+            _options = options
+            _stores.clear()
+
+
+def storage_options() -> StorageOptions:
+    """Return the options of this process, to send to another."""
+    return _options
+
+
+def store_of(path: str) -> Store:
+    """Return the store of a path or URI.
+
+    Raises
+    ------
+    InputError
+        The scheme is not supported, or the extra with its library is not installed.
+    """
+    if not is_remote(path):
+        return _LOCAL
+    root, _ = split_uri(path)
+    with _lock:
+        store = _stores.get(root)
+        if store is None:
+            store = _stores[root] = _open(root)
+        return store
+
+
+def _open(root: str) -> Store:
+    # The libraries are optional, and not imported where only local files are read.
+    scheme = scheme_of(root)
+    if scheme in OBJECT_SCHEMES:
+        try:
+            from kafka_index.stores.object_store import ObjectStore  # noqa: PLC0415
+        except ImportError as error:
+            raise _missing(root, OBJECT_SCHEMES[scheme], error) from error
+        return ObjectStore(root, _options)
+    if scheme == HDFS_SCHEME:
+        try:
+            from kafka_index.stores.hdfs_store import HdfsStore  # noqa: PLC0415
+        except ImportError as error:
+            raise _missing(root, HDFS_SCHEME, error) from error
+        return HdfsStore(root, _options)
+    supported = ", ".join(f"{name}://" for name in ("file", *OBJECT_SCHEMES, HDFS_SCHEME))
+    raise InputError(
+        f"paths of scheme {scheme}:// are not supported", path=root, expected=supported
+    )
+
+
+def _missing(root: str, extra: str, error: ImportError) -> InputError:
+    return InputError(
+        f"the library for {scheme_of(root)}:// is not installed ({error.name})",
+        path=root,
+        hint=f"pip install 'kafka-index[{extra}]'",
+    )

@@ -1,0 +1,45 @@
+"""URIs: which store a path belongs to.
+
+A key is taken as it is written, without percent decoding, as the stores' own tools do;
+``file://`` URIs are turned into plain paths by `kafka_index.storage.paths.local_path`.
+"""
+
+from __future__ import annotations
+
+import re
+
+_URI = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+)://(?P<authority>[^/]*)")
+
+#: Schemes of object stores, and the extra that has their library.
+OBJECT_SCHEMES = {
+    "s3": "s3",
+    "s3a": "s3",
+    "gs": "gcs",
+    "abfs": "azure",
+    "abfss": "azure",
+    "wasb": "azure",
+    "wasbs": "azure",
+}
+HDFS_SCHEME = "hdfs"
+
+
+def scheme_of(path: str) -> str | None:
+    """Return the scheme of a URI, in lower case; None for a plain path."""
+    match = _URI.match(path)
+    return None if match is None else match["scheme"].lower()
+
+
+def is_remote(path: str) -> bool:
+    """Return whether a path is a URI of a store other than the local disk."""
+    return scheme_of(path) not in (None, "file")
+
+
+def split_uri(path: str) -> tuple[str, str]:
+    """Return the store's part of a URI, and the rest without its slashes at either end.
+
+    ``s3://bucket/a/b/`` is ``("s3://bucket", "a/b")``.
+    """
+    match = _URI.match(path)
+    if match is None:
+        raise ValueError(f"not a URI: {path}")
+    return match[0], path[match.end() :].strip("/")
