@@ -3,11 +3,36 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
+import pytest
 from hypothesis import settings
+
+from tests.conformance.kafka_jars import needing_kafka
+from tests.servers.hdfs import HdfsServer, running_hdfs
+from tests.servers.s3 import S3Server, report_header, running_s3
 
 # No deadline: the first call of a kernel compiles it, and shared machines stall. In CI the same
 # examples are drawn each time, so that a failure there is a failure here.
 settings.register_profile("default", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("ci" if os.environ.get("CI") else "default")
+
+
+def pytest_report_header() -> str:
+    """Print which S3 server the tests use."""
+    return report_header()
+
+
+@pytest.fixture(scope="session")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """A real S3 server, one for each process of the tests."""
+    with running_s3(tmp_path_factory.mktemp("s3")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HdfsServer]:
+    """A real HDFS; skips where it cannot run, and fails instead where Kafka's own code has to."""
+    with needing_kafka(), running_hdfs(tmp_path_factory.mktemp("hdfs")) as server:
+        yield server

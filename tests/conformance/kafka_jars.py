@@ -71,7 +71,8 @@ def class_path(version: str = DEFAULT_VERSION) -> str:
 def jars(version: str = DEFAULT_VERSION) -> tuple[Path, ...]:
     """All jars of a Kafka version, in the order of their names; fetched when they are missing."""
     folder = target_of(version) / "lib"
-    ensure_made(folder, _project_hash(version), lambda: _fetch(version, folder))
+    project = project_of(version)
+    ensure_made(folder, project_hash(project), lambda: fetch_jars(project, folder))
     return tuple(sorted(folder.glob("*.jar")))
 
 
@@ -87,7 +88,7 @@ def target_of(version: str) -> Path:
     return _JUDGE / "target" / project_of(version).name
 
 
-def ensure_made(folder: Path, stamp: str, make: Callable[[], None]) -> None:
+def ensure_made(folder: Path, stamp: str, make: Callable[[], object]) -> None:
     """Call `make` to fill an empty `folder`, unless that was done before for the same `stamp`.
 
     Processes that come together wait for the first of them.
@@ -119,13 +120,14 @@ def tool(name: str) -> str:
     return found
 
 
-def _fetch(version: str, folder: Path) -> None:
+def fetch_jars(project: Path, folder: Path) -> None:
+    """Copy the jars that a Maven project names, and theirs, into a folder."""
     maven = tool("mvn")
     # JAVA_HOME, where Maven looks for its own Java, may be a runtime that lacks what it needs.
     jdk = Path(tool("javac")).resolve().parent.parent
     done = subprocess.run(
         [maven, "-q", "-B", _COPY_JARS, "-DincludeScope=runtime", f"-DoutputDirectory={folder}"],
-        cwd=project_of(version),
+        cwd=project,
         env={**os.environ, "JAVA_HOME": str(jdk)},
         capture_output=True,
         text=True,
@@ -133,13 +135,14 @@ def _fetch(version: str, folder: Path) -> None:
     )
     if done.returncode != 0:
         raise JudgeUnavailable(
-            f"mvn could not fetch Kafka {version}'s jars (is there a network?) for "
-            f"{project_of(version)}:\n{(done.stdout + done.stderr).strip()[-2000:]}"
+            f"mvn could not fetch the jars of {project} (is there a network?):\n"
+            f"{(done.stdout + done.stderr).strip()[-2000:]}"
         )
 
 
-def _project_hash(version: str) -> str:
-    return hashlib.sha256((project_of(version) / "pom.xml").read_bytes()).hexdigest()
+def project_hash(project: Path) -> str:
+    """Hash of a Maven project: fetched jars are kept until it changes."""
+    return hashlib.sha256((project / "pom.xml").read_bytes()).hexdigest()
 
 
 def _is(stamp_file: Path, stamp: str) -> bool:

@@ -1,0 +1,250 @@
+"""A proxy between us and an S3 server that draws faults, and counts requests and bytes.
+
+It speaks as much HTTP/1.1 as S3 clients do. The Host header passes as it is, so signatures hold.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from collections import Counter
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_SLOW_DOWN = (
+    b"<?xml version='1.0'?><Error><Code>SlowDown</Code>"
+    b"<Message>Please reduce your request rate.</Message></Error>"
+)
+
+
+@dataclass(frozen=True)
+class Faults:
+    """How probable each fault is, for a request; the rest passes untouched.
+
+    Attributes
+    ----------
+    unavailable
+        503 SlowDown, and the server never sees the request.
+    dropped
+        The connection closes before the server sees the request.
+    unanswered
+        The server does what is asked, and the connection closes before it answers.
+    cut
+        The connection closes in the middle of the body.
+    delayed
+        The answer comes up to `delay_seconds` later.
+    in_a_row
+        A request that failed this often passes: a library's retries suffice.
+    """
+
+    unavailable: float = 0.0
+    dropped: float = 0.0
+    unanswered: float = 0.0
+    cut: float = 0.0
+    delayed: float = 0.0
+    delay_seconds: float = 0.2
+    in_a_row: int = 3
+
+
+NONE = Faults()
+#: A fifth of all requests fails, in every way.
+MANY = Faults(unavailable=0.06, dropped=0.05, unanswered=0.04, cut=0.06, delayed=0.05)
+
+
+@dataclass(frozen=True)
+class Request:
+    """A request that came to the proxy.
+
+    Attributes
+    ----------
+    method, path, query
+        As in its first line; the path (``/BUCKET/KEY``) is decoded.
+    range
+        Its Range header.
+    status
+        What was answered; 0 where the connection was closed instead.
+    sent_bytes
+        Bytes of the body that went back to the client.
+    fault
+        The name of its fault, in `Faults`.
+    """
+
+    method: str
+    path: str
+    query: str
+    range: str | None
+    status: int
+    sent_bytes: int
+    fault: str | None
+
+
+@dataclass
+class FaultProxy:
+    """A proxy in a thread of its own.
+
+    Attributes
+    ----------
+    upstream
+        URL of the server.
+    faults
+        What may happen to a request; tests change it while the proxy runs.
+    before
+        Called with method and path before a request is passed on; may block.
+    """
+
+    upstream: str
+    seed: int = 0
+    faults: Faults = NONE
+    before: Callable[[str, str], None] = lambda _method, _path: None
+    requests: list[Request] = field(default_factory=list)
+    endpoint: str = ""
+    _failed: Counter[tuple[str, ...]] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        self._random = random.Random(self.seed)
+
+    def gets(self, ending: str = "") -> list[Request]:
+        """GETs of objects whose key has an ending, in the order in which they ended."""
+        return [r for r in self.requests if r.method == "GET" and r.path.endswith(ending)]
+
+    def sent_bytes(self, ending: str = "") -> int:
+        """Bytes of bodies that went to the client for objects whose key has an ending."""
+        return sum(request.sent_bytes for request in self.gets(ending))
+
+    def clear(self) -> None:
+        """Forget the requests so far."""
+        self.requests.clear()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve the requests of one connection of a client."""
+        # Cancelled where the proxy stops while a client keeps its connection.
+        with suppress(ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            while await self._pass(reader, writer):
+                pass
+        writer.close()
+        with suppress(ConnectionError):
+            await writer.wait_closed()
+
+    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        """Pass one request on; False if the connection ends with it."""
+        head = await _read_head(reader)
+        method, target, _ = head.first.split(" ", 2)
+        body = await _read_body(reader, head.fields, none_if_unstated=True)
+        url = urlsplit(target)
+        path, range_ = unquote(url.path), head.fields.get("range")
+        fault = self._draw((method, target, str(range_)))
+        await asyncio.to_thread(self.before, method, path)
+
+        def note(status: int, sent_bytes: int) -> None:
+            request = Request(method, path, url.query, range_, status, sent_bytes, fault)
+            self.requests.append(request)
+
+        if fault == "unavailable":
+            note(503, 0)
+            length = b"Content-Length: %d\r\n\r\n" % len(_SLOW_DOWN)
+            writer.write(b"HTTP/1.1 503 Slow Down\r\nContent-Type: application/xml\r\n" + length)
+            writer.write(b"" if method == "HEAD" else _SLOW_DOWN)
+            await writer.drain()
+            return True
+        if fault == "dropped":
+            note(0, 0)
+            return False
+        if fault == "delayed":
+            await asyncio.sleep(self._random.random() * self.faults.delay_seconds)
+        answer, content = await self._ask(head.raw + body, is_head=method == "HEAD")
+        if fault == "unanswered":
+            note(0, 0)
+            return False
+        if fault == "cut":
+            content = content[: self._random.randrange(len(content))] if content else b""
+        note(int(answer.first.split(" ")[1]), len(content))
+        writer.write(answer.raw + content)
+        await writer.drain()
+        return fault != "cut"
+
+    async def _ask(self, request: bytes, *, is_head: bool) -> tuple[_Head, bytes]:
+        address = urlsplit(self.upstream)
+        reader, writer = await asyncio.open_connection(address.hostname, address.port)
+        try:
+            writer.write(request)
+            await writer.drain()
+            answer = await _read_head(reader)
+            has_none = is_head or answer.first.split(" ")[1] in {"204", "304"}
+            return answer, b"" if has_none else await _read_body(reader, answer.fields)
+        finally:
+            writer.close()
+
+    def _draw(self, request: tuple[str, ...]) -> str | None:
+        faults, drawn = self.faults, self._random.random()
+        if self._failed[request] >= faults.in_a_row:
+            self._failed[request] = 0
+            return None
+        for name in ("unavailable", "dropped", "unanswered", "cut", "delayed"):
+            drawn -= getattr(faults, name)
+            if drawn < 0:
+                self._failed[request] += name != "delayed"
+                return name
+        self._failed[request] = 0
+        return None
+
+
+@contextmanager
+def fault_proxy(upstream: str, faults: Faults = NONE, seed: int = 0) -> Iterator[FaultProxy]:
+    """Run a proxy to a server, in a thread."""
+    proxy = FaultProxy(upstream, seed, faults)
+    loop = asyncio.new_event_loop()
+    server = loop.run_until_complete(asyncio.start_server(proxy.serve, "127.0.0.1", 0))
+    proxy.endpoint = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+    try:
+        yield proxy
+    finally:
+        asyncio.run_coroutine_threadsafe(_stop(server), loop).result()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.run_until_complete(loop.shutdown_default_executor())
+        loop.close()
+
+
+async def _stop(server: asyncio.Server) -> None:
+    server.close()
+    serving = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in serving:
+        task.cancel()
+    await asyncio.gather(*serving, return_exceptions=True)
+
+
+@dataclass(frozen=True)
+class _Head:
+    raw: bytes
+    first: str
+    fields: dict[str, str]
+
+
+async def _read_head(reader: asyncio.StreamReader) -> _Head:
+    raw = await reader.readuntil(b"\r\n\r\n")
+    first, *lines = raw.decode("latin-1").split("\r\n")
+    fields = (line.partition(":") for line in lines if line)
+    return _Head(raw, first, {name.lower(): value.strip() for name, _, value in fields})
+
+
+async def _read_body(
+    reader: asyncio.StreamReader, fields: dict[str, str], *, none_if_unstated: bool = False
+) -> bytes:
+    """Read a body as it is on the wire, with the framing of its chunks."""
+    if fields.get("transfer-encoding", "").lower() == "chunked":
+        body = b""
+        while not body.endswith(b"\r\n0\r\n\r\n") and body != b"0\r\n\r\n":
+            size = await reader.readuntil(b"\r\n")
+            body += size + await reader.readexactly(int(size, 16) + 2)
+        return body
+    if "content-length" in fields:
+        return await reader.readexactly(int(fields["content-length"]))
+    return b"" if none_if_unstated else await reader.read()
