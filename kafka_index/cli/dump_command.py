@@ -15,7 +15,7 @@ from kafka_index.cli.dump_output import DumpOutput
 from kafka_index.cli.dump_records import dump_records
 from kafka_index.cli.dump_state import dump_leader_epochs, dump_snapshot, dump_transaction_index
 from kafka_index.cli.exit_code import ExitCode
-from kafka_index.cli.options import max_decompressed_option
+from kafka_index.cli.options import max_decompressed_option, storage_option
 from kafka_index.cli.record_text import FORMS, TEXT, RecordText
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES
 from kafka_index.errors import InputError, KafkaIndexError, is_retriable
@@ -92,6 +92,7 @@ def make_command(*, as_job: bool) -> click.Command:
         help="With --records; headers too.  [default: text]",
     )
     @max_decompressed_option()
+    @storage_option()
     @click.option("--verbose", "-v", is_flag=True, help="Print tracebacks of errors.")
     def dump(
         files: tuple[str, ...],

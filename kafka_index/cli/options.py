@@ -11,7 +11,7 @@ import click
 
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES
 from kafka_index.engines import Engine
-from kafka_index.errors import InputError
+from kafka_index.errors import ConfigError, InputError
 from kafka_index.layout.integers import INT32_MAX
 
 # What Spark takes (SparkContext.createTaskScheduler, SparkSubmit), and a Connect server.
@@ -35,8 +35,11 @@ class Detail(Enum):
 def command(
     function: Callable[..., int], options: Sequence[Decorator], *, help_text: str, usage: str
 ) -> click.Command:
-    """Return a command named after its function; its help shows the options in this order."""
-    for option in reversed(options):
+    """Return a command named after its function; its help shows the options in this order.
+
+    Every command has ``--storage-option``, which the function does not see.
+    """
+    for option in reversed([*options, storage_option()]):
         function = option(function)
     return click.command(
         name=function.__name__,
@@ -90,6 +93,33 @@ def report_option(rows: str) -> Decorator:
         callback=checked,
         metavar="FILE",
         help=f"Write {rows} to FILE: .parquet, .json (JSON lines) or .csv.",
+    )
+
+
+def storage_option() -> Decorator:
+    """Return the option that configures the stores of this process, and passes no value on."""
+
+    def configured(
+        _context: click.Context, _option: click.Parameter, value: tuple[str, ...]
+    ) -> None:
+        from kafka_index.stores import (  # noqa: PLC0415, slow to import
+            configure_stores,
+            parse_storage_options,
+        )
+
+        try:
+            configure_stores(parse_storage_options(value))
+        except ConfigError as error:
+            raise click.BadParameter(str(error)) from error
+
+    return click.option(
+        "--storage-option",
+        multiple=True,
+        callback=configured,
+        expose_value=False,
+        metavar="KEY=VALUE",
+        help="An option of the stores of URIs, such as region=eu-west-1; a secret as KEY=@FILE, "
+        "which each process reads for itself. May be repeated.",
     )
 
 

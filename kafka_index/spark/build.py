@@ -42,7 +42,7 @@ from kafka_index.spark.staged_rows import (
     staged_table,
     whole_partitions,
 )
-from kafka_index.spark.tasks import current_attempt_id, spark_schema
+from kafka_index.spark.tasks import current_attempt_id, spark_schema, task
 from kafka_index.storage import SegmentFile
 from kafka_index.tasks import BIN
 
@@ -81,7 +81,7 @@ def build_indexes(
     """
     function = partial(build_bin, settings=settings, fail_fast=fail_fast)
     work = work.select(*WORK_SCHEMA.names)
-    return work.repartitionById(bins, BIN).mapInArrow(function, spark_schema(REPORT_SCHEMA))
+    return work.repartitionById(bins, BIN).mapInArrow(task(function), spark_schema(REPORT_SCHEMA))
 
 
 def stage_logs(
@@ -101,7 +101,7 @@ def stage_logs(
     """
     function = partial(stage_bin, settings=settings, fail_fast=fail_fast)
     work = work.select(*WORK_SCHEMA.names)
-    return work.repartitionById(bins, BIN).mapInArrow(function, spark_schema(STAGED_SCHEMA))
+    return work.repartitionById(bins, BIN).mapInArrow(task(function), spark_schema(STAGED_SCHEMA))
 
 
 def publish_partitions(staged: DataFrame, settings: BuildSettings, bins: int) -> DataFrame:
@@ -124,7 +124,7 @@ def publish_partitions(staged: DataFrame, settings: BuildSettings, bins: int) ->
     """
     staged = staged.select(*PUBLISHING_SCHEMA.names)
     function = partial(publish_bin, settings=settings)
-    return staged.repartitionById(bins, BIN).mapInArrow(function, spark_schema(REPORT_SCHEMA))
+    return staged.repartitionById(bins, BIN).mapInArrow(task(function), spark_schema(REPORT_SCHEMA))
 
 
 def build_waves(

@@ -48,7 +48,7 @@ from kafka_index.spark.lookup_tasks import (
     read_done,
     read_manifest,
 )
-from kafka_index.spark.tasks import spark_schema
+from kafka_index.spark.tasks import spark_schema, task
 from kafka_index.tasks import BIN, balance
 
 __all__ = ["answer_queries", "lookup_offsets", "lookup_timestamps"]
@@ -123,7 +123,9 @@ def answer_queries(
         done = answer_grouped(manifest, lookups, bins, starting_offsets=starting_offsets)
     else:
         function = partial(answer_splits, lookups=lookups, starting_offsets=starting_offsets)
-        done = manifest.repartitionById(bins, BIN).mapInArrow(function, spark_schema(DONE_SCHEMA))
+        done = manifest.repartitionById(bins, BIN).mapInArrow(
+            task(function), spark_schema(DONE_SCHEMA)
+        )
     return read_done(done.toArrow())
 
 
@@ -150,9 +152,11 @@ def answer_grouped(
     manifest: DataFrame, lookups: SharedLookups, bins: int, *, starting_offsets: bool
 ) -> DataFrame:
     """Answer the splits of a manifest, each partition by one task: `DONE_SCHEMA`."""
-    asked = manifest.repartitionById(bins, BIN).mapInArrow(read_splits, spark_schema(QUERY_SCHEMA))
+    asked = manifest.repartitionById(bins, BIN).mapInArrow(
+        task(read_splits), spark_schema(QUERY_SCHEMA)
+    )
     answered = asked.repartition(TOPIC, PARTITION).mapInArrow(
-        partial(answer_asked, lookups=lookups),
+        task(partial(answer_asked, lookups=lookups)),
         spark_schema(answered_schema(lookups.settings.resolve)),
     )
     splits = manifest.withColumn(_ROW, F.lit(_OF_SPLIT).cast("long"))
@@ -161,7 +165,7 @@ def answer_grouped(
         .repartitionById(bins, BIN)
         .sortWithinPartitions(SPLIT, _ROW)
         .mapInArrow(
-            partial(write_splits, lookups=lookups, starting_offsets=starting_offsets),
+            task(partial(write_splits, lookups=lookups, starting_offsets=starting_offsets)),
             spark_schema(DONE_SCHEMA),
         )
     )

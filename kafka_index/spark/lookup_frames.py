@@ -27,7 +27,7 @@ from kafka_index.lookup import By, Inventory, Keys, LookupSettings
 from kafka_index.lookup.query_columns import PARTITION, TOPIC, check_names
 from kafka_index.reading.answers import ANSWER_SCHEMA, NULL, VALUE_COLUMNS, Answers, Resolve, Status
 from kafka_index.spark.lookup_tasks import SharedLookups
-from kafka_index.spark.tasks import spark_schema
+from kafka_index.spark.tasks import spark_schema, task
 
 # The more queries are answered together, the more of them share what a segment costs.
 _ROWS_TOGETHER = 250_000
@@ -171,7 +171,9 @@ def _look_up(queries: DataFrame, inventory: Inventory, settings: LookupSettings)
         queries = queries.withColumn(_INSTANT, F.col(key).cast("timestamp"))
         key = _INSTANT
     lookups = SharedLookups.of(inventory, settings)
-    answered = queries.mapInArrow(partial(answer_rows, lookups=lookups, key=key, raw=raw), schema)
+    answered = queries.mapInArrow(
+        task(partial(answer_rows, lookups=lookups, key=key, raw=raw)), schema
+    )
     return answered.select("*", *_answer_columns(raw)).drop(*raw.names)
 
 

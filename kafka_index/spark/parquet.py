@@ -25,7 +25,7 @@ from kafka_index.build.parquet_rows import SegmentCount
 from kafka_index.build.report import REPORT_SCHEMA, report_table
 from kafka_index.errors import InputError
 from kafka_index.spark.build import collect_report, report_batches
-from kafka_index.spark.tasks import current_attempt_id, spark_schema
+from kafka_index.spark.tasks import current_attempt_id, spark_schema, task
 from kafka_index.tasks import BIN, balance
 
 _SIZE = "log_size_bytes"
@@ -127,7 +127,7 @@ def build_indexes(
         .select(*source.columns, ROW_COUNT, BIN)
         .repartitionById(bins, BIN)
         .sortWithinPartitions(*KEY_COLUMNS, POSITION)
-        .mapInArrow(function, spark_schema(REPORT_SCHEMA))
+        .mapInArrow(task(function), spark_schema(REPORT_SCHEMA))
     )
 
 

@@ -1,15 +1,35 @@
-"""What the Spark jobs share: Arrow schemas as Spark ones, and the id of a task's attempt."""
+"""What the Spark jobs share: tasks, Arrow schemas as Spark ones, and the id of an attempt."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
+from kafka_index.stores import StorageOptions, configure_stores, storage_options
 from kafka_index.tasks import attempt_id
 
 _ON_DRIVER = "driver"
+_Function = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+
+def task(function: _Function) -> _Function:
+    """Return a function for ``mapInArrow`` that opens stores as this process does.
+
+    Options travel as they were given: each process reads the files of secrets for itself.
+    """
+    return partial(_run_task, function=function, options=storage_options())
+
+
+def _run_task(
+    batches: Iterable[pa.RecordBatch], *, function: _Function, options: StorageOptions
+) -> Iterator[pa.RecordBatch]:
+    configure_stores(options)
+    yield from function(batches)
 
 
 def spark_schema(schema: pa.Schema) -> StructType:
