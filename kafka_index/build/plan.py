@@ -24,6 +24,7 @@ WORK_SCHEMA = pa.schema(
         pa.field("log_size_bytes", pa.int64(), nullable=False),
         pa.field("log_mtime_ns", pa.int64(), nullable=False),
         pa.field("is_last", pa.bool_(), nullable=False),
+        pa.field("log_version", pa.string(), nullable=False),
         pa.field(BIN, pa.int32(), nullable=False),
     ]
 )
@@ -62,6 +63,7 @@ def plan_build(segments: Sequence[SegmentFile], *, bins: int) -> pa.Table:
             sizes,
             [segment.log_mtime_ns for segment in segments],
             [segment.is_last for segment in segments],
+            [segment.log_version for segment in segments],
             balance(sizes, bins, overhead=_SEGMENT_COST_BYTES),
         ],
         schema=WORK_SCHEMA,

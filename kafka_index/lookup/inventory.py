@@ -48,6 +48,7 @@ SEGMENT_SCHEMA = pa.schema(
         pa.field("size_bytes", pa.int64(), nullable=False),
         pa.field("mtime_ns", pa.int64(), nullable=False),
         pa.field("is_swap", pa.bool_(), nullable=False),
+        pa.field("version", pa.string(), nullable=False),
     ]
 )
 
@@ -125,8 +126,9 @@ class Inventory:
                     size_bytes,
                     mtime_ns,
                     is_last=number == last,
+                    log_version=version,
                 )
-                for number, (base_offset, size_bytes, mtime_ns, is_swap) in enumerate(
+                for number, (base_offset, size_bytes, mtime_ns, is_swap, version) in enumerate(
                     zip(*columns, strict=True)
                 )
             ),
@@ -261,6 +263,7 @@ def _segment_table(segments: Sequence[SegmentFile]) -> pa.Table:
             [segment.log_size_bytes for segment in segments],
             [segment.log_mtime_ns for segment in segments],
             [segment.log_path.endswith(SWAP_SUFFIX) for segment in segments],
+            [segment.log_version for segment in segments],
         ],
         schema=SEGMENT_SCHEMA,
     )

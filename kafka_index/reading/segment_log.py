@@ -41,6 +41,8 @@ class SegmentLog:
         """
         if self._file is None:
             file = open_log(self._segment.log_path, self._segment)
+            if not isinstance(file, MappedFile):
+                raise InputError("lookups read local logs only", path=self._segment.log_path)
             file.advise_random()
             self._file = file
             self._address = np.uint64(file.array.ctypes.data)

@@ -22,7 +22,8 @@ from kafka_index.records.batch_table import BatchColumns
 from kafka_index.records.decompression import DecompressionBudget
 from kafka_index.records.record_decoding import first_offset
 from kafka_index.scan.scanner import Scanner, entry_length
-from kafka_index.storage import Bytes, MappedFile, SegmentFile
+from kafka_index.storage import Bytes, ByteSource, SegmentFile
+from kafka_index.stores import FileInfo, store_of
 
 #: The offset of no batch.
 NO_OFFSET = -1
@@ -81,13 +82,13 @@ class LogEnd:
     stop: ScanStop | None
 
 
-def open_log(path: str, listed: SegmentFile | None = None) -> MappedFile:
-    """Map a log for reading.
+def open_log(path: str, listed: SegmentFile | None = None) -> ByteSource:
+    """Open a log for reading: a local one is a `MappedFile`.
 
     Parameters
     ----------
     path : str
-        The ``.log``.
+        The ``.log``, or its URI.
     listed : SegmentFile, optional
         The log as it was listed; one that has changed since is an error.
 
@@ -96,9 +97,12 @@ def open_log(path: str, listed: SegmentFile | None = None) -> MappedFile:
     InputError
         It cannot be opened, or is larger than any broker's.
     ReadError
-        It has changed.
+        It has changed. Of a log in an object store that is found out when it is read.
     """
-    file = MappedFile(path)
+    info = None
+    if listed is not None:
+        info = FileInfo(path, listed.log_size_bytes, listed.log_mtime_ns, listed.log_version)
+    file = store_of(path).open(path, info)
     try:
         if file.size_bytes > INT32_MAX:
             raise InputError(  # noqa: TRY301, because it closes the file
@@ -107,11 +111,12 @@ def open_log(path: str, listed: SegmentFile | None = None) -> MappedFile:
                 expected=INT32_MAX,
                 found=file.size_bytes,
             )
-        if listed is not None:
-            size, mtime_ns = listed.log_size_bytes, listed.log_mtime_ns
-            if size != file.size_bytes:
-                raise log_changed(path, f"it had {size} bytes when listed, {file.size_bytes} now")
-            if mtime_ns != file.mtime_ns:
+        if info is not None:
+            if info.size_bytes != file.size_bytes:
+                raise log_changed(
+                    path, f"it had {info.size_bytes} bytes when listed, {file.size_bytes} now"
+                )
+            if info.mtime_ns != file.mtime_ns:
                 raise log_changed(path, "it was modified after it was listed")
     except InputError:
         file.close()

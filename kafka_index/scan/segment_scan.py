@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from os import PathLike
 from typing import Self
 
@@ -26,7 +27,7 @@ from kafka_index.records.batch_source import ScanStop
 from kafka_index.records.batch_table import BatchColumns
 from kafka_index.scan.file_records import log_changed, open_log
 from kafka_index.scan.scanner import Scanner, entry_length, only_zeros
-from kafka_index.storage import WINDOW_BYTES, Bytes, SegmentFile, WindowWalk
+from kafka_index.storage import WINDOW_BYTES, Bytes, MappedFile, SegmentFile, WindowWalk
 
 
 class LogFileSource:
@@ -82,7 +83,9 @@ class LogFileSource:
         return self._scan(flush_windows=True)
 
     def _scan(self, *, flush_windows: bool) -> Iterator[tuple[Bytes, int, BatchColumns]]:
-        with open_log(self.path, self._listed) as file:
+        with closing(open_log(self.path, self._listed)) as file:
+            if not isinstance(file, MappedFile):
+                raise InputError("only local logs are scanned", path=self.path)
             self.log_size_bytes = file.size_bytes
             scanner = Scanner(self._base_offset, verify_crc=self._verify_crc)
             walk = WindowWalk(file)

@@ -19,6 +19,7 @@ STAGED_SCHEMA = pa.schema(
         pa.field("listed_size_bytes", pa.int64(), nullable=False),
         pa.field("log_mtime_ns", pa.int64(), nullable=False),
         pa.field("is_last", pa.bool_(), nullable=False),
+        pa.field("log_version", pa.string(), nullable=False),
         pa.field("directory", pa.string(), nullable=False),
         pa.field("attempt_id", pa.string()),
         pa.field("is_withheld", pa.bool_(), nullable=False),
@@ -42,6 +43,7 @@ def staged_table(staged: Sequence[StagedSegment]) -> pa.Table:
         [each.segment.log_size_bytes for each in staged],
         [each.segment.log_mtime_ns for each in staged],
         [each.segment.is_last for each in staged],
+        [each.segment.log_version for each in staged],
         [each.directory for each in staged],
         [each.attempt_id for each in staged],
         [each.is_withheld for each in staged],
@@ -56,25 +58,16 @@ def read_staged(table: pa.Table) -> list[StagedSegment]:
     reports = report_rows(table.select(REPORT_SCHEMA.names))
     names = STAGED_SCHEMA.names[len(REPORT_SCHEMA) :]
     columns = [table.column(name).to_pylist() for name in names]
+    rest = zip(*columns, strict=True)
     return [
         StagedSegment(
-            SegmentFile(
-                row.topic,
-                row.partition,
-                row.segment_base_offset,
-                row.log_path,
-                size_bytes,
-                mtime_ns,
-                is_last,
-            ),
+            SegmentFile(row.topic, row.partition, row.segment_base_offset, row.log_path, *listed),
             row,
             directory,
             attempt_id,
             is_withheld,
         )
-        for row, size_bytes, mtime_ns, is_last, directory, attempt_id, is_withheld in zip(
-            reports, *columns, strict=True
-        )
+        for row, (*listed, directory, attempt_id, is_withheld) in zip(reports, rest, strict=True)
     ]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -17,8 +17,10 @@ from kafka_index.layout.names import (
     parse_segment_file,
     split_directory_name,
 )
+from kafka_index.storage.directories import Entry, identity_of, scan_directory
 from kafka_index.storage.partition_files import SegmentFile, Skipped, list_partition
 from kafka_index.storage.paths import expand_directories
+from kafka_index.stores import is_remote
 
 __all__ = ["Listing", "SegmentFile", "Skipped", "list_dump"]
 
@@ -62,7 +64,7 @@ def list_dump(inputs: Sequence[str], *, topics: re.Pattern[str] | None) -> Listi
     ----------
     inputs : sequence of str
         Data directories, topic-partition directories, or globs of either; local paths or
-        ``file://`` URIs. A path that exists is never read as a glob.
+        URIs. A path that exists is never read as a glob.
     topics : re.Pattern, optional
         Keep only topics that match it in full.
 
@@ -101,8 +103,8 @@ class _Walk:
         self.topics_seen: set[str] = set()
         self.topics_kept = False
         self._topics = topics
-        self._seen: dict[tuple[int, int], tuple[str, TopicPartition]] = {}
-        self._parents_seen: set[tuple[int, int]] = set()
+        self._seen: dict[Hashable, tuple[str, TopicPartition]] = {}
+        self._parents_seen: set[Hashable] = set()
         self._skipped_paths: set[str] = set()
 
     def visit(self, directory: str) -> None:
@@ -112,7 +114,7 @@ class _Walk:
         if split is not None and split[1] is not DirectoryKind.LIVE:
             self._skip(directory, _REASONS[split[1]])
             return
-        entries = _scan(directory)
+        entries = scan_directory(directory)
         if self._is_data_directory(entries, named_as_partition=split is not None):
             self._visit_data_directory(entries)
         elif split is None:
@@ -127,7 +129,7 @@ class _Walk:
             self._visit_partition(directory, split[0], entries)
 
     @staticmethod
-    def _is_data_directory(entries: list[os.DirEntry[str]], *, named_as_partition: bool) -> bool:
+    def _is_data_directory(entries: list[Entry], *, named_as_partition: bool) -> bool:
         holds_logs = False
         holds_partitions = False
         for entry in entries:
@@ -135,17 +137,17 @@ class _Walk:
             if parsed is not None:
                 holds_logs |= parsed.kind == LOG_SUFFIX
             elif entry.name == META_PROPERTIES or (
-                split_directory_name(entry.name) is not None and _is_directory(entry)
+                split_directory_name(entry.name) is not None and entry.is_directory()
             ):
                 holds_partitions = True
         if named_as_partition:
             return holds_partitions and not holds_logs
         return holds_partitions or not holds_logs
 
-    def _visit_data_directory(self, entries: list[os.DirEntry[str]]) -> None:
+    def _visit_data_directory(self, entries: list[Entry]) -> None:
         for entry in entries:
             split = split_directory_name(entry.name)
-            if not _is_directory(entry):
+            if not entry.is_directory():
                 parsed = parse_segment_file(entry.name)
                 if parsed is not None and parsed.kind == LOG_SUFFIX:
                     self._skip(entry.path, "a log outside any topic-partition directory")
@@ -159,28 +161,28 @@ class _Walk:
                 self._visit_partition(entry.path, split[0], None)
 
     def _visit_partition(
-        self, directory: str, partition: TopicPartition, entries: list[os.DirEntry[str]] | None
+        self, directory: str, partition: TopicPartition, entries: list[Entry] | None
     ) -> None:
         self.topics_seen.add(partition.topic)
         if not self._wanted(partition.topic):
             return
         self.topics_kept = True
-        identity = _identity(directory)
+        identity = identity_of(directory)
         before = self._seen.setdefault(identity, (directory, partition))
         if before[0] is not directory:
             if before[1] != partition:
                 self._skip(directory, f"the same directory as {before[0]}")
             return
         segments, skipped = list_partition(
-            partition, _scan(directory) if entries is None else entries
+            partition, scan_directory(directory) if entries is None else entries
         )
         self.listing.segments += segments
         self.listing.skipped += skipped
         self.listing.partition_directories.append(directory)
         # A partition directory that is a link belongs to two data directories, and a broker may
         # run on either.
-        for parent in (os.path.dirname(directory), os.path.dirname(os.path.realpath(directory))):
-            parent_identity = _identity(parent)
+        for parent in _parents_of(directory):
+            parent_identity = identity_of(parent)
             if parent_identity not in self._parents_seen:
                 self._parents_seen.add(parent_identity)
                 self.listing.data_directories.append(parent)
@@ -194,32 +196,11 @@ class _Walk:
             self.listing.skipped.append(Skipped(path, reason))
 
 
-def _scan(directory: str) -> list[os.DirEntry[str]]:
-    try:
-        with os.scandir(directory) as entries:
-            return list(entries)
-    except OSError as error:
-        raise InputError(
-            f"cannot read the directory: {error.strerror}",
-            path=directory,
-            hint="check its permissions, or leave it out of the input",
-        ) from error
-
-
-def _is_directory(entry: os.DirEntry[str]) -> bool:
-    try:
-        return entry.is_dir()
-    except OSError:
-        # Such as a link that leads in circles: nothing that a broker would load.
-        return False
-
-
-def _identity(directory: str) -> tuple[int, int]:
-    try:
-        found = os.stat(directory)
-    except OSError as error:
-        raise InputError(f"cannot read the directory: {error.strerror}", path=directory) from error
-    return found.st_dev, found.st_ino
+def _parents_of(directory: str) -> tuple[str, ...]:
+    parent = os.path.dirname(directory)
+    if is_remote(directory):
+        return (parent,)
+    return parent, os.path.dirname(os.path.realpath(directory))
 
 
 def _refuse_duplicates(segments: Sequence[SegmentFile]) -> None:

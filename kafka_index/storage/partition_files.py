@@ -10,8 +10,10 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Iterable
+from contextlib import closing
 from dataclasses import dataclass, field
 
+from kafka_index.errors import KafkaIndexError
 from kafka_index.layout.names import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
@@ -22,6 +24,8 @@ from kafka_index.layout.names import (
     TopicPartition,
     parse_segment_file,
 )
+from kafka_index.storage.directories import Entry
+from kafka_index.stores import ByteSource, store_of
 
 # Base offset @0, length @8, magic @16, last offset delta @23: all a next offset needs.
 _HEADER = struct.Struct(">qi4xb6xi")
@@ -30,6 +34,8 @@ _SHORT_HEADER_BYTES = 17
 _MIN_LENGTH = 14
 _MAGIC_2 = 2
 _MAGIC_2_HEADER_BYTES = 61
+# What one request to a store reads of a log whose headers are wanted.
+_HEADERS_WINDOW_BYTES = 64 << 10
 
 _DEAD = {
     CLEANED_SUFFIX: "an unfinished compaction or split",
@@ -51,7 +57,7 @@ class SegmentFile:
     base_offset : int
         The segment's base offset, absolute.
     log_path : str
-        Absolute path of the ``.log`` (or live ``.log.swap``).
+        Absolute path, or URI, of the ``.log`` (or live ``.log.swap``).
     log_size_bytes : int
         Size of the log in bytes.
     log_mtime_ns : int
@@ -68,6 +74,7 @@ class SegmentFile:
     log_size_bytes: int
     log_mtime_ns: int
     is_last: bool = True
+    log_version: str = ""
 
     @property
     def partition_directory(self) -> str:
@@ -87,13 +94,13 @@ class Skipped:
 class _Found:
     """The entries of a partition directory, sorted by their names alone."""
 
-    logs: dict[int, os.DirEntry[str]] = field(default_factory=dict)
-    swaps: dict[int, os.DirEntry[str]] = field(default_factory=dict)
-    swap_indexes: dict[int, os.DirEntry[str]] = field(default_factory=dict)
+    logs: dict[int, Entry] = field(default_factory=dict)
+    swaps: dict[int, Entry] = field(default_factory=dict)
+    swap_indexes: dict[int, Entry] = field(default_factory=dict)
     cleaned: list[int] = field(default_factory=list)
     skipped: list[Skipped] = field(default_factory=list)
 
-    def add(self, entry: os.DirEntry[str]) -> None:
+    def add(self, entry: Entry) -> None:
         parsed = parse_segment_file(entry.name)
         if parsed is None:
             if entry.name.endswith(_LOG_ENDINGS):
@@ -101,7 +108,7 @@ class _Found:
             return
         base_offset, kind, transient = parsed
         if kind == LOG_SUFFIX:
-            reason = _why_not_a_file(entry) or _DEAD.get(transient)
+            reason = entry.why_not_a_file() or _DEAD.get(transient)
             if reason is not None:
                 self.skipped.append(Skipped(entry.path, reason))
             else:
@@ -109,7 +116,7 @@ class _Found:
         elif transient == SWAP_SUFFIX and kind in INDEX_SUFFIXES:
             self.swap_indexes[base_offset] = entry
         # Of any kind: the broker takes the offset of every .cleaned file it sees.
-        if transient == CLEANED_SUFFIX and _why_not_a_file(entry) is None:
+        if transient == CLEANED_SUFFIX and entry.why_not_a_file() is None:
             self.cleaned.append(base_offset)
 
 
@@ -120,7 +127,7 @@ class _SwapEnd:
 
 
 def list_partition(
-    partition: TopicPartition, entries: Iterable[os.DirEntry[str]]
+    partition: TopicPartition, entries: Iterable[Entry]
 ) -> tuple[list[SegmentFile], list[Skipped]]:
     """Separate the live segments of a partition directory from what is not live.
 
@@ -128,7 +135,7 @@ def list_partition(
     ----------
     partition : TopicPartition
         Whose directory it is.
-    entries : iterable of os.DirEntry
+    entries : iterable of Entry
         The directory, scanned. Only logs are looked at closer (one stat each).
 
     Returns
@@ -169,42 +176,46 @@ def _end_of(path: str, base_offset: int) -> _SwapEnd:
     (the broker itself refuses to start on such a swap file). An incomplete last batch is not
     counted, and none at all gives the base offset (LogSegment.readNextOffset).
     """
+    try:
+        log = store_of(path).open(path)
+    except KafkaIndexError as error:
+        return _SwapEnd(base_offset, f"its end is unknown, it cannot be read: {error.message}")
+    with closing(log):
+        return _end_of_batches(log, base_offset)
+
+
+def _end_of_batches(log: ByteSource, base_offset: int) -> _SwapEnd:
     next_offset = base_offset
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError as error:
-        return _SwapEnd(base_offset, f"its end is unknown, it cannot be read: {error.strerror}")
-    try:
-        size_bytes = os.fstat(descriptor).st_size
-        position_bytes = 0
-        while position_bytes < size_bytes - _SHORT_HEADER_BYTES:
-            header = os.pread(descriptor, _HEADER.size, position_bytes)
-            # The four bytes of the delta may lie after the end of a tiny old message.
-            padded = header.ljust(_HEADER.size, b"\0")
-            offset, length, magic, last_offset_delta = _HEADER.unpack(padded)
-            batch_bytes = _OVERHEAD_BYTES + length
-            incomplete = position_bytes > size_bytes - batch_bytes
-            too_small = magic >= _MAGIC_2 and batch_bytes < _MAGIC_2_HEADER_BYTES
-            if length < _MIN_LENGTH or (too_small and not incomplete):
-                return _SwapEnd(
-                    next_offset,
-                    f"its end is doubtful, it is damaged at byte {position_bytes} "
-                    f"(a batch of length {length})",
-                )
-            if incomplete:
-                break
-            next_offset = offset + 1 + (last_offset_delta if magic >= _MAGIC_2 else 0)
-            position_bytes += batch_bytes
-    except OSError as error:
-        return _SwapEnd(next_offset, f"its end is unknown, reading failed: {error.strerror}")
-    finally:
-        os.close(descriptor)
+    position_bytes = start_bytes = 0
+    window = log.read_at(0, 0)
+    while position_bytes < log.size_bytes - _SHORT_HEADER_BYTES:
+        if position_bytes + _HEADER.size > start_bytes + len(window):
+            try:
+                window = log.read_at(position_bytes, _HEADERS_WINDOW_BYTES)
+            except KafkaIndexError as error:
+                return _SwapEnd(next_offset, f"its end is unknown, reading failed: {error.message}")
+            start_bytes = position_bytes
+        at = position_bytes - start_bytes
+        # The four bytes of the delta may lie after the end of a tiny old message.
+        padded = window[at : at + _HEADER.size].tobytes().ljust(_HEADER.size, b"\0")
+        offset, length, magic, last_offset_delta = _HEADER.unpack(padded)
+        batch_bytes = _OVERHEAD_BYTES + length
+        incomplete = position_bytes > log.size_bytes - batch_bytes
+        too_small = magic >= _MAGIC_2 and batch_bytes < _MAGIC_2_HEADER_BYTES
+        if length < _MIN_LENGTH or (too_small and not incomplete):
+            return _SwapEnd(
+                next_offset,
+                f"its end is doubtful, it is damaged at byte {position_bytes} "
+                f"(a batch of length {length})",
+            )
+        if incomplete:
+            break
+        next_offset = offset + 1 + (last_offset_delta if magic >= _MAGIC_2 else 0)
+        position_bytes += batch_bytes
     return _SwapEnd(next_offset)
 
 
-def _drop_replaced(
-    logs: dict[int, os.DirEntry[str]], swaps: dict[int, os.DirEntry[str]]
-) -> list[Skipped]:
+def _drop_replaced(logs: dict[int, Entry], swaps: dict[int, Entry]) -> list[Skipped]:
     """Remove the segments that the live swaps replace from `logs`."""
     if not swaps or not logs:
         return []
@@ -227,8 +238,8 @@ def _drop_replaced(
 
 
 def _drop_unfinished_split(
-    swaps: dict[int, os.DirEntry[str]],
-    lone_indexes: dict[int, os.DirEntry[str]],
+    swaps: dict[int, Entry],
+    lone_indexes: dict[int, Entry],
     lowest_cleaned: int,
 ) -> list[Skipped]:
     """Remove the swap files that the broker would delete from both."""
@@ -244,9 +255,7 @@ def _drop_unfinished_split(
     ]
 
 
-def _lone_swap_indexes(
-    indexes: dict[int, os.DirEntry[str]], logs: dict[int, os.DirEntry[str]]
-) -> list[Skipped]:
+def _lone_swap_indexes(indexes: dict[int, Entry], logs: dict[int, Entry]) -> list[Skipped]:
     """Return the swapped index files whose log is not, or no longer, swapped."""
     return [
         Skipped(
@@ -259,31 +268,17 @@ def _lone_swap_indexes(
     ]
 
 
-def _why_not_a_file(entry: os.DirEntry[str]) -> str | None:
-    try:
-        if entry.is_file():
-            return None
-    except OSError as error:
-        return f"cannot be inspected: {error.strerror}"
-    return "a link to nothing" if entry.is_symlink() else "not a file"
-
-
 def _segment(
-    partition: TopicPartition, base_offset: int, entry: os.DirEntry[str], *, is_last: bool
+    partition: TopicPartition, base_offset: int, entry: Entry, *, is_last: bool
 ) -> SegmentFile:
-    try:
-        found = entry.stat()
-    except OSError:
-        # Opening it will fail as well, and that becomes the segment's row in the report.
-        size_bytes, mtime_ns = 0, 0
-    else:
-        size_bytes, mtime_ns = found.st_size, found.st_mtime_ns
+    info = entry.info()
     return SegmentFile(
         partition.topic,
         partition.partition,
         base_offset,
         entry.path,
-        size_bytes,
-        mtime_ns,
+        info.size_bytes,
+        info.mtime_ns,
         is_last,
+        info.version,
     )

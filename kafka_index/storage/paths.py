@@ -1,4 +1,4 @@
-"""Paths: as users give them (plain, ``file://`` URIs, globs), and the folders that files go to."""
+"""Paths: as users give them (plain, URIs, globs), and the folders that files go to."""
 
 from __future__ import annotations
 
@@ -11,10 +11,34 @@ from urllib.parse import unquote
 
 from kafka_index.errors import InputError, PublishError
 from kafka_index.layout.names import TopicPartition, is_legal_topic
+from kafka_index.storage.directories import directory_exists
+from kafka_index.storage.globs import expand_uri
+from kafka_index.stores import is_remote, store_of
 from kafka_index.stores.durable_files import publish_error
+from kafka_index.stores.uris import SAME_SCHEMES, split_uri
 
 _PROBE = ".kafka-index.probe"
 _URI = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+)://(?P<host>[^/]*)|(?P<short>file:)(?=/)")
+
+
+def absolute_path(path: str) -> str:
+    """Return a user's path as an absolute local path, or as a URI without a slash at its end.
+
+    Parameters
+    ----------
+    path : str
+        A path, a ``file:///...`` URI, or a URI of an object store or HDFS.
+
+    Raises
+    ------
+    InputError
+        As `local_path`; or paths of this scheme are not supported, or its extra is missing.
+    """
+    if not is_remote(path):
+        return os.path.abspath(local_path(path))
+    store_of(path)
+    root, key = split_uri(path)
+    return f"{root}/{key}" if key else root
 
 
 def local_path(path: str) -> str:
@@ -45,7 +69,7 @@ def local_path(path: str) -> str:
         return path
     if match["short"] is None and match["scheme"] != "file":
         raise InputError(
-            f"paths of scheme {match['scheme']}:// are not supported",
+            f"paths of scheme {match['scheme']}:// are not supported here",
             path=path,
             hint="give a local path, or mount the store and give its mount point",
         )
@@ -58,7 +82,7 @@ def local_path(path: str) -> str:
 
 
 def expand_input(path: str) -> list[str]:
-    """Return the absolute paths that one input names.
+    """Return the absolute paths, or URIs, that one input names.
 
     A path that exists is used as it is, even with ``*`` or ``[`` in its name; otherwise it is
     a glob (``**`` crosses folders), whose matches are sorted.
@@ -68,7 +92,9 @@ def expand_input(path: str) -> list[str]:
     InputError
         Nothing is there, or the glob matches nothing, or the path cannot be inspected.
     """
-    plain = os.path.abspath(local_path(path))
+    plain = absolute_path(path)
+    if is_remote(plain):
+        return expand_uri(plain, path)
     try:
         os.stat(plain)
     except OSError as error:
@@ -99,7 +125,7 @@ def expand_directories(inputs: Sequence[str]) -> list[str]:
     found: dict[str, None] = {}
     for path in inputs:
         matches = expand_input(path)
-        directories = [match for match in matches if os.path.isdir(match)]
+        directories = [match for match in matches if directory_exists(match)]
         if not directories:
             raise InputError(
                 "not a directory",
@@ -118,7 +144,7 @@ def refuse_overlap(
     Parameters
     ----------
     output : str
-        A local path.
+        A local path or a URI.
     given : str
         The same as it was given, for errors.
     inputs : iterable of str
@@ -131,11 +157,14 @@ def refuse_overlap(
     InputError
         It does.
     """
-    root = os.path.realpath(output)
+    root = _real(output)
     for given_input in inputs:
         for path in expand_input(given_input):
-            real = os.path.realpath(path)
-            if os.path.commonpath([root, real]) in (root, real):
+            real = _real(path)
+            if is_remote(root) == is_remote(real) and os.path.commonpath([root, real]) in (
+                root,
+                real,
+            ):
                 relation = (
                     "is the input"
                     if root == real
@@ -144,6 +173,15 @@ def refuse_overlap(
                     else "holds the input"
                 )
                 raise InputError(f"the output {relation} {path}", path=given, hint=hint)
+
+
+def _real(path: str) -> str:
+    """Return a path without links, or a URI by the one name of its scheme, to compare it."""
+    if not is_remote(path):
+        return os.path.realpath(path)
+    root, key = split_uri(path)
+    scheme, _, authority = root.partition("://")
+    return os.path.join(f"{SAME_SCHEMES.get(scheme, scheme)}:", authority, key).rstrip("/")
 
 
 def target_directory(target_root: str | None, partition: TopicPartition, log_directory: str) -> str:

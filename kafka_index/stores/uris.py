@@ -21,6 +21,8 @@ OBJECT_SCHEMES = {
     "wasbs": "azure",
 }
 HDFS_SCHEME = "hdfs"
+#: Schemes that name the same bucket or container as another.
+SAME_SCHEMES = {"s3a": "s3", "abfss": "abfs", "wasb": "abfs", "wasbs": "abfs"}
 
 
 def scheme_of(path: str) -> str | None:

@@ -55,6 +55,7 @@ def test_a_million_segments_are_sent_in_tens_of_megabytes() -> None:
             np.full(count, 1 << 30),
             np.arange(count),
             np.zeros(count, bool),
+            pa.repeat("", count),
         ],
         schema=SEGMENT_SCHEMA,
     )

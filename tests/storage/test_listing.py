@@ -121,7 +121,7 @@ def test_a_file_uri_is_a_path(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("path", "message"),
     [
-        ("s3://bucket/logs", "scheme s3://"),
+        ("ftp://host/logs", "scheme ftp://"),
         ("file://elsewhere/logs", "another host"),
         ("/no/such/directory", "No such file"),
         ("/no/such/*", "no path matches this glob"),

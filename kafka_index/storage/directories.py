@@ -1,0 +1,148 @@
+"""Directories of any store, as a listing sees them: entries, which are looked at when asked."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Hashable
+from typing import Protocol
+
+from kafka_index.errors import InputError
+from kafka_index.stores import DirectoryEntry, FileInfo, is_remote, store_of
+
+
+class Entry(Protocol):
+    """An entry of a directory."""
+
+    @property
+    def name(self) -> str:
+        """Its name, without the directory."""
+        ...
+
+    @property
+    def path(self) -> str:
+        """Its path or URI."""
+        ...
+
+    def is_directory(self) -> bool:
+        """Return whether it is a directory; False where that cannot be found out."""
+        ...
+
+    def why_not_a_file(self) -> str | None:
+        """Return why it cannot be read as a file; None where it can."""
+        ...
+
+    def info(self) -> FileInfo:
+        """Return its size, time and version; 0 where they cannot be found out."""
+        ...
+
+
+class LocalEntry:
+    """An entry of a local directory: no system call is made before an answer needs it."""
+
+    __slots__ = ("_entry", "name", "path")
+
+    def __init__(self, entry: os.DirEntry[str]) -> None:
+        self._entry = entry
+        self.name = entry.name
+        self.path = entry.path
+
+    def is_directory(self) -> bool:
+        """Return whether it is a directory, or a link to one."""
+        try:
+            return self._entry.is_dir()
+        except OSError:
+            # Such as a link that leads in circles: nothing that a broker would load.
+            return False
+
+    def why_not_a_file(self) -> str | None:
+        """Return why it cannot be read as a file."""
+        try:
+            if self._entry.is_file():
+                return None
+        except OSError as error:
+            return f"cannot be inspected: {error.strerror}"
+        return "a link to nothing" if self._entry.is_symlink() else "not a file"
+
+    def info(self) -> FileInfo:
+        """Return its size and time."""
+        try:
+            found = self._entry.stat()
+        except OSError:
+            # Opening it will fail as well, and that becomes the segment's row in the report.
+            return FileInfo(self.path, 0, 0)
+        return FileInfo(self.path, found.st_size, found.st_mtime_ns)
+
+
+class StoredEntry:
+    """An object or a common prefix of an object store, or an entry of a directory of HDFS."""
+
+    __slots__ = ("_entry", "name", "path")
+
+    def __init__(self, entry: DirectoryEntry) -> None:
+        self._entry = entry
+        self.path = entry.path
+        self.name = os.path.basename(entry.path)
+
+    def is_directory(self) -> bool:
+        """Return whether it is a directory, or a prefix of objects."""
+        return self._entry.is_directory
+
+    def why_not_a_file(self) -> str | None:
+        """Return why it cannot be read as a file."""
+        return "not a file" if self._entry.is_directory else None
+
+    def info(self) -> FileInfo:
+        """Return its size, time and version."""
+        entry = self._entry
+        return FileInfo(entry.path, entry.size_bytes, entry.mtime_ns, entry.version)
+
+
+def scan_directory(directory: str) -> list[Entry]:
+    """Return the entries of a directory, in no particular order.
+
+    Raises
+    ------
+    InputError
+        It cannot be read.
+    """
+    if is_remote(directory):
+        return [StoredEntry(entry) for entry in store_of(directory).list_directory(directory)]
+    try:
+        with os.scandir(directory) as entries:
+            return [LocalEntry(entry) for entry in entries]
+    except OSError as error:
+        raise InputError(
+            f"cannot read the directory: {error.strerror}",
+            path=directory,
+            hint="check its permissions, or leave it out of the input",
+        ) from error
+
+
+def directory_exists(path: str) -> bool:
+    """Return whether there is a directory; in an object store, whether it holds anything.
+
+    Raises
+    ------
+    KafkaIndexError
+        The store cannot be reached.
+    """
+    if is_remote(path):
+        return bool(store_of(path).list_directory(path))
+    return os.path.isdir(path)
+
+
+def identity_of(directory: str) -> Hashable:
+    """Return what two paths of one directory have in common.
+
+    Raises
+    ------
+    InputError
+        It cannot be inspected.
+    """
+    if is_remote(directory):
+        return directory
+    try:
+        found = os.stat(directory)
+    except OSError as error:
+        raise InputError(f"cannot read the directory: {error.strerror}", path=directory) from error
+    return found.st_dev, found.st_ino

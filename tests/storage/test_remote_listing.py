@@ -1,0 +1,101 @@
+"""Listing a dump that lies in an object store gives what listing a local copy of it gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kafka_index.errors import InputError
+from kafka_index.storage import Listing, list_dump
+from kafka_index.storage.paths import expand_input, refuse_overlap
+from kafka_index.stores import store_of
+from tests.servers.s3 import S3Server
+from tests.storage.test_listing import batch, name, put
+from tests.support.remote import new_bucket, upload
+
+
+@pytest.fixture
+def bucket(s3: S3Server) -> Iterator[str]:
+    with new_bucket(s3) as uri:
+        yield uri
+
+
+def found(listing: Listing, root: str) -> list[tuple[object, ...]]:
+    segments = [
+        (s.topic, s.partition, s.base_offset, s.log_path, s.log_size_bytes, s.is_last)
+        for s in listing.segments
+    ]
+    skipped = [(each.path, each.reason) for each in listing.skipped]
+    return [
+        tuple(str(value).replace(root, "") for value in row)
+        for row in (
+            *segments,
+            *skipped,
+            sorted(listing.data_directories),
+            sorted(listing.partition_directories),
+        )
+    ]
+
+
+def test_a_dump_is_listed_as_its_local_copy_is(tmp_path: Path, bucket: str) -> None:
+    put(tmp_path / "a-0", name(0), name(5), data=b"12345")
+    put(tmp_path / "a-0", "0.log", name(3, ".log.deleted"))
+    put(tmp_path / "a-10", name(7))
+    put(tmp_path / "gone-0.0f3c1f6a9c9b4b0c8d7e6f5a4b3c2d1e-delete", name(0))
+    put(tmp_path, "meta.properties", name(9))
+    # A compaction that had finished: its batches end before offset 30.
+    put(tmp_path / "swapped-3", name(0), name(20), name(40))
+    put(tmp_path / "swapped-3", name(10, ".log.swap"), data=batch(10) + batch(25, 4))
+    remote = upload(tmp_path, f"{bucket}/some/dump")
+    assert found(list_dump([remote], topics=None), remote) == found(
+        list_dump([str(tmp_path)], topics=None), str(tmp_path)
+    )
+
+
+def test_a_listed_object_has_its_version(tmp_path: Path, bucket: str) -> None:
+    put(tmp_path / "a-0", name(0), data=b"12345")
+    remote = upload(tmp_path, bucket)
+    (segment,) = list_dump([remote], topics=None).segments
+    assert segment.log_version == store_of(remote).info(segment.log_path).version != ""
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        ("dump/a-0", ["dump/a-0"]),
+        ("dump/a-0/", ["dump/a-0"]),
+        ("dump/a-*", ["dump/a-0", "dump/a-1", "dump/a-[x]"]),
+        ("*/b-[0-9]", ["dump/b-0"]),
+        ("dump/a-[x]", ["dump/a-[x]"]),
+        ("**/b-0", ["dump/b-0", "dump/deep/b-0"]),
+    ],
+)
+def test_globs_match_prefixes(
+    tmp_path: Path, bucket: str, pattern: str, expected: list[str]
+) -> None:
+    for directory in ("a-0", "a-1", "a-[x]", "b-0", ".a-2", "deep/b-0"):
+        put(tmp_path / "dump" / directory, name(0))
+    upload(tmp_path, bucket)
+    assert expand_input(f"{bucket}/{pattern}") == [f"{bucket}/{path}" for path in expected]
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [("gone", "no such file or directory"), ("gone-*", "no path matches this glob")],
+)
+def test_a_prefix_without_objects_is_not_there(bucket: str, path: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        list_dump([f"{bucket}/{path}"], topics=None)
+
+
+@pytest.mark.parametrize("output", ["dump", "dump/t-0", ""])
+def test_an_output_that_overlaps_the_input_is_refused(
+    tmp_path: Path, bucket: str, output: str
+) -> None:
+    put(tmp_path / "t-0", name(0))
+    upload(tmp_path, f"{bucket}/dump")
+    target = f"{bucket}/{output}".rstrip("/").replace("s3://", "s3a://")
+    with pytest.raises(InputError, match="the output"):
+        refuse_overlap(target, target, [f"{bucket}/dump"])

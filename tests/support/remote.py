@@ -1,0 +1,42 @@
+"""Dumps in an object store: the same files as in a local folder."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from kafka_index.stores import store_of
+from tests.servers.s3 import S3Server
+
+
+@contextmanager
+def new_bucket(s3: S3Server) -> Iterator[str]:
+    """Create a bucket that this process can reach; its URI."""
+    with pytest.MonkeyPatch.context() as patch:
+        for variable, value in s3.environment().items():
+            patch.setenv(variable, value)
+        yield f"s3://{s3.new_bucket()}"
+
+
+def upload(folder: Path, uri: str) -> str:
+    """Put every file of a folder under a prefix; its URI."""
+    for path, _, names in os.walk(folder):
+        for name in names:
+            file = Path(path, name)
+            target = f"{uri}/{file.relative_to(folder)}"
+            store_of(target).put(target, file.read_bytes())
+    return uri
+
+
+def download(uri: str) -> dict[str, bytes]:
+    """Return every object below a prefix, by its path there."""
+    store = store_of(uri)
+    return {
+        name: store.read(f"{uri}/{name}")
+        for page in store.list_tree(uri)
+        for name in page.column("path").to_pylist()
+    }
