@@ -141,6 +141,10 @@ class TooLargeError(CorruptLogError):
         )
 
 
+class CorruptObjectError(KafkaIndexError):
+    """An object of tiered storage that is cut or altered, or was encrypted with another key."""
+
+
 class CorruptIndexError(KafkaIndexError):
     """An index file fails its sanity check (Kafka: CorruptIndexException)."""
 

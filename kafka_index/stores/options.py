@@ -26,9 +26,12 @@ class StorageOptions:
     ----------
     items : tuple of (str, str)
         Keys in lower case, ascending, each once.
+    tiered_keys : tuple of (str, str)
+        Ids of the key pairs of tiered storage, and the files that hold their private keys.
     """
 
     items: tuple[tuple[str, str], ...] = ()
+    tiered_keys: tuple[tuple[str, str], ...] = ()
 
     def resolve(self) -> dict[str, str]:
         """Return the options with each reference replaced by the content of its file.

@@ -8,10 +8,14 @@ from kafka_index.errors import InputError
 from kafka_index.stores.local_store import LocalStore
 from kafka_index.stores.options import StorageOptions
 from kafka_index.stores.store import Store
+from kafka_index.stores.tiered.encryption import KeyRing
+from kafka_index.stores.tiered.segment_paths import inner_root, is_segment_path
+from kafka_index.stores.tiered.tiered_store import TieredStore
 from kafka_index.stores.uris import HDFS_SCHEME, OBJECT_SCHEMES, is_remote, scheme_of, split_uri
 
 _LOCAL = LocalStore()
-_lock = threading.Lock()
+# Held again while the store of the objects of remote segments is opened.
+_lock = threading.RLock()
 _options = StorageOptions()
 _stores: dict[str, Store] = {}
 
@@ -51,6 +55,9 @@ def store_of(path: str) -> Store:
 def _open(root: str) -> Store:
     # The libraries are optional, and not imported where only local files are read.
     scheme = scheme_of(root)
+    if is_segment_path(root):
+        layout, objects = inner_root(root)
+        return TieredStore(layout, store_of(objects), KeyRing(dict(_options.tiered_keys)))
     if scheme in OBJECT_SCHEMES:
         try:
             from kafka_index.stores.object_store import ObjectStore  # noqa: PLC0415

@@ -1,0 +1,157 @@
+"""Encrypted segments: key pairs from files, data keys, and AES-256-GCM.
+
+Each process reads the key files that it needs; key material is in no option, report or message.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from kafka_index.errors import CorruptObjectError, InputError
+from kafka_index.stores.tiered.manifest import EncryptedDataKey
+from kafka_index.stores.tiered.oaep import RsaPrivateNumbers, decrypt_oaep
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+_DATA_KEY_BYTES = 32
+_IV_BYTES = 12
+_TAG_BYTES = 16
+#: What encryption adds to a piece.
+OVERHEAD_BYTES = _IV_BYTES + _TAG_BYTES
+_OPTION = "--tiered-key"
+
+
+class KeyRing:
+    """The key pairs of a process, read on first use.
+
+    Parameters
+    ----------
+    paths : mapping of str to str
+        A PEM file with the private key, by the id of its key pair.
+    """
+
+    def __init__(self, paths: Mapping[str, str]) -> None:
+        self._paths = dict(paths)
+        self._keys: dict[str, RsaPrivateNumbers] = {}
+        self._lock = threading.Lock()
+
+    def open(self, encrypted: EncryptedDataKey, manifest_path: str) -> Decryption:
+        """Decrypt the data key of a segment.
+
+        Raises
+        ------
+        InputError
+            There is no key pair of this id, or its file cannot be read.
+        CorruptObjectError
+            The data key was encrypted with another key pair, or altered.
+        """
+        path = self._paths.get(encrypted.key_id)
+        if path is None:
+            raise InputError(
+                f"the segment is encrypted with the key pair {encrypted.key_id}",
+                path=manifest_path,
+                hint=f"give its private key: {_OPTION} {encrypted.key_id}=FILE",
+            )
+        with self._lock:
+            key = self._keys.get(encrypted.key_id)
+            if key is None:
+                key = self._keys[encrypted.key_id] = read_private_key(path)
+        data_key = decrypt_oaep(key, encrypted.data_key)
+        if data_key is None or len(data_key) != _DATA_KEY_BYTES:
+            raise CorruptObjectError(
+                "the data key of the manifest cannot be decrypted: the key pair "
+                f"{encrypted.key_id} is not the one of {path}, or the manifest was altered",
+                path=manifest_path,
+                hint=f"check the file of {_OPTION} {encrypted.key_id}=",
+            )
+        return Decryption(data_key, encrypted.aad)
+
+
+class Decryption:
+    """Decrypts the chunks and indexes of one segment.
+
+    Parameters
+    ----------
+    data_key : bytes
+        AES key, 32 bytes.
+    aad : bytes
+        Additional authenticated data.
+    """
+
+    def __init__(self, data_key: bytes, aad: bytes) -> None:
+        self._cipher = _cipher(data_key)
+        self._aad = aad
+
+    def decrypt(self, piece: bytes | memoryview) -> bytes:
+        """Decrypt an IV, a ciphertext and a tag.
+
+        Raises
+        ------
+        ValueError
+            The tag does not fit: the bytes were altered, or the key is another one.
+        """
+        from cryptography.exceptions import InvalidTag  # noqa: PLC0415, an extra
+
+        if len(piece) < OVERHEAD_BYTES:
+            raise ValueError(f"{len(piece)} bytes are too few for an encrypted piece")
+        try:
+            return self._cipher.decrypt(piece[:_IV_BYTES], piece[_IV_BYTES:], self._aad)
+        except InvalidTag:
+            raise ValueError(
+                "its GCM tag does not fit: it was altered, or encrypted with another key"
+            ) from None
+
+
+def read_private_key(path: str) -> RsaPrivateNumbers:
+    """Read an RSA private key (PEM, PKCS #8 or PKCS #1, without a passphrase).
+
+    Raises
+    ------
+    InputError
+        The file cannot be read, or holds no such key; or the extra is not installed.
+    """
+    try:
+        from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey  # noqa: PLC0415
+        from cryptography.hazmat.primitives.serialization import (  # noqa: PLC0415
+            load_pem_private_key,
+        )
+    except ImportError as error:
+        raise _missing(path, error) from error
+    try:
+        with open(path, "rb") as file:
+            pem = file.read()
+    except OSError as error:
+        raise InputError(f"cannot read the private key: {error.strerror}", path=path) from error
+    try:
+        key = load_pem_private_key(pem, password=None)
+    except (ValueError, TypeError):
+        # The library's text is not shown: it may quote the file.
+        raise InputError(
+            "not a private key that can be read",
+            path=path,
+            expected="PEM, PKCS #8, without a passphrase",
+        ) from None
+    if not isinstance(key, RSAPrivateKey):
+        raise InputError("not an RSA private key", path=path)
+    numbers = key.private_numbers()
+    public = numbers.public_numbers
+    return RsaPrivateNumbers(
+        public.n, public.e, numbers.p, numbers.q, numbers.dmp1, numbers.dmq1, numbers.iqmp
+    )
+
+
+def _cipher(data_key: bytes) -> AESGCM:
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # noqa: PLC0415, an extra
+
+    return AESGCM(data_key)
+
+
+def _missing(path: str, error: ImportError) -> InputError:
+    return InputError(
+        f"the library for encrypted segments is not installed ({error.name})",
+        path=path,
+        hint="pip install 'kafka-index[tiered]'",
+    )

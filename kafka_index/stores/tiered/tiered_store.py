@@ -1,0 +1,194 @@
+"""Remote segments as files: the log and the indexes of each, by the paths of `segment_paths`."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from typing import NoReturn
+
+import pyarrow as pa
+
+from kafka_index.errors import CorruptObjectError, InputError, PublishError
+from kafka_index.layout.names import LOG_SUFFIX
+from kafka_index.stores.store import ByteSource, DirectoryEntry, FileInfo, Store
+from kafka_index.stores.tiered.chunked_log import ChunkCache, ChunkedLog
+from kafka_index.stores.tiered.encryption import Decryption, KeyRing
+from kafka_index.stores.tiered.manifest import SegmentManifest, parse_manifest
+from kafka_index.stores.tiered.segment_paths import Layout, parse_segment_path
+
+MANIFEST_SUFFIX = ".rsm-manifest"
+INDEXES_SUFFIX = ".indexes"
+
+_MAX_MANIFESTS = 1024
+
+
+class TieredStore:
+    """The segments of a store of Aiven's plugin, or of LocalTieredStorage; read-only.
+
+    Parameters
+    ----------
+    layout : Layout
+        Of the objects.
+    objects : Store
+        Where they are.
+    keys : KeyRing
+        The key pairs of encrypted segments.
+    """
+
+    has_rename = False
+
+    def __init__(self, layout: Layout, objects: Store, keys: KeyRing) -> None:
+        self._layout = layout
+        self._objects = objects
+        self._keys = keys
+        self._segments: OrderedDict[str, tuple[SegmentManifest, Decryption | None]] = OrderedDict()
+        self._cache = ChunkCache()
+        self._lock = threading.Lock()
+
+    def info(self, path: str) -> FileInfo:
+        """Return the size of a file of a segment, and its object's modification time."""
+        source = self.open(path)
+        try:
+            return FileInfo(path, source.size_bytes, source.mtime_ns)
+        finally:
+            source.close()
+
+    def open(self, path: str, info: FileInfo | None = None) -> ByteSource:  # noqa: ARG002, because segments never change
+        """Open a log; the indexes are read whole, by `read`."""
+        file = parse_segment_path(path)
+        if file.file_suffix != LOG_SUFFIX:
+            raise InputError("an index of a remote segment is read whole", path=path)
+        stored = self._objects.open(file.name + LOG_SUFFIX)
+        if self._layout is Layout.LOCAL:
+            return stored
+        manifest, decryption = self._segment(file.name)
+        return ChunkedLog(path, stored, manifest, decryption, self._cache)
+
+    def read(self, path: str, max_bytes: int | None = None) -> bytes:
+        """Return an index, or the first bytes of it.
+
+        Raises
+        ------
+        FileNotFoundError
+            The segment has no such index.
+        CorruptObjectError
+            The objects of the segment contradict each other.
+        """
+        file = parse_segment_path(path)
+        if file.file_suffix == LOG_SUFFIX:
+            source = self.open(path)
+            try:
+                size = source.size_bytes if max_bytes is None else max_bytes
+                return source.read_at(0, size).tobytes()
+            finally:
+                source.close()
+        if self._layout is Layout.LOCAL:
+            return self._objects.read(file.name + file.file_suffix, max_bytes)
+        return self._read_index(file.name, file.file_suffix)[:max_bytes]
+
+    def list_directory(self, path: str) -> list[DirectoryEntry]:
+        """Refuse: segments are listed from the store itself."""
+        self._unsupported(path)
+
+    def list_tree(self, path: str, *, start_after: str = "") -> Iterator[pa.RecordBatch]:  # noqa: ARG002
+        """Refuse: segments are listed from the store itself."""
+        self._unsupported(path)
+
+    def put(self, path: str, data: bytes | memoryview, *, if_absent: bool = False) -> bool:  # noqa: ARG002
+        """Refuse: remote segments are only read."""
+        self._read_only(path)
+
+    def rename(self, source: str, target: str) -> None:  # noqa: ARG002
+        """Refuse: remote segments are only read."""
+        self._read_only(source)
+
+    def delete(self, paths: Iterable[str]) -> None:
+        """Refuse: remote segments are only read."""
+        self._read_only(next(iter(paths), ""))
+
+    def manifest(self, name: str) -> SegmentManifest:
+        """Return the manifest of a segment, by the path of its objects without suffix."""
+        return self._segment(name)[0]
+
+    def _segment(self, name: str) -> tuple[SegmentManifest, Decryption | None]:
+        with self._lock:
+            found = self._segments.get(name)
+            if found is not None:
+                self._segments.move_to_end(name)
+                return found
+        manifest = read_manifest(self._objects, name)
+        decryption = None
+        if manifest.encryption is not None:
+            decryption = self._keys.open(manifest.encryption, manifest.path)
+        with self._lock:
+            self._segments[name] = manifest, decryption
+            while len(self._segments) > _MAX_MANIFESTS:
+                self._segments.popitem(last=False)
+        return manifest, decryption
+
+    def _read_index(self, name: str, suffix: str) -> bytes:
+        manifest, decryption = self._segment(name)
+        index = manifest.indexes.get(suffix)
+        if index is None:
+            raise FileNotFoundError(name + suffix)
+        if not index.size_bytes:
+            return b""
+        path = name + INDEXES_SUFFIX
+        try:
+            # The object is small: one request for all indexes costs what one for each would.
+            data = self._objects.read(path)
+        except FileNotFoundError:
+            raise CorruptObjectError("the indexes of the segment are missing", path=path) from None
+        if len(data) != manifest.indexes_size_bytes:
+            raise CorruptObjectError(
+                "the indexes object has another size than its manifest says",
+                path=path,
+                expected=manifest.indexes_size_bytes,
+                found=len(data),
+            )
+        piece = data[index.position_bytes : index.position_bytes + index.size_bytes]
+        if decryption is None:
+            return piece
+        try:
+            return decryption.decrypt(piece)
+        except ValueError as error:
+            raise CorruptObjectError(
+                f"the {suffix[1:]} of the segment cannot be read: {error}",
+                path=path,
+                position_bytes=index.position_bytes,
+            ) from error
+
+    @staticmethod
+    def _read_only(path: str) -> NoReturn:
+        raise PublishError("tiered storage is only read", path=path)
+
+    @staticmethod
+    def _unsupported(path: str) -> NoReturn:
+        raise InputError("the files of a remote segment cannot be listed", path=path)
+
+
+def read_manifest(objects: Store, name: str) -> SegmentManifest:
+    """Read the manifest of a segment, by the path of its objects without suffix.
+
+    Raises
+    ------
+    CorruptObjectError
+        It is missing, damaged, or that of another segment.
+    InputError
+        It has another version.
+    """
+    path = name + MANIFEST_SUFFIX
+    try:
+        manifest = parse_manifest(objects.read(path), path)
+    except FileNotFoundError:
+        raise CorruptObjectError("the segment has no manifest", path=path) from None
+    named = (
+        f"{manifest.topic}-{manifest.topic_id}/{manifest.partition}/"
+        f"{manifest.start_offset:020d}-{manifest.segment_id}"
+    )
+    if not name.endswith(named):
+        raise CorruptObjectError(
+            "the manifest is that of another segment", path=path, expected=name, found=named
+        )
+    return manifest
