@@ -145,6 +145,10 @@ class CorruptObjectError(KafkaIndexError):
     """An object of tiered storage that is cut or altered, or was encrypted with another key."""
 
 
+class CorruptRecordError(KafkaIndexError):
+    """A record of the metadata log or of an internal topic that does not decode."""
+
+
 class CorruptIndexError(KafkaIndexError):
     """An index file fails its sanity check (Kafka: CorruptIndexException)."""
 

@@ -1,0 +1,309 @@
+"""Schemas of Kafka's messages, and the reading and writing of messages by them.
+
+A schema is text, a line per field, in the order of the bytes::
+
+    OffsetCommitValue 1 versions=0-4 flexible=4+
+        offset int64
+        leaderEpoch int32 3+ default=-1
+        metadata string
+        topicId uuid 4+ tag=0
+
+The first line has the name of the message, its API key or record type (``-`` for none), the
+versions that exist, and those with the flexible encoding. A field has a name, a type, the versions
+that have it (all of them when there is none), and ``nullable``, ``tag=N`` and ``default=X`` as
+they apply. Types are Kafka's; ``[]`` before a type, or alone before indented fields, is an array,
+``{}`` a structure. Source: the JSON files of Kafka's message generator, release 4.3.1.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+from kafka_index.errors import CorruptRecordError
+from kafka_index.layout.message_bytes import MessageReader, MessageWriter
+from kafka_index.layout.message_fields import (
+    STRUCT,
+    Field,
+    SchemaLine,
+    Struct,
+    Value,
+    Versions,
+    parse_fields,
+    schema_lines,
+)
+
+_NUMBERS = ("int8", "int16", "uint16", "int32", "uint32", "int64", "float64")
+
+
+class _Form(NamedTuple):
+    """A version of a message, and whether it has the flexible encoding."""
+
+    version: int
+    flexible: bool
+
+
+@dataclass(frozen=True)
+class MessageSchema:
+    """The schema of a message.
+
+    Parameters
+    ----------
+    name : str
+        Kafka's name.
+    api_key : int
+        Its API key or record type; -1 for none.
+    versions : Versions
+        Those that exist.
+    flexible : Versions
+        Those with the flexible encoding.
+    fields : tuple of Field
+        In the order of the bytes.
+    """
+
+    name: str
+    api_key: int
+    versions: Versions
+    flexible: Versions
+    fields: tuple[Field, ...]
+
+    def read(self, reader: MessageReader, version: int) -> Struct:
+        """Read a message; what follows it is left.
+
+        Raises
+        ------
+        CorruptRecordError
+            The bytes are not such a message, or the version does not exist.
+        """
+        return _read_struct(self.fields, self._form(version), reader)
+
+    def decode(self, data: bytes, version: int) -> Struct:
+        """Read a message that the bytes hold, whole; Kafka passes over what follows it."""
+        return self.read(MessageReader(data), version)
+
+    def encode(self, message: Mapping[str, Value], version: int) -> bytes:
+        """Return the bytes of a message; fields that are not given have their defaults."""
+        writer = MessageWriter()
+        _write_struct(self.fields, self._form(version), message, writer)
+        return bytes(writer.data)
+
+    def as_json(self, message: Struct, version: int) -> dict[str, object]:
+        """Return what Kafka's ``JsonConverter`` of the message makes of it."""
+        return _json_struct(self.fields, message, version)
+
+    def _form(self, version: int) -> _Form:
+        if version not in self.versions:
+            raise CorruptRecordError(
+                f"unknown version of {self.name}",
+                expected=f"{self.versions.lowest} to {self.versions.highest}",
+                found=version,
+            )
+        return _Form(version, version in self.flexible)
+
+
+def parse_schemas(text: str) -> tuple[MessageSchema, ...]:
+    """Parse schemas in the form that this module's text describes."""
+    lines = schema_lines(text)
+    starts = [at for at, line in enumerate(lines) if line.depth == 0]
+    return tuple(
+        _schema(lines[start].words, lines[start + 1 : end])
+        for start, end in zip(starts, [*starts[1:], len(lines)], strict=True)
+    )
+
+
+def _schema(words: list[str], lines: list[SchemaLine]) -> MessageSchema:
+    name, key = words[:2]
+    options = dict(word.split("=") for word in words[2:])
+    return MessageSchema(
+        name,
+        -1 if key == "-" else int(key),
+        Versions.parse(options["versions"]),
+        Versions.parse(options["flexible"]),
+        tuple(parse_fields(lines, 1)),
+    )
+
+
+# ---------------------------------------------------------------------------------- reading
+
+
+def _read_struct(
+    fields: tuple[Field, ...],
+    form: _Form,
+    reader: MessageReader,
+) -> Struct:
+    message = Struct()
+    tagged: dict[int, Field] = {}
+    for field in fields:
+        if field.tag is not None:
+            tagged[field.tag] = field
+            message[field.name] = field.absent()
+        elif form.version in field.versions:
+            message[field.name] = _read_field(field, form, reader)
+        else:
+            message[field.name] = field.absent()
+    if form.flexible:
+        for _ in range(reader.unsigned_varint()):
+            tag, size = reader.unsigned_varint(), reader.unsigned_varint()
+            found = tagged.get(tag)
+            content = MessageReader(reader.raw(size))
+            # A tag of a later release is passed over: that is what tags are for.
+            if found is not None and form.version in found.versions:
+                message[found.name] = _read_field(found, form, content)
+    return message
+
+
+def _read_field(field: Field, form: _Form, reader: MessageReader) -> Value:
+    if field.is_array:
+        length = reader.array_length(compact=form.flexible)
+        if length is None:
+            return _checked_null(field, reader)
+        element = _element_reader(field, form, reader)
+        return [element() for _ in range(length)]
+    if field.type == STRUCT and field.nullable and reader.int8() < _lowest_marker(field):
+        return None
+    value = _element_reader(field, form, reader)()
+    return _checked_null(field, reader) if value is None else value
+
+
+def _lowest_marker(field: Field) -> int:
+    """Return the lowest byte before a nullable structure that is not null."""
+    return 0 if field.tag is None else 1
+
+
+def _checked_null(field: Field, reader: MessageReader) -> Value:
+    if not field.nullable:
+        raise reader.corrupt(f"the field {field.name} is null, which it cannot be")
+    return None
+
+
+def _element_reader(
+    field: Field,
+    form: _Form,
+    reader: MessageReader,
+) -> Callable[[], Value]:
+    match field.type:
+        case "{}":
+            return partial(_read_struct, field.fields, form, reader)
+        case "string":
+            return partial(reader.string, compact=form.flexible)
+        case "bytes":
+            return partial(reader.nullable_bytes, compact=form.flexible)
+        case "bool":
+            return reader.boolean
+        case "uuid":
+            return reader.uuid
+    numbers = (
+        reader.int8,
+        reader.int16,
+        reader.uint16,
+        reader.int32,
+        reader.uint32,
+        reader.int64,
+        reader.float64,
+    )
+    return numbers[_NUMBERS.index(field.type)]
+
+
+# ---------------------------------------------------------------------------------- writing
+
+
+def _write_struct(
+    fields: tuple[Field, ...],
+    form: _Form,
+    message: Mapping[str, Value],
+    writer: MessageWriter,
+) -> None:
+    tagged: list[tuple[int, bytes]] = []
+    for field in fields:
+        value = message.get(field.name, field.absent())
+        if form.version not in field.versions:
+            continue
+        if field.tag is None:
+            _write_field(field, form, value, writer)
+        elif value != field.absent():
+            content = MessageWriter()
+            _write_field(field, form, value, content)
+            tagged.append((field.tag, bytes(content.data)))
+    if form.flexible:
+        writer.unsigned_varint(len(tagged))
+        for tag, data in sorted(tagged):
+            writer.unsigned_varint(tag)
+            writer.unsigned_varint(len(data))
+            writer.raw(data)
+
+
+def _write_field(
+    field: Field,
+    form: _Form,
+    value: Value,
+    writer: MessageWriter,
+) -> None:
+    if value is None and not field.nullable:
+        raise ValueError(f"the field {field.name} cannot be null")
+    if field.is_array:
+        elements = value if isinstance(value, list) else None
+        writer.array_length(None if elements is None else len(elements), compact=form.flexible)
+        for element in elements or []:
+            _write_element(field, form, element, writer)
+        return
+    if field.type == STRUCT and field.nullable:
+        writer.int8(_lowest_marker(field) - 1 if value is None else 1)
+        if value is None:
+            return
+    _write_element(field, form, value, writer)
+
+
+def _write_element(
+    field: Field,
+    form: _Form,
+    value: Value,
+    writer: MessageWriter,
+) -> None:
+    match field.type, value:
+        case "{}", dict():
+            _write_struct(field.fields, form, value, writer)
+        case "string", str() | None:
+            writer.string(value, compact=form.flexible)
+        case "bytes", bytes() | None:
+            writer.nullable_bytes(value, compact=form.flexible)
+        case "bool", bool():
+            writer.boolean(value)
+        case "uuid", str():
+            writer.uuid(value)
+        case "float64", int() | float():
+            writer.float64(value)
+        case _, int():
+            integers = (
+                writer.int8,
+                writer.int16,
+                writer.uint16,
+                writer.int32,
+                writer.uint32,
+                writer.int64,
+            )
+            integers[_NUMBERS.index(field.type)](value)
+        case _:
+            raise TypeError(f"the field {field.name} cannot be {value!r}")
+
+
+# ------------------------------------------------------------------------------------- JSON
+
+
+def _json_struct(fields: tuple[Field, ...], message: Struct, version: int) -> dict[str, object]:
+    return {
+        field.name: _json_value(field, message[field.name], version)
+        for field in fields
+        if version in field.versions
+        and (field.tag is None or message[field.name] != field.absent())
+    }
+
+
+def _json_value(field: Field, value: Value, version: int) -> object:
+    if isinstance(value, list):
+        return [_json_value(field, element, version) for element in value]
+    if isinstance(value, Struct):
+        return _json_struct(field.fields, value, version)
+    return base64.b64encode(value).decode() if isinstance(value, bytes) else value

@@ -1,0 +1,171 @@
+"""The schemas of Kafka's messages against Kafka's own definitions, readers and writers."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kafka_index.layout.message_bytes import uuid_text
+from kafka_index.layout.message_fields import STRUCT, Field, Struct, Value
+from kafka_index.layout.message_schemas import MessageSchema
+from kafka_index.layout.messages import (
+    CLUSTER_METADATA,
+    CONSUMER_PROTOCOL,
+    GROUP_RECORDS,
+    KRAFT_CONTROL,
+    REMOTE_LOG_METADATA,
+    SHARE_RECORDS,
+    TRANSACTION_RECORDS,
+)
+
+from .campaign import drawn_cases
+from .kafka_jars import class_path, jars, needing_kafka, tool
+
+SOURCE = Path(__file__).with_name("Messages.java")
+ALL = (
+    *CLUSTER_METADATA,
+    *KRAFT_CONTROL,
+    *GROUP_RECORDS,
+    *CONSUMER_PROTOCOL,
+    *TRANSACTION_RECORDS,
+    *SHARE_RECORDS,
+    *REMOTE_LOG_METADATA,
+)
+#: Folders of definitions in Kafka's jars of which we have every message.
+WHOLE = {
+    "kafka-metadata": CLUSTER_METADATA,
+    "kafka-group-coordinator": GROUP_RECORDS,
+    "kafka-transaction-coordinator": TRANSACTION_RECORDS,
+    "kafka-share-coordinator": SHARE_RECORDS,
+    "kafka-storage": REMOTE_LOG_METADATA,
+}
+#: A file of its own format, which `kafka_index.state` reads.
+NOT_A_RECORD = {"ProducerSnapshot"}
+
+Ask = Callable[[MessageSchema, int, bytes], tuple[Any, bytes]]
+
+
+@pytest.fixture(scope="module")
+def kafka() -> Iterator[Ask]:
+    """A function that asks `Messages.java` for JSON and bytes."""
+    with needing_kafka():
+        command = [tool("java"), "-Xmx512m", "-cp", class_path(), str(SOURCE)]
+        tool("javac")
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        encoding="utf-8",
+        bufsize=1,
+    ) as process:
+        questions, answers = process.stdin, process.stdout
+        assert questions is not None
+        assert answers is not None
+        assert answers.readline() == "ready\n"
+
+        def ask(schema: MessageSchema, version: int, data: bytes) -> tuple[Any, bytes]:
+            questions.write(f"{schema.name} {version} {data.hex()}\n")
+            questions.flush()
+            answer = answers.readline()
+            assert not answer.startswith("error"), answer
+            text, written = answer.rstrip("\n").split("\t")
+            return json.loads(text), bytes.fromhex(written)
+
+        yield ask
+        questions.close()
+
+
+_BITS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+ELEMENTS: dict[str, st.SearchStrategy[Value]] = {
+    "bool": st.booleans(),
+    "string": TEXT,
+    "bytes": st.binary(max_size=12),
+    "uuid": st.binary(min_size=16, max_size=16).map(uuid_text),
+    "uint16": st.integers(0, 2**16 - 1),
+    "uint32": st.integers(0, 2**32 - 1),
+    "float64": st.floats(allow_nan=False, allow_infinity=False),
+    **{
+        name: st.one_of(
+            st.integers(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1), st.sampled_from([-1, 0, 1])
+        )
+        for name, bits in _BITS.items()
+    },
+}
+
+
+def values(field: Field, version: int) -> st.SearchStrategy[Value]:
+    element: st.SearchStrategy[Value] = (
+        structs(field.fields, version) if field.type == STRUCT else ELEMENTS[field.type]
+    )
+    if field.is_array:
+        # Java keeps some arrays as sets by one of their fields.
+        element = st.lists(element, max_size=3, unique_by=repr).map(list)
+    return st.none() | element if field.nullable else element
+
+
+def structs(fields: tuple[Field, ...], version: int) -> st.SearchStrategy[Value]:
+    return st.fixed_dictionaries(
+        {field.name: values(field, version) for field in fields if version in field.versions}
+    ).map(Struct)
+
+
+@st.composite
+def messages(draw: st.DrawFn) -> tuple[MessageSchema, int, Struct]:
+    schema = draw(st.sampled_from(ALL))
+    version = draw(st.integers(schema.versions.lowest, schema.versions.highest))
+    message = draw(structs(schema.fields, version))
+    assert isinstance(message, Struct)
+    return schema, version, message
+
+
+@given(messages())
+@drawn_cases(0.25)
+def test_kafka_reads_and_writes_the_same(
+    kafka: Ask, drawn: tuple[MessageSchema, int, Struct]
+) -> None:
+    schema, version, message = drawn
+    data = schema.encode(message, version)
+    ours = schema.decode(data, version)
+
+    theirs, written = kafka(schema, version, data)
+
+    assert written == data
+    assert schema.as_json(ours, version) == theirs
+
+
+@pytest.mark.parametrize("jar", WHOLE)
+def test_every_message_of_the_release_has_a_schema(jar: str) -> None:
+    with needing_kafka():
+        definitions = {found["name"]: found for found in _definitions(jar)}
+    schemas = {schema.name: schema for schema in WHOLE[jar]}
+
+    assert set(schemas) == set(definitions) - NOT_A_RECORD
+    for name, schema in schemas.items():
+        found = definitions[name]
+        assert schema.api_key == found["apiKey"], name
+        assert _range(found["validVersions"]) == (schema.versions.lowest, schema.versions.highest)
+
+
+def _range(text: str) -> tuple[int, int]:
+    lowest, _, highest = text.partition("-")
+    return int(lowest), int(highest or lowest)
+
+
+def _definitions(name: str) -> Iterator[dict[str, Any]]:
+    (jar,) = [path for path in jars() if re.fullmatch(rf"{name}-[0-9.]+\.jar", path.name)]
+    with zipfile.ZipFile(jar) as archive:
+        for entry in archive.namelist():
+            if re.fullmatch(r"(common/)?(message|metadata)/\w+\.json", entry):
+                text = archive.read(entry).decode()
+                yield json.loads(re.sub(r"(?m)^\s*//.*$", "", text))
