@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from os import PathLike
-from typing import Self
+from typing import Protocol, Self
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from kafka_index.kernels.scan import (
     SCAN_END,
     SCAN_NEED_BYTES,
     SCAN_ROWS_FULL,
+    SCAN_TORN_HEADER,
 )
 from kafka_index.layout.integers import INT32_MAX
 from kafka_index.layout.names import parse_segment_file
@@ -27,18 +28,29 @@ from kafka_index.records.batch_source import ScanStop
 from kafka_index.records.batch_table import BatchColumns
 from kafka_index.scan.file_records import log_changed, open_log
 from kafka_index.scan.scanner import Scanner, entry_length, only_zeros
-from kafka_index.storage import WINDOW_BYTES, Bytes, MappedFile, SegmentFile, WindowWalk
+from kafka_index.storage import (
+    WINDOW_BYTES,
+    Bytes,
+    ByteSource,
+    MappedFile,
+    SegmentFile,
+    StreamWalk,
+    WindowWalk,
+)
 
 
 class LogFileSource:
-    """The batches of a ``.log`` on a local disk, which is mapped and never written.
+    """The batches of a ``.log``, which is never written.
+
+    A local one is mapped. One of an object store or HDFS is streamed from front to back, whether
+    or not checksums are verified: a request costs more than the bytes between two headers.
 
     Parameters
     ----------
     path : path
-        The log.
+        The log, or its URI.
     verify_crc : bool
-        Without it only the headers are read, and no other page of the file is touched.
+        Without it only the headers of a local log are read, and no other page is touched.
     listed : SegmentFile, optional
         The log as it was listed; one that has changed since is an error. By default the base
         offset is that in the file's name.
@@ -84,39 +96,97 @@ class LogFileSource:
 
     def _scan(self, *, flush_windows: bool) -> Iterator[tuple[Bytes, int, BatchColumns]]:
         with closing(open_log(self.path, self._listed)) as file:
-            if not isinstance(file, MappedFile):
-                raise InputError("only local logs are scanned", path=self.path)
             self.log_size_bytes = file.size_bytes
-            scanner = Scanner(self._base_offset, verify_crc=self._verify_crc)
-            walk = WindowWalk(file)
-            if self._verify_crc:
-                file.advise_sequential()
-                window, start = np.empty(0, np.uint8), 0
+            if isinstance(file, MappedFile):
+                yield from self._scan_mapped(file, flush_windows=flush_windows)
             else:
-                file.advise_random()
-                window, start = file.array, 0
-            code = SCAN_ROWS_FULL
-            while code in (SCAN_ROWS_FULL, SCAN_NEED_BYTES):
-                if code == SCAN_NEED_BYTES:
-                    at = int(scanner.position)
-                    # No progress: the batch is larger than a window.
-                    stuck = len(window) and at == start
-                    size = LOG_OVERHEAD_BYTES + entry_length(window) if stuck else WINDOW_BYTES
-                    window, start = walk.window(at, size), at
-                code = scanner.scan(window, start, self.log_size_bytes)
-                # Windows with few batches make one chunk: each chunk has its cost downstream.
-                if flush_windows or code != SCAN_NEED_BYTES:
-                    for batches in scanner.drain():
-                        yield window, start, batches
-            if code != SCAN_END:
-                self.stop = scanner.stop(code, file.array, 0, self.log_size_bytes)
+                yield from self._scan_stream(file, flush_windows=flush_windows)
+
+    def _scan_mapped(
+        self, file: MappedFile, *, flush_windows: bool
+    ) -> Iterator[tuple[Bytes, int, BatchColumns]]:
+        scanner = Scanner(self._base_offset, verify_crc=self._verify_crc)
+        walk = WindowWalk(file)
+        if self._verify_crc:
+            file.advise_sequential()
+            window, start = np.empty(0, np.uint8), 0
+        else:
+            file.advise_random()
+            window, start = file.array, 0
+        scanned = _Scanned(scanner, walk, self.log_size_bytes, window, start)
+        yield from scanned.chunks(flush_windows=flush_windows)
+        if scanned.code != SCAN_END:
+            self.stop = scanner.stop(scanned.code, file.array, 0, self.log_size_bytes)
+        how = file.changed()
+        if how is not None:
+            raise log_changed(self.path, how)
+        if file.faulted:
+            raise ReadError(
+                "the disk or the file system failed while the log was read", path=self.path
+            )
+
+    def _scan_stream(
+        self, file: ByteSource, *, flush_windows: bool
+    ) -> Iterator[tuple[Bytes, int, BatchColumns]]:
+        scanner = Scanner(self._base_offset, verify_crc=self._verify_crc)
+        with closing(StreamWalk(file)) as walk:
+            scanned = _Scanned(scanner, walk, self.log_size_bytes, np.empty(0, np.uint8), 0)
+            yield from scanned.chunks(flush_windows=flush_windows)
+            if scanned.code in (SCAN_BAD_LENGTH, SCAN_TORN_HEADER):
+                at = int(scanner.position)
+                rest = walk.after_zeros(at)
+                self.stop = scanner.stop(scanned.code, rest, at, self.log_size_bytes)
+            elif scanned.code != SCAN_END:
+                self.stop = scanner.stop(
+                    scanned.code, scanned.window, scanned.start, self.log_size_bytes
+                )
+        # All reads of an object were of the version that was listed: no request is needed.
+        if self._listed is None or not self._listed.log_version:
             how = file.changed()
             if how is not None:
                 raise log_changed(self.path, how)
-            if file.faulted:
-                raise ReadError(
-                    "the disk or the file system failed while the log was read", path=self.path
-                )
+
+
+class _Walk(Protocol):
+    def window(self, position_bytes: int, size_bytes: int = WINDOW_BYTES) -> Bytes: ...
+
+
+class _Scanned:
+    """A scan of a file, window by window.
+
+    Attributes
+    ----------
+    code : int
+        Once exhausted: why the kernel stopped.
+    window, start
+        The window it stopped in, and where that begins.
+    """
+
+    def __init__(
+        self, scanner: Scanner, walk: _Walk, log_size_bytes: int, window: Bytes, start: int
+    ) -> None:
+        self._scanner = scanner
+        self._walk = walk
+        self._log_size_bytes = log_size_bytes
+        self.window = window
+        self.start = start
+        self.code = SCAN_ROWS_FULL
+
+    def chunks(self, *, flush_windows: bool) -> Iterator[tuple[Bytes, int, BatchColumns]]:
+        """Yield the batches, each chunk with a window that holds them whole."""
+        scanner = self._scanner
+        while self.code in (SCAN_ROWS_FULL, SCAN_NEED_BYTES):
+            if self.code == SCAN_NEED_BYTES:
+                at = int(scanner.position)
+                # No progress: the batch is larger than a window.
+                stuck = len(self.window) and at == self.start
+                size = LOG_OVERHEAD_BYTES + entry_length(self.window) if stuck else WINDOW_BYTES
+                self.window, self.start = self._walk.window(at, size), at
+            self.code = scanner.scan(self.window, self.start, self._log_size_bytes)
+            # Windows with few batches make one chunk: each chunk has its cost downstream.
+            if flush_windows or self.code != SCAN_NEED_BYTES:
+                for batches in scanner.drain():
+                    yield self.window, self.start, batches
 
 
 class ByteStreamSource:

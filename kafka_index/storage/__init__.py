@@ -36,6 +36,7 @@ from kafka_index.storage.scratch import (
     swept_target,
     write_scratch,
 )
+from kafka_index.storage.stream_walk import StreamWalk
 from kafka_index.storage.window import WINDOW_BYTES, WindowWalk
 from kafka_index.stores import Bytes, ByteSource
 from kafka_index.stores.durable_files import AtomicFile, make_durable, publish_error
@@ -57,6 +58,7 @@ __all__ = [
     "SegmentFile",
     "Skipped",
     "StagedFile",
+    "StreamWalk",
     "WindowWalk",
     "check_target",
     "create_scratch",

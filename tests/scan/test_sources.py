@@ -20,7 +20,7 @@ from kafka_index.records import batch_source as source
 from kafka_index.scan import ByteStreamSource, LogFileSource
 from kafka_index.storage import SegmentFile
 from tests.support import twins
-from tests.support.batch_sources import file_source, rows, streamed, write_log
+from tests.support.batch_sources import file_source, rows, stored, streamed, write_log
 from tests.support.cases import Case
 from tests.support.named import NAMED
 from tests.support.segments import Segment, batch, message
@@ -46,6 +46,9 @@ def stop_of(*entries: bytes, base_offset: int = 0) -> ScanStop | None:
     pieces = streamed(log, range(0, len(log), 7), base_offset)
     rows(pieces)
     assert pieces.stop == stop
+    with stored(log, range(0, len(log), 7), base_offset) as remote:
+        rows(remote)
+        assert remote.stop == stop
     return stop
 
 
@@ -63,6 +66,10 @@ def test_pieces_of_any_size_give_what_the_file_gives(
         pieces = streamed(one.log, cuts, one.base_offset, verify_crc=verify_crc)
         assert rows(pieces) == rows(file)
         assert pieces.stop == file.stop
+        with stored(one.log, cuts, one.base_offset, verify_crc=verify_crc) as remote:
+            assert rows(remote) == rows(file)
+            assert remote.stop == file.stop
+            assert remote.log_size_bytes == len(one.log)
 
 
 @pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in NAMED])
@@ -73,6 +80,9 @@ def test_named_segments_stop_alike_from_file_and_pieces(case: Case) -> None:
         pieces = streamed(one.log, range(0, len(one.log), size), one.base_offset)
         rows(pieces)
         assert pieces.stop == file.stop
+        with stored(one.log, range(0, len(one.log), size), one.base_offset) as remote:
+            rows(remote)
+            assert remote.stop == file.stop
 
 
 def test_a_log_of_many_windows_and_chunks_gives_the_batches_one_by_one(tmp_path: Path) -> None:
@@ -86,6 +96,8 @@ def test_a_log_of_many_windows_and_chunks_gives_the_batches_one_by_one(tmp_path:
     ]
     for one in (file_source(write_log(tmp_path, log)), streamed(log, range(0, len(log), 99_991))):
         assert [row[:5] for row in rows(one)] == expected
+    with stored(log, range(0, len(log), 999_991)) as one:
+        assert [row[:5] for row in rows(one)] == expected
 
 
 @pytest.mark.parametrize("verify_crc", [True, False])
@@ -96,6 +108,10 @@ def test_a_batch_larger_than_what_is_read_at_a_time_is_one_batch(
     one = file_source(write_log(tmp_path, b"".join(entries)), verify_crc=verify_crc)
     assert [row[1] for row in rows(one)] == [len(entry) for entry in entries]
     assert one.stop is None
+    log = b"".join(entries)
+    with stored(log, range(0, len(log), 2 << 20), verify_crc=verify_crc) as remote:
+        assert [row[1] for row in rows(remote)] == [len(entry) for entry in entries]
+        assert remote.stop is None
 
 
 def test_the_size_of_a_log_is_known_once_it_is_read(tmp_path: Path) -> None:
@@ -165,6 +181,9 @@ def test_zeros_to_the_end_are_a_preallocated_tail(size: int) -> None:
     rows(pieces)
     assert pieces.stop == ScanStop(source.PREALLOCATED_TAIL, AT)
     assert pieces.log_size_bytes == AT + size
+    with stored(SOUND + bytes(size), range(0, size, 1000)) as remote:
+        rows(remote)
+        assert remote.stop == ScanStop(source.PREALLOCATED_TAIL, AT)
 
 
 def test_zeros_in_front_of_anything_else_are_damage() -> None:

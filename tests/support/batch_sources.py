@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from kafka_index.index import OffsetIndex, TimeIndex
 from kafka_index.records import BatchColumns, BatchSource, ScanStop
@@ -38,6 +40,45 @@ def streamed(
 ) -> ByteStreamSource:
     """A source over the pieces of a log."""
     return ByteStreamSource(cut(log, cuts), segment_base_offset=base_offset, verify_crc=verify_crc)
+
+
+class CutFile:
+    """A log that arrives in pieces which begin at these positions, as from a store."""
+
+    def __init__(self, path: str, log: bytes, cuts: Iterable[int]) -> None:
+        self.path = path
+        self.size_bytes = len(log)
+        self.mtime_ns = 0
+        self._array = np.frombuffer(log, np.uint8)
+        self._pieces = cut(log, cuts)
+
+    def read_at(self, position_bytes: int, size_bytes: int) -> Bytes:
+        return self._array[position_bytes : position_bytes + size_bytes]
+
+    def read_ranges(self, starts: Sequence[int], ends: Sequence[int]) -> list[Bytes]:
+        return [self._array[start:end] for start, end in zip(starts, ends, strict=True)]
+
+    def stream(self, start_bytes: int = 0) -> Iterator[Bytes]:
+        assert start_bytes == 0
+        return iter(self._pieces)
+
+    def changed(self) -> str | None:
+        return None
+
+    def close(self) -> None:
+        pass
+
+
+@contextmanager
+def stored(
+    log: bytes, cuts: Iterable[int] = (), base_offset: int = 0, *, verify_crc: bool = True
+) -> Iterator[LogFileSource]:
+    """A source over a log of a store, whose stream is cut at these positions."""
+    path = f"s3://bucket/some-topic-3/{base_offset:020d}.log"
+    with pytest.MonkeyPatch.context() as patch:
+        file = CutFile(path, log, cuts)
+        patch.setattr("kafka_index.scan.segment_scan.open_log", lambda *_: file)
+        yield LogFileSource(path, verify_crc=verify_crc)
 
 
 def rows(source: BatchSource) -> list[Cell]:
