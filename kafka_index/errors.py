@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterator
 from os import PathLike, fspath
+from typing import Self
 
 # Error numbers that are about the file itself: another try would meet the same. All others are
 # about permission, disk, memory or network.
@@ -74,6 +75,17 @@ class KafkaIndexError(Exception):
         ]
         text = place + self.message + (f" ({', '.join(details)})" if details else "")
         return " ".join((f"{text}; {self.hint}" if self.hint else text).split())
+
+    def at(self, path: str | PathLike[str], position_bytes: int) -> Self:
+        """Return the same error about a place."""
+        return type(self)(
+            self.message,
+            path=path,
+            position_bytes=position_bytes,
+            expected=self.expected,
+            found=self.found,
+            hint=self.hint,
+        )
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle the keyword arguments, and the cause where the environment is at fault."""

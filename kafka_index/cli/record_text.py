@@ -11,18 +11,26 @@ import codecs
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, islice, repeat
+from itertools import chain, islice, pairwise
 from json.encoder import encode_basestring, encode_basestring_ascii
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
+import numpy as np
+import pyarrow as pa
+
+from kafka_index.kernels.record_columns import FIELD_HEADER_COUNT, FIELD_KEY, FIELD_VALUE
+from kafka_index.layout.integers import Longs
 from kafka_index.layout.records import (
     CONTROL_ABORT,
     CONTROL_COMMIT,
-    NO_PRODUCER_EPOCH,
-    NO_PRODUCER_ID,
-    NO_SEQUENCE,
 )
-from kafka_index.records.record_decoding import RecordChunk, record_sequences
+from kafka_index.records.record_decoder import RecordChunk
+from kafka_index.records.record_table import (
+    RecordTable,
+    WindowBatches,
+    binary_column,
+    header_columns,
+)
 
 TEXT, HEX, NONE = "text", "hex", "none"
 #: How keys and values can be shown.
@@ -40,6 +48,16 @@ _CONTROL_TYPES = (
 )
 _CONTROL_KEY_BYTES = 4
 _MARKER_VALUE_BYTES = 6
+#: The columns of numbers of a row, in its order.
+_NUMBERS = (
+    "position_bytes",
+    "offset",
+    "timestamp",
+    "producer_id",
+    "producer_epoch",
+    "sequence",
+    "is_control",
+)
 _COLUMNS = ("position_bytes", "offset", "timestamp_ms", "producer_id", "sequence")
 _GAP = "  "
 #: A key or value with more bytes is written in pieces of this size.
@@ -49,39 +67,75 @@ _Bytes = memoryview | None
 _Header = tuple[memoryview, _Bytes]
 
 
-@dataclass(frozen=True, slots=True)
-class BatchPlace:
-    """What the header of a batch states of its records.
-
-    Parameters
-    ----------
-    position_bytes : int
-        Position of the batch in the log.
-    base_offset : int
-        Of the batch; sequences count from it.
-    producer_id, producer_epoch, base_sequence : int
-        -1 for none.
-    is_control : bool
-        Whether the records are control records.
-    """
-
-    position_bytes: int
-    base_offset: int = 0
-    producer_id: int = NO_PRODUCER_ID
-    producer_epoch: int = NO_PRODUCER_EPOCH
-    base_sequence: int = NO_SEQUENCE
-    is_control: bool = False
-
-
 class _Row(NamedTuple):
     """A record to be printed."""
 
+    position_bytes: int
     offset: int
     timestamp_ms: int
+    producer_id: int
+    producer_epoch: int
     sequence: int
+    is_control: bool
     key: _Bytes
     value: _Bytes
     headers: Sequence[_Header]
+
+
+@dataclass(frozen=True, slots=True)
+class PrintedRecords:
+    """Records to be printed, as columns.
+
+    Parameters
+    ----------
+    numbers : pa.RecordBatch
+        Columns of `RECORD_SCHEMA` that are numbers.
+    keys, values : pa.Array of binary
+        A row for each record.
+    header_counts : ndarray of int64, shape (n,)
+        How many headers each record has.
+    header_names, header_values : pa.Array of binary
+        Those of all records, in order.
+    """
+
+    numbers: pa.RecordBatch
+    keys: pa.Array
+    values: pa.Array
+    header_counts: Longs
+    header_names: pa.Array
+    header_values: pa.Array
+
+    @classmethod
+    def of_chunk(cls, chunk: RecordChunk, source: WindowBatches) -> Self:
+        """Copy the records of a chunk."""
+        counts = chunk.fields[FIELD_HEADER_COUNT].copy()
+        return cls(
+            RecordTable("", -1, _NUMBERS).convert(chunk, source),
+            binary_column(chunk, FIELD_KEY),
+            binary_column(chunk, FIELD_VALUE),
+            counts,
+            *header_columns(chunk, int(counts.sum())),
+        )
+
+    def __len__(self) -> int:
+        """Return the number of records."""
+        return len(self.keys)
+
+    def rows(self) -> Iterator[_Row]:
+        """Yield the records."""
+        numbers = (self.numbers[name] for name in _NUMBERS)
+        # Timestamps as numbers: Python's do not reach as far as Kafka's.
+        numbers = (
+            (column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column).to_pylist()
+            for column in numbers
+        )
+        return map(_Row, *numbers, _slices(self.keys), _slices(self.values), self._headers())
+
+    def _headers(self) -> Iterator[Sequence[_Header]]:
+        names = (name or memoryview(b"") for name in _slices(self.header_names))
+        pairs = zip(names, _slices(self.header_values), strict=True)
+        for count in self.header_counts.tolist():
+            yield list(islice(pairs, count)) if count else ()
 
 
 class RecordText:
@@ -101,13 +155,12 @@ class RecordText:
         self._values = values
         self._widths: list[int] = []
 
-    def lines(self, place: BatchPlace, chunk: RecordChunk) -> Iterator[str]:
-        """Yield the lines of records of one batch, in pieces, line ends included.
+    def lines(self, records: PrintedRecords) -> Iterator[str]:
+        """Yield the lines of records in pieces, line ends included.
 
         The first line of all is preceded by the names of the columns.
         """
-        pieces = self._json if self._as_json else self._readable
-        return pieces(place, _rows(place, chunk))
+        return (self._json if self._as_json else self._readable)(records.rows())
 
     def refusal(self, position_bytes: int, reason: str) -> Iterable[str]:
         """Return the lines for a batch none of whose records is printed; people get a remark."""
@@ -115,15 +168,14 @@ class RecordText:
             return ()
         return (json.dumps({"position_bytes": position_bytes, "reason": reason}) + "\n",)
 
-    def _readable(self, place: BatchPlace, rows: Iterable[_Row]) -> Iterator[str]:
-        position, producer = str(place.position_bytes), str(place.producer_id)
+    def _readable(self, rows: Iterable[_Row]) -> Iterator[str]:
         for row in rows:
             first = not self._widths
             numbers = (
-                position,
+                str(row.position_bytes),
                 str(row.offset),
                 str(row.timestamp_ms),
-                producer,
+                str(row.producer_id),
                 str(row.sequence),
             )
             widths = list(map(max, self._widths or map(len, _COLUMNS), map(len, numbers)))
@@ -133,7 +185,7 @@ class RecordText:
                 shown = [name for name, form in forms if form != NONE]
                 yield _GAP.join([*map(str.rjust, _COLUMNS, widths), *shown]) + "\n"
             yield _GAP.join([*map(str.rjust, numbers, widths), ""])
-            if place.is_control:
+            if row.is_control:
                 yield _control_text(row)
             else:
                 yield from self._cells(row)
@@ -155,24 +207,21 @@ class RecordText:
                 yield from _shown(value, self._values)
             before = ", "
 
-    def _json(self, place: BatchPlace, rows: Iterable[_Row]) -> Iterator[str]:
-        keys, values = self._keys, self._values
-        if place.is_control:
-            # The bytes of control records are not text, even where they could be read as one.
-            keys = HEX if keys == TEXT else keys
-            values = HEX if values == TEXT else values
-        before = f'{{"position_bytes": {place.position_bytes}, "offset": '
-        producer = (
-            f', "producer_id": {place.producer_id}, "producer_epoch": {place.producer_epoch}, '
-        )
-        control, epoch = "null", "null"
+    def _json(self, rows: Iterable[_Row]) -> Iterator[str]:
         for row in rows:
-            if place.is_control:
+            keys, values = self._keys, self._values
+            control, epoch = "null", "null"
+            if row.is_control:
+                # The bytes of control records are not text, even where they could be read as one.
+                keys = HEX if keys == TEXT else keys
+                values = HEX if values == TEXT else values
                 control = encode_basestring_ascii(_control_type(row))
                 epoch = json.dumps(_coordinator_epoch(row))
             yield (
-                f'{before}{row.offset}, "timestamp_ms": {row.timestamp_ms}{producer}"sequence": '
-                f'{row.sequence}, "control_type": {control}, "coordinator_epoch": {epoch}, '
+                f'{{"position_bytes": {row.position_bytes}, "offset": {row.offset}, '
+                f'"timestamp_ms": {row.timestamp_ms}, "producer_id": {row.producer_id}, '
+                f'"producer_epoch": {row.producer_epoch}, "sequence": {row.sequence}, '
+                f'"control_type": {control}, "coordinator_epoch": {epoch}, '
                 f'"key_bytes": {_size(row.key)}, "value_bytes": {_size(row.value)}, '
             )
             if keys != NONE:
@@ -200,38 +249,15 @@ class RecordText:
         yield "}]}\n"
 
 
-def _rows(place: BatchPlace, chunk: RecordChunk) -> Iterator[_Row]:
-    columns = chunk.columns
-    view = chunk.data.data
-    headers: Iterator[Sequence[_Header]] = repeat(())
-    if columns.header_counts.any():
-        headers = _headers(view, chunk)
-    sequences = record_sequences(place.base_sequence, columns.offsets - place.base_offset)
-    numbers = (columns.offsets, columns.timestamps_ms, sequences)
-    return map(
-        _Row,
-        *(column.tolist() for column in numbers),
-        _slices(view, columns.key_positions.tolist(), columns.key_sizes.tolist()),
-        _slices(view, columns.value_positions.tolist(), columns.value_sizes.tolist()),
-        headers,
-    )
-
-
-def _headers(view: memoryview, chunk: RecordChunk) -> Iterator[Sequence[_Header]]:
-    found = chunk.headers()
-    names = (
-        view[start : start + size]
-        for start, size in zip(found.key_positions.tolist(), found.key_sizes.tolist(), strict=True)
-    )
-    values = _slices(view, found.value_positions.tolist(), found.value_sizes.tolist())
-    pairs = zip(names, values, strict=True)
-    for count in chunk.columns.header_counts.tolist():
-        yield list(islice(pairs, count))
-
-
-def _slices(view: memoryview, positions: list[int], sizes: list[int]) -> Iterator[_Bytes]:
-    for start, size in zip(positions, sizes, strict=True):
-        yield None if size < 0 else view[start : start + size]
+def _slices(column: pa.Array) -> Iterator[_Bytes]:
+    """Yield views of the bytes of a column."""
+    _, ends, data = column.buffers()
+    view = memoryview(data)
+    present = column.is_valid().to_pylist()
+    for is_present, (start, end) in zip(
+        present, pairwise(np.frombuffer(ends, np.int32).tolist()), strict=True
+    ):
+        yield view[start:end] if is_present else None
 
 
 def _size(data: _Bytes) -> str:

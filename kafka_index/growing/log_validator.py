@@ -30,7 +30,12 @@ from kafka_index.layout.records import (
     TIMESTAMP_TYPE_MASK,
 )
 from kafka_index.records.decompression import DecompressionBudget, shared_budget
-from kafka_index.records.record_decoding import has_null_key, open_records
+from kafka_index.records.record_decoder import (
+    BatchDamage,
+    RecordChunk,
+    decode_entry,
+    has_null_key,
+)
 from kafka_index.state.producer_append import AppendOrigin
 from kafka_index.storage import Bytes
 
@@ -207,30 +212,31 @@ def _largest_timestamps(batches: IncomingBatches, settings: LogSettings, now_ms:
 
 def _largest_packed(batches: IncomingBatches, row: int, least: int, most: int) -> tuple[int, int]:
     position = int(batches.columns.position_bytes[row])
-    try:
-        records = open_records(_batch(batches, row), _budget())
-    except CorruptLogError as error:
-        raise CorruptLogError(error.message, position_bytes=position) from error
     expected_offset = int(batches.columns.base_offset[row])
     largest = NO_TIMESTAMP
     out_of_bounds: int | None = None
-    with records:
-        for chunk in records.chunks():
-            if (chunk.columns.offsets != expected_offset + np.arange(len(chunk))).any():
-                raise InputError(
-                    "the offsets of compressed records are not consecutive, and a broker would "
-                    "compress them again",
-                    position_bytes=position,
-                )
-            expected_offset += len(chunk)
-            times = chunk.columns.timestamps_ms
-            outside = (times != NO_TIMESTAMP) & ((times < least) | (times > most))
-            if out_of_bounds is None and outside.any():
-                out_of_bounds = int(times[outside][0])
-            largest = max(largest, int(times.max()))
+    for found in decode_entry(_batch(batches, row), _budget(), _offsets_and_times):
+        if isinstance(found, BatchDamage):
+            raise CorruptLogError(found.error.message, position_bytes=position) from found.error
+        offsets, times = found
+        if (offsets != expected_offset + np.arange(len(offsets))).any():
+            raise InputError(
+                "the offsets of compressed records are not consecutive, and a broker would "
+                "compress them again",
+                position_bytes=position,
+            )
+        expected_offset += len(offsets)
+        outside = (times != NO_TIMESTAMP) & ((times < least) | (times > most))
+        if out_of_bounds is None and outside.any():
+            out_of_bounds = int(times[outside][0])
+        largest = max(largest, int(times.max()))
     if out_of_bounds is not None:
         return out_of_bounds, TIMESTAMP_OUT_OF_BOUNDS
     return largest, RECORD_SOUND
+
+
+def _offsets_and_times(chunk: RecordChunk) -> tuple[Longs, Longs]:
+    return chunk.offsets.copy(), chunk.timestamps_ms.copy()
 
 
 def _check_keys(batches: IncomingBatches) -> None:

@@ -1,10 +1,10 @@
 """The walk over the records of an entry of a log: the batches of magic 2, messages of 0 and 1.
 
-`RecordSection` says where the records of an entry lie uncompressed. Lookups walk it for offsets and
-timestamps alone (`next_record`); `decode_records` fills columns, with the places of keys, values
-and headers. A record of magic 2 is sound only when its fields fill the size that it begins with, to
-the byte. A fault sends the position far beyond every end, where all later steps fail too, so that
-one comparison at the end stands for all of Kafka's.
+`RecordSection` says where the records of an entry lie uncompressed. `next_record` reads the offset
+and timestamp of one, `read_fields` also finds key, value and headers. A record of magic 2 is sound
+only when its fields fill the size that it begins with, to the byte. A fault sends the position far
+beyond every end, where all later steps fail too, so that one comparison at the end stands for all
+of Kafka's.
 
 Sources: Kafka's ``DefaultRecord.readFrom``, ``DefaultRecordBatch.RecordIterator``,
 ``LegacyRecord`` and ``AbstractLegacyRecordBatch.DeepRecordsIterator``.
@@ -15,7 +15,6 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kafka_index.kernels.batch_header import (
     read_attributes,
@@ -31,7 +30,6 @@ from kafka_index.kernels.big_endian import (
     Integer,
     read_int8,
     read_int16,
-    read_int32,
     read_int64,
 )
 from kafka_index.kernels.compile_cache import compiled
@@ -46,12 +44,9 @@ from kafka_index.layout.records import (
     COMPRESSION_MASK,
     LOG_OVERHEAD_BYTES,
     MAGIC_POSITION,
-    MESSAGE_V0_HEADER,
-    MESSAGE_V1_HEADER,
     MIN_LENGTH,
     NO_TIMESTAMP,
     TIMESTAMP_TYPE_MASK,
-    field_position,
 )
 
 #: What is wrong with a record, or with what follows the last one.
@@ -64,21 +59,14 @@ from kafka_index.layout.records import (
     RECORDS_REMAINING,
 ) = range(6)
 
-#: The size of a null key or value, and of one that goes beyond its message, on which Kafka throws
-#: only when it is asked for.
-FIELD_NULL, FIELD_CUT = -1, -2
+#: The size of a null key or value.
+FIELD_NULL = -1
 
 #: Why `measure_messages` ended: after the last message, or at a length below any message's.
 MESSAGES_SOUND, MESSAGES_BAD_LENGTH = range(2)
 
-#: A call of `decode_records` ends after the record whose headers exceed this number.
-CHUNK_HEADERS = 256 * 1024
-
 _WORD_BYTES = 8
-_INT32_BYTES = 4
 _MORE = 0x80
-_V0_KEY = field_position(MESSAGE_V0_HEADER, "key_length")
-_V1_KEY = field_position(MESSAGE_V1_HEADER, "key_length")
 
 
 class RecordSection(NamedTuple):
@@ -110,38 +98,6 @@ class RecordSection(NamedTuple):
     is_message_set: Integer
 
 
-class RecordColumns(NamedTuple):
-    """Records as columns of int64; positions count from the start of the section.
-
-    Parameters
-    ----------
-    offsets, timestamps_ms : ndarray of int64, shape (n,)
-        Absolute.
-    key_positions, key_sizes, value_positions, value_sizes : ndarray of int64, shape (n,)
-        Where key and value are; the sizes include `FIELD_NULL` and `FIELD_CUT`.
-    header_positions, header_counts : ndarray of int64, shape (n,)
-        Where the first header is, and how many there are.
-    """
-
-    offsets: NDArray[np.int64]
-    timestamps_ms: NDArray[np.int64]
-    key_positions: NDArray[np.int64]
-    key_sizes: NDArray[np.int64]
-    value_positions: NDArray[np.int64]
-    value_sizes: NDArray[np.int64]
-    header_positions: NDArray[np.int64]
-    header_counts: NDArray[np.int64]
-
-
-class HeaderColumns(NamedTuple):
-    """Headers as columns of int64, record after record; positions as in `RecordColumns`."""
-
-    key_positions: NDArray[np.int64]
-    key_sizes: NDArray[np.int64]
-    value_positions: NDArray[np.int64]
-    value_sizes: NDArray[np.int64]
-
-
 class RecordFields(NamedTuple):
     """A record of magic 2 with the addresses of its fields; the size of null is negative."""
 
@@ -158,7 +114,7 @@ class RecordFields(NamedTuple):
 
 
 @compiled
-def _read_field(position: Integer, end: Integer) -> tuple[Integer, Integer, Integer]:
+def read_sized_field(position: Integer, end: Integer) -> tuple[Integer, Integer, Integer]:
     """Return start and size of a sized field, and the address after it; null is negative."""
     size, start = read_varint(position, end, VARINT_BYTES)
     return start, size, (start + size if size > 0 else start)
@@ -169,10 +125,10 @@ def _skip_headers(position: Integer, end: Integer, count: Integer) -> Integer:
     if count < 0:
         return VARINT_CUT
     for _ in range(count):
-        _, key_size, position = _read_field(position, end)
+        _, key_size, position = read_sized_field(position, end)
         if key_size < 0:
             return VARINT_CUT
-        _, _, position = _read_field(position, end)
+        _, _, position = read_sized_field(position, end)
         if position > end:
             return VARINT_CUT
     return position
@@ -230,8 +186,8 @@ def read_fields(address: np.uint64, end: np.uint64) -> RecordFields:
         return _fault(RECORD_CUT)
     timestamp_delta, position = read_varint(start + 1, body_end, VARLONG_BYTES)
     offset_delta, position = read_varint(position, body_end, VARINT_BYTES)
-    key, key_size, position = _read_field(position, body_end)
-    value, value_size, position = _read_field(position, body_end)
+    key, key_size, position = read_sized_field(position, body_end)
+    value, value_size, position = read_sized_field(position, body_end)
     header_count, headers = read_varint(position, body_end, VARINT_BYTES)
     position = headers
     if header_count != 0:
@@ -407,110 +363,6 @@ def check_records(fields: tuple[Any, ...]) -> tuple[Integer, Integer]:
 
 
 @compiled
-def decode_records(
-    section: RecordSection, address: np.uint64, left: int, columns: RecordColumns
-) -> tuple[Integer, np.uint64, Integer]:
-    """Decode the next records of a section, up to the first that is not sound.
-
-    Parameters
-    ----------
-    section : RecordSection
-        The records.
-    address : uint64
-        Where the first of these starts.
-    left : int
-        How many records of the section are left.
-    columns : RecordColumns
-        Filled, as far as they go.
-
-    Returns
-    -------
-    tuple of int
-        How many records were decoded, the address after them (uint64), and `RECORD_SOUND` or why
-        Kafka would not return the next one.
-    """
-    start = np.int64(section.start)
-    rows = min(len(columns.offsets), left)
-    header_room: Integer = np.int64(CHUNK_HEADERS)
-    for row in range(rows):
-        if section.is_message_set:
-            following, offset, timestamp, _ = next_record(section, address, left - row)
-            is_v0 = read_int8(address + np.uint64(MAGIC_POSITION)) == 0
-            place: Integer = np.int64(address) + (_V0_KEY if is_v0 else _V1_KEY)
-            key, key_size, place = _read_message_field(place, np.int64(following))
-            value, value_size, place = _read_message_field(place, np.int64(following))
-            headers: Integer = np.int64(following)
-            header_count: Integer = np.int64(0)
-        else:
-            fields = read_fields(address, section.end)
-            if fields.code != RECORD_SOUND:
-                return row, address, fields.code
-            following = np.uint64(fields.end)
-            if left - row == 1 and following != section.end:
-                return row, address, np.int64(RECORDS_REMAINING)
-            offset = section.base_offset + fields.offset_delta
-            timestamp = section.base_timestamp + fields.timestamp_delta
-            if section.uses_append_time:
-                timestamp = section.append_timestamp
-            key, key_size = fields.key, max(fields.key_size, FIELD_NULL)
-            value, value_size = fields.value, max(fields.value_size, FIELD_NULL)
-            headers, header_count = fields.headers, fields.header_count
-        columns.offsets[row] = offset
-        columns.timestamps_ms[row] = timestamp
-        columns.key_positions[row] = key - start
-        columns.key_sizes[row] = key_size
-        columns.value_positions[row] = value - start
-        columns.value_sizes[row] = value_size
-        columns.header_positions[row] = headers - start
-        columns.header_counts[row] = header_count
-        address = following
-        header_room -= header_count
-        if header_room < 0:
-            return row + 1, address, np.int64(RECORD_SOUND)
-    return rows, address, np.int64(RECORD_SOUND)
-
-
-@compiled
-def _read_message_field(position: Integer, end: Integer) -> tuple[Integer, Integer, Integer]:
-    """Return start and size of a field of a message, and the address after it."""
-    start = position + _INT32_BYTES
-    if start > end:
-        return end, np.int64(FIELD_CUT), VARINT_CUT
-    size = read_int32(np.uint64(position))
-    if size > end - start:
-        return end, np.int64(FIELD_CUT), VARINT_CUT
-    return start, max(size, FIELD_NULL), start + max(size, 0)
-
-
-@compiled
-def decode_headers(section: RecordSection, columns: RecordColumns, headers: HeaderColumns) -> None:
-    """Decode the headers of records that `decode_records` has found to be sound.
-
-    Parameters
-    ----------
-    section : RecordSection
-        The records.
-    columns : RecordColumns
-        Those whose headers are wanted.
-    headers : HeaderColumns
-        Filled; as long as all of ``header_counts`` together.
-    """
-    start = np.int64(section.start)
-    end = np.int64(section.end)
-    row = 0
-    for record in range(len(columns.header_counts)):
-        position = start + columns.header_positions[record]
-        for _ in range(columns.header_counts[record]):
-            key, key_size, position = _read_field(position, end)
-            value, value_size, position = _read_field(position, end)
-            headers.key_positions[row] = key - start
-            headers.key_sizes[row] = key_size
-            headers.value_positions[row] = value - start
-            headers.value_sizes[row] = max(value_size, FIELD_NULL)
-            row += 1
-
-
-@compiled
 def measure_messages(
     start: np.uint64, end: np.uint64
 ) -> tuple[Integer, Integer, Integer, Integer, np.uint64]:
@@ -545,11 +397,6 @@ def measure_messages(
         count += 1
         address += np.uint64(LOG_OVERHEAD_BYTES + length)
     return count, (count if plain < 0 else plain), last_offset, np.int64(MESSAGES_SOUND), address
-
-
-def record_columns(count: int) -> RecordColumns:
-    """Return columns for so many records."""
-    return RecordColumns(*np.empty((len(RecordColumns._fields), count), np.int64))
 
 
 @compiled
@@ -591,7 +438,4 @@ EMPTY_SECTION = RecordSection(np.uint64(0), np.uint64(0), 0, 0, 0, 0, 0, 0)
 def warm_up() -> None:
     """Load or compile the walk, over no records."""
     check_records(tuple(EMPTY_SECTION))
-    columns = record_columns(0)
-    decode_records(EMPTY_SECTION, EMPTY_SECTION.start, 0, columns)
-    decode_headers(EMPTY_SECTION, columns, HeaderColumns(*columns[:4]))
     measure_messages(EMPTY_SECTION.start, EMPTY_SECTION.end)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from kafka_index.errors import CorruptLogError, InputError, TooLargeError
+from kafka_index.errors import InputError, TooLargeError
 from kafka_index.index import OffsetPosition
 from kafka_index.records.batch_source import TOO_LARGE
 from kafka_index.records.decompression import shared_budget
-from kafka_index.records.record_decoding import BatchRecords, open_records
+from kafka_index.records.record_decoder import BatchDamage, decode_entry
+from kafka_index.records.record_sections import BatchRecords, open_records
 from kafka_index.scan.file_records import LogEnd, batch_at, open_log, scan_to_end, stop_at
 from kafka_index.storage import Bytes, MappedFile, SegmentFile
 
@@ -72,15 +73,11 @@ class SegmentLog:
         stop = stop_at(self.file.array, position_bytes, self._segment.base_offset)
         if stop is not None:
             return stop.text
-        try:
-            with self.records(position_bytes) as records:
-                for _ in records.chunks():
-                    pass
-                return records.fault or "the batch cannot be read"
-        except TooLargeError as error:
-            return f"{TOO_LARGE}: {error}"
-        except CorruptLogError as error:
-            return str(error)
+        for result in decode_entry(self.batch(position_bytes), self.budget, len):
+            if isinstance(result, BatchDamage):
+                is_too_large = isinstance(result.error, TooLargeError)
+                return f"{TOO_LARGE}: {result.error}" if is_too_large else str(result.error)
+        return "the batch cannot be read"
 
     def scan_to_end(self, last_entry: OffsetPosition) -> LogEnd:
         """Verify the batches from the last index entry on, and return where they end."""

@@ -6,6 +6,7 @@ Sources: Kafka's ``LogSegment.translateOffset`` and ``findOffsetByTimestamp``.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,7 +35,8 @@ from kafka_index.reading.answers import (
 )
 from kafka_index.reading.segment_indexes import SegmentIndexes
 from kafka_index.reading.segment_log import SegmentLog
-from kafka_index.records.record_decoding import BatchRecords
+from kafka_index.records.record_decoder import BatchDamage, RecordChunk, decode_entry
+from kafka_index.records.record_sections import BatchRecords
 from kafka_index.scan.file_records import read_batch_fields, search_for_offsets
 
 
@@ -79,20 +81,20 @@ class Located:
     def put_largest(self, log: SegmentLog, position: int, timestamp: int) -> None:
         """Fill in the first record of a batch that has a timestamp, its largest."""
         header = log.address + np.uint64(position)
-        if not batch_header.checksum_matches(header, len(log.batch(position))):
+        batch = log.batch(position)
+        if not batch_header.checksum_matches(header, len(batch)):
             self.batches[:] = batch_header.damage_at(position)
             return
-        try:
-            with log.records(position) as records:
-                offset = _first_with_timestamp(records, timestamp)
-                fault = records.fault
-        except CorruptLogError:
-            self.batches[:] = batch_header.damage_at(position)
-            return
+        is_damaged, offset = False, None
+        for found in decode_entry(batch, log.budget, _first_with(timestamp)):
+            if isinstance(found, BatchDamage):
+                is_damaged = True
+            elif offset is None:
+                offset = found
         # Records of magic 0 have no timestamp to be the largest.
         if offset is None or batch_header.magic_of(header) == 0:
             self.batches[:] = (
-                batch_header.AT_END if fault is None else batch_header.damage_at(position)
+                batch_header.damage_at(position) if is_damaged else batch_header.AT_END
             )
             return
         self.values[FOUND_OFFSET] = offset
@@ -269,12 +271,14 @@ def _damaged_entry(log: SegmentLog, indexes: SegmentIndexes, offset: int, positi
     raise _Misfit(OFFSET_INDEX_SUFFIX, f"no batch where its entry for offset {offset} points to")
 
 
-def _first_with_timestamp(records: BatchRecords, timestamp: int) -> int | None:
-    for chunk in records.chunks():
-        rows = np.flatnonzero(chunk.columns.timestamps_ms == timestamp)
-        if len(rows):
-            return int(chunk.columns.offsets[rows[0]])
-    return None
+def _first_with(timestamp: int) -> Callable[[RecordChunk], int | None]:
+    """Return what finds the offset of the first record of a chunk with a timestamp."""
+
+    def find(chunk: RecordChunk) -> int | None:
+        rows = np.flatnonzero(chunk.timestamps_ms == timestamp)
+        return int(chunk.offsets[rows[0]]) if len(rows) else None
+
+    return find
 
 
 def _find_records(

@@ -9,10 +9,12 @@ comes on top. The forms of the codecs are in `kafka_index.records.packed_streams
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import threading
 from collections import deque
+from collections.abc import Iterator
 from types import TracebackType
 from typing import Self
 
@@ -89,13 +91,13 @@ class DecompressedRecords:
     ----------
     data : ndarray of uint8
         The bytes, read-only.
-    budget : DecompressionBudget
-        What they are counted in.
+    budget : DecompressionBudget, optional
+        What they are counted in, unless someone else counts them.
     """
 
-    def __init__(self, data: Bytes, budget: DecompressionBudget) -> None:
+    def __init__(self, data: Bytes, budget: DecompressionBudget | None = None) -> None:
         self.data = data
-        self._budget: DecompressionBudget | None = budget
+        self._budget = budget
 
     def __enter__(self) -> Self:
         """Return the records themselves."""
@@ -167,6 +169,15 @@ class DecompressionBudget:
         finally:
             self.release(room - used)
         return DecompressedRecords(np.frombuffer(records, np.uint8), self)
+
+    @contextlib.contextmanager
+    def reserve(self, size: int) -> Iterator[None]:
+        """Hold room for the time of a context; the calling thread must not hold any other."""
+        self._acquire(size)
+        try:
+            yield
+        finally:
+            self.release(size)
 
     def _acquire(self, size: int) -> None:
         ticket = object()

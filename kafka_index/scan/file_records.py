@@ -20,7 +20,7 @@ from kafka_index.layout.records import LOG_OVERHEAD_BYTES
 from kafka_index.records.batch_source import ScanStop
 from kafka_index.records.batch_table import BatchColumns
 from kafka_index.records.decompression import DecompressionBudget
-from kafka_index.records.record_decoding import first_offset
+from kafka_index.records.record_sections import first_offset
 from kafka_index.scan.scanner import Scanner, entry_length
 from kafka_index.storage import Bytes, ByteSource, SegmentFile
 from kafka_index.stores import FileInfo, store_of

@@ -8,22 +8,38 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from kafka_index.kernels.record_columns import (
+    DECODE_FAULT,
+    DECODE_FULL,
+    FIELD_HEADER_COUNT,
+    FIELD_HEADERS,
+    FIELD_KEY,
+    FIELD_ROWS,
+    FIELD_VALUE,
+    HEADER_ROWS,
+    MAX_CHUNK_HEADERS,
+    MAX_HEADERS,
+    STATE_CURSOR,
+    STATE_FAULT,
+    STATE_LEFT,
+    STATE_ROWS,
+    TOO_MANY_HEADERS,
+    decode_batches,
+    decode_headers,
+    hand_in_section,
+    new_state,
+)
 from kafka_index.kernels.records import (
-    CHUNK_HEADERS,
     RECORD_BROKEN,
     RECORD_CUT,
     RECORD_SIZE_CUT,
     RECORD_SIZE_TOO_LONG,
     RECORD_SOUND,
     RECORDS_REMAINING,
-    HeaderColumns,
     RecordSection,
     check_records,
-    decode_headers,
-    decode_records,
     next_record,
     read_record,
-    record_columns,
 )
 from tests.support import record_twin
 from tests.support.record_cases import body
@@ -89,6 +105,31 @@ def section_of(
     )
 
 
+def walked(
+    section: RecordSection, count: int, *, with_bytes: bool
+) -> tuple[list[tuple[int, int]], int, int]:
+    """What `decode_batches` makes of a section: its records, the code, and how many are sound."""
+    fields, state, code = decode_section(section, max(count, 1), with_bytes=with_bytes)
+    fault = int(state[STATE_FAULT]) if code == DECODE_FAULT else RECORD_SOUND
+    rows = fields[:FIELD_KEY, : state[STATE_ROWS]].T.tolist()
+    return [(offset, time) for offset, time in rows], fault, count - int(state[STATE_LEFT])
+
+
+def decode_section(
+    section: RecordSection, room: int, *, with_bytes: bool = True
+) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
+    """The fields of records, the state after them, and the code."""
+    fields = np.full((FIELD_ROWS, room), -9, np.int64)
+    state = new_state()
+    hand_in_section(state, section)
+    zero = np.zeros(1, np.int64)
+    limits = (-(2**63), 2**63 - 1)
+    code = decode_batches(
+        np.uint64(0), zero, zero, *limits, with_bytes, 1 << 40, fields, zero.copy(), state
+    )
+    return fields, state, code
+
+
 def decode(
     data: bytes,
     count: int,
@@ -101,17 +142,14 @@ def decode(
     """The records that the kernels return, all of them the same ones, and their code."""
     memory = np.frombuffer(data + after, np.uint8)
     section = section_of(memory, len(data), count, base_offset, base_timestamp, append_timestamp)
-    columns = record_columns(count)
-    decoded, _, code = decode_records(section, section.start, count, columns)
-    rows = list(zip(columns.offsets.tolist(), columns.timestamps_ms.tolist(), strict=True))[
-        :decoded
-    ]
+    rows, code, decoded = walked(section, count, with_bytes=True)
+    assert (rows, code, decoded) == walked(section, count, with_bytes=False)
     assert check_records(tuple(section)) == (decoded, code)
     address = section.start
     for number, row in enumerate(rows):
         address, *found, row_code = next_record(section, address, count - number)
         assert (tuple(found), row_code) == (row, RECORD_SOUND)
-    return rows, int(code)
+    return rows, code
 
 
 def code_of(data: bytes, count: int = 1) -> int:
@@ -234,56 +272,55 @@ def test_no_records_are_read_where_none_are_counted() -> None:
     assert decode(b"\xff" * 9, 0) == ([], RECORD_SOUND)
 
 
-def test_nothing_is_written_after_what_is_read() -> None:
+def test_of_a_section_cut_short_the_rows_after_it_are_not_records() -> None:
     data = np.frombuffer(record(1, 2, None, None) + b"\xff" * 20, np.uint8)
-    section = section_of(data, len(data), 4)
-    columns = record_columns(4)
-    for column in columns:
-        column[:] = -9
-    decode_records(section, section.start, 4, columns)
-    assert [column.tolist()[1:] for column in columns] == [[-9] * 3] * len(columns)
+    fields, state, code = decode_section(section_of(data, len(data), 4), 6)
+    assert (code, int(state[STATE_ROWS])) == (DECODE_FAULT, 1)
+    assert (fields[:, 2:] == -9).all()
 
 
 @given(st.lists(one_record(), min_size=1, max_size=4))
-def test_slices_are_the_fields_of_records(records: list[bytes]) -> None:
+def test_fields_are_those_of_records(records: list[bytes]) -> None:
     data = b"".join(records)
     memory = np.frombuffer(data, np.uint8)
     section = section_of(memory, len(data), len(records))
-    columns = record_columns(len(records))
-    decode_records(section, section.start, len(records), columns)
-    headers = HeaderColumns(*np.empty((4, int(columns.header_counts.sum())), np.int64))
-    decode_headers(section, columns, headers)
+    fields, _, _ = decode_section(section, len(records))
+    counts = fields[FIELD_HEADER_COUNT]
+    headers = np.empty((HEADER_ROWS, int(counts.sum())), np.int64)
+    decode_headers(fields, len(records), headers)
 
-    def cut(positions: NDArray[np.int64], sizes: NDArray[np.int64], row: int) -> bytes | None:
-        start, size = int(positions[row]), int(sizes[row])
+    def cut(address: int, size: int) -> bytes | None:
+        start = address - memory.ctypes.data
         return None if size < 0 else data[start : start + size]
 
     first_header = 0
-    for row, one in enumerate(records):
-        count = int(columns.header_counts[row])
-        parts = [
-            cut(columns.key_positions, columns.key_sizes, row),
-            cut(columns.value_positions, columns.value_sizes, row),
-        ]
+    for one, row in zip(records, fields.T.tolist(), strict=True):
+        parts = [cut(*row[FIELD_KEY:FIELD_VALUE]), cut(*row[FIELD_VALUE:FIELD_HEADERS])]
         pairs = [
-            cut(*columns_of, header)
-            for header in range(first_header, first_header + count)
-            for columns_of in (headers[:2], headers[2:])
+            cut(*half)
+            for header in headers.T[first_header : first_header + row[FIELD_HEADER_COUNT]].tolist()
+            for half in (header[:2], header[2:])
         ]
-        first_header += count
-        tail = b"".join(map(sized, parts)) + varint(count) + b"".join(map(sized, pairs))
+        first_header += row[FIELD_HEADER_COUNT]
+        tail = b"".join(map(sized, parts)) + varint(len(pairs) // 2) + b"".join(map(sized, pairs))
         assert one.endswith(tail)
 
 
 def test_a_chunk_ends_after_the_record_with_too_many_headers() -> None:
-    many = body(b"\0\0\0", NULL * 2, varint(CHUNK_HEADERS + 1), b"\0\1" * (CHUNK_HEADERS + 1))
-    data = many + record(1, 0, None, None)
-    memory = np.frombuffer(data, np.uint8)
-    section = section_of(memory, len(data), 2)
-    columns = record_columns(2)
-    decoded, address, code = decode_records(section, section.start, 2, columns)
-    assert (int(decoded), int(code)) == (1, RECORD_SOUND)
-    assert int(address - section.start) == len(many)
+    count = MAX_CHUNK_HEADERS + 1
+    many = body(b"\0\0\0", NULL * 2, varint(count), b"\0\1" * count)
+    memory = np.frombuffer(many + record(1, 0, None, None), np.uint8)
+    _, state, code = decode_section(section_of(memory, len(memory), 2), 2)
+    assert (code, int(state[STATE_ROWS]), int(state[STATE_LEFT])) == (DECODE_FULL, 1, 1)
+    assert int(state[STATE_CURSOR]) - memory.ctypes.data == len(many)
+
+
+def test_a_record_with_too_many_headers_is_refused() -> None:
+    count = MAX_HEADERS + 1
+    many = body(b"\0\0\0", NULL * 2, varint(count), b"\0\1" * count)
+    memory = np.frombuffer(many, np.uint8)
+    _, state, code = decode_section(section_of(memory, len(memory), 1), 1)
+    assert (code, int(state[STATE_FAULT])) == (DECODE_FAULT, TOO_MANY_HEADERS)
 
 
 def test_a_faulty_record_leaves_the_address_where_it_is() -> None:

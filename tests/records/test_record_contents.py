@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from kafka_index.errors import CorruptLogError
-from kafka_index.records.record_decoding import RecordContent
 from tests.support.packing import GZIP, LZ4, PACKERS, SNAPPY
-from tests.support.reading_records import read_contents
+from tests.support.reading_records import RecordContent, read_contents
 from tests.support.segments import batch, message, packed, record, varint
 
 ALL_CODECS = pytest.mark.parametrize("codec", [0, *PACKERS])

@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kafka_index.kernels.record_columns import FIELD_HEADER_COUNT, FIELD_KEY, FIELD_VALUE
 from kafka_index.records.decompression import DecompressionBudget
-from kafka_index.records.record_decoding import (
+from kafka_index.records.record_decoder import (
     CHUNK_RECORDS,
-    RecordContent,
-    first_offset,
-    open_records,
+    BatchDamage,
+    RecordChunk,
+    RecordDecoder,
 )
+from kafka_index.records.record_sections import first_offset, open_records
+from kafka_index.records.record_table import binary_column, header_columns
 
 ROOM = 1 << 26
+
+
+class RecordContent(NamedTuple):
+    """The bytes of a record; None for null."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[bytes, bytes | None], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -37,14 +49,20 @@ def read_records(
     chunk_records: int = CHUNK_RECORDS,
 ) -> ReadRecords:
     """Read all records of an entry; nothing may be left of the budget's room."""
+    data = _array(entry)
     budget = DecompressionBudget(max_bytes)
     rows: list[tuple[int, int]] = []
+    fault = None
     try:
-        with open_records(_array(entry), budget) as records:
-            for chunk in records.chunks(chunk_records):
-                offsets, times = chunk.columns.offsets, chunk.columns.timestamps_ms
-                rows += zip(offsets.tolist(), times.tolist(), strict=True)
-            return ReadRecords(rows, records.fault)
+        # What is refused as a whole is refused here.
+        open_records(data, budget).close()
+        decoder = RecordDecoder(budget, with_bytes=False, chunk_records=chunk_records)
+        for found in decoder.decode(data, np.zeros(1, np.int64), np.array([len(data)]), _rows):
+            if isinstance(found, BatchDamage):
+                fault = found.error.message
+            else:
+                rows += found
+        return ReadRecords(rows, fault)
     finally:
         assert budget.free_bytes == budget.max_bytes
 
@@ -53,8 +71,29 @@ def read_contents(
     entry: bytes | NDArray[np.uint8], chunk_records: int = CHUNK_RECORDS
 ) -> list[RecordContent]:
     """Read keys, values and headers of all records of an entry."""
-    with open_records(_array(entry), DecompressionBudget(ROOM)) as records:
-        return [one for chunk in records.chunks(chunk_records) for one in chunk.contents()]
+    data = _array(entry)
+    contents: list[RecordContent] = []
+    decoder = RecordDecoder(DecompressionBudget(ROOM), chunk_records=chunk_records)
+    for found in decoder.decode(data, np.zeros(1, np.int64), np.array([len(data)]), _contents):
+        if isinstance(found, BatchDamage):
+            raise found.error
+        contents += found
+    return contents
+
+
+def _rows(chunk: RecordChunk) -> list[tuple[int, int]]:
+    return list(zip(chunk.offsets.tolist(), chunk.timestamps_ms.tolist(), strict=True))
+
+
+def _contents(chunk: RecordChunk) -> list[RecordContent]:
+    keys, values = (binary_column(chunk, field) for field in (FIELD_KEY, FIELD_VALUE))
+    counts = chunk.fields[FIELD_HEADER_COUNT].tolist()
+    names, contents = (column.to_pylist() for column in header_columns(chunk, sum(counts)))
+    headers = zip(names, contents, strict=True)
+    return [
+        RecordContent(key, value, tuple(next(headers) for _ in range(count)))
+        for key, value, count in zip(keys.to_pylist(), values.to_pylist(), counts, strict=True)
+    ]
 
 
 def read_first_offset(entry: bytes | NDArray[np.uint8]) -> int:

@@ -1,27 +1,22 @@
-"""The records of one entry of a log, as columns of slices, for every magic and codec.
+"""The records of one entry of a log, decompressed: where they are, and what they count from.
 
 They are those that Kafka's ``for (Record record : batch)`` returns. It reads a plain batch record
 by record, so a fault in a later one does not affect those before it; a compressed batch it reads
-whole beforehand. Nothing is copied: keys, values and headers are positions and sizes in the entry
-itself, or in what it decompresses to. Sources: Kafka's ``DefaultRecordBatch``,
-``AbstractLegacyRecordBatch`` with its ``DeepRecordsIterator``, and ``LegacyRecord``.
+whole beforehand. Sources: Kafka's ``DefaultRecordBatch``, ``AbstractLegacyRecordBatch`` with its
+``DeepRecordsIterator``, and ``LegacyRecord``.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import Protocol, Self
 
 import numpy as np
 
-from kafka_index.errors import CorruptLogError, TooLargeError
-from kafka_index.kernels.producer_state import fill_last_sequences
+from kafka_index.errors import CorruptLogError
 from kafka_index.kernels.records import (
     EMPTY_SECTION,
-    FIELD_CUT,
     MESSAGES_BAD_LENGTH,
     RECORD_BROKEN,
     RECORD_CUT,
@@ -29,16 +24,10 @@ from kafka_index.kernels.records import (
     RECORD_SIZE_TOO_LONG,
     RECORD_SOUND,
     RECORDS_REMAINING,
-    HeaderColumns,
-    RecordColumns,
     RecordSection,
     check_records,
-    decode_headers,
-    decode_records,
     measure_messages,
-    record_columns,
 )
-from kafka_index.layout.integers import Longs
 from kafka_index.layout.records import (
     COMPRESSION_MASK,
     COMPRESSION_NAMES,
@@ -48,21 +37,14 @@ from kafka_index.layout.records import (
     MESSAGE_V0_HEADER,
     MESSAGE_V1_HEADER,
     MIN_LENGTH,
-    NO_SEQUENCE,
     RECORD_BATCH_HEADER,
     RECORD_BATCH_OVERHEAD_BYTES,
     TIMESTAMP_TYPE_MASK,
     field_position,
 )
-from kafka_index.records.decompression import DecompressedRecords, DecompressionBudget
+from kafka_index.records.decompression import DecompressedRecords
 from kafka_index.storage import Bytes
 
-#: The most records of a chunk.
-CHUNK_RECORDS = 64 * 1024
-
-#: Headers take as much memory as they have in bytes sixteen times over; of these, 32 MiB. A chunk
-#: ends long before, unless one record has as many.
-_MAX_HEADERS = 1024 * 1024
 _MIN_ENTRY_BYTES = LOG_OVERHEAD_BYTES + MIN_LENGTH
 _ZSTD = COMPRESSION_NAMES.index("zstd")
 _INT32 = struct.Struct(">i")
@@ -80,113 +62,6 @@ _FAULTS = {
     RECORD_BROKEN: "its fields do not fill its size",
     RECORDS_REMAINING: "it is the last one, and bytes remain after it",
 }
-
-#: Why Kafka throws where a key or a value is asked for.
-FIELD_FAULT = "a message ends before its key or its value does"
-
-Header = tuple[bytes, bytes | None]
-
-
-class RecordContent(NamedTuple):
-    """The bytes of a record, copied.
-
-    Parameters
-    ----------
-    key, value : bytes or None
-        None for null.
-    headers : tuple of (bytes, bytes or None)
-        Names, which are UTF-8 text, and values, in order. Messages of magic 0 and 1 have none.
-    """
-
-    key: bytes | None
-    value: bytes | None
-    headers: tuple[Header, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class RecordChunk:
-    """Some records of an entry, in order, control records included.
-
-    Valid until the `BatchRecords` that they come from are closed.
-
-    Parameters
-    ----------
-    data : ndarray of uint8
-        What positions count from.
-    columns : RecordColumns
-        Arrays of one length, a row per record.
-    section : RecordSection
-        All records of the entry, for the kernels.
-    """
-
-    data: Bytes
-    columns: RecordColumns
-    section: RecordSection
-
-    def __len__(self) -> int:
-        """Return the number of records."""
-        return len(self.columns.offsets)
-
-    def readable(self) -> Self:
-        """Return the records before the first whose key or value cannot be read."""
-        cut = (self.columns.key_sizes == FIELD_CUT) | (self.columns.value_sizes == FIELD_CUT)
-        if not cut.any():
-            return self
-        rows = int(cut.argmax())
-        columns = RecordColumns(*(column[:rows] for column in self.columns))
-        return replace(self, columns=columns)
-
-    def headers(self) -> HeaderColumns:
-        """Return all headers of these records; ``header_counts`` says how many each record has.
-
-        Raises
-        ------
-        TooLargeError
-            One record has more of them than any broker takes.
-        """
-        count = int(self.columns.header_counts.sum())
-        if count > _MAX_HEADERS:
-            raise TooLargeError(
-                "the records have too many headers",
-                expected=f"{_MAX_HEADERS} or less",
-                found=count,
-            )
-        headers = HeaderColumns(*np.empty((len(HeaderColumns._fields), count), np.int64))
-        decode_headers(self.section, self.columns, headers)
-        return headers
-
-    def contents(self) -> Iterator[RecordContent]:
-        """Yield the bytes of each record.
-
-        Raises
-        ------
-        CorruptLogError
-            The key or the value of a message goes beyond its end.
-        """
-        readable = self.readable()
-        yield from readable._contents()  # noqa: SLF001, of its own kind
-        if len(readable) < len(self):
-            raise CorruptLogError(FIELD_FAULT)
-
-    def _contents(self) -> Iterator[RecordContent]:
-        view = self.data.data
-        columns = self.columns
-        keys = _slices(view, columns.key_positions, columns.key_sizes)
-        values = _slices(view, columns.value_positions, columns.value_sizes)
-        if not columns.header_counts.any():
-            yield from map(RecordContent, keys, values)
-            return
-        found = self.headers()
-        names = _slices(view, found.key_positions, found.key_sizes)
-        contents = _slices(view, found.value_positions, found.value_sizes)
-        headers = zip((name or b"" for name in names), contents, strict=True)
-        for key, value, count in zip(keys, values, columns.header_counts.tolist(), strict=True):
-            yield RecordContent(key, value, tuple(next(headers) for _ in range(count)))
-
-
-def _slices(view: memoryview, positions: Longs, sizes: Longs) -> Iterator[bytes | None]:
-    for start, size in zip(positions.tolist(), sizes.tolist(), strict=True):
-        yield None if size < 0 else bytes(view[start : start + size])
 
 
 class BatchRecords:
@@ -206,8 +81,7 @@ class BatchRecords:
     Attributes
     ----------
     fault : str or None
-        Why Kafka throws where it would return a further record; of a plain batch it is known when
-        `chunks` is exhausted.
+        Why Kafka throws after the records of a message set.
     """
 
     def __init__(
@@ -236,31 +110,35 @@ class BatchRecords:
         self.close()
 
     def close(self) -> None:
-        """Give back what was decompressed; neither section nor chunks may be used any more."""
+        """Give back what was decompressed; the section must not be used any more."""
         self.section, self._data = EMPTY_SECTION, _NO_BYTES
         if self._decompressed is not None:
             self._decompressed.close()
 
-    def chunks(self, max_records: int = CHUNK_RECORDS) -> Iterator[RecordChunk]:
-        """Yield the records up to the first that Kafka would not return, in chunks of arrays."""
-        section = self.section
-        address, left = section.start, int(section.record_count)
-        code = RECORD_SOUND
-        while left > 0 and code == RECORD_SOUND:
-            # The count alone is not to be trusted.
-            room = min(left, max_records, len(self._data))
-            columns = record_columns(room or 1)
-            decoded, address, found = decode_records(section, np.uint64(address), left, columns)
-            rows, code = int(decoded), int(found)
-            left -= rows
-            if rows:
-                kept = RecordColumns(*(column[:rows] for column in columns))
-                yield RecordChunk(self._data, kept, section)
-        if code != RECORD_SOUND:
-            self.fault = _fault(int(section.record_count) - left, int(section.record_count), code)
+    @property
+    def first_offset(self) -> int:
+        """The offset of the first message of a message set.
+
+        Raises
+        ------
+        CorruptLogError
+            It holds none that can be read.
+        """
+        if not self.section.record_count:
+            raise CorruptLogError(self.fault or "the message holds no other")
+        first = self._data[:8].view(">i8").astype(np.int64)
+        # In an array the sum wraps around, as Java's does.
+        return int((first + self.section.base_offset)[0])
 
 
-def open_records(batch: Bytes, budget: DecompressionBudget) -> BatchRecords:
+class Decompressor(Protocol):
+    """What decompresses records within a bound."""
+
+    def decompress(self, codec: int, data: bytes | Bytes, *, magic: int = 2) -> DecompressedRecords:
+        """Decompress records, as `kafka_index.records.decompression.decompress` does."""
+
+
+def open_records(batch: Bytes, decompressor: Decompressor) -> BatchRecords:
     """Open the records of one entry of a log. Its checksum is for the caller to verify.
 
     Parameters
@@ -281,11 +159,11 @@ def open_records(batch: Bytes, budget: DecompressionBudget) -> BatchRecords:
     if len(batch) < _MIN_ENTRY_BYTES:
         raise CorruptLogError("the entry is shorter than any", found=f"{len(batch)} bytes")
     if _magic(batch) >= MAGIC_RECORD_BATCH:
-        return _open_batch(batch, budget)
-    return _open_message(batch, budget)
+        return _open_batch(batch, decompressor)
+    return _open_message(batch, decompressor)
 
 
-def first_offset(batch: Bytes, budget: DecompressionBudget) -> int:
+def first_offset(batch: Bytes, decompressor: Decompressor) -> int:
     """Return the first offset of an entry (``RecordBatch.baseOffset``).
 
     A batch of magic 2 has it in its header. Older entries have the last one there; if they are
@@ -299,39 +177,16 @@ def first_offset(batch: Bytes, budget: DecompressionBudget) -> int:
     """
     if len(batch) >= _MIN_ENTRY_BYTES and _magic(batch) >= MAGIC_RECORD_BATCH:
         return int.from_bytes(batch[:8].tobytes(), "big", signed=True)
-    with open_records(batch, budget) as records:
-        for chunk in records.chunks(1):
-            return int(chunk.columns.offsets[0])
-        raise CorruptLogError(records.fault or "the message holds no other")
-
-
-def has_null_key(batch: Bytes, budget: DecompressionBudget) -> bool:
-    """Return whether a record of an entry has no key, which a compacted topic asks for."""
-    with open_records(batch, budget) as records:
-        return any((chunk.columns.key_sizes < 0).any() for chunk in records.chunks())
-
-
-def record_sequences(base_sequence: int, offset_deltas: Longs) -> Longs:
-    """Return the sequences of records; 0 follows 2^31 - 1 (``incrementSequence``).
-
-    Parameters
-    ----------
-    base_sequence : int
-        Of the batch; -1 for none.
-    offset_deltas : ndarray of int64, shape (n,)
-        Offsets minus the base offset of the batch.
-    """
-    sequences = np.full(len(offset_deltas), NO_SEQUENCE, np.int64)
-    if base_sequence >= 0:
-        fill_last_sequences(np.full_like(sequences, base_sequence), offset_deltas, sequences)
-    return sequences
+    with open_records(batch, decompressor) as records:
+        return records.first_offset
 
 
 def _magic(batch: Bytes) -> int:
     return int(batch[MAGIC_POSITION].view(np.int8))
 
 
-def _fault(decoded: int, count: int, code: int) -> str:
+def record_fault(decoded: int, count: int, code: int) -> str:
+    """Return why the record after so many of a batch cannot be read."""
     return f"record {decoded + 1} of {count} cannot be read: {_FAULTS[code]}"
 
 
@@ -340,7 +195,7 @@ def _span(data: Bytes) -> tuple[np.uint64, np.uint64]:
     return np.uint64(start), np.uint64(start + len(data))
 
 
-def _open_batch(batch: Bytes, budget: DecompressionBudget) -> BatchRecords:
+def _open_batch(batch: Bytes, decompressor: Decompressor) -> BatchRecords:
     if len(batch) < RECORD_BATCH_OVERHEAD_BYTES:
         raise CorruptLogError("the batch is shorter than its header", found=f"{len(batch)} bytes")
     header = batch[:RECORD_BATCH_OVERHEAD_BYTES].view(RECORD_BATCH_HEADER)[0]
@@ -350,7 +205,7 @@ def _open_batch(batch: Bytes, budget: DecompressionBudget) -> BatchRecords:
         return BatchRecords(EMPTY_SECTION, _NO_BYTES)
     codec = int(header["attributes"]) & COMPRESSION_MASK
     data = batch[RECORD_BATCH_OVERHEAD_BYTES:]
-    decompressed = budget.decompress(codec, data) if codec else None
+    decompressed = decompressor.decompress(codec, data) if codec else None
     if decompressed is not None:
         data = decompressed.data
     section = RecordSection(
@@ -369,14 +224,14 @@ def _open_batch(batch: Bytes, budget: DecompressionBudget) -> BatchRecords:
     elif codec:
         sound, code = check_records(tuple(section))
         if code != RECORD_SOUND:
-            fault = CorruptLogError(_fault(int(sound), count, int(code)))
+            fault = CorruptLogError(record_fault(int(sound), count, int(code)))
     if fault is not None:
         records.close()
         raise fault
     return records
 
 
-def _open_message(batch: Bytes, budget: DecompressionBudget) -> BatchRecords:
+def _open_message(batch: Bytes, decompressor: Decompressor) -> BatchRecords:
     offset, _, magic, attributes, timestamp = _MESSAGE.unpack_from(batch.data)
     codec = attributes & COMPRESSION_MASK
     if codec >= len(COMPRESSION_NAMES):
@@ -386,7 +241,7 @@ def _open_message(batch: Bytes, budget: DecompressionBudget) -> BatchRecords:
     if magic < 0 or codec == _ZSTD:
         raise CorruptLogError(f"a message of magic {magic} cannot be compressed with codec {codec}")
     packed = _message_value(batch, _V0_KEY if magic == 0 else _V1_KEY)
-    decompressed = budget.decompress(codec, packed, magic=magic)
+    decompressed = decompressor.decompress(codec, packed, magic=magic)
     try:
         return _inner_messages(decompressed, magic, offset, attributes, timestamp)
     except CorruptLogError:

@@ -1,0 +1,306 @@
+"""The table of records: its columns, and the making of them from decoded chunks.
+
+The first eight columns have the names and types of Spark's Kafka source. A column that is not asked
+for is not made, and the bytes that it would hold are not touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from kafka_index.errors import InputError
+from kafka_index.kernels.headers import (
+    HEADER_BASE_SEQUENCE,
+    HEADER_COLUMNS,
+    HEADER_MAGIC,
+    HEADER_PRODUCER_EPOCH,
+    read_headers,
+)
+from kafka_index.kernels.markers import CONTROL_MESSAGE
+from kafka_index.kernels.producer_state import fill_last_sequences
+from kafka_index.kernels.record_columns import (
+    COPY_SLACK_BYTES,
+    FIELD_HEADER_COUNT,
+    FIELD_KEY,
+    FIELD_VALUE,
+    HEADER_KEY,
+    HEADER_ROWS,
+    HEADER_VALUE,
+    copy_fields,
+    decode_headers,
+)
+from kafka_index.layout.integers import Longs
+from kafka_index.layout.records import CONTROL_MASK, NO_SEQUENCE, TIMESTAMP_TYPE_MASK
+from kafka_index.records.batch_table import BatchColumns
+from kafka_index.records.record_decoder import CHUNK_RECORDS, RecordChunk
+from kafka_index.storage import Bytes
+
+#: ``TimestampType``: what the timestamps of a batch are.
+NO_TIMESTAMP_TYPE, CREATE_TIME, LOG_APPEND_TIME = -1, 0, 1
+
+#: The column that holds what is wrong, in the rows that stand for damage.
+CORRUPT_RECORD = "_corrupt_record"
+
+_HEADERS = pa.list_(
+    pa.field(
+        "element",
+        pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]),
+        nullable=False,
+    )
+)
+_TIMESTAMP = pa.timestamp("ms", tz="UTC")
+
+#: All columns, those of Spark's Kafka source first.
+RECORD_SCHEMA = pa.schema(
+    [
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary()),
+        pa.field("topic", pa.string()),
+        pa.field("partition", pa.int32()),
+        pa.field("offset", pa.int64()),
+        pa.field("timestamp", _TIMESTAMP),
+        pa.field("timestampType", pa.int32()),
+        pa.field("headers", _HEADERS),
+        pa.field("leader_epoch", pa.int32()),
+        pa.field("producer_id", pa.int64()),
+        pa.field("producer_epoch", pa.int16()),
+        pa.field("sequence", pa.int32()),
+        pa.field("batch_base_offset", pa.int64()),
+        pa.field("position_bytes", pa.int64()),
+        pa.field("is_control", pa.bool_()),
+        pa.field("is_aborted", pa.bool_()),
+    ]
+)
+#: The columns that are given unless others are asked for.
+DEFAULT_COLUMNS = tuple(RECORD_SCHEMA.names[:8])
+
+_BYTES_COLUMNS = frozenset(("key", "value", "headers"))
+
+
+@dataclass(frozen=True, slots=True)
+class WindowBatches:
+    """Batches of a window, whose records become rows.
+
+    Parameters
+    ----------
+    window : ndarray of uint8
+        Their bytes.
+    position_bytes : int
+        Position in the log where the window begins.
+    batches : BatchColumns
+        The batches.
+    is_aborted : ndarray of bool, shape (n,), optional
+        Which of them belong to aborted transactions; by default none.
+    """
+
+    window: Bytes
+    position_bytes: int
+    batches: BatchColumns
+    is_aborted: NDArray[np.bool_] | None = None
+
+    def read_headers(self) -> Longs:
+        """Return the further fields of their headers, as `kafka_index.kernels.headers` has them."""
+        columns = np.empty((HEADER_COLUMNS, self.batches.rows), np.int64)
+        read_headers(self.window, self.position_bytes, self.batches.position_bytes, columns)
+        return columns
+
+
+class RecordTable:
+    """Makes record batches of Arrow from the chunks of one partition.
+
+    Parameters
+    ----------
+    topic, partition
+        Of the records.
+    columns : sequence of str
+        Names in `RECORD_SCHEMA`, in the order of the result.
+
+    Raises
+    ------
+    InputError
+        There is no such column.
+    """
+
+    def __init__(
+        self, topic: str, partition: int, columns: Sequence[str] = DEFAULT_COLUMNS
+    ) -> None:
+        self.schema = record_schema(columns)
+        self.needs_bytes = not _BYTES_COLUMNS.isdisjoint(columns)
+        self._topic = topic
+        self._partition = partition
+        self._constants: dict[tuple[str, object], pa.Array] = {}
+
+    def convert(self, chunk: RecordChunk, source: WindowBatches) -> pa.RecordBatch:
+        """Return the records of a chunk."""
+        arrays = [self._column(name, chunk, source) for name in self.schema.names]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def _column(  # noqa: PLR0911, PLR0912, C901, because each column is one exit
+        self, name: str, chunk: RecordChunk, source: WindowBatches
+    ) -> pa.Array:
+        batches = source.batches
+        match name:
+            case "key":
+                return binary_column(chunk, FIELD_KEY)
+            case "value":
+                return binary_column(chunk, FIELD_VALUE)
+            case "headers":
+                return _headers(chunk)
+            case "offset":
+                return pa.array(chunk.offsets.copy())
+            case "timestamp":
+                return pa.array(chunk.timestamps_ms.copy()).view(_TIMESTAMP)
+            case "topic":
+                return self._constant(name, self._topic, len(chunk))
+            case "partition":
+                return self._constant(name, self._partition, len(chunk))
+            case "timestampType":
+                return self._of_batches(name, chunk, timestamp_types(source))
+            case "leader_epoch":
+                return self._of_batches(name, chunk, batches.leader_epoch)
+            case "producer_id":
+                return self._of_batches(name, chunk, batches.producer_id)
+            case "position_bytes":
+                return self._of_batches(name, chunk, batches.position_bytes)
+            case "batch_base_offset":
+                return self._of_batches(name, chunk, _base_offsets(chunk, batches))
+            case "is_control":
+                return self._of_batches(name, chunk, batches.attributes & CONTROL_MASK != 0)
+            case "is_aborted":
+                none = np.zeros(batches.rows, np.bool_)
+                aborted = none if source.is_aborted is None else source.is_aborted
+                return self._of_batches(name, chunk, aborted)
+            case "producer_epoch":
+                epochs = source.read_headers()[HEADER_PRODUCER_EPOCH]
+                return self._of_batches(name, chunk, epochs)
+        return pa.array(_sequences(chunk, source)).cast(pa.int32())
+
+    def _of_batches(self, name: str, chunk: RecordChunk, values: NDArray[np.generic]) -> pa.Array:
+        """Return the value of its batch for each record."""
+        own = values[chunk.first_batch : chunk.first_batch + len(chunk.batch_ends)]
+        if (own == own[0]).all():
+            return self._constant(name, own[0].item(), len(chunk))
+        kind = self.schema.field(name).type
+        return pa.array(chunk.of_batches(values).astype(kind.to_pandas_dtype()), kind)
+
+    def _constant(self, name: str, value: object, count: int) -> pa.Array:
+        """Return a column of one value, mostly a part of one that was made before."""
+        whole = self._constants.get((name, value))
+        if whole is None:
+            kind = self.schema.field(name).type
+            whole = pa.repeat(pa.scalar(value, kind), CHUNK_RECORDS)
+            # Few values come again, and those that do stay the same for long.
+            if len(self._constants) > len(self.schema):
+                self._constants.clear()
+            self._constants[name, value] = whole
+        return whole[:count]
+
+
+def record_schema(columns: Collection[str]) -> pa.Schema:
+    """Return the schema of some columns of `RECORD_SCHEMA`, in their order.
+
+    Raises
+    ------
+    InputError
+        There is no such column, or it is named twice.
+    """
+    for name in columns:
+        if name not in RECORD_SCHEMA.names:
+            raise InputError(
+                "there is no such column", expected=", ".join(RECORD_SCHEMA.names), found=name
+            )
+    if len(set(columns)) < len(columns):
+        raise InputError("a column is named twice", found=", ".join(columns))
+    return pa.schema([RECORD_SCHEMA.field(name) for name in columns])
+
+
+def timestamp_types(source: WindowBatches) -> Longs:
+    """Return the timestamp type of each batch (``RecordBatch.timestampType``)."""
+    batches = source.batches
+    types = np.where(batches.attributes & TIMESTAMP_TYPE_MASK, LOG_APPEND_TIME, CREATE_TIME)
+    if (batches.control_type == CONTROL_MESSAGE).any():
+        types[source.read_headers()[HEADER_MAGIC] == 0] = NO_TIMESTAMP_TYPE
+    return types
+
+
+def _base_offsets(chunk: RecordChunk, batches: BatchColumns) -> Longs:
+    base_offsets = batches.base_offset
+    if chunk.inner_offsets:
+        base_offsets = base_offsets.copy()
+        for number, offset in chunk.inner_offsets.items():
+            base_offsets[number] = offset
+    return base_offsets
+
+
+def _sequences(chunk: RecordChunk, source: WindowBatches) -> Longs:
+    """Return the sequences of records; 0 follows 2^31 - 1 (``incrementSequence``)."""
+    base = chunk.of_batches(source.read_headers()[HEADER_BASE_SEQUENCE])
+    sequences = np.full(len(chunk), NO_SEQUENCE, np.int64)
+    numbered = base >= 0
+    if numbered.any():
+        deltas = chunk.offsets - chunk.of_batches(source.batches.base_offset)
+        found = sequences[numbered]
+        fill_last_sequences(base[numbered], deltas[numbered], found)
+        sequences[numbered] = found
+    return sequences
+
+
+def binary_column(chunk: RecordChunk, field: int) -> pa.Array:
+    """Return the keys (`FIELD_KEY`) or the values (`FIELD_VALUE`) of a chunk."""
+    return _copied(chunk.fields[field], chunk.fields[field + 1], chunk.readable_end)
+
+
+def _copied(addresses: Longs, sizes: Longs, readable_end: np.uint64) -> pa.Array:
+    """Return the bytes at some addresses as an array of Arrow."""
+    count = len(sizes)
+    total = int(np.maximum(sizes, 0).sum())
+    ends = np.empty(count + 1, np.int32)
+    # From Arrow's pool: what the caller is done with serves the next chunk.
+    data = pa.allocate_buffer(total + COPY_SLACK_BYTES)
+    nulls = copy_fields(addresses, sizes, readable_end, ends, np.frombuffer(data, np.uint8))
+    present = None
+    if nulls:
+        present = pa.py_buffer(np.packbits(sizes >= 0, bitorder="little"))
+    return pa.Array.from_buffers(
+        pa.binary(), count, [present, pa.py_buffer(ends), data.slice(0, total)], nulls
+    )
+
+
+def _headers(chunk: RecordChunk) -> pa.Array:
+    """Return the headers of each record; null for none, as Spark's Kafka source has it."""
+    counts = chunk.fields[FIELD_HEADER_COUNT]
+    count = int(counts.sum())
+    if not count:
+        return pa.nulls(len(chunk), _HEADERS)
+    names, values = header_columns(chunk, count)
+    pairs = pa.StructArray.from_arrays([_text(names), values], fields=list(_HEADERS.value_type))
+    ends = np.zeros(len(chunk) + 1, np.int32)
+    np.cumsum(counts, out=ends[1:])
+    present = pa.py_buffer(np.packbits(counts > 0, bitorder="little"))
+    return pa.Array.from_buffers(
+        _HEADERS, len(chunk), [present, pa.py_buffer(ends)], children=[pairs]
+    )
+
+
+def header_columns(chunk: RecordChunk, count: int) -> tuple[pa.Array, pa.Array]:
+    """Return the names of all headers of a chunk and their values, as bytes, record by record."""
+    found = np.empty((HEADER_ROWS, count), np.int64)
+    decode_headers(chunk.fields, len(chunk), found)
+    end = chunk.readable_end
+    return (
+        _copied(found[HEADER_KEY], found[HEADER_KEY + 1], end),
+        _copied(found[HEADER_VALUE], found[HEADER_VALUE + 1], end),
+    )
+
+
+def _text(names: pa.Array) -> pa.Array:
+    """Return names as text; what is not UTF-8 is replaced, as in Kafka's ``RecordHeader.key``."""
+    try:
+        return names.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([name.decode(errors="replace") for name in names.to_pylist()], pa.string())
