@@ -35,6 +35,7 @@ from kafka_index.kernels.records import (
     message_section,
     next_record,
     read_fields,
+    read_short_fields,
     read_sized_field,
 )
 from kafka_index.kernels.varints import VARINT_CUT
@@ -223,7 +224,9 @@ def decode_batches(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and
             place = out + np.uint64(_LONG_BYTES * row)
             header_count: Integer = np.int64(0)
             if with_bytes and not section.is_message_set:
-                record = read_fields(cursor, section.end)
+                record = read_short_fields(cursor, section.end)
+                if record.code != RECORD_SOUND:
+                    record = read_fields(cursor, section.end)
                 fault = record.code
                 following = np.uint64(record.end)
                 if left == 1 and fault == RECORD_SOUND and following != section.end:

@@ -135,19 +135,20 @@ def _skip_headers(position: Integer, end: Integer, count: Integer) -> Integer:
 
 
 @compiled
-def _skip_short_field(position: Integer, end: Integer) -> Integer:
-    """Pass over a size of one or two bytes and as many bytes, with something after them."""
+def _read_short_field(position: Integer, end: Integer) -> tuple[Integer, Integer, Integer]:
+    """Read a field with a size of one or two bytes and something after it."""
     if position + 2 > end:
-        return VARINT_CUT
+        return position, np.int64(0), VARINT_CUT
     word = read_int16(np.uint64(position))
     value = word >> 8
     position += 1
     if value < 0:
         if word & _MORE:
-            return VARINT_CUT
+            return position, np.int64(0), VARINT_CUT
         value = value & 0x7F | (word & 0x7F) << 7
         position += 1
-    return position + (value >> 1) if value & 1 == 0 else position
+    size = value >> 1 ^ -(value & 1)
+    return position, size, (position + size if size > 0 else position)
 
 
 @compiled
@@ -209,36 +210,13 @@ def read_fields(address: np.uint64, end: np.uint64) -> RecordFields:
 
 
 @compiled
-def _read_any_record(
-    address: np.uint64, end: np.uint64
-) -> tuple[np.uint64, Integer, Integer, Integer]:
-    fields = read_fields(address, end)
-    following = address if fields.code != RECORD_SOUND else np.uint64(fields.end)
-    return following, fields.timestamp_delta, fields.offset_delta, fields.code
+def read_short_fields(address: np.uint64, end: np.uint64) -> RecordFields:
+    """Read a record of the most common shape; any other, and any fault, is `RECORD_BROKEN`.
 
-
-@compiled
-def read_record(address: np.uint64, end: np.uint64) -> tuple[np.uint64, Integer, Integer, Integer]:
-    """Read one record of magic 2.
-
-    The last record of a batch must end where the records do: otherwise Kafka throws before it
-    returns that record (`RECORDS_REMAINING`), which is for the caller to check.
-
-    Parameters
-    ----------
-    address, end : uint64
-        Where the record starts, and where the records of its batch end.
-
-    Returns
-    -------
-    tuple of int
-        The address after the record (uint64), the timestamp delta, the offset delta, and
-        `RECORD_SOUND` or what is wrong; then the others are undefined.
+    Nearly all records are of that shape: no headers, all numbers of one or two bytes, a timestamp
+    of at most three. Parameters are those of `read_fields`.
     """
-    # Nearly all records are of one shape: no headers, all numbers of one or two bytes, a timestamp
-    # of at most three. Those are read here, without a call; any other shape, and any fault, goes to
-    # the function above. The first byte of a word is its highest, so the sign is the varint's
-    # continuation bit.
+    # The first byte of a word is its highest, so the sign is the varint's continuation bit.
     start = np.int64(address)
     limit = np.int64(end)
     while limit - start >= _WORD_BYTES:
@@ -279,12 +257,56 @@ def read_record(address: np.uint64, end: np.uint64) -> tuple[np.uint64, Integer,
             value = value & 0x7F | word >> 56 << 7
             position += 1
         offset_delta = value >> 1 ^ -(value & 1)
-        value_at = _skip_short_field(position, body_end)
-        headers_at = _skip_short_field(value_at, body_end)
-        if headers_at + 1 != body_end or read_int8(np.uint64(headers_at)) != 0:
+        key, key_size, position = _read_short_field(position, body_end)
+        value_at, value_size, position = _read_short_field(position, body_end)
+        if position + 1 != body_end or read_int8(np.uint64(position)) != 0:
             break
-        return np.uint64(body_end), timestamp_delta, offset_delta, np.int64(RECORD_SOUND)
-    return _read_any_record(address, end)
+        return RecordFields(
+            np.int64(RECORD_SOUND),
+            body_end,
+            timestamp_delta,
+            offset_delta,
+            key,
+            key_size,
+            value_at,
+            value_size,
+            body_end,
+            np.int64(0),
+        )
+    return _fault(RECORD_BROKEN)
+
+
+@compiled
+def _read_any_record(
+    address: np.uint64, end: np.uint64
+) -> tuple[np.uint64, Integer, Integer, Integer]:
+    fields = read_fields(address, end)
+    following = address if fields.code != RECORD_SOUND else np.uint64(fields.end)
+    return following, fields.timestamp_delta, fields.offset_delta, fields.code
+
+
+@compiled
+def read_record(address: np.uint64, end: np.uint64) -> tuple[np.uint64, Integer, Integer, Integer]:
+    """Read one record of magic 2.
+
+    The last record of a batch must end where the records do: otherwise Kafka throws before it
+    returns that record (`RECORDS_REMAINING`), which is for the caller to check.
+
+    Parameters
+    ----------
+    address, end : uint64
+        Where the record starts, and where the records of its batch end.
+
+    Returns
+    -------
+    tuple of int
+        The address after the record (uint64), the timestamp delta, the offset delta, and
+        `RECORD_SOUND` or what is wrong; then the others are undefined.
+    """
+    fields = read_short_fields(address, end)
+    if fields.code != RECORD_SOUND:
+        return _read_any_record(address, end)
+    return np.uint64(fields.end), fields.timestamp_delta, fields.offset_delta, fields.code
 
 
 @compiled
