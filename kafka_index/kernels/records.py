@@ -257,9 +257,9 @@ def read_short_fields(address: np.uint64, end: np.uint64) -> RecordFields:
             value = value & 0x7F | word >> 56 << 7
             position += 1
         offset_delta = value >> 1 ^ -(value & 1)
-        key, key_size, position = _read_short_field(position, body_end)
-        value_at, value_size, position = _read_short_field(position, body_end)
-        if position + 1 != body_end or read_int8(np.uint64(position)) != 0:
+        key, key_size, value_at = _read_short_field(position, body_end)
+        value_start, value_size, headers_at = _read_short_field(value_at, body_end)
+        if headers_at + 1 != body_end or read_int8(np.uint64(headers_at)) != 0:
             break
         return RecordFields(
             np.int64(RECORD_SOUND),
@@ -268,7 +268,7 @@ def read_short_fields(address: np.uint64, end: np.uint64) -> RecordFields:
             offset_delta,
             key,
             key_size,
-            value_at,
+            value_start,
             value_size,
             body_end,
             np.int64(0),
