@@ -28,6 +28,7 @@ from kafka_index.lookup import By, Inventory, Keys, Lookups, LookupSettings, col
 from kafka_index.reading.answers import Resolve, Status, UpperBound
 from kafka_index.reading.findings import UNREADABLE, Finding
 from kafka_index.storage import expand_directories
+from kafka_index.storage.directories import directory_exists, scan_directory
 
 _PARTITIONS_SHOWN = 10
 
@@ -100,7 +101,7 @@ def partition_directories(logs: Sequence[str], partition: TopicPartition) -> lis
     found = []
     for directory in given:
         inside = os.path.join(directory, partition.directory_name)
-        if os.path.isdir(inside):
+        if directory_exists(inside):
             found.append(inside)
         elif os.path.basename(directory) == partition.directory_name:
             found.append(directory)
@@ -119,8 +120,8 @@ def _partitions_of(directories: Sequence[str], topic: str) -> str:
     numbers = set()
     for directory in directories:
         names = [os.path.basename(directory)]
-        with contextlib.suppress(OSError):
-            names += os.listdir(directory)
+        with contextlib.suppress(InputError):
+            names += [entry.name for entry in scan_directory(directory)]
         for name in names:
             split = split_directory_name(name)
             if split is not None and split[1] is DirectoryKind.LIVE and split[0].topic == topic:

@@ -14,6 +14,7 @@ from os import PathLike
 from typing import Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kafka_index.errors import (
     ConfigError,
@@ -51,6 +52,8 @@ class AbstractIndex(SlotSearch, ABC):
     growing : bool
         Start an empty index in the file, and let the file grow with its entries up to
         ``max_index_size`` instead of taking all of it at once.
+    content : ndarray of uint8, optional
+        The bytes of the file, fetched from where it is; it is not opened, nor written.
 
     Raises
     ------
@@ -70,8 +73,10 @@ class AbstractIndex(SlotSearch, ABC):
         *,
         writable: bool = True,
         growing: bool = False,
+        content: NDArray[np.uint8] | None = None,
     ) -> None:
         in_memory = path == IN_MEMORY
+        writable = writable and content is None
         mapping = EntryMap(self.layout, writable=writable, in_memory=in_memory)
         super().__init__(os.fspath(path), mapping, base_offset)
         self.max_index_size = max_index_size
@@ -92,7 +97,10 @@ class AbstractIndex(SlotSearch, ABC):
             self._mapping.open(self.path, size)
             self._max_entries = max_index_size // self.entry_size
         else:
-            self._mapping.open(self.path, None)
+            if content is None:
+                self._mapping.open(self.path, None)
+            else:
+                self._mapping.open_content(content)
             self._entries = self._max_entries = self._mapping.length // self.entry_size
         self._entries_changed()
 
@@ -115,6 +123,12 @@ class AbstractIndex(SlotSearch, ABC):
     def is_full(self) -> bool:
         """Whether there is no room for another entry."""
         return self._entries >= self._max_entries
+
+    def entry_bytes(self) -> NDArray[np.uint8]:
+        """Return a copy of the entries as they are in the file."""
+        with self._remap_lock.reading():
+            self._check_open()
+            return self._mapping.data[: self.size_in_bytes].copy()
 
     def can_append_offset(self, offset: int) -> bool:
         """Whether an offset can be stored relative to the base offset."""

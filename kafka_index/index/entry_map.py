@@ -89,6 +89,12 @@ class EntryMap:
             os.close(descriptor)
         self.is_open = True
 
+    def open_content(self, content: NDArray[np.uint8]) -> None:
+        """Take the bytes of a file that were read elsewhere."""
+        self.length = len(content)
+        self._view(content)
+        self.is_open = True
+
     def resize(self, path: str, size: int) -> None:
         """Set the size; bytes before the new end stay, new ones are zero."""
         if self._in_memory:

@@ -1,9 +1,11 @@
-"""Surviving a mapped file that is cut, or whose disk fails, while a kernel reads it.
+"""Surviving a page that is not there: of a file that is cut, or whose disk fails, while it is read.
 
 The system then sends SIGBUS, which ends the process: with it a Spark worker and every segment it
 has in hand. The handler installed here puts a page of zeros where a guarded map has lost one and
 records that; the scan continues over zeros, and the owner of the guard checks it afterwards and
-discards the result. A fault anywhere else is handed back to whatever handled it before.
+discards the result. A fault anywhere else is handed back to whatever handled it before. Logs of
+which only parts were fetched are read in this way too: what a read missed is fetched, and the read
+repeated.
 
 The handler is machine code with nothing of Python in it, as a signal handler has to be. It is only
 there on 64-bit Linux with glibc's layout of ``sigaction``; elsewhere guards do nothing.
@@ -17,8 +19,10 @@ import platform
 import signal
 import sys
 import threading
+from functools import cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kafka_index.kernels.machine_code import compile_function
 
@@ -35,9 +39,11 @@ _SUPPORTED = sys.platform == "linux" and platform.machine() in ("x86_64", "aarch
 #: Guarded maps that can be open at once; further ones go unguarded.
 _SLOTS = 4096
 _START, _END, _FAULTS = range(3)
-# What the handler reads and writes: start, end and faults of each guarded map. It lives as long as
-# the process, and so does its address.
+# What the handler reads and writes: start, end and number of faults of each guarded map, and where
+# the last ones were. They live as long as the process, and so do their addresses.
 _table = np.zeros((_SLOTS, 3), np.uint64)
+_NOTED = 64
+_noted = np.zeros((_SLOTS, _NOTED), np.uint64)
 _previous_action = ctypes.create_string_buffer(_SIGACTION_BYTES)
 _previous_address = ctypes.addressof(_previous_action)
 _free_slots = list(range(_SLOTS - 1, -1, -1))
@@ -72,6 +78,25 @@ class FaultGuard:
         """Whether a page was lost, so that what was read cannot be trusted."""
         return self._slot is not None and bool(_table[self._slot, _FAULTS])
 
+    @property
+    def is_active(self) -> bool:
+        """Whether this map is guarded."""
+        return self._slot is not None
+
+    def drain_faults(self) -> tuple[NDArray[np.uint64], bool]:
+        """Return the addresses that faulted since the last call, and whether these are all."""
+        if self._slot is None:
+            return np.empty(0, np.uint64), True
+        count = int(_table[self._slot, _FAULTS])
+        found = _noted[self._slot, : min(count, _NOTED)].copy()
+        _table[self._slot, _FAULTS] = 0
+        return found, count <= _NOTED
+
+    def rearm(self) -> None:
+        """Install the handler again if something else took its place since."""
+        with _lock:
+            _install()
+
     def release(self) -> None:
         """Remove the guard; to be called before the file is unmapped."""
         with _lock:
@@ -82,6 +107,11 @@ class FaultGuard:
                 self._slot = None
 
 
+@cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
 def _install() -> bool:
     """Install the handler, and again where something else took its place since."""
     global _handler_address  # noqa: PLW0603, because a process has one handler
@@ -89,7 +119,7 @@ def _install() -> bool:
         return False
     if _handler_address is None:
         _handler_address = compile_function(_NAME, _handler_source())
-    libc = ctypes.CDLL(None, use_errno=True)
+    libc = _libc()
     found = ctypes.create_string_buffer(_SIGACTION_BYTES)
     if libc.sigaction(signal.SIGBUS, None, found) != 0:
         return False
@@ -136,8 +166,15 @@ mend:
   %mended = icmp eq i64 %mapped, %page
   br i1 %mended, label %note, label %strange
 note:
-  %faults = getelementptr i8, ptr %row, i64 {8 * _FAULTS}
-  store volatile i64 1, ptr %faults
+  %faults_place = getelementptr i8, ptr %row, i64 {8 * _FAULTS}
+  %faults = atomicrmw volatile add ptr %faults_place, i64 1 seq_cst
+  %noted = and i64 %faults, {_NOTED - 1}
+  %first_note = mul i64 %slot, {_NOTED}
+  %note_number = add i64 %first_note, %noted
+  %note_offset = mul i64 %note_number, {_noted.itemsize}
+  %note_address = add i64 %note_offset, {_noted.ctypes.data}
+  %note_place = inttoptr i64 %note_address to ptr
+  store volatile i64 %address, ptr %note_place
   ret void
 strange:
   %restored = call i32 @sigaction(i32 %number, i64 {_previous_address}, i64 0)

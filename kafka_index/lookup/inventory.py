@@ -24,7 +24,9 @@ from kafka_index.layout.names import (
 from kafka_index.lookup.partition_codes import NO_PARTITION, Codes, PartitionCodes
 from kafka_index.reading.answers import UpperBound
 from kafka_index.reading.partition_files import CheckpointReader, PartitionFiles
-from kafka_index.storage import Listing, SegmentFile, Skipped, list_dump, local_path
+from kafka_index.storage import Listing, SegmentFile, Skipped, list_dump
+from kafka_index.storage.directories import directory_exists
+from kafka_index.storage.paths import absolute_path
 
 #: A row per partition: its directory, its checkpoints, and which rows of the segments are its own.
 PARTITION_SCHEMA = pa.schema(
@@ -207,8 +209,8 @@ def collect_inventory(
 
 
 def _check_indexes(indexes: str) -> str:
-    path = os.path.abspath(local_path(indexes))
-    if not os.path.isdir(path):
+    path = absolute_path(indexes)
+    if not directory_exists(path):
         raise InputError(
             "the folder of index files does not exist",
             path=indexes,

@@ -7,6 +7,7 @@ log. Source: Kafka's ``LogSegment.translateOffset`` and ``findOffsetByTimestamp`
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from os import PathLike
 from typing import Self
 
@@ -15,7 +16,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, IndexConfig
-from kafka_index.errors import CorruptLogError
+from kafka_index.errors import CorruptLogError, InputError
 from kafka_index.index import ascending
 from kafka_index.kernels.batch_header import AT_DAMAGE, AT_END, damage_at
 from kafka_index.layout.integers import Longs
@@ -35,15 +36,18 @@ from kafka_index.reading.answers import (
     Resolve,
     Status,
 )
+from kafka_index.reading.fetched_indexes import FetchedIndexes
 from kafka_index.reading.findings import Findings, SegmentFindings
 from kafka_index.reading.segment_cache import SegmentCache
 from kafka_index.reading.segment_indexes import Largest, SegmentIndexes, is_tail
 from kafka_index.reading.segment_log import SegmentLog
 from kafka_index.reading.segment_walk import Located, find_largest_timestamp, locate
 from kafka_index.records.batch_source import ScanStop
-from kafka_index.scan.file_records import LogOffsetPosition, TimestampAndOffset
+from kafka_index.scan.file_records import LogOffsetPosition, TimestampAndOffset, open_log
 from kafka_index.scan.segment_scan import base_offset_of
-from kafka_index.storage import MappedFile, SegmentFile
+from kafka_index.storage import SegmentFile
+from kafka_index.storage.paths import absolute_path
+from kafka_index.stores import ByteSource, store_of
 
 
 class LogSegment:
@@ -64,6 +68,10 @@ class LogSegment:
     max_decompressed_bytes : int
         The most bytes of decompressed records that this process holds at a time. A batch that needs
         more is unreadable.
+    fetched_indexes : FetchedIndexes, optional
+        Where the indexes of remote segments are kept, for all that share it.
+    open_source : callable
+        Opens a log, from its path and its listing.
 
     Notes
     -----
@@ -79,14 +87,23 @@ class LogSegment:
         cache: SegmentCache | None = None,
         findings: Findings | None = None,
         max_decompressed_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES,
+        fetched_indexes: FetchedIndexes | None = None,
+        open_source: Callable[[str, SegmentFile], ByteSource] = open_log,
     ) -> None:
         self.file = segment
         self.base_offset = segment.base_offset
         self._cache = SegmentCache() if cache is None else cache
         interval = (config or IndexConfig()).index_interval_bytes
-        self._log = SegmentLog(segment, max_decompressed_bytes)
+        self._log = SegmentLog(segment, max_decompressed_bytes, open_source)
         self.findings = SegmentFindings(segment, self._log, findings or Findings())
-        self.indexes = SegmentIndexes(segment, index_directory, interval, self._log, self.findings)
+        self.indexes = SegmentIndexes(
+            segment,
+            index_directory,
+            interval,
+            self._log,
+            self.findings,
+            FetchedIndexes() if fetched_indexes is None else fetched_indexes,
+        )
 
     def __enter__(self) -> Self:
         """Return the segment itself."""
@@ -119,19 +136,23 @@ class LogSegment:
         InputError
             The name holds no base offset, or there is no such file.
         """
-        log_path = os.path.abspath(path)
+        log_path = absolute_path(os.fspath(path))
         named = parse_partition_directory(os.path.basename(os.path.dirname(log_path)))
         partition = named or TopicPartition("", -1)
-        with MappedFile(log_path) as file:
-            segment = SegmentFile(
-                partition.topic,
-                partition.partition,
-                base_offset_of(log_path),
-                log_path,
-                file.size_bytes,
-                file.mtime_ns,
-            )
-        directory = None if index_directory is None else os.path.abspath(index_directory)
+        try:
+            info = store_of(log_path).info(log_path)
+        except OSError as error:
+            raise InputError(f"cannot open the file: {error.strerror}", path=log_path) from error
+        segment = SegmentFile(
+            partition.topic,
+            partition.partition,
+            base_offset_of(log_path),
+            log_path,
+            info.size_bytes,
+            info.mtime_ns,
+            log_version=info.version,
+        )
+        directory = None if index_directory is None else absolute_path(os.fspath(index_directory))
         return cls(segment, index_directory=directory, config=config)
 
     @property

@@ -6,6 +6,7 @@ Sources: Kafka's ``LocalLog.read`` and ``UnifiedLog.fetchOffsetByTimestamp``.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from os import PathLike
 from typing import Self
 
@@ -31,13 +32,16 @@ from kafka_index.reading.answers import (
     Status,
     UpperBound,
 )
+from kafka_index.reading.fetched_indexes import FetchedIndexes
 from kafka_index.reading.findings import Finding, Findings
 from kafka_index.reading.log_segment import LogSegment
 from kafka_index.reading.partition_files import CheckpointReader, PartitionFiles
 from kafka_index.reading.segment_cache import SegmentCache
 from kafka_index.reading.timestamp_search import TimestampSearch
-from kafka_index.scan.file_records import LogOffsetPosition
-from kafka_index.storage import list_dump
+from kafka_index.scan.file_records import LogOffsetPosition, open_log
+from kafka_index.storage import SegmentFile, list_dump
+from kafka_index.storage.paths import absolute_path
+from kafka_index.stores import ByteSource
 
 
 class PartitionLog:
@@ -54,6 +58,10 @@ class PartitionLog:
     max_decompressed_bytes : int
         The most bytes of decompressed records that this process holds at a time. A batch that needs
         more is unreadable.
+    fetched_indexes : FetchedIndexes, optional
+        Where the indexes of remote segments are kept, for all that share it.
+    open_source : callable
+        Opens a log, from its path and its listing.
 
     Notes
     -----
@@ -67,7 +75,10 @@ class PartitionLog:
         config: IndexConfig | None = None,
         cache: SegmentCache | None = None,
         max_decompressed_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES,
+        fetched_indexes: FetchedIndexes | None = None,
+        open_source: Callable[[str, SegmentFile], ByteSource] = open_log,
     ) -> None:
+        fetched = FetchedIndexes() if fetched_indexes is None else fetched_indexes
         self.files = files
         self._findings = Findings()
         cache = SegmentCache() if cache is None else cache
@@ -79,6 +90,8 @@ class PartitionLog:
                 cache=cache,
                 findings=self._findings,
                 max_decompressed_bytes=max_decompressed_bytes,
+                fetched_indexes=fetched,
+                open_source=open_source,
             )
             for segment in files.segments
         )
@@ -100,7 +113,7 @@ class PartitionLog:
         Parameters
         ----------
         path : path
-            A directory named ``<topic>-<partition>``.
+            A directory named ``<topic>-<partition>``, or its URI.
         indexes : path, optional
             Folder with such a folder of index files, as ``build --output`` writes it; beside the
             logs by default.
@@ -116,7 +129,7 @@ class PartitionLog:
         """
         directory = os.fspath(path)
         listing = list_dump([directory], topics=None)
-        if listing.partition_directories != [os.path.abspath(directory)]:
+        if listing.partition_directories != [absolute_path(directory)]:
             raise InputError(
                 "not one partition directory", path=directory, expected="<topic>-<partition>"
             )
@@ -124,7 +137,9 @@ class PartitionLog:
         partition = TopicPartition(first.topic, first.partition)
         index_directory = None
         if indexes is not None:
-            index_directory = os.path.join(os.path.abspath(indexes), partition.directory_name)
+            index_directory = os.path.join(
+                absolute_path(os.fspath(indexes)), partition.directory_name
+            )
         reader = CheckpointReader(upper_bound)
         return cls(
             reader.read(partition, listing.segments, index_directory),

@@ -21,6 +21,7 @@ from kafka_index.kernels.index_fit import entry_end, largest_timestamp_after, ti
 from kafka_index.layout.integers import INT32_MAX
 from kafka_index.layout.names import OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, index_name_for
 from kafka_index.layout.records import NO_TIMESTAMP
+from kafka_index.reading.fetched_indexes import BuiltIndexes, FetchedIndexes
 from kafka_index.reading.findings import INDEX_REFUSED, NO_INDEX, TAIL, UNREADABLE, SegmentFindings
 from kafka_index.reading.segment_log import SegmentLog
 from kafka_index.records.batch_source import PREALLOCATED_TAIL, TORN_BATCH, TORN_HEADER, ScanStop
@@ -28,6 +29,7 @@ from kafka_index.scan.file_records import LogEnd
 from kafka_index.scan.index_builder import IndexBuilder
 from kafka_index.scan.segment_scan import LogFileSource
 from kafka_index.storage import SegmentFile
+from kafka_index.stores import is_remote
 
 #: An index that ends this far before its log, and further than an interval, lacks entries.
 _MAX_TAIL_BYTES = 16 << 20
@@ -76,6 +78,8 @@ class SegmentIndexes:
         The log.
     findings : SegmentFindings
         Where missing and refused files, and the tail of the log, are added.
+    fetched : FetchedIndexes
+        The indexes of remote segments that this run has in memory.
 
     Attributes
     ----------
@@ -90,7 +94,9 @@ class SegmentIndexes:
         index_interval_bytes: int,
         log: SegmentLog,
         findings: SegmentFindings,
+        fetched: FetchedIndexes,
     ) -> None:
+        self._fetched = fetched
         self._segment = segment
         self._directory = index_directory or segment.partition_directory
         self._interval = index_interval_bytes
@@ -99,6 +105,8 @@ class SegmentIndexes:
         self._offset_index = LazyIndex(self._load_offset_index)
         self._time_index = LazyIndex(self._load_time_index)
         self._built: tuple[OffsetIndex, TimeIndex] | None = None
+        # The same as long as this lives: a remote log is read whole once.
+        self._build_key: tuple[str, int, int | None] | None = None
         self._refused: set[str] = set()
         self._missing: set[str] = set()
         self._largest: Largest | None = None
@@ -129,7 +137,12 @@ class SegmentIndexes:
         """Where the segment ends; what follows its last index entry is verified once."""
         if self._end is None:
             index = self.offset_index
-            self._end = self._log.scan_to_end(index.lookup(index.last_offset))
+            last_entry = index.lookup(index.last_offset)
+            size = self._log.size_bytes
+            start = min(last_entry.position, size)
+            end = min(start + _MAX_TAIL_BYTES, size)
+            self._log.request(np.array([start]), np.array([end]))
+            self._end = self._log.scan_to_end(last_entry)
             stop = self._end.stop
             if stop is not None:
                 kind = TAIL if is_tail(stop, is_last=self._segment.is_last) else UNREADABLE
@@ -147,8 +160,7 @@ class SegmentIndexes:
             entry = self.offset_index.lookup(offset)
             if not entry.position:
                 return 0
-            address, size = self._log.address, self._log.size_bytes
-            if entry_end(address, size, entry.position, entry.offset) >= 0:
+            if self._entry_end(entry.position, entry.offset) >= 0:
                 return entry.position
             self.refuse(
                 OFFSET_INDEX_SUFFIX, f"no batch where its entry for offset {entry.offset} points to"
@@ -214,13 +226,16 @@ class SegmentIndexes:
             # A time index is as old as the offset index that was refused.
             return None
         # A log that cannot be opened is not the fault of its index.
-        _ = self._log.file
-        if not os.path.exists(path):
+        self._log.open()
+        content = None
+        if is_remote(path):
+            content = self._fetched.read(path)
+        if content is None and (is_remote(path) or not os.path.exists(path)):
             self._missing.add(suffix)
             self._findings.add(NO_INDEX, path, "there is no such file: built in memory")
             return None
         try:
-            index = kind(path, self._segment.base_offset, writable=False)
+            index = kind(path, self._segment.base_offset, writable=False, content=content)
         except KafkaIndexError as error:
             self._refuse(suffix, path, error.message)
             return None
@@ -248,25 +263,31 @@ class SegmentIndexes:
             offset, last_position = index.entry(index.entries - 1)
             if last_position >= log.size_bytes:
                 return f"its last entry points to byte {last_position}, after the end of the log"
-            if entry_end(log.address, log.size_bytes, last_position, offset) < 0:
+            # What a rolled segment holds does not depend on its end: an entry that is used is
+            # compared with the log then, and a remote log is not read before.
+            is_checked = self._segment.is_last or not log.is_remote
+            if is_checked and self._entry_end(last_position, offset) < 0:
                 return f"no batch at byte {last_position} or soon after it ends at offset {offset}"
         if not self._segment.is_last and self._is_long(log.size_bytes - last_position):
             return f"it ends at byte {last_position} of the log, which has {log.size_bytes}"
         return None
 
     def _misfit_of_times(self, index: TimeIndex) -> str | None:
-        address, size = self._log.address, self._log.size_bytes
+        log = self._log
+        address, size = log.address, log.size_bytes
         position = 0
         last = index.last_entry
         if index.entries:
             floor = self.floor_position(last.offset)
-            position = int(time_entry_end(address, size, floor, *last))
+            position = log.complete(lambda: int(time_entry_end(address, size, floor, *last)))
             if position == AT_DAMAGE and floor:
                 # Where offsets go back, the entry may point past its own batch.
-                position = int(time_entry_end(address, size, 0, *last))
+                position = log.complete(lambda: int(time_entry_end(address, size, 0, *last)))
             if position == AT_DAMAGE:
                 return f"no batch with offset {last.offset} has {last.timestamp} as its latest time"
-        timestamp, offset, end = largest_timestamp_after(address, size, position)
+        timestamp, offset, end = log.complete(
+            lambda: largest_timestamp_after(address, size, position)
+        )
         if timestamp > max(last.timestamp, NO_TIMESTAMP):
             # The last segment of a running or killed broker lacks the entry that closing makes.
             if not self._segment.is_last or self._is_long(int(end) - position):
@@ -274,28 +295,44 @@ class SegmentIndexes:
             self._largest = Largest(int(timestamp), int(offset))
         return None
 
+    def _entry_end(self, position: int, offset: int) -> int:
+        log = self._log
+        return log.complete(lambda: int(entry_end(log.address, log.size_bytes, position, offset)))
+
     def _is_long(self, tail_bytes: int) -> bool:
         return tail_bytes > _MAX_TAIL_BYTES + self._interval
 
     def _build(self) -> tuple[OffsetIndex, TimeIndex]:
         """Build both indexes in memory, from the headers of the log."""
         if self._built is None:
-            base_offset = self._segment.base_offset
-            offset_index = OffsetIndex(IN_MEMORY, base_offset, INT32_MAX, growing=True)
-            time_index = TimeIndex(IN_MEMORY, base_offset, INT32_MAX, growing=True)
-            builder = IndexBuilder(offset_index, time_index, self._interval)
-            source = LogFileSource.of_segment(self._segment, verify_crc=False)
-            stop = None
             # Where the log ends was settled with the index in use then, and stays.
-            limit = self._end.end_bytes if self._end and self._segment.is_last else INT32_MAX
-            for batches in source.chunks():
-                within = int(np.searchsorted(batches.position_bytes, limit))
-                if within:
-                    stop = builder.append(batches.slice(0, within))
-                if within < batches.rows and self._end is not None:
-                    stop = stop or self._end.stop
-                if stop is not None:
-                    break
-            self.stop = builder.finish() or stop or source.stop
-            self._built = offset_index, time_index
+            end = self._end if self._segment.is_last else None
+            if self._log.is_remote:
+                if self._build_key is None:
+                    limit = None if end is None else end.end_bytes
+                    self._build_key = self._segment.log_path, self._interval, limit
+                built = self._fetched.build(self._build_key, lambda: self._build_once(end))
+            else:
+                built = self._build_once(end)
+            self.stop = built.stop
+            self._built = built.open()
         return self._built
+
+    def _build_once(self, end: LogEnd | None) -> BuiltIndexes:
+        base_offset = self._segment.base_offset
+        offset_index = OffsetIndex(IN_MEMORY, base_offset, INT32_MAX, growing=True)
+        time_index = TimeIndex(IN_MEMORY, base_offset, INT32_MAX, growing=True)
+        builder = IndexBuilder(offset_index, time_index, self._interval)
+        source = LogFileSource.of_segment(self._segment, verify_crc=False)
+        stop = None
+        limit = INT32_MAX if end is None else end.end_bytes
+        for batches in source.chunks():
+            within = int(np.searchsorted(batches.position_bytes, limit))
+            if within:
+                stop = builder.append(batches.slice(0, within))
+            if within < batches.rows and end is not None:
+                stop = stop or end.stop
+            if stop is not None:
+                break
+        stop = builder.finish() or stop or source.stop
+        return BuiltIndexes(base_offset, offset_index.entry_bytes(), time_index.entry_bytes(), stop)

@@ -1,39 +1,62 @@
-"""The ``.log`` of a segment, mapped while it is in use."""
+"""The ``.log`` of a segment while it is in use: mapped, or fetched where it is remote.
+
+All reads of a log by position go through `SegmentLog`.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
 
 import numpy as np
 
 from kafka_index.errors import InputError, TooLargeError
 from kafka_index.index import OffsetPosition
+from kafka_index.layout.integers import Longs
+from kafka_index.reading.fetched_log import BytesMissingError, FetchedLog
 from kafka_index.records.batch_source import TOO_LARGE
 from kafka_index.records.decompression import shared_budget
 from kafka_index.records.record_decoder import BatchDamage, decode_entry
 from kafka_index.records.record_sections import BatchRecords, open_records
 from kafka_index.scan.file_records import LogEnd, batch_at, open_log, scan_to_end, stop_at
 from kafka_index.storage import Bytes, MappedFile, SegmentFile
+from kafka_index.stores import ByteSource
+
+_T = TypeVar("_T")
 
 
 class SegmentLog:
-    """A log that is mapped on first use, and again after `close`.
+    """A log that is opened on first use, and again after `close`.
 
     Parameters
     ----------
     segment : SegmentFile
-        As it was listed: a log that has changed when it is mapped is an error.
+        As it was listed: a log that has changed when it is opened is an error.
     max_decompressed_bytes : int
         The most bytes of decompressed records that this process holds at a time.
+    open_source : callable
+        Opens the log; a `MappedFile` is read where it is, ranges of any other source are fetched.
+
+    Notes
+    -----
+    What reads `array` or `address` runs in `complete`, and ends with `check_faults`: of a remote
+    log only some parts are in memory.
     """
 
-    def __init__(self, segment: SegmentFile, max_decompressed_bytes: int) -> None:
+    def __init__(
+        self,
+        segment: SegmentFile,
+        max_decompressed_bytes: int,
+        open_source: Callable[[str, SegmentFile], ByteSource] = open_log,
+    ) -> None:
         self._segment = segment
+        self._open_source = open_source
         self.budget = shared_budget(max_decompressed_bytes)
-        self._file: MappedFile | None = None
+        self._file: MappedFile | FetchedLog | None = None
         self._address = np.uint64(0)
 
-    @property
-    def file(self) -> MappedFile:
-        """The mapped log.
+    def open(self) -> MappedFile | FetchedLog:
+        """Open the log, if it is not.
 
         Raises
         ------
@@ -41,28 +64,63 @@ class SegmentLog:
             It cannot be opened, or changed since it was listed.
         """
         if self._file is None:
-            file = open_log(self._segment.log_path, self._segment)
-            if not isinstance(file, MappedFile):
-                raise InputError("lookups read local logs only", path=self._segment.log_path)
-            file.advise_random()
-            self._file = file
-            self._address = np.uint64(file.array.ctypes.data)
+            source = self._open_source(self._segment.log_path, self._segment)
+            if isinstance(source, MappedFile):
+                source.advise_random()
+                self._file = source
+            else:
+                self._file = FetchedLog(source)
+            self._address = np.uint64(self._file.array.ctypes.data)
         return self._file
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether parts of the log have to be fetched before they are read."""
+        return isinstance(self.open(), FetchedLog)
+
+    @property
+    def array(self) -> Bytes:
+        """The log; good until `close`."""
+        return self.open().array
 
     @property
     def address(self) -> np.uint64:
         """Memory address of the log; good until `close`."""
-        _ = self.file
+        self.open()
         return self._address
 
     @property
     def size_bytes(self) -> int:
         """Size of the log."""
-        return self.file.size_bytes
+        return self.open().size_bytes
+
+    def request(self, starts: Longs, ends: Longs) -> None:
+        """Begin to fetch ranges of a remote log, end exclusive, that are about to be read."""
+        file = self.open()
+        if isinstance(file, FetchedLog):
+            file.request(starts, ends)
+
+    def fetch(self, starts: Longs, ends: Longs) -> None:
+        """Fetch ranges of a remote log, end exclusive, in the middle of a read."""
+        file = self.open()
+        if isinstance(file, FetchedLog):
+            file.fetch(starts, ends)
+
+    def complete(self, read: Callable[[], _T]) -> _T:
+        """Return the result of a read of the log, once all that it needs has been fetched.
+
+        Parameters
+        ----------
+        read : callable
+            Has no effect but its result, as it may be repeated. Where it decides something that
+            lasts, it calls `check_faults` first.
+        """
+        file = self.open()
+        return file.complete(read) if isinstance(file, FetchedLog) else read()
 
     def batch(self, position_bytes: int) -> Bytes:
         """Return the bytes of the batch at a position, header included."""
-        return batch_at(self.file.array, position_bytes)
+        return batch_at(self.array, position_bytes)
 
     def records(self, position_bytes: int) -> BatchRecords:
         """Open the records of the batch at a position; errors are those of `open_records`."""
@@ -70,7 +128,45 @@ class SegmentLog:
 
     def why_unreadable(self, position_bytes: int) -> str:
         """Return why a batch, or one of its records, cannot be read."""
-        stop = stop_at(self.file.array, position_bytes, self._segment.base_offset)
+        return self.complete(lambda: self._why_unreadable(position_bytes))
+
+    def scan_to_end(self, last_entry: OffsetPosition) -> LogEnd:
+        """Verify the batches from the last index entry on, and return where they end."""
+        base_offset = self._segment.base_offset
+        end = self.complete(
+            lambda: scan_to_end(self.array, last_entry, base_offset, verify_crc=True)
+        )
+        self.check_faults()
+        return end
+
+    def check_faults(self) -> None:
+        """Raise if zeros took the place of bytes during a read.
+
+        Raises
+        ------
+        BytesMissingError
+            They have to be fetched: `complete` repeats the read.
+        InputError
+            They were lost.
+        """
+        file = self._file
+        if isinstance(file, FetchedLog):
+            if file.is_missing_bytes:
+                raise BytesMissingError
+        elif file is not None and file.faulted:
+            raise InputError(
+                "the log was cut, or its disk failed, while it was read",
+                path=self._segment.log_path,
+            )
+
+    def close(self) -> None:
+        """Close the log."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _why_unreadable(self, position_bytes: int) -> str:
+        stop = stop_at(self.array, position_bytes, self._segment.base_offset)
         if stop is not None:
             return stop.text
         for result in decode_entry(self.batch(position_bytes), self.budget, len):
@@ -78,23 +174,3 @@ class SegmentLog:
                 is_too_large = isinstance(result.error, TooLargeError)
                 return f"{TOO_LARGE}: {result.error}" if is_too_large else str(result.error)
         return "the batch cannot be read"
-
-    def scan_to_end(self, last_entry: OffsetPosition) -> LogEnd:
-        """Verify the batches from the last index entry on, and return where they end."""
-        end = scan_to_end(self.file.array, last_entry, self._segment.base_offset, verify_crc=True)
-        self.check_faults()
-        return end
-
-    def check_faults(self) -> None:
-        """Raise InputError when bytes were lost during a read, and zeros took their place."""
-        if self._file is not None and self._file.faulted:
-            raise InputError(
-                "the log was cut, or its disk failed, while it was read",
-                path=self._segment.log_path,
-            )
-
-    def close(self) -> None:
-        """Unmap the log."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None

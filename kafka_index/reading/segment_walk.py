@@ -6,8 +6,10 @@ Sources: Kafka's ``LogSegment.translateOffset`` and ``findOffsetByTimestamp``.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Self
 
 import numpy as np
 
@@ -33,6 +35,7 @@ from kafka_index.reading.answers import (
     Answers,
     Resolve,
 )
+from kafka_index.reading.fetch_plan import fetch_batches, request_parts
 from kafka_index.reading.segment_indexes import SegmentIndexes
 from kafka_index.reading.segment_log import SegmentLog
 from kafka_index.records.record_decoder import BatchDamage, RecordChunk, decode_entry
@@ -70,12 +73,20 @@ class Located:
         values = self.values
         values[BATCH_POSITION] = np.where(self.batches >= 0, self.batches, NULL)
         read_batch_fields(
-            log.file.array,
+            log.array,
             self.batches,
             values[BATCH_BASE_OFFSET],
             values[BATCH_LAST_OFFSET],
             values[BATCH_SIZE],
             budget=log.budget,
+        )
+
+    @classmethod
+    def joined(cls, parts: Sequence[Self]) -> Self:
+        """Return what was located for consecutive queries, as one."""
+        return cls(
+            np.concatenate([part.values for part in parts], axis=1),
+            np.concatenate([part.batches for part in parts]),
         )
 
     def put_largest(self, log: SegmentLog, position: int, timestamp: int) -> None:
@@ -124,28 +135,48 @@ def locate(
     starting_offset : int, optional
         The log start offset.
     """
+    where = log, indexes
     while True:
-        size_bytes = indexes.log_size_bytes
-        located = Located(
-            Answers.empty(len(targets), resolve).values, np.zeros(len(targets), np.int64)
-        )
         try:
-            if starting_offset is None:
-                _walk_to_offsets(log, indexes, size_bytes, targets, resolve, located)
-            else:
-                _walk_to_timestamps(
-                    log, indexes, size_bytes, starting_offset, targets, resolve, located
+            if not log.is_remote or resolve is Resolve.INDEX:
+                return log.complete(
+                    partial(_locate_once, *where, targets, resolve, starting_offset)
                 )
+            return Located.joined(
+                [
+                    log.complete(
+                        partial(_locate_once, log, indexes, part, resolve, starting_offset)
+                    )
+                    for part in request_parts(log, indexes, targets, resolve, starting_offset)
+                ]
+            )
         except _Misfit as misfit:
             indexes.refuse(misfit.suffix, misfit.reason)
-            continue
-        if resolve is Resolve.INDEX:
-            return located
-        if resolve is Resolve.RECORD:
-            _find_records(log, size_bytes, targets, located, starting_offset=starting_offset)
-        located.read_headers(log)
-        log.check_faults()
+
+
+def _locate_once(
+    log: SegmentLog,
+    indexes: SegmentIndexes,
+    targets: Longs,
+    resolve: Resolve,
+    starting_offset: int | None,
+) -> Located:
+    size_bytes = indexes.log_size_bytes
+    located = Located(Answers.empty(len(targets), resolve).values, np.zeros(len(targets), np.int64))
+    if starting_offset is None:
+        _walk_to_offsets(log, indexes, size_bytes, targets, resolve, located)
+    else:
+        _walk_to_timestamps(log, indexes, size_bytes, starting_offset, targets, resolve, located)
+    if resolve is Resolve.INDEX:
         return located
+    if resolve is Resolve.RECORD:
+        if log.is_remote:
+            log.check_faults()
+            fetch_batches(log, size_bytes, located.batches)
+        _find_records(log, size_bytes, targets, located, starting_offset=starting_offset)
+    located.read_headers(log)
+    log.check_faults()
+    return located
 
 
 def find_largest_timestamp(log: SegmentLog, indexes: SegmentIndexes, resolve: Resolve) -> Located:
@@ -156,6 +187,12 @@ def find_largest_timestamp(log: SegmentLog, indexes: SegmentIndexes, resolve: Re
     timestamp, offset, _ = indexes.largest()
     floor = indexes.floor_position(offset)
     size = indexes.log_size_bytes
+    return log.complete(lambda: _read_largest(log, size, floor, timestamp, resolve))
+
+
+def _read_largest(
+    log: SegmentLog, size: int, floor: int, timestamp: int, resolve: Resolve
+) -> Located:
     at = int(index_fit.first_with_timestamp(log.address, size, floor, timestamp))
     located = Located(Answers.empty(1, resolve).values, np.array([at], np.int64))
     located.read_headers(log)
@@ -186,7 +223,7 @@ def _walk_to_offsets(
         return _damaged_entry(log, indexes, *entry)
 
     search_for_offsets(
-        log.file.array,
+        log.array,
         size_bytes,
         targets,
         values[ENTRY_OFFSET],
@@ -240,9 +277,12 @@ def _walk_to_timestamps(
                 log, indexes, int(floors[query]), int(values[ENTRY_POSITION, query])
             )
         elif code == walk.WALK_TIME_MISFIT:
+            log.check_faults()
             # Where offsets go back, a right entry may lead past the batch it was made of.
             entries = indexes.time_index.read_entries()
-            if not index_fit.time_entries_hold(log.address, size_bytes, *entries):
+            hold = index_fit.time_entries_hold(log.address, size_bytes, *entries)
+            log.check_faults()
+            if not hold:
                 timestamp, offset = (
                     int(values[row, query]) for row in (ENTRY_TIMESTAMP, ENTRY_OFFSET)
                 )
@@ -262,11 +302,14 @@ def _damaged_entry(log: SegmentLog, indexes: SegmentIndexes, offset: int, positi
     _Misfit
         The index is wrong.
     """
+    log.check_faults()
     address, size = log.address, log.size_bytes
     before = indexes.offset_index.lookup(offset - 1)
-    if index_fit.entry_end(
+    is_damaged = index_fit.entry_end(
         address, size, position, offset
-    ) == batch_header.AT_DAMAGE and index_fit.reaches(address, size, before.position, position):
+    ) == batch_header.AT_DAMAGE and index_fit.reaches(address, size, before.position, position)
+    log.check_faults()
+    if is_damaged:
         return position
     raise _Misfit(OFFSET_INDEX_SUFFIX, f"no batch where its entry for offset {offset} points to")
 

@@ -12,6 +12,7 @@ from kafka_index.layout.names import (
     REPLICATION_CHECKPOINT,
     TopicPartition,
 )
+from kafka_index.stores import is_remote, store_of
 
 
 class LogDirectory:
@@ -77,6 +78,8 @@ def read_checkpoint_text(path: str) -> str | None:
     InputError
         It cannot be read, or is not text.
     """
+    if is_remote(path):
+        return _read_remote(path)
     try:
         if os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):
             # A named pipe would be waited for.
@@ -89,6 +92,17 @@ def read_checkpoint_text(path: str) -> str | None:
     except OSError as error:
         raise InputError(f"cannot read the checkpoint: {error.strerror}", path=path) from error
     except UnicodeDecodeError as error:
-        raise InputError(
-            "the checkpoint is not UTF-8 text", path=path, position_bytes=error.start
-        ) from error
+        raise _not_text(path, error) from error
+
+
+def _read_remote(path: str) -> str | None:
+    try:
+        return store_of(path).read(path).decode()
+    except FileNotFoundError:
+        return None
+    except UnicodeDecodeError as error:
+        raise _not_text(path, error) from error
+
+
+def _not_text(path: str, error: UnicodeDecodeError) -> InputError:
+    return InputError("the checkpoint is not UTF-8 text", path=path, position_bytes=error.start)

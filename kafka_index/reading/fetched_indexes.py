@@ -1,0 +1,154 @@
+"""The indexes of remote segments in memory, each fetched or built once for all threads of a run."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+import numpy as np
+
+from kafka_index.index import IN_MEMORY, OffsetIndex, TimeIndex
+from kafka_index.layout.integers import INT32_MAX
+from kafka_index.reading.fetched_log import requests
+from kafka_index.records.batch_source import ScanStop
+from kafka_index.stores import Bytes, store_of
+
+#: What is kept at the most; indexes that were not used for longest are fetched, or built, again.
+MAX_KEPT_BYTES = 256 << 20
+
+_Key = TypeVar("_Key", bound=Hashable)
+_Value = TypeVar("_Value")
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltIndexes:
+    """The entries of indexes that were built in memory.
+
+    Parameters
+    ----------
+    base_offset : int
+        Of the segment.
+    offset_entries, time_entries : ndarray of uint8
+        As they are in files.
+    stop : ScanStop, optional
+        Why they end before their log.
+    """
+
+    base_offset: int
+    offset_entries: Bytes
+    time_entries: Bytes
+    stop: ScanStop | None
+
+    def open(self) -> tuple[OffsetIndex, TimeIndex]:
+        """Return both indexes, read-only."""
+        return (
+            OffsetIndex(IN_MEMORY, self.base_offset, INT32_MAX, content=self.offset_entries),
+            TimeIndex(IN_MEMORY, self.base_offset, INT32_MAX, content=self.time_entries),
+        )
+
+
+class FetchedIndexes:
+    """Index files of remote segments, and the indexes that were built where there are none."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._files: OrderedDict[str, Future[Bytes | None]] = OrderedDict()
+        self._built: OrderedDict[Hashable, Future[BuiltIndexes]] = OrderedDict()
+
+    def request(self, path: str) -> None:
+        """Begin to fetch an index file."""
+        self._requested(path)
+
+    def read(self, path: str) -> Bytes | None:
+        """Return the content of an index file, None where there is none.
+
+        Raises
+        ------
+        KafkaIndexError
+            It cannot be read.
+        """
+        future = self._requested(path)
+        try:
+            return future.result()
+        except BaseException:
+            with self._lock:
+                self._files.pop(path, None)
+            raise
+        finally:
+            self._make_room()
+
+    def build(self, key: Hashable, build: Callable[[], BuiltIndexes]) -> BuiltIndexes:
+        """Return the indexes of a key, built by the first thread that asks for them.
+
+        Parameters
+        ----------
+        key : hashable
+            The log, and what else the result depends on.
+        build : callable
+            Builds them.
+        """
+        with self._lock:
+            future = self._built.get(key)
+            is_ours = future is None
+            if future is None:
+                future = self._built[key] = Future()
+            self._built.move_to_end(key)
+        if is_ours:
+            try:
+                future.set_result(build())
+            except BaseException as error:  # noqa: BLE001, because others wait for it
+                with self._lock:
+                    self._built.pop(key, None)
+                future.set_exception(error)
+        try:
+            return future.result()
+        finally:
+            self._make_room()
+
+    def _requested(self, path: str) -> Future[Bytes | None]:
+        with self._lock:
+            future = self._files.get(path)
+            if future is None:
+                future = requests(os.getpid()).submit(partial(_read, path))
+                self._files[path] = future
+            self._files.move_to_end(path)
+            return future
+
+    def _make_room(self) -> None:
+        with self._lock:
+            _trim(self._files)
+            _trim(self._built)
+
+
+def _trim(kept: OrderedDict[_Key, Future[_Value]]) -> None:
+    sizes = [(key, _size(future)) for key, future in kept.items()]
+    total = sum(size for _, size in sizes)
+    for key, size in sizes[:-1]:
+        if total <= MAX_KEPT_BYTES // 2:
+            break
+        if size:
+            del kept[key]
+            total -= size
+
+
+def _read(path: str) -> Bytes | None:
+    try:
+        data = store_of(path).read(path)
+    except FileNotFoundError:
+        return None
+    return np.frombuffer(data, np.uint8)
+
+
+def _size(future: Future[_Value]) -> int:
+    if not future.done() or future.cancelled() or future.exception() is not None:
+        return 0
+    found = future.result()
+    if isinstance(found, BuiltIndexes):
+        return found.offset_entries.nbytes + found.time_entries.nbytes
+    return found.nbytes if isinstance(found, np.ndarray) else 0

@@ -1,0 +1,135 @@
+"""Lookups in logs on an S3 server: the answers of local ones, and how little is fetched."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kafka_index.reading import fetched_log
+from kafka_index.reading.answers import Resolve
+from kafka_index.reading.findings import NO_INDEX
+from kafka_index.reading.partition_log import PartitionLog
+from kafka_index.stores import store_of
+from tests.reading.test_ranged_logs import write
+from tests.servers.faults import FaultProxy, fault_proxy
+from tests.servers.s3 import S3Server
+from tests.support.partitions import DIRECTORY, ask_offset, ask_offsets, ask_times
+from tests.support.remote import new_bucket, upload
+from tests.support.segments import batch
+
+#: Two records each, of 1 KiB: four batches an index entry.
+BATCHES = 4000
+CONTENTS = [
+    b"".join(
+        batch(2 * (first + number), 2, 500, [1000 + 2 * (first + number)] * 2)
+        for number in range(BATCHES)
+    )
+    for first in (0, BATCHES)
+]
+SIZE = len(CONTENTS[0])
+
+
+@pytest.fixture
+def proxy(s3: S3Server) -> Iterator[FaultProxy]:
+    with fault_proxy(s3.endpoint) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def bucket(s3: S3Server, proxy: FaultProxy) -> Iterator[str]:
+    with new_bucket(s3.through(proxy.endpoint)) as uri:
+        yield uri
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("local")
+    return write(folder, CONTENTS, 4096, indexes=True, step=2 * BATCHES)
+
+
+@pytest.fixture
+def remote(local: Path, bucket: str, proxy: FaultProxy) -> str:
+    """The same partition in a bucket."""
+    upload(local.parent, f"{bucket}/dump")
+    proxy.clear()
+    return f"{bucket}/dump/{DIRECTORY}"
+
+
+@pytest.mark.parametrize("resolve", Resolve)
+def test_answers_are_those_of_the_local_log(local: Path, remote: str, resolve: Resolve) -> None:
+    asked = [0, 1, 7, 900, 7999, 8000, 15998, 15999, 16000, 16001, *range(3, 16000, 613)]
+    times = [-1, -2, -3, *(1000 + offset for offset in asked)]
+    with PartitionLog.open(local) as here, PartitionLog.open(remote) as there:
+        assert ask_offsets(there, asked, resolve) == ask_offsets(here, asked, resolve)
+        assert ask_times(there, times, resolve) == ask_times(here, times, resolve)
+        assert there.take_findings() == []
+
+
+@pytest.mark.parametrize("resolve", [Resolve.BATCH, Resolve.RECORD])
+def test_one_offset_costs_the_index_and_one_range(
+    remote: str, proxy: FaultProxy, resolve: Resolve
+) -> None:
+    with PartitionLog.open(remote) as log:
+        assert log.log_end_offset == 16000
+        proxy.clear()
+        row = ask_offset(log, 1234, resolve)
+    assert (row.status, row.batch_base_offset) == ("found", 1234)
+    assert len(proxy.gets(".index")) == 1
+    assert len(proxy.gets(".log")) == 1
+    assert len(proxy.requests) == 2
+    assert proxy.sent_bytes(".log") <= 5 * 4096
+
+
+def test_the_end_of_the_log_costs_the_tail_of_its_last_segment(
+    remote: str, proxy: FaultProxy
+) -> None:
+    with PartitionLog.open(remote) as log:
+        proxy.clear()
+        assert log.log_end_offset == 16000
+    assert [len(proxy.gets(ending)) for ending in (".index", ".log")] == [1, 1]
+    assert proxy.sent_bytes(".log") <= 3 * 4096
+
+
+def test_many_offsets_cost_few_requests_and_each_index_once(
+    remote: str, proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetched_log, "MAX_GAP_BYTES", 16 << 10)
+    with PartitionLog.open(remote) as log:
+        proxy.clear()
+        for _ in range(2):
+            rows = ask_offsets(log, list(range(0, 16000, 200)), Resolve.RECORD)
+            assert {row.status for row in rows} == {"found"}
+    assert len(proxy.gets(".index")) == 2
+    # One for each offset, and the tail; the second time nothing.
+    assert len(proxy.gets(".log")) <= 81
+    assert proxy.sent_bytes(".log") < 81 * 5 * 4096
+
+
+def test_a_log_that_was_replaced_is_named(remote: str) -> None:
+    path = f"{remote}/{0:020d}.log"
+    with PartitionLog.open(remote) as log:
+        store_of(path).put(path, CONTENTS[0][::-1])
+        assert ask_offset(log, 7).status == "unreadable"
+        (finding,) = log.take_findings()
+    assert (finding.path, finding.retriable) == (path, True)
+    assert "changed" in finding.reason
+
+
+def test_a_segment_without_indexes_is_read_whole_once(
+    local: Path, bucket: str, proxy: FaultProxy
+) -> None:
+    log_name = f"{0:020d}.log"
+    remote = f"{bucket}/dump/{DIRECTORY}"
+    store_of(remote).put(f"{remote}/{log_name}", CONTENTS[0])
+    proxy.clear()
+    with PartitionLog.open(remote) as there, PartitionLog.open(local) as here:
+        for _ in range(2):
+            for offset in (0, 1234, 7998):
+                assert ask_offset(there, offset) == ask_offset(here, offset)
+            there.close()
+        findings = there.take_findings()
+    assert {finding.kind for finding in findings} == {NO_INDEX}
+    # The whole log, and the batches that were asked for.
+    assert SIZE <= proxy.sent_bytes(".log") < 1.1 * SIZE
