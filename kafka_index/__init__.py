@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from kafka_index.records import write_record_batch as write_record_batch
     from kafka_index.scan import read_batches as read_batches
     from kafka_index.state import LeaderEpochCache as LeaderEpochCache
+    from kafka_index.tables import read_records as read_records
 
 _HOMES = {
     "BatchFields": "records",
@@ -51,6 +52,7 @@ _HOMES = {
     "UpperBound": "reading",
     "build_segment_files": "build",
     "read_batches": "scan",
+    "read_records": "tables",
     "write_record_batch": "records",
 }
 

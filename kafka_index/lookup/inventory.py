@@ -6,7 +6,6 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from itertools import groupby
 
 import numpy as np
 import pyarrow as pa
@@ -192,13 +191,7 @@ def collect_inventory(
     index_root = None if indexes is None else _check_indexes(indexes)
     listing = list_dump(logs, topics=topics)
     reader = CheckpointReader(upper_bound)
-    partitions = []
-    for partition, segments in groupby(
-        listing.segments, lambda segment: TopicPartition(segment.topic, segment.partition)
-    ):
-        name = partition.directory_name
-        folder = None if index_root is None else os.path.join(index_root, name)
-        partitions.append(reader.read(partition, list(segments), folder))
+    partitions = reader.read_all(listing.segments, index_root)
     partitions += _without_segments(listing, partitions)
     partitions.sort(key=lambda files: (files.topic, files.partition))
     return Inventory(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 from kafka_index.errors import InputError, InvalidEpochError
 from kafka_index.layout.checkpoints import EpochEntry
@@ -111,6 +112,27 @@ class CheckpointReader:
             high_watermark=self._high_watermark(data_directory, partition, start),
             epochs=self._epochs(directory, checkpointed),
         )
+
+    def read_all(
+        self, segments: Iterable[SegmentFile], index_root: str | None
+    ) -> list[PartitionFiles]:
+        """Return the partitions of a listing's segments; errors are those of `read`.
+
+        Parameters
+        ----------
+        segments : iterable of SegmentFile
+            By topic, partition and base offset.
+        index_root : str, optional
+            The folder with a folder of index files for each partition.
+        """
+        found = []
+        for partition, own in groupby(
+            segments, lambda segment: TopicPartition(segment.topic, segment.partition)
+        ):
+            name = partition.directory_name
+            folder = None if index_root is None else os.path.join(index_root, name)
+            found.append(self.read(partition, list(own), folder))
+        return found
 
     def _high_watermark(
         self, data_directory: LogDirectory, partition: TopicPartition, start: int

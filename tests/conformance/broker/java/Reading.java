@@ -158,6 +158,8 @@ final class Reading {
         DataOutputStream out = new DataOutputStream(bytes);
         out.writeLong(record.offset());
         out.writeLong(record.timestamp());
+        out.writeInt(record.timestampType().id);
+        out.writeInt(record.leaderEpoch().orElse(-1));
         write(out, record.key());
         write(out, record.value());
         for (Header header : record.headers()) {

@@ -1,0 +1,170 @@
+"""The bounds of a read: offsets or times, for all partitions or each, resolved to offsets.
+
+Names and meaning are those of the options of Spark's Kafka source: ``startingOffsets`` is
+inclusive, ``endingOffsets`` exclusive, -2 is the earliest offset and -1 the latest, and a time
+stands for the offset of the first record as late.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TypeAlias
+
+import numpy as np
+
+from kafka_index.errors import CorruptLogError, InputError
+from kafka_index.layout.names import TopicPartition
+from kafka_index.reading import PartitionLog, Resolve, Status
+from kafka_index.reading.answers import FOUND_OFFSET, SpecialTimestamp
+
+#: An offset (-1 and -2 are `LATEST` and `EARLIEST`), for all partitions or by topic and partition.
+Offsets: TypeAlias = int | Mapping[str, Mapping[int, int]]
+#: A time in ms since the epoch or as a datetime with a time zone, likewise.
+Timestamps: TypeAlias = int | datetime | Mapping[str, Mapping[int, int | datetime]]
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+LATEST, EARLIEST = int(SpecialTimestamp.LATEST), int(SpecialTimestamp.EARLIEST)
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """One end of what is read of a partition.
+
+    Parameters
+    ----------
+    value : int
+        The offset, or the time in ms.
+    is_timestamp : bool
+        Which of them.
+    """
+
+    value: int
+    is_timestamp: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ReadBounds:
+    """Where reading a partition begins, and where it ends, exclusive."""
+
+    start: Bound = Bound(EARLIEST)
+    end: Bound = Bound(LATEST)
+
+
+@dataclass(frozen=True, slots=True)
+class BoundOptions:
+    """The bounds of all partitions, as they are given.
+
+    Parameters
+    ----------
+    starting_offsets, ending_offsets : Offsets, optional
+        The earliest and the latest by default, also for partitions that a mapping leaves out.
+    starting_timestamp, ending_timestamp : Timestamps, optional
+        Instead of offsets.
+
+    Raises
+    ------
+    InputError
+        One end is given twice, or a value is none.
+    """
+
+    starting_offsets: Offsets | None = None
+    ending_offsets: Offsets | None = None
+    starting_timestamp: Timestamps | None = None
+    ending_timestamp: Timestamps | None = None
+
+    def __post_init__(self) -> None:
+        for end in ("starting", "ending"):
+            offsets, timestamp = (
+                getattr(self, f"{end}_{what}") for what in ("offsets", "timestamp")
+            )
+            if offsets is not None and timestamp is not None:
+                raise InputError(f"give either {end} offsets or a {end} timestamp, not both")
+
+    def of(self, partition: TopicPartition) -> ReadBounds:
+        """Return the bounds of a partition."""
+        return ReadBounds(
+            _bound(self.starting_offsets, self.starting_timestamp, partition, EARLIEST),
+            _bound(self.ending_offsets, self.ending_timestamp, partition, LATEST),
+        )
+
+
+def _bound(
+    offsets: Offsets | None, timestamps: Timestamps | None, partition: TopicPartition, default: int
+) -> Bound:
+    if timestamps is not None:
+        timestamp = _of_partition(timestamps, partition)
+        if timestamp is not None:
+            return Bound(_milliseconds(timestamp), is_timestamp=True)
+    offset = None if offsets is None else _of_partition(offsets, partition)
+    if offset is None:
+        return Bound(default)
+    if not isinstance(offset, int) or offset < EARLIEST:
+        raise InputError(
+            "not an offset", expected="0 or more, -1 (latest) or -2 (earliest)", found=offset
+        )
+    return Bound(offset)
+
+
+def _of_partition(values: Offsets | Timestamps, partition: TopicPartition) -> int | datetime | None:
+    if isinstance(values, Mapping):
+        return values.get(partition.topic, {}).get(partition.partition)
+    return values
+
+
+def _milliseconds(timestamp: int | datetime) -> int:
+    if isinstance(timestamp, datetime):
+        if timestamp.tzinfo is None:
+            raise InputError("a time without a time zone", found=timestamp.isoformat())
+        # Rounded up: no record before it is meant.
+        return -((_EPOCH - timestamp) // timedelta(milliseconds=1))
+    if timestamp < 0:
+        raise InputError("not a timestamp", expected="0 or more, in ms", found=timestamp)
+    return timestamp
+
+
+def resolve_bounds(log: PartitionLog, bounds: ReadBounds) -> tuple[int, int | None]:
+    """Return the offsets that bounds stand for, the second exclusive, None for the end of the log.
+
+    A start before the first offset that the log has is that offset. A time after the last record
+    is the end.
+
+    Raises
+    ------
+    CorruptLogError
+        Damage hides what a time stands for.
+    """
+    has_end = log.files.high_watermark is not None
+    end = log.end_offset if has_end else None
+    start = _resolve(log, bounds.start)
+    first = log.end_offset if start is None else max(start, log.log_start_offset)
+    wanted = _resolve(log, bounds.end)
+    if wanted is not None:
+        end = wanted if end is None else min(wanted, end)
+    return first, end
+
+
+def _resolve(log: PartitionLog, bound: Bound) -> int | None:
+    """Return the offset that a bound stands for; None for the end of the log."""
+    if bound.is_timestamp:
+        return _first_as_late(log, bound.value)
+    if bound.value == EARLIEST:
+        return log.log_start_offset
+    return None if bound.value == LATEST else bound.value
+
+
+def _first_as_late(log: PartitionLog, timestamp_ms: int) -> int | None:
+    answers = log.answer_timestamps(np.array([timestamp_ms], np.int64), Resolve.RECORD)
+    status = Status(int(answers.status[0]))
+    if status is Status.FOUND:
+        return int(answers.values[FOUND_OFFSET, 0])
+    if status is not Status.UNREADABLE:
+        return None
+    findings = [finding for finding in log.take_findings() if finding.reason]
+    reason = findings[-1].reason if findings else status.text
+    raise CorruptLogError(
+        f"the first record at {timestamp_ms} cannot be found: {reason}",
+        path=log.files.segments[0].partition_directory,
+    )

@@ -1,0 +1,160 @@
+"""The batches of a part of a log, window by window, past damage where that is wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from kafka_index.errors import CorruptLogError, ReadError
+from kafka_index.kernels.scan import SCAN_BAD_CRC, SCAN_END, SCAN_NEED_BYTES, SCAN_ROWS_FULL
+from kafka_index.layout.records import LOG_OVERHEAD_BYTES
+from kafka_index.reading.segment_indexes import is_tail
+from kafka_index.records.record_table import WindowBatches
+from kafka_index.scan.file_records import log_changed, open_log
+from kafka_index.scan.scanner import Scanner, entry_length
+from kafka_index.storage import WINDOW_BYTES, Bytes, ByteSource, MappedFile, SegmentFile, WindowWalk
+
+#: A window of a log that is not on a local disk: a request for each.
+_REMOTE_WINDOW_BYTES = 8 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class LogRange:
+    """A part of a segment, from batch to batch; small, and picklable.
+
+    Parameters
+    ----------
+    segment : SegmentFile
+        The segment.
+    start_bytes, end_bytes : int
+        Where it begins, and where it ends, exclusive; both are the starts of batches, or the end of
+        the log.
+    """
+
+    segment: SegmentFile
+    start_bytes: int
+    end_bytes: int
+
+    @property
+    def size_bytes(self) -> int:
+        """How many bytes of the log it has."""
+        return self.end_bytes - self.start_bytes
+
+
+class RangeScan:
+    """Scans the batches of a range.
+
+    Parameters
+    ----------
+    part : LogRange
+        What to scan.
+    verify_crc : bool
+        Whether checksums are verified.
+
+    Attributes
+    ----------
+    bytes_read : int
+        How many bytes of the log have been read so far.
+    """
+
+    def __init__(self, part: LogRange, *, verify_crc: bool) -> None:
+        self.bytes_read = 0
+        self._part = part
+        self._verify_crc = verify_crc
+
+    def windows(self) -> Iterator[WindowBatches | CorruptLogError]:
+        """Yield batches with the bytes that hold them, and the damage between them.
+
+        A batch with a wrong checksum is passed over. After any other damage there is no telling
+        where the next batch begins, and the range ends.
+
+        Raises
+        ------
+        ReadError
+            The log changed, or its disk failed, while it was read.
+        """
+        part = self._part
+        with closing(open_log(part.segment.log_path, part.segment)) as file:
+            windows = _windows_of(file)
+            scanner = Scanner(
+                part.segment.base_offset,
+                verify_crc=self._verify_crc,
+                position_bytes=part.start_bytes,
+            )
+            window, start, code = np.empty(0, np.uint8), part.start_bytes, SCAN_NEED_BYTES
+            while code in (SCAN_ROWS_FULL, SCAN_NEED_BYTES):
+                at = int(scanner.position)
+                if code == SCAN_NEED_BYTES and at < part.end_bytes:
+                    # No progress: the batch is larger than a window.
+                    stuck = len(window) >= LOG_OVERHEAD_BYTES and at == start
+                    size = LOG_OVERHEAD_BYTES + entry_length(window) if stuck else 0
+                    size = min(max(size, windows.size_bytes), part.end_bytes - at)
+                    window, start = windows.read(at, size), at
+                    self.bytes_read += size
+                code = scanner.scan(window, start, part.end_bytes)
+                for batches in scanner.drain():
+                    yield WindowBatches(window, start, batches)
+                if code not in (SCAN_ROWS_FULL, SCAN_NEED_BYTES, SCAN_END):
+                    at = int(scanner.position)
+                    rest, first = _rest(file, window, start)
+                    stop = scanner.stop(code, rest, first, part.end_bytes)
+                    if not is_tail(stop, is_last=part.segment.is_last):
+                        yield CorruptLogError(
+                            stop.text, path=part.segment.log_path, position_bytes=at
+                        )
+                    if code == SCAN_BAD_CRC:
+                        scanner.position = (
+                            at + LOG_OVERHEAD_BYTES + entry_length(rest[at - first :])
+                        )
+                        code = SCAN_ROWS_FULL
+            _check_unchanged(file, part.segment)
+
+
+class _Windows(Protocol):
+    """Windows of a file that is open."""
+
+    size_bytes: int
+
+    def read(self, position_bytes: int, size_bytes: int) -> Bytes:
+        """Return bytes; good until the next are asked for."""
+        ...
+
+
+class _MappedWindows:
+    size_bytes = WINDOW_BYTES
+
+    def __init__(self, file: MappedFile) -> None:
+        file.advise_sequential()
+        self.read = WindowWalk(file).window
+
+
+class _RemoteWindows:
+    size_bytes = _REMOTE_WINDOW_BYTES
+
+    def __init__(self, file: ByteSource) -> None:
+        self.read = file.read_at
+
+
+def _windows_of(file: ByteSource) -> _Windows:
+    return _MappedWindows(file) if isinstance(file, MappedFile) else _RemoteWindows(file)
+
+
+def _rest(file: ByteSource, window: Bytes, start: int) -> tuple[Bytes, int]:
+    """Return the bytes that a scan stopped in, up to the end of the log if they are at hand."""
+    return (file.array, 0) if isinstance(file, MappedFile) else (window, start)
+
+
+def _check_unchanged(file: ByteSource, segment: SegmentFile) -> None:
+    """Raise ReadError when a log is not what it was when it was opened."""
+    # All reads of an object were of the version that was listed: no request is needed.
+    how = None if segment.log_version else file.changed()
+    if how is not None:
+        raise log_changed(segment.log_path, how)
+    if isinstance(file, MappedFile) and file.faulted:
+        raise ReadError(
+            "the disk or the file system failed while the log was read", path=segment.log_path
+        )

@@ -1,0 +1,208 @@
+"""The plan of a read: which bytes of which segments, in splits that can be read anywhere.
+
+A plan is made from listings and indexes alone and pickles, so that a driver makes it and tasks read
+its splits. Bounds are offsets once it is made: a bound in time is resolved to the offset of the
+first record as late, as Spark's Kafka source does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from kafka_index.errors import CorruptLogError
+from kafka_index.layout.integers import INT64_MAX, Longs
+from kafka_index.reading import LogSegment, PartitionLog
+from kafka_index.tables.bounds import ReadBounds, resolve_bounds
+from kafka_index.tables.range_scan import LogRange
+from kafka_index.tables.settings import Isolation, OnDamage, ReadSettings
+from kafka_index.tables.transactions import AbortedTransactions, read_transactions
+
+
+@dataclass(frozen=True, slots=True)
+class RecordSplit:
+    """Records of one partition that are read together.
+
+    Parameters
+    ----------
+    topic, partition
+        Which partition.
+    first_offset, last_offset : int
+        Records below the first or above the second are left out.
+    ranges : tuple of LogRange
+        The parts of segments that hold them, in order.
+    aborted : AbortedTransactions, optional
+        Transactions that overlap with them, where it matters.
+    """
+
+    topic: str
+    partition: int
+    first_offset: int
+    last_offset: int
+    ranges: tuple[LogRange, ...]
+    aborted: AbortedTransactions | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        """How many bytes of logs are read."""
+        return sum(part.size_bytes for part in self.ranges)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPlan:
+    """What is read.
+
+    Parameters
+    ----------
+    splits : tuple of RecordSplit
+        By topic, partition and offset.
+    settings : ReadSettings
+        How they are read.
+    """
+
+    splits: tuple[RecordSplit, ...]
+    settings: ReadSettings
+
+    @property
+    def size_bytes(self) -> int:
+        """How many bytes of logs are read."""
+        return sum(split.size_bytes for split in self.splits)
+
+
+def plan_partition(
+    log: PartitionLog,
+    bounds: ReadBounds,
+    settings: ReadSettings,
+    *,
+    max_split_bytes: int | None = None,
+) -> Iterator[RecordSplit]:
+    """Yield the splits of a partition.
+
+    Parameters
+    ----------
+    log : PartitionLog
+        The partition.
+    bounds : ReadBounds
+        What is asked of it.
+    settings : ReadSettings
+        How it will be read.
+    max_split_bytes : int, optional
+        Where a split is larger, it is cut at batches that index entries lead to.
+
+    Raises
+    ------
+    KafkaIndexError
+        A bound, or what isolation needs, cannot be read.
+    """
+    first_offset, end_offset = resolve_bounds(log, bounds)
+    aborted = None
+    if settings.isolation is Isolation.READ_COMMITTED or "is_aborted" in settings.columns:
+        transactions = read_transactions(log, first_offset)
+        aborted = transactions.aborted
+        if settings.isolation is Isolation.READ_COMMITTED:
+            stable = transactions.last_stable_offset
+            end_offset = stable if end_offset is None else min(end_offset, stable)
+    last_offset = INT64_MAX if end_offset is None else end_offset - 1
+    if last_offset < first_offset:
+        return
+    if aborted is not None:
+        aborted = aborted.within(first_offset, last_offset)
+    strict = settings.on_damage is OnDamage.FAILFAST
+    ranges = list(_ranges(log, first_offset, end_offset, strict=strict))
+    whole = RecordSplit(log.topic, log.partition, first_offset, last_offset, (), aborted)
+    for parts in _split(log, ranges, max_split_bytes):
+        yield replace(whole, ranges=parts)
+
+
+def _ranges(
+    log: PartitionLog, first_offset: int, end_offset: int | None, *, strict: bool
+) -> Iterator[LogRange]:
+    """Yield the parts of segments that hold a range of offsets."""
+    bases = np.array([segment.base_offset for segment in log.segments], np.int64)
+    first = max(int(np.searchsorted(bases, first_offset, "right")) - 1, 0)
+    for number, segment in enumerate(log.segments[first:], first):
+        following = int(bases[number + 1]) if number + 1 < len(bases) else None
+        if end_offset is not None and number > first and segment.base_offset >= end_offset:
+            return
+        start, end = 0, segment.file.log_size_bytes
+        if first_offset > segment.base_offset:
+            start = _start_of(segment, first_offset, strict=strict)
+        if end_offset is not None and (following is None or end_offset < following):
+            end = _end_of(segment, end_offset, strict=strict)
+        if start < end:
+            yield LogRange(segment.file, start, end)
+
+
+def _start_of(segment: LogSegment, offset: int, *, strict: bool) -> int:
+    """Return where the batch begins that holds an offset, or comes next."""
+    try:
+        batch = segment.offset_to_position(offset)
+    except CorruptLogError:
+        if strict:
+            raise
+        # Damage hides it: the read passes over what is damaged, and filters the rest.
+        return 0
+    return segment.file.log_size_bytes if batch is None else batch.position
+
+
+def _end_of(segment: LogSegment, offset: int, *, strict: bool) -> int:
+    """Return where the batches end that hold records below an offset."""
+    try:
+        batch = segment.offset_to_position(offset)
+    except CorruptLogError:
+        if strict:
+            raise
+        return segment.file.log_size_bytes
+    if batch is None:
+        return segment.file.log_size_bytes
+    # It may also hold records before that offset.
+    return batch.position + batch.size if batch.offset < offset else batch.position
+
+
+def _split(
+    log: PartitionLog, ranges: Sequence[LogRange], max_bytes: int | None
+) -> Iterator[tuple[LogRange, ...]]:
+    """Yield the ranges in groups of no more bytes than that, as far as batches allow."""
+    group: list[LogRange] = []
+    room = max_bytes or 0
+    for part in ranges if max_bytes is None else _cut(log, ranges, max_bytes):
+        if max_bytes is not None and group and part.size_bytes > room:
+            yield tuple(group)
+            group, room = [], max_bytes
+        group.append(part)
+        room -= part.size_bytes
+    if group:
+        yield tuple(group)
+
+
+def _cut(log: PartitionLog, ranges: Sequence[LogRange], max_bytes: int) -> Iterator[LogRange]:
+    """Yield ranges of about equal sizes, none much larger than that."""
+    segments = {segment.base_offset: segment for segment in log.segments}
+    for part in ranges:
+        pieces = -(-part.size_bytes // max_bytes)
+        ends = [part.end_bytes]
+        if pieces > 1:
+            wanted = part.start_bytes + part.size_bytes * np.arange(1, pieces) // pieces
+            ends = [*_batch_starts(segments[part.segment.base_offset], wanted), part.end_bytes]
+        start = part.start_bytes
+        for end in ends:
+            if start < end <= part.end_bytes:
+                yield LogRange(part.segment, start, end)
+                start = end
+
+
+def _batch_starts(segment: LogSegment, wanted: Longs) -> list[int]:
+    """Return the starts of batches near some positions, ascending: those that entries lead to."""
+    offsets, positions = segment.indexes.offset_index.read_entries()
+    if not len(positions):
+        return []
+    entries = np.unique(np.searchsorted(positions, wanted).clip(0, len(positions) - 1))
+    starts = []
+    for offset in offsets[entries].tolist():
+        # The entry is compared with the log, and the batch that it ends with is found.
+        batch = segment.offset_to_position(offset)
+        if batch is not None:
+            starts.append(batch.position)
+    return starts

@@ -1,0 +1,146 @@
+"""From a range of a log to record batches of Arrow: filtered by offset, transaction and kind."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from functools import partial
+
+import pyarrow as pa
+
+from kafka_index.errors import CorruptLogError
+from kafka_index.layout.records import CONTROL_MASK
+from kafka_index.records.batch_table import BatchColumns
+from kafka_index.records.decompression import shared_budget
+from kafka_index.records.record_decoder import BatchDamage, RecordDecoder
+from kafka_index.records.record_table import CORRUPT_RECORD, RecordTable, WindowBatches
+from kafka_index.tables.range_scan import RangeScan
+from kafka_index.tables.read_plan import RecordSplit
+from kafka_index.tables.settings import Isolation, OnDamage, ReadSettings
+
+_log = logging.getLogger(__name__)
+
+#: Smaller record batches are joined up to this size: a segment may be of a few records.
+_MIN_BATCH_BYTES = 1 << 20
+
+
+class RecordReader:
+    """Reads the records of a split, in the order of the log.
+
+    Parameters
+    ----------
+    split : RecordSplit
+        What to read.
+    settings : ReadSettings
+        How.
+
+    Attributes
+    ----------
+    bytes_read : int
+        How many bytes of logs have been read so far.
+    """
+
+    def __init__(self, split: RecordSplit, settings: ReadSettings) -> None:
+        self.bytes_read = 0
+        self._split = split
+        self._settings = settings
+        self._schema = settings.schema
+        self._table = RecordTable(split.topic, split.partition, settings.columns)
+        self._decoder = RecordDecoder(
+            shared_budget(settings.max_decompressed_bytes), with_bytes=self._table.needs_bytes
+        )
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        """Yield record batches of a few MiB.
+
+        Raises
+        ------
+        CorruptLogError
+            A batch cannot be read, and the read is to fail then.
+        """
+        small: list[pa.RecordBatch] = []
+        size = 0
+        for batch in self._batches():
+            small.append(batch)
+            size += batch.nbytes
+            if size >= _MIN_BATCH_BYTES:
+                yield _joined(small)
+                small, size = [], 0
+        if small:
+            yield _joined(small)
+
+    def _batches(self) -> Iterator[pa.RecordBatch]:
+        for part in self._split.ranges:
+            scan = RangeScan(part, verify_crc=self._settings.verify_crc)
+            read_before = self.bytes_read
+            path = part.segment.log_path
+            for found in scan.windows():
+                self.bytes_read = read_before + scan.bytes_read
+                if isinstance(found, CorruptLogError):
+                    yield from self._damage(found)
+                else:
+                    yield from self._decode(found, path)
+                    if self._is_past_end(found.batches):
+                        break
+            self.bytes_read = read_before + scan.bytes_read
+
+    def _decode(self, source: WindowBatches, path: str) -> Iterator[pa.RecordBatch]:
+        source = self._wanted(source)
+        positions = source.batches.position_bytes
+        for found in self._decoder.decode(
+            source.window,
+            positions - source.position_bytes,
+            source.batches.size_bytes,
+            partial(self._table.convert, source=source),
+            first_offset=self._split.first_offset,
+            last_offset=self._split.last_offset,
+        ):
+            if isinstance(found, BatchDamage):
+                yield from self._damage(found.error.at(path, int(positions[found.batch])))
+            else:
+                yield self._with_damage_column(found)
+
+    def _wanted(self, source: WindowBatches) -> WindowBatches:
+        """Return the batches that may hold wanted records."""
+        batches, split = source.batches, self._split
+        wanted = batches.last_offset >= split.first_offset
+        if not self._settings.include_control:
+            wanted &= batches.attributes & CONTROL_MASK == 0
+        is_aborted = None
+        if split.aborted is not None:
+            is_aborted = split.aborted.hold(batches)
+            if self._settings.isolation is Isolation.READ_COMMITTED:
+                wanted &= ~is_aborted
+        if not wanted.all():
+            batches = BatchColumns(*(column[wanted] for column in batches))
+            is_aborted = None if is_aborted is None else is_aborted[wanted]
+        return WindowBatches(source.window, source.position_bytes, batches, is_aborted)
+
+    def _is_past_end(self, batches: BatchColumns) -> bool:
+        return bool(batches.rows) and int(batches.base_offset[-1]) > self._split.last_offset
+
+    def _damage(self, error: CorruptLogError) -> Iterator[pa.RecordBatch]:
+        """Do what is asked for at damage."""
+        if self._settings.on_damage is OnDamage.FAILFAST:
+            raise error
+        if self._settings.on_damage is OnDamage.DROP:
+            _log.warning("left out: %s", error)
+            return
+        known = {
+            "topic": self._split.topic,
+            "partition": self._split.partition,
+            "position_bytes": error.position_bytes,
+            CORRUPT_RECORD: str(error),
+        }
+        row = {name: known.get(name) for name in self._schema.names}
+        yield pa.RecordBatch.from_pylist([row], schema=self._schema)
+
+    def _with_damage_column(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if self._settings.on_damage is not OnDamage.PERMISSIVE:
+            return batch
+        arrays = [*batch.columns, pa.nulls(len(batch), pa.string())]
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+
+def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)

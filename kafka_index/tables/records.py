@@ -1,0 +1,208 @@
+"""`read_records`: the records of a dump as a table of Arrow."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from os import PathLike
+from typing import TypeVar
+
+import pyarrow as pa
+
+from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, IndexConfig
+from kafka_index.errors import InputError
+from kafka_index.layout.names import TopicPartition
+from kafka_index.reading import PartitionFiles, PartitionLog, UpperBound
+from kafka_index.reading.partition_files import CheckpointReader
+from kafka_index.records.record_table import DEFAULT_COLUMNS
+from kafka_index.storage import list_dump
+from kafka_index.tables.bounds import BoundOptions, Offsets, Timestamps
+from kafka_index.tables.read_plan import ReadPlan, RecordSplit, plan_partition
+from kafka_index.tables.record_reader import RecordReader
+from kafka_index.tables.settings import Isolation, OnDamage, ReadSettings
+
+_Choice = TypeVar("_Choice", Isolation, OnDamage, UpperBound)
+
+
+def read_records(
+    paths: str | PathLike[str] | Sequence[str | PathLike[str]],
+    *,
+    topics: str | re.Pattern[str] | None = None,
+    partitions: Mapping[str, Sequence[int]] | None = None,
+    starting_offsets: Offsets | None = None,
+    ending_offsets: Offsets | None = None,
+    starting_timestamp: Timestamps | None = None,
+    ending_timestamp: Timestamps | None = None,
+    columns: Sequence[str] = DEFAULT_COLUMNS,
+    isolation: Isolation | str = Isolation.READ_UNCOMMITTED,
+    include_control: bool = False,
+    verify_crc: bool = True,
+    on_damage: OnDamage | str = OnDamage.FAILFAST,
+    indexes: str | PathLike[str] | None = None,
+    upper_bound: UpperBound | str = UpperBound.LOG_END,
+    max_decompressed_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES,
+) -> pa.RecordBatchReader:
+    """Read the records of log directories at rest.
+
+    The rows are those that Kafka's consumer returns, with the names and types of Spark's Kafka
+    source: ``key``, ``value``, ``topic``, ``partition``, ``offset``, ``timestamp``,
+    ``timestampType``, ``headers``. They are sorted by topic, partition and offset.
+
+    Parameters
+    ----------
+    paths : path or sequence of paths
+        Data directories, topic-partition directories, globs of either, or their URIs.
+    topics : str or re.Pattern, optional
+        Keep only topics that this regular expression matches in full.
+    partitions : mapping of str to sequence of int, optional
+        Keep only these partitions of these topics.
+    starting_offsets, ending_offsets : int or mapping of str to mapping of int to int, optional
+        Where to begin, and where to end, exclusive: for all partitions or by topic and partition.
+        -2 is the earliest offset and -1 the latest.
+    starting_timestamp, ending_timestamp : int, datetime, or mapping likewise, optional
+        A time (in ms since the epoch, if it is a number) instead: the offset of the first record as
+        late. With no such record it is the end of the log.
+    columns : sequence of str
+        The columns, in this order. Besides the eight above: ``leader_epoch``, ``producer_id``,
+        ``producer_epoch``, ``sequence``, ``batch_base_offset``, ``position_bytes``, ``is_control``,
+        ``is_aborted``. What is not asked for is not decoded.
+    isolation : Isolation or str
+        ``read_committed`` leaves out aborted transactions, and ends at the last stable offset.
+    include_control : bool
+        Whether control records, such as the markers of transactions, are rows too.
+    verify_crc : bool
+        Whether the checksum of each batch is verified before it is decoded.
+    on_damage : OnDamage or str
+        ``failfast`` raises an error at the first batch that cannot be read, ``permissive`` makes it
+        a row with its place and reason in the column ``_corrupt_record``, ``drop`` leaves it out.
+    indexes : path, optional
+        Folder with a folder of index files for each partition, as ``build --output`` writes it; by
+        default they are beside the logs. What is missing is built in memory where it is needed.
+    upper_bound : UpperBound or str
+        ``high-watermark`` ends each partition at its checkpointed high watermark.
+    max_decompressed_bytes : int
+        The most bytes of decompressed records that this process holds at a time.
+
+    Returns
+    -------
+    pa.RecordBatchReader
+        Record batches of a few MiB, read as they are asked for.
+
+    Raises
+    ------
+    InputError
+        A path, a name or a bound is wrong, or nothing is found.
+    CorruptLogError
+        A bound, or what isolation needs, cannot be read; or, while it is read, a batch.
+    """
+    plan = plan_read(
+        paths,
+        topics=topics,
+        partitions=partitions,
+        bounds=BoundOptions(starting_offsets, ending_offsets, starting_timestamp, ending_timestamp),
+        settings=ReadSettings(
+            columns=tuple(columns),
+            isolation=_member(Isolation, isolation),
+            include_control=include_control,
+            verify_crc=verify_crc,
+            on_damage=_member(OnDamage, on_damage),
+            max_decompressed_bytes=max_decompressed_bytes,
+        ),
+        indexes=indexes,
+        upper_bound=_member(UpperBound, upper_bound),
+    )
+    return pa.RecordBatchReader.from_batches(plan.settings.schema, read_plan(plan))
+
+
+def read_plan(plan: ReadPlan) -> Iterator[pa.RecordBatch]:
+    """Yield the record batches of all splits of a plan, in order."""
+    for split in plan.splits:
+        yield from RecordReader(split, plan.settings)
+
+
+def plan_read(
+    paths: str | PathLike[str] | Sequence[str | PathLike[str]],
+    *,
+    topics: str | re.Pattern[str] | None = None,
+    partitions: Mapping[str, Sequence[int]] | None = None,
+    bounds: BoundOptions | None = None,
+    settings: ReadSettings | None = None,
+    indexes: str | PathLike[str] | None = None,
+    upper_bound: UpperBound = UpperBound.LOG_END,
+    max_split_bytes: int | None = None,
+) -> ReadPlan:
+    """Plan a read: list the dump, resolve the bounds, and find the bytes that are needed.
+
+    Parameters
+    ----------
+    paths, topics, partitions, indexes, upper_bound
+        As for `read_records`.
+    bounds : BoundOptions, optional
+        Where to begin and end; by default everything is read.
+    settings : ReadSettings, optional
+        How to read.
+    max_split_bytes : int, optional
+        About the most bytes of a split; by default each partition is one.
+
+    Raises
+    ------
+    InputError, CorruptLogError
+        As for `read_records`.
+    """
+    settings = settings or ReadSettings()
+    bounds = bounds or BoundOptions()
+    splits: list[RecordSplit] = []
+    for files in list_partitions(
+        paths, topics=topics, partitions=partitions, indexes=indexes, upper_bound=upper_bound
+    ):
+        partition = TopicPartition(files.topic, files.partition)
+        with PartitionLog(
+            files,
+            config=IndexConfig(),
+            max_decompressed_bytes=settings.max_decompressed_bytes,
+        ) as log:
+            own = bounds.of(partition)
+            splits += plan_partition(log, own, settings, max_split_bytes=max_split_bytes)
+    return ReadPlan(tuple(splits), settings)
+
+
+def list_partitions(
+    paths: str | PathLike[str] | Sequence[str | PathLike[str]],
+    *,
+    topics: str | re.Pattern[str] | None = None,
+    partitions: Mapping[str, Sequence[int]] | None = None,
+    indexes: str | PathLike[str] | None = None,
+    upper_bound: UpperBound = UpperBound.LOG_END,
+) -> list[PartitionFiles]:
+    """Return the partitions that `read_records` reads; parameters and errors are its own."""
+    inputs = [paths] if isinstance(paths, str | PathLike) else paths
+    pattern = re.compile(topics) if isinstance(topics, str) else topics
+    listing = list_dump([os.fspath(path) for path in inputs], topics=pattern)
+    segments = listing.segments
+    if partitions is not None:
+        segments = [one for one in segments if one.partition in partitions.get(one.topic, ())]
+        if not segments:
+            raise InputError(
+                "none of the partitions is in the input",
+                path=", ".join(os.fspath(path) for path in inputs),
+                expected=", ".join(
+                    TopicPartition(topic, number).directory_name
+                    for topic, numbers in partitions.items()
+                    for number in numbers
+                ),
+            )
+    root = None if indexes is None else os.path.abspath(indexes)
+    return CheckpointReader(upper_bound).read_all(segments, root)
+
+
+def _member(kind: type[_Choice], value: _Choice | str) -> _Choice:
+    """Return a member of an enumeration by itself or by its value."""
+    try:
+        return kind(value)
+    except ValueError as error:
+        raise InputError(
+            f"not a value of {kind.__name__}",
+            expected=", ".join(str(member.value) for member in kind),
+            found=value,
+        ) from error

@@ -1,0 +1,71 @@
+"""What is read of a dump's records, and how."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum
+
+import pyarrow as pa
+
+from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES
+from kafka_index.records.record_table import CORRUPT_RECORD, DEFAULT_COLUMNS, record_schema
+
+
+class Isolation(Enum):
+    """Which records of transactions are read (``isolation.level``)."""
+
+    #: All of them.
+    READ_UNCOMMITTED = "read_uncommitted"
+    #: Those of committed transactions, up to the last stable offset.
+    READ_COMMITTED = "read_committed"
+
+
+class OnDamage(Enum):
+    """What happens at a batch that cannot be read."""
+
+    #: The read ends with an error.
+    FAILFAST = "failfast"
+    #: The damage is a row: its place and reason in the column ``_corrupt_record``.
+    PERMISSIVE = "permissive"
+    #: The batch is left out, and a warning is logged.
+    DROP = "drop"
+
+
+@dataclass(frozen=True, slots=True)
+class ReadSettings:
+    """How records are read; small, and picklable.
+
+    Parameters
+    ----------
+    columns : tuple of str
+        Names in `RECORD_SCHEMA`.
+    isolation : Isolation
+        Which records of transactions.
+    include_control : bool
+        Whether control records are rows too.
+    verify_crc : bool
+        Whether checksums are verified before batches are decoded.
+    on_damage : OnDamage
+        What happens at a batch that cannot be read.
+    max_decompressed_bytes : int
+        The most bytes of decompressed records that the process holds at a time.
+    """
+
+    columns: tuple[str, ...] = DEFAULT_COLUMNS
+    isolation: Isolation = Isolation.READ_UNCOMMITTED
+    include_control: bool = False
+    verify_crc: bool = True
+    on_damage: OnDamage = OnDamage.FAILFAST
+    max_decompressed_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The schema of the rows."""
+        schema = record_schema(self.columns)
+        if self.on_damage is OnDamage.PERMISSIVE:
+            schema = schema.append(pa.field(CORRUPT_RECORD, pa.string()))
+        return schema
+
+    def with_columns(self, columns: tuple[str, ...]) -> ReadSettings:
+        """Return the same settings for other columns."""
+        return replace(self, columns=columns)

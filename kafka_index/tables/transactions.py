@@ -1,0 +1,230 @@
+"""What ``read_committed`` leaves out: aborted transactions, and all from the last stable offset on.
+
+They come from the files of a broker where it would load those, and are rebuilt from the log where
+it would recover the segment. Sources: Kafka's ``UnifiedLog.collectAbortedTransactions`` and
+``fetchLastStableOffsetMetadata``, ``LogSegment.sanityCheck``, and the consumer's
+``CompletedFetch``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kafka_index.errors import CorruptIndexError, CorruptLogError
+from kafka_index.index import TransactionIndex
+from kafka_index.layout.integers import Longs
+from kafka_index.layout.names import (
+    OFFSET_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    index_name_for,
+)
+from kafka_index.layout.producer_state import ABORTED_TXN
+from kafka_index.layout.records import CONTROL_MASK, TRANSACTIONAL_MASK
+from kafka_index.reading import PartitionFiles, PartitionLog
+from kafka_index.records.batch_table import BatchColumns
+from kafka_index.scan import LogFileSource
+from kafka_index.state.partition_state import PartitionState
+from kafka_index.state.segment_state import ProducerTable, SegmentState
+from kafka_index.state.snapshots import (
+    is_out_of_range,
+    list_snapshots,
+    load_latest_snapshot,
+)
+from kafka_index.storage import SegmentFile
+from kafka_index.stores import is_remote
+
+_NO_LONGS: Longs = np.empty(0, np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class AbortedTransactions:
+    """Aborted transactions of a partition, by producer and first offset.
+
+    Parameters
+    ----------
+    producer_ids, first_offsets, last_offsets : ndarray of int64, shape (n,)
+        Whose they were, their first offsets, and those of their markers.
+    """
+
+    producer_ids: Longs
+    first_offsets: Longs
+    last_offsets: Longs
+
+    @classmethod
+    def of_entries(cls, entries: Sequence[NDArray[np.void]]) -> AbortedTransactions:
+        """Return the transactions of entries of transaction indexes."""
+        joined = np.concatenate([np.empty(0, ABORTED_TXN), *entries])
+        columns = [
+            joined[name].astype(np.int64) for name in ("producer_id", "first_offset", "last_offset")
+        ]
+        order = np.lexsort((columns[1], columns[0]))
+        return cls(*(column[order] for column in columns))
+
+    def within(self, first_offset: int, last_offset: int) -> AbortedTransactions:
+        """Return those that overlap with a range of offsets."""
+        kept = (self.first_offsets <= last_offset) & (self.last_offsets >= first_offset)
+        return AbortedTransactions(
+            self.producer_ids[kept], self.first_offsets[kept], self.last_offsets[kept]
+        )
+
+    def hold(self, batches: BatchColumns) -> NDArray[np.bool_]:
+        """Return which batches belong to one of them.
+
+        As the consumer does: a batch of a transaction whose producer has one that began at or below
+        the batch's last offset, and whose marker comes after it.
+        """
+        held = np.zeros(batches.rows, np.bool_)
+        if not len(self.producer_ids):
+            return held
+        kind = batches.attributes & (TRANSACTIONAL_MASK | CONTROL_MASK)
+        rows = np.flatnonzero(kind == TRANSACTIONAL_MASK)
+        # A producer's transactions follow each other, so only the latest that has begun can hold a
+        # batch. The rank of a pair of producer and offset is found by two searches.
+        for producer_id in np.unique(batches.producer_id[rows]):
+            start, end = np.searchsorted(self.producer_ids, [producer_id, producer_id + 1])
+            if start == end:
+                continue
+            own = rows[batches.producer_id[rows] == producer_id]
+            latest = np.searchsorted(
+                self.first_offsets[start:end], batches.last_offset[own], "right"
+            )
+            markers = self.last_offsets[start:end][np.maximum(latest - 1, 0)]
+            held[own] = (latest > 0) & (batches.base_offset[own] <= markers)
+        return held
+
+
+NO_TRANSACTIONS = AbortedTransactions(_NO_LONGS, _NO_LONGS, _NO_LONGS)
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionBounds:
+    """What ``read_committed`` asks of a partition.
+
+    Parameters
+    ----------
+    last_stable_offset : int
+        Nothing is read from it on.
+    aborted : AbortedTransactions
+        Transactions that were aborted, from the first offset of the read on.
+    """
+
+    last_stable_offset: int
+    aborted: AbortedTransactions
+
+
+def read_transactions(log: PartitionLog, first_offset: int) -> TransactionBounds:
+    """Return the last stable offset, and the aborted transactions from an offset on.
+
+    Parameters
+    ----------
+    log : PartitionLog
+        The partition; its end offset is the bound that is asked for.
+    first_offset : int
+        Where the read begins.
+
+    Raises
+    ------
+    CorruptLogError
+        The log is damaged, so that a broker could not tell either.
+    InputError
+        A file cannot be read.
+    """
+    end_offset = log.end_offset
+    files = log.files
+    bases = np.array([segment.base_offset for segment in files.segments], np.int64)
+    first = max(int(np.searchsorted(bases, first_offset, "right")) - 1, 0)
+    count = int(np.searchsorted(bases, end_offset))
+    aborted = {
+        number: _stored_transactions(files.segments[number], files.index_directory)
+        for number in range(first, count)
+    }
+    missing = [number for number, entries in aborted.items() if entries is None]
+    state, start = _state_before(files, min([count, *missing]), end_offset)
+    for number in range(start, count):
+        rebuilt = _follow(state, files.segments[number], end_offset)
+        if number in missing:
+            aborted[number] = rebuilt
+    open_offsets = state.entries["current_txn_first_offset"]
+    return TransactionBounds(
+        min([end_offset, *open_offsets[open_offsets >= 0].tolist()]),
+        AbortedTransactions.of_entries(
+            [entries for entries in aborted.values() if entries is not None]
+        ),
+    )
+
+
+def _stored_transactions(
+    segment: SegmentFile, index_directory: str | None
+) -> NDArray[np.void] | None:
+    """Return the entries of a transaction index; None where a broker would rebuild it.
+
+    It does where the offset index is missing, or the transaction index cannot be right
+    (LogSegment.sanityCheck). A segment without aborted transactions has no such file.
+    """
+    directory = index_directory or segment.partition_directory
+    name = os.path.basename(segment.log_path)
+    if not os.path.exists(os.path.join(directory, index_name_for(name, OFFSET_INDEX_SUFFIX))):
+        return None
+    path = os.path.join(directory, index_name_for(name, TXN_INDEX_SUFFIX))
+    with TransactionIndex(path, segment.base_offset, writable=False) as index:
+        try:
+            index.sanity_check()
+        except CorruptIndexError:
+            return None
+        return index.entries.copy()
+
+
+def _state_before(
+    files: PartitionFiles, number: int, end_offset: int
+) -> tuple[PartitionState, int]:
+    """Return the producers before a segment, or an earlier one, and its number.
+
+    They are those of the latest snapshot that a broker would load there (UnifiedLog.
+    rebuildProducerState): a clean stop leaves one at the end of the log.
+    """
+    directory = files.segments[0].partition_directory
+    if is_remote(directory):
+        return PartitionState(), 0
+    offsets = set(list_snapshots(directory))
+    ends = [*(segment.base_offset for segment in files.segments[:number]), end_offset]
+    if number < len(files.segments):
+        ends[-1] = min(end_offset, files.segments[number].base_offset)
+    for candidate in range(number, -1, -1):
+        offset = ends[candidate]
+        if offset in offsets and not is_out_of_range(offset, files.log_start_offset, end_offset):
+            _, entries, _ = load_latest_snapshot(directory, [offset])
+            if entries is not None:
+                return PartitionState(entries), candidate
+    return PartitionState(), 0
+
+
+def _follow(state: PartitionState, segment: SegmentFile, end_offset: int) -> NDArray[np.void]:
+    """Apply the batches of a segment below an offset; return its aborted transactions."""
+    table = ProducerTable()
+    source = LogFileSource.of_segment(segment, verify_crc=False)
+    for batches in source.chunks():
+        below = np.flatnonzero(batches.base_offset >= end_offset)
+        kept = batches.slice(0, int(below[0])) if len(below) else batches
+        if kept.rows:
+            _, stop = table.follow(kept)
+            if stop is not None:
+                raise CorruptLogError(
+                    f"its transactions cannot be followed: {stop.text}",
+                    path=segment.log_path,
+                    position_bytes=stop.position_bytes,
+                )
+        if len(below):
+            break
+    aborted, stop = state.apply(SegmentState.of_table(table))
+    if stop is not None:
+        raise CorruptLogError(
+            f"its transactions cannot be followed: {stop.text}",
+            path=segment.log_path,
+            position_bytes=stop.position_bytes,
+        )
+    return aborted
