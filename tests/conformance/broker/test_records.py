@@ -13,7 +13,7 @@ import kafka_index
 
 from .client import ISOLATIONS, Digest
 from .files import keep_only_logs
-from .topics import FOLLOWED, TOPICS
+from .topics import FOLLOWED, TOPICS, Topic
 
 if TYPE_CHECKING:
     from .conftest import Written
@@ -59,7 +59,7 @@ def sized(data: bytes | None) -> bytes:
 @pytest.mark.parametrize("isolation", ISOLATIONS)
 @pytest.mark.parametrize("topic", _TOPICS, ids=lambda topic: topic.name[:24])
 def test_records_are_those_that_consumers_got(
-    written: Written, topic: object, isolation: str
+    written: Written, topic: Topic, isolation: str
 ) -> None:
     expected = written.digests[isolation]
     for partition in range(topic.partitions):
@@ -70,7 +70,7 @@ def test_records_are_those_that_consumers_got(
 @pytest.mark.parametrize("isolation", ISOLATIONS)
 @pytest.mark.parametrize("topic", _TOPICS, ids=lambda topic: topic.name[:24])
 def test_records_of_logs_alone_are_those_that_consumers_got(
-    written: Written, logs_alone: Path, topic: object, isolation: str
+    written: Written, logs_alone: Path, topic: Topic, isolation: str
 ) -> None:
     expected = written.digests[isolation]
     for partition in range(topic.partitions):
