@@ -20,6 +20,7 @@ from kafka_index.layout.names import (
 from kafka_index.storage.directories import Entry, identity_of, scan_directory
 from kafka_index.storage.partition_files import SegmentFile, Skipped, list_partition
 from kafka_index.storage.paths import expand_directories
+from kafka_index.storage.tiered_partition import TieredPartition
 from kafka_index.stores import is_remote
 
 __all__ = ["Listing", "SegmentFile", "Skipped", "list_dump"]
@@ -49,12 +50,15 @@ class Listing:
         The parents of the listed partition directories, absolute, each once.
     partition_directories : list of str
         The listed partition directories, absolute, empty ones included.
+    tiered : dict of TopicPartition to TieredPartition
+        The partitions that have remote segments, or had them.
     """
 
     segments: list[SegmentFile] = field(default_factory=list)
     skipped: list[Skipped] = field(default_factory=list)
     data_directories: list[str] = field(default_factory=list)
     partition_directories: list[str] = field(default_factory=list)
+    tiered: dict[TopicPartition, TieredPartition] = field(default_factory=dict)
 
 
 def list_dump(inputs: Sequence[str], *, topics: re.Pattern[str] | None) -> Listing:
@@ -85,6 +89,18 @@ def list_dump(inputs: Sequence[str], *, topics: re.Pattern[str] | None) -> Listi
     and it has no partition directories (nor ``meta.properties``) in it: a data directory may be
     called ``data-1``. What is live within a partition: `list_partition`.
     """
+    listing, walk = _list(inputs, topics)
+    if not listing.segments:
+        raise _nothing_found(inputs, topics, walk)
+    return listing
+
+
+def list_any(inputs: Sequence[str], *, topics: re.Pattern[str] | None) -> Listing:
+    """List a dump as `list_dump` does, which may hold no segment at all."""
+    return _list(inputs, topics)[0]
+
+
+def _list(inputs: Sequence[str], topics: re.Pattern[str] | None) -> tuple[Listing, _Walk]:
     walk = _Walk(topics)
     for directory in expand_directories(inputs):
         walk.visit(directory)
@@ -92,9 +108,7 @@ def list_dump(inputs: Sequence[str], *, topics: re.Pattern[str] | None) -> Listi
     listing.segments.sort(key=lambda s: (s.topic, s.partition, s.base_offset))
     listing.skipped.sort(key=lambda skipped: skipped.path)
     _refuse_duplicates(listing.segments)
-    if not listing.segments:
-        raise _nothing_found(inputs, topics, walk)
-    return listing
+    return listing, walk
 
 
 class _Walk:

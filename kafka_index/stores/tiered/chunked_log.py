@@ -220,6 +220,68 @@ class ChunkedLog:
         )
 
 
+class LimitedLog:
+    """The beginning of a log (`ByteSource`).
+
+    Parameters
+    ----------
+    path : str
+        The path it was opened with.
+    log : ByteSource
+        The whole log.
+    size_bytes : int
+        Where it is cut.
+    """
+
+    def __init__(self, path: str, log: ByteSource, size_bytes: int) -> None:
+        self._path = path
+        self._log = log
+        self._size = min(size_bytes, log.size_bytes)
+
+    @property
+    def path(self) -> str:
+        """The path it was opened with."""
+        return self._path
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the beginning."""
+        return self._size
+
+    @property
+    def mtime_ns(self) -> int:
+        """Modification time of the log, nanoseconds since the epoch."""
+        return self._log.mtime_ns
+
+    def read_at(self, position_bytes: int, size_bytes: int) -> Bytes:
+        """Return up to `size_bytes` bytes from `position_bytes` on, fewer only at the end."""
+        left = max(self._size - position_bytes, 0)
+        return self._log.read_at(position_bytes, min(size_bytes, left))
+
+    def read_ranges(self, starts: Sequence[int], ends: Sequence[int]) -> list[Bytes]:
+        """Return the bytes of ascending ranges, end exclusive."""
+        return self._log.read_ranges(starts, [min(end, self._size) for end in ends])
+
+    def stream(self, start_bytes: int = 0) -> Iterator[Bytes]:
+        """Yield the bytes from a position to the end."""
+        left = self._size - start_bytes
+        if left <= 0:
+            return
+        for piece in self._log.stream(start_bytes):
+            yield piece[:left]
+            left -= len(piece)
+            if left <= 0:
+                return
+
+    def changed(self) -> str | None:
+        """Return how the log differs from the one opened, None when it does not."""
+        return self._log.changed()
+
+    def close(self) -> None:
+        """Close the log."""
+        self._log.close()
+
+
 def _regroup(pieces: Iterable[Bytes], sizes: Sequence[int]) -> Iterator[Bytes]:
     """Cut a stream of pieces into others of given sizes."""
     waiting: list[Bytes] = []

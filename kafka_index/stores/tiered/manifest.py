@@ -70,6 +70,8 @@ class SegmentManifest:
         Its first and its last offset, inclusive.
     max_timestamp_ms : int
         The largest timestamp, control batches included.
+    event_timestamp_ms : int
+        When the upload began.
     epochs : tuple of EpochEntry
         The leader epochs of the segment, ascending.
     chunks : ChunkIndex
@@ -90,6 +92,7 @@ class SegmentManifest:
     start_offset: int
     end_offset: int
     max_timestamp_ms: int
+    event_timestamp_ms: int
     epochs: tuple[EpochEntry, ...]
     chunks: ChunkIndex
     indexes: Mapping[str, StoredIndex]
@@ -152,6 +155,7 @@ def parse_manifest(text: bytes, path: str) -> SegmentManifest:
         start_offset=reader.integer(metadata, "startOffset"),
         end_offset=reader.integer(metadata, "endOffset"),
         max_timestamp_ms=reader.integer(metadata, "maxTimestampMs", lowest=-1),
+        event_timestamp_ms=reader.integer(metadata, "eventTimestampMs"),
         epochs=reader.epochs(metadata),
         chunks=_chunks(reader, fields),
         indexes=_indexes(reader, fields),

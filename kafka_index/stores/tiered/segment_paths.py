@@ -10,6 +10,9 @@ files are those of a data directory. Its scheme holds the layout, and that of th
 
     tiered+aiven+s3://bucket/orders-ID/0/SEGMENT/00000000000000000078.index
     tiered+local:///mnt/tier/kafka-tiered-storage/orders-0-ID/SEGMENT/00000000000000000078.log
+
+``SEGMENT@BYTES`` is the beginning of a segment whose end another segment serves; such a one has no
+index files.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ UUID_PATTERN = "[A-Za-z0-9_-]{22}"
 
 _FILE = rf"(?P<offset>[0-9]{{{OFFSET_DIGITS}}})-(?P<segment>{UUID_PATTERN})(?P<suffix>\.[a-z_-]+)"
 _PATH = re.compile(
-    rf"(?P<parent>.*/)(?P<segment>{UUID_PATTERN})/"
+    rf"(?P<parent>.*/)(?P<segment>{UUID_PATTERN})(?:@(?P<limit>[0-9]{{1,10}}))?/"
     rf"(?P<offset>[0-9]{{{OFFSET_DIGITS}}})(?P<suffix>\.[a-z_]+)"
 )
 
@@ -113,14 +116,19 @@ class SegmentPath:
         Path or URI of the segment's objects, without suffix.
     file_suffix : str
         ``.log``, ``.index`` and so on.
+    limit_bytes : int, optional
+        Where the log is cut, if it is.
     """
 
     layout: Layout
     name: str
     file_suffix: str
+    limit_bytes: int | None = None
 
 
-def segment_path(layout: Layout, root: str, key: SegmentKey, suffix: str) -> str:
+def segment_path(
+    layout: Layout, root: str, key: SegmentKey, suffix: str, limit_bytes: int | None = None
+) -> str:
     """Return the path by which a file of a segment is opened.
 
     Parameters
@@ -133,9 +141,12 @@ def segment_path(layout: Layout, root: str, key: SegmentKey, suffix: str) -> str
         The segment.
     suffix : str
         Of the file.
+    limit_bytes : int, optional
+        Where the log is cut.
     """
+    limit = "" if limit_bytes is None else f"@{limit_bytes}"
     file = f"{key.start_offset:0{OFFSET_DIGITS}d}{suffix}"
-    inner = f"{root.rstrip('/')}/{key.parent}{key.segment_id}/{file}"
+    inner = f"{root.rstrip('/')}/{key.parent}{key.segment_id}{limit}/{file}"
     scheme = SCHEME_PREFIX + layout.value
     return f"{scheme}+{inner}" if scheme_of(root) else f"{scheme}://{inner}"
 
@@ -174,4 +185,9 @@ def parse_segment_path(path: str) -> SegmentPath:
         raise InputError("not a file of a remote segment", path=path)
     layout, root = inner_root(f"{scheme}://")
     parent = match["parent"] if root == "/" else root + match["parent"]
-    return SegmentPath(layout, f"{parent}{match['offset']}-{match['segment']}", match["suffix"])
+    return SegmentPath(
+        layout,
+        f"{parent}{match['offset']}-{match['segment']}",
+        match["suffix"],
+        None if match["limit"] is None else int(match["limit"]),
+    )

@@ -9,10 +9,10 @@ from typing import NoReturn
 
 import pyarrow as pa
 
-from kafka_index.errors import CorruptObjectError, InputError, PublishError
+from kafka_index.errors import CorruptObjectError, InputError, KafkaIndexError, PublishError
 from kafka_index.layout.names import LOG_SUFFIX
 from kafka_index.stores.store import ByteSource, DirectoryEntry, FileInfo, Store
-from kafka_index.stores.tiered.chunked_log import ChunkCache, ChunkedLog
+from kafka_index.stores.tiered.chunked_log import ChunkCache, ChunkedLog, LimitedLog
 from kafka_index.stores.tiered.encryption import Decryption, KeyRing
 from kafka_index.stores.tiered.manifest import SegmentManifest, parse_manifest
 from kafka_index.stores.tiered.segment_paths import Layout, parse_segment_path
@@ -54,16 +54,35 @@ class TieredStore:
         finally:
             source.close()
 
-    def open(self, path: str, info: FileInfo | None = None) -> ByteSource:  # noqa: ARG002, because segments never change
-        """Open a log; the indexes are read whole, by `read`."""
+    def open(self, path: str, info: FileInfo | None = None) -> ByteSource:
+        """Open a log; the indexes are read whole, by `read`.
+
+        Raises
+        ------
+        CorruptObjectError
+            Its objects contradict each other, or what was listed.
+        """
         file = parse_segment_path(path)
         if file.file_suffix != LOG_SUFFIX:
             raise InputError("an index of a remote segment is read whole", path=path)
         stored = self._objects.open(file.name + LOG_SUFFIX)
-        if self._layout is Layout.LOCAL:
-            return stored
-        manifest, decryption = self._segment(file.name)
-        return ChunkedLog(path, stored, manifest, decryption, self._cache)
+        try:
+            log = stored
+            if self._layout is Layout.AIVEN:
+                log = ChunkedLog(path, stored, *self._segment(file.name), self._cache)
+            if file.limit_bytes is not None:
+                return LimitedLog(path, log, file.limit_bytes)
+            if info is not None and info.size_bytes != log.size_bytes:
+                raise CorruptObjectError(  # noqa: TRY301, because it closes the object
+                    "the log of the segment has another size than was recorded of its upload",
+                    path=stored.path,
+                    expected=info.size_bytes,
+                    found=log.size_bytes,
+                )
+        except KafkaIndexError:
+            stored.close()
+            raise
+        return log
 
     def read(self, path: str, max_bytes: int | None = None) -> bytes:
         """Return an index, or the first bytes of it.
@@ -83,6 +102,8 @@ class TieredStore:
                 return source.read_at(0, size).tobytes()
             finally:
                 source.close()
+        if file.limit_bytes is not None:
+            raise FileNotFoundError(path)
         if self._layout is Layout.LOCAL:
             return self._objects.read(file.name + file.file_suffix, max_bytes)
         return self._read_index(file.name, file.file_suffix)[:max_bytes]

@@ -1,0 +1,149 @@
+"""The states of remote segments, from the log directory's own copy of ``__remote_log_metadata``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES
+from kafka_index.errors import CorruptLogError
+from kafka_index.layout.records import CONTROL_MASK
+from kafka_index.records.batch_source import PREALLOCATED_TAIL, TORN_BATCH, TORN_HEADER
+from kafka_index.records.decompression import shared_budget
+from kafka_index.records.record_decoding import open_records
+from kafka_index.scan import LogFileSource
+from kafka_index.storage import Bytes, SegmentFile
+from kafka_index.tiered.metadata_records import (
+    MetadataEvent,
+    PartitionDeleteEvent,
+    RemoteSegmentId,
+    SegmentEvent,
+    SegmentState,
+    StateEvent,
+    parse_metadata_record,
+)
+
+_UNFINISHED = (PREALLOCATED_TAIL, TORN_HEADER, TORN_BATCH)
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataRecord:
+    """A record of the topic.
+
+    Parameters
+    ----------
+    partition : int
+        Partition of the metadata topic.
+    offset : int
+        Its offset there.
+    event : MetadataEvent
+        What it says.
+    """
+
+    partition: int
+    offset: int
+    event: MetadataEvent
+
+
+@dataclass(slots=True)
+class RemoteLogMetadata:
+    """What is known of remote segments after all events.
+
+    Attributes
+    ----------
+    segments : dict of RemoteSegmentId to SegmentEvent
+        How each was announced.
+    states : dict of RemoteSegmentId to SegmentState
+        The last state of each.
+    topics : dict of str to str
+        Name of each topic, by its id.
+    partitions : set of (str, int)
+        Topic id and partition of all events: of these, every segment is known.
+    uploaded_to : dict of (str, int) to int
+        The largest end offset of a segment whose upload finished.
+    """
+
+    segments: dict[RemoteSegmentId, SegmentEvent] = field(default_factory=dict)
+    states: dict[RemoteSegmentId, SegmentState] = field(default_factory=dict)
+    topics: dict[str, str] = field(default_factory=dict)
+    partitions: set[tuple[str, int]] = field(default_factory=set)
+    uploaded_to: dict[tuple[str, int], int] = field(default_factory=dict)
+
+    @classmethod
+    def of_events(cls, events: Iterable[MetadataEvent]) -> RemoteLogMetadata:
+        """Apply events, those of one partition in the order of their offsets."""
+        metadata = cls()
+        for event in events:
+            metadata._apply(event)  # noqa: SLF001, of its own kind
+        return metadata
+
+    def _apply(self, event: MetadataEvent) -> None:
+        if isinstance(event, PartitionDeleteEvent):
+            self.topics[event.topic_id] = event.topic
+            self.partitions.add((event.topic_id, event.partition))
+            return
+        partition = (event.id.topic_id, event.id.partition)
+        self.topics[event.id.topic_id] = event.topic
+        self.partitions.add(partition)
+        self.states[event.id] = event.state
+        if isinstance(event, SegmentEvent):
+            self.segments[event.id] = event
+        announced = self.segments.get(event.id)
+        if announced is not None and event.state is SegmentState.COPY_SEGMENT_FINISHED:
+            before = self.uploaded_to.get(partition, -1)
+            self.uploaded_to[partition] = max(before, announced.end_offset)
+
+
+def read_remote_log_metadata(segments: Sequence[SegmentFile]) -> Iterator[MetadataRecord]:
+    """Yield the records of the topic, by partition and offset.
+
+    Parameters
+    ----------
+    segments : sequence of SegmentFile
+        The logs of the topic, by partition and base offset.
+
+    Raises
+    ------
+    CorruptLogError
+        A log is damaged, or a record is not one of this topic: what happened after it is unknown.
+    InputError
+        A log cannot be read.
+    """
+    for segment in segments:
+        source = LogFileSource.of_segment(segment, verify_crc=True)
+        for window, start, batches in source.windows():
+            rows = zip(
+                batches.position_bytes.tolist(),
+                batches.size_bytes.tolist(),
+                batches.attributes.tolist(),
+                strict=True,
+            )
+            for position, size, attributes in rows:
+                if not attributes & CONTROL_MASK:
+                    batch = window[position - start : position - start + size]
+                    yield from _records(segment, position, batch)
+        stop = source.stop
+        if stop is not None and not (segment.is_last and stop.code in _UNFINISHED):
+            raise CorruptLogError(
+                f"the states of remote segments after it are unknown: {stop.text}",
+                path=segment.log_path,
+                position_bytes=stop.position_bytes,
+                hint="give a sound copy of the log directory, or leave it out",
+            )
+
+
+def _records(segment: SegmentFile, position: int, batch: Bytes) -> Iterator[MetadataRecord]:
+    budget = shared_budget(DEFAULT_MAX_DECOMPRESSED_BYTES)
+    try:
+        with open_records(batch, budget) as records:
+            for chunk in records.chunks():
+                contents = zip(chunk.columns.offsets.tolist(), chunk.contents(), strict=True)
+                for offset, content in contents:
+                    event = parse_metadata_record(content.value or b"")
+                    yield MetadataRecord(segment.partition, offset, event)
+    except (ValueError, CorruptLogError) as error:
+        raise CorruptLogError(
+            f"a record of remote log metadata cannot be read: {error}",
+            path=segment.log_path,
+            position_bytes=position,
+        ) from error

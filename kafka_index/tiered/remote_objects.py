@@ -1,0 +1,172 @@
+"""Listing the objects of remote segments, whichever layout they have."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from kafka_index.errors import InputError
+from kafka_index.layout.names import LOG_SUFFIX, TXN_INDEX_SUFFIX
+from kafka_index.storage import Skipped
+from kafka_index.stores import is_remote, store_of
+from kafka_index.stores.tiered.manifest import INDEX_NAMES
+from kafka_index.stores.tiered.segment_paths import (
+    UUID_PATTERN,
+    Layout,
+    SegmentKey,
+    parse_key,
+    segment_path,
+)
+from kafka_index.stores.tiered.tiered_store import INDEXES_SUFFIX, MANIFEST_SUFFIX
+
+# What a finished upload has, in the order in which it is written.
+_COMPLETE = {
+    Layout.LOCAL: (
+        LOG_SUFFIX,
+        *(suffix for suffix in INDEX_NAMES if suffix != TXN_INDEX_SUFFIX),
+    ),
+    Layout.AIVEN: (LOG_SUFFIX, INDEXES_SUFFIX, MANIFEST_SUFFIX),
+}
+# Where Aiven's plugin writes the index of a segment that it stored as rows of an Iceberg table.
+_ICEBERG = re.compile(rf"(?:.*/)?metadata/{UUID_PATTERN}\.puffin")
+_ICEBERG_REASON = (
+    "a segment in Iceberg format: its records are rows of a table, and its batches are not stored"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TieredOptions:
+    """Where remote segments are.
+
+    Parameters
+    ----------
+    uris : tuple of str
+        Folders of objects: paths or URIs.
+    layout : Layout, optional
+        None to recognise it by the keys.
+    key_prefix : str, optional
+        ``key.prefix`` of Aiven's plugin: other keys are passed over. By default any.
+    topic_ids : tuple of str
+        Topics to take where several have one name.
+    """
+
+    uris: tuple[str, ...] = ()
+    layout: Layout | None = None
+    key_prefix: str | None = None
+    topic_ids: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class RemoteObjects:
+    """The objects of one segment.
+
+    Parameters
+    ----------
+    root : str
+        Path or URI that the key is below.
+    layout : Layout
+        Of the store.
+    key : SegmentKey
+        The segment.
+    sizes : dict of str to int
+        Size of each object by suffix.
+    log_mtime_ns : int
+        Modification time of the log object, 0 without one.
+    log_version : str
+        Its ETag.
+    """
+
+    root: str
+    layout: Layout
+    key: SegmentKey
+    sizes: dict[str, int] = field(default_factory=dict)
+    log_mtime_ns: int = 0
+    log_version: str = ""
+
+    @property
+    def name(self) -> str:
+        """Path or URI of the objects without suffix."""
+        return f"{self.root}/{self.key.name}"
+
+    @property
+    def log_object(self) -> str:
+        """Path or URI of the log object."""
+        return self.name + LOG_SUFFIX
+
+    @property
+    def missing(self) -> list[str]:
+        """The suffixes of the objects that a finished upload would have, and this has not."""
+        return [suffix for suffix in _COMPLETE[self.layout] if suffix not in self.sizes]
+
+    def path(self, suffix: str, limit_bytes: int | None = None) -> str:
+        """Return the path by which a file of the segment is opened, its log cut if wanted."""
+        return segment_path(self.layout, self.root, self.key, suffix, limit_bytes)
+
+
+def list_remote_objects(options: TieredOptions) -> tuple[list[RemoteObjects], list[Skipped]]:
+    """List the segments below some folders.
+
+    Returns
+    -------
+    tuple of list of RemoteObjects and list of Skipped
+        Every segment that has an object, and what else was found.
+
+    Raises
+    ------
+    InputError
+        A folder does not exist or cannot be listed; or it holds nothing but Iceberg tables.
+    """
+    found: list[RemoteObjects] = []
+    skipped: list[Skipped] = []
+    for uri in options.uris:
+        root = uri.rstrip("/") if is_remote(uri) else os.path.abspath(uri)
+        if not is_remote(root) and not os.path.isdir(root):
+            raise InputError("the folder of tiered storage does not exist", path=uri)
+        segments, iceberg = _list_root(root, options)
+        if iceberg and not segments:
+            raise InputError(
+                "the segments are in Iceberg format, which is not supported: their records are "
+                "rows of tables, and their batches are not stored",
+                path=iceberg[0],
+            )
+        found += segments
+        skipped += [Skipped(path, _ICEBERG_REASON) for path in iceberg]
+    return found, skipped
+
+
+def _list_root(root: str, options: TieredOptions) -> tuple[list[RemoteObjects], list[str]]:
+    segments: dict[str, RemoteObjects] = {}
+    iceberg = []
+    for path, size, mtime_ns, version in _files(root):
+        parsed = _parse(path, options)
+        if parsed is None:
+            if _ICEBERG.fullmatch(path):
+                iceberg.append(f"{root}/{path}")
+            continue
+        layout, key, suffix = parsed
+        objects = segments.get(key.name)
+        if objects is None:
+            objects = segments[key.name] = RemoteObjects(root, layout, key)
+        objects.sizes[suffix] = size
+        if suffix == LOG_SUFFIX:
+            objects.log_mtime_ns, objects.log_version = mtime_ns, version
+    return list(segments.values()), iceberg
+
+
+def _files(root: str) -> Iterator[tuple[str, int, int, str]]:
+    for batch in store_of(root).list_tree(root):
+        yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+
+
+def _parse(path: str, options: TieredOptions) -> tuple[Layout, SegmentKey, str] | None:
+    layouts: Sequence[Layout] = tuple(Layout) if options.layout is None else (options.layout,)
+    for layout in layouts:
+        parsed = parse_key(layout, path)
+        if parsed is not None:
+            prefix = options.key_prefix or ""
+            if layout is Layout.AIVEN and not path.startswith(prefix):
+                return None
+            return layout, *parsed
+    return None
