@@ -1,23 +1,24 @@
 """The records of ``__remote_log_metadata``: what happened to a remote segment.
 
-A value is a frame version, the kind of the record and its version, all unsigned varints, and the
-message. Source: Kafka's ``RemoteLogMetadataSerde`` and the schemas ``RemoteLogSegmentMetadataRecord``,
-``RemoteLogSegmentMetadataUpdateRecord`` and ``RemotePartitionDeleteMetadataRecord``.
+A value is a frame version, the API key of the message and its version, all unsigned varints, and
+the message. Source: Kafka's ``RemoteLogMetadataSerde`` and ``BytesApiMessageSerde``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 
+from kafka_index.errors import CorruptRecordError
 from kafka_index.layout.checkpoints import EpochEntry
-from kafka_index.layout.flexible_versions import FlexibleReader
+from kafka_index.layout.message_bytes import MessageReader
+from kafka_index.layout.message_fields import Struct
+from kafka_index.layout.messages import REMOTE_LOG_METADATA
 
 REMOTE_LOG_METADATA_TOPIC = "__remote_log_metadata"
 
 _FRAME_VERSION = 1
-_SEGMENT, _UPDATE, _PARTITION_DELETE, _SNAPSHOT = range(4)
-_TXN_INDEX_EMPTY_TAG = 0
 
 
 class SegmentState(IntEnum):
@@ -122,87 +123,85 @@ def parse_metadata_record(value: bytes) -> MetadataEvent:
 
     Raises
     ------
-    ValueError
+    CorruptRecordError
         It is not one of these records, in a version that is known.
     """
-    reader = FlexibleReader(value)
+    reader = MessageReader(value)
     frame, kind, version = (reader.unsigned_varint() for _ in range(3))
-    if frame != _FRAME_VERSION or version != 0:
-        raise ValueError(f"frame version {frame} and version {version} of record {kind}")
-    match kind:
-        case 0:
-            event: MetadataEvent = _segment_event(reader)
-        case 1:
-            event = _state_event(reader)
-        case 2:
-            event = _partition_delete_event(reader)
-        case _:
-            raise ValueError(f"a record of the unknown kind {kind}")
-    if reader.remaining:
-        raise ValueError(f"{reader.remaining} bytes after the end of the record")
-    return event
+    if frame != _FRAME_VERSION:
+        raise CorruptRecordError("unknown frame version", expected=_FRAME_VERSION, found=frame)
+    parse = _PARSERS.get(kind)
+    if parse is None:
+        raise CorruptRecordError("a record of an unknown kind", expected="0 to 2", found=kind)
+    schema = next(each for each in REMOTE_LOG_METADATA if each.api_key == kind)
+    return parse(schema.read(reader, version))
 
 
-def _segment_event(reader: FlexibleReader) -> SegmentEvent:
-    segment_id, topic = _segment_id(reader)
-    start_offset, end_offset = reader.int64(), reader.int64()
-    broker_id = reader.int32()
-    max_timestamp_ms, event_timestamp_ms = reader.int64(), reader.int64()
-    epochs = []
-    for _ in range(reader.compact_array_length()):
-        epochs.append(EpochEntry(reader.int32(), reader.int64()))
-        reader.tagged_fields()
-    size_bytes = reader.int32()
-    custom_metadata = reader.compact_nullable_bytes()
-    state = SegmentState(reader.int8())
-    tagged = reader.tagged_fields()
+def _segment_event(message: Struct) -> SegmentEvent:
+    segment_id, topic = _segment_id(message)
+    epochs = [
+        EpochEntry(epoch.integer("leaderEpoch"), epoch.integer("offset"))
+        for epoch in message.structs("segmentLeaderEpochs")
+    ]
     return SegmentEvent(
         segment_id,
         topic,
-        start_offset,
-        end_offset,
-        broker_id,
-        max_timestamp_ms,
-        event_timestamp_ms,
+        message.integer("startOffset"),
+        message.integer("endOffset"),
+        message.integer("brokerId"),
+        message.integer("maxTimestampMs"),
+        message.integer("eventTimestampMs"),
         tuple(sorted(epochs, key=lambda entry: entry.epoch)),
-        size_bytes,
-        state,
-        custom_metadata,
-        is_txn_index_empty=tagged.get(_TXN_INDEX_EMPTY_TAG, b"\0") != b"\0",
+        message.integer("segmentSizeInBytes"),
+        _state(message),
+        message.binary("customMetadata"),
+        message.flag("txnIndexEmpty"),
     )
 
 
-def _state_event(reader: FlexibleReader) -> StateEvent:
-    segment_id, topic = _segment_id(reader)
-    event = StateEvent(
-        segment_id,
-        topic,
-        reader.int32(),
-        reader.int64(),
-        reader.compact_nullable_bytes(),
-        SegmentState(reader.int8()),
+def _state_event(message: Struct) -> StateEvent:
+    return StateEvent(
+        *_segment_id(message),
+        message.integer("brokerId"),
+        message.integer("eventTimestampMs"),
+        message.binary("customMetadata"),
+        _state(message),
     )
-    reader.tagged_fields()
-    return event
 
 
-def _partition_delete_event(reader: FlexibleReader) -> PartitionDeleteEvent:
-    topic, topic_id, partition = _partition(reader)
-    event = PartitionDeleteEvent(
-        topic_id, partition, topic, reader.int32(), reader.int64(), reader.int8()
+def _partition_delete_event(message: Struct) -> PartitionDeleteEvent:
+    partition = message.struct("topicIdPartition")
+    return PartitionDeleteEvent(
+        partition.text("id"),
+        partition.integer("partition"),
+        partition.text("name"),
+        message.integer("brokerId"),
+        message.integer("eventTimestampMs"),
+        message.integer("remotePartitionDeleteState"),
     )
-    reader.tagged_fields()
-    return event
 
 
-def _segment_id(reader: FlexibleReader) -> tuple[RemoteSegmentId, str]:
-    topic, topic_id, partition = _partition(reader)
-    segment_id = reader.uuid()
-    reader.tagged_fields()
-    return RemoteSegmentId(topic_id, partition, segment_id), topic
+def _segment_id(message: Struct) -> tuple[RemoteSegmentId, str]:
+    segment = message.struct("remoteLogSegmentId")
+    partition = segment.struct("topicIdPartition")
+    segment_id = RemoteSegmentId(
+        partition.text("id"), partition.integer("partition"), segment.text("id")
+    )
+    return segment_id, partition.text("name")
 
 
-def _partition(reader: FlexibleReader) -> tuple[str, str, int]:
-    topic, topic_id, partition = reader.compact_string(), reader.uuid(), reader.int32()
-    reader.tagged_fields()
-    return topic, topic_id, partition
+def _state(message: Struct) -> SegmentState:
+    state = message.integer("remoteLogSegmentState")
+    try:
+        return SegmentState(state)
+    except ValueError:
+        raise CorruptRecordError(
+            "an unknown state of a segment", expected="0 to 3", found=state
+        ) from None
+
+
+_PARSERS: Mapping[int, Callable[[Struct], MetadataEvent]] = {
+    0: _segment_event,
+    1: _state_event,
+    2: _partition_delete_event,
+}

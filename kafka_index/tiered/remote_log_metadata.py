@@ -4,22 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+
+import pyarrow as pa
 
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES
-from kafka_index.errors import CorruptLogError
-from kafka_index.layout.records import CONTROL_MASK
+from kafka_index.errors import CorruptLogError, CorruptRecordError
 from kafka_index.records.batch_source import PREALLOCATED_TAIL, TORN_BATCH, TORN_HEADER
 from kafka_index.records.decompression import shared_budget
-from kafka_index.records.record_decoding import open_records
+from kafka_index.records.record_decoder import BatchDamage, RecordDecoder
+from kafka_index.records.record_table import RecordTable, WindowBatches
 from kafka_index.scan import LogFileSource
-from kafka_index.storage import Bytes, SegmentFile
+from kafka_index.storage import SegmentFile
 from kafka_index.tiered.metadata_records import (
     MetadataEvent,
     PartitionDeleteEvent,
     RemoteSegmentId,
     SegmentEvent,
     SegmentState,
-    StateEvent,
     parse_metadata_record,
 )
 
@@ -74,7 +76,7 @@ class RemoteLogMetadata:
         """Apply events, those of one partition in the order of their offsets."""
         metadata = cls()
         for event in events:
-            metadata._apply(event)  # noqa: SLF001, of its own kind
+            metadata._apply(event)
         return metadata
 
     def _apply(self, event: MetadataEvent) -> None:
@@ -109,19 +111,18 @@ def read_remote_log_metadata(segments: Sequence[SegmentFile]) -> Iterator[Metada
     InputError
         A log cannot be read.
     """
+    decoder = RecordDecoder(shared_budget(DEFAULT_MAX_DECOMPRESSED_BYTES))
     for segment in segments:
+        table = RecordTable(segment.topic, segment.partition, ("offset", "value", "is_control"))
         source = LogFileSource.of_segment(segment, verify_crc=True)
         for window, start, batches in source.windows():
-            rows = zip(
-                batches.position_bytes.tolist(),
-                batches.size_bytes.tolist(),
-                batches.attributes.tolist(),
-                strict=True,
-            )
-            for position, size, attributes in rows:
-                if not attributes & CONTROL_MASK:
-                    batch = window[position - start : position - start + size]
-                    yield from _records(segment, position, batch)
+            convert = partial(table.convert, source=WindowBatches(window, start, batches))
+            positions = batches.position_bytes
+            for found in decoder.decode(window, positions - start, batches.size_bytes, convert):
+                if isinstance(found, BatchDamage):
+                    position = int(positions[found.batch])
+                    raise _unreadable(segment, position, found.error) from found.error
+                yield from _records(segment, found)
         stop = source.stop
         if stop is not None and not (segment.is_last and stop.code in _UNFINISHED):
             raise CorruptLogError(
@@ -132,18 +133,24 @@ def read_remote_log_metadata(segments: Sequence[SegmentFile]) -> Iterator[Metada
             )
 
 
-def _records(segment: SegmentFile, position: int, batch: Bytes) -> Iterator[MetadataRecord]:
-    budget = shared_budget(DEFAULT_MAX_DECOMPRESSED_BYTES)
-    try:
-        with open_records(batch, budget) as records:
-            for chunk in records.chunks():
-                contents = zip(chunk.columns.offsets.tolist(), chunk.contents(), strict=True)
-                for offset, content in contents:
-                    event = parse_metadata_record(content.value or b"")
-                    yield MetadataRecord(segment.partition, offset, event)
-    except (ValueError, CorruptLogError) as error:
-        raise CorruptLogError(
-            f"a record of remote log metadata cannot be read: {error}",
-            path=segment.log_path,
-            position_bytes=position,
-        ) from error
+def _records(segment: SegmentFile, rows: pa.RecordBatch) -> Iterator[MetadataRecord]:
+    columns = (rows.column(name).to_pylist() for name in ("offset", "value", "is_control"))
+    for offset, value, is_control in zip(*columns, strict=True):
+        if is_control:
+            continue
+        try:
+            event = parse_metadata_record(value or b"")
+        except CorruptRecordError as error:
+            raise CorruptLogError(
+                f"the record at offset {offset} is not one of remote log metadata: {error}",
+                path=segment.log_path,
+            ) from error
+        yield MetadataRecord(segment.partition, offset, event)
+
+
+def _unreadable(segment: SegmentFile, position: int, error: CorruptLogError) -> CorruptLogError:
+    return CorruptLogError(
+        f"records of remote log metadata cannot be read: {error.message}",
+        path=segment.log_path,
+        position_bytes=position,
+    )

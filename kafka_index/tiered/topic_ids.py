@@ -99,13 +99,12 @@ def choose_topic_ids(
     }
     asked: dict[str, str] = {}
     for topic_id in wanted:
-        name = names.get(topic_id) or _local_name(topic_id, local_ids)
-        if name is None:
+        asked_name = names.get(topic_id) or _local_name(topic_id, local_ids)
+        if asked_name is None:
             raise InputError("no topic has this id", found=topic_id, hint="check --topic-id")
-        if asked.setdefault(name, topic_id) != topic_id:
-            raise InputError(
-                f"two topic ids of the topic {name}", found=f"{asked[name]} and {topic_id}"
-            )
+        if asked.setdefault(asked_name, topic_id) != topic_id:
+            found = f"{asked[asked_name]} and {topic_id}"
+            raise InputError(f"two topic ids of the topic {asked_name}", found=found)
     return chosen | asked
 
 

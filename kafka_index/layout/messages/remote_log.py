@@ -1,7 +1,7 @@
 """Records of ``__remote_log_metadata`` (``storage/src/main/resources/message``).
 
-The value of a record is the API key and the version of the message as unsigned varints, then the
-message (``RemoteLogMetadataSerde``).
+The value of a record is a frame version, the API key and the version of the message, all unsigned
+varints, then the message (``RemoteLogMetadataSerde``).
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ class TieredStore:
             if file.limit_bytes is not None:
                 return LimitedLog(path, log, file.limit_bytes)
             if info is not None and info.size_bytes != log.size_bytes:
-                raise CorruptObjectError(  # noqa: TRY301, because it closes the object
+                raise CorruptObjectError(
                     "the log of the segment has another size than was recorded of its upload",
                     path=stored.path,
                     expected=info.size_bytes,
