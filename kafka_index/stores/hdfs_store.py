@@ -1,8 +1,16 @@
-"""HDFS, through hdfs-native, which needs neither a JVM nor libhdfs."""
+"""HDFS, through hdfs-native, which needs neither a JVM nor libhdfs.
+
+Client settings come from the files in HADOOP_CONF_DIR (or HADOOP_HOME), the user from Kerberos'
+ticket cache or HADOOP_USER_NAME.
+"""
 
 from __future__ import annotations
 
+import os
+import re
+import uuid
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 import hdfs_native
@@ -10,12 +18,19 @@ import numpy as np
 import pyarrow as pa
 
 from kafka_index.errors import InputError, KafkaIndexError, PublishError, ReadError
+from kafka_index.stores import read_ahead
 from kafka_index.stores.options import StorageOptions
 from kafka_index.stores.store import LISTING_SCHEMA, Bytes, DirectoryEntry, FileInfo
 from kafka_index.stores.uris import split_uri
 
-_LIST_CHUNK = 10_000
-_PIECE_BYTES = 8 << 20
+_ROWS_OF_PAGE = 10_000
+_MS_NS = 1_000_000
+# The library's own patience is three minutes; a fail-over of the name node takes less than this.
+_PATIENCE = {
+    "dfs.client.failover.max.attempts": "8",
+    "dfs.client.failover.sleep.max.millis": "5000",
+}
+_JAVA_ERROR = re.compile(r'"?(?:[a-z][\w]*\.)+(\w+Exception)"?, "?([^\n\\]{1,200})')
 
 
 class HdfsStore:
@@ -24,19 +39,31 @@ class HdfsStore:
     Parameters
     ----------
     root : str
-        ``hdfs://host:port`` or ``hdfs://nameservice``.
+        ``hdfs://host:port``, ``hdfs://nameservice``, or ``hdfs://`` for fs.defaultFS.
     options : StorageOptions
-        Under Hadoop's property names; they win over the files in HADOOP_CONF_DIR.
+        Those under Hadoop's property names, which have dots; they win over its files.
+
+    Raises
+    ------
+    InputError
+        The name service is not known.
     """
 
     has_rename = True
 
     def __init__(self, root: str, options: StorageOptions) -> None:
         self._root = root
+        settings = {} if _has_settings() else dict(_PATIENCE)
+        settings |= {key: value for key, value in options.resolve().items() if "." in key}
+        url = None if root.endswith("//") else root
         try:
-            self._client = hdfs_native.Client(root, config=options.resolve() or None)
-        except Exception as error:  # the library's errors have no common base
-            raise _error(error, root, "open the store") from error
+            self._client = hdfs_native.Client(url, config=settings or None)
+        except Exception as error:
+            raise InputError(
+                f"cannot open the file system: {_reason(error)}",
+                path=root,
+                hint="give hdfs://HOST:PORT, or set HADOOP_CONF_DIR to where its name is defined",
+            ) from error
 
     def info(self, path: str) -> FileInfo:
         """Return a file's size and modification time."""
@@ -45,19 +72,32 @@ class HdfsStore:
         except FileNotFoundError:
             raise
         except Exception as error:
-            raise _error(error, path, "read the file") from error
+            raise _read_error(error, path, "read the file") from error
 
     def open(self, path: str, info: FileInfo | None = None) -> HdfsFile:
         """Open a file, of the version that `info` names."""
         try:
-            found = self.info(path) if info is None else info
-            return HdfsFile(self, self._client.read(_name(path)), found)
+            reader = self._client.read(_name(path))
+            # After the blocks are known: what is compared is not older than what is read.
+            now = self.info(path)
         except FileNotFoundError as error:
             raise InputError("cannot open the file: it does not exist", path=path) from error
         except KafkaIndexError:
             raise
         except Exception as error:
-            raise _error(error, path, "open the file") from error
+            raise _read_error(error, path, "open the file") from error
+        file = HdfsFile(self, reader, info or now)
+        if (now.size_bytes, now.mtime_ns) != (file.size_bytes, file.mtime_ns) or len(
+            reader
+        ) != file.size_bytes:
+            raise ReadError(
+                "the file changed after it was listed",
+                path=path,
+                expected=f"{file.size_bytes} bytes",
+                found=f"{now.size_bytes} bytes",
+                hint="run again when nothing writes to it",
+            )
+        return file
 
     def read(self, path: str, max_bytes: int | None = None) -> bytes:
         """Return the bytes of a small file, or its first ones."""
@@ -68,58 +108,64 @@ class HdfsStore:
         except FileNotFoundError:
             raise
         except Exception as error:
-            raise _error(error, path, "read the file") from error
+            raise _read_error(error, path, "read the file") from error
 
     def list_directory(self, path: str) -> list[DirectoryEntry]:
         """Return the entries of a directory."""
+        name = _name(path)
         try:
-            found = list(self._client.list_status(_name(path)))
+            found = list(self._client.list_status(name))
         except FileNotFoundError:
             return []
         except Exception as error:
-            raise _error(error, path, "read the directory") from error
+            raise _read_error(error, path, "read the directory") from error
         entries = [
-            DirectoryEntry(info.path, each.isdir, info.size_bytes, info.mtime_ns)
+            DirectoryEntry(
+                self._root + each.path, each.isdir, each.length, each.modification_time * _MS_NS
+            )
             for each in found
-            for info in [self._info(each)]
+            if each.path != name  # a file lists itself
         ]
         return sorted(entries, key=lambda entry: entry.path)
 
     def list_tree(self, path: str, *, start_after: str = "") -> Iterator[pa.RecordBatch]:
-        """Yield the files below a directory, in the order of their paths."""
-        rows = []
-        try:
-            for each in self._client.list_status(_name(path), recursive=True):
-                if not each.isdir:
-                    info = self._info(each)
-                    rows.append((info.path, info.size_bytes, info.mtime_ns, ""))
-        except FileNotFoundError:
-            return
-        except Exception as error:
-            raise _error(error, path, "read the directory") from error
+        """Yield the files below a directory, in the order of their paths.
+
+        One directory's entries are in memory at a time, and those of the directories above it.
+        """
         skipped = len(path.rstrip("/")) + 1
-        kept = sorted((row[0][skipped:], *row[1:]) for row in rows)
-        kept = [row for row in kept if row[0] > start_after]
-        for first in range(0, len(kept), _LIST_CHUNK):
-            columns = [
-                pa.array(column) for column in zip(*kept[first : first + _LIST_CHUNK], strict=True)
-            ]
-            yield pa.record_batch(columns, schema=LISTING_SCHEMA)
+        rows: list[tuple[str, int, int, str]] = []
+        for entry in self._walk(path, skipped, start_after):
+            below = entry.path[skipped:]
+            if below > start_after:
+                rows.append((below, entry.size_bytes, entry.mtime_ns, ""))
+            if len(rows) == _ROWS_OF_PAGE:
+                yield _batch(rows)
+                rows = []
+        if rows:
+            yield _batch(rows)
 
     def put(self, path: str, data: bytes | memoryview, *, if_absent: bool = False) -> bool:
-        """Write a file aside, close it, and rename it."""
-        name = _name(path)
-        folder, _, base = name.rpartition("/")
-        aside = f"{folder}/.{base}.tmp"
+        """Write a file aside, close it, and rename it.
+
+        The file aside has a name of its own, so that a writer that was given up cannot rename
+        what another one is still writing. One that a killed writer left is a scratch file like
+        any other (`kafka_index.storage.scratch`).
+        """
+        folder, _, base = _name(path).rpartition("/")
+        aside = f"{folder}/.{base}.put.{uuid.uuid4().hex}.tmp"
+        options = hdfs_native.WriteOptions(overwrite=True, create_parent=True)
         try:
-            if if_absent and self._exists(name):
+            if if_absent and self._exists(_name(path)):
                 return False
-            with self._client.create(
-                aside, hdfs_native.WriteOptions(overwrite=True, create_parent=True)
-            ) as file:
+            with self._client.create(aside, options) as file:
                 file.write(data)
-            self._client.rename(aside, name, overwrite=not if_absent)
+            self._client.rename(aside, _name(path), overwrite=not if_absent)
+        except FileExistsError:
+            self._discard(aside)
+            return False
         except Exception as error:
+            self._discard(aside)
             raise _publish_error(error, path, "write the file") from error
         return True
 
@@ -134,11 +180,20 @@ class HdfsStore:
         """Delete files."""
         for path in paths:
             try:
-                self._client.delete(_name(path))
-            except FileNotFoundError:
-                continue
+                with suppress(FileNotFoundError):
+                    self._client.delete(_name(path))
             except Exception as error:
                 raise _publish_error(error, path, "delete the file") from error
+
+    def _walk(self, path: str, skipped: int, start_after: str) -> Iterator[DirectoryEntry]:
+        # As an object store sorts: a directory's files come where its name with a slash would.
+        for entry in sorted(self.list_directory(path), key=_sort_key):
+            if not entry.is_directory:
+                yield entry
+                continue
+            below = f"{entry.path[skipped:]}/"
+            if below > start_after or start_after.startswith(below):
+                yield from self._walk(entry.path, skipped, start_after)
 
     def _exists(self, name: str) -> bool:
         try:
@@ -147,13 +202,17 @@ class HdfsStore:
             return False
         return True
 
+    def _discard(self, name: str) -> None:
+        # The failure that led here is the one to report.
+        with suppress(Exception):
+            self._client.delete(name)
+
     def _info(self, status: Any) -> FileInfo:
-        name = split_uri(status.path)[1] if "://" in status.path else status.path.strip("/")
-        return FileInfo(f"{self._root}/{name}", status.length, status.modification_time * 1_000_000)
+        return FileInfo(self._root + status.path, status.length, status.modification_time * _MS_NS)
 
 
 class HdfsFile:
-    """A file of HDFS that is open for reading."""
+    """A file of HDFS that is open for reading: its blocks are those of the moment it was opened."""
 
     def __init__(self, store: HdfsStore, reader: Any, info: FileInfo) -> None:
         self._store = store
@@ -167,7 +226,7 @@ class HdfsFile:
 
     @property
     def size_bytes(self) -> int:
-        """Its size."""
+        """Its size when opened."""
         return self._info.size_bytes
 
     @property
@@ -185,7 +244,15 @@ class HdfsFile:
         try:
             data = self._reader.read_range(position_bytes, wanted)
         except Exception as error:
-            raise _error(error, self.path, "read the file", position_bytes) from error
+            how = self._changed_meanwhile()
+            if how is not None:
+                raise ReadError(
+                    f"the file changed while it was read: {how}",
+                    path=self.path,
+                    position_bytes=position_bytes,
+                    hint="run again when nothing writes to it",
+                ) from error
+            raise _read_error(error, self.path, "read the file", position_bytes) from error
         if len(data) != wanted:
             raise ReadError(
                 "the file ends early",
@@ -199,12 +266,11 @@ class HdfsFile:
 
     def read_ranges(self, starts: Sequence[int], ends: Sequence[int]) -> list[Bytes]:
         """Return the bytes of ascending ranges."""
-        return [self.read_at(start, end - start) for start, end in zip(starts, ends, strict=True)]
+        return read_ahead.read_ranges(self.read_at, starts, ends)
 
     def stream(self, start_bytes: int = 0) -> Iterator[Bytes]:
-        """Yield the bytes from a position on."""
-        for position in range(start_bytes, self.size_bytes, _PIECE_BYTES):
-            yield self.read_at(position, _PIECE_BYTES)
+        """Yield the bytes from a position on, a few pieces ahead of the caller."""
+        return read_ahead.stream(self.read_at, start_bytes, self.size_bytes)
 
     def changed(self) -> str | None:
         """Return how the file differs from the one opened; None when it does not."""
@@ -219,18 +285,58 @@ class HdfsFile:
     def close(self) -> None:
         """Do nothing: connections belong to the client."""
 
+    def _changed_meanwhile(self) -> str | None:
+        try:
+            return self.changed()
+        except KafkaIndexError:
+            return None
+
 
 def _name(path: str) -> str:
     return "/" + split_uri(path)[1]
 
 
-def _error(
+def _sort_key(entry: DirectoryEntry) -> str:
+    return f"{entry.path}/" if entry.is_directory else entry.path
+
+
+def _batch(rows: list[tuple[str, int, int, str]]) -> pa.RecordBatch:
+    columns = [pa.array(column) for column in zip(*rows, strict=True)]
+    return pa.record_batch(columns, schema=LISTING_SCHEMA)
+
+
+def _has_settings() -> bool:
+    return any(os.environ.get(variable) for variable in ("HADOOP_CONF_DIR", "HADOOP_HOME"))
+
+
+def _reason(error: Exception) -> str:
+    """Return what went wrong, without the stack of the name node."""
+    text = str(error)
+    match = _JAVA_ERROR.search(text)
+    if match is not None:
+        return f"{match[2].strip()} ({match[1]})"
+    first = text.splitlines()[0] if text else ""
+    return first[:200] or type(error).__name__
+
+
+def _read_error(
     error: Exception, path: str, action: str, position_bytes: int | None = None
 ) -> KafkaIndexError:
     return ReadError(
-        f"cannot {action}: {type(error).__name__}", path=path, position_bytes=position_bytes
+        f"cannot {action}: {_reason(error)}",
+        path=path,
+        position_bytes=position_bytes,
+        hint=_hint(error),
     )
 
 
 def _publish_error(error: Exception, path: str, action: str) -> PublishError:
-    return PublishError(f"cannot {action}: {type(error).__name__}", path=path)
+    return PublishError(f"cannot {action}: {_reason(error)}", path=path, hint=_hint(error))
+
+
+def _hint(error: Exception) -> str | None:
+    if "AccessControlException" in str(error):
+        return "run as a user who may (HADOOP_USER_NAME, or a Kerberos ticket: kinit)"
+    if isinstance(error, OSError):
+        return "check the address and the network"
+    return None

@@ -1,15 +1,14 @@
 """Objects of S3, Google Cloud Storage and Azure, through obstore (the Rust crate object_store).
 
-Retries of single requests are the library's. An object that was opened is read with If-Match, so
-that bytes of two versions never mix.
+Single requests are retried by the library, and a body that breaks off is continued by it. An
+object that was opened is read with If-Match, so that bytes of two versions never mix.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from functools import cache
+from contextlib import suppress
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -17,22 +16,30 @@ import obstore
 import pyarrow as pa
 import pyarrow.compute as pc
 from obstore import exceptions
-from obstore.store import from_url
 
-from kafka_index.errors import InputError, KafkaIndexError, PublishError, ReadError
+from kafka_index.errors import InputError, ReadError
+from kafka_index.stores import read_ahead
+from kafka_index.stores.object_config import ObjectConfig
+from kafka_index.stores.object_errors import (
+    is_not_found,
+    not_found,
+    publish_error,
+    read_error,
+    reason_of,
+)
 from kafka_index.stores.options import StorageOptions
 from kafka_index.stores.store import LISTING_SCHEMA, Bytes, DirectoryEntry, FileInfo
 from kafka_index.stores.uris import split_uri
 
-#: Requests that a process has under way at a time.
-MAX_REQUESTS = 16
-#: Bytes of a request of a stream; a stream holds `STREAM_PIECES` of them at most.
-PIECE_BYTES = 8 << 20
-STREAM_PIECES = 4
-#: Ranges with a gap of at most this are read as one: a request costs more than these bytes.
-MAX_GAP_BYTES = 64 << 10
-
-_LIST_CHUNK = 1000
+_ROWS_OF_PAGE = 10_000
+# A larger body may take longer to send than the silence that a read tolerates.
+_MAX_QUICK_PUT_BYTES = 4 << 20
+# S3's limit for a body of one request.
+_MAX_PUT_BYTES = 5 << 30
+_SECOND_NS = 1_000_000_000
+# What the library raises: FileNotFoundError too, which is not one of its own classes.
+_ERRORS = (exceptions.BaseError, OSError, ValueError)
+_BEYOND_END = "416"
 
 
 class ObjectStore:
@@ -43,24 +50,33 @@ class ObjectStore:
     root : str
         ``s3://bucket`` and the like.
     options : StorageOptions
-        Under the names of obstore; they win over the environment.
+        They win over the environment.
+
+    Raises
+    ------
+    ConfigError
+        An option or the environment is not valid.
     """
 
     has_rename = False
 
     def __init__(self, root: str, options: StorageOptions) -> None:
         self._root = root
-        try:
-            self._store: Any = from_url(root, config=options.resolve() or None)
-        except (exceptions.BaseError, ValueError) as error:
-            raise _error(error, root, "open the store") from error
+        self._config = ObjectConfig.load(root, options)
+        self._store = self._config.open(root)
+
+    @cached_property
+    def _upload_store(self) -> Any:
+        return self._config.open(self._root, for_uploads=True)
 
     def info(self, path: str) -> FileInfo:
         """Return an object's size, time and ETag."""
         try:
             return self._info(obstore.head(self._store, _key(path)))
-        except exceptions.BaseError as error:
-            raise _error(error, path, "read the object") from error
+        except _ERRORS as error:
+            if is_not_found(error):
+                raise not_found(path) from None
+            raise read_error(error, path, "read the object") from None
 
     def open(self, path: str, info: FileInfo | None = None) -> RemoteObject:
         """Open an object, of the version that `info` names."""
@@ -76,15 +92,19 @@ class ObjectStore:
             if max_bytes is None:
                 return bytes(obstore.get(self._store, _key(path)).bytes())
             return bytes(obstore.get_range(self._store, _key(path), start=0, length=max_bytes))
-        except exceptions.BaseError as error:
-            raise _error(error, path, "read the object") from error
+        except _ERRORS as error:
+            if is_not_found(error):
+                raise not_found(path) from None
+            if max_bytes is not None and f"status code: {_BEYOND_END}" in str(error):
+                return b""  # an empty object has no first byte
+            raise read_error(error, path, "read the object") from None
 
     def list_directory(self, path: str) -> list[DirectoryEntry]:
         """Return the objects and common prefixes right below a prefix."""
         try:
             found = obstore.list_with_delimiter(self._store, _key(path) or None)
-        except exceptions.BaseError as error:
-            raise _error(error, path, "list the objects") from error
+        except _ERRORS as error:
+            raise read_error(error, path, "list the objects") from None
         entries = [
             DirectoryEntry(f"{self._root}/{prefix}", is_directory=True)
             for prefix in found["common_prefixes"]
@@ -109,59 +129,73 @@ class ObjectStore:
             self._store,
             prefix or None,
             offset=below + start_after if start_after else None,
-            chunk_size=_LIST_CHUNK,
+            chunk_size=_ROWS_OF_PAGE,
             return_arrow=True,
         )
         try:
             for page in pages:
-                rows = pa.record_batch(page)
-                yield pa.record_batch(
-                    [
-                        pc.utf8_slice_codeunits(rows["path"].cast(pa.string()), len(below)),
-                        rows["size"].cast(pa.int64()),
-                        rows["last_modified"].cast(pa.timestamp("ns", "UTC")).cast(pa.int64()),
-                        rows["e_tag"].cast(pa.string()).fill_null(""),
-                    ],
-                    schema=LISTING_SCHEMA,
-                )
-        except exceptions.BaseError as error:
-            raise _error(error, path, "list the objects") from error
+                yield _rows(pa.record_batch(page), len(below))
+        except _ERRORS as error:
+            raise read_error(error, path, "list the objects") from None
 
     def put(self, path: str, data: bytes | memoryview, *, if_absent: bool = False) -> bool:
-        """Write an object whole."""
-        mode = "create" if if_absent else "overwrite"
+        """Write an object by one request, so that it is there whole or not at all.
+
+        A repeated request may find what the one before it wrote: an object with these bytes
+        counts as written.
+        """
+        size = memoryview(data).nbytes
+        store = self._store if size <= _MAX_QUICK_PUT_BYTES else self._upload_store
         try:
-            obstore.put(self._store, _key(path), data, mode=mode)
+            obstore.put(
+                store,
+                _key(path),
+                data,
+                mode="create" if if_absent else "overwrite",
+                use_multipart=size > _MAX_PUT_BYTES,
+            )
         except exceptions.AlreadyExistsError:
-            return False
-        except exceptions.BaseError as error:
-            raise _publish_error(error, path, "write the object") from error
+            return self._holds(path, data, size)
+        except _ERRORS as error:
+            raise publish_error(error, path, "write the object") from None
         return True
 
     def rename(self, source: str, target: str) -> None:
         """Copy an object on the server, and delete the first one."""
         try:
             obstore.copy(self._store, _key(source), _key(target), overwrite=True)
-            obstore.delete(self._store, _key(source))
-        except (exceptions.BaseError, FileNotFoundError) as error:
-            raise _publish_error(error, target, "put the object in place") from error
+        except _ERRORS as error:
+            raise publish_error(error, target, "put the object in place") from None
+        self.delete([source])
 
     def delete(self, paths: Iterable[str]) -> None:
         """Delete objects."""
         keys = [_key(path) for path in paths]
-        try:
-            if keys:
-                obstore.delete(self._store, keys)
-        except FileNotFoundError:
+        if not keys:
             return
-        except exceptions.BaseError as error:
-            raise _publish_error(error, f"{self._root}/{keys[0]}", "delete the object") from error
+        try:
+            try:
+                obstore.delete(self._store, keys)
+            except FileNotFoundError:
+                # Stores that delete one by one stop at the first that is missing.
+                for key in keys:
+                    with suppress(FileNotFoundError):
+                        obstore.delete(self._store, key)
+        except _ERRORS as error:
+            raise publish_error(error, f"{self._root}/{keys[0]}", "delete the object") from None
+
+    def _holds(self, path: str, data: bytes | memoryview, size: int) -> bool:
+        try:
+            return self.info(path).size_bytes == size and self.read(path) == data
+        except FileNotFoundError:
+            return False
 
     def _info(self, meta: Any) -> FileInfo:
+        # Whole seconds, as a HEAD has them, whether a listing has more or not.
         return FileInfo(
             f"{self._root}/{meta['path']}",
             meta["size"],
-            int(meta["last_modified"].timestamp() * 1000) * 1_000_000,
+            int(meta["last_modified"].timestamp()) * _SECOND_NS,
             meta["e_tag"] or "",
         )
 
@@ -200,14 +234,16 @@ class RemoteObject:
         if self._info.version:
             options["if_match"] = self._info.version
         try:
-            data = obstore.get(self._store, self._key, options=options).bytes()
-        except FileNotFoundError as error:
-            raise self._changed("it was removed", position_bytes) from error
-        except exceptions.PreconditionError as error:
-            raise self._changed("it was replaced", position_bytes) from error
-        except exceptions.BaseError as error:
-            raise _error(error, self.path, "read the object", position_bytes) from error
-        found: Bytes = np.frombuffer(data, np.uint8)
+            answer = obstore.get(self._store, self._key, options=options)
+            found: Bytes = np.frombuffer(answer.bytes(), np.uint8)
+        except exceptions.PreconditionError:
+            raise self._changed("it was replaced", position_bytes) from None
+        except _ERRORS as error:
+            if is_not_found(error):
+                raise self._changed("it was removed", position_bytes) from None
+            if _BEYOND_END in reason_of(error).text:
+                raise self._changed("it was cut", position_bytes) from None
+            raise read_error(error, self.path, "read the object", position_bytes) from None
         if len(found) != end - position_bytes:
             raise ReadError(
                 "the store returned another number of bytes",
@@ -220,47 +256,20 @@ class RemoteObject:
 
     def read_ranges(self, starts: Sequence[int], ends: Sequence[int]) -> list[Bytes]:
         """Return the bytes of ascending ranges."""
-        joined: list[list[int]] = []
-        for start, end in zip(starts, ends, strict=True):
-            if joined and start - joined[-1][1] <= MAX_GAP_BYTES:
-                joined[-1][1] = max(joined[-1][1], end)
-            else:
-                joined.append([start, end])
-        if len(joined) == 1:
-            pieces = [self.read_at(joined[0][0], joined[0][1] - joined[0][0])]
-        else:
-            pieces = list(
-                _requests().map(lambda piece: self.read_at(piece[0], piece[1] - piece[0]), joined)
-            )
-        firsts = [piece[0] for piece in joined]
-        found = []
-        for start, end in zip(starts, ends, strict=True):
-            number = int(np.searchsorted(firsts, start, "right")) - 1
-            found.append(pieces[number][start - firsts[number] : end - firsts[number]])
-        return found
+        return read_ahead.read_ranges(self.read_at, starts, ends)
 
     def stream(self, start_bytes: int = 0) -> Iterator[Bytes]:
         """Yield the bytes from a position on, a few pieces ahead of the caller."""
-        waiting: deque[Future[Bytes]] = deque()
-        at = start_bytes
-        try:
-            while waiting or at < self.size_bytes:
-                while at < self.size_bytes and len(waiting) < STREAM_PIECES - 1:
-                    waiting.append(_requests().submit(self.read_at, at, PIECE_BYTES))
-                    at += PIECE_BYTES
-                yield waiting.popleft().result()
-        finally:
-            for future in waiting:
-                future.cancel()
+        return read_ahead.stream(self.read_at, start_bytes, self.size_bytes)
 
     def changed(self) -> str | None:
         """Return how the object differs from the one opened; None when it does not."""
         try:
             now = obstore.head(self._store, self._key)
-        except FileNotFoundError:
-            return "it was removed"
-        except exceptions.BaseError as error:
-            raise _error(error, self.path, "read the object") from error
+        except _ERRORS as error:
+            if is_not_found(error):
+                return "it was removed"
+            raise read_error(error, self.path, "read the object") from None
         if now["size"] != self.size_bytes or (now["e_tag"] or "") != self._info.version:
             return "it was replaced"
         return None
@@ -277,23 +286,19 @@ class RemoteObject:
         )
 
 
-@cache
-def _requests() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(MAX_REQUESTS, thread_name_prefix="store")
+def _rows(page: pa.RecordBatch, skipped: int) -> pa.RecordBatch:
+    """Return a page of the library as rows of `LISTING_SCHEMA`, below the listed prefix."""
+    seconds = page["last_modified"].cast(pa.timestamp("s", "UTC"), safe=False).cast(pa.int64())
+    return pa.record_batch(
+        [
+            pc.utf8_slice_codeunits(page["path"].cast(pa.string()), skipped),
+            page["size"].cast(pa.int64()),
+            pc.multiply(seconds, _SECOND_NS),
+            page["e_tag"].cast(pa.string()).fill_null(""),
+        ],
+        schema=LISTING_SCHEMA,
+    )
 
 
 def _key(path: str) -> str:
     return split_uri(path)[1]
-
-
-def _error(
-    error: Exception, path: str, action: str, position_bytes: int | None = None
-) -> KafkaIndexError:
-    # The library's text is not shown: it may hold a signed URL.
-    return ReadError(
-        f"cannot {action}: {type(error).__name__}", path=path, position_bytes=position_bytes
-    )
-
-
-def _publish_error(error: Exception, path: str, action: str) -> PublishError:
-    return PublishError(f"cannot {action}: {type(error).__name__}", path=path)

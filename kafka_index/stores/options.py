@@ -12,7 +12,14 @@ from dataclasses import dataclass
 
 from kafka_index.errors import ConfigError, InputError
 
-_SECRET = re.compile(r"secret|token|password|passphrase|account_key|access_key$|sas|credential")
+_SECRET = re.compile(
+    r"secret|token(?!_file|_service)|password|passphrase|credential(?!s?_(?:type|file|relative|full))"
+    r"|(?:account|access|master|customer|encryption|private|sas|shared)_key|(?:^|_)sas(?:$|_)"
+    r"|connection_string",
+    re.IGNORECASE,
+)
+# URLs that hold a secret: a password before the host, or a signature in the query.
+_SECRET_URL = re.compile(r"://[^/@]*:[^/@]+@|[?&](?:sig|signature|x-amz-signature)=", re.IGNORECASE)
 _REFERENCE = "@"
 # The access key's id is an identifier that logs and URLs show.
 _NO_SECRETS = frozenset({"aws_access_key_id", "access_key_id"})
@@ -25,7 +32,7 @@ class StorageOptions:
     Parameters
     ----------
     items : tuple of (str, str)
-        Keys in lower case, ascending, each once.
+        Ascending keys, each once; in lower case, except Hadoop's, which have dots.
     tiered_keys : tuple of (str, str)
         Ids of the key pairs of tiered storage, and the files that hold their private keys.
     """
@@ -55,15 +62,15 @@ def parse_storage_options(texts: Iterable[str]) -> StorageOptions:
     options: dict[str, str] = {}
     for text in texts:
         key, separator, value = text.partition("=")
-        key = key.strip().lower()
+        key = key.strip() if "." in key else key.strip().lower()
         if not key or not separator:
             # The text may be a secret: it is not shown.
             raise ConfigError("not a storage option", expected="KEY=VALUE or KEY=@FILE")
         if key in options:
             raise ConfigError(f"the storage option {key} is given twice")
-        if not value.startswith(_REFERENCE) and is_secret(key):
+        if not value.startswith(_REFERENCE) and (is_secret(key) or _SECRET_URL.search(value)):
             raise ConfigError(
-                f"the storage option {key} is a secret, and command lines are visible to others",
+                f"the storage option {key} holds a secret, and command lines are visible to others",
                 expected=f"{key}=@FILE",
                 hint="write it to a file that only you can read, or set it in the environment",
             )

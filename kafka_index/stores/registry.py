@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import threading
 
-from kafka_index.errors import InputError
+from kafka_index.errors import EngineError, InputError
 from kafka_index.stores.local_store import LocalStore
 from kafka_index.stores.options import StorageOptions
 from kafka_index.stores.store import Store
@@ -18,6 +19,8 @@ _LOCAL = LocalStore()
 _lock = threading.RLock()
 _options = StorageOptions()
 _stores: dict[str, Store] = {}
+# The process whose threads serve the connections; a fork of it has the stores and not the threads.
+_owner = 0
 
 
 def configure_stores(options: StorageOptions) -> None:
@@ -41,11 +44,22 @@ def store_of(path: str) -> Store:
     ------
     InputError
         The scheme is not supported, or the extra with its library is not installed.
+    EngineError
+        This process was forked from one that had used a remote store.
     """
+    global _owner  # noqa: PLW0603, because connections are shared by the whole process
     if not is_remote(path):
         return _LOCAL
     root, _ = split_uri(path)
     with _lock:
+        _owner = _owner or os.getpid()
+        if _owner != os.getpid():
+            # The libraries would wait for ever for threads that are not here.
+            raise EngineError(
+                "this process was forked from one that had opened a remote store",
+                path=root,
+                hint="start processes with multiprocessing's spawn method",
+            )
         store = _stores.get(root)
         if store is None:
             store = _stores[root] = _open(root)

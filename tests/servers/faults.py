@@ -138,7 +138,8 @@ class FaultProxy:
         body = await _read_body(reader, head.fields, none_if_unstated=True)
         url = urlsplit(target)
         path, range_ = unquote(url.path), head.fields.get("range")
-        fault = self._draw((method, target, str(range_)))
+        # A range that is continued after a fault still ends where it ended.
+        fault = self._draw((method, target, str(range_).rpartition("-")[2]))
         await asyncio.to_thread(self.before, method, path)
 
         def note(status: int, sent_bytes: int) -> None:

@@ -1,0 +1,203 @@
+"""What a bucket or container is opened with: options, environment, profiles, timeouts, retries."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+from obstore import exceptions
+from obstore.store import AzureStore, GCSStore, S3Store
+
+from kafka_index.errors import ConfigError, KafkaIndexError
+from kafka_index.stores.aws_profiles import find_profile
+from kafka_index.stores.object_errors import open_error
+from kafka_index.stores.options import StorageOptions
+from kafka_index.stores.uris import OBJECT_SCHEMES, scheme_of
+
+#: Options of the connections, whatever the store.
+CLIENT_OPTIONS = frozenset(
+    {
+        "allow_http",
+        "allow_invalid_certificates",
+        "connect_timeout",
+        "http1_only",
+        "http2_only",
+        "pool_idle_timeout",
+        "pool_max_idle_per_host",
+        "proxy_ca_certificate",
+        "proxy_excludes",
+        "proxy_url",
+        "read_timeout",
+        "root_certificate",
+        "timeout",
+        "user_agent",
+    }
+)
+_PREFIXES = {"s3": "aws_", "gcs": "google_", "azure": "azure_"}
+_STORES = {"s3": S3Store, "gcs": GCSStore, "azure": AzureStore}
+
+# A request of a piece or of a page; and silence in the middle of an answer.
+_TIMEOUTS = {"timeout": "120s", "read_timeout": "30s"}
+# While a large body is sent, there is nothing to read.
+_UPLOAD_TIMEOUTS = {"timeout": "1h"}
+_RETRIES = 10
+_RETRY_SECONDS = 120
+_BACKOFF = {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=5)}
+
+# Where an endpoint is named, by precedence.
+_S3_ENDPOINTS = ("aws_endpoint_url_s3", "aws_endpoint_url", "aws_endpoint")
+# Any of these in the environment, and AWS's tools do not look at the shared files.
+_S3_CREDENTIALS = (
+    "aws_access_key_id",
+    "aws_web_identity_token_file",
+    "aws_container_credentials_relative_uri",
+    "aws_container_credentials_full_uri",
+    "aws_skip_signature",
+)
+
+
+@dataclass
+class ObjectConfig:
+    """What the library's store is made of.
+
+    Attributes
+    ----------
+    store
+        Under the library's names, with their prefix.
+    client
+        Of its connections.
+    provider
+        Returns credentials; None where the library finds them itself.
+    max_retries, retry_seconds
+        How often, and how long, a request is repeated.
+    """
+
+    store: dict[str, str] = field(default_factory=dict)
+    client: dict[str, str] = field(default_factory=dict)
+    provider: Any = None
+    max_retries: int = _RETRIES
+    retry_seconds: int = _RETRY_SECONDS
+
+    @classmethod
+    def load(cls, root: str, options: StorageOptions) -> ObjectConfig:
+        """Return the configuration of a store: options win over the environment.
+
+        Raises
+        ------
+        ConfigError
+            An option or a profile is not valid.
+        InputError
+            The file of a secret cannot be read.
+        """
+        kind = OBJECT_SCHEMES[scheme_of(root) or ""]
+        config = cls()
+        profile = None
+        for key, value in options.resolve().items():
+            if key in CLIENT_OPTIONS:
+                config.client[key] = value
+            elif key == "max_retries":
+                config.max_retries = _number(key, value)
+            elif key == "retry_timeout":
+                config.retry_seconds = _number(key, value.removesuffix("s"))
+            elif key in {"profile", "aws_profile"}:
+                profile = value
+            elif key.startswith(_PREFIXES[kind]):
+                config.store[key] = value
+            elif "." not in key and not key.startswith(tuple(_PREFIXES.values())):
+                config.store[_PREFIXES[kind] + key] = value
+        if kind == "s3":
+            config._complete_s3(profile)
+        return config
+
+    def _complete_s3(self, profile_name: str | None) -> None:
+        """Add what AWS's own tools read and the library does not."""
+        known = {**_environment(), **self.store}
+        has_credentials = any(known.get(key) for key in _S3_CREDENTIALS)
+        if profile_name is not None or not has_credentials:
+            profile = find_profile(profile_name)
+            if profile is not None:
+                self.provider = profile.provider
+                if profile.region and not (
+                    known.get("aws_region") or "aws_default_region" in known
+                ):
+                    self.store["aws_region"] = profile.region
+                if profile.endpoint_url and not any(known.get(key) for key in _S3_ENDPOINTS):
+                    self.store["aws_endpoint"] = profile.endpoint_url
+        known = {**_environment(), **self.store}
+        endpoint = next((known[key] for key in _S3_ENDPOINTS if known.get(key)), "")
+        if endpoint.startswith("http://"):
+            # Who names a plain endpoint wants it, as AWS's own tools have it.
+            self.client.setdefault("allow_http", "true")
+        bundle = os.environ.get("AWS_CA_BUNDLE")
+        if bundle:
+            self.client.setdefault("root_certificate", _certificate(bundle))
+
+    def open(self, root: str, *, for_uploads: bool = False) -> Any:
+        """Return the library's store.
+
+        Parameters
+        ----------
+        root : str
+            ``s3://bucket`` and the like.
+        for_uploads : bool
+            Whether for large bodies, which take long to send.
+
+        Raises
+        ------
+        ConfigError
+            An option is unknown, or the URI does not name a store.
+        ReadError
+            Half of the credentials is missing.
+        """
+        kind = OBJECT_SCHEMES[scheme_of(root) or ""]
+        arguments: dict[str, Any] = {
+            "config": self.store or None,
+            "client_options": {**_TIMEOUTS, **self.client},
+            "retry_config": {
+                "max_retries": self.max_retries,
+                "retry_timeout": timedelta(seconds=self.retry_seconds),
+                "backoff": _BACKOFF,
+            },
+        }
+        if for_uploads:
+            kept = {key: value for key, value in self.client.items() if key not in _TIMEOUTS}
+            arguments["client_options"] = {**_UPLOAD_TIMEOUTS, **kept}
+        if self.provider is not None:
+            arguments["credential_provider"] = self.provider
+        try:
+            return _STORES[kind].from_url(_library_uri(root), **arguments)
+        except KafkaIndexError:
+            raise
+        except (exceptions.BaseError, ValueError, TypeError) as error:
+            raise open_error(error, root) from None
+
+
+def _environment() -> Mapping[str, str]:
+    return {key.lower(): value for key, value in os.environ.items() if key.startswith("AWS_")}
+
+
+def _library_uri(root: str) -> str:
+    """Return a URI that the library knows: it has no wasb(s), Hadoop's older name of abfs(s)."""
+    scheme, _, authority = root.partition("://")
+    if scheme.lower() not in {"wasb", "wasbs"}:
+        return root
+    return f"abfss://{authority.replace('.blob.', '.dfs.', 1)}"
+
+
+def _number(key: str, value: str) -> int:
+    if not value.isdecimal():
+        raise ConfigError(
+            f"the storage option {key} is not a number", expected="a whole number", found=value
+        )
+    return int(value)
+
+
+def _certificate(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+    except OSError as error:
+        raise ConfigError(f"cannot read AWS_CA_BUNDLE: {error.strerror}", path=path) from error

@@ -1,0 +1,125 @@
+"""Requests of a process to remote stores: read-ahead for streams, joined requests for ranges.
+
+`MAX_REQUESTS` are under way at a time, whatever the number of files. A stream holds
+`STREAM_PIECES` pieces of `PIECE_BYTES` at most, the caller's included: 32 MiB.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache
+
+import numpy as np
+
+from kafka_index.stores.store import Bytes
+
+#: Requests for pieces and ranges that a process has under way at a time.
+MAX_REQUESTS = 16
+#: Bytes of one request of a stream.
+PIECE_BYTES = 8 << 20
+#: Pieces that a stream holds.
+STREAM_PIECES = 4
+#: Ranges with a gap of at most this are read by one request (docs/benchmarks.md has the measure).
+MAX_GAP_BYTES = 256 << 10
+
+ReadAt = Callable[[int, int], Bytes]
+
+
+def stream(read_at: ReadAt, start_bytes: int, end_bytes: int) -> Iterator[Bytes]:
+    """Yield the bytes of a range in pieces, with the next ones on their way.
+
+    Parameters
+    ----------
+    read_at : callable of (int, int) to ndarray of uint8
+        Returns exactly the bytes at a position, or raises. Called in other threads.
+    start_bytes, end_bytes : int
+        The range.
+    """
+    positions = iter(range(start_bytes, end_bytes, PIECE_BYTES))
+    if end_bytes - start_bytes <= PIECE_BYTES:
+        for position in positions:
+            yield read_at(position, end_bytes - position)
+        return
+    waiting: deque[Future[Bytes]] = deque()
+
+    def fill() -> None:
+        while len(waiting) < STREAM_PIECES - 1 and (at := next(positions, None)) is not None:
+            waiting.append(_requests().submit(read_at, at, min(PIECE_BYTES, end_bytes - at)))
+
+    try:
+        fill()
+        while waiting:
+            piece = waiting.popleft().result()
+            fill()
+            yield piece
+            del piece  # else it would be held while the next one is waited for
+    finally:
+        for future in waiting:
+            future.cancel()
+
+
+def read_ranges(read_at: ReadAt, starts: Sequence[int], ends: Sequence[int]) -> list[Bytes]:
+    """Return the bytes of ranges; those that are close to each other share a request.
+
+    Parameters
+    ----------
+    read_at : callable of (int, int) to ndarray of uint8
+        As for `stream`.
+    starts, ends : sequence of int
+        Ascending starts, ends exclusive; ranges may overlap.
+    """
+    joined = join_ranges(starts, ends)
+    pieces = [
+        (start, min(PIECE_BYTES, end - at), at)
+        for start, end in joined
+        for at in range(start, end, PIECE_BYTES)
+    ]
+    if len(pieces) == 1:
+        parts = [read_at(pieces[0][2], pieces[0][1])]
+    else:
+        parts = list(_requests().map(lambda piece: read_at(piece[2], piece[1]), pieces))
+    found: dict[int, list[Bytes]] = {}
+    for (start, _, _), part in zip(pieces, parts, strict=True):
+        found.setdefault(start, []).append(part)
+    data = {
+        start: parts[0] if len(parts) == 1 else np.concatenate(parts)
+        for start, parts in found.items()
+    }
+    firsts = [start for start, _ in joined]
+    places = np.searchsorted(firsts, starts, "right") - 1
+    result = []
+    for start, end, place in zip(starts, ends, places.tolist(), strict=True):
+        first = firsts[place]
+        whole = data.get(first)
+        result.append(
+            np.empty(0, np.uint8) if whole is None else whole[start - first : end - first]
+        )
+    return result
+
+
+def join_ranges(starts: Sequence[int], ends: Sequence[int]) -> list[tuple[int, int]]:
+    """Return the ranges to request: those with a gap of at most `MAX_GAP_BYTES` are one.
+
+    Raises
+    ------
+    ValueError
+        The starts do not ascend, or an end is before its start.
+    """
+    joined: list[tuple[int, int]] = []
+    last = 0
+    for start, end in zip(starts, ends, strict=True):
+        if start < last or end < start:
+            raise ValueError(f"not an ascending range: {start} to {end} after {last}")
+        last = start
+        if joined and start - joined[-1][1] <= MAX_GAP_BYTES:
+            joined[-1] = joined[-1][0], max(joined[-1][1], end)
+        else:
+            joined.append((start, end))
+    return joined
+
+
+@cache
+def _requests() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(MAX_REQUESTS, thread_name_prefix="store")
