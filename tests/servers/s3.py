@@ -17,7 +17,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import obstore
 import pytest
+from obstore.store import S3Store
 from pyarrow.fs import S3FileSystem
 
 from tests.conformance.kafka_jars import ensure_made
@@ -77,6 +79,19 @@ class S3Server:
             region=_REGION,
             allow_bucket_creation=True,
         )
+
+    def put(self, bucket: str, key: str, data: bytes) -> None:
+        """Write an object, by one request."""
+        # pyarrow uploads in parts, whose completion versitygw refuses now and then.
+        store = S3Store(
+            bucket,
+            access_key_id=self.access_key,
+            secret_access_key=self.secret_key,
+            endpoint=self.endpoint,
+            region=_REGION,
+            client_options={"allow_http": True},
+        )
+        obstore.put(store, key, data, use_multipart=False)
 
     def new_bucket(self) -> str:
         """Create a bucket of a new name."""

@@ -12,14 +12,9 @@ from tests.servers.hdfs import HdfsServer
 from tests.servers.s3 import S3Server
 
 
-def put(server: S3Server, key: str, data: bytes) -> None:
-    with server.filesystem().open_output_stream(key) as stream:
-        stream.write(data)
-
-
 def test_an_object_is_a_file_of_versitygw(s3: S3Server) -> None:
     bucket = s3.new_bucket()
-    put(s3, f"{bucket}/a/b", b"bytes")
+    s3.put(bucket, "a/b", b"bytes")
     if s3.folder is not None:
         assert (s3.folder / bucket / "a" / "b").read_bytes() == b"bytes"
     assert s3.filesystem().get_file_info(f"{bucket}/a/b").size == 5
@@ -29,7 +24,7 @@ def test_versitygw_refuses_a_wrong_secret(s3: S3Server) -> None:
     if s3.kind != "versitygw":
         pytest.skip("moto accepts every secret")
     bucket = s3.new_bucket()
-    put(s3, f"{bucket}/a", b"bytes")
+    s3.put(bucket, "a", b"bytes")
     stranger = replace(s3, secret_key=s3.access_key).filesystem()
     with pytest.raises(OSError, match=r"ACCESS_DENIED|SIGNATURE|403"):
         stranger.open_input_file(f"{bucket}/a").size()
@@ -39,7 +34,7 @@ def test_versitygw_refuses_a_wrong_secret(s3: S3Server) -> None:
 def test_a_client_that_retries_gets_through_faults(s3: S3Server, fault: str) -> None:
     bucket = s3.new_bucket()
     data = os.urandom(1 << 20)
-    put(s3, f"{bucket}/a", data)
+    s3.put(bucket, "a", data)
     with fault_proxy(s3.endpoint, Faults(**{fault: 1.0}, in_a_row=1)) as proxy:
         filesystem = s3.through(proxy.endpoint).filesystem()
         with filesystem.open_input_stream(f"{bucket}/a") as stream:
@@ -49,7 +44,7 @@ def test_a_client_that_retries_gets_through_faults(s3: S3Server, fault: str) -> 
 
 def test_the_proxy_counts_requests_and_bytes(s3: S3Server) -> None:
     bucket = s3.new_bucket()
-    put(s3, f"{bucket}/a", bytes(1000))
+    s3.put(bucket, "a", bytes(1000))
     with fault_proxy(s3.endpoint) as proxy:
         with s3.through(proxy.endpoint).filesystem().open_input_file(f"{bucket}/a") as file:
             assert file.read_at(10, 100) == bytes(10)

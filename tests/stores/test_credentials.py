@@ -23,8 +23,7 @@ def bucket(s3: S3Server) -> str:
     if s3.kind != "versitygw":
         pytest.skip("moto accepts every secret")
     name = s3.new_bucket()
-    with s3.filesystem().open_output_stream(f"{name}/a") as stream:
-        stream.write(b"bytes")
+    s3.put(name, "a", b"bytes")
     return name
 
 
