@@ -39,6 +39,10 @@ _COMMANDS = {
         "kafka_index.cli.dump_command",
         "Print the contents of logs, indexes, snapshots and epochs.",
     ),
+    "metadata": (
+        "kafka_index.cli.metadata_command",
+        "Print topics, groups, transactions and remote segments of a cluster.",
+    ),
 }
 # What a command has written when a signal stops it.
 _AFTER_A_STOP = {

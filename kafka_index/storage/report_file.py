@@ -41,6 +41,7 @@ _SINKS: dict[str, Callable[[str, pa.Schema], _Sink]] = {
     ".parquet": lambda path, schema: pq.ParquetWriter(path, schema, compression="zstd"),
     ".json": _JsonSink,
     ".csv": pa_csv.CSVWriter,
+    ".arrow": pa.ipc.new_file,
 }
 
 
@@ -50,7 +51,7 @@ def check_report_path(path: str) -> str:
     Raises
     ------
     InputError
-        The ending is not one of ``.parquet``, ``.json`` and ``.csv``.
+        The ending is not one of ``.parquet``, ``.json``, ``.csv`` and ``.arrow``.
     """
     local = local_path(path)
     ending = os.path.splitext(local)[1].lower()
@@ -70,7 +71,7 @@ class ReportFile:
     Parameters
     ----------
     path : str
-        Ends in ``.parquet``, ``.json`` (one object a line) or ``.csv``.
+        Ends in ``.parquet``, ``.json`` (one object a line), ``.csv`` or ``.arrow``.
     schema : pa.Schema
         Its columns.
 

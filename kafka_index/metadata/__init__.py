@@ -1,0 +1,27 @@
+"""What Kafka's own topics say of a cluster: topics, groups, transactions, remote segments."""
+
+from kafka_index.metadata.cluster_image import (
+    BrokerImage,
+    ClusterImage,
+    PartitionImage,
+    TopicImage,
+)
+from kafka_index.metadata.directory import METADATA_TOPICS, ClusterMetadata, read_metadata
+from kafka_index.metadata.group_state import CommittedOffset, Group
+from kafka_index.metadata.tables import METADATA_TABLES, MetadataTable
+from kafka_index.metadata.transaction_state import Transaction
+
+__all__ = [
+    "METADATA_TABLES",
+    "METADATA_TOPICS",
+    "BrokerImage",
+    "ClusterImage",
+    "ClusterMetadata",
+    "CommittedOffset",
+    "Group",
+    "MetadataTable",
+    "PartitionImage",
+    "TopicImage",
+    "Transaction",
+    "read_metadata",
+]

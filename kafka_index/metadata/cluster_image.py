@@ -1,0 +1,314 @@
+"""The state of a cluster, as its metadata log describes it: topics, partitions, configurations.
+
+Source: Kafka's ``MetadataDelta`` and the deltas in it, ``PartitionRegistration.merge``,
+``MetadataBatchLoader`` for transactions of the metadata log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from kafka_index.errors import CorruptRecordError
+from kafka_index.layout.message_fields import ZERO_UUID, Struct
+from kafka_index.metadata.decoding import DecodedRecord
+from kafka_index.metadata.sensitive import TOPIC_RESOURCE
+
+_NO_LEADER_CHANGE = -2
+_NO_RECOVERY_CHANGE = -1
+#: How many producer ids a broker is given at a time (``ProducerIdsBlock.PRODUCER_ID_BLOCK_SIZE``).
+PRODUCER_ID_BLOCK = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionImage:
+    """A partition (Kafka: ``PartitionRegistration``); replicas are broker ids."""
+
+    replicas: tuple[int, ...]
+    directories: tuple[str, ...]
+    isr: tuple[int, ...]
+    removing_replicas: tuple[int, ...]
+    adding_replicas: tuple[int, ...]
+    leader: int
+    leader_recovery_state: int
+    leader_epoch: int
+    partition_epoch: int
+    eligible_leader_replicas: tuple[int, ...]
+    last_known_elr: tuple[int, ...]
+
+    @classmethod
+    def of(cls, record: Struct) -> PartitionImage:
+        """Return the partition of a ``PartitionRecord``."""
+        replicas = record.integers("replicas")
+        return cls(
+            replicas,
+            _directories(record.texts("directories"), len(replicas)),
+            record.integers("isr"),
+            record.integers("removingReplicas"),
+            record.integers("addingReplicas"),
+            record.integer("leader"),
+            record.integer("leaderRecoveryState"),
+            record.integer("leaderEpoch"),
+            record.integer("partitionEpoch"),
+            record.integers("eligibleLeaderReplicas"),
+            record.integers("lastKnownElr"),
+        )
+
+    def changed(self, record: Struct) -> PartitionImage:
+        """Return the partition after a ``PartitionChangeRecord``."""
+
+        def ids(name: str, before: tuple[int, ...]) -> tuple[int, ...]:
+            return before if record[name] is None else record.integers(name)
+
+        replicas = ids("replicas", self.replicas)
+        directories = self.directories
+        if record["directories"] is not None:
+            directories = record.texts("directories")
+        leader, recovery = record.integer("leader"), record.integer("leaderRecoveryState")
+        has_new_leader = leader != _NO_LEADER_CHANGE
+        return PartitionImage(
+            replicas,
+            _directories(directories, len(replicas)),
+            ids("isr", self.isr),
+            ids("removingReplicas", self.removing_replicas),
+            ids("addingReplicas", self.adding_replicas),
+            leader if has_new_leader else self.leader,
+            self.leader_recovery_state if recovery == _NO_RECOVERY_CHANGE else recovery,
+            self.leader_epoch + has_new_leader,
+            self.partition_epoch + 1,
+            ids("eligibleLeaderReplicas", self.eligible_leader_replicas),
+            ids("lastKnownElr", self.last_known_elr),
+        )
+
+
+@dataclass(slots=True)
+class TopicImage:
+    """A topic and its partitions by number."""
+
+    name: str
+    topic_id: str
+    partitions: dict[int, PartitionImage] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerImage:
+    """A registered broker (Kafka: ``BrokerRegistration``)."""
+
+    broker_id: int
+    broker_epoch: int
+    incarnation_id: str
+    endpoints: tuple[str, ...]
+    rack: str | None
+    is_fenced: bool
+    in_controlled_shutdown: bool
+    directories: tuple[str, ...]
+
+    @classmethod
+    def of(cls, record: Struct) -> BrokerImage:
+        """Return the broker of a ``RegisterBrokerRecord``."""
+        return cls(
+            record.integer("brokerId"),
+            record.integer("brokerEpoch"),
+            record.text("incarnationId"),
+            tuple(
+                f"{end.text('name')}://{end.text('host')}:{end.integer('port')}"
+                for end in record.structs("endPoints")
+            ),
+            record.optional_text("rack"),
+            record.flag("fenced"),
+            record.flag("inControlledShutdown"),
+            record.texts("logDirs"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerIdBlock:
+    """Producer ids that a broker was given, up to `next_producer_id`, exclusive."""
+
+    broker_id: int
+    broker_epoch: int
+    next_producer_id: int
+
+
+@dataclass
+class ClusterImage:
+    """What the records of a metadata log amount to (Kafka: ``MetadataImage``).
+
+    Attributes
+    ----------
+    topics : dict of str to TopicImage
+        By topic id.
+    configs : dict
+        Configurations by type and name of their resource (`kafka_index.metadata.sensitive`). One
+        that may be secret has the value `HIDDEN`.
+    features : dict of str to int
+        Finalized levels.
+    brokers : dict of int to BrokerImage
+        Registered ones.
+    producer_ids : ProducerIdBlock or None
+        The last one.
+    """
+
+    topics: dict[str, TopicImage] = field(default_factory=dict)
+    configs: dict[tuple[int, str], dict[str, str]] = field(default_factory=dict)
+    features: dict[str, int] = field(default_factory=dict)
+    brokers: dict[int, BrokerImage] = field(default_factory=dict)
+    producer_ids: ProducerIdBlock | None = None
+    _topic_ids: dict[str, str] = field(default_factory=dict)
+    _transaction: list[DecodedRecord] | None = None
+
+    def topic_named(self, name: str) -> TopicImage | None:
+        """Return the topic of a name."""
+        return self.topics.get(self._topic_ids.get(name, ""))
+
+    def topic_configs(self, name: str) -> dict[str, str]:
+        """Return the configurations of a topic that differ from the defaults."""
+        return self.configs.get((TOPIC_RESOURCE, name), {})
+
+    def replay(self, record: DecodedRecord) -> None:
+        """Apply a record; one inside a transaction is applied when the transaction ends.
+
+        Raises
+        ------
+        CorruptRecordError
+            The record refers to a topic, partition or broker that does not exist.
+        """
+        match record.name:
+            case "BeginTransactionRecord":
+                self._transaction = []
+            case "AbortTransactionRecord":
+                self._transaction = None
+            case "EndTransactionRecord":
+                pending, self._transaction = self._transaction or [], None
+                for one in pending:
+                    self._apply(one)
+            case _ if self._transaction is not None:
+                self._transaction.append(record)
+            case _:
+                self._apply(record)
+
+    def _apply(self, record: DecodedRecord) -> None:
+        acts: dict[str, Callable[[Struct], None]] = {
+            "TopicRecord": self._add_topic,
+            "RemoveTopicRecord": self._remove_topic,
+            "PartitionRecord": self._add_partition,
+            "PartitionChangeRecord": self._change_partition,
+            "ClearElrRecord": self._clear_elr,
+            "ConfigRecord": self._configure,
+            "FeatureLevelRecord": self._set_feature,
+            "ProducerIdsRecord": self._allot_producer_ids,
+            "RegisterBrokerRecord": self._register_broker,
+            "UnregisterBrokerRecord": self._unregister_broker,
+            "FenceBrokerRecord": self._fence_broker,
+            "UnfenceBrokerRecord": self._unfence_broker,
+            "BrokerRegistrationChangeRecord": self._change_registration,
+        }
+        act = acts.get(record.name)
+        if act is not None and record.value is not None:
+            act(record.value)
+
+    def _add_topic(self, record: Struct) -> None:
+        topic = TopicImage(record.text("name"), record.text("topicId"))
+        self.topics[topic.topic_id] = topic
+        self._topic_ids[topic.name] = topic.topic_id
+
+    def _remove_topic(self, record: Struct) -> None:
+        topic = self._topic_of(record)
+        del self.topics[topic.topic_id]
+        if self._topic_ids.get(topic.name) == topic.topic_id:
+            del self._topic_ids[topic.name]
+        self.configs.pop((TOPIC_RESOURCE, topic.name), None)
+
+    def _add_partition(self, record: Struct) -> None:
+        partitions = self._topic_of(record).partitions
+        partitions[record.integer("partitionId")] = PartitionImage.of(record)
+
+    def _change_partition(self, record: Struct) -> None:
+        topic, number = self._topic_of(record), record.integer("partitionId")
+        before = topic.partitions.get(number)
+        if before is None:
+            raise CorruptRecordError(
+                "a change of a partition that does not exist", found=f"{topic.name}-{number}"
+            )
+        topic.partitions[number] = before.changed(record)
+
+    def _clear_elr(self, record: Struct) -> None:
+        name = record.text("topicName")
+        named = self.topic_named(name)
+        for topic in self.topics.values() if not name else [named] if named else []:
+            for number, partition in topic.partitions.items():
+                topic.partitions[number] = replace(
+                    partition, eligible_leader_replicas=(), last_known_elr=()
+                )
+
+    def _configure(self, record: Struct) -> None:
+        resource = record.integer("resourceType"), record.text("resourceName")
+        configs = self.configs.setdefault(resource, {})
+        if record["value"] is None:
+            configs.pop(record.text("name"), None)
+        else:
+            configs[record.text("name")] = record.text("value")
+        if not configs:
+            del self.configs[resource]
+
+    def _set_feature(self, record: Struct) -> None:
+        name, level = record.text("name"), record.integer("featureLevel")
+        if level:
+            self.features[name] = level
+        else:
+            self.features.pop(name, None)
+
+    def _allot_producer_ids(self, record: Struct) -> None:
+        self.producer_ids = ProducerIdBlock(
+            record.integer("brokerId"),
+            record.integer("brokerEpoch"),
+            record.integer("nextProducerId"),
+        )
+
+    def _register_broker(self, record: Struct) -> None:
+        broker = BrokerImage.of(record)
+        self.brokers[broker.broker_id] = broker
+
+    def _unregister_broker(self, record: Struct) -> None:
+        self.brokers.pop(record.integer("brokerId"), None)
+
+    def _fence_broker(self, record: Struct) -> None:
+        self._change_broker(record.integer("id"), is_fenced=True)
+
+    def _unfence_broker(self, record: Struct) -> None:
+        self._change_broker(record.integer("id"), is_fenced=False)
+
+    def _change_registration(self, record: Struct) -> None:
+        number = record.integer("brokerId")
+        fencing = record.integer("fenced")
+        if fencing:
+            self._change_broker(number, is_fenced=fencing > 0)
+        if record.integer("inControlledShutdown") > 0:
+            self.brokers[number] = replace(self._broker(number), in_controlled_shutdown=True)
+        if record["logDirs"]:
+            directories = record.texts("logDirs")
+            self.brokers[number] = replace(self._broker(number), directories=directories)
+
+    def _change_broker(self, number: int, *, is_fenced: bool) -> None:
+        self.brokers[number] = replace(self._broker(number), is_fenced=is_fenced)
+
+    def _broker(self, number: int) -> BrokerImage:
+        broker = self.brokers.get(number)
+        if broker is None:
+            raise CorruptRecordError("a change of a broker that is not registered", found=number)
+        return broker
+
+    def _topic_of(self, record: Struct) -> TopicImage:
+        topic = self.topics.get(record.text("topicId"))
+        if topic is None:
+            raise CorruptRecordError(
+                "a record of a topic that does not exist", found=record.text("topicId")
+            )
+        return topic
+
+
+def _directories(directories: tuple[str, ...], replicas: int) -> tuple[str, ...]:
+    """Return one directory id for each replica, also where none is known."""
+    if all(directory == ZERO_UUID for directory in directories):
+        return (ZERO_UUID,) * replicas
+    return directories

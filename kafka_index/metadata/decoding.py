@@ -1,0 +1,230 @@
+"""Records of Kafka's own topics, decoded: framing, record types, and what must not be seen.
+
+Source: Kafka's ``MetadataRecordSerde``, ``CoordinatorRecordSerde`` and ``RemoteLogMetadataSerde``.
+Credentials (SCRAM, delegation tokens) are withheld here, before anything is kept of them, and so
+are the values of configurations that may be secret.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from kafka_index.errors import CorruptRecordError
+from kafka_index.layout.message_bytes import MessageReader
+from kafka_index.layout.message_fields import Struct
+from kafka_index.layout.message_schemas import MessageSchema
+from kafka_index.layout.messages import (
+    CLUSTER_METADATA,
+    GROUP_RECORDS,
+    REMOTE_LOG_METADATA,
+    SHARE_RECORDS,
+    TRANSACTION_RECORDS,
+)
+from kafka_index.metadata.sensitive import HIDDEN, is_public_config
+from kafka_index.tiered.metadata_records import REMOTE_LOG_METADATA_TOPIC
+
+__all__ = [
+    "CLUSTER_METADATA_TOPIC",
+    "CONSUMER_OFFSETS_TOPIC",
+    "GROUP_CODEC",
+    "METADATA_CODEC",
+    "REMOTE_LOG_CODEC",
+    "REMOTE_LOG_METADATA_TOPIC",
+    "SHARE_CODEC",
+    "SHARE_GROUP_STATE_TOPIC",
+    "TRANSACTION_CODEC",
+    "TRANSACTION_STATE_TOPIC",
+    "CoordinatorCodec",
+    "DecodedRecord",
+    "RecordName",
+    "UnknownRecordError",
+    "ValueCodec",
+    "record_type_name",
+]
+
+CLUSTER_METADATA_TOPIC: Final = "__cluster_metadata"
+CONSUMER_OFFSETS_TOPIC: Final = "__consumer_offsets"
+TRANSACTION_STATE_TOPIC: Final = "__transaction_state"
+SHARE_GROUP_STATE_TOPIC: Final = "__share_group_state"
+
+_INT16 = struct.Struct(">h")
+_FRAME_VERSION = 1
+_WORD = re.compile(r"(?<!^)(?=[A-Z])")
+#: Kafka reads these; nobody else should.
+_WITHHELD = frozenset({"UserScramCredentialRecord", "DelegationTokenRecord"})
+
+
+class RecordName(NamedTuple):
+    """What a record is, for counting.
+
+    Parameters
+    ----------
+    name : str
+        Kafka's name of the message, such as ``TopicRecord``; the number of an unknown type.
+    is_known : bool
+        Whether its type and version are those of release 4.3.1 or before.
+    """
+
+    name: str
+    is_known: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedRecord:
+    """A record whose type is known.
+
+    Parameters
+    ----------
+    name : str
+        Kafka's name of the message; without ``Key`` and ``Value`` where there are both.
+    key, value : Struct or None
+        The messages; None where there is none. The value is also None where it is withheld.
+    version : int
+        Of the value; -1 without one.
+    is_withheld : bool
+        Whether the value holds credentials.
+    """
+
+    name: str
+    key: Struct | None
+    value: Struct | None
+    version: int
+    is_withheld: bool = False
+
+
+class UnknownRecordError(CorruptRecordError):
+    """A record of a type or version that release 4.3.1 does not have."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__("a record of an unknown type", found=name)
+        self.name = name
+
+
+class CoordinatorCodec:
+    """Decodes the records of a topic whose keys and values are messages of their own.
+
+    Parameters
+    ----------
+    schemas : tuple of MessageSchema
+        Keys and values, in pairs of the same record type.
+    """
+
+    def __init__(self, schemas: tuple[MessageSchema, ...]) -> None:
+        self._keys = {s.api_key: s for s in schemas if s.name.endswith("Key")}
+        self._values = {s.api_key: s for s in schemas if s.name.endswith("Value")}
+
+    def record_type(self, key: bytes) -> int:
+        """Return the record type in a key; raise `CorruptRecordError` where it has none."""
+        return MessageReader(key).int16()
+
+    def name_of(self, record_type: int) -> str:
+        """Return the name of a record type; raise `UnknownRecordError` where it has none."""
+        schema = self._keys.get(record_type)
+        if schema is None:
+            raise UnknownRecordError(f"record type {record_type}")
+        return schema.name.removesuffix("Key")
+
+    def key(self, key: bytes) -> Struct:
+        """Decode a key."""
+        record_type = self.record_type(key)
+        self.name_of(record_type)
+        return self._keys[record_type].read(MessageReader(key, _INT16.size), 0)
+
+    def value(self, record_type: int, value: bytes) -> tuple[Struct, int]:
+        """Decode a value; return its version, too."""
+        reader = MessageReader(value)
+        version = reader.int16()
+        schema = self._values[record_type]
+        if version not in schema.versions:
+            raise UnknownRecordError(f"{schema.name} version {version}")
+        return schema.read(reader, version), version
+
+    def decode(self, key: bytes | None, value: bytes | None) -> DecodedRecord:
+        """Decode key and value."""
+        if key is None:
+            raise CorruptRecordError("the record has no key")
+        found = self.key(key)
+        record_type = self.record_type(key)
+        name = self.name_of(record_type)
+        if value is None:
+            return DecodedRecord(name, found, None, -1)
+        content, version = self.value(record_type, value)
+        return DecodedRecord(name, found, content, version)
+
+    def as_json(self, record: DecodedRecord, record_type: int) -> tuple[object, object]:
+        """Return key and value as Kafka's ``kafka-dump-log`` prints them, None for no value."""
+        key_schema, value_schema = self._keys[record_type], self._values[record_type]
+        key = record.key or Struct()
+        key_json = {"type": str(record_type), "data": key_schema.as_json(key, 0)}
+        if record.value is None:
+            return key_json, None
+        data = value_schema.as_json(record.value, record.version)
+        return key_json, {"version": str(record.version), "data": data}
+
+
+class ValueCodec:
+    """Decodes the records of a topic whose values name their type and version.
+
+    Parameters
+    ----------
+    schemas : tuple of MessageSchema
+        By their API keys.
+    """
+
+    def __init__(self, schemas: tuple[MessageSchema, ...]) -> None:
+        self._schemas = {schema.api_key: schema for schema in schemas}
+        self._names = {schema.name: schema for schema in schemas}
+
+    def decode(self, value: bytes | None) -> DecodedRecord:
+        """Decode a value."""
+        if value is None:
+            raise CorruptRecordError("the record has no value")
+        reader = MessageReader(value)
+        frame = reader.unsigned_varint()
+        if frame != _FRAME_VERSION:
+            raise UnknownRecordError(f"frame version {frame}")
+        api_key, version = reader.unsigned_varint(), reader.unsigned_varint()
+        schema = self._schemas.get(api_key)
+        if schema is None:
+            raise UnknownRecordError(f"API key {api_key}")
+        if version not in schema.versions:
+            raise UnknownRecordError(f"{schema.name} version {version}")
+        message = schema.read(reader, version)
+        if reader.remaining:
+            raise reader.corrupt(
+                f"bytes follow the {schema.name}", expected=0, found=reader.remaining
+            )
+        if schema.name in _WITHHELD:
+            return DecodedRecord(schema.name, None, None, version, is_withheld=True)
+        _withhold_config(message)
+        return DecodedRecord(schema.name, None, message, version)
+
+    def as_json(self, record: DecodedRecord) -> Mapping[str, object]:
+        """Return a value as Kafka's ``kafka-dump-log`` prints it, without what is withheld."""
+        schema = self._names[record.name]
+        data = None if record.value is None else schema.as_json(record.value, record.version)
+        return {"type": record_type_name(record.name), "version": record.version, "data": data}
+
+
+def record_type_name(name: str) -> str:
+    """Return the name of a message as a constant of Kafka's: ``TOPIC_RECORD``."""
+    return _WORD.sub("_", name).upper()
+
+
+def _withhold_config(message: Struct) -> None:
+    """Hide the value of a configuration that may be secret; null, which deletes it, is kept."""
+    if "resourceType" in message and message.get("value") is not None:
+        name = message.text("name")
+        if not is_public_config(message.integer("resourceType"), name):
+            message["value"] = HIDDEN
+
+
+METADATA_CODEC: Final = ValueCodec(CLUSTER_METADATA)
+REMOTE_LOG_CODEC: Final = ValueCodec(REMOTE_LOG_METADATA)
+GROUP_CODEC: Final = CoordinatorCodec(GROUP_RECORDS)
+TRANSACTION_CODEC: Final = CoordinatorCodec(TRANSACTION_RECORDS)
+SHARE_CODEC: Final = CoordinatorCodec(SHARE_RECORDS)

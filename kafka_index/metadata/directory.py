@@ -1,0 +1,340 @@
+"""Reading what the directories of brokers and controllers know of their cluster.
+
+The metadata log is read as a broker reads it: its newest snapshot (``.checkpoint``), then the
+records of the log after it. Of the other topics, every partition that is there is read.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import NamedTuple
+
+from kafka_index.errors import CorruptLogError, CorruptRecordError, InputError, KafkaIndexError
+from kafka_index.layout.message_bytes import MessageReader
+from kafka_index.metadata.cluster_image import ClusterImage
+from kafka_index.metadata.decoding import (
+    CLUSTER_METADATA_TOPIC,
+    CONSUMER_OFFSETS_TOPIC,
+    METADATA_CODEC,
+    REMOTE_LOG_METADATA_TOPIC,
+    TRANSACTION_STATE_TOPIC,
+    RecordName,
+    UnknownRecordError,
+)
+from kafka_index.metadata.group_state import CommittedOffset, Group, GroupState
+from kafka_index.metadata.remote_segments import RemoteLogState
+from kafka_index.metadata.topic_log import LogRecord, TopicLog
+from kafka_index.metadata.transaction_state import Transaction, TransactionLogState
+from kafka_index.records.decompression import DecompressionBudget
+from kafka_index.storage import SegmentFile, expand_directories, list_dump
+from kafka_index.storage.directories import scan_directory
+from kafka_index.tiered.metadata_records import SegmentEvent
+
+#: The topics that are read.
+METADATA_TOPICS = (
+    CLUSTER_METADATA_TOPIC,
+    CONSUMER_OFFSETS_TOPIC,
+    TRANSACTION_STATE_TOPIC,
+    REMOTE_LOG_METADATA_TOPIC,
+)
+
+_METADATA_PARTITION = f"{CLUSTER_METADATA_TOPIC}-0"
+_BOOTSTRAP = "bootstrap.checkpoint"
+_SNAPSHOT = re.compile(r"(?P<offset>[0-9]{20})-(?P<epoch>[0-9]{10})\.checkpoint")
+_SNAPSHOT_FOOTER = 4
+_MAX_FAULTS = 100
+
+
+@dataclass
+class Faults:
+    """Faults that were met: the first ones, and how many there were in all."""
+
+    first: list[KafkaIndexError] = field(default_factory=list)
+    total: int = 0
+
+    def add(self, faults: Iterable[KafkaIndexError]) -> None:
+        """Add faults."""
+        for fault in faults:
+            self.total += 1
+            if len(self.first) < _MAX_FAULTS:
+                self.first.append(fault)
+
+
+class Source(NamedTuple):
+    """A partition directory that was read.
+
+    Parameters
+    ----------
+    path : str
+        The directory.
+    snapshot : str or None
+        The name of the snapshot that was loaded before the log.
+    records : int
+        How many records there were, those of the snapshot included.
+    end_offset : int
+        The offset after the last one.
+    """
+
+    path: str
+    snapshot: str | None
+    records: int
+    end_offset: int
+
+
+@dataclass
+class ClusterMetadata:
+    """What was found; None where the topic it comes from was not.
+
+    Parameters
+    ----------
+    cluster : ClusterImage or None
+        From ``__cluster_metadata``.
+    groups, offsets : list or None
+        From ``__consumer_offsets``.
+    transactions : list of Transaction or None
+        From ``__transaction_state``.
+    remote_segments : list of SegmentEvent or None
+        From ``__remote_log_metadata``.
+    counts : dict of str to Counter of RecordName
+        Records by topic and type.
+    sources : list of Source
+        What was read.
+    faults : Faults
+        Why records are missing.
+    """
+
+    cluster: ClusterImage | None = None
+    groups: list[Group] | None = None
+    offsets: list[CommittedOffset] | None = None
+    transactions: list[Transaction] | None = None
+    remote_segments: list[SegmentEvent] | None = None
+    counts: dict[str, Counter[RecordName]] = field(default_factory=dict)
+    sources: list[Source] = field(default_factory=list)
+    faults: Faults = field(default_factory=Faults)
+
+
+def read_metadata(
+    paths: Sequence[str],
+    *,
+    budget: DecompressionBudget,
+    topics: Sequence[str] = METADATA_TOPICS,
+) -> ClusterMetadata:
+    """Read the topics that Kafka keeps its own state in.
+
+    Parameters
+    ----------
+    paths : sequence of str
+        Data directories, metadata log directories, or directories of partitions of these topics;
+        local paths or URIs.
+    budget : DecompressionBudget
+        Bounds what is decompressed.
+    topics : sequence of str
+        Only these of `METADATA_TOPICS`.
+
+    Raises
+    ------
+    InputError
+        A path cannot be read, or none of the topics is there.
+    """
+    snapshots = _snapshots(paths) if CLUSTER_METADATA_TOPIC in topics else {}
+    try:
+        segments = list_dump(paths, topics=re.compile("|".join(topics))).segments
+    except InputError:
+        # A metadata log may be nothing but a snapshot.
+        if not any(snapshots.values()):
+            raise
+        segments = []
+    by_topic = {
+        topic: list(found) for topic, found in groupby(segments, key=lambda segment: segment.topic)
+    }
+    reading = _Reading(budget)
+    directories = sorted({*snapshots, *_directories(by_topic.get(CLUSTER_METADATA_TOPIC, []))})
+    if directories:
+        reading.cluster(
+            directories[0],
+            snapshots.get(directories[0], []),
+            by_topic.get(CLUSTER_METADATA_TOPIC, []),
+        )
+    reading.topics(by_topic)
+    return reading.found
+
+
+def _directories(segments: Iterable[SegmentFile]) -> list[str]:
+    return [segment.partition_directory for segment in segments]
+
+
+def _snapshots(paths: Sequence[str]) -> dict[str, list[SegmentFile]]:
+    """Return the snapshots in each directory of a metadata log, the newest first."""
+    found: dict[str, list[SegmentFile]] = {}
+    for path in expand_directories(paths):
+        entries = scan_directory(path)
+        names = {entry.name: entry.path for entry in entries}
+        if os.path.basename(path) == _METADATA_PARTITION:
+            directory = path
+        elif _METADATA_PARTITION in names:
+            directory = names[_METADATA_PARTITION]
+            entries = [*scan_directory(directory), *entries]
+        else:
+            continue
+        files = [
+            SegmentFile(CLUSTER_METADATA_TOPIC, 0, 0, entry.path, info.size_bytes, info.mtime_ns)
+            for entry in sorted(entries, key=lambda entry: entry.name, reverse=True)
+            if _SNAPSHOT.fullmatch(entry.name) or entry.name == _BOOTSTRAP
+            for info in [entry.info()]
+        ]
+        # The bootstrap snapshot, whose name sorts after all digits, counts where nothing else does.
+        found[directory] = sorted(files, key=lambda file: file.log_path.endswith(_BOOTSTRAP))
+    return found
+
+
+class _Reading:
+    def __init__(self, budget: DecompressionBudget) -> None:
+        self._budget = budget
+        self.found = ClusterMetadata()
+
+    def cluster(
+        self, directory: str, snapshots: Sequence[SegmentFile], segments: Sequence[SegmentFile]
+    ) -> None:
+        """Read a metadata log: its newest snapshot that is whole, and the log after it."""
+        has_log = any(segment.log_size_bytes for segment in segments)
+        image, counts, start, name, records = ClusterImage(), Counter[RecordName](), 0, None, 0
+        for snapshot in snapshots:
+            bootstrap = os.path.basename(snapshot.log_path) == _BOOTSTRAP
+            if bootstrap and has_log:
+                continue
+            image, counts = ClusterImage(), Counter[RecordName]()
+            loaded = self._load_snapshot(snapshot, image, counts, needs_footer=not bootstrap)
+            if loaded is not None:
+                name, records = os.path.basename(snapshot.log_path), loaded
+                start = 0 if bootstrap else int(name[:20])
+                break
+        else:
+            image, counts = ClusterImage(), Counter[RecordName]()
+        log = TopicLog(segments, self._budget, start)
+        records += self._replay(log, directory, _cluster_adder(image, counts))
+        if segments and segments[0].base_offset > start:
+            self.found.faults.add([_missing(directory, start, segments[0].base_offset)])
+        self.found.cluster = image
+        self.found.counts[CLUSTER_METADATA_TOPIC] = counts
+        self.found.sources.append(Source(directory, name, records, log.end_offset))
+
+    def _load_snapshot(
+        self,
+        snapshot: SegmentFile,
+        image: ClusterImage,
+        counts: Counter[RecordName],
+        *,
+        needs_footer: bool,
+    ) -> int | None:
+        """Return how many records a snapshot has; None where it is not whole."""
+        add = _cluster_adder(image, counts)
+        has_footer = False
+
+        def watch(record: LogRecord) -> None:
+            nonlocal has_footer
+            if record.is_control:
+                key = MessageReader(record.key or b"", 2)
+                has_footer = has_footer or key.int16() == _SNAPSHOT_FOOTER
+            add(record)
+
+        before = self.found.faults.total
+        records = self._replay(TopicLog([snapshot], self._budget), snapshot.log_path, watch)
+        if needs_footer and not has_footer:
+            self.found.faults.add(
+                [
+                    CorruptLogError(
+                        "the snapshot has no footer",
+                        path=snapshot.log_path,
+                        hint="an older snapshot is used if there is one",
+                    )
+                ]
+            )
+        return records if self.found.faults.total == before else None
+
+    def topics(self, by_topic: dict[str, list[SegmentFile]]) -> None:
+        """Read the other topics."""
+        found = self.found
+        if segments := by_topic.get(CONSUMER_OFFSETS_TOPIC):
+            groups = GroupState()
+            self._partitions(segments, groups.add)
+            faults: list[CorruptRecordError] = []
+            found.offsets = list(groups.offsets(faults))
+            found.groups = groups.groups([])
+            self._finish(CONSUMER_OFFSETS_TOPIC, groups.counts, faults)
+        if segments := by_topic.get(TRANSACTION_STATE_TOPIC):
+            transactions = TransactionLogState()
+            self._partitions(segments, transactions.add)
+            faults = []
+            found.transactions = transactions.transactions(faults)
+            self._finish(TRANSACTION_STATE_TOPIC, transactions.counts, faults)
+        if segments := by_topic.get(REMOTE_LOG_METADATA_TOPIC):
+            remote = RemoteLogState()
+            self._partitions(segments, remote.add)
+            found.remote_segments = remote.segments()
+            self._finish(REMOTE_LOG_METADATA_TOPIC, remote.counts, [])
+
+    def _partitions(self, segments: list[SegmentFile], add: Callable[[LogRecord], None]) -> None:
+        for directory, group in groupby(segments, key=lambda one: one.partition_directory):
+            log = TopicLog(list(group), self._budget)
+            records = self._replay(log, directory, add)
+            self.found.sources.append(Source(directory, None, records, log.end_offset))
+
+    def _finish(
+        self, topic: str, counts: Counter[RecordName], faults: Sequence[CorruptRecordError]
+    ) -> None:
+        """Count the records of a topic; values of unknown versions are counted, not faults."""
+        for fault in faults:
+            if isinstance(fault, UnknownRecordError):
+                counts[RecordName(fault.name, is_known=False)] += 1
+        self.found.counts[topic] = counts
+        self.found.faults.add(one for one in faults if not isinstance(one, UnknownRecordError))
+
+    def _replay(self, log: TopicLog, path: str, add: Callable[[LogRecord], None]) -> int:
+        """Hand every record of a log to `add`; return how many there were."""
+        count = 0
+        for record in log.records():
+            count += 1
+            try:
+                add(record)
+            except CorruptRecordError as error:
+                self.found.faults.add(
+                    [
+                        CorruptRecordError(
+                            f"offset {record.offset}: {error.message}",
+                            path=path,
+                            expected=error.expected,
+                            found=error.found,
+                        )
+                    ]
+                )
+        self.found.faults.add(log.faults)
+        return count
+
+
+def _cluster_adder(image: ClusterImage, counts: Counter[RecordName]) -> Callable[[LogRecord], None]:
+    def add(record: LogRecord) -> None:
+        if record.is_control:
+            return
+        try:
+            decoded = METADATA_CODEC.decode(record.value)
+        except UnknownRecordError as error:
+            counts[RecordName(error.name, is_known=False)] += 1
+            return
+        counts[RecordName(decoded.name, is_known=True)] += 1
+        image.replay(decoded)
+
+    return add
+
+
+def _missing(directory: str, start: int, base_offset: int) -> CorruptLogError:
+    return CorruptLogError(
+        "records of the metadata log are missing",
+        path=directory,
+        expected=f"a snapshot or a segment from offset {start} on",
+        found=f"a log that begins at offset {base_offset}",
+    )

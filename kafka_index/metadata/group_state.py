@@ -1,0 +1,287 @@
+"""Groups and committed offsets, from the records of ``__consumer_offsets``.
+
+Records are kept by their keys as they come, and decoded at the end: of a log that is compacted now
+and then, most are overwritten. Offsets that a transaction commits count once its marker is there.
+Source: Kafka's ``OffsetMetadataManager.replay``, ``replayEndTransactionMarker``,
+``GroupMetadataManager.replay``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from kafka_index.errors import CorruptRecordError
+from kafka_index.layout.message_bytes import MessageReader
+from kafka_index.layout.message_fields import ZERO_UUID, Struct
+from kafka_index.layout.messages import CONSUMER_PROTOCOL
+from kafka_index.layout.records import CONTROL_COMMIT
+from kafka_index.metadata.decoding import GROUP_CODEC, RecordName, UnknownRecordError
+from kafka_index.metadata.topic_log import NO_PRODUCER_ID, LogRecord
+
+_LEGACY_OFFSET_COMMIT, _OFFSET_COMMIT = 0, 1
+_CONSUMER = "consumer"
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedOffset:
+    """An offset that a group committed for a partition.
+
+    Parameters
+    ----------
+    group, topic : str
+        Names.
+    partition : int
+        Of the topic.
+    offset : int
+        The committed offset.
+    topic_id : str or None
+        Of the topic, where the record has it (since 4.1, and of groups that use topic ids).
+    leader_epoch : int or None
+        Of the last record consumed.
+    metadata : str
+        The client's.
+    commit_timestamp_ms : int
+        When it was committed.
+    expire_timestamp_ms : int or None
+        When it expires, of old records.
+    record_offset : int
+        Of the record in ``__consumer_offsets``.
+    """
+
+    group: str
+    topic: str
+    partition: int
+    offset: int
+    topic_id: str | None
+    leader_epoch: int | None
+    metadata: str
+    commit_timestamp_ms: int
+    expire_timestamp_ms: int | None
+    record_offset: int
+
+
+@dataclass(slots=True)
+class GroupMember:
+    """A member of a group; partitions are pairs of a topic's name or id, and a number."""
+
+    member_id: str
+    instance_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    epoch: int | None = None
+    topics: tuple[str, ...] = ()
+    assignment: list[tuple[str, int]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Group:
+    """A group.
+
+    Parameters
+    ----------
+    name : str
+        Its id.
+    kind : str
+        ``classic``, ``consumer``, ``share`` or ``streams``.
+    epoch : int or None
+        The generation of a classic group, the group epoch of the others; None for one that only
+        commits offsets.
+    """
+
+    name: str
+    kind: str = "classic"
+    epoch: int | None = None
+    assignment_epoch: int | None = None
+    protocol_type: str | None = None
+    protocol: str | None = None
+    leader: str | None = None
+    state_timestamp_ms: int | None = None
+    members: dict[str, GroupMember] = field(default_factory=dict)
+
+
+class _Kept(NamedTuple):
+    """A record, as it is kept until the end."""
+
+    offset: int
+    record_type: int
+    value: bytes
+
+
+class GroupState:
+    """Collects the records of ``__consumer_offsets``.
+
+    Attributes
+    ----------
+    counts : Counter of RecordName
+        How many records of each type there were.
+    """
+
+    def __init__(self) -> None:
+        self.counts: Counter[RecordName] = Counter()
+        self._kept: dict[bytes, _Kept] = {}
+        self._pending: dict[int, dict[bytes, _Kept]] = defaultdict(dict)
+
+    def add(self, record: LogRecord) -> None:
+        """Apply a record, or the marker that ends a transaction.
+
+        Raises
+        ------
+        CorruptRecordError
+            Its key cannot be read.
+        """
+        key = record.key
+        if key is None:
+            raise CorruptRecordError("the record has no key")
+        if record.is_control:
+            self._end_transaction(record.producer_id, MessageReader(key, 2).int16())
+            return
+        record_type = GROUP_CODEC.record_type(key)
+        try:
+            self.counts[RecordName(GROUP_CODEC.name_of(record_type), is_known=True)] += 1
+        except UnknownRecordError as error:
+            self.counts[RecordName(error.name, is_known=False)] += 1
+            return
+        if record_type == _LEGACY_OFFSET_COMMIT:
+            key = _OFFSET_COMMIT.to_bytes(2, "big") + key[2:]
+        if record.value is None:
+            self._kept.pop(key, None)
+            for pending in self._pending.values():
+                pending.pop(key, None)
+            return
+        is_pending = record.producer_id != NO_PRODUCER_ID and key[1] == _OFFSET_COMMIT
+        target = self._pending[record.producer_id] if is_pending else self._kept
+        target[key] = _Kept(record.offset, record_type, record.value)
+
+    def _end_transaction(self, producer_id: int, control_type: int) -> None:
+        for key, pending in self._pending.pop(producer_id, {}).items():
+            before = self._kept.get(key)
+            if control_type == CONTROL_COMMIT and (
+                before is None or pending.offset > before.offset
+            ):
+                self._kept[key] = pending
+
+    def offsets(self, faults: list[CorruptRecordError]) -> Iterator[CommittedOffset]:
+        """Yield the committed offsets, sorted by group, topic and partition.
+
+        Parameters
+        ----------
+        faults : list
+            Records that cannot be read are added to it.
+        """
+        found = []
+        for key, value, kept in self._decoded(faults):
+            if key.get("topic") is not None:
+                found.append(_offset(key, value, kept.offset))
+        found.sort(key=lambda one: (one.group, one.topic, one.partition))
+        yield from found
+
+    def groups(self, faults: list[CorruptRecordError]) -> list[Group]:
+        """Return the groups, sorted by name; those that only commit offsets, too."""
+        groups: dict[str, Group] = {}
+        for key, value, kept in self._decoded(faults):
+            name = key.text("group" if "group" in key else "groupId")
+            group = groups.setdefault(name, Group(name))
+            _fill(group, GROUP_CODEC.name_of(kept.record_type), key, value)
+        return sorted(groups.values(), key=lambda group: group.name)
+
+    def _decoded(self, faults: list[CorruptRecordError]) -> Iterator[tuple[Struct, Struct, _Kept]]:
+        for key, kept in self._kept.items():
+            try:
+                value, _ = GROUP_CODEC.value(kept.record_type, kept.value)
+                yield GROUP_CODEC.key(key), value, kept
+            except CorruptRecordError as error:
+                faults.append(error)
+
+
+def _offset(key: Struct, value: Struct, record_offset: int) -> CommittedOffset:
+    topic_id = value.text("topicId") if "topicId" in value else ZERO_UUID
+    epoch = value.integer("leaderEpoch") if "leaderEpoch" in value else -1
+    expires = value.integer("expireTimestamp") if "expireTimestamp" in value else -1
+    return CommittedOffset(
+        key.text("group"),
+        key.text("topic"),
+        key.integer("partition"),
+        value.integer("offset"),
+        None if topic_id == ZERO_UUID else topic_id,
+        None if epoch < 0 else epoch,
+        value.text("metadata"),
+        value.integer("commitTimestamp"),
+        None if expires < 0 else expires,
+        record_offset,
+    )
+
+
+def _fill(group: Group, name: str, key: Struct, value: Struct) -> None:
+    """Add what one record says to a group."""
+    member_id = key.text("memberId") if "memberId" in key else ""
+    kind, is_new, _ = name.partition("Group")
+    if is_new and kind:
+        group.kind = kind.lower()
+    match name:
+        case "GroupMetadata":
+            _fill_classic(group, value)
+        case "ConsumerGroupMetadata" | "ShareGroupMetadata" | "StreamsGroupMetadata":
+            group.epoch = value.integer("epoch")
+        case _ if name.endswith("GroupTargetAssignmentMetadata"):
+            group.assignment_epoch = value.integer("assignmentEpoch")
+        case _ if name.endswith("GroupMemberMetadata"):
+            member = group.members.setdefault(member_id, GroupMember(member_id))
+            member.instance_id = (
+                value.optional_text("instanceId") if "instanceId" in value else None
+            )
+            member.client_id = value.text("clientId")
+            member.client_host = value.text("clientHost")
+            if "subscribedTopicNames" in value:
+                member.topics = value.texts("subscribedTopicNames")
+        case _ if name.endswith("GroupCurrentMemberAssignment"):
+            member = group.members.setdefault(member_id, GroupMember(member_id))
+            member.epoch = value.integer("memberEpoch")
+            if "assignedPartitions" in value:
+                member.assignment = _partitions(value.structs("assignedPartitions"), "topicId")
+
+
+def _fill_classic(group: Group, value: Struct) -> None:
+    group.epoch = value.integer("generation")
+    group.protocol_type = value.text("protocolType")
+    group.protocol = value.optional_text("protocol")
+    group.leader = value.optional_text("leader")
+    timestamp = value.integer("currentStateTimestamp")
+    group.state_timestamp_ms = None if timestamp < 0 else timestamp
+    for found in value.structs("members"):
+        member = GroupMember(
+            found.text("memberId"),
+            found.optional_text("groupInstanceId"),
+            found.text("clientId"),
+            found.text("clientHost"),
+        )
+        if group.protocol_type == _CONSUMER:
+            subscription = _protocol_message("Subscription", found.binary("subscription"))
+            assignment = _protocol_message("Assignment", found.binary("assignment"))
+            if subscription is not None:
+                member.topics = subscription.texts("topics")
+            if assignment is not None:
+                member.assignment = _partitions(assignment.structs("assignedPartitions"), "topic")
+        group.members[member.member_id] = member
+
+
+def _partitions(topics: list[Struct], name: str) -> list[tuple[str, int]]:
+    return [
+        (topic.text(name), partition)
+        for topic in topics
+        for partition in topic.integers("partitions")
+    ]
+
+
+def _protocol_message(name: str, data: bytes | None) -> Struct | None:
+    """Return a message of the consumer protocol; None where a client wrote something else."""
+    (schema,) = [schema for schema in CONSUMER_PROTOCOL if schema.name.endswith(name)]
+    reader = MessageReader(data or b"")
+    try:
+        # A later version has more fields at the end.
+        version = min(reader.int16(), schema.versions.highest)
+        return schema.read(reader, version)
+    except CorruptRecordError:
+        return None

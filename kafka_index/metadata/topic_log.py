@@ -1,0 +1,128 @@
+"""The records of a partition that Kafka keeps its own state in.
+
+A batch that cannot be read, or a log that ends in damage, is a fault that is collected; the rest is
+read. Memory is bounded by a chunk of records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple
+
+from kafka_index.errors import CorruptLogError, KafkaIndexError
+from kafka_index.records.batch_source import PREALLOCATED_TAIL
+from kafka_index.records.decompression import DecompressionBudget
+from kafka_index.records.record_decoder import BatchDamage, RecordDecoder
+from kafka_index.records.record_table import RecordTable, WindowBatches
+from kafka_index.scan import LogFileSource
+from kafka_index.storage import SegmentFile
+
+#: The producer id of a batch that has none (``RecordBatch.NO_PRODUCER_ID``).
+NO_PRODUCER_ID = -1
+
+
+class LogRecord(NamedTuple):
+    """A record of a log, with what its batch says.
+
+    Parameters
+    ----------
+    offset : int
+        Its offset.
+    key, value : bytes or None
+        Its content.
+    producer_id : int
+        Of the batch; -1 for none.
+    is_control : bool
+        Whether the batch is a control batch.
+    """
+
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    producer_id: int
+    is_control: bool
+
+
+@dataclass
+class TopicLog:
+    """Segments of one partition, or one snapshot of the metadata log, read in order.
+
+    Parameters
+    ----------
+    segments : sequence of SegmentFile
+        In order of their base offsets.
+    budget : DecompressionBudget
+        Bounds what is decompressed.
+    start_offset : int
+        Records before it are passed over.
+
+    Attributes
+    ----------
+    faults : list of KafkaIndexError
+        Why records are missing; complete when `records` is exhausted.
+    end_offset : int
+        The offset after the last batch, once `records` is exhausted.
+    """
+
+    segments: Sequence[SegmentFile]
+    budget: DecompressionBudget
+    start_offset: int = 0
+    faults: list[KafkaIndexError] = field(default_factory=list)
+    end_offset: int = 0
+
+    def records(self) -> Iterator[LogRecord]:
+        """Yield every record that can be read, in the order of the log."""
+        self.end_offset = self.start_offset
+        decoder = RecordDecoder(self.budget)
+        for segment in self.segments:
+            try:
+                yield from self._segment_records(segment, decoder)
+            except KafkaIndexError as error:
+                self.faults.append(error)
+
+    def _segment_records(self, segment: SegmentFile, decoder: RecordDecoder) -> Iterator[LogRecord]:
+        source = LogFileSource.of_segment(segment, verify_crc=True)
+        table = RecordTable(segment.topic, segment.partition, LogRecord._fields)
+        for window, start, batches in source.windows():
+            convert = partial(table.convert, source=WindowBatches(window, start, batches))
+            positions = batches.position_bytes
+            for found in decoder.decode(
+                window,
+                positions - start,
+                batches.size_bytes,
+                convert,
+                first_offset=self.start_offset,
+            ):
+                if isinstance(found, BatchDamage):
+                    position = int(positions[found.batch])
+                    self.faults.append(_placed(found.error, segment.log_path, position))
+                else:
+                    columns = (column.to_pylist() for column in found.columns)
+                    yield from map(LogRecord._make, zip(*columns, strict=True))
+            if batches.rows:
+                self.end_offset = max(self.end_offset, int(batches.last_offset[-1]) + 1)
+        stop = source.stop
+        if stop is not None and stop.code != PREALLOCATED_TAIL:
+            self.faults.append(
+                CorruptLogError(
+                    stop.code,
+                    path=segment.log_path,
+                    position_bytes=stop.position_bytes,
+                    expected=stop.expected,
+                    found=stop.found,
+                    hint="what follows in this segment was not read",
+                )
+            )
+
+
+def _placed(error: CorruptLogError, path: str, position_bytes: int) -> CorruptLogError:
+    return type(error)(
+        error.message,
+        path=path,
+        position_bytes=position_bytes,
+        expected=error.expected,
+        found=error.found,
+        hint=error.hint,
+    )

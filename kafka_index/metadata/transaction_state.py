@@ -1,0 +1,118 @@
+"""Transactions, from the records of ``__transaction_state``.
+
+Source: Kafka's ``TransactionStateManager.loadTransactionMetadata`` and ``TransactionLog``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Final
+
+from kafka_index.errors import CorruptRecordError
+from kafka_index.layout.message_fields import Struct
+from kafka_index.metadata.decoding import TRANSACTION_CODEC, RecordName, UnknownRecordError
+from kafka_index.metadata.topic_log import LogRecord
+
+#: The states of a transaction by their numbers (``TransactionState``).
+TRANSACTION_STATES: Final = (
+    "Empty",
+    "Ongoing",
+    "PrepareCommit",
+    "PrepareAbort",
+    "CompleteCommit",
+    "CompleteAbort",
+    "Dead",
+    "PrepareEpochFence",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """The last state of a transactional id; ids, epochs and times that are not there are None."""
+
+    transactional_id: str
+    state: str
+    producer_id: int
+    producer_epoch: int
+    previous_producer_id: int | None
+    next_producer_id: int | None
+    timeout_ms: int
+    start_timestamp_ms: int | None
+    last_update_timestamp_ms: int
+    partitions: tuple[tuple[str, int], ...]
+
+    @classmethod
+    def of(cls, key: Struct, value: Struct) -> Transaction:
+        """Return the transaction of a record."""
+        state = value.integer("transactionStatus")
+        known = 0 <= state < len(TRANSACTION_STATES)
+        return cls(
+            key.text("transactionalId"),
+            TRANSACTION_STATES[state] if known else str(state),
+            value.integer("producerId"),
+            value.integer("producerEpoch"),
+            _known(value.integer("previousProducerId")),
+            _known(value.integer("nextProducerId")),
+            value.integer("transactionTimeoutMs"),
+            _known(value.integer("transactionStartTimestampMs")),
+            value.integer("transactionLastUpdateTimestampMs"),
+            tuple(
+                (topic.text("topic"), partition)
+                for topic in value.structs("transactionPartitions")
+                for partition in topic.integers("partitionIds")
+            ),
+        )
+
+
+class TransactionLogState:
+    """Collects the records of ``__transaction_state``.
+
+    Attributes
+    ----------
+    counts : Counter of RecordName
+        How many records of each type there were.
+    """
+
+    def __init__(self) -> None:
+        self.counts: Counter[RecordName] = Counter()
+        self._kept: dict[bytes, bytes] = {}
+
+    def add(self, record: LogRecord) -> None:
+        """Apply a record.
+
+        Raises
+        ------
+        CorruptRecordError
+            Its key cannot be read.
+        """
+        if record.is_control:
+            return
+        if record.key is None:
+            raise CorruptRecordError("the record has no key")
+        try:
+            name = TRANSACTION_CODEC.name_of(TRANSACTION_CODEC.record_type(record.key))
+        except UnknownRecordError as error:
+            self.counts[RecordName(error.name, is_known=False)] += 1
+            return
+        self.counts[RecordName(name, is_known=True)] += 1
+        if record.value is None:
+            self._kept.pop(record.key, None)
+        else:
+            self._kept[record.key] = record.value
+
+    def transactions(self, faults: list[CorruptRecordError]) -> list[Transaction]:
+        """Return the transactions, sorted by id; records that cannot be read become `faults`."""
+        found = []
+        for key, value in self._kept.items():
+            try:
+                decoded = TRANSACTION_CODEC.decode(key, value)
+                if decoded.key is not None and decoded.value is not None:
+                    found.append(Transaction.of(decoded.key, decoded.value))
+            except CorruptRecordError as error:
+                faults.append(error)
+        return sorted(found, key=lambda one: one.transactional_id)
+
+
+def _known(value: int) -> int | None:
+    return None if value < 0 else value

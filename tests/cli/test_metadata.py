@@ -1,0 +1,133 @@
+"""The ``metadata`` command, on what a real broker wrote."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from kafka_index.metadata import METADATA_TABLES
+from tests.support.command_line import DUMP, kafka_index, run_here
+
+metadata = partial(run_here, "metadata")
+
+
+def rows(what: str, *paths: Path) -> list[dict[str, Any]]:
+    done = metadata(*(paths or (DUMP,)), "--what", what, "--json")
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_topics_have_their_ids_partitions_and_configurations() -> None:
+    topics = {row["topic"]: row for row in rows("topics")}
+
+    (line,) = [
+        line
+        for line in (DUMP / "customer-profiles-0" / "partition.metadata").read_text().splitlines()
+        if line.startswith("topic_id")
+    ]
+    assert topics["customer-profiles"]["topic_id"] == line.removeprefix("topic_id: ")
+    assert dict(topics["customer-profiles"]["configs"])["cleanup.policy"] == "compact"
+    assert topics["orders.eu-west"]["partitions"] == 3
+
+
+def test_every_partition_of_the_directory_is_in_the_metadata() -> None:
+    found = {f"{row['topic']}-{row['partition']}" for row in rows("partitions")}
+
+    directories = {path.name for path in DUMP.iterdir() if path.is_dir()}
+    assert found == directories - {"__cluster_metadata-0"}
+
+
+def test_committed_offsets_have_topic_ids_and_epochs() -> None:
+    assert [
+        (row["group"], row["topic"], row["partition"], row["leader_epoch"])
+        for row in rows("offsets")
+    ] == [("reporting", "orders.eu-west", partition, 0) for partition in range(3)]
+
+
+def test_an_open_transaction_is_found() -> None:
+    (found,) = [row for row in rows("transactions") if row["state"] == "Ongoing"]
+
+    assert found["partitions"] == [{"topic": "payments", "partition": 1}]
+
+
+@pytest.mark.parametrize("what", [name for name in METADATA_TABLES if name != "remote-segments"])
+def test_a_table_is_readable_on_a_terminal(what: str) -> None:
+    done = metadata(DUMP, "--what", what)
+
+    header, *_, last = done.stdout.splitlines()
+    assert header.split() == METADATA_TABLES[what].schema.names
+    assert last.endswith(("row", "rows"))
+
+
+def test_a_table_is_written_as_parquet_arrow_and_json(tmp_path: Path) -> None:
+    for ending in ("parquet", "arrow", "json"):
+        done = metadata(DUMP, "--what", "topics", "--output", tmp_path / f"topics.{ending}")
+        assert done.returncode == 0, done.stderr
+
+    table = pq.read_table(tmp_path / "topics.parquet")
+    with pa.ipc.open_file(tmp_path / "topics.arrow") as file:
+        assert file.read_all().to_pylist() == table.to_pylist()
+    lines = (tmp_path / "topics.json").read_text().splitlines()
+    assert [json.loads(line)["topic"] for line in lines] == table["topic"].to_pylist()
+
+
+def test_the_summary_counts_records_by_type() -> None:
+    summary = json.loads(metadata(DUMP, "--json").stdout)
+
+    assert summary["topics"] == 16
+    assert summary["records"]["__consumer_offsets"] == {"GroupMetadata": 3, "OffsetCommit": 63}
+    assert summary["unknown_records"]["__cluster_metadata"] == {}
+
+
+def test_the_summary_is_readable() -> None:
+    done = kafka_index("metadata", DUMP)
+
+    assert done.returncode == 0, done.stderr
+    assert "cluster: 16 topics, 24 partitions, 1 broker, next producer id 1000" in done.stdout
+
+
+def test_a_damaged_log_is_exit_code_1_and_the_rest_is_printed(tmp_path: Path) -> None:
+    copy = tmp_path / "__consumer_offsets-0"
+    shutil.copytree(DUMP / copy.name, copy)
+    (log,) = copy.glob("*.log")
+    log.write_bytes(log.read_bytes()[:-7])
+
+    done = metadata(tmp_path, "--what", "offsets", "--json")
+
+    assert done.returncode == 1
+    assert str(log) in done.stderr
+    assert done.stdout.count("\n") == 3
+
+
+def test_a_directory_without_the_topics_is_wrong_usage(tmp_path: Path) -> None:
+    shutil.copytree(DUMP / "app-logs-0", tmp_path / "app-logs-0")
+
+    done = metadata(tmp_path)
+
+    assert done.returncode == 2
+    assert "no topic matches" in done.stderr
+
+
+def test_a_table_that_the_input_lacks_is_wrong_usage() -> None:
+    assert metadata(DUMP, "--what", "remote-segments").returncode == 2
+
+
+def test_an_output_requires_a_table(tmp_path: Path) -> None:
+    assert metadata(DUMP, "--output", tmp_path / "x.json").returncode == 2
+
+
+def test_nothing_is_written_into_the_input(tmp_path: Path) -> None:
+    copy = tmp_path / "data"
+    shutil.copytree(DUMP, copy)
+    before = {path: path.stat().st_mtime_ns for path in copy.rglob("*")}
+
+    assert metadata(copy).returncode == 0
+
+    assert {path: path.stat().st_mtime_ns for path in copy.rglob("*")} == before
