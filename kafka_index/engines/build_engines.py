@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -14,12 +15,13 @@ from kafka_index.build.parquet_input import ParquetInput
 from kafka_index.build.plan import plan_waves
 from kafka_index.build.report import SegmentReport
 from kafka_index.engines import Engine, Listener
-from kafka_index.engines.session import open_session, parallelism
+from kafka_index.engines.session import open_session, prepare_executors
 from kafka_index.storage import SegmentFile
 
 _APP_NAME = "kafka-index build"
 _AFTER_FAILURE = "finished segments are kept: run again to continue"
 _BINS_PER_CORE = 4
+_SHARES, _PARQUET_STAGES = 100, 4
 
 
 class EngineListener(Listener, BuildListener, Protocol):
@@ -45,21 +47,27 @@ def run_build(
         )
         return
     from kafka_index.spark.build import build_waves
-    from kafka_index.spark.progress import watch_progress
+    from kafka_index.spark.jobs import Jobs
+    from kafka_index.spark.shared_target import shared_target
 
-    with open_session(engine.master, _APP_NAME, after_failure=_AFTER_FAILURE) as session:
+    with (
+        open_session(engine.master, _APP_NAME, after_failure=_AFTER_FAILURE) as session,
+        shared_target(_target_directories(segments, settings)) as target,
+        Jobs(session, items=len(segments), on_progress=listener.on_share) as jobs,
+    ):
+        cores = prepare_executors(session, jobs, target, [each.log_path for each in segments])
         listener.on_begin()
-        cores = parallelism(session)
         waves = plan_waves(segments, cores=cores)
-        finished = 0
-
-        def on_share(done: int, total: int) -> None:
-            listener.on_share(finished * total + done, len(waves) * total)
-
-        with watch_progress(session, on_share):
-            for rows in build_waves(session, waves, settings, cores=cores, fail_fast=fail_fast):
-                finished += 1
-                listener.on_table(rows)
+        for rows in build_waves(
+            session,
+            waves,
+            settings,
+            cores=cores,
+            fail_fast=fail_fast,
+            jobs=jobs,
+            target=target,
+        ):
+            listener.on_table(rows)
 
 
 def run_parquet_build(
@@ -82,12 +90,25 @@ def run_parquet_build(
             source, settings, threads=engine.threads, on_report=on_report, fail_fast=fail_fast
         )
         return
+    from kafka_index.spark.jobs import Jobs
     from kafka_index.spark.parquet import build_parquet as build_parquet_on_spark
-    from kafka_index.spark.progress import watch_progress
+    from kafka_index.spark.shared_target import shared_target
 
     with open_session(engine.master, _APP_NAME, after_failure=_AFTER_FAILURE) as session:
+        with shared_target(_target_directories([], settings)) as target, Jobs(session) as jobs:
+            bins = _BINS_PER_CORE * prepare_executors(session, jobs, target, source.files)
         listener.on_begin()
-        bins = _BINS_PER_CORE * parallelism(session)
-        with watch_progress(session, listener.on_share):
+        # The rows of its plan, its batches and its segments are read in stages of one job each.
+        with (
+            Jobs(session, items=_SHARES, on_progress=listener.on_share) as jobs,
+            jobs.job(f"build from {source.path}", items=_SHARES, stages=_PARQUET_STAGES),
+        ):
             rows = build_parquet_on_spark(session, source, settings, bins=bins, fail_fast=fail_fast)
     listener.on_table(rows)
+
+
+def _target_directories(segments: Sequence[SegmentFile], settings: BuildSettings) -> list[str]:
+    """Return the folders that files go to: the output, or in place the data directories."""
+    if settings.target_root is not None:
+        return [settings.target_root]
+    return sorted({os.path.dirname(segment.partition_directory) for segment in segments})

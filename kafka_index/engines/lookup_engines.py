@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from typing import Protocol
 
 from kafka_index.engines import Engine, Listener
-from kafka_index.engines.session import open_session, parallelism
+from kafka_index.engines.session import open_session, prepare_executors
 from kafka_index.lookup import (
     AnswerTarget,
     Inventory,
@@ -62,21 +63,28 @@ def run_lookup(
             starting_offsets=starting_offsets,
         )
         return
+    from kafka_index.spark.jobs import Jobs
     from kafka_index.spark.lookup import answer_queries
-    from kafka_index.spark.progress import watch_progress
+    from kafka_index.spark.shared_target import shared_target
 
-    with open_session(engine.master, _APP_NAME, after_failure=_AFTER_FAILURE) as session:
+    folder = os.path.dirname(target.part_path(queries.splits[0]))
+    with (
+        open_session(engine.master, _APP_NAME, after_failure=_AFTER_FAILURE) as session,
+        shared_target([folder]) as shared,
+        Jobs(session, items=len(queries.splits), on_progress=listener.on_share) as jobs,
+    ):
+        workers = prepare_executors(session, jobs, shared, queries.files)
         listener.on_begin()
-        with watch_progress(session, listener.on_share):
-            reports = answer_queries(
-                session,
-                queries,
-                inventory,
-                settings,
-                target,
-                workers=parallelism(session),
-                group_by_partition=group_by_partition,
-                starting_offsets=starting_offsets,
-            )
+        reports = answer_queries(
+            session,
+            queries,
+            inventory,
+            settings,
+            target,
+            workers=workers,
+            group_by_partition=group_by_partition,
+            starting_offsets=starting_offsets,
+            jobs=jobs,
+        )
     for report in reports:
         listener.on_split(report)

@@ -3,44 +3,51 @@
 Under ``spark-submit``, the settings given there win over those made here. The console script
 starts a JVM of its own, and configures its logs too.
 
-The workers' daemon imports this package before any task, and so before Spark adds the files of
-``--py-files`` to a worker's path. They are put on the daemon's path here by name, because an
-executor unpacks them into its working directory before it starts the daemon.
+A cluster is sent the package as a zip. The daemon of the workers imports it before any task, and so
+before Spark adds the files that it has sent to a worker's path. Zips are therefore put on the path
+of the executors here, by name: an executor fetches them into its working folder before it starts
+the daemon. A Connect server has chosen its daemon long before; its workers start cold.
 """
 
 from __future__ import annotations
 
-import builtins
 import importlib.util
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import kafka_index
-from kafka_index import errors
-from kafka_index.errors import EngineError, KafkaIndexError
+from kafka_index.engines.gateway import owned_jvm
+from kafka_index.engines.job_errors import failure_reason, job_failure
+from kafka_index.engines.masters import CONNECT_SCHEME, check_master
+from kafka_index.errors import EngineError
+from kafka_index.stores import is_remote
 
 if TYPE_CHECKING:
     from pyspark import SparkConf
     from pyspark.sql import SparkSession
 
+    from kafka_index.spark.jobs import Jobs
+    from kafka_index.spark.shared_target import SharedTarget
+
 LEAST_JAVA = 17
 
-_ARROW_SETTINGS = {
+_SQL_SETTINGS = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
     # Raw batches reach megabytes each, so rows alone do not bound a record batch.
     "spark.sql.execution.arrow.maxBytesPerBatch": str(16 << 20),
     "spark.sql.execution.arrow.pyspark.validateSchema.enabled": "true",
+    # Spark warns of a plan that has more columns than it prints, and a report has more.
+    "spark.sql.debug.maxToStringFields": "100",
 }
 _SETTINGS = {
-    **_ARROW_SETTINGS,
+    **_SQL_SETTINGS,
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.python.daemon.module": "kafka_index.spark.daemon",
     "spark.ui.showConsoleProgress": "false",
@@ -54,12 +61,10 @@ _WORKER_PATH = "spark.executorEnv.PYTHONPATH"
 _LOG_CONFIGURATION = "log4j2.configurationFile"
 _JAVA_HINT = f"install Java {LEAST_JAVA} or newer and set JAVA_HOME, or use --engine local"
 
-_CONNECT_SECONDS = 5.0
-
-# The last line of a traceback: the class of the error, with its module unless it is a builtin.
-_RAISED = re.compile(r"(?:([a-zA-Z_][\w.]*)\.)?([A-Z]\w*)(?:: |$)")
-# A Connect server does not report its cores, only its number of shuffle partitions.
-_CONNECT_PARALLELISM = "spark.sql.shuffle.partitions"
+# A standalone master that wants these speaks first to those who authenticate or encrypt.
+_SECURE_SETTINGS = ("spark.authenticate", "spark.ssl.enabled", "spark.ssl.rpc.enabled")
+_SAMPLED_INPUTS = 4
+_DATABRICKS = "DATABRICKS_RUNTIME_VERSION"
 
 
 @contextmanager
@@ -91,18 +96,38 @@ def open_session(
     try:
         yield session
     except (PySparkException, Py4JError) as error:
-        raise _job_failure(error, after_failure) from error
+        raise job_failure(error, after_failure) from error
     finally:
-        session.stop()
+        # A notebook's or a job's session on Databricks is not ours to stop.
+        if _DATABRICKS not in os.environ:
+            session.stop()
 
 
-def parallelism(session: SparkSession) -> int:
-    """Return the number of tasks that run at a time, as far as it is known."""
-    from kafka_index.spark.progress import is_connect
+def prepare_executors(
+    session: SparkSession, jobs: Jobs, target: SharedTarget, inputs: Sequence[str]
+) -> int:
+    """Check what the executors of a cluster have; return how many tasks run at a time.
 
-    if is_connect(session):
-        return int(session.conf.get(_CONNECT_PARALLELISM) or 1)
-    return session.sparkContext.defaultParallelism
+    Parameters
+    ----------
+    session, jobs, target
+        As for `kafka_index.spark.executors.check_executors`.
+    inputs : sequence of str
+        What tasks will read; a few of them are looked for.
+
+    Raises
+    ------
+    EngineError
+        As `kafka_index.spark.executors.check_executors`.
+    """
+    from kafka_index.spark.executors import check_executors
+    from kafka_index.spark.jobs import is_connect
+
+    if not is_connect(session) and _is_on_this_machine(session.sparkContext.master or ""):
+        return session.sparkContext.defaultParallelism
+    local = [path for path in inputs if not is_remote(path)]
+    sample = local[:: max(len(local) // _SAMPLED_INPUTS, 1)]
+    return check_executors(session, jobs, target=target, inputs=sample)
 
 
 def build_session(master: str | None, app_name: str) -> SparkSession:
@@ -129,22 +154,35 @@ def build_session(master: str | None, app_name: str) -> SparkSession:
             )
     from pyspark.sql import SparkSession
 
-    remote = os.environ.get("SPARK_REMOTE") or master or ""
-    if remote.startswith("sc://"):
+    from kafka_index.spark.package import ship_package
+
+    remote = os.environ.get("SPARK_REMOTE") or (
+        master if master is not None and master.startswith(CONNECT_SCHEME) else None
+    )
+    if remote is not None:
         return _connect(remote)
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     if not submitted:
         check_java()
     conf = _settle(_known_settings(submitted=submitted), master, app_name, submitted=submitted)
+    chosen = conf.get("spark.master") or ""
     if not submitted:
-        _check_master(conf.get("spark.master") or "")
+        check_master(chosen, is_plain=not any(map(conf.get, _SECURE_SETTINGS)))
+    # Under spark-submit the JVM is there, and this process its child.
+    jvm = nullcontext() if submitted else owned_jvm(conf)
     try:
-        return SparkSession.builder.config(conf=conf).getOrCreate()
+        with jvm:
+            session = SparkSession.builder.config(conf=conf).getOrCreate()
+            if not _is_on_this_machine(chosen):
+                ship_package(session)
+    except EngineError:
+        raise
     except Exception as error:
         raise EngineError(
-            f"Spark does not start: {_reason(error)}",
+            f"Spark does not start: {failure_reason(error)}",
             hint="check --master and the Spark settings",
         ) from error
+    return session
 
 
 def check_java() -> None:
@@ -178,56 +216,6 @@ def check_java() -> None:
         )
 
 
-def _check_master(master: str) -> None:
-    """Check that a standalone master accepts connections: Spark itself tries for over a minute."""
-    if not master.startswith("spark://"):
-        return
-    reason: OSError | None = None
-    for address in master.removeprefix("spark://").split(","):
-        host, _, port = address.rpartition(":")
-        try:
-            socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS).close()
-        except (ValueError, OverflowError):
-            return  # Spark refuses a malformed address at once
-        except OSError as error:
-            reason = error
-        else:
-            return
-    raise EngineError(
-        f"Spark does not start: no connection to its master ({reason})",
-        path=master,
-        hint="check --master and that the master runs",
-    ) from reason
-
-
-def _job_failure(error: Exception, hint: str) -> Exception:
-    """Return the error of a job that failed: what a task raised, or what Spark reports."""
-    from pyspark.errors import PythonException
-
-    reason = _reason(error)
-    message = f"the Spark job failed: {reason}"
-    if not isinstance(error, PythonException):
-        return EngineError(message, hint=hint)
-    # Of what a task raised only the traceback arrives; its last line begins with the class.
-    raised = [match for match in map(_RAISED.match, str(error).splitlines()) if match is not None]
-    module, name = raised[-1].groups() if raised else (None, None)
-    if module == errors.__name__:
-        kind = getattr(errors, name or "", KafkaIndexError)
-        is_retriable = issubclass(kind, errors.RetriableError)
-        return (EngineError if is_retriable else KafkaIndexError)(message, hint=hint)
-    kind = getattr(builtins, name or "", Exception)
-    if module is None and issubclass(kind, OSError | MemoryError):
-        return EngineError(message, hint=hint)
-    return RuntimeError(f"a Spark task failed: {reason}")
-
-
-def _reason(error: Exception) -> str:
-    """Return the line of a Spark error that names its cause, often one of many."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    causes = [line for line in lines if "Error: " in line or "Exception: " in line]
-    return (causes or lines or [type(error).__name__])[-1].removeprefix("Caused by: ")
-
-
 def _known_settings(*, submitted: bool) -> SparkConf:
     from pyspark import SparkConf, SparkContext
 
@@ -257,27 +245,39 @@ def _settle(conf: SparkConf, master: str | None, app_name: str, *, submitted: bo
             settings[_DRIVER_OPTIONS] = f"-D{_LOG_CONFIGURATION}={configuration.as_uri()}"
     for name, value in settings.items():
         conf.setIfMissing(name, value)
-    path = [conf.get(_WORKER_PATH, None), *_package_paths(conf, chosen)]
+    path = [*_package_paths(conf, chosen), conf.get(_WORKER_PATH, None)]
     conf.set(_WORKER_PATH, os.pathsep.join(part for part in path if part))
     return conf
 
 
+def _is_on_this_machine(master: str) -> bool:
+    """Return whether the executors of a master see the package where this process has it."""
+    return master.startswith("local")
+
+
 def _package_paths(conf: SparkConf, master: str) -> list[str]:
+    """Return where executors find this package, and then what they find with it."""
     files = (conf.get("spark.submit.pyFiles", None) or "").split(",")
     names = [name.rpartition("/")[2] for name in files if name.endswith((".zip", ".egg"))]
-    if master.startswith("local"):
-        # The executors are on this machine and import the package of this process.
-        names.insert(0, str(Path(kafka_index.__file__).resolve().parent.parent))
-    return names
+    if _is_on_this_machine(master):
+        return [str(Path(kafka_index.__file__).resolve().parent.parent), *names]
+    from kafka_index.spark.package import package_file
+
+    # Executors keep what is sent to them in their working folder.
+    return [package_file().name, *names]
 
 
 def _connect(remote: str) -> SparkSession:
     from pyspark.sql import SparkSession
 
+    from kafka_index.spark.package import ship_package
+
+    check_master(remote)
     try:
         session = SparkSession.builder.remote(remote).getOrCreate()
-        for name, value in _ARROW_SETTINGS.items():
+        for name, value in _SQL_SETTINGS.items():
             session.conf.set(name, value)
+        ship_package(session)
     except Exception as error:
         first_line = str(error).strip().partition("\n")[0]
         raise EngineError(

@@ -8,8 +8,10 @@ beside the target.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from typing import TypeVar
@@ -28,13 +30,18 @@ from kafka_index.build import (
 from kafka_index.build.plan import count_bins
 from kafka_index.build.publish import publish_partitions as publish_staged
 from kafka_index.build.report import (
+    BUILT,
     FAILED,
     REPORT_SCHEMA,
+    UNCHANGED,
     SegmentReport,
     has_failed,
     report_table,
 )
-from kafka_index.build.scan import stage_segments
+from kafka_index.build.scan import keep_segment, stage_segments
+from kafka_index.layout.names import TopicPartition
+from kafka_index.spark.jobs import Jobs
+from kafka_index.spark.shared_target import SharedTarget
 from kafka_index.spark.staged_rows import (
     PUBLISHING_SCHEMA,
     STAGED_SCHEMA,
@@ -43,7 +50,7 @@ from kafka_index.spark.staged_rows import (
     whole_partitions,
 )
 from kafka_index.spark.tasks import current_attempt_id, spark_schema, task
-from kafka_index.storage import SegmentFile
+from kafka_index.storage import SegmentFile, record_path, target_directory
 from kafka_index.tasks import BIN
 
 _ROWS_AT_A_TIME = 256
@@ -52,7 +59,12 @@ _Row = TypeVar("_Row")
 
 
 def build_indexes(
-    work: DataFrame, settings: BuildSettings, bins: int, *, fail_fast: bool = False
+    work: DataFrame,
+    settings: BuildSettings,
+    bins: int,
+    *,
+    fail_fast: bool = False,
+    target: SharedTarget | None = None,
 ) -> DataFrame:
     """Build the offset and time indexes of segments, one task per bin.
 
@@ -67,6 +79,8 @@ def build_indexes(
     fail_fast : bool
         A task stops after its first failed segment. Tasks that run beside it end by themselves,
         so that no report row is lost; segments that were not begun have none.
+    target : SharedTarget, optional
+        Checked by every task before it writes.
 
     Returns
     -------
@@ -79,19 +93,27 @@ def build_indexes(
     A work row holds all that its segment needs. If the input of a task ends early, as it can when
     the job is cancelled, fewer segments are built and none is built wrongly.
     """
-    function = partial(build_bin, settings=settings, fail_fast=fail_fast)
+    since_ns = None if target is None else target.since_ns
+    function = partial(build_bin, settings=settings, fail_fast=fail_fast, since_ns=since_ns)
     work = work.select(*WORK_SCHEMA.names)
-    return work.repartitionById(bins, BIN).mapInArrow(task(function), spark_schema(REPORT_SCHEMA))
+    return work.repartitionById(bins, BIN).mapInArrow(
+        task(function, target), spark_schema(REPORT_SCHEMA)
+    )
 
 
 def stage_logs(
-    work: DataFrame, settings: BuildSettings, bins: int, *, fail_fast: bool = False
+    work: DataFrame,
+    settings: BuildSettings,
+    bins: int,
+    *,
+    fail_fast: bool = False,
+    target: SharedTarget | None = None,
 ) -> DataFrame:
     """Scan segments into scratch files, one task per bin.
 
     Parameters
     ----------
-    work, settings, bins, fail_fast
+    work, settings, bins, fail_fast, target
         As for `build_indexes`.
 
     Returns
@@ -101,10 +123,14 @@ def stage_logs(
     """
     function = partial(stage_bin, settings=settings, fail_fast=fail_fast)
     work = work.select(*WORK_SCHEMA.names)
-    return work.repartitionById(bins, BIN).mapInArrow(task(function), spark_schema(STAGED_SCHEMA))
+    return work.repartitionById(bins, BIN).mapInArrow(
+        task(function, target), spark_schema(STAGED_SCHEMA)
+    )
 
 
-def publish_partitions(staged: DataFrame, settings: BuildSettings, bins: int) -> DataFrame:
+def publish_partitions(
+    staged: DataFrame, settings: BuildSettings, bins: int, *, target: SharedTarget | None = None
+) -> DataFrame:
     """Fold partitions and publish their files, one task per bin.
 
     Parameters
@@ -115,6 +141,8 @@ def publish_partitions(staged: DataFrame, settings: BuildSettings, bins: int) ->
         Those of `stage_logs`.
     bins : int
         Number of bins.
+    target : SharedTarget, optional
+        As for `build_indexes`.
 
     Returns
     -------
@@ -124,7 +152,9 @@ def publish_partitions(staged: DataFrame, settings: BuildSettings, bins: int) ->
     """
     staged = staged.select(*PUBLISHING_SCHEMA.names)
     function = partial(publish_bin, settings=settings)
-    return staged.repartitionById(bins, BIN).mapInArrow(task(function), spark_schema(REPORT_SCHEMA))
+    return staged.repartitionById(bins, BIN).mapInArrow(
+        task(function, target), spark_schema(REPORT_SCHEMA)
+    )
 
 
 def build_waves(
@@ -134,6 +164,8 @@ def build_waves(
     *,
     cores: int,
     fail_fast: bool = False,
+    jobs: Jobs | None = None,
+    target: SharedTarget | None = None,
 ) -> Generator[pa.Table, None, None]:
     """Build wave after wave and yield the report of each, once its files are in place.
 
@@ -152,19 +184,36 @@ def build_waves(
         Tasks that run at a time.
     fail_fast : bool
         As for `build_indexes`; one wave at a time, so that none is begun after a failure.
+    jobs : Jobs, optional
+        Follows the segments.
+    target : SharedTarget, optional
+        As for `build_indexes`.
+
+    Raises
+    ------
+    Exception
+        A job failed, as PySpark or py4j raise it, once the reports of all that is in place have
+        been yielded.
     """
-    tag = f"kafka-index-{settings.run_id}"
+    run = Jobs(session) if jobs is None else jobs
 
     def build(wave: Sequence[SegmentFile]) -> pa.Table:
-        session.addTag(tag)
         bins = count_bins(wave, cores)
         plan = plan_build(wave, bins=bins)
-        return build_logs(session, plan, settings, bins=bins, fail_fast=fail_fast)
+        return build_logs(
+            session, plan, settings, bins=bins, fail_fast=fail_fast, jobs=run, target=target
+        )
 
     pool = ThreadPoolExecutor(1 if fail_fast else _WAVES_AT_A_TIME, thread_name_prefix="wave")
     futures = [pool.submit(build, wave) for wave in waves]
+    error: BaseException | None = None
+    done = 0
     try:
         for future in futures:
+            error = future.exception()
+            if error is not None:
+                break
+            done += 1
             rows = future.result()
             yield rows
             if fail_fast and has_failed(rows):
@@ -173,8 +222,41 @@ def build_waves(
         # After an interrupt, an error or a failure: no further wave begins, and what runs ends.
         running = [future for future in futures if not future.cancel() and not future.done()]
         if running:
-            session.interruptTag(tag)
+            run.cancel()
         pool.shutdown()
+    if error is not None:
+        begun = zip(waves[done:], futures[done:], strict=True)
+        for wave, future in begun:
+            if not future.cancelled():
+                yield _kept_rows(wave, settings, target) if future.exception() else future.result()
+        raise error
+
+
+def _kept_rows(
+    wave: Sequence[SegmentFile], settings: BuildSettings, target: SharedTarget | None
+) -> pa.Table:
+    """Return the report of the segments of a failed wave whose files are in place."""
+    kept = [keep_segment(segment, settings) for segment in wave]
+    rows = [each.report for each in kept if each is not None]
+    if target is not None:
+        rows = [_as_built(row, settings, target.since_ns) for row in rows]
+    if settings.force:
+        # What was there before is not what was asked for.
+        rows = [row for row in rows if row.status == BUILT]
+    return report_table(rows)
+
+
+def _as_built(row: SegmentReport, settings: BuildSettings, since_ns: int) -> SegmentReport:
+    """Return a row as ``built`` if another attempt of this run built its segment before."""
+    if row.status != UNCHANGED:
+        return row
+    partition = TopicPartition(row.topic, row.partition)
+    directory = target_directory(settings.target_root, partition, os.path.dirname(row.log_path))
+    try:
+        written_ns = os.stat(record_path(directory, row.segment_base_offset)).st_mtime_ns
+    except OSError:
+        return row
+    return replace(row, status=BUILT) if written_ns >= since_ns else row
 
 
 def build_logs(
@@ -184,6 +266,8 @@ def build_logs(
     *,
     bins: int,
     fail_fast: bool = False,
+    jobs: Jobs | None = None,
+    target: SharedTarget | None = None,
 ) -> pa.Table:
     """Build the segments of a plan and return the whole report.
 
@@ -195,16 +279,29 @@ def build_logs(
         `WORK_SCHEMA`, every segment of each partition in it.
     settings, bins, fail_fast
         As for `build_indexes`.
+    jobs : Jobs, optional
+        Follows the segments.
+    target : SharedTarget, optional
+        As for `build_indexes`.
     """
+    run = Jobs(session) if jobs is None else jobs
+    segments = f"{plan.num_rows:,} segments"
     work = session.createDataFrame(plan)
     if not settings.needs_state:
-        return collect_report(build_indexes(work, settings, bins, fail_fast=fail_fast))
-    staged = stage_logs(work, settings, bins, fail_fast=fail_fast).toArrow().cast(STAGED_SCHEMA)
+        with run.job(f"build {segments}", items=plan.num_rows):
+            reports = build_indexes(work, settings, bins, fail_fast=fail_fast, target=target)
+            return collect_report(reports)
+    with run.job(f"scan {segments}", items=plan.num_rows):
+        scanned = stage_logs(work, settings, bins, fail_fast=fail_fast, target=target)
+        staged = scanned.toArrow().cast(STAGED_SCHEMA)
     if fail_fast and has_failed(staged):
         failed = staged.filter(pc.field("status") == FAILED)
         return failed.select(REPORT_SCHEMA.names)
-    publishing = session.createDataFrame(plan_publishing(staged, plan, bins=bins))
-    return collect_report(publish_partitions(publishing, settings, bins))
+    publishing = plan_publishing(staged, plan, bins=bins)
+    partitions = publishing.group_by(["topic", "partition"]).aggregate([]).num_rows
+    with run.job(f"fold {partitions:,} partitions"):
+        rows = session.createDataFrame(publishing)
+        return collect_report(publish_partitions(rows, settings, bins, target=target))
 
 
 def stage_bin(
@@ -228,11 +325,17 @@ def publish_bin(
 
 
 def build_bin(
-    batches: Iterable[pa.RecordBatch], *, settings: BuildSettings, fail_fast: bool
+    batches: Iterable[pa.RecordBatch],
+    *,
+    settings: BuildSettings,
+    fail_fast: bool,
+    since_ns: int | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Build the segments of one bin: the function that a task runs."""
     segments = chain.from_iterable(map(read_plan, batches))
     reports = build_segments(segments, settings, attempt_id=current_attempt_id())
+    if since_ns is not None:
+        reports = (_as_built(row, settings, since_ns) for row in reports)
     yield from report_batches(reports, fail_fast=fail_fast)
 
 

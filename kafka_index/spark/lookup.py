@@ -34,6 +34,7 @@ from kafka_index.lookup.keys import integers, plain_array
 from kafka_index.lookup.query_columns import PARTITION, TOPIC
 from kafka_index.reading.answers import VALUE_COLUMNS, Answers, Resolve
 from kafka_index.reading.findings import Finding
+from kafka_index.spark.jobs import Jobs
 from kafka_index.spark.lookup_frames import gather, lookup_offsets, lookup_timestamps
 from kafka_index.spark.lookup_tasks import (
     DONE_SCHEMA,
@@ -56,6 +57,8 @@ __all__ = ["answer_queries", "lookup_offsets", "lookup_timestamps"]
 _BINS_PER_CORE = 4
 _BIN_BYTES = 256 << 20
 _MAX_BINS = 20_000
+# Read, answer, and write.
+_GROUPED_STAGES = 3
 
 _ROW, _KEY, _FINDINGS = "row", "key", "findings"
 _PLACE = [
@@ -87,6 +90,7 @@ def answer_queries(
     workers: int,
     group_by_partition: bool = False,
     starting_offsets: bool = False,
+    jobs: Jobs | None = None,
 ) -> list[SplitReport]:
     """Answer all queries into the target, without publishing it.
 
@@ -104,6 +108,8 @@ def answer_queries(
         segments. The output is the same.
     starting_offsets : bool
         Whether the reports hold where to start reading.
+    jobs : Jobs, optional
+        Follows the splits.
 
     Returns
     -------
@@ -126,7 +132,13 @@ def answer_queries(
         done = manifest.repartitionById(bins, BIN).mapInArrow(
             task(function), spark_schema(DONE_SCHEMA)
         )
-    return read_done(done.toArrow())
+    count = len(queries.splits)
+    stages = _GROUPED_STAGES if group_by_partition else 1
+    with (jobs or Jobs(session)).job(
+        f"answer {count:,} splits of queries", items=count, stages=stages
+    ):
+        rows = done.toArrow()
+    return read_done(rows)
 
 
 def _bins(queries: Queries, workers: int) -> int:

@@ -10,6 +10,7 @@ from pyspark import TaskContext
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
+from kafka_index.spark.shared_target import SharedTarget
 from kafka_index.stores import StorageOptions, configure_stores, storage_options
 from kafka_index.tasks import attempt_id
 
@@ -17,18 +18,25 @@ _ON_DRIVER = "driver"
 _Function = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
-def task(function: _Function) -> _Function:
+def task(function: _Function, target: SharedTarget | None = None) -> _Function:
     """Return a function for ``mapInArrow`` that opens stores as this process does.
 
-    Options travel as they were given: each process reads the files of secrets for itself.
+    Options travel as they were given: each process reads the files of secrets for itself. With a
+    target, the function first checks that it writes where the driver looks.
     """
-    return partial(_run_task, function=function, options=storage_options())
+    return partial(_run_task, function=function, options=storage_options(), target=target)
 
 
 def _run_task(
-    batches: Iterable[pa.RecordBatch], *, function: _Function, options: StorageOptions
+    batches: Iterable[pa.RecordBatch],
+    *,
+    function: _Function,
+    options: StorageOptions,
+    target: SharedTarget | None,
 ) -> Iterator[pa.RecordBatch]:
     configure_stores(options)
+    if target is not None:
+        target.check()
     yield from function(batches)
 
 

@@ -25,6 +25,7 @@ from kafka_index.lookup import (
     run_local,
 )
 from kafka_index.reading.answers import Resolve
+from kafka_index.spark.jobs import Jobs
 from kafka_index.spark.lookup import answer_queries
 from kafka_index.storage import list_dump
 from tests.support.dumps import Log, Segment, dump, settings, write_logs
@@ -86,6 +87,7 @@ def answer(
     grouped: bool = False,
     resolve: Resolve | None = None,
     starting_offsets: bool = False,
+    jobs: Jobs | None = None,
 ) -> LookupTotals:
     """Answer query files, found by now or not, into an output, here or on Spark."""
     opened = queries if isinstance(queries, Queries) else open_queries(str(queries), by)
@@ -112,6 +114,7 @@ def answer(
                 workers=2,
                 group_by_partition=grouped,
                 starting_offsets=starting_offsets,
+                jobs=jobs,
             )
             for report in reports:
                 totals.add(report)

@@ -21,7 +21,7 @@ import sys
 from pyspark.sql import SparkSession
 from kafka_index.lookup import By, collect_inventory
 from kafka_index.spark.lookup import lookup_offsets
-from kafka_index.spark.progress import is_connect, watch_progress
+from kafka_index.spark.jobs import Jobs, is_connect
 from tests.spark.lookups import answer
 from pathlib import Path
 
@@ -30,7 +30,7 @@ session = SparkSession.builder.remote("local[2]").getOrCreate()
 assert is_connect(session)
 inventory = collect_inventory([str(folder / "logs")], indexes=str(folder / "indexes"))
 seen = []
-with watch_progress(session, lambda done, total: seen.append((done, total))):
+with Jobs(session, items=6, on_progress=lambda done, total: seen.append((done, total))) as jobs:
     for name, grouped in (("splits", False), ("grouped", True)):
         answer(
             folder / "queries",
@@ -39,11 +39,12 @@ with watch_progress(session, lambda done, total: seen.append((done, total))):
             folder / name,
             spark=session,
             grouped=grouped,
+            jobs=jobs,
         )
     queries = session.read.parquet(str(folder / "queries"))
     found = lookup_offsets(queries, inventory).where("status = 'found'").count()
 assert found > 100, found
-assert seen and all(0 <= done <= total for done, total in seen), seen
+assert seen == sorted(seen) and seen[-1] == (6, 6), seen
 session.stop()
 """
 

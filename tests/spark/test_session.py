@@ -15,7 +15,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from kafka_index.cli.exit_code import ExitCode
-from kafka_index.engines.session import _job_failure
+from kafka_index.engines.job_errors import job_failure
 from kafka_index.errors import CorruptLogError, InputError, PublishError
 
 # Workers cannot import this module.
@@ -76,6 +76,6 @@ def test_the_exit_code_of_a_failed_job_is_that_of_its_task(
 
     with pytest.raises((PySparkException, Py4JError)) as caught:
         spark.range(0, 1, 1, 1).mapInArrow(run, "id long").collect()
-    failure = _job_failure(caught.value, "run again")
+    failure = job_failure(caught.value, "run again")
     assert ExitCode.of_run(failure) == code
     assert re.search(message, str(failure))

@@ -182,7 +182,7 @@ def rubbish(root: Path) -> list[str]:
     return sorted(
         str(path.relative_to(root))
         for path in root.rglob("*")
-        if path.name.endswith((".tmp", ".lock", ".probe"))
+        if path.name.endswith((".tmp", ".lock", ".probe", ".shared"))
     )
 
 

@@ -1,0 +1,203 @@
+"""The JVM of a driver that this process starts itself: owned from its first moment.
+
+PySpark hands out the process of its JVM only once that has started, so that a signal in the
+seconds before would leave it running. Here it is started in a process group of its own, which no
+terminal interrupts, by the protocol with which ``spark-submit`` and Python programs find each
+other, and whatever ends the start kills the group.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, BinaryIO
+
+from kafka_index.errors import EngineError
+
+if TYPE_CHECKING:
+    from pyspark import SparkConf
+
+_CONNECTION_FILE = "_PYSPARK_DRIVER_CONN_INFO_PATH"
+_PORT, _SECRET = "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"
+_INT = struct.Struct(">i")
+_POLL_SECONDS = 0.05
+_READ_SECONDS = 2.0
+# What a JVM prints before anything else, and nobody can act on.
+_CHATTER = (b"NOTE: Picked up ", b"Picked up ", b"WARNING: Using incubator modules")
+
+
+@contextlib.contextmanager
+def owned_jvm(conf: SparkConf) -> Iterator[None]:
+    """Start a JVM for PySpark, unless it has one; kill it if what is done in the context fails.
+
+    Parameters
+    ----------
+    conf : SparkConf
+        The settings of the application.
+
+    Raises
+    ------
+    EngineError
+        The JVM ended before it was ready.
+
+    Notes
+    -----
+    As long as the context is open, what the JVM writes to stderr is held back: the error says the
+    cause in its one line, and has the rest as a note, which only a traceback shows.
+    """
+    from pyspark import SparkContext
+
+    # No public name says whether there is one, and none hands one over.
+    if SparkContext._gateway is not None:  # noqa: SLF001
+        yield
+        return
+    jvm = _Jvm()
+    try:
+        jvm.start(conf)
+        jvm.connect()
+        yield
+    except BaseException as error:
+        jvm.kill()
+        SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001
+        SparkContext._active_spark_context = None  # noqa: SLF001
+        # The notes of an exception that a signal raised are printed.
+        if isinstance(error, Exception) and (held := jvm.held_output()):
+            error.add_note(held)
+        raise
+    finally:
+        jvm.release_output()
+
+
+class _Jvm:
+    """A JVM that waits for PySpark to connect."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._reader: threading.Thread | None = None
+        self._folder = Path(tempfile.mkdtemp(prefix="kafka-index-"))
+        self._guard = threading.Lock()
+        self._held: list[bytes] | None = []
+
+    def start(self, conf: SparkConf) -> None:
+        """Start the process."""
+        from pyspark.find_spark_home import _find_spark_home
+
+        command = [str(Path(_find_spark_home(), "bin", "spark-submit"))]
+        for name, value in conf.getAll():
+            command += ["--conf", f"{name}={value}"]
+        command += shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell"))
+        path = str(self._folder / "connection")
+        environment = {**os.environ, "SPARK_CONNECT_MODE": "0", _CONNECTION_FILE: path}
+        with _deferred_signals():
+            self._process = process = subprocess.Popen(
+                command,
+                env=environment,
+                # The JVM ends when its stdin does, and so with this process, however that ends.
+                stdin=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                process_group=0,
+            )
+        self._reader = threading.Thread(
+            target=self._read_output, args=[process.stderr], name="jvm-stderr", daemon=True
+        )
+        self._reader.start()
+
+    def connect(self) -> None:
+        """Wait until the JVM is ready, and make it that of PySpark."""
+        from pyspark import SparkContext
+        from pyspark.java_gateway import launch_gateway
+
+        process = self._process
+        if process is None:
+            raise RuntimeError("connect() before start()")
+        path = self._folder / "connection"
+        while not path.is_file():
+            if process.poll() is not None and not path.is_file():
+                raise EngineError(
+                    f"Spark does not start: {self._reason()}",
+                    hint="check --master and the Spark settings",
+                )
+            time.sleep(_POLL_SECONDS)
+        content = path.read_bytes()
+        (port,), secret = _INT.unpack_from(content), content[2 * _INT.size :].decode()
+        os.environ |= {_PORT: str(port), _SECRET: secret}
+        try:
+            gateway = launch_gateway()  # type: ignore[no-untyped-call]
+        finally:
+            del os.environ[_PORT], os.environ[_SECRET]
+        gateway.proc = process
+        SparkContext._ensure_initialized(gateway=gateway)  # noqa: SLF001
+
+    def kill(self) -> None:
+        """End the process and all that it has started."""
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+
+    def held_output(self) -> str:
+        """Return what was written to stderr since the start."""
+        if self._reader is not None:
+            # Until a process that is ending has written all.
+            self._reader.join(_READ_SECONDS)
+        with self._guard:
+            return b"".join(self._held or ()).decode(errors="replace")
+
+    def release_output(self) -> None:
+        """Pass on what comes to stderr from now on; forget what came, and the connection file."""
+        with self._guard:
+            self._held = None
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _reason(self) -> str:
+        """Return the line that names why the process ended."""
+        lines = [line.strip() for line in self.held_output().splitlines() if line.strip()]
+        causes = [line for line in lines if "Exception: " in line or "Error: " in line]
+        reason = (causes or lines or ["it ends without a word"])[0]
+        return reason.removeprefix('Exception in thread "main" ')
+
+    def _read_output(self, stderr: BinaryIO) -> None:
+        with stderr:
+            for line in stderr:
+                if line.startswith(_CHATTER):
+                    continue
+                with self._guard:
+                    if self._held is not None:
+                        self._held.append(line)
+                        continue
+                with contextlib.suppress(OSError, ValueError):
+                    sys.stderr.write(line.decode(errors="replace"))
+                    sys.stderr.flush()
+
+
+@contextlib.contextmanager
+def _deferred_signals() -> Iterator[None]:
+    """Let SIGINT and SIGTERM wait until the end of the context."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    arrived: list[int] = []
+
+    def note(number: int, _frame: FrameType | None) -> None:
+        arrived.append(number)
+
+    previous = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for caught, act in previous.items():
+            signal.signal(caught, act)
+        for number in arrived:
+            signal.raise_signal(number)

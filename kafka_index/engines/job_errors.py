@@ -1,0 +1,113 @@
+"""Why a Spark job failed, in one line: what a task raised, or what Spark reports."""
+
+from __future__ import annotations
+
+import builtins
+import re
+
+from kafka_index import errors
+from kafka_index.errors import EngineError, KafkaIndexError
+
+_PACKAGE = __name__.partition(".")[0]
+_DEPENDENCY_HINT = (
+    "install it into the Python of the executors, or send them a packed environment "
+    "(docs/clusters.md)"
+)
+
+# The last line of a traceback: the class of the error, with its module unless it is a builtin.
+_RAISED = re.compile(r"(?:([a-zA-Z_][\w.]*)\.)?([A-Z]\w*)(?:: |$)")
+_MISSING = re.compile(r"No module named '([^']+)'")
+# What Spark says of the executor on which a task failed for the last time.
+_LOST_TASK = re.compile(r"Lost task \S+ in stage \S+ \(TID \d+\) \((?P<executor>[^()]+)\)")
+# What a Python process that never became a worker wrote to the stderr of its executor.
+_WORKER_STDERR = re.compile(
+    r"Error from python worker:\n(?P<text>.*?)\n\s*PYTHONPATH was:", re.DOTALL
+)
+_JAVA_CLASS = re.compile(r"^(?:[a-z_]\w*\.)+(?=[A-Z]\w*(?:Exception|Error)\b)")
+
+
+def job_failure(error: Exception, hint: str) -> Exception:
+    """Return the error of a job that failed.
+
+    Parameters
+    ----------
+    error : Exception
+        As PySpark or py4j raised it.
+    hint : str
+        What to do next, where the error itself does not say.
+
+    Returns
+    -------
+    EngineError
+        The cluster or its environment is at fault.
+    KafkaIndexError
+        A task failed because of its data.
+    RuntimeError
+        A task failed because of an error in this package.
+    """
+    from pyspark.errors import PythonException
+
+    whole = _whole_text(error)
+    missing = _MISSING.search(_traceback(whole))
+    if missing is not None and not missing[1].startswith(f"{_PACKAGE}."):
+        name = missing[1].partition(".")[0]
+        return EngineError(
+            f"the Python of an executor lacks the package {name}{_where(whole)}",
+            hint=_DEPENDENCY_HINT,
+        )
+    if not isinstance(error, PythonException):
+        return EngineError(f"the Spark job failed{_where(whole)}: {_reason(whole)}", hint=hint)
+    reason = _reason(str(error))
+    message = f"the Spark job failed: {reason}"
+    # Of what a task raised only the traceback arrives; its last line begins with the class.
+    raised = [match for match in map(_RAISED.match, str(error).splitlines()) if match is not None]
+    module, name = raised[-1].groups() if raised else (None, None)
+    if module == errors.__name__:
+        kind = getattr(errors, name or "", KafkaIndexError)
+        is_retriable = issubclass(kind, errors.RetriableError)
+        return (EngineError if is_retriable else KafkaIndexError)(message, hint=hint)
+    kind = getattr(builtins, name or "", Exception)
+    if module is None and issubclass(kind, OSError | MemoryError):
+        return EngineError(message, hint=hint)
+    if (module or "").partition(".")[0] == "pyspark":
+        # Of PySpark's own worker, such as that its Python is of another version.
+        return EngineError(message, hint=hint)
+    return RuntimeError(f"a Spark task failed: {reason}")
+
+
+def failure_reason(error: Exception) -> str:
+    """Return the line of a Spark error that names its cause."""
+    return _reason(_whole_text(error))
+
+
+def _whole_text(error: Exception) -> str:
+    """Return all that Spark says of an error, with the messages of the JVM's causes."""
+    texts = [str(error)]
+    cause = getattr(error, "_origin", None) or getattr(error, "java_exception", None)
+    while cause is not None and len(texts) < 8:
+        texts.append(str(cause.getMessage() or ""))
+        cause = cause.getCause()
+    return "\n".join(texts)
+
+
+def _traceback(text: str) -> str:
+    """Return the last line of a Python traceback in a text: what was raised."""
+    worker = _WORKER_STDERR.search(text)
+    lines = (worker["text"] if worker else text).splitlines()
+    raised = [line for line in lines if _MISSING.search(line)]
+    return raised[-1] if raised else ""
+
+
+def _where(text: str) -> str:
+    """Return the executor on which a task failed last, if Spark says so."""
+    lost = _LOST_TASK.findall(text)
+    return f" on {lost[-1]}" if lost else ""
+
+
+def _reason(text: str) -> str:
+    worker = _WORKER_STDERR.search(text)
+    lines = [line.strip() for line in (worker["text"] if worker else text).splitlines()]
+    lines = [line for line in lines if line and not line.startswith("at ")]
+    causes = [line for line in lines if "Error: " in line or "Exception: " in line]
+    reason = (causes or lines or ["Spark does not say why"])[-1]
+    return _JAVA_CLASS.sub("", reason.removeprefix("Caused by: "))

@@ -1,0 +1,194 @@
+"""What the executors of a cluster have: asked before a run, so that what they lack is one line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from kafka_index.errors import EngineError
+from kafka_index.spark.jobs import Jobs
+from kafka_index.spark.shared_target import NOT_SHARED_HINT, SharedTarget
+
+DEPENDENCY_HINT = (
+    "install it into the Python of the executors, or send them a packed environment "
+    "(docs/clusters.md)"
+)
+#: What tasks import besides this package.
+MODULES = ("numpy", "pandas", "pyarrow", "llvmlite", "numba", "google_crc32c", "orjson")
+
+# More than a cluster has; a range of it is split by the cores of the server.
+_MAX_CORES = 1 << 16
+_SHOWN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutorReport:
+    """What one task found.
+
+    Parameters
+    ----------
+    host, python, version : str
+        Where it ran: the node, the interpreter and its version.
+    missing : list of str
+        Modules that cannot be imported.
+    unseen : list of str
+        Inputs and markers that are not there.
+    unwritable : dict of str to str
+        Folders in which no file can be made, with the reason.
+    """
+
+    host: str
+    python: str
+    version: str
+    missing: list[str]
+    unseen: list[str]
+    unwritable: dict[str, str]
+
+    def __str__(self) -> str:
+        """Return where it ran."""
+        return f"{self.python} ({self.version}) on {self.host}"
+
+
+def check_executors(
+    session: SparkSession,
+    jobs: Jobs,
+    *,
+    target: SharedTarget | None = None,
+    inputs: Sequence[str] = (),
+) -> int:
+    """Check that the executors can do the work, and count them.
+
+    Parameters
+    ----------
+    session : SparkSession
+        Classic or Connect.
+    jobs : Jobs
+        Names the jobs.
+    target : SharedTarget, optional
+        Where tasks will write.
+    inputs : sequence of str
+        Some of the files that tasks will read.
+
+    Returns
+    -------
+    int
+        How many tasks run at a time.
+
+    Raises
+    ------
+    EngineError
+        An executor lacks a Python package, does not see a file that the driver sees, or cannot
+        write.
+
+    Notes
+    -----
+    A task for each core. An executor that joins later is not asked: `SharedTarget.check` in every
+    task, and the error of a job that fails, say the same of it.
+    """
+    with jobs.job("count the cores"):
+        splits = session.range(_MAX_CORES).select(F.spark_partition_id()).distinct()
+        cores = max(splits.count(), 1)
+    markers = () if target is None else target.markers
+    # Pickled whole, and without Arrow: it must run where nothing of ours is installed.
+    probe = F.udf(_probe_of(MODULES, tuple(inputs), markers), "string", useArrow=False)
+    with jobs.job(f"check the executors, {cores:,} tasks"):
+        rows = session.range(0, cores, 1, cores).select(probe("id")).collect()
+    reports = [ExecutorReport(**json.loads(row[0])) for row in rows]
+    _check_modules(reports)
+    _check_files(reports, inputs)
+    return cores
+
+
+def _check_modules(reports: Sequence[ExecutorReport]) -> None:
+    lacking = [report for report in reports if report.missing]
+    if lacking:
+        names = sorted({name for report in lacking for name in report.missing})
+        raise EngineError(
+            f"the Python of the executors lacks {', '.join(names)}: {_places(lacking)}",
+            hint=DEPENDENCY_HINT,
+        )
+
+
+def _check_files(reports: Sequence[ExecutorReport], inputs: Sequence[str]) -> None:
+    for path in inputs:
+        blind = [report for report in reports if path in report.unseen]
+        if blind:
+            raise EngineError(
+                f"the executors do not see the input: {_hosts(blind)}",
+                path=path,
+                hint=NOT_SHARED_HINT,
+            )
+    blind = [report for report in reports if report.unseen]
+    if blind:
+        raise EngineError(
+            f"the executors do not see the driver's output folder: {_hosts(blind)}",
+            path=blind[0].unseen[0].rpartition("/")[0],
+            hint=NOT_SHARED_HINT,
+        )
+    mute = [report for report in reports if report.unwritable]
+    if mute:
+        folder, reason = next(iter(mute[0].unwritable.items()))
+        raise EngineError(
+            f"the executors cannot write to the output: {reason} ({_hosts(mute)})",
+            path=folder,
+            hint="let the user that executors run as write there",
+        )
+
+
+def _places(reports: Sequence[ExecutorReport]) -> str:
+    return _listed(sorted({str(report) for report in reports}))
+
+
+def _hosts(reports: Sequence[ExecutorReport]) -> str:
+    return _listed(sorted({report.host for report in reports}))
+
+
+def _listed(places: Sequence[str]) -> str:
+    shown = ", ".join(places[:_SHOWN])
+    more = len(places) - _SHOWN
+    return shown if more <= 0 else f"{shown} and {more} more"
+
+
+def _probe_of(
+    modules: tuple[str, ...], inputs: tuple[str, ...], markers: tuple[str, ...]
+) -> Callable[[int], str]:
+    """Return the function of a task: nested, so that it is pickled whole, not by its name."""
+
+    def probe(_number: int) -> str:
+        import importlib  # noqa: PLC0415, because it runs in a process without this module
+        import json  # noqa: PLC0415
+        import os  # noqa: PLC0415
+        import platform  # noqa: PLC0415
+        import socket  # noqa: PLC0415
+        import sys  # noqa: PLC0415
+        import tempfile  # noqa: PLC0415
+
+        missing = []
+        for name in modules:
+            try:
+                importlib.import_module(name)
+            except ModuleNotFoundError as error:
+                missing.append(error.name or name)
+            except Exception as error:  # noqa: BLE001, because a broken library is no better
+                missing.append(f"{name} ({type(error).__name__}: {error})")
+        unwritable = {}
+        for folder in map(os.path.dirname, filter(os.path.exists, markers)):
+            try:
+                tempfile.TemporaryFile(dir=folder, prefix=".kafka-index.").close()
+            except OSError as error:
+                unwritable[folder] = error.strerror or str(error)
+        found = {
+            "host": socket.gethostname(),
+            "python": sys.executable,
+            "version": f"Python {platform.python_version()}",
+            "missing": missing,
+            "unseen": [path for path in (*inputs, *markers) if not os.path.exists(path)],
+            "unwritable": unwritable,
+        }
+        return json.dumps(found)
+
+    return probe

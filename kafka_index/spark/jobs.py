@@ -1,0 +1,173 @@
+"""The Spark jobs of a run: named in the Spark UI, followed while they run, and cancelled together.
+
+The one place that distinguishes classic sessions from those of Spark Connect.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+from pyspark.sql import SparkSession
+
+from kafka_index.tasks import new_run_id
+
+_POLL_SECONDS = 0.5
+_GROUP, _DESCRIPTION = "spark.jobGroup.id", "spark.job.description"
+
+#: Called with how many items are done, and of how many; from any thread.
+Callback = Callable[[int, int], None]
+
+
+def is_connect(session: SparkSession) -> bool:
+    """Return whether a session is Spark Connect's, which has no SparkContext."""
+    return type(session).__module__.startswith("pyspark.sql.connect")
+
+
+@dataclass(slots=True)
+class _Job:
+    """A job that runs."""
+
+    items: int
+    stages: int
+    done: int = 0
+
+
+class Jobs:
+    """Names the jobs of a run, and counts the items that they have finished.
+
+    Parameters
+    ----------
+    session : SparkSession
+        Classic (its status is polled by a thread) or Connect (it reports progress to a handler).
+    items : int
+        What the run has to do, such as segments.
+    on_progress : callable, optional
+        Called while jobs run. What it is called with never decreases.
+
+    Notes
+    -----
+    A context manager. Jobs of several threads may run at a time.
+    """
+
+    def __init__(
+        self, session: SparkSession, *, items: int = 0, on_progress: Callback | None = None
+    ) -> None:
+        self._session = session
+        self._items = items
+        self._on_progress = on_progress
+        self._tag = f"kafka-index-{new_run_id()}"
+        self._guard = threading.Lock()
+        self._running: dict[str, _Job] = {}
+        self._started = 0
+        self._finished = 0
+        self._shown = 0
+        self._here = threading.local()
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        # As it is registered, for its removal.
+        self._handler: Any = self._on_stages
+
+    def __enter__(self) -> Self:
+        if self._on_progress is None:
+            return self
+        if is_connect(self._session):
+            self._session.registerProgressHandler(self._handler)
+        else:
+            self._thread = threading.Thread(target=self._poll, name="spark-progress", daemon=True)
+            self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+        elif self._on_progress is not None:
+            self._session.removeProgressHandler(self._handler)
+
+    @contextlib.contextmanager
+    def job(self, description: str, *, items: int = 0, stages: int = 1) -> Iterator[None]:
+        """Name the job that this thread runs in the context.
+
+        Parameters
+        ----------
+        description : str
+            For the Spark UI (a Connect server describes jobs itself).
+        items : int
+            How many of the run's items are done with the job.
+        stages : int
+            How many stages work on them, after the one that distributes the plan.
+        """
+        with self._guard:
+            self._started += 1
+            key = f"{self._tag}-{self._started}"
+            self._running[key] = job = _Job(items, stages)
+        self._here.key = key
+        self._session.addTag(self._tag)
+        context = None if is_connect(self._session) else self._session.sparkContext
+        if context is not None:
+            context.setLocalProperty(_GROUP, key)
+            context.setLocalProperty(_DESCRIPTION, description)
+        try:
+            yield
+            job.done = items
+        finally:
+            if context is not None:
+                context.setLocalProperty(_GROUP, None)  # type: ignore[arg-type]
+                context.setLocalProperty(_DESCRIPTION, None)  # type: ignore[arg-type]
+            self._session.removeTag(self._tag)
+            self._here.key = None
+            with self._guard:
+                self._finished += self._running.pop(key).done
+            self._show()
+
+    def cancel(self) -> None:
+        """Cancel the jobs that run, in whatever thread."""
+        self._session.interruptTag(self._tag)
+
+    def _show(self) -> None:
+        with self._guard:
+            done = self._finished + sum(job.done for job in self._running.values())
+            # The attempts at a lost task count again, and a job that failed counts no more.
+            self._shown = done = max(done, self._shown)
+        if self._on_progress is not None:
+            self._on_progress(done, self._items)
+
+    def _update(self, key: str, stages: Sequence[tuple[int, int]]) -> None:
+        """Set how far a job is: its stages in order, each with tasks completed and in all."""
+        job = self._running.get(key)
+        if job is not None:
+            # The first stage distributes the plan. Later ones are known when they begin.
+            shares = [done / tasks for done, tasks in stages[1:] if tasks]
+            share = min(sum(shares) / job.stages, 1.0)
+            job.done = max(job.done, int(job.items * share))
+
+    def _poll(self) -> None:
+        tracker = self._session.sparkContext.statusTracker()
+        while not self._stop.wait(_POLL_SECONDS):
+            for key in list(self._running):
+                jobs = map(tracker.getJobInfo, tracker.getJobIdsForGroup(key))
+                numbers = {number for job in jobs if job is not None for number in job.stageIds}
+                infos = map(tracker.getStageInfo, sorted(numbers))
+                self._update(
+                    key, [(info.numCompletedTasks, info.numTasks) for info in infos if info]
+                )
+            self._show()
+
+    # What else a handler is called with, all by name, depends on the version of Spark.
+    def _on_stages(self, stages: Iterable[Any] | None = None, **_: object) -> None:
+        # Called in the thread that runs the job.
+        key = getattr(self._here, "key", None)
+        if key is not None:
+            known = sorted(stages or (), key=lambda stage: stage.stage_id)
+            self._update(key, [(stage.num_completed_tasks, stage.num_tasks) for stage in known])
+            self._show()

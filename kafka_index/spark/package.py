@@ -1,0 +1,82 @@
+"""The package itself as a zip, for executors whose Python does not have it.
+
+The zip has the same bytes wherever it is made from the same sources, and a name that depends on
+them: Spark keeps one copy per name, and refuses another file under a name that it knows.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import hashlib
+import shutil
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from io import BytesIO
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from kafka_index.spark.jobs import is_connect
+
+_PACKAGE = __name__.partition(".")[0]
+_SUFFIXES = (".py", ".properties", ".typed")
+# The first moment that a zip can name.
+_MOMENT = (1980, 1, 1, 0, 0, 0)
+_DIGEST_DIGITS = 16
+
+
+def ship_package(session: SparkSession) -> None:
+    """Send this package to the executors of a session, for all tasks that start from now on.
+
+    Parameters
+    ----------
+    session : SparkSession
+        Classic or Connect. An executor that has the package installed uses the one sent.
+
+    Notes
+    -----
+    The modules of tasks are imported from the zip, and everything that the package depends on
+    from the Python of the executors.
+    """
+    if is_connect(session):
+        session.addArtifact(str(package_file()), pyfile=True)
+    else:
+        session.sparkContext.addPyFile(str(package_file()))
+
+
+@functools.cache
+def package_file() -> Path:
+    """Return the path of the zip, made once per process and removed when the process ends."""
+    content = _content()
+    folder = Path(tempfile.mkdtemp(prefix="kafka-index-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    digest = hashlib.sha256(content).hexdigest()[:_DIGEST_DIGITS]
+    path = folder / f"{_PACKAGE}-{digest}.zip"
+    path.write_bytes(content)
+    return path
+
+
+def _content() -> bytes:
+    buffer = BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name, source in _sources(files(_PACKAGE), _PACKAGE):
+            entry = zipfile.ZipInfo(name, _MOMENT)
+            entry.external_attr = 0o644 << 16
+            # Stored: the bytes of a compressed file depend on the version of zlib.
+            archive.writestr(entry, source.read_bytes())
+    return buffer.getvalue()
+
+
+def _sources(folder: Traversable, path: str) -> Iterator[tuple[str, Traversable]]:
+    """Yield the package's files by name, whether it is in a folder or in a zip itself."""
+    for entry in sorted(folder.iterdir(), key=lambda entry: entry.name):
+        name = f"{path}/{entry.name}"
+        if entry.is_dir():
+            if entry.name != "__pycache__":
+                yield from _sources(entry, name)
+        elif name.endswith(_SUFFIXES):
+            yield name, entry
