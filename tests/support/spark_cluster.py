@@ -1,0 +1,196 @@
+"""A standalone Spark cluster out of the installed PySpark: a master and workers, real processes.
+
+Executors run an interpreter of their own that has the dependencies of the package and not the
+package, as the nodes of a cluster do.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import urllib.request
+import venv
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyspark
+
+from tests.support.command_line import ROOT
+from tests.support.timeouts import scaled, wait_for
+
+_START_SECONDS = 60
+_MASTER_URL = re.compile(r"Starting Spark master at (spark://\S+)")
+_MASTER_UI = re.compile(r"MasterWebUI to \S+, and started at (http://\S+)")
+SPARK_CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A running cluster.
+
+    Parameters
+    ----------
+    master : str
+        Its ``spark://`` address.
+    ui : str
+        The address of the master's web UI.
+    folder : Path
+        Logs of the master and the workers; ``work-N`` of a worker's executors.
+    workers : tuple of int
+        The processes of the workers.
+    """
+
+    master: str
+    ui: str
+    folder: Path
+    workers: tuple[int, ...]
+
+    def executors(self) -> list[int]:
+        """Return the processes of all executors that run now."""
+        return [
+            pid
+            for pid in map(int, filter(str.isdigit, os.listdir("/proc")))
+            if _parent(pid) in self.workers and "CoarseGrainedExecutorBackend" in _command(pid)
+        ]
+
+    def executor_logs(self) -> str:
+        """Return what the executors wrote to stderr."""
+        logs = sorted(self.folder.glob("work-*/*/*/stderr"))
+        return "\n".join(f"{log}:\n{log.read_text(errors='replace')}" for log in logs)
+
+
+@contextmanager
+def standalone_cluster(
+    folder: Path, *, workers: int = 2, wrapper: Sequence[str] = ()
+) -> Iterator[Cluster]:
+    """Start a master and workers with a core each; kill them at the end.
+
+    Parameters
+    ----------
+    folder : Path
+        For logs and working folders.
+    workers : int
+        How many workers.
+    wrapper : sequence of str
+        Command that starts the workers, such as ``unshare``.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as stack:
+        address = ["--host", "127.0.0.1"]
+        log = folder / "master.log"
+        stack.enter_context(
+            _daemon(log, ["Master", *address, "--port", "0", "--webui-port", "0"], ())
+        )
+        wait_for(lambda: _find(_MASTER_UI, log), _START_SECONDS, f"a master, see {log}")
+        master, ui = (str(_find(pattern, log)) for pattern in (_MASTER_URL, _MASTER_UI))
+        started = []
+        for number in range(workers):
+            resources = ["--cores", "1", "--memory", "1g", "--webui-port", "0"]
+            where = ["--work-dir", str(folder / f"work-{number}")]
+            arguments = ["Worker", *address, *resources, *where, master]
+            log = folder / f"worker-{number}.log"
+            started.append(stack.enter_context(_daemon(log, arguments, wrapper)))
+        wait_for(lambda: _alive_workers(ui) == workers, _START_SECONDS, "workers")
+        yield Cluster(master, ui, folder, tuple(started))
+
+
+def executor_python(folder: Path, *, without: Sequence[str] = ()) -> Path:
+    """Make an interpreter that has what this one has installed, but not the package.
+
+    Parameters
+    ----------
+    folder : Path
+        A new folder.
+    without : sequence of str
+        Modules that it does not find either.
+    """
+    venv.create(folder, with_pip=False, symlinks=True)
+    (site_packages,) = folder.glob("lib/python*/site-packages")
+    # Only their folders: what .pth files in there add, such as this checkout, is not followed.
+    found = [path for path in sys.path if Path(path).name in {"site-packages", "dist-packages"}]
+    (site_packages / "dependencies.pth").write_text("\n".join(found) + "\n")
+    for name in without:
+        hidden = site_packages / "hidden" / name
+        hidden.mkdir(parents=True)
+        (hidden / "__init__.py").write_text(
+            f"raise ModuleNotFoundError(\"No module named '{name}'\", name={name!r})\n"
+        )
+        (site_packages / "hidden.pth").write_text(
+            f"import sys; sys.path.insert(0, {str(site_packages / 'hidden')!r})\n"
+        )
+    return folder / "bin" / "python"
+
+
+def driver_environment(python: Path) -> dict[str, str]:
+    """Return the environment of a driver whose executors use an interpreter."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    return environment | {
+        "PYTHONPATH": str(ROOT),
+        "PYSPARK_PYTHON": str(python),
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    }
+
+
+@contextmanager
+def _daemon(log: Path, arguments: Sequence[str], wrapper: Sequence[str]) -> Iterator[int]:
+    name, *options = arguments
+    command = [str(SPARK_CLASS), f"org.apache.spark.deploy.{name.lower()}.{name}", *options]
+    # Nothing of this checkout reaches an executor but through Spark.
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    environment |= {
+        "SPARK_HOME": str(SPARK_CLASS.parents[1]),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_PUBLIC_DNS": "127.0.0.1",
+        "SPARK_DAEMON_MEMORY": "256m",
+        "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    }
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            [*wrapper, *command],
+            env=environment,
+            cwd=log.parent,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        yield process.pid
+    finally:
+        os.killpg(process.pid, signal.SIGTERM)
+        try:
+            process.wait(timeout=scaled(10))
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def _find(pattern: re.Pattern[str], log: Path) -> str | None:
+    match = pattern.search(log.read_text())
+    return None if match is None else match[1]
+
+
+def _alive_workers(ui: str) -> int:
+    with urllib.request.urlopen(f"{ui}/json/", timeout=scaled(5)) as answer:  # noqa: S310, ours
+        return int(json.load(answer)["aliveworkers"])
+
+
+def _parent(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
+
+
+def _command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
+    except OSError:
+        return ""
