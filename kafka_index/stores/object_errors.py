@@ -35,8 +35,8 @@ _NO_CREDENTIALS = re.compile(
 _NO_BUCKET = frozenset({"NoSuchBucket", "ContainerNotFound", "FilesystemNotFound"})
 
 _CREDENTIALS_HINT = (
-    "set them in the environment as the store's own tools expect them, choose a profile "
-    "(AWS_PROFILE), or run where a role provides them (docs/storage.md)"
+    "set them where the store's own tools look for them (environment, profile), or run where a "
+    "role provides them; docs/storage.md has the order"
 )
 
 
@@ -70,6 +70,11 @@ def is_not_found(error: Exception) -> bool:
     if not isinstance(error, FileNotFoundError | exceptions.NotFoundError):
         return False
     return _first(_CODE, str(error)) not in _NO_BUCKET
+
+
+def is_connection_failure(error: Exception) -> bool:
+    """Return whether no answer came, so that the same request may be sent again."""
+    return isinstance(error, exceptions.GenericError) and _first(_STATUS, str(error)) is None
 
 
 def read_error(

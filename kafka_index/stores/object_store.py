@@ -21,6 +21,7 @@ from kafka_index.errors import InputError, ReadError
 from kafka_index.stores import read_ahead
 from kafka_index.stores.object_config import ObjectConfig
 from kafka_index.stores.object_errors import (
+    is_connection_failure,
     is_not_found,
     not_found,
     publish_error,
@@ -36,6 +37,7 @@ _ROWS_OF_PAGE = 10_000
 _MAX_QUICK_PUT_BYTES = 4 << 20
 # S3's limit for a body of one request.
 _MAX_PUT_BYTES = 5 << 30
+_DELETE_ATTEMPTS = 5
 _SECOND_NS = 1_000_000_000
 # What the library raises: FileNotFoundError too, which is not one of its own classes.
 _ERRORS = (exceptions.BaseError, OSError, ValueError)
@@ -171,18 +173,24 @@ class ObjectStore:
     def delete(self, paths: Iterable[str]) -> None:
         """Delete objects."""
         keys = [_key(path) for path in paths]
-        if not keys:
-            return
-        try:
+        for attempts_left in reversed(range(_DELETE_ATTEMPTS if keys else 0)):
             try:
-                obstore.delete(self._store, keys)
-            except FileNotFoundError:
-                # Stores that delete one by one stop at the first that is missing.
-                for key in keys:
-                    with suppress(FileNotFoundError):
-                        obstore.delete(self._store, key)
-        except _ERRORS as error:
-            raise publish_error(error, f"{self._root}/{keys[0]}", "delete the object") from None
+                self._delete(keys)
+            except _ERRORS as error:
+                # The library does not repeat a request for many keys: it is a POST.
+                if attempts_left and is_connection_failure(error):
+                    continue
+                raise publish_error(error, f"{self._root}/{keys[0]}", "delete the object") from None
+            return
+
+    def _delete(self, keys: list[str]) -> None:
+        try:
+            obstore.delete(self._store, keys)
+        except FileNotFoundError:
+            # Stores that delete one by one stop at the first that is missing.
+            for key in keys:
+                with suppress(FileNotFoundError):
+                    obstore.delete(self._store, key)
 
     def _holds(self, path: str, data: bytes | memoryview, size: int) -> bool:
         try:
