@@ -1,0 +1,322 @@
+"""`read_records`: rows, columns, and what becomes of damage."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import kafka_index
+from kafka_index.errors import CorruptLogError, InputError, TooLargeError
+from kafka_index.records.record_table import CORRUPT_RECORD, DEFAULT_COLUMNS, RECORD_SCHEMA
+from tests.support.packing import GZIP, PACKERS, ZSTD
+from tests.support.record_tables import CODECS, batch_of, rows_of, write_partition
+from tests.support.segments import (
+    LOG_APPEND_TIME,
+    batch,
+    control_batch,
+    control_key,
+    message,
+    packed,
+    record,
+    segment,
+)
+
+LONG = bytes(range(256)) * 40
+ALL_CODECS = pytest.mark.parametrize("codec", CODECS)
+
+
+def read(path: Path, **options: object) -> pa.Table:
+    return kafka_index.read_records(path, **options).read_all()  # type: ignore[arg-type]
+
+
+def partition_of(tmp_path: Path, *entries: bytes) -> Path:
+    return write_partition(tmp_path, {0: b"".join(entries)})
+
+
+# ------------------------------------------------------------------------------- columns
+
+
+def test_the_default_columns_are_those_of_sparks_kafka_source(tmp_path: Path) -> None:
+    table = read(partition_of(tmp_path, batch(0)))
+    assert [(field.name, str(field.type)) for field in table.schema] == [
+        ("key", "binary"),
+        ("value", "binary"),
+        ("topic", "string"),
+        ("partition", "int32"),
+        ("offset", "int64"),
+        ("timestamp", "timestamp[ms, tz=UTC]"),
+        ("timestampType", "int32"),
+        ("headers", "list<element: struct<key: string, value: binary> not null>"),
+    ]
+
+
+@ALL_CODECS
+def test_keys_values_and_headers_are_those_of_the_records(tmp_path: Path, codec: int) -> None:
+    headers = ((b"a", b"1"), (b"", None), (b"a", b""))
+    payload = b"".join(
+        (
+            record(0, 0, b"key", LONG, headers),
+            record(1, -7, None, None),
+            record(5, 2**40, b"", b"", ((b"x", LONG),)),
+        )
+    )
+    entry = batch(
+        10,
+        payload=packed(payload, codec),
+        record_count=3,
+        last_offset_delta=9,
+        attributes=codec,
+        base_timestamp=1000,
+    )
+    table = read(partition_of(tmp_path, entry, batch(20, 1)))
+    assert rows_of(table, *DEFAULT_COLUMNS)[:3] == [
+        (
+            b"key",
+            LONG,
+            "topic",
+            0,
+            10,
+            1000,
+            0,
+            [{"key": "a", "value": b"1"}, {"key": "", "value": None}, {"key": "a", "value": b""}],
+        ),
+        (None, None, "topic", 0, 11, 993, 0, None),
+        (b"", b"", "topic", 0, 15, 1000 + 2**40, 0, [{"key": "x", "value": LONG}]),
+    ]
+    assert table["offset"].to_pylist()[3:] == [20]
+
+
+def test_the_timestamp_type_is_that_of_the_batch(tmp_path: Path) -> None:
+    inner = message(0, 1, 7, b"in") + message(1, 1, 8, b"in")
+    log = (
+        batch(0, 1),
+        batch(1, 1, attributes=LOG_APPEND_TIME, max_timestamp=5000),
+        message(2, 0, value=b"v"),
+        message(3, 1, 77, b"v"),
+        message(5, 1, 99, packed(inner, GZIP), attributes=GZIP | LOG_APPEND_TIME),
+        message(6, 0, value=packed(message(6, 0, value=b"in"), GZIP), attributes=GZIP),
+    )
+    found = rows_of(read(partition_of(tmp_path, *log)), "offset", "timestamp", "timestampType")
+    assert found[1:] == [
+        (1, 5000, 1),
+        (2, -1, -1),
+        (3, 77, 0),
+        (4, 99, 1),
+        (5, 99, 1),
+        (6, -1, -1),
+    ]
+
+
+def test_a_header_name_that_is_not_text_is_replaced_as_by_kafka(tmp_path: Path) -> None:
+    payload = record(0, 0, None, None, ((b"a\xffb", b"\xff"),))
+    table = read(partition_of(tmp_path, batch(0, payload=payload, record_count=1)))
+    assert table["headers"].to_pylist() == [[{"key": "a�b", "value": b"\xff"}]]
+
+
+def test_columns_on_request_are_those_of_the_batch(tmp_path: Path) -> None:
+    first = batch(0, 1)
+    second = batch(
+        100,
+        3,
+        producer_id=9,
+        producer_epoch=4,
+        base_sequence=2**31 - 2,
+        leader_epoch=6,
+        transactional=True,
+    )
+    columns = RECORD_SCHEMA.names[8:]
+    table = read(partition_of(tmp_path, first, second), columns=("offset", *columns))
+    place = (100, len(first), False, False)
+    assert rows_of(table, "offset", *columns) == [
+        (0, 0, -1, -1, -1, 0, 0, False, False),
+        (100, 6, 9, 4, 2**31 - 2, *place),
+        (101, 6, 9, 4, 2**31 - 1, *place),
+        (102, 6, 9, 4, 0, *place),
+    ]
+
+
+def test_the_base_offset_of_a_compressed_message_is_that_of_the_first_in_it(
+    tmp_path: Path,
+) -> None:
+    inner = b"".join(message(number, 1, 7, b"v") for number in range(3))
+    entry = message(12, 1, 7, packed(inner, GZIP), attributes=GZIP)
+    columns = ("offset", "batch_base_offset")
+    table = read(partition_of(tmp_path, batch(0, 1), entry), columns=columns)
+    assert rows_of(table, *columns) == [(0, 0), (10, 10), (11, 10), (12, 10)]
+
+
+def test_offsets_and_timestamps_alone_do_not_touch_values(tmp_path: Path) -> None:
+    cut = message(1, 0, body=b"\xff\xff\xff\xff\0\0\0\5abcd")
+    folder = partition_of(tmp_path, batch(0, 1), cut)
+    columns = ("timestamp", "offset")
+    assert [offset for _, offset in rows_of(read(folder, columns=columns), *columns)] == [0, 1]
+    with pytest.raises(CorruptLogError, match="ends before its key or its value"):
+        read(folder, columns=("offset", "value"))
+
+
+def test_a_column_that_does_not_exist_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"no such column.*found ofset"):
+        read(partition_of(tmp_path, batch(0)), columns=("ofset",))
+
+
+def test_control_records_are_rows_on_request(tmp_path: Path) -> None:
+    marker = control_batch(1, 5, 0, control_key(2), b"value")
+    folder = partition_of(tmp_path, batch(0, 1), marker, batch(2, 1))
+    assert read(folder)["offset"].to_pylist() == [0, 2]
+    columns = ("offset", "is_control", "value")
+    table = read(folder, columns=columns, include_control=True)
+    assert rows_of(table, *columns)[1] == (1, True, b"value")
+
+
+# ------------------------------------------------------------------------------ selection
+
+
+def test_rows_are_sorted_by_topic_partition_and_offset(tmp_path: Path) -> None:
+    for name in ("b-0", "a-10", "a-2"):
+        write_partition(tmp_path, {0: batch(0, 2), 2: batch(2, 1)}, name)
+    table = read(tmp_path)
+    found = rows_of(table, "topic", "partition", "offset")
+    assert found == [
+        (topic, number, offset)
+        for topic, number in (("a", 2), ("a", 10), ("b", 0))
+        for offset in range(3)
+    ]
+
+
+def test_topics_and_partitions_are_selected(tmp_path: Path) -> None:
+    for name in ("orders-0", "orders-1", "orders2-0"):
+        write_partition(tmp_path, {0: batch(0, 1)}, name)
+    assert set(read(tmp_path, topics="orders")["topic"].to_pylist()) == {"orders"}
+    table = read(tmp_path, partitions={"orders": [1], "orders2": [0, 5]})
+    assert rows_of(table, "topic", "partition") == [("orders", 1), ("orders2", 0)]
+    with pytest.raises(InputError, match="none of the partitions"):
+        read(tmp_path, partitions={"orders": [7]})
+
+
+# --------------------------------------------------------------------------------- damage
+
+
+@pytest.fixture
+def damaged(tmp_path: Path) -> Path:
+    """A wrong checksum, records that cannot be read, plain and compressed; sound ones between."""
+    bad = record(0, 0, None, b"sound") + b"\x09" * 9
+    return partition_of(
+        tmp_path,
+        batch(0, 1),
+        batch(1, 1, crc=7),
+        batch(2, 1),
+        batch(3, payload=bad, record_count=2, last_offset_delta=1),
+        batch(5, 1),
+        batch(6, payload=packed(bad, ZSTD), record_count=2, last_offset_delta=1, attributes=ZSTD),
+        batch(8, 1),
+    )
+
+
+def test_a_damaged_batch_ends_the_read(damaged: Path) -> None:
+    reader = kafka_index.read_records(damaged)
+    with pytest.raises(CorruptLogError, match=r"at byte \d+: bad_crc") as caught:
+        reader.read_all()
+    assert caught.value.position_bytes == len(batch(0, 1))
+    assert caught.value.path == str(damaged / f"{0:020d}.log")
+
+
+def test_damaged_batches_are_left_out(damaged: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        table = read(damaged, on_damage="drop")
+    # Of a plain batch the records before the damage are read, as Kafka returns them.
+    assert table["offset"].to_pylist() == [0, 2, 3, 5, 8]
+    assert len(caplog.records) == 3
+
+
+def test_damage_is_a_row(damaged: Path) -> None:
+    table = read(damaged, on_damage="permissive", columns=("offset", "topic", "position_bytes"))
+    found = rows_of(table, "offset", CORRUPT_RECORD)
+    assert [offset for offset, reason in found if reason is None] == [0, 2, 3, 5, 8]
+    reasons = [reason for _, reason in found if reason is not None]
+    assert [offset for offset, _ in found] == [0, None, 2, 3, None, 5, None, 8]
+    assert ["bad_crc" in reason for reason in reasons] == [True, False, False]
+    assert all(f"{0:020d}.log: at byte " in reason for reason in reasons)
+    rows = rows_of(table, "topic", "position_bytes")
+    assert rows[1] == ("topic", len(batch(0, 1)))
+
+
+def test_without_verification_a_wrong_checksum_does_not_matter(tmp_path: Path) -> None:
+    folder = partition_of(tmp_path, batch(0, 1), batch(1, 1, crc=7), batch(2, 1))
+    assert read(folder, verify_crc=False)["offset"].to_pylist() == [0, 1, 2]
+
+
+def test_the_tail_that_a_broker_cuts_off_is_no_damage(tmp_path: Path) -> None:
+    torn = write_partition(tmp_path, {0: batch(0) + batch(3)[:-1]}, "torn-0")
+    zeros = write_partition(tmp_path, {0: batch(0) + bytes(5000)}, "zeros-0")
+    for folder in (torn, zeros):
+        assert read(folder)["offset"].to_pylist() == [0, 1, 2]
+
+
+def test_a_torn_batch_before_the_last_segment_is_damage(tmp_path: Path) -> None:
+    folder = write_partition(tmp_path, {0: batch(0) + batch(3)[:-1], 6: batch(6)})
+    with pytest.raises(CorruptLogError, match="torn_batch"):
+        read(folder)
+    assert read(folder, on_damage="drop")["offset"].to_pylist() == [0, 1, 2, 6, 7, 8]
+
+
+def test_a_batch_that_needs_too_much_memory_is_damage(tmp_path: Path) -> None:
+    large = batch_of(1, [(1000, None, bytes(100_000))], GZIP)
+    folder = partition_of(tmp_path, batch(0, 1), large, batch(2, 1))
+    assert len(read(folder, max_decompressed_bytes=200_000)) == 3
+    with pytest.raises(TooLargeError, match="max-decompressed-bytes"):
+        read(folder, max_decompressed_bytes=50_000)
+    table = read(folder, max_decompressed_bytes=50_000, on_damage="drop")
+    assert table["offset"].to_pylist() == [0, 2]
+
+
+def test_a_log_that_changed_since_it_was_listed_is_an_error(tmp_path: Path) -> None:
+    folder = partition_of(tmp_path, batch(0))
+    reader = kafka_index.read_records(folder)
+    with (folder / f"{0:020d}.log").open("ab") as log:
+        log.write(batch(3))
+    with pytest.raises(InputError, match="changed while it was read"):
+        reader.read_all()
+
+
+# --------------------------------------------------------------------------------- memory
+
+
+@pytest.mark.parametrize("codec", PACKERS)
+def test_a_batch_larger_than_a_window_and_than_the_arena_is_read(
+    tmp_path: Path, codec: int
+) -> None:
+    values = [bytes([number]) * 2_500_000 for number in range(3)]
+    large = batch_of(1, [(1000, None, value) for value in values], codec)
+    folder = partition_of(tmp_path, batch(0, 1), large, batch(4, 1))
+    table = read(folder)
+    assert table["offset"].to_pylist() == [0, 1, 2, 3, 4]
+    assert table["value"].to_pylist()[1:4] == values
+
+
+def test_two_reads_in_one_thread_do_not_wait_for_each_other(tmp_path: Path) -> None:
+    entries = [batch_of(number, [(1000, None, bytes(90_000))], ZSTD) for number in range(30)]
+    folder = partition_of(tmp_path, *entries)
+    readers = [
+        iter(kafka_index.read_records(folder, max_decompressed_bytes=100_000)) for _ in range(2)
+    ]
+    rows = 0
+    for pair in zip(*readers, strict=True):
+        rows += sum(map(len, pair))
+    assert rows == 60
+
+
+def test_record_batches_are_of_a_few_mib(tmp_path: Path) -> None:
+    small = [batch_of(number, [(1000, None, bytes(50_000))]) for number in range(300)]
+    segments = dict(enumerate(small))
+    folder = write_partition(tmp_path, segments)
+    sizes = [one.nbytes for one in kafka_index.read_records(folder)]
+    assert sum(sizes) > 300 * 50_000
+    assert all(1 << 20 <= size <= 8 << 20 for size in sizes[:-1])
+
+
+def test_an_empty_segment_has_no_rows(tmp_path: Path) -> None:
+    folder = write_partition(tmp_path, {0: b"", 5: segment(batch(5)).log})
+    assert read(folder)["offset"].to_pylist() == [5, 6, 7]
