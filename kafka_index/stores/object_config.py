@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -13,7 +14,7 @@ from obstore.store import AzureStore, GCSStore, S3Store
 
 from kafka_index.errors import ConfigError, KafkaIndexError
 from kafka_index.stores.aws_profiles import find_profile
-from kafka_index.stores.object_errors import open_error
+from kafka_index.stores.object_errors import no_credentials, open_error
 from kafka_index.stores.options import StorageOptions
 from kafka_index.stores.uris import OBJECT_SCHEMES, scheme_of
 
@@ -45,7 +46,15 @@ _TIMEOUTS = {"timeout": "120s", "read_timeout": "30s"}
 _UPLOAD_TIMEOUTS = {"timeout": "1h"}
 _RETRIES = 10
 _RETRY_SECONDS = 120
-_BACKOFF = {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=5)}
+# A wait is drawn between the first one and three times the one before: half a minute in all.
+_BACKOFF = {
+    "init_backoff": timedelta(milliseconds=100),
+    "max_backoff": timedelta(seconds=10),
+    "base": 3,
+}
+
+_METADATA = ("169.254.169.254", 80)
+_METADATA_SECONDS = 2.0
 
 # Where an endpoint is named, by precedence.
 _S3_ENDPOINTS = ("aws_endpoint_url_s3", "aws_endpoint_url", "aws_endpoint")
@@ -91,6 +100,8 @@ class ObjectConfig:
             An option or a profile is not valid.
         InputError
             The file of a secret cannot be read.
+        ReadError
+            There are no credentials.
         """
         kind = OBJECT_SCHEMES[scheme_of(root) or ""]
         config = cls()
@@ -109,10 +120,10 @@ class ObjectConfig:
             elif "." not in key and not key.startswith(tuple(_PREFIXES.values())):
                 config.store[_PREFIXES[kind] + key] = value
         if kind == "s3":
-            config._complete_s3(profile)
+            config._complete_s3(root, profile)
         return config
 
-    def _complete_s3(self, profile_name: str | None) -> None:
+    def _complete_s3(self, root: str, profile_name: str | None) -> None:
         """Add what AWS's own tools read and the library does not."""
         known = {**_environment(), **self.store}
         has_credentials = any(known.get(key) for key in _S3_CREDENTIALS)
@@ -126,6 +137,8 @@ class ObjectConfig:
                     self.store["aws_region"] = profile.region
                 if profile.endpoint_url and not any(known.get(key) for key in _S3_ENDPOINTS):
                     self.store["aws_endpoint"] = profile.endpoint_url
+            if self.provider is None and not has_credentials and not _has_role(known):
+                raise no_credentials(root)
         known = {**_environment(), **self.store}
         endpoint = next((known[key] for key in _S3_ENDPOINTS if known.get(key)), "")
         if endpoint.startswith("http://"):
@@ -177,6 +190,19 @@ class ObjectConfig:
 
 def _environment() -> Mapping[str, str]:
     return {key.lower(): value for key, value in os.environ.items() if key.startswith("AWS_")}
+
+
+def _has_role(known: Mapping[str, str]) -> bool:
+    """Return whether an instance answers for its role: the library would ask for minutes."""
+    if known.get("aws_ec2_metadata_disabled", "").lower() == "true":
+        return False
+    if "aws_metadata_endpoint" in known:
+        return True
+    try:
+        socket.create_connection(_METADATA, timeout=_METADATA_SECONDS).close()
+    except OSError:
+        return False
+    return True
 
 
 def _library_uri(root: str) -> str:

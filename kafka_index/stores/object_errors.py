@@ -34,6 +34,7 @@ _NO_CREDENTIALS = re.compile(
 )
 _NO_BUCKET = frozenset({"NoSuchBucket", "ContainerNotFound", "FilesystemNotFound"})
 
+_NO_CREDENTIALS_TEXT = "no credentials were found"
 _CREDENTIALS_HINT = (
     "set them where the store's own tools look for them (environment, profile), or run where a "
     "role provides them; docs/storage.md has the order"
@@ -109,6 +110,11 @@ def publish_error(error: Exception, path: str, action: str) -> PublishError:
     return PublishError(f"cannot {action}: {reason.text}", path=path, hint=reason.hint)
 
 
+def no_credentials(root: str) -> ReadError:
+    """Return the error for a store that is opened without credentials."""
+    return ReadError(_NO_CREDENTIALS_TEXT, path=root, hint=_CREDENTIALS_HINT)
+
+
 def open_error(error: Exception, root: str) -> KafkaIndexError:
     """Return our error for a store that cannot be opened as it is configured."""
     if _NO_CREDENTIALS.search(str(error)):
@@ -143,7 +149,7 @@ def _of_settings(text: str, host: str | None, code: str | None, answer: str) -> 
     if own is not None:
         return Reason(own)
     if _NO_CREDENTIALS.search(text) or (host is not None and host.split(":")[0] in _ROLES):
-        return Reason("no credentials were found", _CREDENTIALS_HINT)
+        return Reason(_NO_CREDENTIALS_TEXT, _CREDENTIALS_HINT)
     if code in _NO_BUCKET:
         return Reason(
             f"the bucket or container does not exist ({answer})", "check the URI", is_input=True
@@ -160,7 +166,8 @@ def _of_answer(error: Exception, host: str | None, answer: str) -> Reason | None
     """Return the reason if the store answered."""
     if isinstance(error, FileNotFoundError | exceptions.NotFoundError):
         return Reason("it does not exist", "check the URI", is_input=True)
-    if isinstance(error, exceptions.PermissionDeniedError | exceptions.UnauthenticatedError):
+    denied = isinstance(error, exceptions.PermissionDeniedError | exceptions.UnauthenticatedError)
+    if denied or answer.startswith(("401", "403")):
         return Reason(
             f"the store denies access ({answer})" if answer else "the store denies access",
             "check the credentials and what they permit",

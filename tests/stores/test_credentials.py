@@ -157,3 +157,16 @@ def test_a_url_that_holds_a_secret_is_refused() -> None:
     assert parse_storage_options(["proxy_url=http://proxy:3128"]) == StorageOptions(
         (("proxy_url", "http://proxy:3128"),)
     )
+
+
+def test_no_credentials_at_all_is_known_at_once(s3: S3Server) -> None:
+    with (
+        s3_environment(s3, **NO_KEYS, AWS_EC2_METADATA_DISABLED="true"),
+        pytest.raises(ReadError, match="s3://bucket: no credentials were found"),
+    ):
+        ObjectStore("s3://bucket", StorageOptions())
+
+
+def test_a_public_bucket_needs_no_credentials(s3: S3Server) -> None:
+    with s3_environment(s3, **NO_KEYS, AWS_EC2_METADATA_DISABLED="true"):
+        ObjectStore("s3://bucket", parse_storage_options(["skip_signature=true"]))

@@ -1,0 +1,96 @@
+"""``--storage-option``: on every command, never with a secret; and how failures of stores end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from kafka_index.cli.app import _COMMANDS
+from kafka_index.stores import StorageOptions, configure_stores, storage_options
+from tests.servers.s3 import S3Server
+from tests.stores.stores import s3_environment
+from tests.support.command_line import DUMP, run_here
+from tests.support.remote import upload
+
+
+@pytest.fixture(autouse=True)
+def as_before() -> Iterator[None]:
+    """Leave the stores of this process unconfigured."""
+    yield
+    configure_stores(StorageOptions())
+
+
+@pytest.mark.parametrize("name", sorted(_COMMANDS))
+def test_every_command_takes_them(name: str) -> None:
+    assert "--storage-option KEY=VALUE" in run_here(name, "--help").stdout
+
+
+@pytest.mark.parametrize("name", sorted(_COMMANDS))
+def test_every_command_refuses_a_secret_and_does_not_repeat_it(name: str) -> None:
+    done = run_here(name, "--storage-option", "secret_access_key=hidden", "/none")
+
+    assert done.returncode == 2
+    assert "secret_access_key=@FILE" in done.stderr
+    assert "hidden" not in done.stdout + done.stderr
+
+
+def test_options_configure_the_stores_of_the_process(tmp_path: Path) -> None:
+    run_here("dump", tmp_path / "none.log", "--storage-option", "Region=eu-west-1")
+    assert storage_options() == StorageOptions((("region", "eu-west-1"),))
+
+    run_here("dump", tmp_path / "none.log")
+    assert storage_options() == StorageOptions()
+
+
+def test_a_secret_of_a_file_opens_the_store_and_is_shown_nowhere(
+    s3: S3Server, tmp_path: Path
+) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text(s3.secret_key)
+    with s3_environment(s3):
+        root = upload(DUMP, f"s3://{s3.new_bucket()}")
+    with s3_environment(s3, AWS_SECRET_ACCESS_KEY=None):
+        configure_stores(StorageOptions())
+        done = run_here(
+            "build",
+            *("--input", f"{root}/*", "--dry-run", "--verbose"),
+            *("--storage-option", f"secret_access_key=@{secret}"),
+        )
+
+    assert done.returncode == 0, done.stderr
+    assert s3.secret_key not in done.stdout + done.stderr
+
+
+def test_a_store_that_denies_access_is_worth_a_retry(
+    s3: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if s3.kind != "versitygw":
+        pytest.skip("moto accepts every secret")
+    monkeypatch.setenv("KAFKA_INDEX_TRACEBACK", "1")
+    wrong = "wrong-but-secret"
+    with s3_environment(replace(s3, secret_key=wrong)):
+        done = run_here("build", "--input", f"s3://{s3.new_bucket()}/a", "--dry-run")
+
+    assert done.returncode == 3
+    assert "denies access" in done.stderr
+    # Not in the traceback either.
+    assert wrong not in done.stderr
+    assert "CanonicalRequest" not in done.stderr
+
+
+def test_a_bucket_that_does_not_exist_is_wrong_usage(s3: S3Server) -> None:
+    with s3_environment(s3):
+        done = run_here("build", "--input", "s3://no-such-bucket-here/a", "--dry-run")
+
+    assert done.returncode == 2
+    assert "NoSuchBucket" in done.stderr
+
+
+def test_in_place_is_for_a_local_directory(s3: S3Server) -> None:
+    with s3_environment(s3):
+        done = run_here("build", "--input", f"s3://{s3.new_bucket()}/a", "--in-place")
+
+    assert done.returncode == 2
