@@ -22,7 +22,8 @@ from kafka_index.layout.names import (
     index_name_for,
 )
 from kafka_index.state.snapshots import snapshot_path
-from kafka_index.storage import StagedFile, scratch_path, write_scratch
+from kafka_index.storage import StagedFile, write_scratch
+from kafka_index.storage.target_files import TargetFiles
 
 #: Reason codes of segments that cannot be folded.
 STATE_UNKNOWN = "state_unknown"
@@ -138,6 +139,7 @@ class _Fold:
     _was_cut: bool = False
     # Why the state is no longer known.
     _unknown: str | None = None
+    _files: TargetFiles | None = None
 
     @property
     def is_whole(self) -> bool:
@@ -327,26 +329,19 @@ class _Fold:
             return ()
         log_name = os.path.basename(staged.segment.log_path)
         path = os.path.join(staged.directory, index_name_for(log_name, TXN_INDEX_SUFFIX))
-        if not data and not os.path.exists(path):
+        if not data and not self._target(staged).exists(path):
             return ()
         return self._written(path, data, staged)
 
     def _written(self, path: str, data: bytes, staged: StagedSegment) -> tuple[StagedFile, ...]:
-        if _holds(path, data):
+        if self._target(staged).holds(path, data):
             return ()
-        file = StagedFile(scratch_path(path, self.settings.run_id, self.attempt_id), path)
+        file = StagedFile(self.settings.work_path(path, self.attempt_id), path)
         attributes_of = self.settings.attributes_of(staged.segment.log_path)
         write_scratch(file.scratch_path, data, attributes_of=attributes_of)
         return (file,)
 
-
-def _holds(path: str, data: bytes) -> bool:
-    """Return whether a file is there and has these bytes."""
-    try:
-        if os.stat(path).st_size != len(data):
-            return False
-        with open(path, "rb") as file:
-            return file.read() == data
-    except OSError:
-        # It is about to be replaced; whatever is wrong there shows then.
-        return False
+    def _target(self, staged: StagedSegment) -> TargetFiles:
+        if self._files is None:
+            self._files = TargetFiles(staged.directory)
+        return self._files

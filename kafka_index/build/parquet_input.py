@@ -30,6 +30,7 @@ import pyarrow.parquet as pq
 
 from kafka_index.errors import InputError
 from kafka_index.storage.paths import expand_input
+from kafka_index.stores import is_remote, store_of
 
 KEY_COLUMNS = ("topic", "partition", "segment_base_offset")
 POSITION = "position_bytes"
@@ -136,12 +137,22 @@ def open_parquet(paths: Sequence[str]) -> ParquetInput:
 
 def is_parquet_path(path: str) -> bool:
     """Return whether a path is a Parquet file, or a folder that holds some directly."""
+    if is_remote(path):
+        entries = store_of(path).list_directory(path)
+        names = [os.path.basename(entry.path) for entry in entries if not entry.is_directory]
+        return any(map(_is_wanted, names)) if entries else path.endswith(_SUFFIXES)
     if os.path.isdir(path):
         return any(_is_wanted(name) for name in os.listdir(path))
     return path.endswith(_SUFFIXES)
 
 
 def _files(root: str) -> list[str]:
+    if is_remote(root):
+        raise InputError(
+            "Parquet input is read from local paths",
+            path=root,
+            hint="mount the store, or build from the logs",
+        )
     if not os.path.isdir(root):
         return [root]
     found = []

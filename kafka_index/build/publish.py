@@ -7,9 +7,7 @@ interrupted is resumed.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from itertools import chain, islice
 
@@ -27,6 +25,7 @@ from kafka_index.storage import (
     publish_group,
     remove_scratch,
 )
+from kafka_index.stores import store_of
 
 #: Segments that are published together: many small ones share the cost of making them durable.
 GROUP_SEGMENTS = 256
@@ -177,8 +176,9 @@ def _without_old_snapshots(
         for offset in list_snapshots(directory):
             if offset > lowest and offset not in partition.snapshots:
                 # Another attempt may be at it, too.
-                with suppress(FileNotFoundError):
-                    os.unlink(snapshot_path(directory, offset))
+                store_of(directory).delete([snapshot_path(directory, offset)])
+    except KafkaIndexError as error:
+        rows[-1] = rows[-1].failed_by(error)
     except OSError as error:
         place = error.filename or directory
         rows[-1] = rows[-1].failed_by(publish_error(error, place, "remove an old snapshot"))

@@ -29,7 +29,6 @@ from kafka_index.storage import (
     SegmentFile,
     create_scratch,
     publish_error,
-    scratch_path,
     target_directory,
     unchanged_record,
     write_scratch,
@@ -131,6 +130,12 @@ def stage_segment(
     if row.status == FAILED or (is_withheld and not settings.needs_state):
         paths.remove_scratch(settings, attempt_id)
         return StagedSegment(segment, row, directory)
+    if settings.shares_staged:
+        try:
+            paths.hand_over(settings, attempt_id)
+        except KafkaIndexError as error:
+            paths.remove_scratch(settings, attempt_id)
+            return StagedSegment(segment, row.failed_by(error), directory)
     return StagedSegment(segment, row, directory, attempt_id, is_withheld)
 
 
@@ -144,7 +149,7 @@ def _scan(
     """Scan a segment into its scratch files, and settle its row."""
 
     def scratch(path: str) -> str:
-        return scratch_path(path, settings.run_id, attempt_id)
+        return settings.work_path(path, attempt_id)
 
     config = settings.config.for_topic(segment.topic)
     attributes_of = settings.attributes_of(segment.log_path)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from kafka_index.config import LogConfig
 from kafka_index.state.partition_state import ProducerExpiration
-from kafka_index.storage import ScanSettings
+from kafka_index.storage import ScanSettings, scratch_path, workspace
+from kafka_index.storage.store_lock import RUNS_FOLDER
+from kafka_index.stores import is_remote
 from kafka_index.tasks import new_run_id
 
 
@@ -46,6 +49,9 @@ class BuildSettings:
         Build also what is known to be right.
     run_id : str
         Letters, digits and underscores; no two runs share it.
+    shares_staged : bool
+        What a scan leaves for a target in an object store or HDFS waits there, because another
+        process publishes it.
     """
 
     config: LogConfig = field(default_factory=LogConfig)
@@ -55,6 +61,7 @@ class BuildSettings:
     verify_crc: bool = True
     force: bool = False
     run_id: str = field(default_factory=new_run_id)
+    shares_staged: bool = False
 
     @property
     def in_place(self) -> bool:
@@ -65,6 +72,19 @@ class BuildSettings:
     def needs_state(self) -> bool:
         """Whether a file to write depends on the segments before it."""
         return not INDEX_OUTPUTS.issuperset(self.outputs)
+
+    def work_path(self, final_path: str, attempt_id: str) -> str:
+        """Return the local path at which a file is written: beside its target if that is local."""
+        if self.target_root is None or not is_remote(self.target_root):
+            return scratch_path(final_path, self.run_id, attempt_id)
+        return scratch_path(_moved(final_path, workspace()), self.run_id, attempt_id)
+
+    def staged_path(self, final_path: str, attempt_id: str) -> str:
+        """Return the path at which a file of a scan waits for its publication."""
+        if not self.shares_staged or self.target_root is None or not is_remote(self.target_root):
+            return self.work_path(final_path, attempt_id)
+        root = f"{self.target_root}/{RUNS_FOLDER}/{self.run_id}"
+        return scratch_path(_moved(final_path, root), self.run_id, attempt_id)
 
     def indexes_alone(self) -> BuildSettings:
         """Return these settings without the files that depend on other segments."""
@@ -80,3 +100,9 @@ class BuildSettings:
         return ScanSettings(
             config.index_interval_bytes, config.index_size_max_bytes, verify_crc=self.verify_crc
         )
+
+
+def _moved(final_path: str, root: str) -> str:
+    """Return the path of a partition's file below another root."""
+    folder, name = os.path.split(final_path)
+    return os.path.join(root, os.path.basename(folder), name)

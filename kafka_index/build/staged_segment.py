@@ -23,9 +23,9 @@ from kafka_index.storage import (
     prepare_target_directory,
     record_path,
     remove_scratch,
-    scratch_path,
     state_path,
 )
+from kafka_index.stores import is_remote, store_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class SegmentPaths:
         """Return the scratch files of an attempt that are to appear; None for none."""
 
         def staged(path: str) -> StagedFile:
-            return StagedFile(scratch_path(path, settings.run_id, attempt_id), path)
+            return StagedFile(settings.staged_path(path, attempt_id), path)
 
         files = tuple(map(staged, self.published(settings)))
         attributes_of = settings.attributes_of(self.log_path)
@@ -81,10 +81,33 @@ class SegmentPaths:
             return Publication(files, staged(self.record), attributes_of)
         return Publication(files, attributes_of=attributes_of) if files else None
 
+    def hand_over(self, settings: BuildSettings, attempt_id: str) -> None:
+        """Put the scratch files of an attempt where the process that publishes them finds them.
+
+        Raises
+        ------
+        PublishError
+            The store refuses one.
+        """
+        for path in self._all:
+            work_path = settings.work_path(path, attempt_id)
+            staged_path = settings.staged_path(path, attempt_id)
+            if work_path != staged_path and os.path.exists(work_path):
+                with open(work_path, "rb") as file:
+                    store_of(staged_path).put(staged_path, file.read())
+                remove_scratch(work_path)
+
     def remove_scratch(self, settings: BuildSettings, attempt_id: str) -> None:
-        """Remove whatever scratch files an attempt has left."""
-        for path in (self.time_index, self.offset_index, self.state, self.record):
-            remove_scratch(scratch_path(path, settings.run_id, attempt_id))
+        """Remove the scratch files an attempt has left, but for those in a store.
+
+        Another attempt may need them, and the end of the run sweeps them.
+        """
+        for path in self._all:
+            remove_scratch(settings.work_path(path, attempt_id))
+
+    @property
+    def _all(self) -> tuple[str, ...]:
+        return self.time_index, self.offset_index, self.state, self.record
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,17 +160,17 @@ class StagedSegment:
         """
         path = self.paths.state
         if self.attempt_id is not None:
-            scratch = scratch_path(path, settings.run_id, self.attempt_id)
+            scratch = settings.staged_path(path, self.attempt_id)
             # An attempt that was interrupted while it published may have renamed it, or may have
-            # given it up: then an older one may be there.
-            if os.path.exists(scratch) or not self._is_published(path, settings):
+            # given it up: then an older one may be there. Objects are copied, not renamed.
+            if is_remote(path) or os.path.exists(scratch) or not self._is_published(path, settings):
                 path = scratch
         return SegmentState.read(path)
 
     def _is_published(self, path: str, settings: BuildSettings) -> bool:
         """Return whether a state file is that of the segment as it is now."""
         place = self.paths.record
-        waiting = scratch_path(place, settings.run_id, str(self.attempt_id))
+        waiting = settings.staged_path(place, str(self.attempt_id))
         record = BuildRecord.read(waiting) or BuildRecord.read(place)
         scan_settings = settings.scan_settings(self.segment.topic)
         if record is None or not record.matches(self.segment, scan_settings):

@@ -30,6 +30,7 @@ from kafka_index.storage import (
     check_target,
     expand_input,
     list_dump,
+    lock_of_output,
     swept_target,
 )
 
@@ -105,8 +106,9 @@ def _build_logs(options: BuildOptions, listing: Listing) -> ExitCode:
         else:
             inputs = [*options.inputs, *listing.partition_directories]
             target_root = check_target(options.output, inputs)
-            stack.enter_context(DirectoryLock.of_output(target_root))
         settings = _settings(options, target_root, ALL_OUTPUTS)
+        if target_root is not None:
+            stack.enter_context(lock_of_output(target_root, settings.run_id))
         stack.enter_context(
             swept_target(target_root, listing.partition_directories, run_id=settings.run_id)
         )
@@ -131,8 +133,8 @@ def _build_parquet(options: BuildOptions, source: ParquetInput) -> ExitCode:
     with ExitStack() as stack:
         writer = stack.enter_context(ReportWriter(options.report)) if options.report else None
         target_root = check_target(options.output, options.inputs)
-        stack.enter_context(DirectoryLock.of_output(target_root))
         settings = _settings(options, target_root, INDEX_OUTPUTS)
+        stack.enter_context(lock_of_output(target_root, settings.run_id))
         stack.enter_context(swept_target(target_root, [], run_id=settings.run_id))
         with BuildOutcome(writer, 0, 0, options.detail) as outcome:
             engines.run_parquet_build(

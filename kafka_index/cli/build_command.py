@@ -23,6 +23,7 @@ from kafka_index.cli.options import (
 from kafka_index.cli.text import parse_time
 from kafka_index.config import LogConfig
 from kafka_index.layout.integers import INT32_MAX
+from kafka_index.stores import is_remote
 
 _HELP = """Rebuild the files that a broker keeps beside its logs, for every segment below PATH.
 
@@ -179,6 +180,12 @@ def make_command(*, as_job: bool) -> click.Command:
             raise click.UsageError("no input: give --input PATH")
         if output is not None and in_place:
             raise click.UsageError("--output and --in-place are mutually exclusive")
+        remote = next(filter(is_remote, (*inputs, *more_paths)), None) if in_place else None
+        if remote is not None:
+            raise click.UsageError(
+                f"--in-place writes beside the logs of a broker, on a local disk, and {remote} is "
+                "in a store: give --output"
+            )
         if output is None and not in_place and not dry_run:
             raise click.UsageError("no output: give --output PATH or --in-place")
         if in_place and outputs and Output.INDEX in outputs and Output.TIME_INDEX not in outputs:

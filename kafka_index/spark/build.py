@@ -291,6 +291,7 @@ def build_logs(
         with run.job(f"build {segments}", items=plan.num_rows):
             reports = build_indexes(work, settings, bins, fail_fast=fail_fast, target=target)
             return collect_report(reports)
+    settings = replace(settings, shares_staged=True)
     with run.job(f"scan {segments}", items=plan.num_rows):
         scanned = stage_logs(work, settings, bins, fail_fast=fail_fast, target=target)
         staged = scanned.toArrow().cast(STAGED_SCHEMA)

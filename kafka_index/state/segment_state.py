@@ -36,6 +36,7 @@ from kafka_index.kernels.producer_tables import (
 )
 from kafka_index.records.batch_source import COMPRESSED_MARKER, INVALID_MARKER, ScanStop
 from kafka_index.records.batch_table import BatchColumns
+from kafka_index.stores import store_of
 
 #: A batch without the transactional flag in a transaction of its producer.
 NOT_TRANSACTIONAL = "not_transactional"
@@ -200,10 +201,9 @@ class SegmentState:
             It does not exist, or is not such a file.
         """
         try:
-            with open(path, "rb") as file:
-                header = np.frombuffer(file.read(_HEADER_BYTES), _LONG)
-                *counts, map_end_offset = header.tolist()
-                packed = file.read()
+            content = store_of(path).read(path)
+            *counts, map_end_offset = np.frombuffer(content[:_HEADER_BYTES], _LONG).tolist()
+            packed = content[_HEADER_BYTES:]
             tables = [np.empty(rows, dtype) for rows, dtype in zip(counts, _TABLES, strict=True)]
             size = sum(table.nbytes for table in tables)
             data = np.frombuffer(pa.decompress(packed, size, codec=_CODEC), _LONG)

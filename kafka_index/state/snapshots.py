@@ -7,7 +7,7 @@ Source: Kafka's ``ProducerStateManager``: ``writeSnapshot``, ``readSnapshot``,
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,8 @@ from kafka_index.layout.producer_state import (
     SNAPSHOT_VERSION,
 )
 from kafka_index.layout.records import NO_SEQUENCE, field_position
+from kafka_index.storage.directories import scan_directory
+from kafka_index.stores import is_remote, store_of
 
 _COUNT_POSITION = field_position(SNAPSHOT_HEADER, "count")
 _CRC_POSITION = field_position(SNAPSHOT_HEADER, "crc")
@@ -134,20 +136,31 @@ def list_snapshots(directory: str) -> list[int]:
     Raises
     ------
     OSError
-        The directory cannot be read.
+        The directory cannot be read; one of a store raises `KafkaIndexError`.
 
     Notes
     -----
     ProducerStateManager.listSnapshotFiles.
     """
-    found = []
-    with os.scandir(directory) as entries:
-        for entry in entries:
-            parsed = parse_segment_file(entry.name)
-            is_snapshot = parsed is not None and parsed.kind == SNAPSHOT_SUFFIX
-            if parsed is not None and is_snapshot and not parsed.transient and entry.is_file():
-                found.append(parsed.base_offset)
-    return sorted(found)
+    if is_remote(directory):
+        entries = scan_directory(directory)
+        return sorted(
+            offset
+            for entry in entries
+            for offset in _offset_of(entry.name)
+            if entry.why_not_a_file() is None
+        )
+    with os.scandir(directory) as local:
+        return sorted(
+            offset for entry in local for offset in _offset_of(entry.name) if entry.is_file()
+        )
+
+
+def _offset_of(name: str) -> Iterator[int]:
+    """Yield the offset of a snapshot's name; nothing for another file's."""
+    parsed = parse_segment_file(name)
+    if parsed is not None and parsed.kind == SNAPSHOT_SUFFIX and not parsed.transient:
+        yield parsed.base_offset
 
 
 def snapshot_path(directory: str, offset: int) -> str:
@@ -186,7 +199,7 @@ def load_latest_snapshot(
     Raises
     ------
     OSError
-        A snapshot cannot be read.
+        A snapshot cannot be read; one of a store raises `KafkaIndexError`.
 
     Notes
     -----
@@ -195,8 +208,7 @@ def load_latest_snapshot(
     damaged: list[tuple[int, CorruptSnapshotError]] = []
     for offset in reversed(list(offsets)):
         path = snapshot_path(directory, offset)
-        with open(path, "rb") as file:
-            data = file.read()
+        data = store_of(path).read(path)
         try:
             return offset, decode_snapshot(data, path=path), damaged
         except CorruptSnapshotError as error:

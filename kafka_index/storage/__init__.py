@@ -10,7 +10,7 @@ from kafka_index.storage.build_record import (
     unchanged_record,
 )
 from kafka_index.storage.listing import Listing, list_dump
-from kafka_index.storage.locks import DirectoryLock
+from kafka_index.storage.locks import DirectoryLock, lock_of_output
 from kafka_index.storage.partition_files import SegmentFile, Skipped
 from kafka_index.storage.paths import (
     check_target,
@@ -36,8 +36,10 @@ from kafka_index.storage.scratch import (
     swept_target,
     write_scratch,
 )
+from kafka_index.storage.store_lock import StoreLock
 from kafka_index.storage.stream_walk import StreamWalk
 from kafka_index.storage.window import WINDOW_BYTES, WindowWalk
+from kafka_index.storage.workspace import workspace
 from kafka_index.stores import Bytes, ByteSource
 from kafka_index.stores.durable_files import AtomicFile, make_durable, publish_error
 from kafka_index.stores.mapped_file import MappedFile
@@ -58,6 +60,7 @@ __all__ = [
     "SegmentFile",
     "Skipped",
     "StagedFile",
+    "StoreLock",
     "StreamWalk",
     "WindowWalk",
     "check_target",
@@ -68,6 +71,7 @@ __all__ = [
     "left_to_publish",
     "list_dump",
     "local_path",
+    "lock_of_output",
     "make_durable",
     "prepare_target_directory",
     "publish_error",
@@ -81,5 +85,6 @@ __all__ = [
     "swept_target",
     "target_directory",
     "unchanged_record",
+    "workspace",
     "write_scratch",
 ]

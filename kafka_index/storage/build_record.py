@@ -13,8 +13,10 @@ from collections.abc import Iterable
 from dataclasses import asdict, astuple, dataclass, fields
 from typing import Any
 
+from kafka_index.errors import KafkaIndexError
 from kafka_index.layout.names import segment_file_name
 from kafka_index.storage.partition_files import SegmentFile
+from kafka_index.stores import is_remote, store_of
 
 RECORD_SUFFIX = ".kafka-index"
 STATE_SUFFIX = ".kafka-index-state"
@@ -119,6 +121,10 @@ class PublishedFile:
         """
         digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
         size_bytes = 0
+        if is_remote(path):
+            content = store_of(path).read(path)
+            digest.update(content)
+            return cls(name or os.path.basename(path), len(content), digest.hexdigest())
         with open(path, "rb", buffering=0) as file:
             while chunk := file.read(_CHUNK_BYTES):
                 digest.update(chunk)
@@ -165,9 +171,8 @@ class BuildRecord:
         always right, so no reason is worth an error.
         """
         try:
-            with open(path, "rb") as file:
-                data = file.read(_MAX_RECORD_BYTES + 1)
-        except OSError:
+            data = store_of(path).read(path, _MAX_RECORD_BYTES + 1)
+        except (OSError, KafkaIndexError):
             return None
         return cls.from_bytes(data)
 
@@ -222,11 +227,11 @@ class BuildRecord:
             path = os.path.join(target_directory, file.name)
             try:
                 # The size first: it costs nothing and reveals most changes.
-                if os.stat(path).st_size != file.size_bytes:
+                if store_of(path).info(path).size_bytes != file.size_bytes:
                     return False
                 if PublishedFile.of(path) != file:
                     return False
-            except OSError:
+            except (OSError, KafkaIndexError):
                 return False
         return bool(self.files)
 

@@ -19,6 +19,8 @@ from typing import Self
 
 from kafka_index.errors import PublishError
 from kafka_index.layout.names import BROKER_LOCK
+from kafka_index.storage.store_lock import StoreLock
+from kafka_index.stores import is_remote
 from kafka_index.stores.durable_files import publish_error
 
 _LOGGER = logging.getLogger(__name__)
@@ -96,6 +98,13 @@ class DirectoryLock:
         """Release all locks, the last acquired first."""
         while self._locks:
             self._locks.pop().release()
+
+
+def lock_of_output(output_root: str, run_id: str) -> DirectoryLock | StoreLock:
+    """Return what keeps other runs out of an output, wherever it is."""
+    if is_remote(output_root):
+        return StoreLock(output_root, run_id)
+    return DirectoryLock.of_output(output_root)
 
 
 class _LockFile:

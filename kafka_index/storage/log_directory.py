@@ -81,6 +81,8 @@ def read_checkpoint_text(path: str) -> str | None:
     if is_remote(path):
         return _read_remote(path)
     try:
+        if is_remote(path):
+            return store_of(path).read(path).decode()
         if os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):
             # A named pipe would be waited for.
             raise InputError("the checkpoint is not a regular file", path=path)

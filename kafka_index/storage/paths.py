@@ -161,10 +161,10 @@ def refuse_overlap(
     for given_input in inputs:
         for path in expand_input(given_input):
             real = _real(path)
-            if is_remote(root) == is_remote(real) and os.path.commonpath([root, real]) in (
-                root,
-                real,
-            ):
+            if real.startswith("/") != root.startswith("/"):
+                # One is on the local disk, the other is not.
+                continue
+            if os.path.commonpath([root, real]) in (root, real):
                 relation = (
                     "is the input"
                     if root == real
@@ -226,7 +226,7 @@ def prepare_target_directory(
         It cannot be made, or is a link back to the folder of the log.
     """
     directory = target_directory(target_root, partition, log_directory)
-    if target_root is None:
+    if target_root is None or is_remote(target_root):
         return directory
     try:
         os.makedirs(directory, exist_ok=True)
@@ -249,7 +249,7 @@ def check_target(output_root: str, inputs: Iterable[str]) -> str:
     Parameters
     ----------
     output_root : str
-        A local path or ``file://`` URI.
+        A path or URI.
     inputs : iterable of str
         What is read: the paths and globs as given, and best the listed partition directories
         too (a link inside a data directory leads out of it).
@@ -257,7 +257,8 @@ def check_target(output_root: str, inputs: Iterable[str]) -> str:
     Returns
     -------
     str
-        The root as an absolute path, links resolved.
+        The root as an absolute path, links resolved, or as a URI. To a store, the lock of the
+        output is the first write.
 
     Raises
     ------
@@ -266,8 +267,12 @@ def check_target(output_root: str, inputs: Iterable[str]) -> str:
     PublishError
         It cannot be made or written.
     """
-    root = os.path.realpath(local_path(output_root))
     hint = "choose another --output, or give --in-place to write beside the logs"
+    if is_remote(output_root):
+        root = absolute_path(output_root)
+        refuse_overlap(root, output_root, inputs, hint=hint)
+        return root
+    root = os.path.realpath(local_path(output_root))
     refuse_overlap(root, output_root, inputs, hint=hint)
     # One name for all runs, so that what a killed one leaves is used up by the next.
     probe = os.path.join(root, _PROBE)

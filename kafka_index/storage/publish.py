@@ -16,32 +16,42 @@ A killed process leaves one of these states. So does a power cut, which may undo
 steps but not one from their middle: ext4, XFS and btrfs commit the changes of one folder's
 entries in the order in which they were made, and NFS makes each durable before it answers. On a
 file system without that promise (ext2, FAT) only the killed process is covered.
+
+In an object store a file is put whole under its name, and in HDFS written aside, closed and
+renamed; each is durable before the next one is written, in the same order.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import cache
 
-from kafka_index.errors import PublishError
+from kafka_index.errors import KafkaIndexError, PublishError
 from kafka_index.layout.names import OFFSET_INDEX_SUFFIX, SWAP_SUFFIX
 from kafka_index.storage.scratch import remove_scratch, take_attributes
+from kafka_index.stores import is_remote, store_of
 from kafka_index.stores.durable_files import make_durable, publish_error
 
+# Segments whose files are put at a time; the files of each are in memory.
+_PUTS_AT_A_TIME = 8
 _OFFSET_INDEX_NAMES = (OFFSET_INDEX_SUFFIX, OFFSET_INDEX_SUFFIX + SWAP_SUFFIX)
 
 
 @dataclass(frozen=True, slots=True)
 class StagedFile:
-    """A finished scratch file and the path it is to have, in the same folder."""
+    """A finished scratch file and the path it is to have, in the same folder if that is local."""
 
     scratch_path: str
     final_path: str
 
     def __post_init__(self) -> None:
         """Refuse a rename that would not be one."""
-        if os.path.dirname(self.scratch_path) != os.path.dirname(self.final_path):
+        if not is_remote(self.final_path) and (
+            os.path.dirname(self.scratch_path) != os.path.dirname(self.final_path)
+        ):
             raise ValueError(f"not in one folder: {self.scratch_path}, {self.final_path}")
 
 
@@ -96,6 +106,8 @@ def publish_group(publications: Sequence[Publication]) -> list[PublishError | No
         an error the segment has either no ``.index`` or a whole one, old or new, and its
         scratch files are gone. One segment's error leaves the others alone.
     """
+    if any(is_remote(each.directory) for each in publications):
+        return list(_stores_requests().map(_put_in_store, publications))
     errors: list[PublishError | None] = [_prepare(each) for each in publications]
     undurable = make_durable(
         staged.scratch_path
@@ -117,6 +129,47 @@ def publish_group(publications: Sequence[Publication]) -> list[PublishError | No
             if errors[number] is None and path in undurable:
                 errors[number] = publish_error(undurable[path], path, "make the folder durable")
     return errors
+
+
+def _put_in_store(publication: Publication) -> PublishError | None:
+    """Put each file whole, in the order in which local ones would be renamed."""
+    directory = publication.directory
+    store = store_of(directory)
+    try:
+        # Where another attempt has just put them in place, its .index must stay.
+        contents = [_content_of(staged) for staged in publication.staged]
+        if publication.record is not None:
+            old = [publication.record.final_path, publication.files[-1].final_path]
+            store.delete([path for path in old if not path.endswith(SWAP_SUFFIX)])
+        for staged, content in zip(publication.staged, contents, strict=True):
+            store.put(staged.final_path, content)
+    except PublishError as error:
+        return error
+    except KafkaIndexError as error:
+        return PublishError(error.message, path=error.path or directory, hint=error.hint)
+    finally:
+        for staged in publication.staged:
+            if not is_remote(staged.scratch_path):
+                remove_scratch(staged.scratch_path)
+    return None
+
+
+def _content_of(staged: StagedFile) -> bytes:
+    try:
+        return store_of(staged.scratch_path).read(staged.scratch_path)
+    except FileNotFoundError as error:
+        raise PublishError(
+            "the finished file is gone before it was published",
+            path=staged.scratch_path,
+            hint="is another run writing to the same target?",
+        ) from error
+    except OSError as error:
+        raise publish_error(error, staged.scratch_path, "read the finished file") from error
+
+
+@cache
+def _stores_requests() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(_PUTS_AT_A_TIME, thread_name_prefix="publish")
 
 
 def _prepare(publication: Publication) -> PublishError | None:
@@ -183,6 +236,9 @@ def left_to_publish(publication: Publication) -> Publication | None:
         Itself when nothing of it was published yet; None when nothing of it is waiting:
         all of it was published, or it was given up.
     """
+    if is_remote(publication.files[0].scratch_path):
+        # Objects are copied, and not renamed: those of another attempt are put again.
+        return publication
     left = tuple(file for file in publication.files if os.path.exists(file.scratch_path))
     if left and left[-1] == publication.files[-1]:
         return replace(publication, files=left)

@@ -13,7 +13,9 @@ import pyarrow.parquet as pq
 
 from kafka_index.errors import InputError
 from kafka_index.storage.json_lines import json_lines
-from kafka_index.storage.paths import local_path
+from kafka_index.storage.paths import absolute_path, local_path
+from kafka_index.storage.workspace import workspace
+from kafka_index.stores import is_remote, store_of
 from kafka_index.stores.durable_files import AtomicFile
 
 _LINES_AT_A_TIME = 8192
@@ -46,15 +48,15 @@ _SINKS: dict[str, Callable[[str, pa.Schema], _Sink]] = {
 
 
 def check_report_path(path: str) -> str:
-    """Return the local path of a report, if its ending says what to write.
+    """Return the path or URI of a report, if its ending says what to write.
 
     Raises
     ------
     InputError
         The ending is not one of ``.parquet``, ``.json``, ``.csv`` and ``.arrow``.
     """
-    local = local_path(path)
-    ending = os.path.splitext(local)[1].lower()
+    place = absolute_path(path) if is_remote(path) else local_path(path)
+    ending = os.path.splitext(place)[1].lower()
     if ending not in _SINKS:
         raise InputError(
             "the report's ending does not say its format",
@@ -62,7 +64,7 @@ def check_report_path(path: str) -> str:
             expected=" or ".join(_SINKS),
             found=ending or "none",
         )
-    return local
+    return place
 
 
 class ReportFile:
@@ -84,20 +86,24 @@ class ReportFile:
 
     Notes
     -----
-    A context manager. The rows go to a hidden file beside the report, which takes the report's
-    name at the end, also when the run ends in an error, with the rows so far (but an error
-    before the first row, or in writing the report, leaves an older report alone). Not for use by
-    several threads at once.
+    A context manager. The rows go to a hidden file beside the report (in TMPDIR, where the report
+    goes to a store), which takes the report's name at the end, also when the run ends in an error,
+    with the rows so far (but an error before the first row, or in writing the report, leaves an
+    older report alone). Not for use by several threads at once.
     """
 
     def __init__(self, path: str, schema: pa.Schema) -> None:
         self.path = check_report_path(path)
-        if os.path.isdir(self.path):
-            raise InputError("the report is a folder", path=path, hint="name a file in it")
         self._schema = schema
         self._rows = 0
         self._is_whole = True
-        self._file = AtomicFile(self.path, what="report")
+        local = self.path
+        if is_remote(self.path):
+            name = os.path.basename(self.path)
+            local = os.path.join(workspace(), f"{os.urandom(8).hex()}-{name}")
+        if os.path.isdir(local):
+            raise InputError("the report is a folder", path=path, hint="name a file in it")
+        self._file = AtomicFile(local, what="report")
         ending = os.path.splitext(self.path)[1].lower()
         try:
             self._sink = _SINKS[ending](self._file.scratch_path, schema)
@@ -121,11 +127,19 @@ class ReportFile:
                 self._guard(self._sink.close)
             if self._is_whole and (kind is None or self._rows > 0):
                 self._file.commit()
+                self._put()
 
     def write_table(self, table: pa.Table) -> None:
         """Add the rows of a table that has the report's columns."""
         self._count(table.num_rows)
         self._write(table.select(self._schema.names).cast(self._schema))
+
+    def _put(self) -> None:
+        """Put the whole report where it goes to a store."""
+        if self._file.path != self.path:
+            with open(self._file.path, "rb") as file:
+                store_of(self.path).put(self.path, file.read())
+            os.unlink(self._file.path)
 
     def _count(self, rows: int) -> None:
         """Count rows that are written, or about to be."""

@@ -15,6 +15,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from kafka_index.errors import PublishError
+from kafka_index.storage.store_lock import RUNS_FOLDER
+from kafka_index.stores import is_remote, store_of
 from kafka_index.stores.durable_files import publish_error
 
 # Only names this package gives: sweeping must never remove another program's file.
@@ -80,6 +82,10 @@ def create_scratch(path: str, *, attributes_of: str | None, size_bytes: int = 0)
             descriptor = os.open(path, flags, _NEW_FILE_MODE)
         except FileExistsError:
             os.unlink(path)
+            descriptor = os.open(path, flags, _NEW_FILE_MODE)
+        except FileNotFoundError:
+            # The first file of a partition in the workspace of this process.
+            os.makedirs(os.path.dirname(path), exist_ok=True)
             descriptor = os.open(path, flags, _NEW_FILE_MODE)
     except OSError as error:
         raise publish_error(error, path, "create a file") from error
@@ -220,7 +226,8 @@ def swept_target(
     Parameters
     ----------
     target_root : str, optional
-        Root of the output; None in place.
+        Root of the output; None in place. In an object store or HDFS, what runs have staged
+        lies in a folder of its own.
     partition_directories : sequence of str
         The folders to sweep in place.
     run_id : str
@@ -231,6 +238,10 @@ def swept_target(
     PublishError
         As `sweep`.
     """
+    if target_root is not None and is_remote(target_root):
+        with _swept_store(target_root, run_id):
+            yield
+        return
     before = list(partition_directories) if target_root is None else _folders_in(target_root)
     sweep(before, run_id=None)
     try:
@@ -241,6 +252,30 @@ def swept_target(
         for directory in set(after).difference(before):
             with suppress(OSError):  # not empty
                 os.rmdir(directory)
+
+
+@contextmanager
+def _swept_store(target_root: str, run_id: str) -> Iterator[None]:
+    folder = f"{target_root}/{RUNS_FOLDER}"
+    for entry in store_of(folder).list_directory(folder):
+        if entry.is_directory:
+            _remove_tree(entry.path)
+    try:
+        yield
+    finally:
+        _remove_tree(f"{folder}/{run_id}")
+
+
+def _remove_tree(directory: str) -> None:
+    store = store_of(directory)
+    folders = {directory}
+    for page in store.list_tree(directory):
+        paths = [f"{directory}/{path}" for path in page.column("path").to_pylist()]
+        folders.update(map(os.path.dirname, paths))
+        store.delete(paths)
+    if store.has_rename:
+        # Folders of their own, and not only the prefixes of objects.
+        store.delete(sorted(folders, reverse=True))
 
 
 def _folders_in(root: str) -> list[str]:

@@ -1,0 +1,157 @@
+"""What stands in for a lock where files cannot be locked: a marker that its run keeps fresh.
+
+The marker is put only where there is none. Its run writes it again every few seconds. A run that
+finds another's marker watches it: one that does not change for a while belongs to a killed run,
+and is taken over; so is at once one of a process of this machine that is gone. Nothing keeps out a
+run that was stopped for longer than that and continues; two runs over the same input write the
+same bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+import threading
+import time
+from types import TracebackType
+from typing import Self
+
+from kafka_index.errors import KafkaIndexError, PublishError
+from kafka_index.stores import Store, store_of
+
+#: The folder below an output in a store for what belongs to runs: the marker, and staged files.
+RUNS_FOLDER = ".kafka-index"
+_MARKER = "lock"
+_LOGGER = logging.getLogger(__name__)
+_REFRESH_SECONDS = 10.0
+# Several refreshes: one of them may fail, or be slow.
+_ABANDONED_SECONDS = 45.0
+_POLL_SECONDS = 1.0
+
+
+class StoreLock:
+    """Keep other runs out of an output in an object store or HDFS, as far as that can be done.
+
+    Parameters
+    ----------
+    root : str
+        URI of the output.
+    run_id : str
+        Names the run.
+
+    Notes
+    -----
+    A context manager, in the driver and for the whole run.
+    """
+
+    def __init__(self, root: str, run_id: str) -> None:
+        self.path = f"{root}/{RUNS_FOLDER}/{_MARKER}"
+        self._run_id = run_id
+        self._count = 0
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._refresh, name="lock", daemon=True)
+
+    def __enter__(self) -> Self:
+        """Put the marker.
+
+        Raises
+        ------
+        PublishError
+            Another run is writing to the output, or the output cannot be written.
+        """
+        store = store_of(self.path)
+        while not store.put(self.path, self._content(), if_absent=True):
+            self._wait_until_abandoned(store)
+            store.delete([self.path])
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Remove the marker."""
+        self._done.set()
+        self._thread.join()
+        try:
+            if self._is_ours():
+                store_of(self.path).delete([self.path])
+        except KafkaIndexError as failure:
+            # All work is done, and the next run finds that nobody writes the marker any more.
+            _LOGGER.warning("cannot remove the marker of this run: %s", failure)
+
+    def _content(self) -> bytes:
+        self._count += 1
+        fields = {
+            "run": self._run_id,
+            "host": socket.gethostname(),
+            "process": os.getpid(),
+            "count": self._count,
+        }
+        return json.dumps(fields).encode()
+
+    def _wait_until_abandoned(self, store: Store) -> None:
+        """Return once the marker belongs to no run, or raise PublishError."""
+        first = _read(store, self.path)
+        deadline = time.monotonic() + _ABANDONED_SECONDS
+        while time.monotonic() < deadline and not _is_of_ended_process(first):
+            time.sleep(_POLL_SECONDS)
+            found = _read(store, self.path)
+            if found is None:
+                return
+            if found != first:
+                raise PublishError(
+                    "another run is writing to this output",
+                    path=self.path,
+                    hint="wait for it, or choose another --output",
+                )
+
+    def _refresh(self) -> None:
+        store = store_of(self.path)
+        while not self._done.wait(_REFRESH_SECONDS):
+            try:
+                if not self._is_ours():
+                    _LOGGER.warning("another run took over the output: %s", self.path)
+                    return
+                store.put(self.path, self._content())
+            except KafkaIndexError as error:
+                _LOGGER.info("cannot refresh the marker of this run: %s", error)
+
+    def _is_ours(self) -> bool:
+        found = _read(store_of(self.path), self.path)
+        return found is not None and _fields(found).get("run") == self._run_id
+
+
+def _read(store: Store, path: str) -> bytes | None:
+    try:
+        return store.read(path)
+    except FileNotFoundError:
+        return None
+
+
+def _fields(marker: bytes) -> dict[str, object]:
+    try:
+        fields = json.loads(marker)
+    except ValueError:
+        return {}
+    return fields if isinstance(fields, dict) else {}
+
+
+def _is_of_ended_process(marker: bytes | None) -> bool:
+    if marker is None:
+        return True
+    fields = _fields(marker)
+    process = fields.get("process")
+    if fields.get("host") != socket.gethostname() or not isinstance(process, int):
+        return False
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        return False
+    return False
