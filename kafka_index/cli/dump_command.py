@@ -11,12 +11,13 @@ import click
 
 from kafka_index.cli.dump_index import dump_offset_index, dump_time_index
 from kafka_index.cli.dump_log import dump_log
+from kafka_index.cli.dump_metadata import decoder_of
 from kafka_index.cli.dump_output import DumpOutput
 from kafka_index.cli.dump_records import dump_records
 from kafka_index.cli.dump_state import dump_leader_epochs, dump_snapshot, dump_transaction_index
 from kafka_index.cli.exit_code import ExitCode
 from kafka_index.cli.options import max_decompressed_option, storage_option
-from kafka_index.cli.record_text import FORMS, TEXT, RecordText
+from kafka_index.cli.record_text import FORMS, RecordText
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES
 from kafka_index.errors import InputError, KafkaIndexError, is_retriable
 from kafka_index.layout.names import (
@@ -40,7 +41,9 @@ _HELP = """Print the contents of each FILE: a row per record batch of a .log, or
     there. Zeros after the entries of a preallocated index are counted, not printed.
 
     Keys and values of records are printed as text where they are UTF-8, in quotes and with escapes,
-    otherwise as hex digits: 0x00ff, or {"hex": "00ff"} in JSON.
+    otherwise as hex digits: 0x00ff, or {"hex": "00ff"} in JSON. Records of Kafka's own topics, such
+    as __consumer_offsets, are printed decoded, unless --keys or --values are given; in JSON, beside
+    the bytes. Credentials and configurations that may be secret are not printed.
 
     Exit codes: 0, the files are sound; 1, a file is damaged: its sound part is printed, and a line
     on stderr reports the damage; 2, wrong usage, or an unknown kind of file; 3, a file cannot be
@@ -113,7 +116,7 @@ def make_command(*, as_job: bool) -> click.Command:
             verify_crc = not no_verify_crc
             if not records:
                 return dump_log(path, base_offset, output, verify_crc=verify_crc)
-            text = RecordText(as_json=as_json, keys=keys or TEXT, values=values or TEXT)
+            text = RecordText(as_json=as_json, keys=keys, values=values, decode=decoder_of(path))
             return dump_records(
                 path, base_offset, output, text, verify_crc=verify_crc, budget=budget
             )

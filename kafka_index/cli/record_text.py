@@ -11,6 +11,7 @@ import codecs
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, islice, pairwise
 from json.encoder import encode_basestring, encode_basestring_ascii
 from typing import NamedTuple, Self
@@ -18,6 +19,7 @@ from typing import NamedTuple, Self
 import numpy as np
 import pyarrow as pa
 
+from kafka_index.cli.dump_metadata import Decode, Decoded
 from kafka_index.kernels.record_columns import FIELD_HEADER_COUNT, FIELD_KEY, FIELD_VALUE
 from kafka_index.layout.integers import Longs
 from kafka_index.layout.records import (
@@ -80,6 +82,7 @@ class _Row(NamedTuple):
     key: _Bytes
     value: _Bytes
     headers: Sequence[_Header]
+    decoded: Decoded | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,14 +148,21 @@ class RecordText:
     ----------
     as_json : bool
         Lines are JSON objects; else columns for people, as wide as the rows so far.
-    keys, values : str
-        One of `FORMS` each; that of values applies to headers too.
+    keys, values : str or None
+        One of `FORMS` each; that of values applies to headers too. By default text.
+    decode : callable, optional
+        Decodes the records of one of Kafka's own topics. People get what it returns instead of
+        keys and values, unless these are asked for; JSON has both.
     """
 
-    def __init__(self, *, as_json: bool, keys: str, values: str) -> None:
+    def __init__(
+        self, *, as_json: bool, keys: str | None, values: str | None, decode: Decode | None = None
+    ) -> None:
         self._as_json = as_json
-        self._keys = keys
-        self._values = values
+        self._keys = keys or TEXT
+        self._values = values or TEXT
+        self._decode = decode
+        self._shows_decoded = keys is None and values is None
         self._widths: list[int] = []
 
     def lines(self, records: PrintedRecords) -> Iterator[str]:
@@ -160,7 +170,10 @@ class RecordText:
 
         The first line of all is preceded by the names of the columns.
         """
-        return (self._json if self._as_json else self._readable)(records.rows())
+        rows = records.rows()
+        if self._decode is not None:
+            rows = map(partial(_decoded, self._decode), rows)
+        return (self._json if self._as_json else self._readable)(rows)
 
     def refusal(self, position_bytes: int, reason: str) -> Iterable[str]:
         """Return the lines for a batch none of whose records is printed; people get a remark."""
@@ -187,6 +200,8 @@ class RecordText:
             yield _GAP.join([*map(str.rjust, numbers, widths), ""])
             if row.is_control:
                 yield _control_text(row)
+            elif row.decoded is not None and self._shows_decoded:
+                yield _decoded_text(row.decoded)
             else:
                 yield from self._cells(row)
             yield "\n"
@@ -232,10 +247,10 @@ class RecordText:
                 yield '"value": '
                 yield from _json_value(row.value, values)
                 yield ", "
-            if row.headers:
-                yield from self._json_headers(row.headers)
-            else:
-                yield '"headers": []}\n'
+            yield from self._json_headers(row.headers) if row.headers else ('"headers": []',)
+            if row.decoded is not None:
+                yield f', "decoded": {_decoded_json(row.decoded)}'
+            yield "}\n"
 
     def _json_headers(self, headers: Iterable[_Header]) -> Iterator[str]:
         before = '"headers": [{"key": '
@@ -246,7 +261,28 @@ class RecordText:
                 yield ', "value": '
                 yield from _json_value(value, self._values)
             before = '}, {"key": '
-        yield "}]}\n"
+        yield "}]"
+
+
+def _decoded(decode: Decode, row: _Row) -> _Row:
+    """Return a row with what its bytes mean, and without those that must not be shown."""
+    if row.is_control:
+        return row
+    key, value = (None if data is None else bytes(data) for data in (row.key, row.value))
+    found = decode(key, value)
+    return row._replace(decoded=found, value=None if found.hides_value else row.value)
+
+
+def _decoded_text(decoded: Decoded) -> str:
+    if decoded.error is not None:
+        return f"not decoded: {decoded.error}"
+    return _GAP.join(text for text in (decoded.key, decoded.value or "null") if text is not None)
+
+
+def _decoded_json(decoded: Decoded) -> str:
+    error = "null" if decoded.error is None else json.dumps(decoded.error)
+    key, value = decoded.key or "null", decoded.value or "null"
+    return f'{{"key": {key}, "value": {value}, "error": {error}}}'
 
 
 def _slices(column: pa.Array) -> Iterator[_Bytes]:

@@ -43,6 +43,7 @@ __all__ = [
     "RecordName",
     "UnknownRecordError",
     "ValueCodec",
+    "has_secret",
     "record_type_name",
 ]
 
@@ -81,6 +82,8 @@ class DecodedRecord:
     ----------
     name : str
         Kafka's name of the message; without ``Key`` and ``Value`` where there are both.
+    record_type : int
+        Its API key or record type.
     key, value : Struct or None
         The messages; None where there is none. The value is also None where it is withheld.
     version : int
@@ -90,6 +93,7 @@ class DecodedRecord:
     """
 
     name: str
+    record_type: int
     key: Struct | None
     value: Struct | None
     version: int
@@ -151,18 +155,18 @@ class CoordinatorCodec:
         record_type = self.record_type(key)
         name = self.name_of(record_type)
         if value is None:
-            return DecodedRecord(name, found, None, -1)
+            return DecodedRecord(name, record_type, found, None, -1)
         content, version = self.value(record_type, value)
-        return DecodedRecord(name, found, content, version)
+        return DecodedRecord(name, record_type, found, content, version)
 
-    def as_json(self, record: DecodedRecord, record_type: int) -> tuple[object, object]:
+    def as_json(self, record: DecodedRecord) -> tuple[object, object]:
         """Return key and value as Kafka's ``kafka-dump-log`` prints them, None for no value."""
-        key_schema, value_schema = self._keys[record_type], self._values[record_type]
-        key = record.key or Struct()
-        key_json = {"type": str(record_type), "data": key_schema.as_json(key, 0)}
+        number = record.record_type
+        data = self._keys[number].as_json(record.key or Struct(), 0)
+        key_json = {"type": str(number), "data": data}
         if record.value is None:
             return key_json, None
-        data = value_schema.as_json(record.value, record.version)
+        data = self._values[number].as_json(record.value, record.version)
         return key_json, {"version": str(record.version), "data": data}
 
 
@@ -199,9 +203,9 @@ class ValueCodec:
                 f"bytes follow the {schema.name}", expected=0, found=reader.remaining
             )
         if schema.name in _WITHHELD:
-            return DecodedRecord(schema.name, None, None, version, is_withheld=True)
+            return DecodedRecord(schema.name, api_key, None, None, version, is_withheld=True)
         _withhold_config(message)
-        return DecodedRecord(schema.name, None, message, version)
+        return DecodedRecord(schema.name, api_key, None, message, version)
 
     def as_json(self, record: DecodedRecord) -> Mapping[str, object]:
         """Return a value as Kafka's ``kafka-dump-log`` prints it, without what is withheld."""
@@ -213,6 +217,11 @@ class ValueCodec:
 def record_type_name(name: str) -> str:
     """Return the name of a message as a constant of Kafka's: ``TOPIC_RECORD``."""
     return _WORD.sub("_", name).upper()
+
+
+def has_secret(record: DecodedRecord) -> bool:
+    """Return whether something of a record of the metadata log is not shown."""
+    return record.is_withheld or (record.value is not None and record.value.get("value") == HIDDEN)
 
 
 def _withhold_config(message: Struct) -> None:

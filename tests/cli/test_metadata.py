@@ -14,6 +14,7 @@ import pytest
 
 from kafka_index.metadata import METADATA_TABLES
 from tests.support.command_line import DUMP, kafka_index, run_here
+from tests.support.metadata import cluster_record, log_batch, write_log
 
 metadata = partial(run_here, "metadata")
 
@@ -131,3 +132,52 @@ def test_nothing_is_written_into_the_input(tmp_path: Path) -> None:
     assert metadata(copy).returncode == 0
 
     assert {path: path.stat().st_mtime_ns for path in copy.rglob("*")} == before
+
+
+def dumped_records(log: Path, *options: str) -> list[dict[str, Any]]:
+    done = run_here("dump", "--records", "--json", *options, log)
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_records_of_kafkas_own_topics_are_dumped_decoded() -> None:
+    (log,) = (DUMP / "__consumer_offsets-0").glob("*.log")
+
+    decoded = [row["decoded"] for row in dumped_records(log)]
+
+    assert decoded[-1]["error"] is None
+    assert {one["key"]["data"]["group"] for one in decoded} == {"reporting"}
+
+
+def test_records_of_other_topics_are_not_decoded() -> None:
+    log = min((DUMP / "app-logs-0").glob("*.log"))
+
+    assert all("decoded" not in row for row in dumped_records(log, "--values", "none"))
+
+
+def test_dumped_records_do_not_show_credentials(tmp_path: Path) -> None:
+    scram = cluster_record(
+        "UserScramCredentialRecord", name="alice", mechanism=1, salt=b"s", storedKey=b"stored-key"
+    )
+    secret = cluster_record(
+        "ConfigRecord", resourceType=4, resourceName="", name="ssl.key.password", value="hunter2"
+    )
+    later = (None, b"\x01\xc8\x01\x00stored-key")
+    log = write_log(tmp_path / "__cluster_metadata-0", log_batch(0, scram, secret, later))
+
+    for options in ((), ("--json",), ("--values", "text"), ("--values", "hex", "--json")):
+        done = run_here("dump", "--records", *options, log)
+        assert done.returncode == 0, done.stderr
+        shown = done.stdout
+        for hidden in ("stored-key", "hunter2"):
+            assert hidden not in shown
+            assert hidden.encode().hex() not in shown
+
+
+def test_keys_and_values_that_are_asked_for_are_shown_as_bytes() -> None:
+    (log,) = (DUMP / "__transaction_state-0").glob("*.log")
+
+    done = run_here("dump", "--records", "--values", "hex", log)
+
+    assert "0x0001" in done.stdout
+    assert "transactionTimeoutMs" not in done.stdout
