@@ -17,6 +17,7 @@ _NAMES = (
     "state",
     "append",
     "mount",
+    "records",
     "stores",
 )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
-from .judge_results import BenchResult, LookupBenchResult
+from .judge_results import BenchResult, LookupBenchResult, RecordsBenchResult
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,6 +34,11 @@ class JudgeBenches(ABC):
         """
         reply = self.demand("bench", partition_dir, base_offset, index_interval_bytes, seconds)
         return BenchResult(float(reply[1]), int(reply[2]), int(reply[3]))
+
+    def bench_records(self, log: Path, seconds: float = 5.0) -> RecordsBenchResult:
+        """Time reading all records of a log as a consumer does, each key and value copied out."""
+        reply = self.demand("bench-records", log, seconds)
+        return RecordsBenchResult(float(reply[1]), int(reply[2]), int(reply[3]))
 
     def bench_index_lookup(
         self,

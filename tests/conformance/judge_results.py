@@ -49,3 +49,12 @@ class LookupBenchResult:
     queries_per_second: float
     queries_per_round: int
     rounds: int
+
+
+@dataclass(frozen=True)
+class RecordsBenchResult:
+    """Speed of reading the records of a log on one thread, the JVM warm, the pages cached."""
+
+    median_seconds: float
+    records: int
+    rounds: int

@@ -11,12 +11,13 @@ import java.util.Arrays;
  * Answers, with Kafka's own classes, what a broker's recovery of one segment leaves on disk and what its lookups find.
  *
  * A request is one line of tab-separated fields on standard input, a reply one such line on standard output. On a
- * segment, without state ({@link Recovery}, {@link LookupBench}):
+ * segment, without state ({@link Recovery}, {@link LookupBench}, {@link RecordsBench}):
  *
  * <pre>
  * recover DIR BASE_OFFSET INDEX_INTERVAL_BYTES SEGMENT_INDEX_BYTES -> ok TRUNCATED_BYTES NEXT_OFFSET
  * bench   DIR BASE_OFFSET INDEX_INTERVAL_BYTES SECONDS             -> ok MEDIAN_SECONDS BYTES ROUNDS
  * bench-lookup WHAT DIR BASE_OFFSET SECONDS                        -> ok QUERIES_PER_SECOND QUERIES_PER_ROUND ROUNDS
+ * bench-records FILE SECONDS                               -> ok MEDIAN_SECONDS RECORDS ROUNDS
  * quit
  * </pre>
  *
@@ -89,6 +90,7 @@ public final class Judge {
                     Integer.parseInt(fields[3]), Double.parseDouble(fields[4]));
                 case "bench-lookup" -> LookupBench.run(fields[1], new File(fields[2]), Long.parseLong(fields[3]),
                     Double.parseDouble(fields[4]));
+                case "bench-records" -> RecordsBench.run(new File(fields[1]), Double.parseDouble(fields[2]));
                 case "open" -> open(fields);
                 case "high-watermark" -> partition.updateHighWatermark(Long.parseLong(fields[1]));
                 case "ask" -> partition.answer(fields[1], targets(fields, 2));

@@ -1,0 +1,73 @@
+import java.io.File;
+import java.io.IOException;
+import java.nio.ByteBuffer;
+import java.util.ArrayList;
+import java.util.Iterator;
+import java.util.List;
+
+import org.apache.kafka.common.record.internal.FileLogInputStream.FileChannelRecordBatch;
+import org.apache.kafka.common.record.internal.FileRecords;
+import org.apache.kafka.common.record.internal.Record;
+import org.apache.kafka.common.utils.BufferSupplier;
+import org.apache.kafka.common.utils.CloseableIterator;
+import org.apache.kafka.common.utils.Utils;
+
+/** How many records a second Kafka hands out of a log on one thread: the JVM warm, the pages in the cache. */
+final class RecordsBench {
+    private static final double WARM_UP_SHARE = 0.5;
+    private static final int SMALLEST_ROUNDS = 3;
+
+    // What the records hold, so that the compiler cannot leave them out.
+    private static volatile long sink;
+
+    private RecordsBench() {
+    }
+
+    /** Rounds over a whole log; the median one counts. */
+    static String run(File log, double seconds) throws IOException {
+        long budget = (long) (seconds * 1e9);
+        long start = System.nanoTime();
+        long records = round(log);
+        while (System.nanoTime() - start < budget * WARM_UP_SHARE)
+            round(log);
+        List<Long> rounds = new ArrayList<>();
+        while (rounds.size() < SMALLEST_ROUNDS || System.nanoTime() - start < budget) {
+            long before = System.nanoTime();
+            round(log);
+            rounds.add(System.nanoTime() - before);
+        }
+        rounds.sort(null);
+        double median = rounds.get(rounds.size() / 2) / 1e9;
+        return "\t" + median + "\t" + records + "\t" + rounds.size();
+    }
+
+    /** As a consumer reads them: checksums verified, buffers reused, keys and values as byte arrays of their own. */
+    private static long round(File log) throws IOException {
+        long records = 0;
+        long sum = 0;
+        BufferSupplier buffers = BufferSupplier.create();
+        try (FileRecords file = FileRecords.open(log)) {
+            Iterator<FileChannelRecordBatch> batches = file.batches().iterator();
+            while (batches.hasNext()) {
+                FileChannelRecordBatch batch = batches.next();
+                batch.ensureValid();
+                try (CloseableIterator<Record> iterator = batch.streamingIterator(buffers)) {
+                    while (iterator.hasNext()) {
+                        Record record = iterator.next();
+                        sum += record.offset() + record.timestamp() + record.headers().length
+                            + length(record.key()) + length(record.value());
+                        records++;
+                    }
+                }
+            }
+        } finally {
+            buffers.close();
+        }
+        sink = sum;
+        return records;
+    }
+
+    private static int length(ByteBuffer field) {
+        return field == null ? 0 : Utils.toArray(field).length;
+    }
+}
