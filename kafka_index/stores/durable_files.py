@@ -119,7 +119,7 @@ class AtomicFile:
             _unlink_quietly(self.scratch_path)
         os.close(self._descriptor)
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes | memoryview) -> None:
         """Append bytes to the scratch file.
 
         Raises
@@ -149,6 +149,23 @@ class AtomicFile:
         except OSError as error:
             raise self.error(error) from error
         self._is_committed = True
+
+    def commit_if_absent(self) -> bool:
+        """Give the scratch file its final name, durably, unless a file has it; return whether.
+
+        Raises
+        ------
+        PublishError
+            The disk or the folder refuses it.
+        """
+        try:
+            os.fsync(self._descriptor)
+            os.link(self.scratch_path, self.path)
+        except FileExistsError:
+            return False
+        except OSError as error:
+            raise self.error(error) from error
+        return True
 
     def error(self, error: OSError) -> PublishError:
         """Return the error to raise where writing the scratch file by its path failed."""

@@ -242,7 +242,8 @@ class HdfsFile:
         if wanted <= 0:
             return np.empty(0, np.uint8)
         try:
-            data = self._reader.read_range(position_bytes, wanted)
+            with read_ahead.request_slots:
+                data = self._reader.read_range(position_bytes, wanted)
         except Exception as error:
             how = self._changed_meanwhile()
             if how is not None:

@@ -60,8 +60,9 @@ class LocalStore:
     def list_tree(self, path: str, *, start_after: str = "") -> Iterator[pa.RecordBatch]:
         """Yield the files below a directory, in the order of their paths."""
         rows: list[tuple[str, int, int, str]] = []
+        skipped = len(os.path.join(path, ""))
         for entry in self._walk(path):
-            below = os.path.relpath(entry.path, path)
+            below = entry.path[skipped:]
             if below > start_after:
                 rows.append((below, entry.size_bytes, entry.mtime_ns, ""))
             if len(rows) == _LIST_CHUNK:
@@ -79,7 +80,9 @@ class LocalStore:
         except OSError as error:
             raise publish_error(error, path, "make the folder") from error
         with AtomicFile(path) as file:
-            file.write(bytes(data))
+            file.write(data)
+            if if_absent:
+                return file.commit_if_absent()
             file.commit()
         return True
 

@@ -6,10 +6,11 @@ object that was opened is read with If-Match, so that bytes of two versions neve
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import obstore
@@ -32,12 +33,17 @@ from kafka_index.stores.options import StorageOptions
 from kafka_index.stores.store import LISTING_SCHEMA, Bytes, DirectoryEntry, FileInfo
 from kafka_index.stores.uris import split_uri
 
-_ROWS_OF_PAGE = 10_000
+# A page of S3: whatever was yielded is not asked for again when the next one breaks off.
+_ROWS_OF_PAGE = 1000
 # A larger body may take longer to send than the silence that a read tolerates.
 _MAX_QUICK_PUT_BYTES = 4 << 20
 # S3's limit for a body of one request.
 _MAX_PUT_BYTES = 5 << 30
-_DELETE_ATTEMPTS = 5
+# How often a request is made that the library does not repeat when its connection breaks: pages of
+# a listing that were cut, and the deletion of many objects, which is a POST.
+_ATTEMPTS = 5
+_FIRST_WAIT_SECONDS = 0.1
+_Answer = TypeVar("_Answer")
 _SECOND_NS = 1_000_000_000
 # What the library raises: FileNotFoundError too, which is not one of its own classes.
 _ERRORS = (exceptions.BaseError, OSError, ValueError)
@@ -104,7 +110,7 @@ class ObjectStore:
     def list_directory(self, path: str) -> list[DirectoryEntry]:
         """Return the objects and common prefixes right below a prefix."""
         try:
-            found = obstore.list_with_delimiter(self._store, _key(path) or None)
+            found = _repeated(lambda: obstore.list_with_delimiter(self._store, _key(path) or None))
         except _ERRORS as error:
             raise read_error(error, path, "list the objects") from None
         entries = [
@@ -127,16 +133,32 @@ class ObjectStore:
         """Yield the objects below a prefix."""
         prefix = _key(path)
         below = f"{prefix}/" if prefix else ""
-        pages = obstore.list(
-            self._store,
-            prefix or None,
-            offset=below + start_after if start_after else None,
-            chunk_size=_ROWS_OF_PAGE,
-            return_arrow=True,
-        )
+        last = below + start_after if start_after else None
+
+        def following() -> tuple[Any, pa.RecordBatch | None]:
+            pages = obstore.list(
+                self._store,
+                prefix or None,
+                offset=last,
+                chunk_size=_ROWS_OF_PAGE,
+                return_arrow=True,
+            )
+            return pages, next(pages, None)
+
         try:
-            for page in pages:
-                yield _rows(pa.record_batch(page), len(below))
+            pages, page = _repeated(following)
+            while page is not None:
+                rows = pa.record_batch(page)
+                if rows.num_rows:
+                    last = rows["path"][-1].as_py()
+                    yield _rows(rows, len(below))
+                try:
+                    page = next(pages, None)
+                except _ERRORS as error:
+                    if not is_connection_failure(error):
+                        raise
+                    # From where it broke off.
+                    pages, page = _repeated(following)
         except _ERRORS as error:
             raise read_error(error, path, "list the objects") from None
 
@@ -173,15 +195,11 @@ class ObjectStore:
     def delete(self, paths: Iterable[str]) -> None:
         """Delete objects."""
         keys = [_key(path) for path in paths]
-        for attempts_left in reversed(range(_DELETE_ATTEMPTS if keys else 0)):
-            try:
-                self._delete(keys)
-            except _ERRORS as error:
-                # The library does not repeat a request for many keys: it is a POST.
-                if attempts_left and is_connection_failure(error):
-                    continue
-                raise publish_error(error, f"{self._root}/{keys[0]}", "delete the object") from None
-            return
+        try:
+            if keys:
+                _repeated(lambda: self._delete(keys))
+        except _ERRORS as error:
+            raise publish_error(error, f"{self._root}/{keys[0]}", "delete the object") from None
 
     def _delete(self, keys: list[str]) -> None:
         try:
@@ -242,8 +260,9 @@ class RemoteObject:
         if self._info.version:
             options["if_match"] = self._info.version
         try:
-            answer = obstore.get(self._store, self._key, options=options)
-            found: Bytes = np.frombuffer(answer.bytes(), np.uint8)
+            with read_ahead.request_slots:
+                answer = obstore.get(self._store, self._key, options=options)
+                found: Bytes = np.frombuffer(answer.bytes(), np.uint8)
         except exceptions.PreconditionError:
             raise self._changed("it was replaced", position_bytes) from None
         except _ERRORS as error:
@@ -292,6 +311,18 @@ class RemoteObject:
             position_bytes=position_bytes,
             hint="run again when nothing writes to it",
         )
+
+
+def _repeated(request: Callable[[], _Answer]) -> _Answer:
+    """Return the answer of a request, made again when the connection broke."""
+    for attempt in range(_ATTEMPTS - 1):
+        try:
+            return request()
+        except _ERRORS as error:
+            if not is_connection_failure(error):
+                raise
+            time.sleep(_FIRST_WAIT_SECONDS * 2**attempt)
+    return request()
 
 
 def _rows(page: pa.RecordBatch, skipped: int) -> pa.RecordBatch:

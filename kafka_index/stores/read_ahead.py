@@ -1,7 +1,7 @@
 """Requests of a process to remote stores: read-ahead for streams, joined requests for ranges.
 
-`MAX_REQUESTS` are under way at a time, whatever the number of files. A stream holds
-`STREAM_PIECES` pieces of `PIECE_BYTES` at most, the caller's included: 32 MiB.
+`MAX_REQUESTS` reads are under way at a time, whatever the number of files and threads. A stream
+holds `STREAM_PIECES` pieces of `PIECE_BYTES` at most, the caller's included: 32 MiB.
 """
 
 from __future__ import annotations
@@ -10,13 +10,16 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
+from threading import BoundedSemaphore
 
 import numpy as np
 
 from kafka_index.stores.store import Bytes
 
-#: Requests for pieces and ranges that a process has under way at a time.
+#: Reads of pieces and ranges that a process has under way at a time.
 MAX_REQUESTS = 16
+#: Held by each of them.
+request_slots = BoundedSemaphore(MAX_REQUESTS)
 #: Bytes of one request of a stream.
 PIECE_BYTES = 8 << 20
 #: Pieces that a stream holds.

@@ -37,6 +37,8 @@ class Faults:
         The server does what is asked, and the connection closes before it answers.
     cut
         The connection closes in the middle of the body.
+    stalled
+        The body stops in its middle, and the connection stays open for `delay_seconds`.
     delayed
         The answer comes up to `delay_seconds` later.
     in_a_row
@@ -47,6 +49,7 @@ class Faults:
     dropped: float = 0.0
     unanswered: float = 0.0
     cut: float = 0.0
+    stalled: float = 0.0
     delayed: float = 0.0
     delay_seconds: float = 0.2
     in_a_row: int = 3
@@ -162,12 +165,14 @@ class FaultProxy:
         if fault == "unanswered":
             note(0, 0)
             return False
-        if fault == "cut":
+        if fault in {"cut", "stalled"}:
             content = content[: self._random.randrange(len(content))] if content else b""
         note(int(answer.first.split(" ")[1]), len(content))
         writer.write(answer.raw + content)
         await writer.drain()
-        return fault != "cut"
+        if fault == "stalled":
+            await asyncio.sleep(self.faults.delay_seconds)
+        return fault not in {"cut", "stalled"}
 
     async def _ask(self, request: bytes, *, is_head: bool) -> tuple[_Head, bytes]:
         address = urlsplit(self.upstream)
@@ -186,7 +191,7 @@ class FaultProxy:
         if self._failed[request] >= faults.in_a_row:
             self._failed[request] = 0
             return None
-        for name in ("unavailable", "dropped", "unanswered", "cut", "delayed"):
+        for name in ("unavailable", "dropped", "unanswered", "cut", "stalled", "delayed"):
             drawn -= getattr(faults, name)
             if drawn < 0:
                 self._failed[request] += name != "delayed"

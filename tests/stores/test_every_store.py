@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafka_index.errors import InputError, ReadError
+from kafka_index.errors import InputError, PublishError, ReadError
 from kafka_index.stores import StorageOptions, Store
 from kafka_index.stores.local_store import LocalStore
 from kafka_index.stores.store import LISTING_SCHEMA
@@ -77,6 +78,23 @@ def test_a_put_replaces_and_a_put_if_absent_does_not(place: Place) -> None:
     assert not place.store.put(place.at("a"), b"333", if_absent=True)
     assert place.store.read(place.at("a")) == b"22"
     assert place.store.put(place.at("b"), b"333", if_absent=True)
+
+
+def test_of_puts_if_absent_at_the_same_time_one_is_first(place: Place) -> None:
+    puts = [f"{n}".encode() * 1000 for n in range(8)]
+    with ThreadPoolExecutor(len(puts)) as pool:
+        path = place.at("lock")
+        won = list(pool.map(lambda data: _put_if_absent(place.store, path, data), puts))
+
+    assert won.count(True) == 1
+    assert place.store.read(place.at("lock")) == puts[won.index(True)]
+
+
+def _put_if_absent(store: Store, path: str, data: bytes) -> bool:
+    try:
+        return store.put(path, data, if_absent=True)
+    except PublishError:
+        return False  # another one is writing it
 
 
 def test_what_does_not_exist(place: Place) -> None:

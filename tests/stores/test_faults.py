@@ -50,6 +50,24 @@ def _names(store: ObjectStore, path: str) -> list[str]:
     return [name for page in store.list_tree(path) for name in page["path"].to_pylist()]
 
 
+def test_a_listing_that_breaks_off_is_continued(s3: S3Server) -> None:
+    """Pages of a thousand, each of which is cut once."""
+    bucket = s3.new_bucket()
+    names = [f"{n:06d}" for n in range(2500)]
+    if s3.folder is not None:
+        for name in names:
+            (s3.folder / bucket / name).touch()
+    else:
+        for name in names:
+            s3.put(bucket, name, b"")
+    with (
+        fault_proxy(s3.endpoint, Faults(cut=1.0, in_a_row=1)) as proxy,
+        object_store(s3.through(proxy.endpoint), bucket) as store,
+    ):
+        assert _names(store, f"s3://{bucket}") == names
+        assert "cut" in {request.fault for request in proxy.requests}
+
+
 def test_a_put_that_was_not_answered_is_a_put(s3: S3Server) -> None:
     """The first request wrote the object, and the second one found it there."""
     bucket = s3.new_bucket()

@@ -70,7 +70,8 @@ def test_many_files_do_not_use_up_descriptors(log: Path) -> None:
     for _ in range(20):
         with MappedFile(log):
             pass
-    assert len(os.listdir("/proc/self/fd")) == before
+    # Fewer where connections of other tests were closed meanwhile.
+    assert len(os.listdir("/proc/self/fd")) <= before
 
 
 def test_what_is_no_regular_file_is_refused(tmp_path: Path) -> None:

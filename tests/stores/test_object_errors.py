@@ -156,6 +156,20 @@ def test_a_body_that_breaks_off_is_continued_in_the_same_version(s3: S3Server) -
         assert [request.fault for request in proxy.gets("/a")] == ["cut", None]
 
 
+def test_a_body_that_stops_is_continued_on_another_connection(s3: S3Server) -> None:
+    bucket = s3.new_bucket()
+    options = StorageOptions((("read_timeout", "1s"),))
+    with (
+        fault_proxy(s3.endpoint, Faults(stalled=1.0, delay_seconds=3600, in_a_row=1)) as proxy,
+        object_store(s3.through(proxy.endpoint), bucket, options) as store,
+    ):
+        data = bytes(range(256)) * 4096
+        s3.put(bucket, "a", data)
+        source = store.open(f"s3://{bucket}/a")
+        assert bytes(source.read_at(0, len(data))) == data
+        assert "stalled" in {request.fault for request in proxy.gets("/a")}
+
+
 def test_an_unknown_option_is_named() -> None:
     error = failure(lambda: ObjectStore("s3://bucket", StorageOptions((("regoin", "x"),))))
 
