@@ -47,12 +47,13 @@ def run_lookup(options: BulkOptions, where: LogOptions) -> ExitCode:
     queries = open_queries(options.queries, by)
     inventory = collect_inventory(
         where.logs,
+        tiered=where.tiered,
         indexes=where.indexes,
         upper_bound=UpperBound(where.upper_bound),
         topics=options.topics,
     )
     texts = _texts(options)
-    inputs = [*where.logs, options.queries, *([where.indexes] if where.indexes else [])]
+    inputs = [*_read_folders(where), options.queries]
     with ExitStack() as stack:
         # A file that cannot be written ends the run before the work.
         form = None if options.output_format is None else QueryFormat(options.output_format)
@@ -155,6 +156,12 @@ class LookupOutcome(Outcome):
         seconds = self._seconds
         rate = f" ({format_count(round(total / seconds))}/s)" if total and seconds > 0 else ""
         return f"{plural(total, 'query', 'queries')} in {format_seconds(seconds)}{rate}, {target}"
+
+
+def _read_folders(where: LogOptions) -> list[str]:
+    """Return the folders that logs and indexes are read from."""
+    tiered = () if where.tiered is None else where.tiered.uris
+    return [*where.logs, *tiered, *([where.indexes] if where.indexes else [])]
 
 
 _Render = Callable[[Sequence[StartingOffset]], str]

@@ -17,13 +17,15 @@ from kafka_index.cli.lookup_options import (
 )
 from kafka_index.cli.options import choose_detail, choose_engine, command
 from kafka_index.config import LogConfig
+from kafka_index.tiered.options import TieredOptions
 
 _HELP = """Find offsets and times in the logs below PATH, as a broker would.
 
     PATH is a data directory of a broker, one topic-partition directory, or a glob of either;
-    or several, as `--logs A --logs B`, `--logs A B` or `--logs dump/*`. The queries are rows
-    of Parquet, CSV or JSON lines with the columns topic, partition, and offset or timestamp; the
-    answers are the same rows, in their order, with more columns. Logs and indexes are only read.
+    or several, as `--logs A --logs B`, `--logs A B` or `--logs dump/*`. With `--tiered URI`, or
+    with that alone, remote segments are read too. The queries are rows of Parquet, CSV or JSON
+    lines with the columns topic, partition, and offset or timestamp; the answers are the same rows,
+    in their order, with more columns. Logs and indexes are only read.
 
     Exit code 0: every query has its answer. 1: damage makes some unreadable, the summary and the
     report say where. 2: wrong usage, or nothing was found. 3: permission, disk, memory, network or
@@ -60,6 +62,7 @@ def make_command(*, as_job: bool) -> click.Command:
     def lookup(
         logs: tuple[str, ...],
         more_paths: tuple[str, ...],
+        tiered: TieredOptions | None,
         indexes: str | None,
         queries: str | None,
         output: str | None,
@@ -87,14 +90,14 @@ def make_command(*, as_job: bool) -> click.Command:
         master: str | None = None,
         threads: int | None = None,
     ) -> int:
-        if not (logs or more_paths):
-            raise click.UsageError("no logs: give --logs PATH")
+        if not (logs or more_paths or tiered):
+            raise click.UsageError("no logs: give --logs PATH or --tiered URI")
         config = LogConfig.load(
             config_path,
             index_interval_bytes=index_interval_bytes,
             max_decompressed_bytes=max_decompressed_bytes,
         )
-        where = LogOptions((*logs, *more_paths), indexes, upper_bound, resolve, config)
+        where = LogOptions((*logs, *more_paths), tiered, indexes, upper_bound, resolve, config)
         detail = choose_detail(quiet=quiet, verbose=verbose)
         of_question = {
             "--topic": topic,

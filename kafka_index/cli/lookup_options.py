@@ -20,9 +20,11 @@ from kafka_index.cli.options import (
     topics_option,
 )
 from kafka_index.cli.text import parse_time
+from kafka_index.cli.tiered_options import tiered_options
 from kafka_index.config import LogConfig
 from kafka_index.engines import Engine
 from kafka_index.layout.integers import INT32_MAX, INT64_MAX
+from kafka_index.tiered.options import TieredOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,7 @@ class LogOptions:
     """
 
     logs: tuple[str, ...]
+    tiered: TieredOptions | None
     indexes: str | None
     upper_bound: str
     resolve: str | None
@@ -117,6 +120,7 @@ def lookup_options(*, as_job: bool) -> list[Decorator]:
         *paths_options(
             "--logs", "logs", "The logs; may be given several times and take several paths."
         ),
+        *tiered_options(),
         click.option(
             "--indexes",
             metavar="PATH",
@@ -187,7 +191,8 @@ def _question_options() -> list[Decorator]:
             "--timestamp",
             metavar="TIME",
             help="Milliseconds since 1970, or 2024-05-01T00:00:00Z (UTC where no zone is given), "
-            "or -1 (the end), -2 (the start), -3 (the largest timestamp).",
+            "or -1 (the end), -2 (the start), -3 (the largest timestamp), -4 (the start of what "
+            "is local), -5 (the end of what is in tiered storage), -6 (what is uploaded next).",
         ),
         click.option("--json", "as_json", is_flag=True, help="The answer as one JSON object."),
     ]

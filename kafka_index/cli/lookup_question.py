@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -58,7 +59,10 @@ def answer_question(
     by = By(question.by)
     resolve = by.default_resolve if where.resolve is None else Resolve(where.resolve)
     inventory = collect_inventory(
-        partition_directories(where.logs, partition),
+        # Where remote segments are, the events of other directories matter too.
+        partition_directories(where.logs, partition) if where.tiered is None else where.logs,
+        tiered=where.tiered,
+        topics=None if where.tiered is None else re.compile(re.escape(question.topic)),
         indexes=where.indexes,
         upper_bound=UpperBound(where.upper_bound),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 from collections.abc import Callable, Sequence
@@ -105,10 +106,12 @@ def storage_option() -> Decorator:
         from kafka_index.stores import (  # noqa: PLC0415, slow to import
             configure_stores,
             parse_storage_options,
+            storage_options,
         )
 
         try:
-            configure_stores(parse_storage_options(value))
+            items = parse_storage_options(value).items
+            configure_stores(dataclasses.replace(storage_options(), items=items))
         except ConfigError as error:
             raise click.BadParameter(str(error)) from error
 

@@ -23,9 +23,12 @@ from kafka_index.layout.names import (
 from kafka_index.lookup.partition_codes import NO_PARTITION, Codes, PartitionCodes
 from kafka_index.reading.answers import UpperBound
 from kafka_index.reading.partition_files import CheckpointReader, PartitionFiles
-from kafka_index.storage import Listing, SegmentFile, Skipped, list_dump
+from kafka_index.storage import Listing, SegmentFile, Skipped
 from kafka_index.storage.directories import directory_exists
 from kafka_index.storage.paths import absolute_path
+from kafka_index.stores.tiered.segment_paths import is_segment_path
+from kafka_index.tiered.listing import list_logs
+from kafka_index.tiered.options import TieredOptions
 
 #: A row per partition: its directory, its checkpoints, and which rows of the segments are its own.
 PARTITION_SCHEMA = pa.schema(
@@ -38,11 +41,13 @@ PARTITION_SCHEMA = pa.schema(
         pa.field("high_watermark", pa.int64()),
         pa.field("epochs", pa.list_(pa.int32()), nullable=False),
         pa.field("epoch_start_offsets", pa.list_(pa.int64()), nullable=False),
+        pa.field("local_start_offset", pa.int64()),
+        pa.field("tiered_end_offset", pa.int64()),
         pa.field("first_segment", pa.int64(), nullable=False),
         pa.field("segment_count", pa.int64(), nullable=False),
     ]
 )
-#: A row per segment.
+#: A row per segment; its directory where that is not the partition's: a remote one has its own.
 SEGMENT_SCHEMA = pa.schema(
     [
         pa.field("base_offset", pa.int64(), nullable=False),
@@ -50,6 +55,7 @@ SEGMENT_SCHEMA = pa.schema(
         pa.field("mtime_ns", pa.int64(), nullable=False),
         pa.field("is_swap", pa.bool_(), nullable=False),
         pa.field("version", pa.string(), nullable=False),
+        pa.field("directory", pa.string()),
     ]
 )
 
@@ -123,20 +129,29 @@ class Inventory:
                     row["topic"],
                     row["partition"],
                     base_offset,
-                    os.path.join(row["directory"], _log_name(base_offset, is_swap=is_swap)),
+                    os.path.join(
+                        directory or row["directory"], _log_name(base_offset, is_swap=is_swap)
+                    ),
                     size_bytes,
                     mtime_ns,
-                    is_last=number == last,
+                    is_last=number == last and not is_segment_path(directory or ""),
                     log_version=version,
                 )
-                for number, (base_offset, size_bytes, mtime_ns, is_swap, version) in enumerate(
-                    zip(*columns, strict=True)
-                )
+                for number, (
+                    base_offset,
+                    size_bytes,
+                    mtime_ns,
+                    is_swap,
+                    version,
+                    directory,
+                ) in enumerate(zip(*columns, strict=True))
             ),
             index_directory=row["index_directory"],
             log_start_offset=row["log_start_offset"],
             high_watermark=row["high_watermark"],
             epochs=tuple(map(EpochEntry, row["epochs"], row["epoch_start_offsets"])),
+            local_start_offset=row["local_start_offset"],
+            tiered_end_offset=row["tiered_end_offset"],
         )
 
     def files(self, topic: str, partition: int) -> PartitionFiles | None:
@@ -165,6 +180,7 @@ def _log_name(base_offset: int, *, is_swap: bool) -> str:
 def collect_inventory(
     logs: Sequence[str],
     *,
+    tiered: TieredOptions | None = None,
     indexes: str | None = None,
     upper_bound: UpperBound = UpperBound.LOG_END,
     topics: re.Pattern[str] | None = None,
@@ -174,7 +190,10 @@ def collect_inventory(
     Parameters
     ----------
     logs : sequence of str
-        Data directories, topic-partition directories, or globs of either.
+        Data directories, topic-partition directories, or globs of either; with tiered storage
+        there may be none.
+    tiered : TieredOptions, optional
+        Where remote segments are.
     indexes : str, optional
         Folder with a folder of index files for each partition, as ``build --output`` writes it;
         None: the index files are beside the logs.
@@ -186,12 +205,12 @@ def collect_inventory(
     Raises
     ------
     InputError
-        As `list_dump` and `CheckpointReader`; or the folder of index files does not exist.
+        As `list_logs` and `CheckpointReader`; or the folder of index files does not exist.
     """
     index_root = None if indexes is None else _check_indexes(indexes)
-    listing = list_dump(logs, topics=topics)
+    listing = list_logs(logs, tiered, topics=topics)
     reader = CheckpointReader(upper_bound)
-    partitions = reader.read_all(listing.segments, index_root)
+    partitions = reader.read_all(listing.segments, index_root, listing.tiered)
     partitions += _without_segments(listing, partitions)
     partitions.sort(key=lambda files: (files.topic, files.partition))
     return Inventory(
@@ -237,18 +256,28 @@ def _partition_table(partitions: Sequence[PartitionFiles], listing: Listing) -> 
             {
                 "topic": files.topic,
                 "partition": files.partition,
-                "directory": segments[0].partition_directory if segments else directories[name],
+                "directory": _directory_of(files, listing) or directories.get(name, ""),
                 "index_directory": files.index_directory,
                 "log_start_offset": files.log_start_offset,
                 "high_watermark": files.high_watermark,
                 "epochs": [entry.epoch for entry in files.epochs],
                 "epoch_start_offsets": [entry.start_offset for entry in files.epochs],
+                "local_start_offset": files.local_start_offset,
+                "tiered_end_offset": files.tiered_end_offset,
                 "first_segment": first,
                 "segment_count": len(segments),
             }
         )
         first += len(segments)
     return pa.Table.from_pylist(rows, schema=PARTITION_SCHEMA)
+
+
+def _directory_of(files: PartitionFiles, listing: Listing) -> str | None:
+    """Return the directory of a partition's checkpoints, None where it has no segments."""
+    tiered = listing.tiered.get(TopicPartition(files.topic, files.partition))
+    if tiered is not None:
+        return tiered.local_directory
+    return files.segments[0].partition_directory if files.segments else None
 
 
 def _segment_table(segments: Sequence[SegmentFile]) -> pa.Table:
@@ -259,6 +288,10 @@ def _segment_table(segments: Sequence[SegmentFile]) -> pa.Table:
             [segment.log_mtime_ns for segment in segments],
             [segment.log_path.endswith(SWAP_SUFFIX) for segment in segments],
             [segment.log_version for segment in segments],
+            [
+                segment.partition_directory if is_segment_path(segment.log_path) else None
+                for segment in segments
+            ],
         ],
         schema=SEGMENT_SCHEMA,
     )

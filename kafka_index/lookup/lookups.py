@@ -163,7 +163,7 @@ class Lookups:
         """Return which queries are valid (None: all), even if their partition does not exist."""
         lowest = 0
         if self.settings.by is By.TIMESTAMP and keys.specials:
-            lowest = SpecialTimestamp.MAX_TIMESTAMP
+            lowest = min(SpecialTimestamp)
         wrong = [~flags for flags in (present, keys.valid) if flags is not None]
         if len(keys) and int(keys.values.min()) < lowest:
             wrong.append(keys.values < lowest)

@@ -69,6 +69,9 @@ class SpecialTimestamp(IntEnum):
     LATEST = -1
     EARLIEST = -2
     MAX_TIMESTAMP = -3
+    EARLIEST_LOCAL = -4
+    LATEST_TIERED = -5
+    EARLIEST_PENDING_UPLOAD = -6
 
 
 ANSWER_SCHEMA = pa.schema(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -18,6 +18,7 @@ from kafka_index.reading.answers import UpperBound
 from kafka_index.state.leader_epochs import LeaderEpochCache
 from kafka_index.storage import SegmentFile, Skipped
 from kafka_index.storage.log_directory import LogDirectory, read_checkpoint_text
+from kafka_index.storage.tiered_partition import TieredPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,10 @@ class PartitionFiles:
         Answers end below it; by default they end with the log.
     epochs : tuple of EpochEntry
         The entries of ``leader-epoch-checkpoint`` from the log's start on.
+    local_start_offset : int, optional
+        Of a tiered partition: base offset of the first local segment.
+    tiered_end_offset : int, optional
+        The last offset that was uploaded, -1 for none; None where the partition is not tiered.
     """
 
     topic: str
@@ -47,6 +52,13 @@ class PartitionFiles:
     log_start_offset: int = 0
     high_watermark: int | None = None
     epochs: tuple[EpochEntry, ...] = ()
+    local_start_offset: int | None = None
+    tiered_end_offset: int | None = None
+
+    @property
+    def is_tiered(self) -> bool:
+        """Whether it has remote segments, or may have them."""
+        return self.tiered_end_offset is not None
 
 
 class CheckpointReader:
@@ -73,6 +85,7 @@ class CheckpointReader:
         partition: TopicPartition,
         segments: Sequence[SegmentFile],
         index_directory: str | None,
+        tiered: TieredPartition | None = None,
     ) -> PartitionFiles:
         """Return a partition with its checkpoints.
 
@@ -81,9 +94,11 @@ class CheckpointReader:
         partition : TopicPartition
             Which it is.
         segments : sequence of SegmentFile
-            By base offset, one at least, all in one directory.
+            By base offset, one at least; those that are not remote in one directory.
         index_directory : str, optional
             Where its index files are.
+        tiered : TieredPartition, optional
+            What its listing says of its remote segments.
 
         Raises
         ------
@@ -98,6 +113,8 @@ class CheckpointReader:
         its broker knows, nothing above the log's start is committed (Partition.createLog).
         Epochs that cannot be read are left out, and `skipped` names the file.
         """
+        if tiered is not None:
+            return self._read_tiered(partition, segments, index_directory, tiered)
         directory = segments[0].partition_directory
         parent = os.path.dirname(directory)
         data_directory = self._directories.setdefault(parent, LogDirectory(parent))
@@ -114,7 +131,10 @@ class CheckpointReader:
         )
 
     def read_all(
-        self, segments: Iterable[SegmentFile], index_root: str | None
+        self,
+        segments: Iterable[SegmentFile],
+        index_root: str | None,
+        tiered: Mapping[TopicPartition, TieredPartition] | None = None,
     ) -> list[PartitionFiles]:
         """Return the partitions of a listing's segments; errors are those of `read`.
 
@@ -124,15 +144,49 @@ class CheckpointReader:
             By topic, partition and base offset.
         index_root : str, optional
             The folder with a folder of index files for each partition.
+        tiered : mapping of TopicPartition to TieredPartition, optional
+            Those of the listing.
         """
+        known = tiered or {}
         found = []
         for partition, own in groupby(
             segments, lambda segment: TopicPartition(segment.topic, segment.partition)
         ):
             name = partition.directory_name
             folder = None if index_root is None else os.path.join(index_root, name)
-            found.append(self.read(partition, list(own), folder))
+            found.append(self.read(partition, list(own), folder, known.get(partition)))
         return found
+
+    def _read_tiered(
+        self,
+        partition: TopicPartition,
+        segments: Sequence[SegmentFile],
+        index_directory: str | None,
+        tiered: TieredPartition,
+    ) -> PartitionFiles:
+        high_watermark = None
+        if self._bounded and tiered.local_directory is None:
+            raise InputError(
+                "no high watermarks: tiered storage has none",
+                path=segments[0].log_path,
+                hint="leave out --upper-bound, or give the log directory too",
+            )
+        if tiered.local_directory is not None:
+            parent = os.path.dirname(tiered.local_directory)
+            directory = self._directories.setdefault(parent, LogDirectory(parent))
+            start = tiered.log_start_offset
+            high_watermark = self._high_watermark(directory, partition, start)
+        return PartitionFiles(
+            topic=partition.topic,
+            partition=partition.partition,
+            segments=tuple(segments),
+            index_directory=index_directory,
+            log_start_offset=tiered.log_start_offset,
+            high_watermark=high_watermark,
+            epochs=tiered.epochs,
+            local_start_offset=tiered.local_start_offset,
+            tiered_end_offset=tiered.tiered_end_offset,
+        )
 
     def _high_watermark(
         self, data_directory: LogDirectory, partition: TopicPartition, start: int

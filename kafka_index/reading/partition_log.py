@@ -6,7 +6,7 @@ Sources: Kafka's ``LocalLog.read`` and ``UnifiedLog.fetchOffsetByTimestamp``.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from os import PathLike
 from typing import Self
 
@@ -39,9 +39,16 @@ from kafka_index.reading.partition_files import CheckpointReader, PartitionFiles
 from kafka_index.reading.segment_cache import SegmentCache
 from kafka_index.reading.timestamp_search import TimestampSearch
 from kafka_index.scan.file_records import LogOffsetPosition, open_log
+from kafka_index.state.leader_epochs import LeaderEpochCache
 from kafka_index.storage import SegmentFile, list_dump
 from kafka_index.storage.paths import absolute_path
 from kafka_index.stores import ByteSource
+
+_TIER_EDGES = (
+    SpecialTimestamp.EARLIEST_LOCAL,
+    SpecialTimestamp.LATEST_TIERED,
+    SpecialTimestamp.EARLIEST_PENDING_UPLOAD,
+)
 
 
 class PartitionLog:
@@ -238,7 +245,7 @@ class PartitionLog:
         Parameters
         ----------
         timestamps_ms : array of int64, shape (n,)
-            In ms, in any order; -1, -2 and -3 are `SpecialTimestamp`.
+            In ms, in any order; -1 to -6 are `SpecialTimestamp`.
         resolve, Returns
             As for `lookup_offsets`.
         """
@@ -361,16 +368,68 @@ class PartitionLog:
             return Answers.empty(1, resolve, Status.INVALID_QUERY)
         if special is SpecialTimestamp.MAX_TIMESTAMP:
             answers = Answers.empty(1, resolve, Status.NO_RECORD_AT_OR_AFTER)
-            self._times.answer_largest(self._live_segments(), answers, rows, resolve)
+            self._times.answer_largest(self._local_segments(), answers, rows, resolve)
             return answers
+        if special in _TIER_EDGES:
+            return self._answer_tier_edge(special, resolve)
         if resolve is Resolve.RECORD:
             return self._answer_edge(special)
+        answers = Answers.empty(1, resolve)
         try:
-            return self.answer_offsets(np.array([self.end_offset], np.int64), resolve)
+            answers = self.answer_offsets(np.array([self.end_offset], np.int64), resolve)
         except KafkaIndexError as error:
-            answers = Answers.empty(1, resolve)
             self.segments[-1].findings.failure(answers, rows, error)
-            return answers
+        return answers
+
+    def _local_segments(self) -> Sequence[LogSegment]:
+        """Return the segments that a broker looks through for the largest timestamp.
+
+        Of a tiered partition these are the local ones (UnifiedLog.fetchOffsetByTimestamp), or all,
+        where no log directory is known.
+        """
+        segments = self._live_segments()
+        start = self.files.local_start_offset
+        if start is None:
+            return segments
+        return [segment for segment in segments if segment.base_offset >= start]
+
+    def _answer_tier_edge(self, special: SpecialTimestamp, resolve: Resolve) -> Answers:
+        """Answer for where the local log starts, or the remote one ends.
+
+        Source: ``UnifiedLog.fetchOffsetByTimestamp``. A partition that is not tiered is all local.
+        """
+        uploaded_to = self.files.tiered_end_offset
+        if special is SpecialTimestamp.EARLIEST_LOCAL:
+            local_start = self.files.local_start_offset or 0
+            offset = max(self.log_start_offset, local_start)
+            if self.files.is_tiered and self.files.local_start_offset is None:
+                # Without a log directory nothing is known to be local.
+                return Answers.empty(1, resolve, Status.NO_RECORD_AT_OR_AFTER)
+        elif uploaded_to is None:
+            return Answers.empty(1, resolve, Status.NO_RECORD_AT_OR_AFTER)
+        elif special is SpecialTimestamp.LATEST_TIERED:
+            offset = uploaded_to
+        elif uploaded_to >= 0:
+            offset = uploaded_to + 1
+        else:
+            offset = -1 if self._is_empty() else self.log_start_offset
+        if offset < 0:
+            return Answers.empty(1, resolve, Status.NO_RECORD_AT_OR_AFTER)
+        if resolve is not Resolve.RECORD:
+            return self.answer_offsets(np.array([offset], np.int64), resolve)
+        answers = Answers.empty(1, Resolve.RECORD)
+        epoch = LeaderEpochCache(self.files.epochs).epoch_for_offset(offset)
+        answers.values[FOUND_OFFSET] = offset
+        answers.values[FOUND_TIMESTAMP] = NO_TIMESTAMP
+        answers.values[FOUND_LEADER_EPOCH] = NULL if epoch is None else epoch
+        return answers
+
+    def _is_empty(self) -> bool:
+        try:
+            return self.log_end_offset <= self.log_start_offset
+        except KafkaIndexError:
+            # Its end cannot be read, and so it has one.
+            return False
 
     def _answer_edge(self, special: SpecialTimestamp) -> Answers:
         """Answer for the log's start or end."""

@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from kafka_index.errors import InputError, KafkaIndexError, ReadError
+from kafka_index.errors import InputError, KafkaIndexError, ReadError, RetriableError
 from kafka_index.index import IN_MEMORY, AbstractIndex, LazyIndex, OffsetIndex, TimeIndex
 from kafka_index.kernels import NOT_FOUND
 from kafka_index.kernels.batch_header import AT_DAMAGE
@@ -227,15 +227,15 @@ class SegmentIndexes:
             return None
         # A log that cannot be opened is not the fault of its index.
         self._log.open()
-        content = None
-        if is_remote(path):
-            content = self._fetched.read(path)
-        if content is None and (is_remote(path) or not os.path.exists(path)):
-            self._missing.add(suffix)
-            self._findings.add(NO_INDEX, path, "there is no such file: built in memory")
-            return None
         try:
+            content = self._fetched.read(path) if is_remote(path) else None
+            if content is None and (is_remote(path) or not os.path.exists(path)):
+                self._missing.add(suffix)
+                self._findings.add(NO_INDEX, path, "there is no such file: built in memory")
+                return None
             index = kind(path, self._segment.base_offset, writable=False, content=content)
+        except RetriableError:
+            raise
         except KafkaIndexError as error:
             self._refuse(suffix, path, error.message)
             return None

@@ -22,8 +22,9 @@ from kafka_index.storage.log_directory import LogDirectory, read_checkpoint_text
 from kafka_index.storage.tiered_partition import TieredPartition
 from kafka_index.stores.tiered.segment_paths import Layout, SegmentKey
 from kafka_index.tiered.metadata_records import REMOTE_LOG_METADATA_TOPIC
+from kafka_index.tiered.options import TieredOptions
 from kafka_index.tiered.remote_log_metadata import RemoteLogMetadata, read_remote_log_metadata
-from kafka_index.tiered.remote_objects import RemoteObjects, TieredOptions, list_remote_objects
+from kafka_index.tiered.remote_objects import RemoteObjects, list_remote_objects
 from kafka_index.tiered.topic_ids import choose_topic_ids, local_topic_ids, topic_names
 from kafka_index.tiered.union import LocalPartition, unite
 from kafka_index.tiered.uploads import UnfinishedUpload, uploads_of_events, uploads_of_objects
@@ -161,6 +162,30 @@ class _Union:
             if self._local_ids.get(name, topic_id) != topic_id:
                 self._drop_local(name)
             self._add_topic(topic_id, name, segments, objects[0])
+        for partition in self._local_segments:
+            if partition not in self.listing.tiered:
+                self._add_local(partition)
+
+    def _add_local(self, partition: TopicPartition) -> None:
+        """Record a tiered partition of which nothing was uploaded yet.
+
+        Of a partition that is not tiered, a broker checkpoints the log start only where it is
+        above the first segment (UnifiedLog.logStartOffset, LogManager.checkpointLogStartOffsets).
+        """
+        local = self._local(partition)
+        start, first = local.log_start_offset, local.start_offset
+        if start is None or first is None or start > first:
+            return
+        topic_id = self._local_ids.get(partition.topic, "")
+        self.listing.tiered[partition] = TieredPartition(
+            topic_id,
+            local.directory,
+            start,
+            is_lower_bound=False,
+            local_start_offset=first,
+            tiered_end_offset=-1,
+            epochs=local.epochs,
+        )
 
     def _skip_topic(
         self, topic_id: str, name: str, chosen: str, segments: Sequence[RemoteObjects]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from kafka_index.errors import InputError
@@ -20,6 +20,7 @@ from kafka_index.stores.tiered.segment_paths import (
     segment_path,
 )
 from kafka_index.stores.tiered.tiered_store import INDEXES_SUFFIX, MANIFEST_SUFFIX
+from kafka_index.tiered.options import TieredOptions
 
 # What a finished upload has, in the order in which it is written.
 _COMPLETE = {
@@ -34,28 +35,6 @@ _ICEBERG = re.compile(rf"(?:.*/)?metadata/{UUID_PATTERN}\.puffin")
 _ICEBERG_REASON = (
     "a segment in Iceberg format: its records are rows of a table, and its batches are not stored"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class TieredOptions:
-    """Where remote segments are.
-
-    Parameters
-    ----------
-    uris : tuple of str
-        Folders of objects: paths or URIs.
-    layout : Layout, optional
-        None to recognise it by the keys.
-    key_prefix : str, optional
-        ``key.prefix`` of Aiven's plugin: other keys are passed over. By default any.
-    topic_ids : tuple of str
-        Topics to take where several have one name.
-    """
-
-    uris: tuple[str, ...] = ()
-    layout: Layout | None = None
-    key_prefix: str | None = None
-    topic_ids: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -161,8 +140,7 @@ def _files(root: str) -> Iterator[tuple[str, int, int, str]]:
 
 
 def _parse(path: str, options: TieredOptions) -> tuple[Layout, SegmentKey, str] | None:
-    layouts: Sequence[Layout] = tuple(Layout) if options.layout is None else (options.layout,)
-    for layout in layouts:
+    for layout in Layout if options.layout is None else (Layout(options.layout),):
         parsed = parse_key(layout, path)
         if parsed is not None:
             prefix = options.key_prefix or ""

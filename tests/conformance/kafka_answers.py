@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 OUT_OF_RANGE = "OffsetOutOfRangeException"
 _NO_EPOCH = -1
-_LATEST, _EARLIEST, _LARGEST = (int(special) for special in SpecialTimestamp)
+_LATEST, _EARLIEST, _LARGEST = (int(special) for special in list(SpecialTimestamp)[:3])
 
 
 class Row(NamedTuple):

@@ -56,11 +56,12 @@ def test_a_million_segments_are_sent_in_tens_of_megabytes() -> None:
             np.arange(count),
             np.zeros(count, bool),
             pa.repeat("", count),
+            pa.nulls(count, pa.string()),
         ],
         schema=SEGMENT_SCHEMA,
     )
     rows = [
-        (f"topic-{n}", 0, f"/data/topic-{n}-0", None, 0, None, [4], [0], n * each, each)
+        (f"topic-{n}", 0, f"/data/topic-{n}-0", None, 0, None, [4], [0], None, None, n * each, each)
         for n in range(partitions)
     ]
     columns = [

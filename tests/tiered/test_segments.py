@@ -190,7 +190,7 @@ def test_a_key_pair_that_was_not_given_is_asked_for_by_name() -> None:
     at = setting("aiven-enc")
     path = at.file(next(at.segments()), ".log")
 
-    with keys(()), pytest.raises(InputError, match="give its private key: --tiered-key gk-1=FILE"):
+    with keys(()), pytest.raises(InputError, match="give its private key, --tiered-key gk-1=FILE"):
         store_of(path).read(path)
 
 

@@ -22,8 +22,9 @@ from kafka_index.records.record_decoder import BatchDamage, RecordDecoder
 from kafka_index.records.record_table import RecordTable, WindowBatches
 from kafka_index.scan import LogFileSource
 from kafka_index.storage import Listing, SegmentFile
-from kafka_index.stores.tiered.segment_paths import Layout, is_segment_path
-from kafka_index.tiered import TieredOptions, list_tiered_dump
+from kafka_index.stores.tiered.segment_paths import is_segment_path
+from kafka_index.tiered.dump import list_tiered_dump
+from kafka_index.tiered.options import TieredOptions
 from tests.support.tiered import SETTINGS, Setting, keys, setting
 
 _COLUMNS = ("offset", "timestamp", "timestampType", "leader_epoch", "key", "value", "headers")
@@ -219,7 +220,7 @@ def test_an_unknown_topic_id_is_refused() -> None:
 def test_a_key_prefix_selects_the_keys_that_begin_with_it() -> None:
     at = setting("aiven-zstd")
     everything = _union(at, with_data=False)
-    options = TieredOptions((at.remote,), Layout.AIVEN, "golden/tier.a_b-")
+    options = TieredOptions((at.remote,), "aiven", "golden/tier.a_b-")
     assert list_tiered_dump([], options, topics=None).segments == everything.segments
 
     with pytest.raises(InputError, match="no remote segments found"):

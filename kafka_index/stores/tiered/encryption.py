@@ -51,9 +51,9 @@ class KeyRing:
         path = self._paths.get(encrypted.key_id)
         if path is None:
             raise InputError(
-                f"the segment is encrypted with the key pair {encrypted.key_id}",
+                f"the segment is encrypted with the key pair {encrypted.key_id}: "
+                f"give its private key, {_OPTION} {encrypted.key_id}=FILE",
                 path=manifest_path,
-                hint=f"give its private key: {_OPTION} {encrypted.key_id}=FILE",
             )
         with self._lock:
             key = self._keys.get(encrypted.key_id)

@@ -1,0 +1,27 @@
+"""Where the remote segments of a dump are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class TieredOptions:
+    """Where remote segments are, and which of them to take.
+
+    Parameters
+    ----------
+    uris : tuple of str
+        Folders of objects: paths or URIs.
+    layout : str, optional
+        ``aiven`` or ``local``; by default it is recognised by the keys.
+    key_prefix : str, optional
+        ``key.prefix`` of Aiven's plugin: other keys are passed over. By default any.
+    topic_ids : tuple of str
+        Topics to take where several have one name.
+    """
+
+    uris: tuple[str, ...] = ()
+    layout: str | None = None
+    key_prefix: str | None = None
+    topic_ids: tuple[str, ...] = ()
