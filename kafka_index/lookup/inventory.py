@@ -77,6 +77,11 @@ class Inventory:
         self, partitions: pa.Table, segments: pa.Table, skipped: Sequence[Skipped] = ()
     ) -> None:
         self.partitions = partitions.combine_chunks()
+        # Local segments are in the directory of their partition, and need no such column.
+        if "directory" in segments.column_names and (
+            segments["directory"].null_count == segments.num_rows
+        ):
+            segments = segments.drop_columns("directory")
         self.segments = segments.combine_chunks()
         self.skipped = tuple(skipped)
 
@@ -119,7 +124,10 @@ class Inventory:
         """Return the files of the partition of a number from `codes`."""
         row = self.partitions.slice(code, 1).to_pylist()[0]
         segments = self.segments.slice(row["first_segment"], row["segment_count"])
-        columns = [segments[name].to_pylist() for name in SEGMENT_SCHEMA.names]
+        columns = [
+            segments[name].to_pylist() if name in segments.column_names else [None] * len(segments)
+            for name in SEGMENT_SCHEMA.names
+        ]
         last = segments.num_rows - 1
         return PartitionFiles(
             topic=row["topic"],

@@ -14,6 +14,7 @@ from tests.support.partitions import Batch, OffsetEntry, Partition, Row, Segment
 
 NO_RECORD = Row("no_record_at_or_after")
 LATEST, EARLIEST, LARGEST = -1, -2, -3
+EARLIEST_LOCAL, LATEST_TIERED, PENDING_UPLOAD = -4, -5, -6
 
 
 @dataclass
@@ -85,8 +86,11 @@ class Twin:
 
     def _special(self, time: int, resolve: Resolve) -> Row:
         start = self.partition.log_start_offset
-        if time < LARGEST or (resolve is Resolve.INDEX and time != EARLIEST):
+        if time < PENDING_UPLOAD or (resolve is Resolve.INDEX and time != EARLIEST):
             return Row("invalid_query")
+        if time in (LATEST_TIERED, PENDING_UPLOAD):
+            # Nothing of it is in tiered storage.
+            return NO_RECORD
         if time == LARGEST:
             return self._at_largest(resolve)
         edge = self._bound if time == LATEST else start

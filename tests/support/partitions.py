@@ -264,7 +264,7 @@ class Partition:
     @property
     def times(self) -> list[int]:
         """Timestamps worth asking for, in no order, some of them twice."""
-        edges = {0, -1, -2, -3, -4}
+        edges = {0, -1, -2, -3, -4, -5, -6, -7}
         for segment in self.segments:
             for batch in segment.batches:
                 edges |= {batch.max_timestamp, *(time for _, time in batch.records)}
