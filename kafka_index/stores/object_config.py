@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ from typing import Any
 from obstore import exceptions
 from obstore.store import AzureStore, GCSStore, S3Store
 
-from kafka_index.errors import ConfigError, KafkaIndexError
+from kafka_index.errors import ConfigError
 from kafka_index.stores.aws_profiles import find_profile
 from kafka_index.stores.object_errors import no_credentials, open_error
 from kafka_index.stores.options import StorageOptions
@@ -58,6 +59,7 @@ _METADATA_SECONDS = 2.0
 
 # Where an endpoint is named, by precedence.
 _S3_ENDPOINTS = ("aws_endpoint_url_s3", "aws_endpoint_url", "aws_endpoint")
+_ENDPOINT = re.compile(r"https?://[A-Za-z0-9._\-\[\]:]+(?:/[\w./~%-]*)?")
 # Any of these in the environment, and AWS's tools do not look at the shared files.
 _S3_CREDENTIALS = (
     "aws_access_key_id",
@@ -141,6 +143,11 @@ class ObjectConfig:
                 raise no_credentials(root)
         known = {**_environment(), **self.store}
         endpoint = next((known[key] for key in _S3_ENDPOINTS if known.get(key)), "")
+        if endpoint and not _ENDPOINT.fullmatch(endpoint):
+            # The library dies on one that is no URL.
+            raise ConfigError(
+                "the endpoint is not a URL", path=root, expected="https://host or https://host:port"
+            )
         if endpoint.startswith("http://"):
             # Who names a plain endpoint wants it, as AWS's own tools have it.
             self.client.setdefault("allow_http", "true")
@@ -165,27 +172,38 @@ class ObjectConfig:
         ReadError
             Half of the credentials is missing.
         """
-        kind = OBJECT_SCHEMES[scheme_of(root) or ""]
-        arguments: dict[str, Any] = {
-            "config": self.store or None,
-            "client_options": {**_TIMEOUTS, **self.client},
-            "retry_config": {
+        client = {**_TIMEOUTS, **self.client}
+        if for_uploads:
+            kept = {key: value for key, value in self.client.items() if key not in _TIMEOUTS}
+            client = {**_UPLOAD_TIMEOUTS, **kept}
+        try:
+            return self._from_url(root, self.store, client)
+        except (exceptions.BaseError, ValueError, TypeError) as error:
+            raise open_error(error, root, self._refused(root)) from None
+
+    def _from_url(self, root: str, store: dict[str, str], client: dict[str, str]) -> Any:
+        return _STORES[OBJECT_SCHEMES[scheme_of(root) or ""]].from_url(
+            _library_uri(root),
+            config=store or None,
+            client_options=client or None,
+            retry_config={
                 "max_retries": self.max_retries,
                 "retry_timeout": timedelta(seconds=self.retry_seconds),
                 "backoff": _BACKOFF,
             },
-        }
-        if for_uploads:
-            kept = {key: value for key, value in self.client.items() if key not in _TIMEOUTS}
-            arguments["client_options"] = {**_UPLOAD_TIMEOUTS, **kept}
-        if self.provider is not None:
-            arguments["credential_provider"] = self.provider
-        try:
-            return _STORES[kind].from_url(_library_uri(root), **arguments)
-        except KafkaIndexError:
-            raise
-        except (exceptions.BaseError, ValueError, TypeError) as error:
-            raise open_error(error, root) from None
+            credential_provider=self.provider,
+        )
+
+    def _refused(self, root: str) -> str | None:
+        """Return the option whose value the library refuses, found by trying each alone."""
+        for key, value in [*self.store.items(), *self.client.items()]:
+            option = {key: value}
+            is_client = key in CLIENT_OPTIONS
+            try:
+                self._from_url(root, {} if is_client else option, option if is_client else {})
+            except (exceptions.BaseError, ValueError, TypeError):
+                return key
+        return None
 
 
 def _environment() -> Mapping[str, str]:

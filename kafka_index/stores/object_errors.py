@@ -25,7 +25,6 @@ _TIMED_OUT = re.compile(r"TimedOut|operation timed out|deadline has elapsed|kind
 _CERTIFICATE = re.compile(r"[Cc]ertificate")
 #: A provider of credentials of ours failed inside the library.
 _OWN = re.compile(r"ConfigError: ([^\n]{1,300})")
-_OPTION = re.compile(r"[Cc]onfiguration key: '(\w{1,64})'")
 _REGION = re.compile(r"redirect without LOCATION|PermanentRedirect|AuthorizationHeaderMalformed")
 #: Where an instance, a container or a node asks for its role.
 _ROLES = ("169.254.169.254", "169.254.170.2", "metadata.google.internal", "metadata")
@@ -115,19 +114,31 @@ def no_credentials(root: str) -> ReadError:
     return ReadError(_NO_CREDENTIALS_TEXT, path=root, hint=_CREDENTIALS_HINT)
 
 
-def open_error(error: Exception, root: str) -> KafkaIndexError:
-    """Return our error for a store that cannot be opened as it is configured."""
+def open_error(error: Exception, root: str, refused: str | None) -> KafkaIndexError:
+    """Return our error for a store that cannot be opened as it is configured.
+
+    Parameters
+    ----------
+    error : Exception
+        The library's.
+    root : str
+        URI of the store.
+    refused : str, optional
+        The option that it does not take, or whose value.
+    """
     if _NO_CREDENTIALS.search(str(error)):
         return read_error(error, root, "open the store")
-    option = _first(_OPTION, str(error))
-    if option is not None:
+    if refused is None:
         return ConfigError(
-            f"unknown storage option {option}", path=root, hint="docs/storage.md lists them"
+            "cannot open the store", path=root, hint="check the URI and the environment"
         )
+    is_unknown = isinstance(error, exceptions.UnknownConfigurationKeyError)
     return ConfigError(
-        f"cannot open the store: {type(error).__name__}",
+        f"unknown storage option {refused}"
+        if is_unknown
+        else f"the storage option {refused} has a value that is not valid",
         path=root,
-        hint="check the URI, the storage options and the environment",
+        hint="docs/storage.md has the options",
     )
 
 

@@ -21,7 +21,7 @@ from kafka_index.stores import StorageOptions
 from kafka_index.stores.object_store import ObjectStore
 from tests.servers.faults import Faults, fault_proxy
 from tests.servers.s3 import S3Server
-from tests.stores.stores import HASTY, object_store
+from tests.stores.stores import HASTY, object_store, s3_environment
 
 
 def failure(act: Callable[[], object]) -> KafkaIndexError:
@@ -170,12 +170,31 @@ def test_a_body_that_stops_is_continued_on_another_connection(s3: S3Server) -> N
         assert "stalled" in {request.fault for request in proxy.gets("/a")}
 
 
-def test_an_unknown_option_is_named() -> None:
-    error = failure(lambda: ObjectStore("s3://bucket", StorageOptions((("regoin", "x"),))))
+def test_an_unknown_option_is_named(s3: S3Server) -> None:
+    with s3_environment(s3):
+        error = failure(lambda: ObjectStore("s3://bucket", StorageOptions((("regoin", "x"),))))
 
     assert isinstance(error, ConfigError)
-    assert "unknown storage option" in str(error)
-    assert "regoin" in str(error)
+    assert "unknown storage option aws_regoin" in str(error)
+
+
+@pytest.mark.parametrize("key", ["timeout", "allow_http", "virtual_hosted_style_request"])
+def test_an_option_with_a_value_that_is_not_valid_is_named(s3: S3Server, key: str) -> None:
+    options = StorageOptions((("region", "us-east-1"), (key, "maybe")))
+    with s3_environment(s3):
+        error = failure(lambda: ObjectStore("s3://bucket", options))
+
+    assert isinstance(error, ConfigError)
+    assert f"{key} has a value that is not valid" in str(error)
+
+
+@pytest.mark.parametrize("endpoint", ["not a url", "ftp://host", "host:9000", "https://"])
+def test_an_endpoint_that_is_not_a_url(s3: S3Server, endpoint: str) -> None:
+    with s3_environment(s3.through(endpoint)):
+        error = failure(lambda: ObjectStore("s3://bucket", StorageOptions()))
+
+    assert isinstance(error, ConfigError)
+    assert "the endpoint is not a URL" in str(error)
 
 
 def test_options_of_other_stores_are_theirs(s3: S3Server) -> None:
