@@ -14,6 +14,7 @@ _NAMES = (
     "lookup",
     "warm_cold",
     "lookup_jobs",
+    "remote_lookups",
     "state",
     "append",
     "mount",
