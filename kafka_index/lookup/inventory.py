@@ -22,10 +22,12 @@ from kafka_index.layout.names import (
 )
 from kafka_index.lookup.partition_codes import NO_PARTITION, Codes, PartitionCodes
 from kafka_index.reading.answers import UpperBound
+from kafka_index.reading.fetched_indexes import FetchedIndexes
 from kafka_index.reading.partition_files import CheckpointReader, PartitionFiles
 from kafka_index.storage import Listing, SegmentFile, Skipped
 from kafka_index.storage.directories import directory_exists
 from kafka_index.storage.paths import absolute_path
+from kafka_index.stores import is_remote
 from kafka_index.stores.tiered.segment_paths import is_segment_path
 from kafka_index.tiered.listing import list_logs
 from kafka_index.tiered.options import TieredOptions
@@ -166,6 +168,18 @@ class Inventory:
         """Return the files of a partition; None when it has no segments."""
         (code,) = self.codes(pa.array([topic], pa.string()), np.array([partition], np.int64))
         return None if code == NO_PARTITION else self.files_of(int(code))
+
+    @cached_property
+    def is_remote(self) -> bool:
+        """Whether logs are in an object store, HDFS or tiered storage."""
+        return "directory" in self.segments.column_names or any(
+            map(is_remote, self.partitions["directory"].to_pylist())
+        )
+
+    @cached_property
+    def fetched_indexes(self) -> FetchedIndexes:
+        """The indexes of remote segments that this process has in memory."""
+        return FetchedIndexes()
 
     @cached_property
     def _segment_counts(self) -> Longs:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
@@ -27,11 +28,14 @@ from kafka_index.reading.answers import Answers, Resolve, SpecialTimestamp, Stat
 from kafka_index.reading.findings import UNREADABLE, Finding, Findings
 from kafka_index.reading.partition_files import PartitionFiles
 from kafka_index.reading.partition_log import PartitionLog
+from kafka_index.reading.read_ahead import Expected, ReadAhead
 from kafka_index.reading.segment_cache import SegmentCache
 
 DEFAULT_MAX_OPEN_SEGMENTS = 256
 # Partitions are kept up to this many segments: ten thousand of a few, or a few of ten thousand.
 _MAX_KEPT_SEGMENTS = 100_000
+# Of more partitions, each is fetched for when it is its turn.
+_MAX_EXPECTED = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +124,9 @@ class Lookups:
         ordered = asked if order is None else asked[order]
         values = keys.values if order is None else keys.values[order]
         answers = Answers.empty(len(keys), self.settings.resolve, Status.UNKNOWN_PARTITION)
-        for code, rows in groups(ordered):
-            if code != NO_PARTITION:
+        grouped = [(code, rows) for code, rows in groups(ordered) if code != NO_PARTITION]
+        with self._cache.announcing(self._read_ahead(grouped, values)):
+            for code, rows in grouped:
                 found = self._answer_partition(code, values[rows])
                 answers.status[rows] = found.status
                 answers.values[: len(found.values), rows] = found.values
@@ -173,6 +178,21 @@ class Lookups:
                 wrong.append(missing)
         return None if not wrong else ~np.logical_or.reduce(wrong)
 
+    def _read_ahead(
+        self, grouped: Sequence[tuple[int, slice]], values: Longs
+    ) -> Callable[[object], None] | None:
+        """Return what fetches for the segments that will be asked; None where all are local."""
+        if not self.inventory.is_remote or len(grouped) > _MAX_EXPECTED:
+            return None
+        expected: list[Expected] = []
+        for code, rows in grouped:
+            log = self._log(code)
+            if self.settings.by is By.OFFSET:
+                expected += log.expect_offsets(values[rows])
+            else:
+                expected.append(Expected(log.segments[0]))
+        return ReadAhead(expected, self.settings.resolve).reach
+
     def _answer_partition(self, code: int, keys: Longs) -> Answers:
         resolve = self.settings.resolve
         try:
@@ -194,6 +214,7 @@ class Lookups:
                 config=config,
                 cache=self._cache,
                 max_decompressed_bytes=self.settings.config.max_decompressed_bytes,
+                fetched_indexes=self.inventory.fetched_indexes,
             )
             self._logs[code] = log
             self._kept_segments += len(files.segments)

@@ -11,6 +11,7 @@ all the same.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import zip_longest
 
 import numpy as np
 
@@ -53,13 +54,14 @@ def request_parts(
     part_of_query = np.zeros(len(targets), np.int64)
     np.maximum.at(part_of_query, queries, fetched // MAX_READ_BYTES)
     bounds = np.flatnonzero(np.diff(np.maximum.accumulate(part_of_query))) + 1
-    for part, of_part in zip(
-        np.split(targets, bounds),
-        np.split(np.arange(len(targets)), bounds),
-        strict=True,
-    ):
-        asked = (queries >= of_part[0]) & (queries <= of_part[-1])
-        log.request(starts[asked], ends[asked])
+    parts = []
+    for rows in np.split(np.arange(len(targets)), bounds):
+        asked = (queries >= rows[0]) & (queries <= rows[-1])
+        parts.append((targets[rows], starts[asked], ends[asked]))
+    for (part, *ranges), following in zip_longest(parts, parts[1:]):
+        log.request(*ranges)
+        if following is not None:
+            log.request(*following[1:], ahead=True)
         yield part
 
 

@@ -13,11 +13,11 @@ import ctypes
 import mmap
 import os
 import threading
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 from weakref import ref
 
 import numpy as np
@@ -30,7 +30,7 @@ from kafka_index.stores import Bytes, ByteSource
 #: Requests that this process has under way at a time, for all logs.
 MAX_REQUESTS = 16
 #: Ranges with at most this between them are fetched as one (`benchmarks/remote_lookups.py`).
-MAX_GAP_BYTES = 256 << 10
+MAX_GAP_BYTES = 512 << 10
 #: The most bytes of one request.
 MAX_PIECE_BYTES = 8 << 20
 #: What all logs of this process keep when none is read. A read keeps what it needs.
@@ -43,12 +43,20 @@ _FIRST_AHEAD_BYTES = 32 << 10
 _MAX_KEPT_RUNS = 8192
 _PROT_READ, _PROT_WRITE = 1, 2
 _MAP_SHARED, _MAP_PRIVATE, _MAP_FIXED, _MAP_ANONYMOUS = 0x01, 0x02, 0x10, 0x20
+# Linux: all pages at once instead of a fault for each.
+_MAP_POPULATE = 0x8000
 
 _T = TypeVar("_T")
 
 
 class BytesMissingError(Exception):
     """A read met bytes that have not been fetched; `FetchedLog.complete` repeats it."""
+
+
+class _Requested(NamedTuple):
+    start: int
+    size: int
+    data: Future[Bytes]
 
 
 class FetchedLog:
@@ -75,7 +83,9 @@ class FetchedLog:
         self._descriptor = -1
         self._guard: FaultGuard | None = None
         self._wanted = np.zeros(-(-self.size_bytes // _PAGE), np.bool_)
-        self._pending: list[tuple[int, Future[Bytes]]] = []
+        # What is needed next, and what is requested ahead of that: where, and the bytes.
+        self._pending: deque[_Requested] = deque()
+        self._ahead: deque[_Requested] = deque()
         self.kept_bytes = 0
         self.kept_runs = 0
         self.array = self._reserve()
@@ -86,12 +96,27 @@ class FetchedLog:
         """Whether something was read that had not been fetched."""
         return self._guard is not None and self._guard.faulted
 
-    def request(self, starts: Longs, ends: Longs) -> None:
-        """Begin to fetch ranges, end exclusive; what was requested before is not fetched again."""
-        is_full = self.kept_bytes > MAX_KEPT_BYTES or self.kept_runs > _MAX_KEPT_RUNS
-        if is_full and self._depth == 0:
-            self.release()
-        self._request_pages(starts // _PAGE, -(-np.minimum(ends, self.size_bytes) // _PAGE))
+    def request(self, starts: Longs, ends: Longs, *, ahead: bool = False) -> None:
+        """Begin to fetch ranges; what was requested before is not fetched again.
+
+        Parameters
+        ----------
+        starts, ends : ndarray of int64
+            In bytes, end exclusive.
+        ahead : bool
+            They are for the read after the next one, which does not wait for them.
+        """
+        with self._lock:
+            is_full = self.kept_bytes > MAX_KEPT_BYTES or self.kept_runs > _MAX_KEPT_RUNS
+            if is_full and self._depth == 0:
+                self._drop_arrived()
+            if not ahead:
+                self._pending += self._ahead
+                self._ahead.clear()
+            requested = self._request_pages(
+                starts // _PAGE, -(-np.minimum(ends, self.size_bytes) // _PAGE)
+            )
+            (self._ahead if ahead else self._pending).extend(requested)
 
     def fetch(self, starts: Longs, ends: Longs) -> None:
         """Fetch ranges, end exclusive."""
@@ -126,14 +151,11 @@ class FetchedLog:
     def release(self) -> None:
         """Drop all that was fetched."""
         with self._lock:
-            for _, future in self._pending:
-                future.cancel()
-            self._pending.clear()
-            self._wanted[:] = False
-            self.kept_bytes = self.kept_runs = 0
-            if self._guard is not None and self._map is not None:
-                self._guard.drain_faults()
-                self._empty(0, len(self._wanted))
+            for requested in (self._pending, self._ahead):
+                for each in requested:
+                    each.data.cancel()
+                requested.clear()
+            self._drop_arrived()
 
     def close(self) -> None:
         """Release the memory and the source."""
@@ -200,6 +222,18 @@ class FetchedLog:
             self._fetch_missing(ahead)
             ahead = min(2 * ahead, MAX_PIECE_BYTES)
 
+    def _drop_arrived(self) -> None:
+        """Drop what is in its place; what was requested and is not stays requested."""
+        self.kept_bytes = self.kept_runs = 0
+        if self._guard is None or self._map is None:
+            return
+        self._guard.drain_faults()
+        self._empty(0, len(self._wanted))
+        self._wanted[:] = False
+        for each in (*self._pending, *self._ahead):
+            first = each.start // _PAGE
+            self._wanted[first : first - (-each.size // _PAGE)] = True
+
     def _fetch_missing(self, ahead_bytes: int) -> None:
         assert self._guard is not None  # noqa: S101, for mypy: without one nothing is missing
         addresses, are_all = self._guard.drain_faults()
@@ -208,21 +242,26 @@ class FetchedLog:
             self._empty_unwanted()
         # Zeros have taken the place of these: they are fetched, or the log is released.
         try:
-            self._request_pages(pages, np.minimum(pages + ahead_bytes // _PAGE, len(self._wanted)))
+            # It may have been requested ahead.
+            self._pending += self._ahead
+            self._ahead.clear()
+            ends = np.minimum(pages + ahead_bytes // _PAGE, len(self._wanted))
+            self._pending += self._request_pages(pages, ends)
             self._arrive()
         except BaseException:
             self.release()
             raise
 
-    def _request_pages(self, firsts: Longs, ends: Longs) -> None:
+    def _request_pages(self, firsts: Longs, ends: Longs) -> list[_Requested]:
         """Begin to fetch the pages of ranges that have not been requested."""
+        requested: list[_Requested] = []
         steps = np.zeros(len(self._wanted) + 1, np.int64)
         np.add.at(steps, firsts, 1)
         np.add.at(steps, np.maximum(ends, firsts), -1)
         missing = (np.cumsum(steps[:-1]) > 0) & ~self._wanted
         runs = _runs(missing)
         if not len(runs):
-            return
+            return requested
         _kept.make_room(self)
         for first, end in _joined(runs):
             self._wanted[first:end] = True
@@ -231,15 +270,15 @@ class FetchedLog:
                 stop = min(page + MAX_PIECE_BYTES // _PAGE, end) * _PAGE
                 size = min(stop, self.size_bytes) - start
                 future = requests(os.getpid()).submit(self._source.read_at, start, size)
-                self._pending.append((start, future))
+                requested.append(_Requested(start, size, future))
+        return requested
 
     def _arrive(self) -> None:
         """Wait for what was requested, and put it in its place."""
         try:
             while self._pending:
-                start, future = self._pending[0]
-                self._put(start, future.result())
-                del self._pending[0]
+                self._put(self._pending[0].start, self._pending[0].data.result())
+                self._pending.popleft()
         except BaseException:
             self.release()
             raise
@@ -250,7 +289,7 @@ class FetchedLog:
             self.address + start,
             size,
             _PROT_READ | _PROT_WRITE,
-            _MAP_PRIVATE | _MAP_ANONYMOUS,
+            _MAP_PRIVATE | _MAP_ANONYMOUS | _MAP_POPULATE,
         )
         ctypes.memmove(self.address + start, data.ctypes.data, len(data))
         self.kept_bytes += size

@@ -36,6 +36,7 @@ from kafka_index.reading.answers import (
     Resolve,
     Status,
 )
+from kafka_index.reading.fetch_plan import request_parts
 from kafka_index.reading.fetched_indexes import FetchedIndexes
 from kafka_index.reading.findings import Findings, SegmentFindings
 from kafka_index.reading.segment_cache import SegmentCache
@@ -249,6 +250,14 @@ class LogSegment:
         """
         self._cache.use(self)
         return locate(self._log, self.indexes, targets, resolve)
+
+    def request_offsets(self, targets: Longs, resolve: Resolve) -> None:
+        """Begin to fetch what `translate_offsets` will read of a remote log first."""
+        self._cache.use(self)
+        if self._log.is_remote:
+            if self.file.is_last:
+                self.indexes.request_end()
+            next(request_parts(self._log, self.indexes, targets, resolve, None))
 
     def find_offsets_by_timestamp(
         self, targets: Longs, starting_offset: int, resolve: Resolve

@@ -36,13 +36,14 @@ from kafka_index.reading.fetched_indexes import FetchedIndexes
 from kafka_index.reading.findings import Finding, Findings
 from kafka_index.reading.log_segment import LogSegment
 from kafka_index.reading.partition_files import CheckpointReader, PartitionFiles
+from kafka_index.reading.read_ahead import Expected, ReadAhead
 from kafka_index.reading.segment_cache import SegmentCache
 from kafka_index.reading.timestamp_search import TimestampSearch
 from kafka_index.scan.file_records import LogOffsetPosition, open_log
 from kafka_index.state.leader_epochs import LeaderEpochCache
 from kafka_index.storage import SegmentFile, list_dump
 from kafka_index.storage.paths import absolute_path
-from kafka_index.stores import ByteSource
+from kafka_index.stores import ByteSource, is_remote
 
 _TIER_EDGES = (
     SpecialTimestamp.EARLIEST_LOCAL,
@@ -88,13 +89,13 @@ class PartitionLog:
         fetched = FetchedIndexes() if fetched_indexes is None else fetched_indexes
         self.files = files
         self._findings = Findings()
-        cache = SegmentCache() if cache is None else cache
+        self._cache = SegmentCache() if cache is None else cache
         self.segments = tuple(
             LogSegment(
                 segment,
                 index_directory=files.index_directory,
                 config=config,
-                cache=cache,
+                cache=self._cache,
                 findings=self._findings,
                 max_decompressed_bytes=max_decompressed_bytes,
                 fetched_indexes=fetched,
@@ -171,6 +172,11 @@ class PartitionLog:
     def partition(self) -> int:
         """The partition's number."""
         return self.files.partition
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether its logs are in an object store or HDFS."""
+        return is_remote(self.files.segments[0].log_path)
 
     @property
     def log_start_offset(self) -> int:
@@ -251,22 +257,19 @@ class PartitionLog:
         """
         return self.answer_timestamps(np.asarray(timestamps_ms, np.int64), resolve).to_arrow()
 
+    def expect_offsets(self, offsets: Longs) -> list[Expected]:
+        """Return the segments that `answer_offsets` will ask, the last one first for the end."""
+        targets, _ = ascending(offsets)
+        parts = np.split(targets, np.searchsorted(targets, self._bases[1:]))
+        *others, last = zip(self.segments, parts, strict=True)
+        asked = [(segment, part) for segment, part in others if len(part)]
+        return [Expected(segment, part) for segment, part in (last, *asked)]
+
     def answer_offsets(self, offsets: Longs, resolve: Resolve) -> Answers:
         """Look up offsets as `lookup_offsets` does, with the answers as numpy columns."""
-        answers = Answers.empty(len(offsets), resolve)
-        targets, rows = ascending(offsets)
-        negative = int(np.searchsorted(targets, 0))
-        start = int(np.searchsorted(targets, self.log_start_offset))
-        stop = len(targets)
-        answers.status[rows[:start]] = Status.BEFORE_LOG_START
-        answers.status[rows[:negative]] = Status.INVALID_QUERY
-        start = max(start, negative)
-        if resolve is not Resolve.INDEX:
-            stop = start + self._answer_at_end(answers, targets[start:], rows[start:])
-        self._answer_in_segments(answers, targets[start:stop], rows[start:stop], resolve)
-        if self.files.high_watermark is not None:
-            self._hide_from_end(answers, resolve)
-        return answers
+        ahead = ReadAhead(self.expect_offsets(offsets), resolve) if self.is_remote else None
+        with self._cache.announcing(None if ahead is None else ahead.reach):
+            return self._answer_offsets(offsets, resolve)
 
     def answer_timestamps(self, timestamps_ms: Longs, resolve: Resolve) -> Answers:
         """Look up timestamps as `lookup_timestamps` does, with the answers as numpy columns."""
@@ -307,6 +310,22 @@ class PartitionLog:
             # The queries of that segment report it.
             return self.segments
         return () if ends_before_start else self.segments
+
+    def _answer_offsets(self, offsets: Longs, resolve: Resolve) -> Answers:
+        answers = Answers.empty(len(offsets), resolve)
+        targets, rows = ascending(offsets)
+        negative = int(np.searchsorted(targets, 0))
+        start = int(np.searchsorted(targets, self.log_start_offset))
+        stop = len(targets)
+        answers.status[rows[:start]] = Status.BEFORE_LOG_START
+        answers.status[rows[:negative]] = Status.INVALID_QUERY
+        start = max(start, negative)
+        if resolve is not Resolve.INDEX:
+            stop = start + self._answer_at_end(answers, targets[start:], rows[start:])
+        self._answer_in_segments(answers, targets[start:stop], rows[start:stop], resolve)
+        if self.files.high_watermark is not None:
+            self._hide_from_end(answers, resolve)
+        return answers
 
     def _answer_at_end(self, answers: Answers, targets: Longs, rows: Longs) -> int:
         """Answer ascending offsets at or above the end; return how many are below it."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import resource
 import threading
 from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import ClassVar, Protocol
 from weakref import WeakSet
 
@@ -39,6 +41,7 @@ class SegmentCache:
             raise ValueError(f"at least one segment has to be open: {max_open}")
         self._max_open = max_open
         self._open: OrderedDict[int, Closeable] = OrderedDict()
+        self._on_use: Callable[[Closeable], None] | None = None
         with self._guard:
             self._all.add(self)
 
@@ -52,6 +55,28 @@ class SegmentCache:
             self._make_room()
         self._open[id(segment)] = segment
         self._open.move_to_end(id(segment))
+        if self._on_use is not None:
+            # What it opens in turn is not announced.
+            on_use, self._on_use = self._on_use, None
+            try:
+                on_use(segment)
+            finally:
+                self._on_use = on_use
+
+    @contextmanager
+    def announcing(self, on_use: Callable[[Closeable], None] | None) -> Iterator[None]:
+        """Call a function with each segment that is about to be used, meanwhile.
+
+        A function that is called already stays the only one.
+        """
+        if on_use is None or self._on_use is not None:
+            yield
+            return
+        self._on_use = on_use
+        try:
+            yield
+        finally:
+            self._on_use = None
 
     def forget(self, segment: Closeable) -> None:
         """Record that a segment is closed."""

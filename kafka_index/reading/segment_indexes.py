@@ -123,6 +123,22 @@ class SegmentIndexes:
         """The time index."""
         return self._time_index.get()
 
+    def request(self, *, with_times: bool) -> None:
+        """Begin to fetch the index files, if they are remote and not open."""
+        suffixes = (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX)[: 1 + with_times]
+        for suffix in suffixes:
+            path = self._path(suffix)
+            if is_remote(path) and not self._refused and suffix not in self._missing:
+                self._fetched.request(path)
+
+    def request_end(self) -> None:
+        """Begin to fetch the part of a remote log from which `end` is known."""
+        if self._end is None:
+            index = self.offset_index
+            start = min(index.lookup(index.last_offset).position, self._log.size_bytes)
+            end = min(start + _MAX_TAIL_BYTES, self._log.size_bytes)
+            self._log.request(np.array([start]), np.array([end]))
+
     def largest(self) -> Largest:
         """Return the largest timestamp of the segment."""
         if self._largest is None:
@@ -137,12 +153,8 @@ class SegmentIndexes:
         """Where the segment ends; what follows its last index entry is verified once."""
         if self._end is None:
             index = self.offset_index
-            last_entry = index.lookup(index.last_offset)
-            size = self._log.size_bytes
-            start = min(last_entry.position, size)
-            end = min(start + _MAX_TAIL_BYTES, size)
-            self._log.request(np.array([start]), np.array([end]))
-            self._end = self._log.scan_to_end(last_entry)
+            self.request_end()
+            self._end = self._log.scan_to_end(index.lookup(index.last_offset))
             stop = self._end.stop
             if stop is not None:
                 kind = TAIL if is_tail(stop, is_last=self._segment.is_last) else UNREADABLE

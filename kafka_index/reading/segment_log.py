@@ -94,11 +94,11 @@ class SegmentLog:
         """Size of the log."""
         return self.open().size_bytes
 
-    def request(self, starts: Longs, ends: Longs) -> None:
-        """Begin to fetch ranges of a remote log, end exclusive, that are about to be read."""
+    def request(self, starts: Longs, ends: Longs, *, ahead: bool = False) -> None:
+        """Begin to fetch ranges of a remote log (`FetchedLog.request`)."""
         file = self.open()
         if isinstance(file, FetchedLog):
-            file.request(starts, ends)
+            file.request(starts, ends, ahead=ahead)
 
     def fetch(self, starts: Longs, ends: Longs) -> None:
         """Fetch ranges of a remote log, end exclusive, in the middle of a read."""

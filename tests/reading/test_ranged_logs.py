@@ -147,4 +147,4 @@ def fetch_little(
     patch.setattr(fetched_log, "MAX_KEPT_BYTES", 4 * PAGE)
     patch.setattr(fetch_plan, "MAX_READ_BYTES", read_pages * PAGE)
     if not planned:
-        patch.setattr(fetched_log.FetchedLog, "request", lambda *_: None)
+        patch.setattr(fetched_log.FetchedLog, "request", lambda *_, **__: None)
