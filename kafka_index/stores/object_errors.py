@@ -16,6 +16,11 @@ from obstore import exceptions
 
 from kafka_index.errors import ConfigError, InputError, KafkaIndexError, PublishError, ReadError
 
+#: What the library raises: FileNotFoundError too, which is not one of its own classes.
+LIBRARY_ERRORS = (exceptions.BaseError, OSError, ValueError)
+#: The status of a range that begins at the end of an object or beyond it.
+BEYOND_END = "416"
+
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>(\w{1,64})</Code>|\"(?:code|reason)\": \"(\w{1,64})\"")
 _HOST = re.compile(r"https?://([A-Za-z0-9.\-\[\]:]{1,255})[/?]")

@@ -1,36 +1,35 @@
 """Objects of S3, Google Cloud Storage and Azure, through obstore (the Rust crate object_store).
 
-Single requests are retried by the library, and a body that breaks off is continued by it. An
-object that was opened is read with If-Match, so that bytes of two versions never mix.
+Single requests are retried by the library; those that it does not repeat, here.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import cached_property
 from typing import Any, TypeVar
 
-import numpy as np
 import obstore
 import pyarrow as pa
 import pyarrow.compute as pc
 from obstore import exceptions
 
-from kafka_index.errors import InputError, ReadError
-from kafka_index.stores import read_ahead
+from kafka_index.errors import InputError
 from kafka_index.stores.object_config import ObjectConfig
 from kafka_index.stores.object_errors import (
+    BEYOND_END,
+    LIBRARY_ERRORS,
     is_connection_failure,
     is_not_found,
     not_found,
     publish_error,
     read_error,
-    reason_of,
 )
 from kafka_index.stores.options import StorageOptions
-from kafka_index.stores.store import LISTING_SCHEMA, Bytes, DirectoryEntry, FileInfo
+from kafka_index.stores.remote_object import RemoteObject
+from kafka_index.stores.store import LISTING_SCHEMA, DirectoryEntry, FileInfo
 from kafka_index.stores.uris import split_uri
 
 # A page of S3: whatever was yielded is not asked for again when the next one breaks off.
@@ -45,9 +44,6 @@ _ATTEMPTS = 5
 _FIRST_WAIT_SECONDS = 0.1
 _Answer = TypeVar("_Answer")
 _SECOND_NS = 1_000_000_000
-# What the library raises: FileNotFoundError too, which is not one of its own classes.
-_ERRORS = (exceptions.BaseError, OSError, ValueError)
-_BEYOND_END = "416"
 
 
 class ObjectStore:
@@ -81,7 +77,7 @@ class ObjectStore:
         """Return an object's size, time and ETag."""
         try:
             return self._info(obstore.head(self._store, _key(path)))
-        except _ERRORS as error:
+        except LIBRARY_ERRORS as error:
             if is_not_found(error):
                 raise not_found(path) from None
             raise read_error(error, path, "read the object") from None
@@ -100,10 +96,10 @@ class ObjectStore:
             if max_bytes is None:
                 return bytes(obstore.get(self._store, _key(path)).bytes())
             return bytes(obstore.get_range(self._store, _key(path), start=0, length=max_bytes))
-        except _ERRORS as error:
+        except LIBRARY_ERRORS as error:
             if is_not_found(error):
                 raise not_found(path) from None
-            if max_bytes is not None and f"status code: {_BEYOND_END}" in str(error):
+            if max_bytes is not None and f"status code: {BEYOND_END}" in str(error):
                 return b""  # an empty object has no first byte
             raise read_error(error, path, "read the object") from None
 
@@ -111,7 +107,7 @@ class ObjectStore:
         """Return the objects and common prefixes right below a prefix."""
         try:
             found = _repeated(lambda: obstore.list_with_delimiter(self._store, _key(path) or None))
-        except _ERRORS as error:
+        except LIBRARY_ERRORS as error:
             raise read_error(error, path, "list the objects") from None
         entries = [
             DirectoryEntry(f"{self._root}/{prefix}", is_directory=True)
@@ -154,12 +150,12 @@ class ObjectStore:
                     yield _rows(rows, len(below))
                 try:
                     page = next(pages, None)
-                except _ERRORS as error:
+                except LIBRARY_ERRORS as error:
                     if not is_connection_failure(error):
                         raise
                     # From where it broke off.
                     pages, page = _repeated(following)
-        except _ERRORS as error:
+        except LIBRARY_ERRORS as error:
             raise read_error(error, path, "list the objects") from None
 
     def put(self, path: str, data: bytes | memoryview, *, if_absent: bool = False) -> bool:
@@ -180,7 +176,7 @@ class ObjectStore:
             )
         except exceptions.AlreadyExistsError:
             return self._holds(path, data, size)
-        except _ERRORS as error:
+        except LIBRARY_ERRORS as error:
             raise publish_error(error, path, "write the object") from None
         return True
 
@@ -188,7 +184,7 @@ class ObjectStore:
         """Copy an object on the server, and delete the first one."""
         try:
             obstore.copy(self._store, _key(source), _key(target), overwrite=True)
-        except _ERRORS as error:
+        except LIBRARY_ERRORS as error:
             raise publish_error(error, target, "put the object in place") from None
         self.delete([source])
 
@@ -198,7 +194,7 @@ class ObjectStore:
         try:
             if keys:
                 _repeated(lambda: self._delete(keys))
-        except _ERRORS as error:
+        except LIBRARY_ERRORS as error:
             raise publish_error(error, f"{self._root}/{keys[0]}", "delete the object") from None
 
     def _delete(self, keys: list[str]) -> None:
@@ -226,99 +222,12 @@ class ObjectStore:
         )
 
 
-class RemoteObject:
-    """An object that is open for reading."""
-
-    def __init__(self, store: Any, info: FileInfo) -> None:
-        self._store = store
-        self._info = info
-        self._key = _key(info.path)
-
-    @property
-    def path(self) -> str:
-        """Its URI."""
-        return self._info.path
-
-    @property
-    def size_bytes(self) -> int:
-        """Its size."""
-        return self._info.size_bytes
-
-    @property
-    def mtime_ns(self) -> int:
-        """Its modification time, nanoseconds since the epoch."""
-        return self._info.mtime_ns
-
-    def read_at(self, position_bytes: int, size_bytes: int) -> Bytes:
-        """Return up to `size_bytes` bytes, fewer only at the end of the object."""
-        if position_bytes < 0 or size_bytes < 0:
-            raise ValueError(f"negative position or size: {position_bytes}, {size_bytes}")
-        end = min(position_bytes + size_bytes, self.size_bytes)
-        if end <= position_bytes:
-            return np.empty(0, np.uint8)
-        options: dict[str, Any] = {"range": (position_bytes, end)}
-        if self._info.version:
-            options["if_match"] = self._info.version
-        try:
-            with read_ahead.request_slots:
-                answer = obstore.get(self._store, self._key, options=options)
-                found: Bytes = np.frombuffer(answer.bytes(), np.uint8)
-        except exceptions.PreconditionError:
-            raise self._changed("it was replaced", position_bytes) from None
-        except _ERRORS as error:
-            if is_not_found(error):
-                raise self._changed("it was removed", position_bytes) from None
-            if _BEYOND_END in reason_of(error).text:
-                raise self._changed("it was cut", position_bytes) from None
-            raise read_error(error, self.path, "read the object", position_bytes) from None
-        if len(found) != end - position_bytes:
-            raise ReadError(
-                "the store returned another number of bytes",
-                path=self.path,
-                position_bytes=position_bytes,
-                expected=end - position_bytes,
-                found=len(found),
-            )
-        return found
-
-    def read_ranges(self, starts: Sequence[int], ends: Sequence[int]) -> list[Bytes]:
-        """Return the bytes of ascending ranges."""
-        return read_ahead.read_ranges(self.read_at, starts, ends)
-
-    def stream(self, start_bytes: int = 0) -> Iterator[Bytes]:
-        """Yield the bytes from a position on, a few pieces ahead of the caller."""
-        return read_ahead.stream(self.read_at, start_bytes, self.size_bytes)
-
-    def changed(self) -> str | None:
-        """Return how the object differs from the one opened; None when it does not."""
-        try:
-            now = obstore.head(self._store, self._key)
-        except _ERRORS as error:
-            if is_not_found(error):
-                return "it was removed"
-            raise read_error(error, self.path, "read the object") from None
-        if now["size"] != self.size_bytes or (now["e_tag"] or "") != self._info.version:
-            return "it was replaced"
-        return None
-
-    def close(self) -> None:
-        """Do nothing: connections belong to the store."""
-
-    def _changed(self, how: str, position_bytes: int) -> ReadError:
-        return ReadError(
-            f"the object changed while it was read: {how}",
-            path=self.path,
-            position_bytes=position_bytes,
-            hint="run again when nothing writes to it",
-        )
-
-
 def _repeated(request: Callable[[], _Answer]) -> _Answer:
     """Return the answer of a request, made again when the connection broke."""
     for attempt in range(_ATTEMPTS - 1):
         try:
             return request()
-        except _ERRORS as error:
+        except LIBRARY_ERRORS as error:
             if not is_connection_failure(error):
                 raise
             time.sleep(_FIRST_WAIT_SECONDS * 2**attempt)
