@@ -14,11 +14,13 @@ from kafka_index.build.partition_start import PartitionStart
 from kafka_index.build.report import BUILT, FAILED, TRUNCATED, UNCHANGED, SegmentReport
 from kafka_index.build.settings import BuildSettings, Output
 from kafka_index.build.staged_segment import StagedSegment
+from kafka_index.build.stored_indexes import stored_differences
 from kafka_index.errors import InputError, KafkaIndexError
 from kafka_index.layout.names import (
     LEADER_EPOCH_CHECKPOINT,
     LOG_START_CHECKPOINT,
     TXN_INDEX_SUFFIX,
+    TopicPartition,
     index_name_for,
 )
 from kafka_index.state.snapshots import snapshot_path
@@ -98,7 +100,13 @@ def fold_partition(
     folded = FoldedPartition(staged)
     try:
         with_epochs = Output.EPOCHS in settings.outputs
-        start = PartitionStart.read(staged[0].segment, settings.expiration, with_epochs=with_epochs)
+        first = staged[0].segment
+        start = PartitionStart.read(
+            first,
+            settings.expiration,
+            with_epochs=with_epochs,
+            tiered=settings.tiered.get(TopicPartition(first.topic, first.partition)),
+        )
         fold = _Fold(start, settings, attempt_id)
         for each in staged:
             folded.segments.append(fold.fold(each))
@@ -235,8 +243,12 @@ class _Fold:
         self._was_cut = row.status == TRUNCATED
         if state.has_tree:
             note = "; ".join(filter(None, (note, _OTHER_ORDER)))
+        note = "; ".join(filter(None, (note, row.note)))
         if not staged.is_withheld:
             files += self._txn_index(staged, aborted.tobytes())
+            if Output.TXN_INDEX in self.settings.outputs:
+                built = {TXN_INDEX_SUFFIX: aborted.tobytes()}
+                note = "; ".join(filter(None, (note, stored_differences(staged.segment, built))))
         elif os.path.exists(staged.paths.offset_index):
             # Without it a broker would cut the log here, as the state has it.
             row = replace(row, reason=f"{row.reason}; {_INDEX_STAYS}")
@@ -247,7 +259,7 @@ class _Fold:
             status=BUILT if is_new else row.status,
             aborted_txns=len(aborted),
             producers=len(state),
-            note=note,
+            note=note or None,
         )
         return row, files
 

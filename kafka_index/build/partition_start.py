@@ -18,6 +18,7 @@ from kafka_index.state.snapshots import (
 )
 from kafka_index.storage import SegmentFile
 from kafka_index.storage.log_directory import LogDirectory, read_checkpoint_text
+from kafka_index.storage.tiered_partition import TieredPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,7 @@ class PartitionStart:
         expiration: ProducerExpiration | None,
         *,
         with_epochs: bool = True,
+        tiered: TieredPartition | None = None,
     ) -> PartitionStart:
         """Read the files beside the first segment of a partition.
 
@@ -62,6 +64,9 @@ class PartitionStart:
             When idle producers are left out.
         with_epochs : bool
             Whether the leader epochs matter.
+        tiered : TieredPartition, optional
+            What is known of the partition where its first segment may be remote: there is nothing
+            beside that.
 
         Raises
         ------
@@ -73,6 +78,8 @@ class PartitionStart:
         ``ProducerStateManager.truncateAndReload``: the latest snapshot that is above the log's
         start and not after the segment's base offset is loaded; a damaged one is skipped.
         """
+        if tiered is not None:
+            return cls._of_tiered(first, expiration, tiered)
         directory = first.partition_directory
         path = os.path.join(directory, LEADER_EPOCH_CHECKPOINT)
         text = read_checkpoint_text(path) if with_epochs else None
@@ -108,5 +115,30 @@ class PartitionStart:
             log_start,
             epochs.entries,
             text,
+            "; ".join(notes) or None,
+        )
+
+    @classmethod
+    def _of_tiered(
+        cls,
+        first: SegmentFile,
+        expiration: ProducerExpiration | None,
+        tiered: TieredPartition,
+    ) -> PartitionStart:
+        """Return the state before the first remote segment: no snapshot is kept of it."""
+        epochs = LeaderEpochCache(tiered.epochs)
+        notes = []
+        if tiered.is_lower_bound:
+            notes.append("the log may start later than its first segment")
+        if first.base_offset:
+            notes.append(
+                f"the log begins at {first.base_offset}, and no snapshot there has the "
+                "producers and transactions before it"
+            )
+        return cls(
+            PartitionState(None, epochs, expiration),
+            tiered.log_start_offset,
+            tiered.epochs,
+            epochs.text(),
             "; ".join(notes) or None,
         )

@@ -13,10 +13,11 @@ from dataclasses import replace
 from kafka_index.build.report import BUILT, FAILED, TRUNCATED, UNCHANGED, SegmentReport
 from kafka_index.build.settings import BuildSettings, Output
 from kafka_index.build.staged_segment import SegmentPaths, StagedSegment, target_directory_of
+from kafka_index.build.stored_indexes import stored_differences
 from kafka_index.config import IndexConfig
 from kafka_index.errors import KafkaIndexError
 from kafka_index.index import OffsetIndex, TimeIndex
-from kafka_index.layout.names import TopicPartition
+from kafka_index.layout.names import OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TopicPartition
 from kafka_index.records import BatchSource, ScanStop
 from kafka_index.records.batch_source import INVALID_MARKER, PREALLOCATED_TAIL, ZERO_TAIL
 from kafka_index.scan import IndexBuilder, LogFileSource
@@ -33,6 +34,7 @@ from kafka_index.storage import (
     unchanged_record,
     write_scratch,
 )
+from kafka_index.stores.tiered.segment_paths import is_segment_path
 
 #: Reason code: a segment with transactions whose ``.txnindex`` is not asked for.
 TRANSACTIONAL = "transactional"
@@ -178,6 +180,12 @@ def _scan(
     if producers.has_transactions and lacks_txn_index and settings.in_place:
         return row.failed(TRANSACTIONAL, _TRANSACTIONAL)
     row = _settled(row, segment, source, builder, stop)
+    if is_segment_path(segment.log_path):
+        built = {
+            OFFSET_INDEX_SUFFIX: _read(scratch(paths.offset_index)),
+            TIME_INDEX_SUFFIX: _read(scratch(paths.time_index)),
+        }
+        row = replace(row, note=stored_differences(segment, built))
     if settings.needs_state:
         os.close(create_scratch(scratch(paths.state), attributes_of=attributes_of))
         state.write(scratch(paths.state))
@@ -191,6 +199,11 @@ def _scan(
         record = _record(segment, row, settings, files)
         write_scratch(scratch(paths.record), record.to_bytes(), attributes_of=attributes_of)
     return row
+
+
+def _read(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
 
 
 def _first_refusal(stop: ScanStop | None, refusal: ScanStop | None) -> ScanStop | None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from kafka_index.config import LogConfig
+from kafka_index.layout.names import TopicPartition
 from kafka_index.state.partition_state import ProducerExpiration
 from kafka_index.storage import ScanSettings, scratch_path, workspace
 from kafka_index.storage.store_lock import RUNS_FOLDER
+from kafka_index.storage.tiered_partition import TieredPartition
 from kafka_index.stores import is_remote
 from kafka_index.tasks import new_run_id
 
@@ -49,6 +52,8 @@ class BuildSettings:
         Build also what is known to be right.
     run_id : str
         Letters, digits and underscores; no two runs share it.
+    tiered : mapping of TopicPartition to TieredPartition
+        What is known of partitions with remote segments.
     shares_staged : bool
         What a scan leaves for a target in an object store or HDFS waits there, because another
         process publishes it.
@@ -61,6 +66,7 @@ class BuildSettings:
     verify_crc: bool = True
     force: bool = False
     run_id: str = field(default_factory=new_run_id)
+    tiered: Mapping[TopicPartition, TieredPartition] = field(default_factory=dict)
     shares_staged: bool = False
 
     @property

@@ -6,7 +6,7 @@ import re
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import click
 
@@ -29,10 +29,11 @@ from kafka_index.storage import (
     Skipped,
     check_target,
     expand_input,
-    list_dump,
     lock_of_output,
     swept_target,
 )
+from kafka_index.tiered.listing import list_logs
+from kafka_index.tiered.options import TieredOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,7 @@ class BuildOptions:
     """
 
     inputs: tuple[str, ...]
+    tiered: TieredOptions | None
     output: str | None
     input_format: str
     topics: re.Pattern[str] | None
@@ -75,7 +77,7 @@ def run_build(options: BuildOptions) -> ExitCode:
             return _build_parquet(options, source)
         counts = count_segments(source, list_row_groups(source))
         return _print_plan(options, [(c.topic, c.partition, c.size_bytes) for c in counts], [])
-    listing = list_dump(options.inputs, topics=options.topics)
+    listing = list_logs(options.inputs, options.tiered, topics=options.topics)
     if not options.dry_run:
         return _build_logs(options, listing)
     sizes = [(s.topic, s.partition, s.log_size_bytes) for s in listing.segments]
@@ -83,6 +85,8 @@ def run_build(options: BuildOptions) -> ExitCode:
 
 
 def _wants_parquet(options: BuildOptions) -> bool:
+    if options.tiered is not None:
+        return False
     if options.input_format != "auto":
         return options.input_format == "parquet"
     paths = [path for given in options.inputs for path in expand_input(given)]
@@ -104,9 +108,10 @@ def _build_logs(options: BuildOptions, listing: Listing) -> ExitCode:
             target_root = None
             stack.enter_context(DirectoryLock.of_data_directories(listing.data_directories))
         else:
-            inputs = [*options.inputs, *listing.partition_directories]
+            remote = () if options.tiered is None else options.tiered.uris
+            inputs = [*options.inputs, *remote, *listing.partition_directories]
             target_root = check_target(options.output, inputs)
-        settings = _settings(options, target_root, ALL_OUTPUTS)
+        settings = replace(_settings(options, target_root, ALL_OUTPUTS), tiered=listing.tiered)
         if target_root is not None:
             stack.enter_context(lock_of_output(target_root, settings.run_id))
         stack.enter_context(

@@ -21,9 +21,11 @@ from kafka_index.cli.options import (
     topics_option,
 )
 from kafka_index.cli.text import parse_time
+from kafka_index.cli.tiered_options import tiered_options
 from kafka_index.config import LogConfig
 from kafka_index.layout.integers import INT32_MAX
 from kafka_index.stores import is_remote
+from kafka_index.tiered.options import TieredOptions
 
 _HELP = """Rebuild the files that a broker keeps beside its logs, for every segment below PATH.
 
@@ -64,6 +66,7 @@ def _options() -> list[Decorator]:
             "inputs",
             "Directories to read; may be repeated, and may name several paths.",
         ),
+        *tiered_options(),
         click.option(
             "--output",
             metavar="PATH",
@@ -156,6 +159,7 @@ def make_command(*, as_job: bool) -> click.Command:
     def build(
         inputs: tuple[str, ...],
         more_paths: tuple[str, ...],
+        tiered: TieredOptions | None,
         output: str | None,
         in_place: bool,  # noqa: FBT001, because click passes options by name
         input_format: str,
@@ -176,8 +180,8 @@ def make_command(*, as_job: bool) -> click.Command:
         master: str | None = None,
         threads: int | None = None,
     ) -> int:
-        if not (inputs or more_paths):
-            raise click.UsageError("no input: give --input PATH")
+        if not (inputs or more_paths or tiered):
+            raise click.UsageError("no input: give --input PATH or --tiered URI")
         if output is not None and in_place:
             raise click.UsageError("--output and --in-place are mutually exclusive")
         remote = next(filter(is_remote, (*inputs, *more_paths)), None) if in_place else None
@@ -186,6 +190,9 @@ def make_command(*, as_job: bool) -> click.Command:
                 f"--in-place writes beside the logs of a broker, on a local disk, and {remote} is "
                 "in a store: give --output"
             )
+        if tiered is not None and (in_place or input_format == "parquet"):
+            other = "--in-place" if in_place else "--format parquet"
+            raise click.UsageError(f"--tiered and {other} are mutually exclusive")
         if output is None and not in_place and not dry_run:
             raise click.UsageError("no output: give --output PATH or --in-place")
         if in_place and outputs and Output.INDEX in outputs and Output.TIME_INDEX not in outputs:
@@ -201,6 +208,7 @@ def make_command(*, as_job: bool) -> click.Command:
         return run_build(
             BuildOptions(
                 inputs=(*inputs, *more_paths),
+                tiered=tiered,
                 output=output,
                 input_format=input_format,
                 topics=topics,
@@ -221,5 +229,5 @@ def make_command(*, as_job: bool) -> click.Command:
         build,
         [*_options(), *([] if as_job else engine_options()), *detail_options()],
         help_text=_HELP + (_JOB_EXAMPLES if as_job else _CONSOLE_EXAMPLES),
-        usage="--input PATH... (--output PATH | --in-place) [OPTIONS]",
+        usage="(--input PATH... | --tiered URI) (--output PATH | --in-place) [OPTIONS]",
     )
