@@ -10,9 +10,8 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -41,6 +40,7 @@ Work = Callable[[], object]
 def run(scratch: Path) -> bool:
     """Measure S3 and HDFS; return whether ours keeps up with the alternative."""
     with tempfile.TemporaryDirectory(dir=scratch) as folder, running_s3(Path(folder)) as server:
+        os.environ |= server.environment()
         print(f"S3 ({server.kind}), seconds, medians of {_ROUNDS}; ratio of pyarrow.fs to ours")
         kept_up = _measure_s3(server)
     with tempfile.TemporaryDirectory(dir=scratch) as folder, running_hdfs(Path(folder)) as hdfs:
@@ -52,8 +52,7 @@ def run(scratch: Path) -> bool:
 def _measure_s3(server: S3Server) -> bool:
     bucket = server.new_bucket()
     root = f"s3://{bucket}"
-    with _environment(server.environment()):
-        store = ObjectStore(root, StorageOptions())
+    store = ObjectStore(root, StorageOptions())
     arrow = server.filesystem()
     _put_large(store, f"{root}/log")
     _make_listed(server, bucket)
@@ -194,14 +193,3 @@ def _hadoop(uri: str) -> FileSystem | None:
         return HadoopFileSystem(host, int(port))
     except OSError:
         return None
-
-
-@contextmanager
-def _environment(variables: dict[str, str]) -> Iterator[None]:
-    before = dict(os.environ)
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)

@@ -15,13 +15,15 @@ from typing import Any
 import hdfs_native
 import pyarrow as pa
 
-from kafka_index.errors import InputError, KafkaIndexError, ReadError
+from kafka_index.errors import InputError, KafkaIndexError, PublishError, ReadError
 from kafka_index.stores.hdfs_errors import publish_error, read_error, reason
 from kafka_index.stores.hdfs_file import HdfsFile
 from kafka_index.stores.options import StorageOptions
 from kafka_index.stores.store import LISTING_SCHEMA, DirectoryEntry, FileInfo
 from kafka_index.stores.uris import split_uri
 
+_WRITE_ATTEMPTS = 3
+_SLOW = "Failed to complete file in time"
 _ROWS_OF_PAGE = 10_000
 _MS_NS = 1_000_000
 # The library's own patience is three minutes; a fail-over of the name node takes less than this.
@@ -29,6 +31,10 @@ _PATIENCE = {
     "dfs.client.failover.max.attempts": "8",
     "dfs.client.failover.sleep.max.millis": "5000",
 }
+
+
+class _SlowNodesError(PublishError):
+    """The data nodes did not report the blocks of a file in the library's time."""
 
 
 class HdfsStore:
@@ -150,22 +156,38 @@ class HdfsStore:
         what another one is still writing. One that a killed writer left is a scratch file like
         any other (`kafka_index.storage.scratch`).
         """
-        folder, _, base = _name(path).rpartition("/")
-        aside = f"{folder}/.{base}.put.{uuid.uuid4().hex}.tmp"
-        options = hdfs_native.WriteOptions(overwrite=True, create_parent=True)
+        if if_absent and self._exists(path):
+            return False
+        for _ in range(_WRITE_ATTEMPTS - 1):
+            with suppress(_SlowNodesError):
+                return self._put_once(path, data, replace=not if_absent)
+        return self._put_once(path, data, replace=not if_absent)
+
+    def _put_once(self, path: str, data: bytes | memoryview, *, replace: bool) -> bool:
+        name = _name(path)
+        aside = self._aside(name)
         try:
-            if if_absent and self._exists(_name(path)):
-                return False
-            with self._client.create(aside, options) as file:
-                file.write(data)
-            self._client.rename(aside, _name(path), overwrite=not if_absent)
+            self._write(aside, data)
+            self._client.rename(aside, name, overwrite=replace)
         except FileExistsError:
             self._discard(aside)
             return False
         except Exception as error:
             self._discard(aside)
-            raise publish_error(error, path, "write the file") from error
+            ours = publish_error(error, path, "write the file")
+            raise (
+                _SlowNodesError(ours.message, path=path) if _SLOW in str(error) else ours
+            ) from error
         return True
+
+    def _aside(self, name: str) -> str:
+        folder, _, base = name.rpartition("/")
+        return f"{folder}/.{base}.put.{uuid.uuid4().hex}.tmp"
+
+    def _write(self, name: str, data: bytes | memoryview) -> None:
+        options = hdfs_native.WriteOptions(overwrite=True, create_parent=True)
+        with self._client.create(name, options) as file:
+            file.write(data)
 
     def rename(self, source: str, target: str) -> None:
         """Rename a file."""
@@ -193,9 +215,9 @@ class HdfsStore:
             if below > start_after or start_after.startswith(below):
                 yield from self._walk(entry.path, skipped, start_after)
 
-    def _exists(self, name: str) -> bool:
+    def _exists(self, path: str) -> bool:
         try:
-            self._client.get_file_info(name)
+            self.info(path)
         except FileNotFoundError:
             return False
         return True
