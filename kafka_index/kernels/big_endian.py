@@ -110,5 +110,6 @@ read_int32_little = _reader(32, swap=False)
 #: Write an int64 as an int32 or int64 at an address (uint64).
 write_int32 = _writer(32)
 write_int64 = _writer(64)
-#: Write an int64 as this machine has it, into an array of its own.
+#: Write an int64 as this machine has an int32 or int64, into memory of its own.
+write_int32_native = _writer(32, swap=False)
 write_int64_native = _writer(64, swap=False)

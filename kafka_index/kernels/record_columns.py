@@ -9,13 +9,7 @@ Sources: Kafka's ``DefaultRecordBatch.iterator`` and ``LegacyRecord``.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
-import numba.extending
 import numpy as np
-from llvmlite import ir
-from numba import types
 from numpy.typing import NDArray
 
 from kafka_index.kernels.batch_header import codec_of, magic_of
@@ -26,17 +20,25 @@ from kafka_index.kernels.big_endian import (
     write_int64_native,
 )
 from kafka_index.kernels.compile_cache import compiled
+from kafka_index.kernels.copying import VECTOR_BYTES, copy_bytes, copy_vector
 from kafka_index.kernels.records import (
     FIELD_NULL,
     RECORD_SOUND,
     RECORDS_REMAINING,
     RecordSection,
     batch_section,
+    check_records,
     message_section,
     next_record,
     read_fields,
     read_short_fields,
     read_sized_field,
+)
+from kafka_index.kernels.unpacking import (
+    UNPACK_NO_ROOM,
+    UNPACK_REFUSED,
+    UNPACK_SLACK_BYTES,
+    unpack,
 )
 from kafka_index.kernels.varints import VARINT_CUT
 from kafka_index.layout.records import (
@@ -66,9 +68,17 @@ HEADER_KEY, HEADER_KEY_SIZE, HEADER_VALUE, HEADER_VALUE_SIZE = range(4)
 HEADER_ROWS = 4
 
 #: Why a call of `decode_batches` returned: the batches are done; the chunk has as many records as
-#: it may have; the records of the batch at ``STATE_BATCH`` have to be decompressed; those handed in
-#: are done; or that batch is damaged (``STATE_FAULT``), after the records before the damage.
-DECODE_DONE, DECODE_FULL, DECODE_NEEDS_RECORDS, DECODE_SECTION_DONE, DECODE_FAULT = range(5)
+#: it may have, or the arena has; the caller has to decompress the records of the batch at
+#: ``STATE_BATCH``; those handed in are done; or that batch is damaged (``STATE_FAULT``), after the
+#: records before the damage.
+(
+    DECODE_DONE,
+    DECODE_FULL,
+    DECODE_ARENA_FULL,
+    DECODE_NEEDS_RECORDS,
+    DECODE_SECTION_DONE,
+    DECODE_FAULT,
+) = range(6)
 
 #: What ``STATE_FAULT`` can be besides the codes of `kafka_index.kernels.records`: a batch with a
 #: negative record count, a message that ends before its key or its value does, and a record with
@@ -77,8 +87,8 @@ NEGATIVE_RECORD_COUNT, CUT_FIELD, TOO_MANY_HEADERS = -1, -2, -3
 
 #: The state between two calls, an array of int64: the number of the batch; how many of its records
 #: are left (`NOT_OPEN`: all of them) and the address of the next one; rows, bytes and headers of
-#: the chunk so far; why the batch is damaged; whether its records were handed in, and the fields of
-#: their `RecordSection`.
+#: the chunk so far; bytes of the arena in use; why the batch is damaged; whether its records were
+#: handed in, and the fields of their `RecordSection`.
 (
     STATE_BATCH,
     STATE_LEFT,
@@ -86,10 +96,11 @@ NEGATIVE_RECORD_COUNT, CUT_FIELD, TOO_MANY_HEADERS = -1, -2, -3
     STATE_ROWS,
     STATE_BYTES,
     STATE_HEADERS,
+    STATE_ARENA_USED,
     STATE_FAULT,
     STATE_HANDED_IN,
     STATE_SECTION,
-) = range(9)
+) = range(10)
 STATE_SIZE = STATE_SECTION + len(RecordSection._fields)
 NOT_OPEN = -1
 
@@ -103,11 +114,10 @@ _INT32_BYTES = 4
 _LONG_BYTES = 8
 _V0_KEY = field_position(MESSAGE_V0_HEADER, "key_length")
 _V1_KEY = field_position(MESSAGE_V1_HEADER, "key_length")
-_VECTOR_BYTES = 32
 #: From this size on memcpy is faster than a loop.
 _LONG_COPY_BYTES = 512
 #: Bytes after the end of an output that `copy_fields` may overwrite.
-COPY_SLACK_BYTES = 2 * _VECTOR_BYTES
+COPY_SLACK_BYTES = UNPACK_SLACK_BYTES
 
 
 def new_state() -> NDArray[np.int64]:
@@ -148,6 +158,8 @@ def decode_batches(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and
     last_offset: int,
     with_bytes: bool,
     max_bytes: int,
+    arena: NDArray[np.uint8],
+    contexts: NDArray[np.int64],
     fields: NDArray[np.int64],
     batch_ends: NDArray[np.int64],
     state: NDArray[np.int64],
@@ -166,6 +178,10 @@ def decode_batches(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and
         Whether keys, values and headers are wanted; else only offsets and timestamps are filled.
     max_bytes : int
         A chunk ends after the record that makes it larger than this.
+    arena : ndarray of uint8
+        Memory for decompressed records, and `UNPACK_SLACK_BYTES`.
+    contexts : ndarray of int64
+        As for `kafka_index.kernels.unpacking.unpack`.
     fields : ndarray of int64, shape (FIELD_ROWS, m)
         Filled from ``STATE_ROWS`` on. Sizes include `FIELD_NULL`.
     batch_ends : ndarray of int64, shape (n,)
@@ -209,8 +225,23 @@ def decode_batches(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and
             else:
                 section = batch_section(start, start + np.uint64(RECORD_BATCH_OVERHEAD_BYTES), end)
             if codec != 0 and section.record_count != 0:
-                code = DECODE_NEEDS_RECORDS
-                break
+                used = state[STATE_ARENA_USED]
+                size: Integer = np.int64(UNPACK_REFUSED)
+                records = np.uint64(arena.ctypes.data) + np.uint64(used)
+                if not section.is_message_set:
+                    room_left = len(arena) - UNPACK_SLACK_BYTES - used
+                    size = unpack(codec, section.start, end, records, room_left, contexts)
+                if size >= 0:
+                    section = batch_section(start, records, records + np.uint64(size))
+                    # Kafka reads a compressed batch whole before it returns the first record.
+                    _, fault = check_records(section)
+                    if section.record_count < 0 or fault != RECORD_SOUND:
+                        size = np.int64(UNPACK_REFUSED)
+                if size < 0:
+                    is_full = size == UNPACK_NO_ROOM and used > 0
+                    code = DECODE_ARENA_FULL if is_full else DECODE_NEEDS_RECORDS
+                    break
+                state[STATE_ARENA_USED] = used + size
             left = np.int64(section.record_count)
             cursor = section.start
             if left < 0:
@@ -368,37 +399,6 @@ def decode_headers(fields: NDArray[np.int64], rows: int, headers: NDArray[np.int
             at += 1
 
 
-def _copier(size: int | None) -> Any:
-    """Make the intrinsic that copies so many bytes, or as many as a third argument says."""
-
-    @numba.extending.intrinsic
-    def copy(
-        _context: Any, _target: Any, _source: Any, _size: Any
-    ) -> tuple[Any, Callable[..., Any]]:
-        def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-            byte = ir.IntType(8)
-            target, source, count = arguments
-            if size is None:
-                pointer = byte.as_pointer()
-                kinds = [pointer, pointer, ir.IntType(64)]
-                function = builder.module.declare_intrinsic("llvm.memcpy", kinds)
-                places = [builder.inttoptr(place, pointer) for place in (target, source)]
-                builder.call(function, [*places, count, ir.Constant(ir.IntType(1), 0)])
-            else:
-                vector = ir.VectorType(byte, size).as_pointer()
-                loaded = builder.load(builder.inttoptr(source, vector), align=1)
-                builder.store(loaded, builder.inttoptr(target, vector), align=1)
-            return context.get_dummy_value()
-
-        return types.void(types.uint64, types.uint64, types.int64), generate
-
-    return copy
-
-
-_copy_vector = _copier(_VECTOR_BYTES)
-_copy_bytes = _copier(None)
-
-
 @compiled
 def copy_fields(
     addresses: NDArray[np.int64],
@@ -427,7 +427,7 @@ def copy_fields(
         How many are null.
     """
     out = np.uint64(data.ctypes.data)
-    step = np.uint64(_VECTOR_BYTES)
+    step = np.uint64(VECTOR_BYTES)
     total = np.int64(0)
     nulls = 0
     ends[0] = 0
@@ -436,17 +436,17 @@ def copy_fields(
         if size > 0:
             source = np.uint64(addresses[row])
             target = out + np.uint64(total)
-            if readable_end - (source + np.uint64(size)) < np.uint64(_VECTOR_BYTES):
-                _copy_bytes(target, source, size)
-            elif size <= _VECTOR_BYTES:
-                _copy_vector(target, source, size)
+            if readable_end - (source + np.uint64(size)) < np.uint64(VECTOR_BYTES):
+                copy_bytes(target, source, size)
+            elif size <= VECTOR_BYTES:
+                copy_vector(target, source, size)
             elif size <= _LONG_COPY_BYTES:
                 done = np.uint64(0)
                 while done < np.uint64(size):
-                    _copy_vector(target + done, source + done, size)
+                    copy_vector(target + done, source + done, size)
                     done += step
             else:
-                _copy_bytes(target, source, size)
+                copy_bytes(target, source, size)
             total += size
         elif size < 0:
             nulls += 1
@@ -457,7 +457,21 @@ def copy_fields(
 def warm_up(address: np.uint64, nothing: NDArray[np.int64]) -> None:
     """Load or compile the decoding of records, over no batches."""
     fields = np.empty((FIELD_ROWS, 1), np.int64)
+    arena = np.empty(0, np.uint8)
     for with_bytes in (True, False):
-        decode_batches(address, nothing, nothing, 0, 0, with_bytes, 0, fields, nothing, new_state())
+        decode_batches(
+            address,
+            nothing,
+            nothing,
+            0,
+            0,
+            with_bytes,
+            0,
+            arena,
+            nothing,
+            fields,
+            nothing,
+            new_state(),
+        )
     decode_headers(fields, 0, fields)
     copy_fields(nothing, nothing, address, np.empty(1, np.int32), np.empty(0, np.uint8))

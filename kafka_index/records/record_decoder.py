@@ -19,6 +19,7 @@ from kafka_index.errors import CorruptLogError, TooLargeError
 from kafka_index.kernels.record_columns import (
     COPY_SLACK_BYTES,
     CUT_FIELD,
+    DECODE_ARENA_FULL,
     DECODE_DONE,
     DECODE_FAULT,
     DECODE_FULL,
@@ -30,6 +31,7 @@ from kafka_index.kernels.record_columns import (
     FIELD_TIMESTAMP,
     MAX_HEADERS,
     NEGATIVE_RECORD_COUNT,
+    STATE_ARENA_USED,
     STATE_BATCH,
     STATE_FAULT,
     STATE_LEFT,
@@ -42,6 +44,7 @@ from kafka_index.kernels.record_columns import (
     new_state,
     skip_batch,
 )
+from kafka_index.kernels.unpacking import new_contexts
 from kafka_index.layout.integers import INT64_MAX, Longs
 from kafka_index.records.decompression import DecompressedRecords, DecompressionBudget, decompress
 from kafka_index.records.record_sections import BatchRecords, open_records, record_fault
@@ -233,14 +236,13 @@ class _Arena:
     def __init__(self, size_bytes: int) -> None:
         self.size_bytes = size_bytes
         self.used_bytes = 0
-        self._memory: Bytes | None = None
+        self.memory: Bytes = np.empty(size_bytes + COPY_SLACK_BYTES, np.uint8)
+        self.contexts = new_contexts(self)
 
     def decompress(self, codec: int, data: bytes | Bytes, *, magic: int = 2) -> DecompressedRecords:
         """Decompress as `DecompressionBudget.decompress` does; TooLargeError: it does not fit."""
         records = decompress(codec, data, magic=magic, max_bytes=self.size_bytes - self.used_bytes)
-        if self._memory is None:
-            self._memory = np.empty(self.size_bytes + COPY_SLACK_BYTES, np.uint8)
-        own = self._memory[self.used_bytes : self.used_bytes + len(records)]
+        own = self.memory[self.used_bytes : self.used_bytes + len(records)]
         own[:] = np.frombuffer(records, np.uint8)
         self.used_bytes += len(records)
         return DecompressedRecords(own)
@@ -304,7 +306,7 @@ class _BatchWalk(Generic[_Result]):
                 self._finish_chunk(window_end)
                 if code == DECODE_DONE:
                     self.is_done = True
-                elif not arena.used_bytes:
+                elif code == DECODE_ARENA_FULL or not arena.used_bytes:
                     return
 
     def read_large_batch(self) -> None:
@@ -330,17 +332,23 @@ class _BatchWalk(Generic[_Result]):
         return ready
 
     def _decode(self) -> int:
-        return decode_batches(
+        arena = self._decoder.arena
+        self._state[STATE_ARENA_USED] = arena.used_bytes
+        code = decode_batches(
             self._address,
             self._positions,
             self._sizes,
             *self._offsets,
             self._decoder.with_bytes,
             CHUNK_BYTES,
+            arena.memory,
+            arena.contexts,
             self._decoder.fields,
             self._ends,
             self._state,
         )
+        arena.used_bytes = int(self._state[STATE_ARENA_USED])
+        return code
 
     def _batch(self) -> Bytes:
         number = self._state[STATE_BATCH]

@@ -125,7 +125,17 @@ def decode_section(
     zero = np.zeros(1, np.int64)
     limits = (-(2**63), 2**63 - 1)
     code = decode_batches(
-        np.uint64(0), zero, zero, *limits, with_bytes, 1 << 40, fields, zero.copy(), state
+        np.uint64(0),
+        zero,
+        zero,
+        *limits,
+        with_bytes,
+        1 << 40,
+        np.empty(0, np.uint8),
+        zero,
+        fields,
+        zero.copy(),
+        state,
     )
     return fields, state, code
 
