@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 
 from kafka_index.cli.build_summary import skipped_lines
 from kafka_index.cli.exit_code import ExitCode
 from kafka_index.cli.lookup_options import BulkOptions, LogOptions
-from kafka_index.cli.lookup_summary import EXPLAINED, damage_lines, exit_code, note_lines
+from kafka_index.cli.lookup_summary import (
+    EXPLAINED,
+    damage_lines,
+    exit_code,
+    note_lines,
+    warn_of_unindexed,
+)
 from kafka_index.cli.options import Detail
 from kafka_index.cli.progress import Outcome
 from kafka_index.cli.text import format_count, format_seconds, plural, status_lines
@@ -17,21 +23,24 @@ from kafka_index.engines import lookup_engines as engines
 from kafka_index.errors import InputError
 from kafka_index.lookup import (
     LOOKUP_REPORT_SCHEMA,
-    AnswerTarget,
     By,
     LookupSettings,
     LookupTotals,
     QueryFormat,
     SplitReport,
     StartingOffset,
+    answer_target,
     collect_inventory,
     open_queries,
     reset_offsets_csv,
     starting_offsets_json,
 )
 from kafka_index.reading.answers import Resolve, Status, UpperBound
-from kafka_index.storage import AtomicFile, Skipped, local_path, refuse_overlap
+from kafka_index.storage import Skipped, refuse_overlap
+from kafka_index.storage.paths import absolute_path
 from kafka_index.storage.report_file import ReportFile
+from kafka_index.stores import is_remote
+from kafka_index.stores.staged_file import whole_file
 
 
 def run_lookup(options: BulkOptions, where: LogOptions) -> ExitCode:
@@ -57,7 +66,7 @@ def run_lookup(options: BulkOptions, where: LogOptions) -> ExitCode:
     with ExitStack() as stack:
         # A file that cannot be written ends the run before the work.
         form = None if options.output_format is None else QueryFormat(options.output_format)
-        target = AnswerTarget(
+        target = answer_target(
             options.output,
             queries,
             output_format=form,
@@ -71,10 +80,10 @@ def run_lookup(options: BulkOptions, where: LogOptions) -> ExitCode:
             else stack.enter_context(ReportFile(options.report, LOOKUP_REPORT_SCHEMA))
         )
         files = [
-            (stack.enter_context(AtomicFile(os.path.abspath(local_path(path)))), render)
-            for path, render in texts
+            (stack.enter_context(whole_file(absolute_path(path))), render) for path, render in texts
         ]
         stack.enter_context(target)
+        warn_of_unindexed(inventory, by, options.detail)
         with LookupOutcome(queries.rows, options.detail) as outcome:
             engines.run_lookup(
                 options.engine,
@@ -179,18 +188,29 @@ def _refuse_side_files(
     target: str, inputs: Sequence[str], texts: Sequence[str], report: str | None
 ) -> None:
     """Refuse to write over what is read, into the output, or twice into one file."""
-    taken = [os.path.realpath(target)]
+    taken = [_real(target)]
     for path in (*texts, *([] if report is None else [report])):
-        real = os.path.realpath(local_path(path))
-        if os.path.isdir(real):
+        real = _real(absolute_path(path))
+        if not is_remote(real) and os.path.isdir(real):
             raise InputError("a folder, not a file", path=path, hint="name a file in it")
-        if os.path.exists(real) and not os.path.isfile(real):
+        if not is_remote(real) and os.path.exists(real) and not os.path.isfile(real):
             raise InputError("not a regular file", path=path, hint="name another file")
         refuse_overlap(real, path, inputs)
-        if any(os.path.commonpath([other, real]) in (other, real) for other in taken):
+        if any(f"{one}/".startswith(f"{other}/") for one, other in _pairs(real, taken)):
             raise InputError(
                 "this path is taken by the answers or another file",
                 path=path,
                 hint="name another one",
             )
         taken.append(real)
+
+
+def _real(path: str) -> str:
+    return path if is_remote(path) else os.path.realpath(path)
+
+
+def _pairs(path: str, others: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Yield a path with each of the others, either way around."""
+    for other in others:
+        yield path, other
+        yield other, path

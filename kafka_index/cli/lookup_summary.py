@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+import click
+
 from kafka_index.cli.exit_code import ExitCode
+from kafka_index.cli.options import Detail
 from kafka_index.cli.text import (
     Paint,
+    format_bytes,
     format_count,
     plural,
     shown_path,
 )
+from kafka_index.lookup import By, Inventory
+from kafka_index.lookup.unindexed import find_unindexed
 from kafka_index.reading.answers import Status
 from kafka_index.reading.findings import INDEX_REFUSED, NO_INDEX, TAIL, UNREADABLE, Finding
 
@@ -35,6 +41,18 @@ def exit_code(findings: Iterable[Finding], *, unanswered: bool) -> ExitCode:
     if unanswered and not causes:
         codes.append(ExitCode.DAMAGE)
     return ExitCode.first(codes)
+
+
+def warn_of_unindexed(inventory: Inventory, by: By, detail: Detail) -> None:
+    """Print, before anything is read, that remote logs without index files are read whole."""
+    segments, size_bytes = find_unindexed(inventory, by)
+    if segments and detail is not Detail.QUIET:
+        what = plural(segments, "remote segment")
+        click.echo(
+            f"kafka-index: {what} ({format_bytes(size_bytes)}) without index files: those that are "
+            "asked are read whole, once each; build --output makes index files",
+            err=True,
+        )
 
 
 def note_lines(findings: Iterable[Finding], paint: Paint, *, every: bool) -> list[str]:

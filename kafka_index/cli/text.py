@@ -180,5 +180,7 @@ def shown_path(path: str) -> str:
     """Return a path relative to the working directory where it lies below, else unchanged."""
     if "://" in path:
         return path
+    if "://" in path:
+        return path
     relative = os.path.relpath(path)
     return path if relative.startswith(os.pardir) else relative

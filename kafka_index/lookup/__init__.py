@@ -20,6 +20,7 @@ from kafka_index.lookup.report import (
 )
 from kafka_index.lookup.splits import QueryBatch, QuerySplit
 from kafka_index.lookup.starting_offsets import reset_offsets_csv, starting_offsets_json
+from kafka_index.lookup.stored_output import answer_target
 from kafka_index.lookup.tally import SplitTally
 
 __all__ = [
@@ -39,6 +40,7 @@ __all__ = [
     "SplitTally",
     "StartingOffset",
     "answer_split",
+    "answer_target",
     "check_columns",
     "collect_inventory",
     "open_queries",

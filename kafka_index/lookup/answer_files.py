@@ -18,6 +18,7 @@ from kafka_index.lookup.parquet_queries import parquet_schema
 from kafka_index.lookup.queries import Queries, converted_schema
 from kafka_index.lookup.query_files import QueryFormat
 from kafka_index.lookup.splits import QueryBatch, QuerySplit
+from kafka_index.lookup.stored_files import input_stream, readable
 from kafka_index.reading.answers import ANSWER_SCHEMA, Answers
 from kafka_index.storage.json_lines import (
     base64_texts,
@@ -26,6 +27,7 @@ from kafka_index.storage.json_lines import (
     json_lines,
     plain_column,
 )
+from kafka_index.stores import is_remote
 
 _COMPRESSION = "snappy"
 # Few values, many times each; the others are numbers of which hardly two are the same, but
@@ -75,7 +77,7 @@ def open_answers(
     if form is QueryFormat.JSON:
         return JsonAnswers(path)
     is_parquet = split.format is QueryFormat.PARQUET
-    footer = pq.read_metadata(split.path) if is_parquet else None
+    footer = pq.read_metadata(readable(split.path)) if is_parquet else None
     if footer is not None:
         schema = parquet_schema(footer)
     elif split.format is form:
@@ -213,8 +215,8 @@ def join_parts(parts: Sequence[str], path: str, form: QueryFormat, split: QueryS
     header_bytes = _csv_header_bytes(split.columns) if form is QueryFormat.CSV else 0
     with open(path, "wb") as whole:
         for number, part in enumerate(parts):
-            with open(part, "rb") as file:
-                file.seek(header_bytes if number else 0)
+            with input_stream(part) as file:
+                file.read(header_bytes if number else 0)
                 shutil.copyfileobj(file, whole, _COPY_BYTES)
 
 
@@ -293,16 +295,20 @@ def _arrow_writer(path: str, schema: pa.Schema) -> pa.ipc.RecordBatchStreamWrite
 
 
 def _join_parquet(parts: Sequence[str], path: str, split: QuerySplit) -> None:
-    with pa.memory_map(parts[0]) as file:
+    with _mapped(parts[0]) as file:
         schema = pa.ipc.open_stream(file).schema
     is_parquet = split.format is QueryFormat.PARQUET
-    like = pq.read_metadata(split.path) if is_parquet else None
+    like = pq.read_metadata(readable(split.path)) if is_parquet else None
     with _parquet_writer(path, schema, like) as writer:
         for part in parts:
-            with pa.memory_map(part) as file:
+            with _mapped(part) as file:
                 for batch in pa.ipc.open_stream(file):
                     rows = pa.Table.from_batches([batch]).select(schema.names).cast(schema)
                     writer.write_table(rows, row_group_size=max(len(batch), 1))
+
+
+def _mapped(part: str) -> pa.NativeFile:
+    return input_stream(part) if is_remote(part) else pa.memory_map(part)
 
 
 def _dictionary_columns(footer: pq.FileMetaData, names: Sequence[str]) -> Iterator[str]:

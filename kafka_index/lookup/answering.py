@@ -23,7 +23,7 @@ from kafka_index.lookup.query_files import QueryFormat
 from kafka_index.lookup.report import SplitReport
 from kafka_index.lookup.splits import QuerySplit
 from kafka_index.lookup.tally import SplitTally
-from kafka_index.storage import AtomicFile
+from kafka_index.stores.staged_file import whole_file
 
 
 def answer_split(
@@ -65,9 +65,9 @@ def answer_split(
     # Each batch visits all segments again: where not all can stay open, few and large ones.
     many = lookups.inventory.segment_count > lookups.settings.max_open_segments
     batches = read_split(split, output_format=form, max_rows=SPLIT_ROWS if many else READ_ROWS)
-    with AtomicFile(part_path, scratch_path=scratch, what="answers") as file:
+    with whole_file(part_path, scratch_path=scratch, what="answers") as file:
         try:
-            writer = open_answers(scratch, form, split, to_join=to_join)
+            writer = open_answers(file.scratch_path, form, split, to_join=to_join)
             try:
                 for batch in batches:
                     answers = lookups.answer(batch.topics, batch.partitions, batch.keys)

@@ -1,7 +1,8 @@
 """The output of a run: a file, or a folder of parts, that appears whole or not at all.
 
-Everything is written into a hidden folder beside the output, ``.NAME.<run id>.tmp``, and renamed at
-the end. A killed run leaves the old output unchanged, and that folder, which the next run removes.
+This is a local one; `kafka_index.lookup.stored_output` has those in other stores. Everything is
+written into a hidden folder beside the output, ``.NAME.<run id>.tmp``, and renamed at the end. A
+killed run leaves the old output unchanged, and that folder, which the next run removes.
 """
 
 from __future__ import annotations
@@ -18,15 +19,17 @@ from kafka_index.errors import InputError, PublishError
 from kafka_index.lookup.answer_files import check_output_format, join_parts
 from kafka_index.lookup.exchange import ASIDE, exchange
 from kafka_index.lookup.queries import Queries
-from kafka_index.lookup.query_files import COMPRESSIONS, QueryFormat
+from kafka_index.lookup.query_files import QueryFormat
 from kafka_index.lookup.splits import QuerySplit
-from kafka_index.storage import DirectoryLock, local_path, publish_error, refuse_overlap
+from kafka_index.lookup.stored_files import COMPRESSIONS
+from kafka_index.storage import DirectoryLock, publish_error, refuse_overlap
+from kafka_index.storage.paths import absolute_path
 from kafka_index.stores.durable_files import make_durable
 
-# As Spark marks a complete folder.
-_SUCCESS = "_SUCCESS"
-# Our parts and Spark's: only a folder of nothing else is ever replaced.
-_REPLACEABLE = re.compile(r"_SUCCESS|part-[^/]*|\..*\.crc")
+#: As Spark marks a complete folder.
+SUCCESS = "_SUCCESS"
+#: Our parts and Spark's: only a folder of nothing else is ever replaced.
+REPLACEABLE = re.compile(r"_SUCCESS|part-[^/]*|\..*\.crc")
 _PART = "part-{number:0{digits}}-{stem}{ending}"
 _MIN_DIGITS = 5
 _MAX_STEM_BYTES = 100
@@ -76,7 +79,7 @@ class AnswerTarget:
         overwrite: bool = False,
     ) -> None:
         self._given = path
-        self.path = os.path.abspath(local_path(path))
+        self.path = absolute_path(path)
         self.format = output_format or queries.format
         self.is_file = _is_file(path, self.format, was_chosen=output_format is not None)
         check_output_format(queries, self.format, path=path)
@@ -190,7 +193,7 @@ class AnswerTarget:
         for name in os.listdir(self._staging):
             if name not in parts:  # from an attempt that was abandoned
                 os.unlink(os.path.join(self._staging, name))
-        with open(os.path.join(self._staging, _SUCCESS), "xb"):
+        with open(os.path.join(self._staging, SUCCESS), "xb"):
             pass
         _make_durable([self._staging])
         self._refuse_existing()
@@ -227,7 +230,7 @@ class AnswerTarget:
             names = os.listdir(self.path)
             if not names and not self.is_file:
                 return
-            others = sorted(name for name in names if not _REPLACEABLE.fullmatch(name))
+            others = sorted(name for name in names if not REPLACEABLE.fullmatch(name))
             if self._overwrite and (self.is_file or others):
                 raise InputError(
                     "a folder of other files is not replaced",
@@ -240,11 +243,14 @@ class AnswerTarget:
                 "a file is not replaced by a folder", path=self._given, hint="choose another place"
             )
         if not self._overwrite:
-            raise InputError(
-                "the output exists already",
-                path=self._given,
-                hint="choose another --output, or give --overwrite",
-            )
+            raise self._exists()
+
+    def _exists(self) -> InputError:
+        return InputError(
+            "the output exists already",
+            path=self._given,
+            hint="choose another --output, or give --overwrite",
+        )
 
 
 def _make_durable(paths: list[str]) -> None:

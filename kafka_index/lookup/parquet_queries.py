@@ -13,6 +13,7 @@ from kafka_index.lookup.keys import By, Keys
 from kafka_index.lookup.query_columns import PARTITION, TOPIC, check_columns, refuse_differences
 from kafka_index.lookup.query_files import QueryFormat, errors_of, file_size
 from kafka_index.lookup.splits import QueryBatch, QuerySplit
+from kafka_index.lookup.stored_files import readable
 
 #: Rows of a split, where its row groups allow.
 SPLIT_ROWS = 1_000_000
@@ -43,7 +44,7 @@ def check_parquet(files: Sequence[str], by: By) -> tuple[pa.Schema, list[QuerySp
     sizes = [file_size(path) for path in files]
     for path in files:
         with _errors_of(path):
-            footers.append(pq.read_metadata(path))
+            footers.append(pq.read_metadata(readable(path)))
             schemas.append((path, parquet_schema(footers[-1])))
         check_columns(schemas[-1][1], by, path=path)
     refuse_differences(schemas)
@@ -93,19 +94,20 @@ def read_parquet(split: QuerySplit, *, max_rows: int = READ_ROWS) -> Iterator[Qu
     """
     rows = 0
     with _errors_of(split.path):
-        footer = pq.read_metadata(split.path)
+        file = readable(split.path)
+        footer = pq.read_metadata(file)
         unit = "us" if _instants(footer) else None
         if any(group >= footer.num_row_groups for group in split.row_groups):
             raise split.changed()
         schema = parquet_schema(footer)
         with pq.ParquetFile(
-            split.path,
+            file,
             metadata=footer,
             coerce_int96_timestamp_unit=unit,
             # Each topic is looked up once instead of once a row.
             read_dictionary=[TOPIC] if schema.field(TOPIC).type == pa.string() else [],
-        ) as file:
-            batches = file.iter_batches(
+        ) as opened:
+            batches = opened.iter_batches(
                 batch_size=_batch_rows(footer, split.row_groups, max_rows),
                 row_groups=list(split.row_groups),
                 use_threads=False,

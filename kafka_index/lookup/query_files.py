@@ -10,16 +10,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import Enum
 
-import pyarrow as pa
-
 from kafka_index.errors import InputError
-from kafka_index.storage import expand_input, local_path
+from kafka_index.lookup.stored_files import COMPRESSIONS, input_stream, stored_size
+from kafka_index.storage import expand_input
+from kafka_index.storage.directories import scan_directory
+from kafka_index.storage.paths import absolute_path
+from kafka_index.stores import is_remote
 
 # Names that Spark ignores in a folder of files (InMemoryFileIndex).
 _NOT_DATA = ("_", ".")
 _COPYING = "._COPYING_"
-#: Endings of compressed text.
-COMPRESSIONS = (".gz", ".bz2", ".zst", ".lz4")
 
 
 class QueryFormat(Enum):
@@ -64,7 +64,7 @@ def find_query_files(path: str) -> tuple[list[str], QueryFormat]:
     Parameters
     ----------
     path : str
-        A file, a folder (searched through), or a glob of either.
+        A file, a folder (searched through), or a glob of either; a path or URI.
 
     Returns
     -------
@@ -76,13 +76,13 @@ def find_query_files(path: str) -> tuple[list[str], QueryFormat]:
     InputError
         There are no files, an ending is unknown, or there are several formats.
     """
-    named_outright = os.path.exists(local_path(path)) or not glob.has_magic(path)
     roots = expand_input(path)
+    named_outright = not glob.has_magic(path) or roots == [absolute_path(path)]
     files = [
         file
         for root in roots
         if named_outright or not _is_hidden(os.path.basename(root))
-        for file in (_walk(root) if os.path.isdir(root) else [root])
+        for file in (_walk(root) if _is_folder(root) else [root])
     ]
     files = list(dict.fromkeys(files))
     every = ", ".join(ending for form in QueryFormat for ending in form.endings)
@@ -112,6 +112,8 @@ def file_size(path: str) -> int:
     InputError
         It cannot be examined, or is not a regular file.
     """
+    if is_remote(path):
+        return stored_size(path)
     with errors_of(path):
         found = os.stat(path)
     if not stat.S_ISREG(found.st_mode):
@@ -127,7 +129,7 @@ def text_blocks(path: str, block_bytes: int) -> Iterator[str]:
     No block is empty. Bytes that are not UTF-8 are replaced by U+FFFD.
     """
     decoder = codecs.getincrementaldecoder("utf-8-sig")(errors="replace")
-    with pa.input_stream(path, compression="detect") as stream:
+    with input_stream(path) as stream:
         while data := stream.read(block_bytes):
             if text := decoder.decode(data):
                 yield text
@@ -154,21 +156,47 @@ def _form_of(path: str) -> QueryFormat | None:
     return None if form is QueryFormat.PARQUET else form
 
 
+def _is_folder(path: str) -> bool:
+    if is_remote(path):
+        # HDFS lists a file as what it is itself.
+        return any(entry.path != path for entry in scan_directory(path))
+    return os.path.isdir(path)
+
+
 def _is_hidden(name: str) -> bool:
     return name.startswith(_NOT_DATA) or name.endswith(_COPYING)
 
 
 def _walk(root: str) -> Iterator[str]:
+    if is_remote(root):
+        yield from _walk_stored(root)
+        return
+
     def fail(error: OSError) -> None:
         raise InputError(f"cannot read the folder: {error.strerror}", path=error.filename)
 
     for folder, folders, names in os.walk(root, onerror=fail, followlinks=True):
         folders[:] = sorted(name for name in folders if not _is_hidden(name))
         for name in folders:
-            if "=" in name:
-                raise InputError(
-                    "the name of a folder holds the value of a column",
-                    path=os.path.join(folder, name),
-                    hint="such columns are not read: store them in the files",
-                )
+            _refuse_column(os.path.join(folder, name))
         yield from (os.path.join(folder, name) for name in sorted(names) if not _is_hidden(name))
+
+
+def _walk_stored(root: str) -> Iterator[str]:
+    entries = [entry for entry in scan_directory(root) if not _is_hidden(entry.name)]
+    entries.sort(key=lambda entry: entry.name)
+    folders = [entry.path for entry in entries if entry.is_directory()]
+    for path in folders:
+        _refuse_column(path)
+    yield from (entry.path for entry in entries if not entry.is_directory())
+    for path in folders:
+        yield from _walk_stored(path)
+
+
+def _refuse_column(folder: str) -> None:
+    if "=" in os.path.basename(folder):
+        raise InputError(
+            "the name of a folder holds the value of a column",
+            path=folder,
+            hint="such columns are not read: store them in the files",
+        )

@@ -12,6 +12,9 @@ import pyarrow as pa
 from kafka_index.errors import InputError
 from kafka_index.stores import ByteSource, is_remote, store_of
 
+#: Endings of compressed text.
+COMPRESSIONS = (".gz", ".bz2", ".zst", ".lz4")
+
 
 def readable(path: str) -> str | StoredFile:
     """Return what Arrow opens to read any part of a file: its path, or a file of its store."""
@@ -23,11 +26,9 @@ def input_stream(path: str) -> pa.NativeFile:
     if not is_remote(path):
         return pa.input_stream(path, compression="detect")
     stream = pa.PythonFile(_StoredStream(store_of(path).open(path)), "r")
-    try:
-        codec = pa.Codec.detect(path)
-    except ValueError:
+    if os.path.splitext(path)[1].lower() not in COMPRESSIONS:
         return stream
-    return pa.CompressedInputStream(stream, codec.name)
+    return pa.CompressedInputStream(stream, pa.Codec.detect(path).name)
 
 
 def stored_size(path: str) -> int:

@@ -1,0 +1,113 @@
+"""``lookup`` with URIs: logs, indexes, queries and everything that is written."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kafka_index.stores import store_of
+from tests.servers.s3 import S3Server
+from tests.support.command_line import DUMP, copy_partitions, lookup
+from tests.support.remote import download, new_bucket, upload
+
+from .query_files import queries, write_queries
+
+TOPIC = "orders.eu-west"
+ROWS = [(TOPIC, partition % 2, offset) for partition, offset in enumerate(range(0, 3000, 17))]
+
+
+@pytest.fixture
+def bucket(s3: S3Server) -> Iterator[str]:
+    with new_bucket(s3) as uri:
+        yield uri
+
+
+@pytest.fixture
+def remote(bucket: str) -> str:
+    return upload(DUMP, f"{bucket}/dump")
+
+
+@pytest.mark.parametrize("key", [["--offset", 777], ["--timestamp", 0], ["--timestamp", -1]])
+def test_one_question_has_the_answer_of_the_local_dump(remote: str, key: list[str | int]) -> None:
+    asked: list[str | int] = ["--topic", TOPIC, "--partition", 0, *key]
+    asked += ["--json", "--resolve", "record"]
+    here, there = (lookup("--logs", logs, *asked) for logs in (DUMP, remote))
+    assert (there.returncode, there.stderr) == (0, "")
+    assert there.stdout.replace(remote, str(DUMP)) == here.stdout
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".csv", ".json", ".csv.gz", ""])
+def test_answers_are_the_bytes_of_a_local_run(
+    tmp_path: Path, bucket: str, remote: str, suffix: str
+) -> None:
+    here = tmp_path / "here"
+    (here / "queries").mkdir(parents=True)
+    name, output = f"q{suffix or '.parquet'}", f"answers{suffix.removesuffix('.gz')}"
+    plain = write_queries(here / "queries" / name.removesuffix(".gz"), queries("offset", ROWS))
+    if suffix == ".csv.gz":
+        (here / "queries" / name).write_bytes(gzip.compress(plain.read_bytes()))
+        plain.unlink()
+    # Parts of two files are joined, or stay parts.
+    write_queries(here / "queries" / f"r{plain.suffix}", queries("offset", ROWS[:50]))
+    there = upload(here, f"{bucket}/work")
+    common = ("--by", "offset", "--resolve", "record")
+    for logs, root in ((DUMP, str(here)), (remote, there)):
+        done = lookup(
+            *("--logs", logs, *common, "--queries", f"{root}/queries"),
+            *("--output", f"{root}/out/{output}", "--report", f"{root}/out.report.json"),
+        )
+        assert done.returncode == 0, done.stderr
+    local = {
+        str(path.relative_to(here / "out")): path.read_bytes()
+        for path in (here / "out").rglob("*")
+        if path.is_file() and not path.name.startswith(".")
+    }
+    assert download(f"{there}/out") == local
+    report = (here / "out.report.json").read_text()
+    assert store_of(there).read(f"{there}/out.report.json").decode() == report
+
+
+def test_an_output_is_refused_overwritten_and_never_left_in_halves(
+    tmp_path: Path, bucket: str, remote: str
+) -> None:
+    asked = write_queries(tmp_path / "q.parquet", queries("offset", ROWS))
+    common = ("--logs", remote, "--queries", asked, "--by", "offset", "--output", f"{bucket}/out")
+    assert lookup(*common).returncode == 0
+    first = download(f"{bucket}/out")
+    assert sorted(first) == ["_SUCCESS", "part-00000-q.parquet"]
+    refused = lookup(*common)
+    assert (refused.returncode, "exists already" in refused.stderr) == (2, True)
+
+    # What a run leaves that was killed while it published, and one that was killed before.
+    store = store_of(bucket)
+    store.delete([f"{bucket}/out/_SUCCESS"])
+    store.put(f"{bucket}/out/part-00007-gone.parquet", b"?")
+    store.put(f"{bucket}/.out.0123456789abcdef.tmp/part-00000-q.parquet", b"?")
+    assert lookup(*common).returncode == 0
+    assert download(f"{bucket}/out") == first
+    assert not any(name.startswith(".") for name in download(bucket))
+
+    assert lookup(*common, "--overwrite").returncode == 0
+    assert download(f"{bucket}/out") == first
+
+
+def test_starting_offsets_are_put_too(tmp_path: Path, bucket: str, remote: str) -> None:
+    asked = write_queries(tmp_path / "q.csv", queries("timestamp", [(TOPIC, 0, 0)]))
+    done = lookup(
+        *("--logs", remote, "--queries", asked, "--by", "timestamp", "--output"),
+        *(f"{bucket}/a.csv", "--starting-offsets", f"{bucket}/starts.json"),
+    )
+    assert done.returncode == 0, done.stderr
+    assert list(json.loads(store_of(bucket).read(f"{bucket}/starts.json"))) == [TOPIC]
+
+
+def test_a_run_says_before_what_it_reads_whole(tmp_path: Path, bucket: str) -> None:
+    copy_partitions(tmp_path, f"{TOPIC}-0")
+    remote = upload(tmp_path, f"{bucket}/bare")
+    done = lookup("--logs", remote, "--topic", TOPIC, "--partition", 0, "--offset", 5)
+    assert done.returncode == 0
+    assert "without index files: those that are asked are read whole" in done.stderr
