@@ -24,7 +24,7 @@ from kafka_index.layout.names import (
     index_name_for,
 )
 from kafka_index.state.snapshots import snapshot_path
-from kafka_index.storage import StagedFile, write_scratch
+from kafka_index.storage import PublishedFile, StagedFile, write_scratch
 from kafka_index.storage.target_files import TargetFiles
 
 #: Reason codes of segments that cannot be folded.
@@ -73,6 +73,10 @@ class FoldedPartition:
         The offsets of all snapshots that the partition is to have; None when they are not known.
     error : KafkaIndexError, optional
         What keeps the whole partition from being published.
+    published : list of PublishedFile
+        The state files that the partition is to have, new or not.
+    log_start_offset : int, optional
+        As checkpointed beside the logs.
     """
 
     staged: Sequence[StagedSegment]
@@ -81,6 +85,8 @@ class FoldedPartition:
     first_offset: int = 0
     snapshots: set[int] | None = None
     error: KafkaIndexError | None = None
+    published: list[PublishedFile] = field(default_factory=list)
+    log_start_offset: int | None = None
 
 
 def fold_partition(
@@ -116,6 +122,8 @@ def fold_partition(
         folded.error = error
         return folded
     folded.first_offset = fold.first_offset
+    folded.log_start_offset = start.checkpointed_log_start
+    folded.published = fold.published
     folded.snapshots = fold.snapshots if fold.is_whole else None
     return folded
 
@@ -147,6 +155,8 @@ class _Fold:
     _was_cut: bool = False
     # Why the state is no longer known.
     _unknown: str | None = None
+    # The state files that the partition is to have, new or not.
+    published: list[PublishedFile] = field(default_factory=list)
     _files: TargetFiles | None = None
 
     @property
@@ -346,6 +356,7 @@ class _Fold:
         return self._written(path, data, staged)
 
     def _written(self, path: str, data: bytes, staged: StagedSegment) -> tuple[StagedFile, ...]:
+        self.published.append(PublishedFile.of_bytes(os.path.basename(path), data))
         if self._target(staged).holds(path, data):
             return ()
         file = StagedFile(self.settings.work_path(path, self.attempt_id), path)

@@ -37,6 +37,8 @@ class PartitionStart:
         That file, as it is.
     note : str, optional
         What is worth knowing of the start.
+    checkpointed_log_start : int, optional
+        The entry of ``log-start-offset-checkpoint``; None without one.
     """
 
     state: PartitionState
@@ -44,6 +46,7 @@ class PartitionStart:
     epochs: tuple[EpochEntry, ...]
     epochs_text: str | None
     note: str | None
+    checkpointed_log_start: int | None = None
 
     @classmethod
     def read(
@@ -89,7 +92,8 @@ class PartitionStart:
             error.hint = "repair or remove the file, or leave epochs out of --what"
             raise
         partition = TopicPartition(first.topic, first.partition)
-        log_start = LogDirectory(os.path.dirname(directory)).log_start_offset(partition) or 0
+        checkpointed = LogDirectory(os.path.dirname(directory)).log_start_offset(partition)
+        log_start = checkpointed or 0
         try:
             offsets = [
                 offset
@@ -116,6 +120,7 @@ class PartitionStart:
             epochs.entries,
             text,
             "; ".join(notes) or None,
+            checkpointed,
         )
 
     @classmethod

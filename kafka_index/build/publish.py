@@ -12,8 +12,8 @@ from dataclasses import replace
 from itertools import chain, islice
 
 from kafka_index.build.fold import FoldedPartition, FoldedSegment, fold_partition
+from kafka_index.build.recording import record_partitions
 from kafka_index.build.report import FAILED, SegmentReport
-from kafka_index.build.scan import keep_segment
 from kafka_index.build.settings import BuildSettings, Output
 from kafka_index.build.staged_segment import StagedSegment
 from kafka_index.errors import KafkaIndexError
@@ -102,10 +102,16 @@ def publish_partitions(
         _publish_group([(_left_of(each, settings), each.report) for each in group])
         for group in _groups(segments)
     )
-    for partition in sound:
-        yield from _without_old_snapshots(
-            partition, list(islice(rows, len(partition.segments))), settings
+    finished = [
+        (
+            partition,
+            _without_old_snapshots(
+                partition, list(islice(rows, len(partition.segments))), settings
+            ),
         )
+        for partition in sound
+    ]
+    yield from record_partitions(finished, settings, attempt_id=attempt_id)
 
 
 def _groups(segments: Sequence[FoldedSegment]) -> Iterator[Sequence[FoldedSegment]]:
@@ -151,9 +157,9 @@ def _left_of(folded: FoldedSegment, settings: BuildSettings) -> Publication | No
     if folded.report.status == FAILED:
         return None
     publication = folded.staged.publication(settings)
-    if publication is not None and publication.record is not None:
+    if publication is not None and publication.is_segment:
         left = left_to_publish(publication)
-        if left is None and keep_segment(folded.staged.segment, settings) is None:
+        if left is None and not folded.staged.is_in_place():
             # An attempt before this one gave it up: publishing it reports that.
             left = publication
         publication = left

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from kafka_index.errors import KafkaIndexError, is_retriable
 from kafka_index.records.batch_source import PREALLOCATED_TAIL
-from kafka_index.storage import SegmentCounts
+from kafka_index.storage import SegmentCounts, SegmentFile
 from kafka_index.storage.report_file import ReportFile
 
 BUILT = "built"
@@ -98,6 +98,17 @@ class SegmentReport:
     def is_damage(self) -> bool:
         """Whether someone should look at this segment, and the exit code say so."""
         return self.status == FAILED or (self.status == TRUNCATED and not self.is_preallocated_tail)
+
+
+def empty_row(segment: SegmentFile) -> SegmentReport:
+    """Return the row of a segment of which only the log is known."""
+    return SegmentReport(
+        segment.topic,
+        segment.partition,
+        segment.base_offset,
+        segment.log_path,
+        segment.log_size_bytes,
+    )
 
 
 REPORT_SCHEMA = pa.schema(

@@ -10,7 +10,8 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from kafka_index.build.report import BUILT, FAILED, TRUNCATED, UNCHANGED, SegmentReport
+from kafka_index.build.known_partition import known_partition, wants_record
+from kafka_index.build.report import BUILT, FAILED, TRUNCATED, UNCHANGED, SegmentReport, empty_row
 from kafka_index.build.settings import BuildSettings, Output
 from kafka_index.build.staged_segment import SegmentPaths, StagedSegment, target_directory_of
 from kafka_index.build.stored_indexes import stored_differences
@@ -79,6 +80,11 @@ def keep_segment(segment: SegmentFile, settings: BuildSettings) -> StagedSegment
     except KafkaIndexError:
         # Staging meets the same error, and reports it.
         return None
+    if wants_record(settings):
+        kept = known_partition(directory, settings.run_id).keep(segment, settings)
+        if kept is not None:
+            return kept
+    # Of a run without a fold, or of an older version.
     record = unchanged_record(
         directory,
         segment,
@@ -91,7 +97,7 @@ def keep_segment(segment: SegmentFile, settings: BuildSettings) -> StagedSegment
         # It was the last one then; now its zeros are damage.
         return None
     row = replace(
-        _empty_row(segment),
+        empty_row(segment),
         counts=record.counts,
         # Damage that was reported once is damage still.
         status=UNCHANGED if record.status == BUILT else record.status,
@@ -100,7 +106,7 @@ def keep_segment(segment: SegmentFile, settings: BuildSettings) -> StagedSegment
         position_bytes=record.position_bytes,
         seconds=time.perf_counter() - started,
     )
-    return StagedSegment(segment, row, directory)
+    return StagedSegment(segment, row, directory, files=record.files)
 
 
 def stage_segment(
@@ -112,13 +118,13 @@ def stage_segment(
 ) -> StagedSegment:
     """Scan a segment into scratch files of its target folder, or of the one given."""
     started = time.perf_counter()
-    row = _empty_row(segment)
+    row = empty_row(segment)
     try:
         if directory is None:
             directory = target_directory_of(segment, settings)
         paths = SegmentPaths.of(segment, directory)
         try:
-            row = _scan(segment, source, settings, paths, attempt_id)
+            row, files = _scan(segment, source, settings, paths, attempt_id)
         except BaseException:
             paths.remove_scratch(settings, attempt_id)
             raise
@@ -138,7 +144,7 @@ def stage_segment(
         except KafkaIndexError as error:
             paths.remove_scratch(settings, attempt_id)
             return StagedSegment(segment, row.failed_by(error), directory)
-    return StagedSegment(segment, row, directory, attempt_id, is_withheld)
+    return StagedSegment(segment, row, directory, attempt_id, is_withheld, files)
 
 
 def _scan(
@@ -147,8 +153,8 @@ def _scan(
     settings: BuildSettings,
     paths: SegmentPaths,
     attempt_id: str,
-) -> SegmentReport:
-    """Scan a segment into its scratch files, and settle its row."""
+) -> tuple[SegmentReport, tuple[PublishedFile, ...]]:
+    """Scan a segment into its scratch files; return its row, and the files as written."""
 
     def scratch(path: str) -> str:
         return settings.work_path(path, attempt_id)
@@ -173,12 +179,12 @@ def _scan(
     else:
         # What would come of it if it were the only segment of its partition.
         stop = _first_refusal(stop, PartitionState().apply(state)[1])
-    row = _empty_row(segment)
+    row = empty_row(segment)
     if stop is not None and stop.refused:
-        return row.failed(stop.code, stop.text, stop.position_bytes)
+        return row.failed(stop.code, stop.text, stop.position_bytes), ()
     lacks_txn_index = Output.INDEX in settings.outputs and Output.TXN_INDEX not in settings.outputs
     if producers.has_transactions and lacks_txn_index and settings.in_place:
-        return row.failed(TRANSACTIONAL, _TRANSACTIONAL)
+        return row.failed(TRANSACTIONAL, _TRANSACTIONAL), ()
     row = _settled(row, segment, source, builder, stop)
     if is_segment_path(segment.log_path):
         built = {
@@ -189,16 +195,16 @@ def _scan(
     if settings.needs_state:
         os.close(create_scratch(scratch(paths.state), attributes_of=attributes_of))
         state.write(scratch(paths.state))
+    files = tuple(
+        PublishedFile.of(scratch(path), os.path.basename(path))
+        for path in paths.published(settings)
+    )
     if row.status == TRUNCATED and settings.in_place:
-        return replace(row, reason=f"{row.reason}; {_NOT_IN_PLACE}")
-    if Output.INDEX in settings.outputs:
-        files = [
-            PublishedFile.of(scratch(path), os.path.basename(path))
-            for path in paths.published(settings)
-        ]
+        return replace(row, reason=f"{row.reason}; {_NOT_IN_PLACE}"), files
+    if Output.INDEX in settings.outputs and not settings.needs_state:
         record = _record(segment, row, settings, files)
         write_scratch(scratch(paths.record), record.to_bytes(), attributes_of=attributes_of)
-    return row
+    return row, files
 
 
 def _read(path: str) -> bytes:
@@ -300,16 +306,6 @@ def _record(
         position_bytes=row.position_bytes,
         counts=row.counts,
         files=tuple(files),
-    )
-
-
-def _empty_row(segment: SegmentFile) -> SegmentReport:
-    return SegmentReport(
-        segment.topic,
-        segment.partition,
-        segment.base_offset,
-        segment.log_path,
-        segment.log_size_bytes,
     )
 
 

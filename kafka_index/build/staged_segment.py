@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from kafka_index.build.report import SegmentReport
 from kafka_index.build.settings import BuildSettings, Output
+from kafka_index.errors import KafkaIndexError
 from kafka_index.layout.names import (
     OFFSET_INDEX_SUFFIX,
     TIME_INDEX_SUFFIX,
@@ -15,7 +16,6 @@ from kafka_index.layout.names import (
 )
 from kafka_index.state.segment_state import SegmentState
 from kafka_index.storage import (
-    BuildRecord,
     Publication,
     PublishedFile,
     SegmentFile,
@@ -77,8 +77,11 @@ class SegmentPaths:
 
         files = tuple(map(staged, self.published(settings)))
         attributes_of = settings.attributes_of(self.log_path)
-        if Output.INDEX in settings.outputs:
+        if Output.INDEX in settings.outputs and not settings.needs_state:
             return Publication(files, staged(self.record), attributes_of)
+        if Output.INDEX in settings.outputs:
+            # Its partition has a record of its own, which is written after all segments.
+            return Publication(files, attributes_of=attributes_of, old_record=self.record)
         return Publication(files, attributes_of=attributes_of) if files else None
 
     def hand_over(self, settings: BuildSettings, attempt_id: str) -> None:
@@ -126,6 +129,8 @@ class StagedSegment:
         The attempt whose scratch files are waiting; None when there are none.
     is_withheld : bool
         They serve the segments after it only, and are not published.
+    files : tuple of PublishedFile
+        Its files of its own, as they were written by this scan or by an earlier run.
     """
 
     segment: SegmentFile
@@ -133,6 +138,7 @@ class StagedSegment:
     directory: str = ""
     attempt_id: str | None = None
     is_withheld: bool = False
+    files: tuple[PublishedFile, ...] = ()
 
     @property
     def paths(self) -> SegmentPaths:
@@ -163,21 +169,21 @@ class StagedSegment:
             scratch = settings.staged_path(path, self.attempt_id)
             # An attempt that was interrupted while it published may have renamed it, or may have
             # given it up: then an older one may be there. Objects are copied, not renamed.
-            if is_remote(path) or os.path.exists(scratch) or not self._is_published(path, settings):
+            if is_remote(path) or os.path.exists(scratch) or not self._is_published(path):
                 path = scratch
         return SegmentState.read(path)
 
-    def _is_published(self, path: str, settings: BuildSettings) -> bool:
-        """Return whether a state file is that of the segment as it is now."""
-        place = self.paths.record
-        waiting = settings.staged_path(place, str(self.attempt_id))
-        record = BuildRecord.read(waiting) or BuildRecord.read(place)
-        scan_settings = settings.scan_settings(self.segment.topic)
-        if record is None or not record.matches(self.segment, scan_settings):
-            return False
+    def is_in_place(self) -> bool:
+        """Return whether all files of its own are published as they were written."""
+        return all(
+            self._is_published(os.path.join(self.directory, file.name)) for file in self.files
+        )
+
+    def _is_published(self, path: str) -> bool:
+        """Return whether a published file is that of the segment as it was scanned."""
         try:
-            return PublishedFile.of(path) in record.files
-        except OSError:
+            return PublishedFile.of(path) in self.files
+        except (OSError, KafkaIndexError):
             return False
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from types import TracebackType
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from kafka_index.build.report import (
     BUILT,
@@ -96,10 +97,14 @@ class BuildOutcome(Outcome):
         """Add final rows of segments that the progress line has counted as tasks."""
         with self._guard:
             for batch in rows.to_batches(max_chunksize=_ROWS_AT_A_TIME):
-                for row in report_rows(pa.Table.from_batches([batch])):
-                    self._add(row)
+                self._add_table(pa.Table.from_batches([batch]))
             if self._writer is not None:
                 self._writer.write_table(rows)
+
+    def on_unchanged(self, rows: pa.Table) -> None:
+        """Add rows of segments that were looked at, and are right as they are."""
+        self._progress.advance(rows.num_rows, int(pc.sum(rows["log_size_bytes"]).as_py()))
+        self.on_table(rows)
 
     def print_summary(self, skipped: Sequence[Skipped], target: str) -> ExitCode:
         """Print the summary and return the exit code.
@@ -127,6 +132,16 @@ class BuildOutcome(Outcome):
         if self._retriable or (missing > 0 and not was_stopped):
             codes.append(ExitCode.ENVIRONMENT)
         return ExitCode.first(codes)
+
+    def _add_table(self, rows: pa.Table) -> None:
+        plain = pc.and_(pc.equal(rows["status"], UNCHANGED), pc.is_null(rows["note"]))
+        unchanged = rows.filter(plain)
+        self._segments[UNCHANGED] += unchanged.num_rows
+        self._offset_entries += pc.sum(unchanged["offset_entries"]).as_py() or 0
+        self._time_entries += pc.sum(unchanged["time_entries"]).as_py() or 0
+        self._sizes_bytes[UNCHANGED] += pc.sum(unchanged["log_size_bytes"]).as_py() or 0
+        for row in report_rows(rows.filter(pc.invert(plain))):
+            self._add(row)
 
     def _add(self, row: SegmentReport) -> None:
         self._segments[row.status] += 1

@@ -9,6 +9,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from kafka_index.build import BuildSettings, run_local
+from kafka_index.build.known_partition import UnchangedPartitions
 from kafka_index.build.local import BuildListener
 from kafka_index.build.parquet import build_parquet
 from kafka_index.build.parquet_input import ParquetInput
@@ -30,6 +31,9 @@ class EngineListener(Listener, BuildListener, Protocol):
     def on_table(self, rows: pa.Table) -> None:
         """Add the rows of finished segments."""
 
+    def on_unchanged(self, rows: pa.Table) -> None:
+        """Add the rows of segments that were looked at, and are right as they are."""
+
 
 def run_build(
     engine: Engine,
@@ -40,7 +44,8 @@ def run_build(
     fail_fast: bool,
 ) -> None:
     """Build the indexes of the segments of logs."""
-    if not engine.on_spark:
+    segments = _keep_unchanged(segments, settings, listener)
+    if not engine.on_spark or not segments:
         listener.on_begin()
         run_local(
             segments, settings, threads=engine.threads, listener=listener, fail_fast=fail_fast
@@ -68,6 +73,19 @@ def run_build(
             target=target,
         ):
             listener.on_table(rows)
+
+
+def _keep_unchanged(
+    segments: Sequence[SegmentFile], settings: BuildSettings, listener: EngineListener
+) -> list[SegmentFile]:
+    """Report the partitions that are right as they are; return the segments of the others."""
+    left = []
+    for members, rows in UnchangedPartitions(settings).split(segments):
+        if rows is None:
+            left += members
+        else:
+            listener.on_unchanged(rows)
+    return left
 
 
 def run_parquet_build(

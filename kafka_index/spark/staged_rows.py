@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import astuple
 from itertools import groupby
 
+import orjson
 import pyarrow as pa
 
 from kafka_index.build.report import REPORT_SCHEMA, report_rows, report_table
 from kafka_index.build.staged_segment import StagedSegment
-from kafka_index.storage import SegmentFile
+from kafka_index.storage import PublishedFile, SegmentFile
 from kafka_index.tasks import BIN, balance
 
 #: A row per segment: its report, and the rest of a `StagedSegment`.
@@ -23,6 +25,8 @@ STAGED_SCHEMA = pa.schema(
         pa.field("directory", pa.string(), nullable=False),
         pa.field("attempt_id", pa.string()),
         pa.field("is_withheld", pa.bool_(), nullable=False),
+        # As JSON: tables with lists cannot be joined.
+        pa.field("files", pa.string(), nullable=False),
     ]
 )
 #: How many segments the partition of a row has: a task knows by it when all rows have arrived.
@@ -47,6 +51,7 @@ def staged_table(staged: Sequence[StagedSegment]) -> pa.Table:
         [each.directory for each in staged],
         [each.attempt_id for each in staged],
         [each.is_withheld for each in staged],
+        [orjson.dumps([astuple(file) for file in each.files]).decode() for each in staged],
     ]
     fields = list(STAGED_SCHEMA)[len(REPORT_SCHEMA) :]
     arrays = [pa.array(values, field.type) for values, field in zip(rest, fields, strict=True)]
@@ -66,8 +71,11 @@ def read_staged(table: pa.Table) -> list[StagedSegment]:
             directory,
             attempt_id,
             is_withheld,
+            tuple(PublishedFile(*file) for file in orjson.loads(files)),
         )
-        for row, (*listed, directory, attempt_id, is_withheld) in zip(reports, rest, strict=True)
+        for row, (*listed, directory, attempt_id, is_withheld, files) in zip(
+            reports, rest, strict=True
+        )
     ]
 
 

@@ -131,6 +131,12 @@ class PublishedFile:
                 size_bytes += len(chunk)
         return cls(name or os.path.basename(path), size_bytes, digest.hexdigest())
 
+    @classmethod
+    def of_bytes(cls, name: str, data: bytes) -> PublishedFile:
+        """Return what a file of these bytes is."""
+        digest = hashlib.blake2b(data, digest_size=_DIGEST_BYTES)
+        return cls(name, len(data), digest.hexdigest())
+
 
 @dataclass(frozen=True, slots=True)
 class BuildRecord:

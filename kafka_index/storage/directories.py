@@ -35,6 +35,14 @@ class Entry(Protocol):
         """Return its size, time and version; 0 where they cannot be found out."""
         ...
 
+    def size_and_change(self) -> tuple[int, str]:
+        """Return its size, and a text that changes whenever the file does.
+
+        The ETag of an object; of a local file the time of its last change, which unlike the time
+        of its modification no program can set.
+        """
+        ...
+
 
 class LocalEntry:
     """An entry of a local directory: no system call is made before an answer needs it."""
@@ -72,6 +80,14 @@ class LocalEntry:
             return FileInfo(self.path, 0, 0)
         return FileInfo(self.path, found.st_size, found.st_mtime_ns)
 
+    def size_and_change(self) -> tuple[int, str]:
+        """Return its size, and the time of its last change."""
+        try:
+            found = self._entry.stat()
+        except OSError:
+            return 0, ""
+        return found.st_size, str(found.st_ctime_ns)
+
 
 class StoredEntry:
     """An object or a common prefix of an object store, or an entry of a directory of HDFS."""
@@ -95,6 +111,11 @@ class StoredEntry:
         """Return its size, time and version."""
         entry = self._entry
         return FileInfo(entry.path, entry.size_bytes, entry.mtime_ns, entry.version)
+
+    def size_and_change(self) -> tuple[int, str]:
+        """Return its size, and its ETag or the time of its modification."""
+        entry = self._entry
+        return entry.size_bytes, entry.version or str(entry.mtime_ns)
 
 
 def scan_directory(directory: str) -> list[Entry]:

@@ -68,17 +68,38 @@ class Publication:
         whole on their own, and what is there is not removed before.
     attributes_of : str, optional
         The log whose mode and owner the files take (in place).
+    old_record : str, optional
+        Path of a build record of the segment that an older version, or a run of other files, may
+        have left; it is removed as if there were a new one.
     """
 
     files: tuple[StagedFile, ...]
     record: StagedFile | None = None
     attributes_of: str | None = None
+    old_record: str | None = None
 
     def __post_init__(self) -> None:
         """Refuse an order in which a crash would leave files that contradict each other."""
         indexes = [f.final_path.endswith(_OFFSET_INDEX_NAMES) for f in self.files]
-        if self.record is not None and (not indexes or not indexes[-1] or any(indexes[:-1])):
+        if self.is_segment and (not indexes or not indexes[-1] or any(indexes[:-1])):
             raise ValueError("the .index must be among the files of a segment, once, and last")
+
+    @property
+    def is_segment(self) -> bool:
+        """Whether these are the files of a segment, its ``.index`` among them."""
+        return self.record is not None or self.old_record is not None
+
+    @property
+    def removed_first(self) -> tuple[str, ...]:
+        """What is removed before the files appear: the old record, and the old ``.index``."""
+        record = self.old_record if self.record is None else self.record.final_path
+        if record is None:
+            return ()
+        index = self.files[-1].final_path
+        # A swapped log without its index gets one of zeros when a broker starts
+        # (LogLoader.load asks it for its next offset): there the old index stays until the
+        # new one replaces it.
+        return (record,) if index.endswith(SWAP_SUFFIX) else (record, index)
 
     @property
     def staged(self) -> tuple[StagedFile, ...]:
@@ -138,9 +159,8 @@ def _put_in_store(publication: Publication) -> PublishError | None:
     try:
         # Where another attempt has just put them in place, its .index must stay.
         contents = [_content_of(staged) for staged in publication.staged]
-        if publication.record is not None:
-            old = [publication.record.final_path, publication.files[-1].final_path]
-            store.delete([path for path in old if not path.endswith(SWAP_SUFFIX)])
+        if publication.removed_first:
+            store.delete(publication.removed_first)
         for staged, content in zip(publication.staged, contents, strict=True):
             store.put(staged.final_path, content)
     except PublishError as error:
@@ -201,18 +221,12 @@ def _first_failure(publication: Publication, failures: dict[str, OSError]) -> Pu
 def _put_in_place(publication: Publication) -> PublishError | None:
     path = publication.directory
     try:
-        if publication.record is not None:
+        if publication.removed_first:
             for staged in publication.staged:
                 # Where another attempt has just put them in place, its .index must stay.
                 path = staged.scratch_path
                 os.stat(path)
-            path = publication.record.final_path
-            _unlink_if_there(path)
-            path = publication.files[-1].final_path
-            # A swapped log without its index gets one of zeros when a broker starts
-            # (LogLoader.load asks it for its next offset): there the old index stays until the
-            # new one replaces it.
-            if not path.endswith(SWAP_SUFFIX):
+            for path in publication.removed_first:
                 _unlink_if_there(path)
         for staged in publication.staged:
             path = staged.final_path

@@ -21,7 +21,7 @@ from kafka_index.stores.durable_files import publish_error
 
 # Only names this package gives: sweeping must never remove another program's file.
 _SCRATCH = re.compile(
-    r"\.(?P<final>\.?[0-9]{20}\.[A-Za-z.-]+|leader-epoch-checkpoint)"
+    r"\.(?P<final>\.?[0-9]{20}\.[A-Za-z.-]+|leader-epoch-checkpoint|\.partition\.kafka-index)"
     r"\.(?P<run>[A-Za-z0-9_]+)\.(?P<attempt>[A-Za-z0-9_]+)\.tmp"
 )
 _NEW_FILE_MODE = 0o666

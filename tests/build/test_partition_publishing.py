@@ -11,6 +11,7 @@ import pytest
 from kafka_index.build import BuildSettings, Output, SegmentReport, run_local
 from kafka_index.state.partition_state import ProducerExpiration
 from kafka_index.storage import list_dump
+from kafka_index.tasks import new_run_id
 from tests.support.segments import batch
 from tests.support.transactional_logs import built_files, log_path, segments, write
 
@@ -39,7 +40,8 @@ class _Rows:
 
 
 def build(data: Path, settings: BuildSettings) -> list[SegmentReport]:
-    """Build with both threads at work; rows by partition and offset."""
+    """Build with both threads at work, as a run of its own; rows by partition and offset."""
+    settings = replace(settings, run_id=new_run_id())
     taken = _Rows()
     run_local(list_dump([str(data)], topics=None).segments, settings, threads=2, listener=taken)
     return sorted(taken.rows, key=lambda row: (row.topic, row.partition, row.segment_base_offset))

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from kafka_index.storage.partition_record import PARTITION_RECORD
 from tests.support.builds import rubbish, state, with_rows
 from tests.support.command_line import Argument, build_here
 from tests.support.segments import batch
@@ -155,7 +156,6 @@ def _empty(path: Path) -> None:
         f"{BASES[2]:020d}.txnindex",
         f"{BASES[2]:020d}.snapshot",
         f".{BASES[2]:020d}.kafka-index-state",
-        f".{BASES[2]:020d}.kafka-index",
         "leader-epoch-checkpoint",
     ],
 )
@@ -174,6 +174,22 @@ def test_files_that_changed_are_as_they_were_after_the_next_build(
     # Those behind it need not be scanned again.
     built = [row["segment_base_offset"] for row in rows if row["status"] == "built"]
     assert built in ([BASES[2]], []), name
+    check_rerun(tmp_path, data, where, tmp_path / "out")
+
+
+@pytest.mark.parametrize("change", [_flip, _empty, Path.unlink])
+def test_without_the_record_of_a_partition_it_is_built_again(
+    data: Path, tmp_path: Path, change: Callable[[Path], None]
+) -> None:
+    where: list[Argument] = ["--output", tmp_path / "out"]
+    assert run(tmp_path, data, *where)[0] == 0
+    expected = built_files(tmp_path / "out")
+    change(tmp_path / "out" / FOLDER / PARTITION_RECORD)
+
+    code, rows = run(tmp_path, data, *where)
+
+    assert (code, [row["status"] for row in rows]) == (0, ["built"] * COUNT)
+    assert built_files(tmp_path / "out") == expected
     check_rerun(tmp_path, data, where, tmp_path / "out")
 
 

@@ -193,8 +193,6 @@ def _flip(path: Path) -> None:
         ("out/*/*.index", Path.unlink),
         ("out/*/*.timeindex", _flip),
         ("out/*/*.timeindex", Path.unlink),
-        ("out/*/.*.kafka-index", _flip),
-        ("out/*/.*.kafka-index", Path.unlink),
     ],
 )
 def test_a_segment_that_changed_is_built_again_and_no_other(
@@ -207,6 +205,25 @@ def test_a_segment_that_changed_is_built_again_and_no_other(
 
     assert (code, statuses(rows)) == (0, ["built"] + ["unchanged"] * 3)
     assert index_files(tmp_path / "out") == broker_files(PARTITION)
+
+
+@pytest.mark.parametrize("change", [_flip, Path.unlink])
+def test_a_partition_whose_record_changed_is_built_again(
+    data: Path, tmp_path: Path, change: Callable[[Path], None]
+) -> None:
+    assert run(tmp_path, data)[0] == 0
+    change(tmp_path / "out" / PARTITION / ".partition.kafka-index")
+    code, rows = run(tmp_path, data)
+    assert (code, statuses(rows)) == (0, ["built"] * 4)
+    assert statuses(run(tmp_path, data)[1]) == ["unchanged"] * 4
+
+
+def test_a_copy_of_the_output_is_trusted_by_its_content(data: Path, tmp_path: Path) -> None:
+    assert run(tmp_path, data)[0] == 0
+    for path in (tmp_path / "out" / PARTITION).iterdir():
+        os.utime(path, ns=(1, 1))
+    code, rows = run(tmp_path, data)
+    assert (code, statuses(rows)) == (0, ["unchanged"] * 4)
 
 
 def test_a_log_that_grew_is_built_again(data: Path, tmp_path: Path) -> None:

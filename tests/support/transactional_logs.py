@@ -7,6 +7,7 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
+from kafka_index.storage.partition_record import PARTITION_RECORD
 from tests.support.segments import batch, marker
 
 _DATA, _PLAIN, _ABORT, _COMMIT = range(4)
@@ -86,9 +87,12 @@ def log_path(folder: Path, base_offset: int) -> Path:
 
 
 def built_files(root: Path) -> dict[str, bytes]:
-    """Everything that builds leave below a folder, hidden files too, by relative path."""
+    """Everything that builds leave below a folder, by relative path.
+
+    Without the records of partitions, which have times in them.
+    """
     return {
         str(path.relative_to(root)): path.read_bytes()
         for path in sorted(root.glob("*/*"))
-        if not path.name.endswith((".log", ".log.swap"))
+        if not path.name.endswith((".log", ".log.swap", PARTITION_RECORD))
     }

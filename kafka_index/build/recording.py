@@ -1,0 +1,125 @@
+"""Recording partitions: after all of their files are in place, what they were built from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+
+from kafka_index.build.fold import FoldedPartition
+from kafka_index.build.known_partition import (
+    PartitionStartFiles,
+    expiration_of,
+    files_table,
+    known_partition,
+    recorded_row,
+    wants_record,
+)
+from kafka_index.build.report import FAILED, SegmentReport
+from kafka_index.build.settings import BuildSettings
+from kafka_index.errors import KafkaIndexError
+from kafka_index.storage import (
+    Publication,
+    PublishedFile,
+    StagedFile,
+    publish_group,
+    write_scratch,
+)
+from kafka_index.storage.directories import scan_directory
+from kafka_index.storage.partition_record import (
+    RECORDED_SEGMENTS,
+    PartitionRecord,
+    partition_record_path,
+)
+
+
+def record_partitions(
+    finished: Sequence[tuple[FoldedPartition, list[SegmentReport]]],
+    settings: BuildSettings,
+    *,
+    attempt_id: str,
+) -> Iterator[SegmentReport]:
+    """Write the records of published partitions; yield the rows of their segments.
+
+    Parameters
+    ----------
+    finished : sequence of (FoldedPartition, list of SegmentReport)
+        Each with the final row of each segment.
+    settings : BuildSettings
+        How and where to.
+    attempt_id : str
+        Names the scratch files.
+    """
+    waiting: list[tuple[list[SegmentReport], Publication]] = []
+    for partition, rows in finished:
+        if wants_record(settings):
+            try:
+                record = _record(partition, rows, settings)
+                if record is not None:
+                    waiting.append((rows, _staged(partition, record, settings, attempt_id)))
+            except KafkaIndexError as error:
+                rows[-1] = rows[-1].failed_by(error)
+    errors = publish_group([publication for _, publication in waiting])
+    for (rows, _), failure in zip(waiting, errors, strict=True):
+        if failure is not None:
+            rows[-1] = rows[-1].failed_by(failure)
+    for _, rows in finished:
+        yield from rows
+
+
+def _staged(
+    partition: FoldedPartition, record: PartitionRecord, settings: BuildSettings, attempt_id: str
+) -> Publication:
+    last = partition.staged[-1]
+    path = partition_record_path(last.directory)
+    file = StagedFile(settings.work_path(path, attempt_id), path)
+    attributes_of = settings.attributes_of(last.segment.log_path)
+    write_scratch(file.scratch_path, record.to_bytes(), attributes_of=attributes_of)
+    return Publication((file,), attributes_of=attributes_of)
+
+
+def _record(
+    partition: FoldedPartition, rows: Sequence[SegmentReport], settings: BuildSettings
+) -> PartitionRecord | None:
+    """Return the record of a partition; None where there is nothing new, or nothing to trust.
+
+    A published file that is not as it was written is not to be trusted.
+    """
+    recorded = []
+    files: dict[str, PublishedFile] = {}
+    for folded, row in zip(partition.segments, rows, strict=True):
+        staged = folded.staged
+        if row.status == FAILED or staged.is_withheld or row.counts is None or not staged.files:
+            continue
+        recorded.append(recorded_row(row, staged))
+        files |= {file.name: file for file in staged.files}
+    is_whole = len(recorded) == len(rows) and partition.snapshots is not None
+    # What belongs to a fold that ended early is not vouched for.
+    files |= {file.name: file for file in partition.published if is_whole}
+    if not recorded:
+        return None
+    directory = max(each.directory for each in partition.staged)
+    found = {entry.name: entry for entry in scan_directory(directory)}
+    table = files_table(list(files.values()), found)
+    if table is None:
+        return None
+    segment = partition.staged[0].segment
+    start = PartitionStartFiles.of(
+        segment, scan_directory(segment.partition_directory), partition.log_start_offset
+    )
+    after_ms, at_ms = expiration_of(settings)
+    before = known_partition(directory, settings.run_id).record
+    record = PartitionRecord(
+        settings.run_id,
+        settings.scan_settings(segment.topic),
+        tuple(sorted(settings.outputs)),
+        after_ms,
+        at_ms,
+        start.text,
+        is_whole,
+        pa.Table.from_pylist(recorded, RECORDED_SEGMENTS),
+        table,
+    )
+    is_same = before is not None and replace(record, run_id=before.run_id) == before
+    return None if is_same else record
