@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 
 import click
 
@@ -15,11 +14,7 @@ _COMPANIONS = ("--tiered-format", "--key-prefix", "--tiered-key", "--topic-id")
 
 
 def tiered_options() -> list[Decorator]:
-    """Return the options of remote segments: ``tiered``, a `TieredOptions` or None.
-
-    The key pairs of ``--tiered-key`` become options of the stores of this process, as
-    ``--storage-option`` does.
-    """
+    """Return the options of remote segments: ``tiered``, a `TieredOptions` or None."""
     return [
         click.option(
             "--tiered",
@@ -75,18 +70,17 @@ def _keep(context: click.Context, option: click.Parameter, value: object) -> Non
 def _tiered(
     context: click.Context, _option: click.Parameter, uris: tuple[str, ...]
 ) -> TieredOptions | None:
-    from kafka_index.stores import configure_stores, storage_options  # noqa: PLC0415, slow
-
     kept = {name: context.meta[f"{__name__}.{_name(name)}"] for name in _COMPANIONS}
     layout, prefix, keys, topic_ids = kept.values()
-    configure_stores(replace(storage_options(), tiered_keys=_key_files(keys)))
     if not uris:
         kept["--tiered-format"] = None if layout == "auto" else layout
         given = [name for name, value in kept.items() if value not in (None, ())]
         if given:
             raise click.UsageError(f"{given[0]} requires --tiered")
         return None
-    return TieredOptions(uris, None if layout == "auto" else layout, prefix, topic_ids)
+    return TieredOptions(
+        uris, None if layout == "auto" else layout, prefix, topic_ids, _key_files(keys)
+    )
 
 
 def _name(option: str) -> str:

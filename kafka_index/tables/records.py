@@ -16,11 +16,12 @@ from kafka_index.layout.names import TopicPartition
 from kafka_index.reading import PartitionFiles, PartitionLog, UpperBound
 from kafka_index.reading.partition_files import CheckpointReader
 from kafka_index.records.record_table import DEFAULT_COLUMNS
-from kafka_index.storage import list_dump
 from kafka_index.tables.bounds import BoundOptions, Offsets, Timestamps
 from kafka_index.tables.read_plan import ReadPlan, RecordSplit, plan_partition
 from kafka_index.tables.record_reader import RecordReader
 from kafka_index.tables.settings import Isolation, OnDamage, ReadSettings
+from kafka_index.tiered.listing import list_logs
+from kafka_index.tiered.options import TieredOptions
 
 _Choice = TypeVar("_Choice", Isolation, OnDamage, UpperBound)
 
@@ -39,6 +40,7 @@ def read_records(
     include_control: bool = False,
     verify_crc: bool = True,
     on_damage: OnDamage | str = OnDamage.FAILFAST,
+    tiered: TieredOptions | None = None,
     indexes: str | PathLike[str] | None = None,
     upper_bound: UpperBound | str = UpperBound.LOG_END,
     max_decompressed_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES,
@@ -63,6 +65,8 @@ def read_records(
     starting_timestamp, ending_timestamp : int, datetime, or mapping likewise, optional
         A time (in ms since the epoch, if it is a number) instead: the offset of the first record as
         late. With no such record it is the end of the log.
+    tiered : TieredOptions, optional
+        Where segments are that brokers have uploaded; with it, there may be no paths.
     columns : sequence of str
         The columns, in this order. Besides the eight above: ``leader_epoch``, ``producer_id``,
         ``producer_epoch``, ``sequence``, ``batch_base_offset``, ``position_bytes``, ``is_control``,
@@ -109,6 +113,7 @@ def read_records(
             on_damage=_member(OnDamage, on_damage),
             max_decompressed_bytes=max_decompressed_bytes,
         ),
+        tiered=tiered,
         indexes=indexes,
         upper_bound=_member(UpperBound, upper_bound),
     )
@@ -128,6 +133,7 @@ def plan_read(
     partitions: Mapping[str, Sequence[int]] | None = None,
     bounds: BoundOptions | None = None,
     settings: ReadSettings | None = None,
+    tiered: TieredOptions | None = None,
     indexes: str | PathLike[str] | None = None,
     upper_bound: UpperBound = UpperBound.LOG_END,
     max_split_bytes: int | None = None,
@@ -136,7 +142,7 @@ def plan_read(
 
     Parameters
     ----------
-    paths, topics, partitions, indexes, upper_bound
+    paths, topics, partitions, tiered, indexes, upper_bound
         As for `read_records`.
     bounds : BoundOptions, optional
         Where to begin and end; by default everything is read.
@@ -154,7 +160,12 @@ def plan_read(
     bounds = bounds or BoundOptions()
     splits: list[RecordSplit] = []
     for files in list_partitions(
-        paths, topics=topics, partitions=partitions, indexes=indexes, upper_bound=upper_bound
+        paths,
+        topics=topics,
+        partitions=partitions,
+        tiered=tiered,
+        indexes=indexes,
+        upper_bound=upper_bound,
     ):
         partition = TopicPartition(files.topic, files.partition)
         with PartitionLog(
@@ -172,13 +183,14 @@ def list_partitions(
     *,
     topics: str | re.Pattern[str] | None = None,
     partitions: Mapping[str, Sequence[int]] | None = None,
+    tiered: TieredOptions | None = None,
     indexes: str | PathLike[str] | None = None,
     upper_bound: UpperBound = UpperBound.LOG_END,
 ) -> list[PartitionFiles]:
     """Return the partitions that `read_records` reads; parameters and errors are its own."""
     inputs = [paths] if isinstance(paths, str | PathLike) else paths
     pattern = re.compile(topics) if isinstance(topics, str) else topics
-    listing = list_dump([os.fspath(path) for path in inputs], topics=pattern)
+    listing = list_logs([os.fspath(path) for path in inputs], tiered, topics=pattern)
     segments = listing.segments
     if partitions is not None:
         segments = [one for one in segments if one.partition in partitions.get(one.topic, ())]
@@ -193,7 +205,7 @@ def list_partitions(
                 ),
             )
     root = None if indexes is None else os.path.abspath(indexes)
-    return CheckpointReader(upper_bound).read_all(segments, root)
+    return CheckpointReader(upper_bound).read_all(segments, root, listing.tiered)
 
 
 def _member(kind: type[_Choice], value: _Choice | str) -> _Choice:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from kafka_index.errors import CorruptIndexError, CorruptLogError
+from kafka_index.errors import CorruptIndexError, CorruptLogError, CorruptObjectError
 from kafka_index.index import TransactionIndex
 from kafka_index.layout.integers import Longs
 from kafka_index.layout.names import (
@@ -36,7 +36,8 @@ from kafka_index.state.snapshots import (
     load_latest_snapshot,
 )
 from kafka_index.storage import SegmentFile
-from kafka_index.stores import is_remote
+from kafka_index.stores import is_remote, store_of
+from kafka_index.stores.tiered.segment_paths import is_segment_path
 
 _NO_LONGS: Longs = np.empty(0, np.int64)
 
@@ -168,6 +169,11 @@ def _stored_transactions(
     """
     directory = index_directory or segment.partition_directory
     name = os.path.basename(segment.log_path)
+    if is_segment_path(directory):
+        return _uploaded_transactions(
+            os.path.join(directory, index_name_for(name, OFFSET_INDEX_SUFFIX)),
+            os.path.join(directory, index_name_for(name, TXN_INDEX_SUFFIX)),
+        )
     if not os.path.exists(os.path.join(directory, index_name_for(name, OFFSET_INDEX_SUFFIX))):
         return None
     path = os.path.join(directory, index_name_for(name, TXN_INDEX_SUFFIX))
@@ -179,6 +185,24 @@ def _stored_transactions(
         return index.entries.copy()
 
 
+def _uploaded_transactions(offset_path: str, txn_path: str) -> NDArray[np.void] | None:
+    """Return the entries of a transaction index in tiered storage, None where it has to be rebuilt.
+
+    Of the beginning of a segment, which another segment continues, there are no indexes.
+    """
+    try:
+        store_of(offset_path).read(offset_path)
+    except (FileNotFoundError, CorruptObjectError):
+        return None
+    try:
+        data = store_of(txn_path).read(txn_path)
+    except FileNotFoundError:
+        data = b""
+    except CorruptObjectError:
+        return None
+    return None if len(data) % ABORTED_TXN.itemsize else np.frombuffer(data, ABORTED_TXN)
+
+
 def _state_before(
     files: PartitionFiles, number: int, end_offset: int
 ) -> tuple[PartitionState, int]:
@@ -187,7 +211,8 @@ def _state_before(
     They are those of the latest snapshot that a broker would load there (UnifiedLog.
     rebuildProducerState): a clean stop leaves one at the end of the log.
     """
-    directory = files.segments[0].partition_directory
+    # Of a tiered partition, the last segment is the one that is local if any is.
+    directory = files.segments[-1].partition_directory
     if is_remote(directory):
         return PartitionState(), 0
     offsets = set(list_snapshots(directory))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 from kafka_index.storage import Listing, list_dump
+from kafka_index.stores import configure_stores, storage_options
 from kafka_index.tiered.options import TieredOptions
 
 
@@ -30,6 +32,9 @@ def list_logs(
     """
     if tiered is None:
         return list_dump(inputs, topics=topics)
+    if tiered.keys:
+        # They are options of the stores, which every task of Spark gets.
+        configure_stores(replace(storage_options(), tiered_keys=tiered.keys))
     # Most runs need nothing of it, and a single lookup lasts about as long as its imports.
     from kafka_index.tiered.dump import list_tiered_dump  # noqa: PLC0415
 

@@ -19,9 +19,12 @@ class TieredOptions:
         ``key.prefix`` of Aiven's plugin: other keys are passed over. By default any.
     topic_ids : tuple of str
         Topics to take where several have one name.
+    keys : tuple of (str, str)
+        Ids of the key pairs of encrypted segments, and the files that hold their private keys.
     """
 
     uris: tuple[str, ...] = ()
     layout: str | None = None
     key_prefix: str | None = None
     topic_ids: tuple[str, ...] = ()
+    keys: tuple[tuple[str, str], ...] = ()
