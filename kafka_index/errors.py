@@ -165,6 +165,10 @@ class CorruptIndexError(KafkaIndexError):
     """An index file fails its sanity check (Kafka: CorruptIndexException)."""
 
 
+class UnknownVersionError(CorruptIndexError):
+    """An entry of a version that a broker exits on (Kafka: IllegalArgumentException)."""
+
+
 class CorruptSnapshotError(KafkaIndexError):
     """A producer snapshot that a broker would discard (Kafka: CorruptSnapshotException)."""
 

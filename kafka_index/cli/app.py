@@ -43,6 +43,10 @@ _COMMANDS = {
         "kafka_index.cli.metadata_command",
         "Print topics, groups, transactions and remote segments of a cluster.",
     ),
+    "predict": (
+        "kafka_index.cli.predict_command",
+        "Predict what a broker does to its log directories when it starts.",
+    ),
 }
 # What a command has written when a signal stops it.
 _AFTER_A_STOP = {

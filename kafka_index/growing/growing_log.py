@@ -20,7 +20,7 @@ from kafka_index.growing.incoming_batches import AppendInfo, IncomingBatches, as
 from kafka_index.growing.local_log import LocalLog, Step
 from kafka_index.growing.log_loader import LogLoader, PartitionHold, remove_leftovers
 from kafka_index.growing.log_validator import assign_as_leader, check_as_follower
-from kafka_index.growing.producer_state_manager import ProducerStateManager
+from kafka_index.growing.producer_state_manager import ProducerStateManager, SnapshotFiles
 from kafka_index.growing.producers import DuplicateBatch
 from kafka_index.growing.settings import LogSettings
 from kafka_index.index import AbortedTxns
@@ -99,7 +99,7 @@ class GrowingPartitionLog:
         remove_leftovers(self.directory)
         self._epochs = EpochFile(self.directory)
         self._producer_state = ProducerStateManager(
-            self.directory, self.settings.producer_id_expiration_ms, self._clock
+            SnapshotFiles(self.directory), self.settings.producer_id_expiration_ms, self._clock
         )
         loader = LogLoader(self._local, self._epochs, self._producer_state, log_start_offset)
         loader.load(was_clean=was_clean)

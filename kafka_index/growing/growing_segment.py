@@ -10,7 +10,7 @@ import time
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from operator import attrgetter
-from typing import Self
+from typing import Protocol, Self
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from kafka_index.growing.fetch_data import FetchData
 from kafka_index.growing.incoming_batches import IncomingBatches, as_bytes
 from kafka_index.growing.segment_files import SegmentFiles
 from kafka_index.growing.settings import LogSettings
-from kafka_index.index import TimestampOffset
+from kafka_index.index import OffsetIndex, TimestampOffset
 from kafka_index.kernels.appending import (
     GROWTH_FIRST_TIMESTAMP,
     GROWTH_LAST_INDEX_POSITION,
@@ -62,9 +62,58 @@ def system_clock() -> int:
     return time.time_ns() // 1_000_000
 
 
-def floor_segment(segments: Sequence[GrowingLogSegment], offset: int) -> int:
+class _HasBaseOffset(Protocol):
+    @property
+    def base_offset(self) -> int: ...
+
+
+def floor_segment(segments: Sequence[_HasBaseOffset], offset: int) -> int:
     """Return the place of the last segment that begins at or before an offset, or of the first."""
     return max(bisect_right(segments, offset, key=attrgetter("base_offset")) - 1, 0)
+
+
+def translate_offset(
+    log: Bytes, path: str, offset_index: OffsetIndex, offset: int
+) -> LogOffsetPosition | None:
+    """Find the batch of a log that holds an offset, or the next one; None when there is none.
+
+    Raises
+    ------
+    CorruptLogError
+        The log cannot be read, or its index does not fit it.
+
+    Notes
+    -----
+    LogSegment.translateOffset
+    """
+    floor = offset_index.lookup(offset)
+
+    def unreadable(_query: int = 0) -> int:
+        raise CorruptLogError(
+            "the log cannot be read, or its index does not fit it",
+            path=path,
+            position_bytes=floor.position,
+            hint="rebuild the index files of the partition",
+        )
+
+    found, base_offset, last_offset, size = np.empty((4, 1), np.int64)
+    budget = shared_budget(DEFAULT_MAX_DECOMPRESSED_BYTES)
+    search_for_offsets(
+        log,
+        len(log),
+        np.array([offset], np.int64),
+        np.array([floor.offset], np.int64),
+        np.array([floor.position], np.int64),
+        found,
+        misfit=unreadable,
+        budget=budget,
+    )
+    read_batch_fields(log, found, base_offset, last_offset, size, budget=budget)
+    if found[0] < AT_END:
+        unreadable()
+    if found[0] == AT_END:
+        return None
+    return LogOffsetPosition(int(base_offset[0]), int(found[0]), int(size[0]))
 
 
 class GrowingLogSegment(SegmentFiles):
@@ -213,35 +262,11 @@ class GrowingLogSegment(SegmentFiles):
         """
         if not self.size_bytes:
             return None
-        log = self.log.view
-        floor = self.offset_index.lookup(offset)
+        return translate_offset(self.log.view, self.log.path, self.offset_index, offset)
 
-        def unreadable(_query: int = 0) -> int:
-            raise CorruptLogError(
-                "the log cannot be read, or its index does not fit it",
-                path=self.log.path,
-                position_bytes=floor.position,
-                hint="rebuild the index files of the partition",
-            )
-
-        found, base_offset, last_offset, size = np.empty((4, 1), np.int64)
-        budget = shared_budget(DEFAULT_MAX_DECOMPRESSED_BYTES)
-        search_for_offsets(
-            log,
-            len(log),
-            np.array([offset], np.int64),
-            np.array([floor.offset], np.int64),
-            np.array([floor.position], np.int64),
-            found,
-            misfit=unreadable,
-            budget=budget,
-        )
-        read_batch_fields(log, found, base_offset, last_offset, size, budget=budget)
-        if found[0] < AT_END:
-            unreadable()
-        if found[0] == AT_END:
-            return None
-        return LogOffsetPosition(int(base_offset[0]), int(found[0]), int(size[0]))
+    def bytes_of(self, start: int, end: int) -> Bytes:
+        """Return bytes of the log."""
+        return self.log.view[start:end]
 
     def read(
         self,

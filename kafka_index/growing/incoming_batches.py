@@ -14,7 +14,7 @@ import numpy as np
 from kafka_index.errors import CorruptLogError, InputError
 from kafka_index.kernels import read_headers
 from kafka_index.kernels.headers import HEADER_COLUMNS, HEADER_MAGIC, HEADER_RECORD_COUNT
-from kafka_index.kernels.scan import SCAN_END, SCAN_ROWS_FULL
+from kafka_index.kernels.scan import SCAN_END, SCAN_ROWS_FULL, SCAN_TORN_BATCH, SCAN_TORN_HEADER
 from kafka_index.layout.integers import Longs
 from kafka_index.records.batch_table import BatchColumns
 from kafka_index.scan.scanner import Scanner
@@ -69,9 +69,26 @@ class IncomingBatches:
         return cls(data, BatchColumns(*columns), *headers)
 
     @classmethod
+    def stored(cls, data: Bytes, base_offset: int) -> Iterator[Self]:
+        """Yield the chunks of batches in a log, whose checksums a broker does not verify again.
+
+        A batch that is cut off ends them (``FileLogInputStream.nextBatch``).
+
+        Raises
+        ------
+        CorruptLogError
+            The length of a batch is wrong.
+        """
+        return cls._chunks(data, base_offset, verify_crc=False)
+
+    @classmethod
     def scan_chunks(cls, data: Bytes, base_offset: int) -> Iterator[Self]:
         """Yield the chunks of a `scan`; positions count from the first byte of `data`."""
-        scanner = Scanner(base_offset, verify_crc=True)
+        return cls._chunks(data, base_offset, verify_crc=True)
+
+    @classmethod
+    def _chunks(cls, data: Bytes, base_offset: int, *, verify_crc: bool) -> Iterator[Self]:
+        scanner = Scanner(base_offset, verify_crc=verify_crc)
         code = SCAN_ROWS_FULL
         while code == SCAN_ROWS_FULL:
             code = scanner.scan(data, 0, len(data))
@@ -84,15 +101,16 @@ class IncomingBatches:
                     rows[HEADER_MAGIC],
                     rows[HEADER_RECORD_COUNT],
                 )
-        if code != SCAN_END:
-            stop = scanner.stop(code, data, 0, len(data))
-            kind = InputError if stop.refused else CorruptLogError
-            raise kind(
-                f"cannot append: {stop.code}",
-                position_bytes=stop.position_bytes,
-                expected=stop.expected,
-                found=stop.found,
-            )
+        if code == SCAN_END or (not verify_crc and code in (SCAN_TORN_HEADER, SCAN_TORN_BATCH)):
+            return
+        stop = scanner.stop(code, data, 0, len(data))
+        kind = InputError if stop.refused else CorruptLogError
+        raise kind(
+            f"cannot append: {stop.code}",
+            position_bytes=stop.position_bytes,
+            expected=stop.expected,
+            found=stop.found,
+        )
 
     def __len__(self) -> int:
         """Return the number of batches."""

@@ -22,7 +22,7 @@ from kafka_index.growing.epoch_file import EpochFile
 from kafka_index.growing.growing_segment import GrowingLogSegment
 from kafka_index.growing.incoming_batches import IncomingBatches
 from kafka_index.growing.local_log import LocalLog
-from kafka_index.growing.producer_state_manager import ProducerStateManager
+from kafka_index.growing.producer_state_manager import ProducerStateManager, SnapshotFiles
 from kafka_index.layout.names import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
@@ -194,7 +194,7 @@ class LogLoader:
         """Recover a segment with the producers of earlier ones; return how many bytes were cut."""
         local = self._local
         producer_state = ProducerStateManager(
-            local.directory, local.settings.producer_id_expiration_ms, local.clock
+            SnapshotFiles(local.directory), local.settings.producer_id_expiration_ms, local.clock
         )
         producer_state.rebuild(
             earlier, self._log_start_offset, segment.base_offset, after_clean_shutdown=False

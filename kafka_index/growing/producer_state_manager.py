@@ -7,22 +7,79 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Protocol
 
-from kafka_index.growing.growing_segment import Clock, GrowingLogSegment, floor_segment
+import numpy as np
+from numpy.typing import NDArray
+
+from kafka_index.errors import CorruptSnapshotError
+from kafka_index.growing.growing_segment import Clock, floor_segment
 from kafka_index.growing.incoming_batches import IncomingBatches
 from kafka_index.growing.producers import Producers
+from kafka_index.scan.file_records import LogOffsetPosition
 from kafka_index.state.snapshots import (
     is_out_of_range,
     list_snapshots,
     load_latest_snapshot,
     snapshot_path,
 )
-from kafka_index.storage import AtomicFile
+from kafka_index.storage import AtomicFile, Bytes
+
+
+class ReplayedSegment(Protocol):
+    """A segment whose batches are replayed into the producers."""
+
+    @property
+    def base_offset(self) -> int:
+        """Of the segment."""
+        ...
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of its batches."""
+        ...
+
+    def offset_to_position(self, offset: int) -> LogOffsetPosition | None:
+        """Find the batch that holds an offset, or the next one; None when there is none."""
+        ...
+
+    def bytes_of(self, start: int, end: int) -> Bytes:
+        """Return bytes of its log."""
+        ...
+
+
+class SnapshotFiles:
+    """The snapshots in a partition directory."""
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+
+    def offsets(self) -> list[int]:
+        """Return their offsets, in order."""
+        return list_snapshots(self._directory)
+
+    def load_latest(
+        self, offsets: Iterable[int]
+    ) -> tuple[int | None, NDArray[np.void] | None, list[tuple[int, CorruptSnapshotError]]]:
+        """Read the latest that is not damaged, as `load_latest_snapshot`."""
+        return load_latest_snapshot(self._directory, offsets)
+
+    def write(self, offset: int, data: bytes, *, durable: bool) -> None:
+        """Write one."""
+        path = snapshot_path(self._directory, offset)
+        with AtomicFile(path, scratch_path=f"{path}.tmp") as file:
+            file.write(data)
+            file.commit(durable=durable)
+
+    def remove(self, offset: int) -> None:
+        """Remove one, if it is there."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(snapshot_path(self._directory, offset))
 
 
 class ProducerStateManager:
-    """The producers of a partition directory at `end_offset`, and their snapshots.
+    """The producers of a partition at `end_offset`, and their snapshots.
 
     Attributes
     ----------
@@ -30,13 +87,13 @@ class ProducerStateManager:
         Kafka: ``mapEndOffset``.
     """
 
-    def __init__(self, directory: str, expiration_ms: int, clock: Clock) -> None:
-        self._directory = directory
+    def __init__(self, files: SnapshotFiles, expiration_ms: int, clock: Clock) -> None:
+        self._files = files
         self._clock = clock
         self.producers = Producers(expiration_ms)
         self.end_offset = 0
         self._last_snapshot = 0
-        self._snapshots = set(list_snapshots(self._directory))
+        self._snapshots = set(files.offsets())
 
     @property
     def snapshot_offsets(self) -> tuple[int, ...]:
@@ -56,22 +113,18 @@ class ProducerStateManager:
         if self.end_offset <= self._last_snapshot:
             return
         snapshot = self.producers.snapshot() if data is None else data
-        path = snapshot_path(self._directory, self.end_offset)
-        with AtomicFile(path, scratch_path=f"{path}.tmp") as file:
-            file.write(snapshot)
-            file.commit(durable=durable)
+        self._files.write(self.end_offset, snapshot, durable=durable)
         self._snapshots.add(self.end_offset)
         self._last_snapshot = self.end_offset
 
     def drop_snapshot(self, offset: int) -> None:
         """Remove a snapshot, if there is one."""
         self._snapshots.discard(offset)
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(snapshot_path(self._directory, offset))
+        self._files.remove(offset)
 
     def remove_stray_snapshots(self, base_offsets: Sequence[int]) -> None:
         """Remove the snapshots without a segment, except the last (``removeStraySnapshots``)."""
-        self._snapshots = set(list_snapshots(self._directory))
+        self._snapshots = set(self._files.offsets())
         known = set(base_offsets)
         strays = [offset for offset in self.snapshot_offsets if offset not in known]
         for offset in strays[:-1]:
@@ -89,7 +142,7 @@ class ProducerStateManager:
 
     def rebuild(
         self,
-        segments: Sequence[GrowingLogSegment],
+        segments: Sequence[ReplayedSegment],
         log_start_offset: int,
         last_offset: int,
         *,
@@ -124,7 +177,7 @@ class ProducerStateManager:
             self._last_snapshot = max(self._snapshots, default=log_start_offset)
             return
         self.producers.clear()
-        found, entries, damaged = load_latest_snapshot(self._directory, self.snapshot_offsets)
+        found, entries, damaged = self._files.load_latest(self.snapshot_offsets)
         for offset, _ in damaged:
             self.drop_snapshot(offset)
         if found is not None and entries is not None:
@@ -133,7 +186,7 @@ class ProducerStateManager:
 
     def _replay(
         self,
-        segments: Sequence[GrowingLogSegment],
+        segments: Sequence[ReplayedSegment],
         log_start_offset: int,
         last_offset: int,
         marks: Sequence[int],
@@ -153,5 +206,5 @@ class ProducerStateManager:
                 end = segment.size_bytes if found is None else found.position
             start = segment.offset_to_position(self.end_offset)
             if start is not None and start.position < end:
-                data = segment.log.view[start.position : end]
-                self.producers.replay(IncomingBatches.scan_chunks(data, segment.base_offset))
+                data = segment.bytes_of(start.position, end)
+                self.producers.replay(IncomingBatches.stored(data, segment.base_offset))

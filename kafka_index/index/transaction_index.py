@@ -15,7 +15,7 @@ from typing import NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from kafka_index.errors import CorruptIndexError, InvalidOffsetError
+from kafka_index.errors import CorruptIndexError, InvalidOffsetError, UnknownVersionError
 from kafka_index.index.append_file import AppendFile
 from kafka_index.kernels import NOT_FOUND
 from kafka_index.layout.producer_state import ABORTED_TXN, ABORTED_TXN_VERSION
@@ -319,7 +319,7 @@ class TransactionIndex:
     def _check_versions(self, entries: AbortedTxns) -> None:
         unknown = np.flatnonzero(entry_versions(entries) > ABORTED_TXN_VERSION)
         if unknown.size:
-            raise CorruptIndexError(
+            raise UnknownVersionError(
                 "unknown version of an aborted transaction",
                 path=self.path,
                 position_bytes=int(unknown[0]) * self.entry_size,

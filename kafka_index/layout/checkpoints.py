@@ -91,6 +91,18 @@ def parse_offset_checkpoint(text: str, *, path: _Path = None) -> dict[TopicParti
     return dict(_parse(text, entry, "topic partition offset", path))
 
 
+def check_offset_checkpoint_form(text: str, *, path: _Path = None) -> None:
+    """Check the form of an offset checkpoint, but not that its fields are numbers.
+
+    Raises
+    ------
+    InputError
+        As `parse_offset_checkpoint`. A broker takes a directory offline for this; a field that is
+        not a number it meets later (``NumberFormatException``).
+    """
+    _parse(text, lambda words: len(words) == 3 or None, "topic partition offset", path)
+
+
 def format_offset_checkpoint(offsets: Mapping[TopicPartition, int]) -> str:
     """Return the text of an offset checkpoint, entries in the order of the mapping."""
     return _format(

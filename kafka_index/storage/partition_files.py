@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 
@@ -215,16 +215,41 @@ def _end_of_batches(log: ByteSource, base_offset: int) -> _SwapEnd:
     return _SwapEnd(next_offset)
 
 
+@dataclass(frozen=True, slots=True)
+class SwappedRange:
+    """The offsets that swapped logs hold, and that they replace.
+
+    Parameters
+    ----------
+    first_offset, end_offset : int
+        From the lowest base offset to the highest next offset, exclusive.
+    doubts : dict of str to str
+        Logs whose end is doubtful, by path, and why: a broker does not start with one that is
+        damaged.
+    """
+
+    first_offset: int
+    end_offset: int
+    doubts: dict[str, str]
+
+
+def swapped_range(swaps: Mapping[int, str]) -> SwappedRange:
+    """Return the range of live swapped logs, given by base offset and path (``LogLoader.load``)."""
+    ends = {offset: _end_of(path, offset) for offset, path in swaps.items()}
+    return SwappedRange(
+        min(swaps),
+        max(end.next_offset for end in ends.values()),
+        {swaps[offset]: end.doubt for offset, end in ends.items() if end.doubt},
+    )
+
+
 def _drop_replaced(logs: dict[int, Entry], swaps: dict[int, Entry]) -> list[Skipped]:
     """Remove the segments that the live swaps replace from `logs`."""
     if not swaps or not logs:
         return []
-    ends = {offset: _end_of(entry.path, offset) for offset, entry in swaps.items()}
-    first = min(swaps)
-    end_exclusive = max(end.next_offset for end in ends.values())
-    doubts = "".join(
-        f"; {swaps[offset].name}: {end.doubt}" for offset, end in ends.items() if end.doubt
-    )
+    found = swapped_range({offset: entry.path for offset, entry in swaps.items()})
+    first, end_exclusive = found.first_offset, found.end_offset
+    doubts = "".join(f"; {os.path.basename(path)}: {doubt}" for path, doubt in found.doubts.items())
     skipped = []
     for offset in list(logs):
         # A swap without batches has an empty range, but its renaming overwrites its namesake.

@@ -1,0 +1,133 @@
+"""``predict``: what a broker does to its log directories when it starts."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+
+import click
+
+from kafka_index.cli.exit_code import ExitCode
+from kafka_index.cli.options import command, max_decompressed_option, paths_options, report_option
+from kafka_index.cli.predict_text import print_prediction, segment_rows
+from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, LogConfig
+from kafka_index.errors import InputError
+from kafka_index.metadata import ClusterImage, read_metadata
+from kafka_index.metadata.decoding import CLUSTER_METADATA_TOPIC
+from kafka_index.records.decompression import shared_budget
+from kafka_index.startup import Prediction, StartConditions, Verdict, predict_directories
+from kafka_index.storage import local_path
+from kafka_index.storage.report_file import ReportFile
+
+_HELP = """Predict what a broker of 4.3.1 does to these log directories when it starts, before
+    anyone starts it. Nothing is written; a directory that a running broker holds is refused.
+
+    Give all data directories of the broker. Each partition is loaded as the broker loads it: which
+    segments are kept, rebuilt, cut, deleted or replaced; log start and log end before and after;
+    records that are lost or hidden, with their offsets and times. With --metadata, a metadata log
+    directory, partitions that are stray or missing are found, and the settings of topics count.
+
+    The verdict comes first: safe, loses, or does_not_start. What cannot be known is said. The
+    metadata log itself is not loaded, and what retention deletes later is not predicted.
+
+    Exit codes: 0, safe; 1, records are lost, or the broker does not start; 2, wrong usage, or a
+    running broker; 3, a file cannot be read because of permission, disk or memory; 70, an internal
+    error.
+    """
+_EXAMPLES = """
+    \b
+    Examples:
+      kafka-index predict --input /var/kafka/data-1 /var/kafka/data-2 --metadata /var/kafka/metadata
+      kafka-index predict --input /restored/data --config server.properties --json
+    """
+
+
+def make_command(*, as_job: bool) -> click.Command:
+    """Return the ``predict`` command, which does not run as a job.
+
+    Parameters
+    ----------
+    as_job : bool
+        Must be false.
+    """
+    if as_job:
+        raise ValueError("predict does not run as a job")
+
+    def predict(
+        inputs: tuple[str, ...],
+        more_paths: tuple[str, ...],
+        metadata: str | None,
+        config_path: str | None,
+        as_json: bool,  # noqa: FBT001, because click passes options by name
+        report: str | None,
+        max_decompressed_bytes: int | None,
+        verbose: bool,  # noqa: FBT001, because click passes options by name
+    ) -> int:
+        paths = [local_path(path) for path in (*inputs, *more_paths)]
+        if not paths:
+            raise click.UsageError("no input: give --input DIR")
+        conditions = StartConditions(
+            LogConfig.load(config_path),
+            None if metadata is None else _cluster(metadata, max_decompressed_bytes),
+        )
+        prediction = predict_directories(paths, conditions)
+        hint = _suggestion(paths, conditions, prediction)
+        print_prediction(prediction, hint, sys.stdout, as_json=as_json, verbose=verbose)
+        if report is not None:
+            rows = segment_rows(prediction)
+            with ReportFile(report, rows.schema) as file:
+                file.write_table(rows)
+        sys.stdout.flush()
+        return ExitCode.DONE if prediction.verdict is Verdict.SAFE else ExitCode.DAMAGE
+
+    return command(
+        predict,
+        [
+            *paths_options("--input", "inputs", "Data directories of one broker."),
+            click.option("--metadata", metavar="DIR", help="The metadata log directory."),
+            click.option(
+                "--config",
+                "config_path",
+                metavar="FILE",
+                help="Kafka settings, such as the broker's server.properties.",
+            ),
+            click.option("--json", "as_json", is_flag=True, help="Print one JSON object."),
+            report_option("a row per segment"),
+            max_decompressed_option(),
+            click.option("--verbose", "-v", is_flag=True, help="Print every segment; tracebacks."),
+        ],
+        help_text=_HELP + _EXAMPLES,
+        usage="--input DIR... [OPTIONS]",
+    )
+
+
+def _cluster(path: str, max_decompressed_bytes: int | None) -> ClusterImage:
+    found = read_metadata(
+        [path],
+        budget=shared_budget(max_decompressed_bytes or DEFAULT_MAX_DECOMPRESSED_BYTES),
+        topics=(CLUSTER_METADATA_TOPIC,),
+    )
+    if found.faults.first:
+        # A partition whose record is missing would be called stray.
+        raise InputError(f"the metadata log is damaged: {found.faults.first[0]}")
+    if found.cluster is None:
+        raise InputError("there is no metadata log", path=path)
+    return found.cluster
+
+
+def _suggestion(
+    paths: list[str], conditions: StartConditions, prediction: Prediction
+) -> str | None:
+    """Return what the same start does without the marker, where that loses less."""
+    if prediction.verdict is Verdict.SAFE:
+        return None
+    without = predict_directories(paths, replace(conditions, has_marker=False))
+    before, after = (
+        sum(one.lost.records for one in each.partitions) for each in (prediction, without)
+    )
+    stops_now = prediction.verdict is Verdict.DOES_NOT_START
+    starts_then = without.verdict is not Verdict.DOES_NOT_START
+    if starts_then and (stops_now or after < before):
+        now = "the broker does not start" if stops_now else f"{before} are lost"
+        return f"without .kafka_cleanshutdown {after} records are lost; now {now}. On a copy."
+    return None

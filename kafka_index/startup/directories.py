@@ -1,0 +1,344 @@
+"""What a broker does to its data directories when it starts.
+
+Source: Kafka's ``LogManager.loadLogs`` and ``loadLog``. The metadata log is not among the logs that
+these load.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from kafka_index.config import LogConfig
+from kafka_index.errors import InputError
+from kafka_index.growing.growing_segment import Clock, system_clock
+from kafka_index.growing.settings import LogSettings
+from kafka_index.layout.names import (
+    META_PROPERTIES,
+    DirectoryKind,
+    TopicPartition,
+    split_directory_name,
+)
+from kafka_index.metadata import ClusterImage
+from kafka_index.metadata.decoding import CLUSTER_METADATA_TOPIC
+from kafka_index.startup.directory_files import CLEAN_SHUTDOWN, DirectoryFiles, read_topic_id
+from kafka_index.startup.found_files import FoundFiles, find_files
+from kafka_index.startup.lost_records import lost_records
+from kafka_index.startup.partition_loading import LoadedPartition, Loading, load_partition
+from kafka_index.startup.prediction import (
+    LostRecords,
+    Outcome,
+    PartitionPrediction,
+    Prediction,
+    Refusal,
+    SegmentAction,
+    SegmentPrediction,
+    StartRefusedError,
+    Verdict,
+)
+from kafka_index.storage.directories import scan_directory
+
+_REMOTE_INDEX_CACHE = "remote-log-index-cache"
+_INTERVAL, _INDEX_SIZE = "index.interval.bytes", "segment.index.bytes"
+_ONE_CLUSTER = ("cluster.id", "node.id")
+
+
+@dataclass(frozen=True, slots=True)
+class StartConditions:
+    """What a broker starts with, besides its directories.
+
+    Parameters
+    ----------
+    config : LogConfig
+        The broker's settings, and those of topics that they name.
+    cluster : ClusterImage or None
+        The metadata; without it, what is stray is not known.
+    node_id : int or None
+        Of the broker; by default that of ``meta.properties``.
+    has_marker : bool or None
+        Whether the marker of a clean shutdown is there; by default as it is.
+    clock : callable
+        Returns the time in ms.
+    """
+
+    config: LogConfig
+    cluster: ClusterImage | None = None
+    node_id: int | None = None
+    has_marker: bool | None = None
+    clock: Clock = system_clock
+
+
+def predict_directories(paths: Sequence[str], conditions: StartConditions) -> Prediction:
+    """Predict the start of a broker with these data directories.
+
+    Raises
+    ------
+    InputError
+        A directory cannot be read, or a running broker holds it.
+    """
+    return _Start(conditions).predict(paths)
+
+
+class _Start:
+    def __init__(self, conditions: StartConditions) -> None:
+        self._conditions = conditions
+        self._refused: list[Refusal] = []
+        self._partitions: list[PartitionPrediction] = []
+        self._notes: list[str] = []
+        self._seen: dict[tuple[TopicPartition, DirectoryKind], str] = {}
+
+    def predict(self, paths: Sequence[str]) -> Prediction:
+        directories = []
+        for path in paths:
+            try:
+                directories.append(DirectoryFiles.read(os.path.abspath(path)))
+            except StartRefusedError as error:
+                self._refused.append(_refusal(error))
+        self._check_identity(directories)
+        # Nothing is touched before all of them are known to belong together.
+        if not any(os.path.basename(one.file) == META_PROPERTIES for one in self._refused):
+            for directory in directories:
+                self._directory(directory)
+        if self._conditions.cluster is None:
+            self._notes.append(
+                "without --metadata it is not known which partitions are stray, nor the settings "
+                "of topics"
+            )
+        return Prediction(
+            self._verdict(), tuple(self._refused), tuple(self._partitions), tuple(self._notes)
+        )
+
+    def _verdict(self) -> Verdict:
+        if self._refused:
+            return Verdict.DOES_NOT_START
+        lost = any(
+            one.lost.records or one.torn_bytes or one.outcome is not Outcome.LOADED
+            for one in self._partitions
+        )
+        return Verdict.LOSES if lost else Verdict.SAFE
+
+    def _check_identity(self, directories: Sequence[DirectoryFiles]) -> None:
+        """Refuse directories of different clusters or brokers."""
+        wanted = {} if self._conditions.node_id is None else {"node.id": self._conditions.node_id}
+        first: dict[str, str] = {name: str(value) for name, value in wanted.items()}
+        for directory in directories:
+            for name in _ONE_CLUSTER:
+                found = directory.properties.get(name)
+                if found is None:
+                    continue
+                if first.setdefault(name, found) != found:
+                    path = os.path.join(directory.path, META_PROPERTIES)
+                    self._refused.append(
+                        Refusal(path, None, f"{name} is {found}, expected {first[name]}")
+                    )
+
+    def _directory(self, directory: DirectoryFiles) -> None:
+        self._notes += directory.notes
+        is_clean = self._conditions.has_marker
+        if is_clean is None:
+            is_clean = directory.is_clean
+        if is_clean:
+            marker = os.path.join(directory.path, CLEAN_SHUTDOWN)
+            self._notes.append(f"{marker} is deleted before anything is loaded")
+        for entry in sorted(scan_directory(directory.path), key=lambda one: one.name):
+            if not entry.is_directory() or entry.name == _REMOTE_INDEX_CACHE:
+                continue
+            split = split_directory_name(entry.name)
+            if split is None:
+                self._refused.append(
+                    Refusal(entry.path, None, "not named like a partition directory")
+                )
+                continue
+            partition, kind = split
+            if partition.topic == CLUSTER_METADATA_TOPIC:
+                continue
+            if kind is DirectoryKind.DELETE:
+                self._notes.append(f"{entry.path} is deleted 30 seconds after the start")
+                continue
+            if kind is DirectoryKind.STRAY:
+                self._notes.append(f"{entry.path} is kept, and not served")
+                continue
+            before = self._seen.setdefault((partition, kind), entry.path)
+            if before != entry.path:
+                self._refused.append(Refusal(entry.path, None, f"{before} has the same partition"))
+                continue
+            self._partition(partition, entry.path, directory, is_clean=is_clean)
+        self._missing_partitions(directory)
+
+    def _partition(
+        self, partition: TopicPartition, path: str, directory: DirectoryFiles, *, is_clean: bool
+    ) -> None:
+        predicted = PartitionPrediction(partition.topic, partition.partition, path, Outcome.REFUSED)
+        loading = Loading(
+            is_clean,
+            directory.recovery_points.get(partition, 0),
+            directory.log_starts.get(partition, 0),
+            self._settings(partition.topic),
+            self._conditions.clock,
+        )
+        try:
+            topic_id = read_topic_id(path)
+            files = find_files(partition, path)
+            with load_partition(path, files, loading) as loaded:
+                predicted = _describe(predicted, files, loaded, loading)
+                watermark = directory.high_watermarks.get(partition, 0)
+                predicted = replace(
+                    predicted,
+                    high_watermark=min(
+                        max(watermark, loaded.log.log_start_offset), loaded.log.log_end_offset
+                    ),
+                )
+        except StartRefusedError as error:
+            predicted = replace(predicted, refusal=_refusal(error))
+            self._refused.append(_refusal(error))
+        else:
+            why = self._why_stray(topic_id, directory, partition)
+            if why is not None:
+                predicted = replace(predicted, outcome=Outcome.STRAY, notes=(*predicted.notes, why))
+        self._partitions.append(predicted)
+
+    def _settings(self, topic: str) -> LogSettings:
+        config = self._conditions.config
+        index, cluster = config.for_topic(topic), self._conditions.cluster
+        configs = {} if cluster is None else cluster.topic_configs(topic)
+        return LogSettings(
+            index_interval_bytes=_number(configs, _INTERVAL, index.index_interval_bytes),
+            segment_index_bytes=_number(configs, _INDEX_SIZE, index.index_size_max_bytes),
+            producer_id_expiration_ms=config.producer_id_expiration_ms,
+        )
+
+    def _why_stray(
+        self, topic_id: str | None, directory: DirectoryFiles, partition: TopicPartition
+    ) -> str | None:
+        """Return why a partition is stray; None where it is not, or that is not known."""
+        if topic_id is None:
+            return "stray: it has no partition.metadata; an empty log takes its place"
+        cluster, node_id = self._conditions.cluster, directory.node_id
+        if cluster is None:
+            return None
+        topic = cluster.topics.get(topic_id)
+        image = None if topic is None else topic.partitions.get(partition.partition)
+        if image is None:
+            return f"stray: the metadata has no such partition of topic id {topic_id}"
+        if node_id is not None and node_id not in image.replicas:
+            return f"stray: broker {node_id} is not one of its replicas"
+        return None
+
+    def _missing_partitions(self, directory: DirectoryFiles) -> None:
+        """Add the partitions that the metadata places here, and that are not here."""
+        cluster, directory_id = self._conditions.cluster, directory.properties.get("directory.id")
+        node_id = directory.node_id
+        if cluster is None or directory_id is None or node_id is None:
+            return
+        for topic in cluster.topics.values():
+            for number, image in topic.partitions.items():
+                placed = dict(zip(image.replicas, image.directories, strict=False))
+                partition = TopicPartition(topic.name, number)
+                is_here = (partition, DirectoryKind.LIVE) in self._seen
+                if placed.get(node_id) == directory_id and not is_here:
+                    path = os.path.join(directory.path, partition.directory_name)
+                    note = "its directory is missing: an empty log is created, without a warning"
+                    self._partitions.append(
+                        PartitionPrediction(
+                            topic.name, number, path, Outcome.EMPTIED, notes=(note,)
+                        )
+                    )
+
+
+def _number(configs: Mapping[str, str], name: str, default: int) -> int:
+    text = configs.get(name, "")
+    return int(text) if text.isdigit() else default
+
+
+def _describe(
+    predicted: PartitionPrediction, files: FoundFiles, loaded: LoadedPartition, loading: Loading
+) -> PartitionPrediction:
+    """Return the prediction of a partition that is loaded."""
+    is_emptied = bool(loaded.deleted) and not any(one.found for one in loaded.segments)
+    visible_from = 0 if is_emptied else loading.log_start_offset
+    lost, end_before = lost_records(loaded, files.replaced, files.replaced_end, visible_from)
+    bases = [segment.log.base_offset for segment in files.segments]
+    start_before = max(loading.log_start_offset, min(bases, default=0))
+    return replace(
+        predicted,
+        outcome=Outcome.EMPTIED if is_emptied else Outcome.LOADED,
+        log_start_before=start_before,
+        log_end_before=max(end_before, loaded.log.log_end_offset if bases else 0),
+        loaded=loaded.log,
+        lost=lost,
+        bytes_read=loaded.bytes_read,
+        segments=tuple(_segments(files, loaded)),
+        torn_bytes=loaded.segments[-1].torn_bytes(),
+        notes=(*_gaps(loaded), *_end_notes(loaded, lost)),
+    )
+
+
+def _segments(files: FoundFiles, loaded: LoadedPartition) -> Iterable[SegmentPrediction]:
+    swapped = {one.log.base_offset for one in files.segments if one.is_swapped}
+    actions: dict[int, list[SegmentPrediction]] = {}
+    for base_offset in files.replaced:
+        reason = "replaced: a finished compaction or split holds its offsets"
+        one = SegmentPrediction(base_offset, SegmentAction.DELETE, None, reason)
+        actions.setdefault(base_offset, []).append(one)
+    for base_offset in loaded.deleted:
+        one = SegmentPrediction(
+            base_offset, SegmentAction.DELETE, None, loaded.reasons.get(base_offset)
+        )
+        actions.setdefault(base_offset, []).append(one)
+    for segment in loaded.segments:
+        if segment.found is None:
+            continue
+        base_offset, why = segment.base_offset, loaded.reasons.get(segment.base_offset)
+        if len(segment.whole_log) > segment.size_bytes:
+            one = SegmentPrediction(base_offset, SegmentAction.CUT, segment.size_bytes, why)
+        elif base_offset in swapped:
+            text = "swapped: it takes its name from .swap"
+            one = SegmentPrediction(base_offset, SegmentAction.REPLACE, None, text)
+        elif segment.is_rebuilt:
+            text = why or "unflushed: at or above the recovery point, or the last one"
+            one = SegmentPrediction(base_offset, SegmentAction.REBUILD, None, text)
+        else:
+            one = SegmentPrediction(base_offset, SegmentAction.KEEP, None, why)
+        actions.setdefault(base_offset, []).append(one)
+    return [one for _, found in sorted(actions.items()) for one in found]
+
+
+def _gaps(loaded: LoadedPartition) -> Iterable[str]:
+    """Report offsets between segments that no segment holds, which compaction may explain."""
+    segments = loaded.segments
+    for segment, following in pairwise(segments):
+        try:
+            end = segment.next_offset()
+        except (StartRefusedError, InputError):
+            yield f"gap: the end of the segment at {segment.base_offset} cannot be read"
+            continue
+        if end < following.base_offset:
+            yield (
+                f"gap: no segment holds offsets {end} to {following.base_offset - 1}; silent, and "
+                "harmless only where compaction removed them"
+            )
+
+
+def _end_notes(loaded: LoadedPartition, lost: LostRecords) -> Iterable[str]:
+    """Report what is wrong with the end of the log."""
+    last = loaded.segments[-1]
+    if lost.records and last.size_bytes and loaded.log.log_end_offset <= last.base_offset:
+        yield "hidden: the log ends where its last segment begins, and appends overlap it"
+    elif last.torn_bytes():
+        yield (
+            f"torn: {last.torn_bytes()} bytes stay after the last batch; nothing that is appended "
+            "after them can be read"
+        )
+
+
+def _refusal(error: StartRefusedError) -> Refusal:
+    details = [
+        f"{name} {value}"
+        for name, value in (("expected", error.expected), ("found", error.found))
+        if value is not None
+    ]
+    where = "" if error.position_bytes is None else f" at byte {error.position_bytes}"
+    text = f"{error.message}{where}" + (f" ({', '.join(details)})" if details else "")
+    return Refusal(error.path or "", None, text)

@@ -1,0 +1,262 @@
+"""A segment as a starting broker loads it: its log up to where it is cut, its index as it is then.
+
+Nothing is written. What recovery rebuilds is built in memory.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from kafka_index.errors import CorruptIndexError, CorruptLogError, UnknownVersionError
+from kafka_index.growing.growing_segment import translate_offset
+from kafka_index.growing.settings import LogSettings
+from kafka_index.index import IN_MEMORY, OffsetIndex, OffsetPosition, TimeIndex, TransactionIndex
+from kafka_index.layout.index_entries import OFFSET_ENTRY, TIME_ENTRY
+from kafka_index.layout.names import OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX
+from kafka_index.layout.records import HEADER_SIZE_UP_TO_MAGIC
+from kafka_index.records.batch_source import TORN_BATCH, TORN_HEADER, ScanStop
+from kafka_index.scan.file_records import LogOffsetPosition, batches_from, open_log, scan_to_end
+from kafka_index.scan.index_builder import IndexBuilder
+from kafka_index.startup.found_files import FoundSegment
+from kafka_index.startup.prediction import StartRefusedError
+from kafka_index.storage import Bytes, MappedFile
+
+#: The code of a recovery that fails because offsets go back (Kafka: ``InvalidOffsetException``).
+OFFSET_BACKWARD: Final = "offset_backward"
+
+#: Of an index in memory that gets no entry.
+_NO_INDEX_BYTES = OFFSET_ENTRY.itemsize
+_TORN = (TORN_HEADER, TORN_BATCH)
+_NO_BYTES: Bytes = np.frombuffer(b"", np.uint8)
+
+
+class LoadedSegment:
+    """A segment of a partition that is being loaded.
+
+    Parameters
+    ----------
+    base_offset : int
+        Of the segment.
+    settings : LogSettings
+        Of its topic.
+    found : FoundSegment, optional
+        Its files; without them it is created, empty.
+
+    Attributes
+    ----------
+    size_bytes : int
+        Size of its log after what was cut.
+    is_rebuilt : bool
+        Whether it was recovered.
+    stop : ScanStop or None
+        Why it was cut.
+    """
+
+    def __init__(
+        self, base_offset: int, settings: LogSettings, found: FoundSegment | None = None
+    ) -> None:
+        self.base_offset = base_offset
+        self.settings = settings
+        self.found = found
+        self.is_rebuilt = False
+        self.stop: ScanStop | None = None
+        self._file: MappedFile | None = None
+        if found is not None:
+            file = open_log(found.log.log_path, found.log)
+            if not isinstance(file, MappedFile):
+                raise StartRefusedError("not a local log", path=found.log.log_path)
+            self._file = file
+        self.size_bytes = 0 if self._file is None else self._file.size_bytes
+        self._index: OffsetIndex | None = None
+
+    @property
+    def path(self) -> str:
+        """The path of its log."""
+        return IN_MEMORY if self.found is None else self.found.log.log_path
+
+    @property
+    def log(self) -> Bytes:
+        """The bytes of its log."""
+        return _NO_BYTES if self._file is None else self._file.array[: self.size_bytes]
+
+    @property
+    def whole_log(self) -> Bytes:
+        """The bytes of its log as they were before anything was cut."""
+        return _NO_BYTES if self._file is None else self._file.array
+
+    @property
+    def offset_index(self) -> OffsetIndex:
+        """Its offset index: the file, or what recovery rebuilt."""
+        if self._index is None:
+            path = None if self.found is None else self.found.indexes.get(OFFSET_INDEX_SUFFIX)
+            if path is None:
+                self._index = OffsetIndex(
+                    IN_MEMORY, self.base_offset, _NO_INDEX_BYTES, growing=True
+                )
+            else:
+                self._index = OffsetIndex(path, self.base_offset, writable=False)
+        return self._index
+
+    def is_sound(self) -> bool:
+        """Return whether loading leaves it as it is (``LogSegment.sanityCheck``)."""
+        indexes = {} if self.found is None else self.found.indexes
+        if OFFSET_INDEX_SUFFIX not in indexes:
+            return False
+        path = indexes.get(TXN_INDEX_SUFFIX)
+        if path is None:
+            return True
+        index = TransactionIndex(path, self.base_offset, writable=False)
+        try:
+            index.sanity_check()
+        except UnknownVersionError as error:
+            raise StartRefusedError(
+                error.message,
+                path=path,
+                position_bytes=error.position_bytes,
+                expected=error.expected,
+                found=error.found,
+            ) from error
+        except CorruptIndexError:
+            return False
+        finally:
+            index.close()
+        return True
+
+    def offset_to_position(self, offset: int) -> LogOffsetPosition | None:
+        """Find the batch that holds an offset, or the next one; None when there is none."""
+        if not self.size_bytes:
+            return None
+        try:
+            return translate_offset(self.log, self.path, self.offset_index, offset)
+        except CorruptLogError:
+            # A broker that meets a batch that is cut off has met the end of the log.
+            self._scan_end(self.offset_index.lookup(offset))
+            return None
+
+    def bytes_of(self, start: int, end: int) -> Bytes:
+        """Return bytes of its log."""
+        return self.log[start:end]
+
+    def next_offset(self) -> int:
+        """Return the offset after the last batch (``LogSegment.readNextOffset``).
+
+        Raises
+        ------
+        StartRefusedError
+            A batch after the last index entry has a length that no batch has.
+        """
+        if not self.size_bytes:
+            return self.base_offset
+        entry = self.offset_index.lookup(self.offset_index.last_offset)
+        return self._scan_end(entry)
+
+    def torn_bytes(self) -> int:
+        """Return how many bytes follow the last whole batch; 0 for a log that was recovered."""
+        if not self.size_bytes or self.is_rebuilt:
+            return 0
+        entry = self.offset_index.lookup(self.offset_index.last_offset)
+        if entry.position >= self.size_bytes:
+            return 0
+        end = scan_to_end(self.log, entry, self.base_offset, verify_crc=False)
+        return self.size_bytes - end.end_bytes
+
+    def _scan_end(self, entry: OffsetPosition) -> int:
+        """Return the offset after the last batch from an index entry on."""
+        if entry.position >= self.size_bytes:
+            return self.base_offset
+        end = scan_to_end(self.log, entry, self.base_offset, verify_crc=False)
+        is_short = self.size_bytes - end.end_bytes <= HEADER_SIZE_UP_TO_MAGIC
+        if end.stop is not None and end.stop.code not in _TORN and not is_short:
+            raise StartRefusedError(
+                f"the end of the log cannot be read: {end.stop.code}",
+                path=self.path,
+                position_bytes=end.stop.position_bytes,
+                expected=end.stop.expected,
+                found=end.stop.found,
+            )
+        return end.next_offset
+
+    def recover(self) -> int:
+        """Rebuild the index, cut at the first invalid byte, and return the bytes that are cut.
+
+        Raises
+        ------
+        OffsetsGoBackError
+            Kafka throws ``InvalidOffsetException``.
+        StartRefusedError
+            A broker does not start over such a log.
+
+        Notes
+        -----
+        LogSegment.recover
+        """
+        size = self.settings.segment_index_bytes
+        index = OffsetIndex(IN_MEMORY, self.base_offset, size, growing=True)
+        times = TimeIndex(IN_MEMORY, self.base_offset, size, growing=True)
+        builder = IndexBuilder(index, times, self.settings.index_interval_bytes)
+        stop = None
+        for chunk in batches_from(self.log, 0, self.base_offset, verify_crc=True):
+            stop = builder.append(chunk)
+            if stop is not None:
+                break
+        if stop is None:
+            stop = builder.finish()
+        self.is_rebuilt = True
+        if stop is not None:
+            kind = OffsetsGoBackError if stop.code == OFFSET_BACKWARD else StartRefusedError
+            raise kind(
+                f"the segment cannot be recovered: {stop.code}",
+                path=self.path,
+                position_bytes=stop.position_bytes,
+                expected=stop.expected,
+                found=stop.found,
+            )
+        if self._index is not None:
+            self._index.close()
+        self._index = index
+        return self.cut_at(builder.valid_bytes)
+
+    def cut_at(self, size_bytes: int) -> int:
+        """Cut the log; return the bytes that are cut."""
+        lost = self.size_bytes - size_bytes
+        self.size_bytes = size_bytes
+        return lost
+
+    def cut_whole(self) -> int:
+        """Cut everything, as for offsets that go back (``LogSegment.truncateTo``)."""
+        if self._index is not None:
+            self._index.close()
+        self._index = OffsetIndex(IN_MEMORY, self.base_offset, _NO_INDEX_BYTES, growing=True)
+        return self.cut_at(0)
+
+    def check_active_indexes(self) -> None:
+        """Refuse index files that are larger than the settings allow (``resizeIndexes``)."""
+        indexes = {} if self.found is None or self.is_rebuilt else self.found.indexes
+        for suffix, entry in ((OFFSET_INDEX_SUFFIX, OFFSET_ENTRY), (TIME_INDEX_SUFFIX, TIME_ENTRY)):
+            path = indexes.get(suffix)
+            if path is None:
+                continue
+            size = entry.itemsize
+            limit = self.settings.segment_index_bytes // size * size
+            with open(path, "rb") as file:
+                found = file.seek(0, 2) // size * size
+            if found > limit:
+                raise StartRefusedError(
+                    "the index of the active segment is larger than segment.index.bytes",
+                    path=path,
+                    expected=f"{limit} bytes or fewer",
+                    found=found,
+                )
+
+    def close(self) -> None:
+        """Close its files."""
+        if self._index is not None:
+            self._index.close()
+        if self._file is not None:
+            self._file.close()
+
+
+class OffsetsGoBackError(StartRefusedError):
+    """Recovery meets an offset that is not above the last index entry."""

@@ -1,0 +1,218 @@
+"""The values of a prediction: of a segment, a partition, and all directories of a broker."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kafka_index.errors import KafkaIndexError
+from kafka_index.layout.checkpoints import EpochEntry
+
+
+class SegmentAction(Enum):
+    """What happens to a segment."""
+
+    KEEP = "keep"
+    REBUILD = "rebuild"
+    CUT = "cut"
+    DELETE = "delete"
+    REPLACE = "replace"
+
+
+class Outcome(Enum):
+    """What happens to a partition."""
+
+    LOADED = "loaded"
+    STRAY = "stray"
+    EMPTIED = "emptied"
+    REFUSED = "refused"
+
+
+class Verdict(Enum):
+    """What the start amounts to."""
+
+    SAFE = "safe"
+    LOSES = "loses"
+    DOES_NOT_START = "does_not_start"
+
+
+class StartRefusedError(KafkaIndexError):
+    """A broker does not start with what it finds: it exits, or the directory fails."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a broker does not start.
+
+    Parameters
+    ----------
+    file : str
+        What it fails on.
+    line : int or None
+        The line of a checkpoint.
+    reason : str
+        Why.
+    """
+
+    file: str
+    line: int | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentPrediction:
+    """What happens to a segment.
+
+    Parameters
+    ----------
+    base_offset : int
+        Of the segment.
+    action : SegmentAction
+        What a broker does.
+    cut_at_bytes : int or None
+        The size of its log afterwards, where it is cut.
+    reason : str or None
+        Why, as a code and a detail.
+    """
+
+    base_offset: int
+    action: SegmentAction
+    cut_at_bytes: int | None = None
+    reason: str | None = None
+
+
+@dataclass(slots=True)
+class LostRecords:
+    """Records that are in the files, and that no consumer gets after the start.
+
+    Parameters
+    ----------
+    records : int
+        How many.
+    first_offset, last_offset : int or None
+        The range that they lie in.
+    first_timestamp_ms, last_timestamp_ms : int or None
+        The smallest and the largest timestamp of their batches.
+    """
+
+    records: int = 0
+    first_offset: int | None = None
+    last_offset: int | None = None
+    first_timestamp_ms: int | None = None
+    last_timestamp_ms: int | None = None
+
+    def add(self, records: int, offsets: tuple[int, int], timestamps: tuple[int, int]) -> None:
+        """Add records of a range of offsets and of timestamps, both ends included."""
+        self.records += records
+        self.first_offset = _least(self.first_offset, offsets[0])
+        self.last_offset = _most(self.last_offset, offsets[1])
+        self.first_timestamp_ms = _least(self.first_timestamp_ms, timestamps[0])
+        self.last_timestamp_ms = _most(self.last_timestamp_ms, timestamps[1])
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedLog:
+    """A log as a broker has it after loading.
+
+    Parameters
+    ----------
+    log_start_offset, log_end_offset, recovery_point : int
+        Its offsets.
+    base_offsets : tuple of int
+        Of its segments.
+    epochs : tuple of EpochEntry
+        Its leader epochs.
+    producers : ndarray of PRODUCER_STATE_ENTRY
+        Its producers, in the order of a snapshot.
+    first_unstable_offset : int or None
+        Where the earliest open transaction begins.
+    """
+
+    log_start_offset: int
+    log_end_offset: int
+    recovery_point: int
+    base_offsets: tuple[int, ...]
+    epochs: tuple[EpochEntry, ...]
+    producers: NDArray[np.void]
+    first_unstable_offset: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionPrediction:
+    """What happens to a partition.
+
+    Parameters
+    ----------
+    topic, partition
+        Its name.
+    directory : str
+        Its directory.
+    outcome : Outcome
+        What happens.
+    log_start_before, log_end_before : int or None
+        What its files and checkpoints say.
+    loaded : LoadedLog or None
+        The log after loading; None where it is not loaded.
+    high_watermark : int or None
+        After loading.
+    lost : LostRecords
+        What is lost or hidden.
+    torn_bytes : int
+        What stays in its last log after the last batch, and hides whatever is appended.
+    bytes_read : int
+        How much of its logs and snapshots a broker reads, approximately.
+    segments : tuple of SegmentPrediction
+        By base offset.
+    refusal : Refusal or None
+        Why it keeps the broker from starting.
+    notes : tuple of str
+        What cannot be known, or is worth knowing.
+    """
+
+    topic: str
+    partition: int
+    directory: str
+    outcome: Outcome
+    log_start_before: int | None = None
+    log_end_before: int | None = None
+    loaded: LoadedLog | None = None
+    high_watermark: int | None = None
+    lost: LostRecords = field(default_factory=LostRecords)
+    torn_bytes: int = 0
+    bytes_read: int = 0
+    segments: tuple[SegmentPrediction, ...] = ()
+    refusal: Refusal | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What a broker does to its directories.
+
+    Parameters
+    ----------
+    verdict : Verdict
+        What it amounts to.
+    refused : tuple of Refusal
+        What keeps it from starting.
+    partitions : tuple of PartitionPrediction
+        By directory, topic and number.
+    notes : tuple of str
+        What cannot be known.
+    """
+
+    verdict: Verdict
+    refused: tuple[Refusal, ...]
+    partitions: tuple[PartitionPrediction, ...]
+    notes: tuple[str, ...] = ()
+
+
+def _least(before: int | None, value: int) -> int:
+    return value if before is None else min(before, value)
+
+
+def _most(before: int | None, value: int) -> int:
+    return value if before is None else max(before, value)

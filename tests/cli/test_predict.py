@@ -1,0 +1,75 @@
+"""The ``predict`` command."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import struct
+from functools import partial
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from tests.support.command_line import DUMP, run_here
+
+predict = partial(run_here, "predict")
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    target = tmp_path / "data"
+    shutil.copytree(DUMP, target)
+    (target / ".kafka_cleanshutdown").write_text("{}")
+    return target
+
+
+def tear(data: Path) -> None:
+    last = max((data / "app-logs-0").glob("*.log"))
+    _, position = struct.unpack(">ii", last.with_suffix(".index").read_bytes()[-8:])
+    last.write_bytes(last.read_bytes()[: position + 100])
+
+
+def test_a_safe_start_is_exit_code_0(data: Path) -> None:
+    done = predict("--input", data, "--metadata", data)
+
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.splitlines()[0] == "safe"
+
+
+def test_a_loss_is_exit_code_1_and_the_better_way_is_suggested(data: Path) -> None:
+    tear(data)
+
+    done = predict("--input", data)
+
+    assert done.returncode == 1
+    verdict, *lines = done.stdout.splitlines()
+    assert verdict == "loses"
+    assert any("lost or hidden: offsets 2117 to" in line for line in lines)
+    assert lines[-1].startswith("suggestion: without .kafka_cleanshutdown 0 records are lost")
+    assert lines[-1].endswith("On a copy.")
+
+
+def test_json_is_one_object_with_the_verdict(data: Path) -> None:
+    tear(data)
+
+    found = json.loads(predict("--input", data, "--json").stdout)
+
+    assert found["verdict"] == "loses"
+    (lossy,) = [one for one in found["partitions"] if one["records_lost"]]
+    assert (lossy["topic"], lossy["partition"], lossy["log_end"]) == ("app-logs", 0, 2117)
+    assert lossy["first_lost_offset"] == 2117
+    assert {segment["action"] for segment in lossy["segments"]} == {"keep"}
+
+
+def test_a_report_has_a_row_per_segment(data: Path, tmp_path: Path) -> None:
+    assert predict("--input", data, "--report", tmp_path / "r.parquet").returncode == 0
+
+    table = pq.read_table(tmp_path / "r.parquet")
+    assert table.num_rows == len(
+        [path for path in data.glob("*/*.log") if "__cluster_metadata" not in str(path)]
+    )
+
+
+def test_a_directory_is_required() -> None:
+    assert predict().returncode == 2

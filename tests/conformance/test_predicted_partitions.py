@@ -1,0 +1,239 @@
+"""What a starting broker does to a partition, predicted, against Kafka's own loading of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kafka_index.growing.settings import LogSettings
+from kafka_index.layout.names import TopicPartition
+from kafka_index.startup.found_files import find_files
+from kafka_index.startup.partition_loading import LoadedPartition, Loading, load_partition
+from kafka_index.startup.prediction import StartRefusedError
+from tests.support.segments import batch, marker
+
+from .campaign import drawn_cases
+from .judge import KafkaRefusal
+from .judged_log import DAY_MS, load
+from .kafka_loading import PartitionFiles, partition_files
+
+if TYPE_CHECKING:
+    from .judge import Judge
+
+SUFFIXES = (".log", ".index", ".timeindex", ".txnindex", ".snapshot")
+TRANSIENT = (".swap", ".cleaned", ".deleted")
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A change of one file of a drawn partition."""
+
+    kind: str
+    segment: int
+    suffix: str = ".log"
+    amount: int = 0
+
+
+@dataclass(frozen=True)
+class Case:
+    """A partition, what was done to it, and how a broker finds it."""
+
+    logs: dict[int, list[bytes]]
+    faults: list[Fault]
+    is_clean: bool
+    recovery_point: int
+    log_start_offset: int
+    interval: int
+
+    def settings(self) -> dict[str, int]:
+        return {"index.interval.bytes": self.interval}
+
+
+@dataclass
+class _Writer:
+    """Writes batches of producers that a broker would accept."""
+
+    offset: int = 0
+    epoch: int = 0
+    sequences: dict[int, int] = field(default_factory=dict)
+    has_transaction: bool = False
+
+    def write(self, kind: str, records: int) -> bytes:
+        base, self.offset = self.offset, self.offset + records
+        if kind == "marker" and self.has_transaction:
+            self.has_transaction = False
+            self.offset = base + 1
+            return marker(base, 9, 0, commit=records != 1)
+        if kind == "gap":
+            base, self.offset = base + 5, self.offset + 5
+        if kind == "epoch":
+            self.epoch += 1
+        producer = {"idempotent": 7, "transaction": 9}.get(kind, -1)
+        if producer < 0:
+            return batch(base, records, leader_epoch=self.epoch)
+        sequence = self.sequences.get(producer, 0)
+        self.sequences[producer] = sequence + records
+        self.has_transaction |= kind == "transaction"
+        return batch(
+            base,
+            records,
+            producer_id=producer,
+            producer_epoch=0,
+            base_sequence=sequence,
+            transactional=kind == "transaction",
+            leader_epoch=self.epoch,
+        )
+
+
+KINDS = ("plain", "idempotent", "transaction", "marker", "epoch", "gap")
+FAULTS = (
+    *("cut", "remove", "append zeros", "append garbage", "flip", "empty", "rename"),
+    *("pad", "cut", "flip", "no epochs", "bad epochs", "remove snapshots"),
+)
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    writer = _Writer()
+    logs: dict[int, list[bytes]] = {}
+    for _ in range(draw(st.integers(1, 4))):
+        entries = draw(
+            st.lists(st.tuples(st.sampled_from(KINDS), st.integers(1, 4)), min_size=1, max_size=5)
+        )
+        base_offset = writer.offset
+        logs[base_offset] = [writer.write(kind, count) for kind, count in entries]
+    faults = draw(
+        st.lists(
+            st.builds(
+                Fault,
+                st.sampled_from(FAULTS),
+                st.integers(0, len(logs) - 1),
+                st.sampled_from((".log", ".log", *SUFFIXES)),
+                st.integers(1, 200),
+            ),
+            max_size=3,
+        )
+    )
+    return Case(
+        logs,
+        faults,
+        draw(st.booleans()),
+        draw(st.integers(0, writer.offset + 3)),
+        draw(st.sampled_from((0, 0, 0, 2, 6, writer.offset, writer.offset + 2))),
+        draw(st.sampled_from((0, 100, 200, 4096))),
+    )
+
+
+def apply(fault: Fault, files: PartitionFiles, base_offsets: list[int]) -> None:  # noqa: C901, one case each
+    """Change a file, if it is there."""
+    base = base_offsets[fault.segment]
+    checkpoint = files.directory / "leader-epoch-checkpoint"
+    if fault.kind == "no epochs":
+        checkpoint.unlink(missing_ok=True)
+        return
+    if fault.kind == "bad epochs":
+        checkpoint.write_text(("0\n1\n0\n", "0\n1\nx 0\n", "0\n2\n0 0\n", "")[fault.amount % 4])
+        return
+    if fault.kind == "remove snapshots":
+        files.remove(".snapshot")
+        return
+    path = files.path(base, fault.suffix)
+    if not path.exists():
+        return
+    data = path.read_bytes()
+    match fault.kind:
+        case "cut":
+            path.write_bytes(data[: max(len(data) - fault.amount, 0)])
+        case "remove":
+            path.unlink()
+        case "append zeros" | "pad":
+            path.write_bytes(data + bytes(fault.amount))
+        case "append garbage":
+            path.write_bytes(data + b"\x7f" * fault.amount)
+        case "flip" if data:
+            at = fault.amount * 7 % len(data)
+            path.write_bytes(data[:at] + bytes([data[at] ^ 0x55]) + data[at + 1 :])
+        case "empty":
+            path.write_bytes(b"")
+        case "rename":
+            ending = TRANSIENT[fault.amount % len(TRANSIENT)]
+            if fault.suffix != ".snapshot":
+                path.rename(path.with_name(path.name + ending))
+
+
+@contextmanager
+def predicted(files: PartitionFiles, case: Case) -> Iterator[LoadedPartition]:
+    partition = TopicPartition("t", 0)
+    found = find_files(partition, str(files.directory))
+    loading = Loading(
+        case.is_clean,
+        case.recovery_point,
+        case.log_start_offset,
+        LogSettings(index_interval_bytes=case.interval, producer_id_expiration_ms=DAY_MS),
+        lambda: DAY_MS,
+    )
+    with load_partition(str(files.directory), found, loading) as loaded:
+        yield loaded
+
+
+@given(cases())
+@drawn_cases(0.25)
+def test_a_partition_is_loaded_as_predicted(judge: Judge, scratch: Path, case: Case) -> None:
+    files = partition_files(scratch, case.logs)
+    load(judge, files.directory, settings=case.settings()).close()
+    for fault in case.faults:
+        apply(fault, files, list(case.logs))
+    before = files.contents()
+    refused: StartRefusedError | None = None
+    try:
+        with predicted(files, case) as loaded:
+            log = loaded.log
+            cut = {
+                segment.base_offset: bytes(segment.log)
+                for segment in loaded.segments
+                if segment.found is not None
+            }
+    except StartRefusedError as error:
+        refused = error
+    assert files.contents() == before
+
+    try:
+        theirs = load(
+            judge,
+            files.directory,
+            clean=case.is_clean,
+            recovery_point=case.recovery_point,
+            log_start_offset=case.log_start_offset,
+            producer_expiration_ms=DAY_MS,
+            settings=case.settings(),
+        )
+    except KafkaRefusal as refusal:
+        if refused is None:
+            raise AssertionError("the prediction starts") from refusal
+        return
+    with theirs:
+        state = theirs.loaded
+        assert refused is None, str(refused)
+        assert log.base_offsets == state.base_offsets
+        assert log.log_start_offset == state.log_start_offset
+        assert log.log_end_offset == state.log_end_offset
+        assert log.recovery_point == state.recovery_point
+        assert [(entry.epoch, entry.start_offset) for entry in log.epochs] == theirs.epochs()
+        producers = theirs.producers()
+        assert sorted(log.producers["producer_id"].tolist()) == sorted(
+            producer.producer_id for producer in producers
+        )
+        unstable = log.first_unstable_offset
+        assert (-1 if unstable is None else unstable) == min(
+            (p.transaction_first_offset for p in producers if p.transaction_first_offset >= 0),
+            default=-1,
+        )
+    for base_offset, data in cut.items():
+        assert files.read(base_offset, ".log")[: len(data)] == data
+        assert files.path(base_offset, ".log").stat().st_size == len(data)

@@ -1,0 +1,266 @@
+"""What a starting broker does; `tests/conformance/test_predicted_partitions.py` asks Kafka."""
+
+from __future__ import annotations
+
+import fcntl
+import shutil
+import struct
+from pathlib import Path
+
+import pytest
+
+from kafka_index.config import LogConfig
+from kafka_index.errors import InputError
+from kafka_index.metadata import ClusterImage, PartitionImage, TopicImage
+from kafka_index.startup import (
+    Outcome,
+    PartitionPrediction,
+    Prediction,
+    SegmentAction,
+    StartConditions,
+    Verdict,
+    predict_directories,
+)
+from tests.support.child_processes import in_child
+from tests.support.command_line import DUMP
+
+PARTITION = "app-logs-0"
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """A data directory of a broker that stopped cleanly, with a few partitions."""
+    target = tmp_path / "data"
+    target.mkdir()
+    for name in (PARTITION, "payments-0", "customer-profiles-0"):
+        shutil.copytree(DUMP / name, target / name)
+    for path in DUMP.iterdir():
+        if path.is_file() and not path.name.startswith("."):
+            shutil.copy(path, target)
+    (target / ".kafka_cleanshutdown").write_text('{"version":0,"brokerEpoch":13}')
+    return target
+
+
+def predict(data: Path, cluster: ClusterImage | None = None) -> Prediction:
+    before = contents(data)
+    found = predict_directories([str(data)], StartConditions(LogConfig(), cluster))
+    assert contents(data) == before
+    return found
+
+
+def contents(data: Path) -> dict[str, tuple[int, int]]:
+    return {str(path): (path.stat().st_size, path.stat().st_mtime_ns) for path in data.rglob("*")}
+
+
+def of(found: Prediction, name: str = PARTITION) -> PartitionPrediction:
+    (one,) = [one for one in found.partitions if one.directory.endswith(f"/{name}")]
+    return one
+
+
+def logs(data: Path, name: str = PARTITION) -> list[Path]:
+    return sorted((data / name).glob("*.log"))
+
+
+def cut(path: Path, lost: int) -> None:
+    path.write_bytes(path.read_bytes()[:-lost])
+
+
+def actions(one: PartitionPrediction) -> list[SegmentAction]:
+    return [segment.action for segment in one.segments]
+
+
+def test_what_a_broker_left_is_safe(data: Path) -> None:
+    found = predict(data)
+
+    assert found.verdict is Verdict.SAFE
+    assert {one.outcome for one in found.partitions} == {Outcome.LOADED}
+    assert {action for one in found.partitions for action in actions(one)} == {SegmentAction.KEEP}
+
+
+def test_a_torn_active_log_hides_its_whole_segment_behind_the_marker(data: Path) -> None:
+    *_, last = logs(data)
+    _, position = struct.unpack(">ii", last.with_suffix(".index").read_bytes()[-8:])
+    last.write_bytes(last.read_bytes()[: position + 100])
+
+    found = predict(data)
+    one = of(found)
+
+    assert found.verdict is Verdict.LOSES
+    assert one.loaded is not None
+    assert one.loaded.log_end_offset == int(last.stem)
+    assert one.lost.first_offset == int(last.stem)
+    assert one.lost.records > 100
+    assert one.lost.first_timestamp_ms is not None
+
+
+def test_a_batch_torn_after_the_last_index_entry_stays_and_hides_what_is_appended(
+    data: Path,
+) -> None:
+    cut(logs(data)[-1], 100)
+
+    found = predict(data)
+    one = of(found)
+
+    assert found.verdict is Verdict.LOSES
+    assert one.loaded is not None
+    assert one.loaded.log_end_offset == 2378
+    assert one.torn_bytes == 1350
+
+
+def test_without_the_marker_only_the_torn_batch_goes(data: Path) -> None:
+    (data / ".kafka_cleanshutdown").unlink()
+    cut(logs(data)[-1], 100)
+
+    one = of(predict(data))
+
+    assert actions(one)[-1] is SegmentAction.CUT
+    assert one.lost.records == 0
+
+
+def test_a_bad_checksum_above_the_recovery_point_deletes_all_later_segments(data: Path) -> None:
+    (data / ".kafka_cleanshutdown").unlink()
+    (data / "recovery-point-offset-checkpoint").unlink()
+    first = logs(data)[0]
+    damaged = bytearray(first.read_bytes())
+    damaged[-1] ^= 1
+    first.write_bytes(damaged)
+
+    one = of(predict(data))
+
+    assert actions(one) == [SegmentAction.CUT, SegmentAction.DELETE, SegmentAction.DELETE]
+    assert one.log_end_before == 2402
+    assert one.loaded is not None
+    assert one.lost.records == one.log_end_before - one.loaded.log_end_offset
+
+
+def test_zeros_after_the_active_log_keep_a_broker_from_starting_behind_the_marker(
+    data: Path,
+) -> None:
+    last = logs(data)[-1]
+    last.write_bytes(last.read_bytes() + bytes(100))
+
+    found = predict(data)
+
+    assert found.verdict is Verdict.DOES_NOT_START
+    assert found.refused[0].file == str(last)
+    assert of(found).outcome is Outcome.REFUSED
+
+
+def test_a_log_start_above_the_log_end_empties_a_partition(data: Path) -> None:
+    (data / "log-start-offset-checkpoint").write_text("0\n1\napp-logs 0 999999\n")
+
+    one = of(predict(data))
+
+    assert one.outcome is Outcome.EMPTIED
+    assert one.lost.records == 2402
+    assert one.loaded is not None
+    assert one.loaded.log_end_offset == 999999
+
+
+def test_a_missing_middle_segment_is_a_gap(data: Path) -> None:
+    for path in (data / PARTITION).glob(f"{logs(data)[1].stem}.*"):
+        path.unlink()
+
+    one = of(predict(data))
+
+    assert any(note.startswith("gap: no segment holds offsets 1063 to 2116") for note in one.notes)
+
+
+def test_a_partition_without_its_metadata_is_stray(data: Path) -> None:
+    (data / PARTITION / "partition.metadata").unlink()
+
+    found = predict(data)
+
+    assert of(found).outcome is Outcome.STRAY
+    assert found.verdict is Verdict.LOSES
+
+
+def cluster_with(topic_id: str, replicas: tuple[int, ...], directory: str) -> ClusterImage:
+    partition = PartitionImage(
+        replicas, (directory,) * len(replicas), replicas, (), (), 1, 0, 0, 0, (), ()
+    )
+    return ClusterImage(topics={topic_id: TopicImage("app-logs", topic_id, {0: partition})})
+
+
+def topic_id(data: Path) -> str:
+    return (data / PARTITION / "partition.metadata").read_text().split()[-1]
+
+
+@pytest.mark.parametrize(("replicas", "outcome"), [((1,), Outcome.LOADED), ((2,), Outcome.STRAY)])
+def test_a_partition_of_other_brokers_is_stray(
+    data: Path, replicas: tuple[int, ...], outcome: Outcome
+) -> None:
+    cluster = cluster_with(topic_id(data), replicas, "x")
+
+    assert of(predict(data, cluster)).outcome is outcome
+
+
+def test_a_partition_of_another_topic_id_is_stray(data: Path) -> None:
+    cluster = cluster_with("A" * 21 + "B", (1,), "x")
+
+    assert of(predict(data, cluster)).outcome is Outcome.STRAY
+
+
+def test_a_partition_whose_directory_is_missing_comes_back_empty(data: Path) -> None:
+    properties = (data / "meta.properties").read_text()
+    (directory,) = [
+        line.partition("=")[2] for line in properties.splitlines() if "directory.id" in line
+    ]
+    cluster = cluster_with(topic_id(data), (1,), directory)
+    shutil.rmtree(data / PARTITION)
+
+    one = of(predict(data, cluster))
+
+    assert one.outcome is Outcome.EMPTIED
+    assert "missing" in one.notes[0]
+
+
+def test_a_directory_without_meta_properties_does_not_start(data: Path) -> None:
+    (data / "meta.properties").unlink()
+
+    found = predict(data)
+
+    assert found.verdict is Verdict.DOES_NOT_START
+    assert found.partitions == ()
+
+
+def test_directories_of_two_clusters_do_not_start(data: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    text = (data / "meta.properties").read_text().replace("cluster.id=", "cluster.id=x")
+    (other / "meta.properties").write_text(text)
+
+    found = predict_directories([str(data), str(other)], StartConditions(LogConfig()))
+
+    assert found.verdict is Verdict.DOES_NOT_START
+    assert "cluster.id" in found.refused[0].reason
+
+
+@pytest.mark.parametrize(
+    ("text", "starts"), [("0\n2\na 0 1\n", False), ("0\n1\na 0\n", False), ("0\n1\na 0 x\n", True)]
+)
+def test_a_malformed_checkpoint_takes_the_directory_offline(
+    data: Path, text: str, *, starts: bool
+) -> None:
+    (data / "recovery-point-offset-checkpoint").write_text(text)
+
+    assert (predict(data).verdict is not Verdict.DOES_NOT_START) is starts
+
+
+def test_a_directory_that_is_no_partition_keeps_a_broker_from_starting(data: Path) -> None:
+    (data / "lost+found").mkdir()
+
+    assert predict(data).verdict is Verdict.DOES_NOT_START
+
+
+def test_a_directory_that_a_broker_holds_is_refused(data: Path) -> None:
+    with (data / ".lock").open("w") as lock:
+        fcntl.lockf(lock, fcntl.LOCK_EX)
+
+        # A process does not meet its own locks.
+        assert in_child(lambda: _expect_refusal(data)) == 0
+
+
+def _expect_refusal(data: Path) -> None:
+    with pytest.raises(InputError, match="running broker"):
+        predict_directories([str(data)], StartConditions(LogConfig()))
