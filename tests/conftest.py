@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -25,14 +27,19 @@ def pytest_report_header() -> str:
 
 
 @pytest.fixture(scope="session")
-def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+def s3() -> Iterator[S3Server]:
     """A real S3 server, one for each process of the tests."""
-    with running_s3(tmp_path_factory.mktemp("s3")) as server:
+    # Not pytest's folder, which keeps what the last three runs wrote.
+    with tempfile.TemporaryDirectory() as folder, running_s3(Path(folder)) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
-def hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HdfsServer]:
+def hdfs() -> Iterator[HdfsServer]:
     """A real HDFS; skips where it cannot run, and fails instead where Kafka's own code has to."""
-    with needing_kafka(), running_hdfs(tmp_path_factory.mktemp("hdfs")) as server:
+    with (
+        needing_kafka(),
+        tempfile.TemporaryDirectory() as folder,
+        running_hdfs(Path(folder)) as server,
+    ):
         yield server

@@ -34,7 +34,9 @@ def running_hdfs(folder: Path) -> Iterator[HdfsServer]:
     """
     jars = built_folder() / "minihdfs"
     ensure_made(jars, project_hash(_PROJECT), lambda: fetch_jars(_PROJECT, jars))
-    command = [tool("java"), "-Xmx512m", "-cp", f"{jars}/*", str(_PROJECT / "MiniHdfs.java")]
+    # Quick to start rather than quick to run.
+    java = [tool("java"), "-Xmx512m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
+    command = [*java, "-cp", f"{jars}/*", str(_PROJECT / "MiniHdfs.java")]
     log = folder / "hdfs.log"
     with running([*command, str(folder / "hdfs")], log) as process:
         yield HdfsServer(wait_for_line(process, log, "hdfs://"))
