@@ -40,12 +40,15 @@ class HdfsFile:
         return self._info.mtime_ns
 
     def read_at(self, position_bytes: int, size_bytes: int) -> Bytes:
-        """Return up to `size_bytes` bytes, fewer only at the end of the file."""
+        """Return up to `size_bytes` bytes, fewer only at the end; by several requests if many."""
         if position_bytes < 0 or size_bytes < 0:
             raise ValueError(f"negative position or size: {position_bytes}, {size_bytes}")
         wanted = min(size_bytes, self.size_bytes - position_bytes)
         if wanted <= 0:
             return np.empty(0, np.uint8)
+        if wanted > read_ahead.PIECE_BYTES:
+            end = position_bytes + wanted
+            return read_ahead.read_ranges(self.read_at, [position_bytes], [end])[0]
         try:
             with read_ahead.request_slots:
                 data = self._reader.read_range(position_bytes, wanted)

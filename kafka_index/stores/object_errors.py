@@ -25,6 +25,7 @@ _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>(\w{1,64})</Code>|\"(?:code|reason)\": \"(\w{1,64})\"")
 _HOST = re.compile(r"https?://([A-Za-z0-9.\-\[\]:]{1,255})[/?]")
 _SYSTEM = re.compile(r"kind: \w+,\s*message: \"([\w ]{1,80})\"")
+_REPEATED = re.compile(r"HttpError \{\s*kind: (?:Connect|Request|Timeout)\b")
 _LOOKUP = re.compile(r"dns error|failed to lookup address")
 _TIMED_OUT = re.compile(r"TimedOut|operation timed out|deadline has elapsed|kind: Timeout")
 _CERTIFICATE = re.compile(r"[Cc]ertificate")
@@ -77,9 +78,18 @@ def is_not_found(error: Exception) -> bool:
     return _first(_CODE, str(error)) not in _NO_BUCKET
 
 
-def is_connection_failure(error: Exception) -> bool:
-    """Return whether no answer came, so that the same request may be sent again."""
-    return isinstance(error, exceptions.GenericError) and _first(_STATUS, str(error)) is None
+def is_worth_repeating(error: Exception) -> bool:
+    """Return whether the connection broke in a way after which the library gives up at once.
+
+    It repeats requests that could not be sent, and safe ones that timed out.
+    """
+    text = str(error)
+    return (
+        isinstance(error, exceptions.GenericError)
+        and _first(_STATUS, text) is None
+        and not _REPEATED.search(text)
+        and _of_settings(text, _first(_HOST, text), None, "") is None
+    )
 
 
 def read_error(

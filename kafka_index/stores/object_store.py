@@ -5,11 +5,10 @@ Single requests are retried by the library; those that it does not repeat, here.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any
 
 import obstore
 import pyarrow as pa
@@ -21,14 +20,15 @@ from kafka_index.stores.object_config import ObjectConfig
 from kafka_index.stores.object_errors import (
     BEYOND_END,
     LIBRARY_ERRORS,
-    is_connection_failure,
     is_not_found,
+    is_worth_repeating,
     not_found,
     publish_error,
     read_error,
 )
 from kafka_index.stores.options import StorageOptions
 from kafka_index.stores.remote_object import RemoteObject
+from kafka_index.stores.repeats import repeated
 from kafka_index.stores.store import LISTING_SCHEMA, DirectoryEntry, FileInfo
 from kafka_index.stores.uris import split_uri
 
@@ -38,11 +38,6 @@ _ROWS_OF_PAGE = 1000
 _MAX_QUICK_PUT_BYTES = 4 << 20
 # S3's limit for a body of one request.
 _MAX_PUT_BYTES = 5 << 30
-# How often a request is made that the library does not repeat when its connection breaks: pages of
-# a listing that were cut, and the deletion of many objects, which is a POST.
-_ATTEMPTS = 5
-_FIRST_WAIT_SECONDS = 0.1
-_Answer = TypeVar("_Answer")
 _SECOND_NS = 1_000_000_000
 
 
@@ -76,7 +71,7 @@ class ObjectStore:
     def info(self, path: str) -> FileInfo:
         """Return an object's size, time and ETag."""
         try:
-            return self._info(obstore.head(self._store, _key(path)))
+            return self._info(repeated(lambda: obstore.head(self._store, _key(path))))
         except LIBRARY_ERRORS as error:
             if is_not_found(error):
                 raise not_found(path) from None
@@ -93,9 +88,7 @@ class ObjectStore:
     def read(self, path: str, max_bytes: int | None = None) -> bytes:
         """Return the bytes of a small object, or its first ones."""
         try:
-            if max_bytes is None:
-                return bytes(obstore.get(self._store, _key(path)).bytes())
-            return bytes(obstore.get_range(self._store, _key(path), start=0, length=max_bytes))
+            return bytes(repeated(lambda: self._get(path, max_bytes)))
         except LIBRARY_ERRORS as error:
             if is_not_found(error):
                 raise not_found(path) from None
@@ -103,10 +96,15 @@ class ObjectStore:
                 return b""  # an empty object has no first byte
             raise read_error(error, path, "read the object") from None
 
+    def _get(self, path: str, max_bytes: int | None) -> Any:
+        if max_bytes is None:
+            return obstore.get(self._store, _key(path)).bytes()
+        return obstore.get_range(self._store, _key(path), start=0, length=max_bytes)
+
     def list_directory(self, path: str) -> list[DirectoryEntry]:
         """Return the objects and common prefixes right below a prefix."""
         try:
-            found = _repeated(lambda: obstore.list_with_delimiter(self._store, _key(path) or None))
+            found = repeated(lambda: obstore.list_with_delimiter(self._store, _key(path) or None))
         except LIBRARY_ERRORS as error:
             raise read_error(error, path, "list the objects") from None
         entries = [
@@ -142,7 +140,7 @@ class ObjectStore:
             return pages, next(pages, None)
 
         try:
-            pages, page = _repeated(following)
+            pages, page = repeated(following)
             while page is not None:
                 rows = pa.record_batch(page)
                 if rows.num_rows:
@@ -151,10 +149,10 @@ class ObjectStore:
                 try:
                     page = next(pages, None)
                 except LIBRARY_ERRORS as error:
-                    if not is_connection_failure(error):
+                    if not is_worth_repeating(error):
                         raise
                     # From where it broke off.
-                    pages, page = _repeated(following)
+                    pages, page = repeated(following)
         except LIBRARY_ERRORS as error:
             raise read_error(error, path, "list the objects") from None
 
@@ -167,12 +165,14 @@ class ObjectStore:
         size = memoryview(data).nbytes
         store = self._store if size <= _MAX_QUICK_PUT_BYTES else self._upload_store
         try:
-            obstore.put(
-                store,
-                _key(path),
-                data,
-                mode="create" if if_absent else "overwrite",
-                use_multipart=size > _MAX_PUT_BYTES,
+            repeated(
+                lambda: obstore.put(
+                    store,
+                    _key(path),
+                    data,
+                    mode="create" if if_absent else "overwrite",
+                    use_multipart=size > _MAX_PUT_BYTES,
+                )
             )
         except exceptions.AlreadyExistsError:
             return self._holds(path, data, size)
@@ -183,7 +183,7 @@ class ObjectStore:
     def rename(self, source: str, target: str) -> None:
         """Copy an object on the server, and delete the first one."""
         try:
-            obstore.copy(self._store, _key(source), _key(target), overwrite=True)
+            repeated(lambda: obstore.copy(self._store, _key(source), _key(target), overwrite=True))
         except LIBRARY_ERRORS as error:
             raise publish_error(error, target, "put the object in place") from None
         self.delete([source])
@@ -193,7 +193,7 @@ class ObjectStore:
         keys = [_key(path) for path in paths]
         try:
             if keys:
-                _repeated(lambda: self._delete(keys))
+                repeated(lambda: self._delete(keys))
         except LIBRARY_ERRORS as error:
             raise publish_error(error, f"{self._root}/{keys[0]}", "delete the object") from None
 
@@ -220,18 +220,6 @@ class ObjectStore:
             int(meta["last_modified"].timestamp()) * _SECOND_NS,
             meta["e_tag"] or "",
         )
-
-
-def _repeated(request: Callable[[], _Answer]) -> _Answer:
-    """Return the answer of a request, made again when the connection broke."""
-    for attempt in range(_ATTEMPTS - 1):
-        try:
-            return request()
-        except LIBRARY_ERRORS as error:
-            if not is_connection_failure(error):
-                raise
-            time.sleep(_FIRST_WAIT_SECONDS * 2**attempt)
-    return request()
 
 
 def _rows(page: pa.RecordBatch, skipped: int) -> pa.RecordBatch:

@@ -74,32 +74,39 @@ def read_ranges(read_at: ReadAt, starts: Sequence[int], ends: Sequence[int]) -> 
         Ascending starts, ends exclusive; ranges may overlap.
     """
     joined = join_ranges(starts, ends)
+    wholes = _fetch(read_at, joined)
+    places = np.searchsorted([start for start, _ in joined], starts, "right") - 1
+    return [
+        wholes[place][start - joined[place][0] : end - joined[place][0]]
+        for start, end, place in zip(starts, ends, places.tolist(), strict=True)
+    ]
+
+
+def _fetch(read_at: ReadAt, joined: Sequence[tuple[int, int]]) -> list[Bytes]:
+    """Return the bytes of ranges, large ones put together from pieces."""
+    wholes: list[Bytes] = [
+        np.empty(end - start if end - start > PIECE_BYTES else 0, np.uint8) for start, end in joined
+    ]
+
+    def fetch(piece: tuple[int, int]) -> None:
+        number, at = piece
+        start, end = joined[number]
+        found = read_at(at, min(PIECE_BYTES, end - at))
+        if len(found) == end - start:
+            wholes[number] = found
+        else:
+            wholes[number][at - start : at - start + len(found)] = found
+
     pieces = [
-        (start, min(PIECE_BYTES, end - at), at)
-        for start, end in joined
+        (number, at)
+        for number, (start, end) in enumerate(joined)
         for at in range(start, end, PIECE_BYTES)
     ]
     if len(pieces) == 1:
-        parts = [read_at(pieces[0][2], pieces[0][1])]
+        fetch(pieces[0])
     else:
-        parts = list(_requests().map(lambda piece: read_at(piece[2], piece[1]), pieces))
-    found: dict[int, list[Bytes]] = {}
-    for (start, _, _), part in zip(pieces, parts, strict=True):
-        found.setdefault(start, []).append(part)
-    data = {
-        start: parts[0] if len(parts) == 1 else np.concatenate(parts)
-        for start, parts in found.items()
-    }
-    firsts = [start for start, _ in joined]
-    places = np.searchsorted(firsts, starts, "right") - 1
-    result = []
-    for start, end, place in zip(starts, ends, places.tolist(), strict=True):
-        first = firsts[place]
-        whole = data.get(first)
-        result.append(
-            np.empty(0, np.uint8) if whole is None else whole[start - first : end - first]
-        )
-    return result
+        list(_requests().map(fetch, pieces))
+    return wholes
 
 
 def join_ranges(starts: Sequence[int], ends: Sequence[int]) -> list[tuple[int, int]]:

@@ -22,6 +22,7 @@ from kafka_index.stores.object_errors import (
     read_error,
     reason_of,
 )
+from kafka_index.stores.repeats import repeated
 from kafka_index.stores.store import Bytes, FileInfo
 from kafka_index.stores.uris import split_uri
 
@@ -50,19 +51,20 @@ class RemoteObject:
         return self._info.mtime_ns
 
     def read_at(self, position_bytes: int, size_bytes: int) -> Bytes:
-        """Return up to `size_bytes` bytes, fewer only at the end of the object."""
+        """Return up to `size_bytes` bytes, fewer only at the end; by several requests if many."""
         if position_bytes < 0 or size_bytes < 0:
             raise ValueError(f"negative position or size: {position_bytes}, {size_bytes}")
         end = min(position_bytes + size_bytes, self.size_bytes)
         if end <= position_bytes:
             return np.empty(0, np.uint8)
+        if end - position_bytes > read_ahead.PIECE_BYTES:
+            return read_ahead.read_ranges(self.read_at, [position_bytes], [end])[0]
         options: dict[str, Any] = {"range": (position_bytes, end)}
         if self._info.version:
             options["if_match"] = self._info.version
         try:
             with read_ahead.request_slots:
-                answer = obstore.get(self._store, self._key, options=options)
-                found: Bytes = np.frombuffer(answer.bytes(), np.uint8)
+                found: Bytes = np.frombuffer(repeated(lambda: self._get(options)), np.uint8)
         except exceptions.PreconditionError:
             raise self._changed("it was replaced", position_bytes) from None
         except LIBRARY_ERRORS as error:
@@ -81,6 +83,9 @@ class RemoteObject:
             )
         return found
 
+    def _get(self, options: dict[str, Any]) -> Any:
+        return obstore.get(self._store, self._key, options=options).bytes()
+
     def read_ranges(self, starts: Sequence[int], ends: Sequence[int]) -> list[Bytes]:
         """Return the bytes of ascending ranges."""
         return read_ahead.read_ranges(self.read_at, starts, ends)
@@ -92,7 +97,7 @@ class RemoteObject:
     def changed(self) -> str | None:
         """Return how the object differs from the one opened; None when it does not."""
         try:
-            now = obstore.head(self._store, self._key)
+            now = repeated(lambda: obstore.head(self._store, self._key))
         except LIBRARY_ERRORS as error:
             if is_not_found(error):
                 return "it was removed"
