@@ -45,6 +45,7 @@ from kafka_index.storage.partition_record import (
     RecordedFile,
     recorded_files,
 )
+from kafka_index.storage.tiered_partition import TieredPartition
 
 _CACHED_PARTITIONS = 64
 # Requests to a store, or folders of a disk, that are looked at at a time.
@@ -86,6 +87,12 @@ class PartitionStartFiles:
             info = entry.info()
             files.append([entry.name, info.size_bytes, info.mtime_ns, info.version])
         return cls(orjson.dumps([log_start_offset, sorted(files)]).decode())
+
+    @classmethod
+    def of_tiered(cls, tiered: TieredPartition) -> PartitionStartFiles:
+        """Return the start of a partition whose first segment may be remote."""
+        epochs = [[entry.epoch, entry.start_offset] for entry in tiered.epochs]
+        return cls(orjson.dumps([tiered.log_start_offset, epochs, tiered.is_lower_bound]).decode())
 
 
 class KnownPartition:
@@ -235,22 +242,27 @@ class UnchangedPartitions:
         first = segments[0]
         partition = TopicPartition(first.topic, first.partition)
         log_directory = first.partition_directory
+        tiered = self._settings.tiered.get(partition)
         try:
             directory = target_directory(self._settings.target_root, partition, log_directory)
             record = PartitionRecord.read(directory)
             if record is None or not record.is_whole:
                 return None
-            parent = os.path.dirname(log_directory)
-            root = self._log_directories.get(parent)
-            if root is None:
-                root = self._log_directories.setdefault(parent, LogDirectory(parent))
-            start = PartitionStartFiles.of(
-                first, scan_directory(log_directory), root.log_start_offset(partition)
-            )
+            if tiered is not None:
+                start = PartitionStartFiles.of_tiered(tiered)
+            else:
+                root = self._log_directory(os.path.dirname(log_directory))
+                start = PartitionStartFiles.of(
+                    first, scan_directory(log_directory), root.log_start_offset(partition)
+                )
         except KafkaIndexError:
             # Building meets the same error, and reports it.
             return None
         return KnownPartition(directory, record).unchanged_rows(segments, self._settings, start)
+
+    def _log_directory(self, path: str) -> LogDirectory:
+        root = self._log_directories.get(path)
+        return root or self._log_directories.setdefault(path, LogDirectory(path))
 
 
 def expiration_of(settings: BuildSettings) -> tuple[int | None, int | None]:

@@ -19,6 +19,7 @@ from kafka_index.build.known_partition import (
 from kafka_index.build.report import FAILED, SegmentReport
 from kafka_index.build.settings import BuildSettings
 from kafka_index.errors import KafkaIndexError
+from kafka_index.layout.names import TopicPartition
 from kafka_index.storage import (
     Publication,
     PublishedFile,
@@ -105,9 +106,13 @@ def _record(
     if table is None:
         return None
     segment = partition.staged[0].segment
-    start = PartitionStartFiles.of(
-        segment, scan_directory(segment.partition_directory), partition.log_start_offset
-    )
+    tiered = settings.tiered.get(TopicPartition(segment.topic, segment.partition))
+    if tiered is not None:
+        start = PartitionStartFiles.of_tiered(tiered)
+    else:
+        start = PartitionStartFiles.of(
+            segment, scan_directory(segment.partition_directory), partition.log_start_offset
+        )
     after_ms, at_ms = expiration_of(settings)
     before = known_partition(directory, settings.run_id).record
     record = PartitionRecord(
