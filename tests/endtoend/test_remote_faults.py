@@ -1,0 +1,60 @@
+"""Builds while a fifth of all requests fails: no wrong byte is published, and none hangs.
+
+KAFKA_INDEX_FAULT_BUILDS is how many builds are drawn: 200 before a release.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from tests.servers.faults import MANY, NONE, fault_proxy
+from tests.servers.s3 import S3Server
+from tests.support.command_line import SETTINGS, build_here, copy_partitions
+from tests.support.remote import download, new_bucket, upload
+
+BUILDS = int(os.environ.get("KAFKA_INDEX_FAULT_BUILDS", "20"))
+PARTITIONS = ("orders.eu-west-0", "payments-0")
+HIDDEN = (".kafka-index", ".kafka-index-state")
+
+
+def visible(files: dict[str, bytes]) -> dict[str, bytes]:
+    return {name: data for name, data in files.items() if not name.endswith(HIDDEN)}
+
+
+def test_no_wrong_byte_is_published_under_faults(s3: S3Server, tmp_path: Path) -> None:
+    data = copy_partitions(tmp_path / "data", *PARTITIONS)
+    local = ("--input", data, "--output", tmp_path / "out", "--config", SETTINGS)
+    assert build_here(*local).returncode == 0
+    expected = visible(
+        {
+            str(path.relative_to(tmp_path / "out")): path.read_bytes()
+            for path in (tmp_path / "out").rglob("*")
+            if path.is_file()
+        }
+    )
+    with (
+        fault_proxy(s3.endpoint, NONE) as proxy,
+        new_bucket(s3.through(proxy.endpoint)) as bucket,
+    ):
+        dump = upload(data, f"{bucket}/dump")
+        unfinished = 0
+        for number in range(BUILDS):
+            output = f"{bucket}/out-{number}"
+            arguments = ("--input", dump, "--output", output, "--config", SETTINGS)
+            proxy.faults = MANY
+            done = build_here(*arguments, "--threads", 1 + number % 3)
+            proxy.faults = NONE
+            found = visible(download(output))
+            assert found.items() <= expected.items()
+            assert done.returncode in (0, 3), done.stdout + done.stderr
+            if done.returncode == 3:
+                unfinished += 1
+                again = build_here(*arguments)
+                assert again.returncode == 0, again.stdout + again.stderr
+                found = visible(download(output))
+            assert found == expected
+            assert not [name for name in found if name.startswith(".kafka-index/")]
+    assert {request.fault for request in proxy.requests} >= {"unavailable", "dropped", "cut"}
+    # The library retries more often than a request fails in a row.
+    assert unfinished <= BUILDS // 10
