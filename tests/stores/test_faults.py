@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import time
+from concurrent.futures import ThreadPoolExecutor
+from threading import BoundedSemaphore, Lock
 
 import pytest
 
@@ -137,3 +140,34 @@ def test_a_file_that_was_listed_is_opened_without_a_request(s3: S3Server) -> Non
         source = store.open(f"s3://{bucket}/a", listed)
         assert bytes(source.read_at(2, 3)) == b"234"
         assert [(r.method, r.range) for r in proxy.requests] == [("GET", "bytes=2-4")]
+
+
+def test_no_more_reads_are_under_way_than_a_process_may_have(
+    s3: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(read_ahead, "request_slots", BoundedSemaphore(2))
+    bucket = s3.new_bucket()
+    under_way, most, lock = 0, 0, Lock()
+
+    def before(_method: str, _path: str) -> None:
+        nonlocal under_way, most
+        with lock:
+            under_way += 1
+            most = max(most, under_way)
+        time.sleep(0.02)
+        with lock:
+            under_way -= 1
+
+    with (
+        fault_proxy(s3.endpoint) as proxy,
+        object_store(s3.through(proxy.endpoint), bucket) as store,
+        ThreadPoolExecutor(8) as pool,
+    ):
+        store.put(f"s3://{bucket}/a", bytes(40 * read_ahead.PIECE_BYTES))
+        source = store.open(f"s3://{bucket}/a")
+        proxy.before = before
+        reads = pool.map(lambda at: len(source.read_at(at, 10)), range(24))
+        assert sum(map(len, source.stream())) == source.size_bytes
+        assert sum(reads) == 240
+
+    assert most == 2

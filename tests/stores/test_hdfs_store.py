@@ -10,7 +10,7 @@ import pytest
 
 from kafka_index.errors import InputError, PublishError, ReadError, is_retriable
 from kafka_index.storage.scratch import is_scratch
-from kafka_index.stores import StorageOptions
+from kafka_index.stores import StorageOptions, parse_storage_options
 from kafka_index.stores.hdfs_store import HdfsStore
 from tests.servers.hdfs import HdfsServer
 
@@ -57,6 +57,44 @@ def test_a_name_node_that_is_not_there_is_worth_a_retry() -> None:
 def test_a_name_service_that_no_configuration_defines() -> None:
     with pytest.raises(InputError, match="HADOOP_CONF_DIR"):
         HdfsStore("hdfs://nameservice", StorageOptions())
+
+
+def test_the_default_file_system_of_hadoops_configuration(
+    hdfs: HdfsServer, store: HdfsStore, root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.put(f"{root}/a", b"1")
+    _write_site(tmp_path / "core-site.xml", {"fs.defaultFS": hdfs.uri})
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
+    path = f"hdfs:///{tmp_path.name}"
+
+    default = HdfsStore("hdfs://", StorageOptions())
+
+    assert [entry.path for entry in default.list_directory(path)] == [f"{path}/a"]
+    assert default.read(f"{path}/a") == b"1"
+
+
+def test_a_name_service_whose_first_name_node_is_down(
+    hdfs: HdfsServer, store: HdfsStore, root: str, tmp_path: Path
+) -> None:
+    store.put(f"{root}/a", b"1")
+    settings = [
+        "dfs.nameservices=ours",
+        "dfs.ha.namenodes.ours=first,second",
+        "dfs.namenode.rpc-address.ours.first=127.0.0.1:1",
+        f"dfs.namenode.rpc-address.ours.second={hdfs.uri.removeprefix('hdfs://')}",
+    ]
+
+    ours = HdfsStore("hdfs://ours", parse_storage_options(settings))
+
+    assert ours.read(f"hdfs://ours/{tmp_path.name}/a") == b"1"
+
+
+def _write_site(path: Path, properties: dict[str, str]) -> None:
+    rows = [
+        f"<property><name>{name}</name><value>{value}</value></property>"
+        for name, value in properties.items()
+    ]
+    path.write_text(f"<configuration>{''.join(rows)}</configuration>")
 
 
 def test_a_file_that_grew_is_not_the_listed_one(
