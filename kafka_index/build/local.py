@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from kafka_index.build.plan import partition_groups, partition_of, segment_groups
 from kafka_index.build.publish import GROUP_SEGMENTS, publish_partitions, publish_segments
@@ -27,6 +27,8 @@ from kafka_index.storage import SegmentFile
 # A group is at most this, and at most a small share of the run, so that all threads publish.
 _GROUP_BYTES = 256 << 20
 _GROUPS_PER_THREAD = 8
+
+_Work = TypeVar("_Work")
 
 
 class BuildListener(Protocol):
@@ -68,17 +70,41 @@ def run_local(
     bool
         False when it stopped at a segment that failed.
     """
-    run = _Run(segments, settings, threads, listener, fail_fast=fail_fast)
-    with ThreadPoolExecutor(threads, thread_name_prefix="build") as pool:
-        try:
-            for future in [pool.submit(run.work, number) for number in range(threads)]:
-                future.result()
-        finally:
-            # After an interrupt, or an error of our own, the other threads finish what they scan.
-            was_stopped = run.stopped.is_set()
-            run.stopped.set()
-    run.report_unfinished()
-    return not was_stopped
+    planned = _plan(segments, settings, threads)
+    publisher = Publisher(map(len, planned), settings, listener, fail_fast=fail_fast)
+    # The largest of a group first: the last one, which the others wait for, is short.
+    waiting = deque(
+        (number, segment)
+        for number, members in enumerate(planned)
+        for segment in sorted(members, key=lambda segment: -segment.log_size_bytes)
+    )
+
+    def scan(attempt_id: str) -> None:
+        """Scan segments until there are none left."""
+        while not publisher.stopped.is_set():
+            try:
+                number, segment = waiting.popleft()
+            except IndexError:
+                return
+            for staged in stage_segments([segment], settings, attempt_id=attempt_id):
+                publisher.add(number, staged, attempt_id)
+
+    attempts = [f"thread{number}" for number in range(threads)]
+    return publisher.run_threads(attempts, scan, threads=threads)
+
+
+def _plan(
+    segments: Sequence[SegmentFile], settings: BuildSettings, threads: int
+) -> list[list[SegmentFile]]:
+    """Return the groups that are published together."""
+    plan = partition_groups if settings.needs_state else segment_groups
+    total_bytes = sum(segment.log_size_bytes for segment in segments)
+    share = _GROUPS_PER_THREAD * threads
+    return plan(
+        segments,
+        max_bytes=min(_GROUP_BYTES, total_bytes // share),
+        max_segments=min(GROUP_SEGMENTS, -(-len(segments) // share)),
+    )
 
 
 @dataclass(eq=False)
@@ -89,52 +115,76 @@ class _Group:
     staged: list[StagedSegment] = field(default_factory=list)
 
 
-class _Run:
-    """What the threads of one build share."""
+class Publisher:
+    """Publishes groups of segments, each once the last of it has been scanned.
+
+    What the threads of one build share.
+
+    Parameters
+    ----------
+    counts : iterable of int
+        How many segments each group has. Where files depend on earlier segments, a group holds
+        whole partitions.
+    settings : BuildSettings
+        How and where to.
+    listener : BuildListener
+        Called with each segment's row.
+    fail_fast : bool
+        Whether a segment that fails sets `stopped`.
+    """
 
     def __init__(
         self,
-        segments: Sequence[SegmentFile],
+        counts: Iterable[int],
         settings: BuildSettings,
-        threads: int,
         listener: BuildListener,
         *,
         fail_fast: bool,
     ) -> None:
         self.stopped = threading.Event()
+        self._groups = [_Group(count) for count in counts]
         self._settings = settings
         self._listener = listener
         self._fail_fast = fail_fast
         self._lock = threading.Lock()
-        plan = partition_groups if settings.needs_state else segment_groups
-        total_bytes = sum(segment.log_size_bytes for segment in segments)
-        share = _GROUPS_PER_THREAD * threads
-        planned = plan(
-            segments,
-            max_bytes=min(_GROUP_BYTES, total_bytes // share),
-            max_segments=min(GROUP_SEGMENTS, -(-len(segments) // share)),
-        )
-        self._groups = [_Group(len(members)) for members in planned]
-        # The largest of a group first: the last one, which the others wait for, is short.
-        self._work = deque(
-            (group, segment)
-            for group, members in zip(self._groups, planned, strict=True)
-            for segment in sorted(members, key=lambda segment: -segment.log_size_bytes)
-        )
 
-    def work(self, number: int) -> None:
-        """Scan segments, and publish the groups they complete, until there are none left."""
-        attempt_id = f"thread{number}"
-        while not self.stopped.is_set():
+    def run_threads(
+        self, works: Sequence[_Work], run: Callable[[_Work], None], *, threads: int
+    ) -> bool:
+        """Run each work on one of some threads; return False when a failed segment stopped it."""
+        with ThreadPoolExecutor(threads, thread_name_prefix="build") as pool:
             try:
-                group, segment = self._work.popleft()
-            except IndexError:
-                return
-            for staged in stage_segments([segment], self._settings, attempt_id=attempt_id):
-                if self._add(group, staged):
-                    self._publish(group, attempt_id)
+                for future in [pool.submit(run, work) for work in works]:
+                    future.result()
+            finally:
+                # After an interrupt, or an error of our own, the other threads finish what they
+                # scan.
+                was_stopped = self.stopped.is_set()
+                self.stopped.set()
+        self._report_unfinished()
+        return not was_stopped
 
-    def report_unfinished(self) -> None:
+    def add(self, number: int, staged: StagedSegment, attempt_id: str) -> None:
+        """Add a scanned segment to its group, which is published if it is the last one."""
+        group = self._groups[number]
+        with self._lock:
+            self._listener.on_scanned(staged.report)
+            group.staged.append(staged)
+            group.missing -= 1
+            is_complete = group.missing == 0
+        if self._fail_fast and staged.report.status == FAILED:
+            self.stopped.set()
+        if is_complete:
+            self._publish(group, attempt_id)
+
+    def report(self, row: SegmentReport) -> None:
+        """Report the final row of a segment."""
+        with self._lock:
+            self._listener.on_report(row)
+        if self._fail_fast and row.status == FAILED:
+            self.stopped.set()
+
+    def _report_unfinished(self) -> None:
         """Publish what needs no other segment; of unfinished partitions report what failed."""
         for group in self._groups:
             if not self._settings.needs_state:
@@ -143,37 +193,20 @@ class _Run:
             for staged in group.staged:
                 staged.remove_scratch(self._settings)
                 if staged.report.status == FAILED:
-                    self._report(staged.report)
-
-    def _add(self, group: _Group, staged: StagedSegment) -> bool:
-        """Record a scanned segment; return whether its group is complete."""
-        with self._lock:
-            self._listener.on_scanned(staged.report)
-            group.staged.append(staged)
-            group.missing -= 1
-            is_complete = group.missing == 0
-        if self._fail_fast and staged.report.status == FAILED:
-            self.stopped.set()
-        return is_complete
+                    self.report(staged.report)
 
     def _publish(self, group: _Group, attempt_id: str) -> None:
         waiting, group.staged = group.staged, []
         waiting.sort(key=lambda each: (partition_of(each.segment), each.segment.base_offset))
         if not self._settings.needs_state:
             for row in publish_segments(waiting, self._settings):
-                self._report(row)
+                self.report(row)
             return
         for row in publish_partitions(_partitions(waiting), self._settings, attempt_id=attempt_id):
-            self._report(row)
+            self.report(row)
         for staged in waiting:
             # What was only there for the fold.
             staged.remove_scratch(self._settings)
-
-    def _report(self, row: SegmentReport) -> None:
-        with self._lock:
-            self._listener.on_report(row)
-        if self._fail_fast and row.status == FAILED:
-            self.stopped.set()
 
 
 def _partitions(staged: Iterable[StagedSegment]) -> Iterator[list[StagedSegment]]:

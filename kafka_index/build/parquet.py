@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from zlib import crc32
 
 import pyarrow as pa
 
+from kafka_index.build.local import BuildListener, Publisher
 from kafka_index.build.parquet_input import ParquetInput, RowGroup
 from kafka_index.build.parquet_plan import (
     GatherLimits,
@@ -19,27 +19,26 @@ from kafka_index.build.parquet_plan import (
     pack,
     why_no_segment,
 )
-from kafka_index.build.parquet_rows import SegmentCount, SegmentRows, read_bin, split_segments
+from kafka_index.build.parquet_rows import SegmentCount, SegmentKey, read_bin, split_segments
 from kafka_index.build.parquet_source import segment_source
-from kafka_index.build.publish import publish_segments
-from kafka_index.build.report import ERROR, FAILED, SegmentReport
+from kafka_index.build.publish import GROUP_SEGMENTS
+from kafka_index.build.report import ERROR, SegmentReport
 from kafka_index.build.scan import stage_segment
 from kafka_index.build.settings import BuildSettings
+from kafka_index.build.staged_segment import StagedSegment
 from kafka_index.errors import InputError, KafkaIndexError
 from kafka_index.layout.names import LOG_SUFFIX, TopicPartition, segment_file_name
-from kafka_index.records import BatchSource
-from kafka_index.storage.partition_files import SegmentFile
+from kafka_index.storage import SegmentFile
+from kafka_index.storage.partition_files import NO_LOG_MTIME_NS
 
 #: Reason codes of segments that were not built from their rows.
 UNORDERED = "unordered_positions"
 NO_SEGMENT = "no_segment"
 INPUT_CHANGED = "input_changed"
 
-_UNORDERED_HINT = "sort the input by segment and position, or use --engine spark"
+_UNORDERED = f"{UNORDERED}; sort the input by segment and position, or use --engine spark"
 _GONE = "the input changed since it was counted: the rows of this segment are gone"
-_DEFAULT_LIMITS = GatherLimits()
-# Size and time of a log that is not there: the record of what was built matches no real log.
-_NO_LOG = -1
+DEFAULT_LIMITS = GatherLimits()
 
 
 def build_parquet(
@@ -47,11 +46,11 @@ def build_parquet(
     settings: BuildSettings,
     *,
     threads: int,
-    on_report: Callable[[SegmentReport], None],
+    listener: BuildListener,
     fail_fast: bool = False,
-    limits: GatherLimits = _DEFAULT_LIMITS,
+    limits: GatherLimits = DEFAULT_LIMITS,
 ) -> None:
-    """Build the indexes of a Parquet input with threads of this process.
+    """Build from a Parquet input with threads of this process.
 
     Parameters
     ----------
@@ -61,153 +60,196 @@ def build_parquet(
         As for logs; `target_root` is needed, and every segment is built, whatever is there.
     threads : int
         Bins at a time.
-    on_report : callable
-        Called with each segment's row, by one thread at a time.
+    listener : BuildListener
+        Called with each segment's row.
     fail_fast : bool
-        Begin no further segment once one has failed.
+        Begin no further bin once a segment has failed.
     limits : GatherLimits
         Bounds of the memory of a bin.
 
     Raises
     ------
     InputError
-        No target folder, or the input as a whole cannot be used (`count_segments`).
+        No target folder, files that need columns which the input lacks, or the input as a whole
+        cannot be used (`count_segments`).
     """
-    require_target(settings)
+    check_settings(source, settings)
     groups = list_row_groups(source)
-    counts = count_segments(source, groups)
-    run = _Run(source, groups, settings, on_report, fail_fast=fail_fast)
-    runnable = []
-    for segment in counts:
-        reason = why_no_segment(segment)
-        if reason is not None:
-            run.report(failed_report(source.path, segment, NO_SEGMENT, reason))
-        elif not can_order(segment, source.form, limits):
-            reason = f"{UNORDERED}; {_UNORDERED_HINT}"
-            run.report(failed_report(source.path, segment, UNORDERED, reason))
-        else:
-            runnable.append(segment)
-    bins = pack(runnable, source.form, limits, threads)
-    with ThreadPoolExecutor(threads, thread_name_prefix="build") as pool:
-        try:
-            for future in [
-                pool.submit(run.build, number, work) for number, work in enumerate(bins)
-            ]:
-                future.result()
-        finally:  # an interrupt, or an error of our own: the other bins end early
-            run.stopped.set()
+    known, refused = split_refused(source, count_segments(source, groups, threads=threads))
+    runnable = [each for each in known if can_order(each, source.form, limits)]
+    bins = list(pack(runnable, source.form, limits, threads))
+    planned = _partition_groups(known) if settings.needs_state else bins
+    publisher = Publisher(
+        map(len, planned), settings, _PathListener(source.path, listener), fail_fast=fail_fast
+    )
+    for row in refused:
+        publisher.report(row)
+    group_of = {each.key: number for number, group in enumerate(planned) for each in group}
+    for segment in known:
+        if not can_order(segment, source.form, limits):
+            staged = failed_segment(source, segment, settings, UNORDERED, _UNORDERED)
+            if settings.needs_state:
+                publisher.add(group_of[segment.key], staged, "unordered")
+            else:
+                publisher.report(staged.report)
+
+    def build(numbered: tuple[int, list[SegmentCount]]) -> None:
+        if publisher.stopped.is_set():
+            return
+        number, work = numbered
+        attempt_id = f"bin{number}"
+        row_groups = dict(enumerate(groups))
+        for staged in stage_bin(source, row_groups, work, settings, attempt_id=attempt_id):
+            publisher.add(group_of[_key_of(staged)], staged, attempt_id)
+            if publisher.stopped.is_set():
+                return
+
+    publisher.run_threads(list(enumerate(bins)), build, threads=threads)
 
 
-def build_stream(
+def stage_bin(
+    source: ParquetInput,
+    groups: Mapping[int, RowGroup],
+    work: Sequence[SegmentCount],
+    settings: BuildSettings,
+    *,
+    attempt_id: str,
+) -> Iterator[StagedSegment]:
+    """Stage the segments of a bin, each of them once, also when reading fails midway.
+
+    Parameters
+    ----------
+    source : ParquetInput
+        Where they are from.
+    groups : mapping of int to RowGroup
+        At least the row groups that hold them, by number.
+    work : sequence of SegmentCount
+        The segments.
+    settings : BuildSettings
+        How and where to.
+    attempt_id : str
+        Names this attempt's scratch files.
+    """
+    waiting = {segment.key: segment for segment in work}
+    code, reason = INPUT_CHANGED, _GONE
+    try:
+        rows = read_bin(source, groups, work)
+        for staged in stage_stream(rows, source, settings, attempt_id=attempt_id):
+            del waiting[_key_of(staged)]
+            yield staged
+    except KafkaIndexError as error:
+        code, reason = ERROR, str(error)
+    for segment in waiting.values():
+        yield failed_segment(source, segment, settings, code, reason)
+
+
+def stage_stream(
     batches: Iterator[pa.RecordBatch],
     source: ParquetInput,
     settings: BuildSettings,
     *,
     attempt_id: str,
-) -> Iterator[SegmentReport]:
-    """Build from rows in segment and position order: what both engines call for a bin.
+) -> Iterator[StagedSegment]:
+    """Stage segments from rows in segment and position order.
 
     Parameters
     ----------
     batches : iterator of pa.RecordBatch
         The canonical columns of `source` and `ROW_COUNT`.
-    source : ParquetInput
-        Where they are from.
-    settings : BuildSettings
-        How and where to.
-    attempt_id : str
-        Names this attempt's scratch files.
-
-    Yields
-    ------
-    SegmentReport
-        A row per segment.
+    source, settings, attempt_id
+        As for `stage_bin`.
     """
-    sources: dict[tuple[str, int, int], BatchSource] = {}
-
-    def work() -> Iterator[tuple[SegmentFile, BatchSource]]:
-        for rows in split_segments(batches):
-            batches_of = segment_source(rows, source.form, verify_crc=settings.verify_crc)
-            sources[rows.topic, rows.partition, rows.base_offset] = batches_of
-            yield _segment_file(source.path, rows), batches_of
-
-    settings = settings.indexes_alone()
-    staged = (stage_segment(segment, each, settings, attempt_id) for segment, each in work())
-    for row in publish_segments(staged, settings):
-        read = sources.pop((row.topic, row.partition, row.segment_base_offset))
-        yield replace(row, log_path=source.path, log_size_bytes=read.log_size_bytes)
+    for rows in split_segments(batches):
+        batches_of = segment_source(rows, source, verify_crc=settings.verify_crc)
+        segment = _segment_file(source, (rows.topic, rows.partition, rows.base_offset), settings)
+        staged = stage_segment(segment, batches_of, settings, attempt_id)
+        rows.skip_rest()
+        report = replace(staged.report, log_size_bytes=batches_of.log_size_bytes)
+        yield replace(staged, report=report)
 
 
-def require_target(settings: BuildSettings) -> None:
-    """Refuse to build in place: a Parquet input has no logs to write beside.
+def check_settings(source: ParquetInput, settings: BuildSettings) -> None:
+    """Refuse what cannot be built from a Parquet input.
 
     Raises
     ------
     InputError
-        The settings name no target folder.
+        The settings name no target folder, or files for which columns are missing.
     """
     if settings.target_root is None:
         raise InputError("Parquet input cannot be built in place", hint="give --output")
+    if settings.needs_state and source.missing_for_state:
+        raise InputError(
+            "from this batch metadata only index and timeindex are built",
+            path=source.path,
+            expected=f"columns {', '.join(source.missing_for_state)} in every file",
+            hint="add the columns, build from raw batches, or use --what index,timeindex",
+        )
 
 
-def failed_report(path: str, segment: SegmentCount, code: str, reason: str) -> SegmentReport:
-    """Return the row of a segment whose rows were counted and not built."""
-    row = SegmentReport(
-        segment.topic, segment.partition, segment.base_offset, path, segment.size_bytes
-    )
-    return row.failed(code, reason)
+def split_refused(
+    source: ParquetInput, counts: Sequence[SegmentCount]
+) -> tuple[list[SegmentCount], list[SegmentReport]]:
+    """Separate the segments that a broker can have from the report rows of the others."""
+    known, refused = [], []
+    for segment in counts:
+        reason = why_no_segment(segment)
+        if reason is None:
+            known.append(segment)
+        else:
+            row = SegmentReport(*segment.key, source.path, segment.size_bytes)
+            refused.append(row.failed(NO_SEGMENT, reason))
+    return known, refused
 
 
-class _Run:
-    """One local build: what its threads share."""
-
-    def __init__(
-        self,
-        source: ParquetInput,
-        groups: Sequence[RowGroup],
-        settings: BuildSettings,
-        on_report: Callable[[SegmentReport], None],
-        *,
-        fail_fast: bool,
-    ) -> None:
-        self.stopped = threading.Event()
-        self._source = source
-        self._groups = groups
-        self._settings = settings
-        self._on_report = on_report
-        self._fail_fast = fail_fast
-        self._lock = threading.Lock()
-
-    def report(self, row: SegmentReport) -> None:
-        """Report a row."""
-        with self._lock:
-            self._on_report(row)
-        if self._fail_fast and row.status == FAILED:
-            self.stopped.set()
-
-    def build(self, number: int, work: Sequence[SegmentCount]) -> None:
-        """Build the segments of a bin; each gets a row, also when reading fails midway."""
-        if self.stopped.is_set():
-            return
-        waiting = {(each.topic, each.partition, each.base_offset): each for each in work}
-        batches = read_bin(self._source, self._groups, work)
-        code, reason = INPUT_CHANGED, _GONE
-        try:
-            for row in build_stream(
-                batches, self._source, self._settings, attempt_id=f"bin{number}"
-            ):
-                del waiting[row.topic, row.partition, row.segment_base_offset]
-                self.report(row)
-                if self.stopped.is_set():
-                    return
-        except KafkaIndexError as error:
-            code, reason = ERROR, str(error)
-        for segment in waiting.values():
-            self.report(failed_report(self._source.path, segment, code, reason))
+def failed_segment(
+    source: ParquetInput, segment: SegmentCount, settings: BuildSettings, code: str, reason: str
+) -> StagedSegment:
+    """Return a segment whose rows were counted and not built."""
+    file = _segment_file(source, segment.key, settings)
+    row = SegmentReport(*segment.key, file.log_path, segment.size_bytes)
+    return StagedSegment(file, row.failed(code, reason))
 
 
-def _segment_file(path: str, rows: SegmentRows) -> SegmentFile:
-    """Return a stand-in whose log path names the index files as a real log would."""
-    folder = TopicPartition(rows.topic, rows.partition).directory_name
-    log_path = os.path.join(path, folder, segment_file_name(rows.base_offset, LOG_SUFFIX))
-    return SegmentFile(rows.topic, rows.partition, rows.base_offset, log_path, _NO_LOG, _NO_LOG)
+@dataclass(frozen=True, slots=True)
+class _PathListener:
+    """Reports the input as the log path: the logs have no files."""
+
+    path: str
+    listener: BuildListener
+
+    def on_scanned(self, row: SegmentReport) -> None:
+        self.listener.on_scanned(replace(row, log_path=self.path))
+
+    def on_report(self, row: SegmentReport) -> None:
+        self.listener.on_report(replace(row, log_path=self.path))
+
+
+def _partition_groups(segments: Sequence[SegmentCount]) -> list[list[SegmentCount]]:
+    """Join whole partitions into groups that are published together."""
+    partitions: dict[tuple[str, int], list[SegmentCount]] = {}
+    for segment in segments:
+        partitions.setdefault((segment.topic, segment.partition), []).append(segment)
+    groups: list[list[SegmentCount]] = []
+    for members in partitions.values():
+        if not groups or len(groups[-1]) + len(members) > GROUP_SEGMENTS:
+            groups.append([])
+        groups[-1] += members
+    return groups
+
+
+def _key_of(staged: StagedSegment) -> SegmentKey:
+    segment = staged.segment
+    return segment.topic, segment.partition, segment.base_offset
+
+
+def _segment_file(source: ParquetInput, key: SegmentKey, settings: BuildSettings) -> SegmentFile:
+    """Return a stand-in whose log path names the files as a real log would.
+
+    What an earlier run has recorded does not match it.
+    """
+    topic, partition, base_offset = key
+    folder = TopicPartition(topic, partition).directory_name
+    log_path = os.path.join(source.path, folder, segment_file_name(base_offset, LOG_SUFFIX))
+    run = NO_LOG_MTIME_NS - crc32(settings.run_id.encode())
+    return SegmentFile(*key, log_path, 0, run)

@@ -4,8 +4,8 @@
 form                     needed columns               used when present
 ======================== ============================ =======================================
 batch metadata           keys, ``position_bytes``,    ``base_offset``, ``leader_epoch``,
-                         ``size_bytes``,              ``attributes``, ``producer_id``,
-                         ``last_offset``,             ``control_type``
+                         ``size_bytes``,              ``magic``, ``attributes``,
+                         ``last_offset``,             ``producer_id``, ``control_type``,
                          ``max_timestamp_ms``         ``producer_epoch``,
                                                       ``base_sequence``,
                                                       ``coordinator_epoch``,
@@ -15,7 +15,8 @@ raw batches              keys, ``position_bytes``,
 ======================== ============================ =======================================
 
 The keys are ``topic``, ``partition`` and ``segment_base_offset``. A row is a record batch. Where
-the columns of both forms are present, the raw batches win: their bytes are verified.
+the columns of both forms are present, the raw batches win: their bytes are verified. Files that
+depend on producers, transactions and leader epochs need raw batches, or all optional columns.
 """
 
 from __future__ import annotations
@@ -36,8 +37,10 @@ KEY_COLUMNS = ("topic", "partition", "segment_base_offset")
 POSITION = "position_bytes"
 BATCH = "batch"
 METADATA_COLUMNS = ("size_bytes", "last_offset", "max_timestamp_ms")
+#: What the state of a partition is made of, besides the needed columns.
 OPTIONAL_COLUMNS = (
     "base_offset",
+    "magic",
     "leader_epoch",
     "attributes",
     "producer_id",
@@ -82,6 +85,8 @@ class ParquetInput:
         The columns to read, the needed ones first.
     both_forms : bool
         Whether metadata columns are ignored because raw batches are present too.
+    missing_for_state : tuple of str
+        The columns without which producers, transactions and leader epochs are not known.
     """
 
     path: str
@@ -89,6 +94,7 @@ class ParquetInput:
     form: ParquetForm
     columns: tuple[str, ...]
     both_forms: bool
+    missing_for_state: tuple[str, ...] = ()
 
     @property
     def schema(self) -> pa.Schema:
@@ -123,15 +129,19 @@ def open_parquet(paths: Sequence[str]) -> ParquetInput:
     form = _choose_form(schemas)
     _check_columns(form, files, schemas)
     optional: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
     if form is ParquetForm.METADATA:
-        present = {name for schema in schemas for name in schema.names}
-        optional = tuple(name for name in OPTIONAL_COLUMNS if name in present)
+        present = [set(schema.names) for schema in schemas]
+        optional = tuple(name for name in OPTIONAL_COLUMNS if name in set.union(*present))
+        in_all = set.intersection(*present)
+        missing = tuple(name for name in OPTIONAL_COLUMNS if name not in in_all)
     return ParquetInput(
         path=roots[0] if len(roots) == 1 else os.path.commonpath(roots),
         files=tuple(files),
         form=form,
         columns=(*form.needed, *optional),
         both_forms=form is ParquetForm.RAW and all(map(_has_metadata, schemas)),
+        missing_for_state=missing,
     )
 
 

@@ -11,8 +11,10 @@ streamed alone, chunk by chunk, and has to lie in position order.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -26,13 +28,22 @@ from kafka_index.build.parquet_input import (
     open_file,
     read_row_group,
 )
-from kafka_index.build.parquet_rows import CountedRows, SegmentCount, group_rows, key_codes
+from kafka_index.build.parquet_rows import (
+    CountedRows,
+    SegmentCount,
+    SegmentKey,
+    group_rows,
+    key_codes,
+)
 from kafka_index.errors import InputError
 from kafka_index.layout.integers import INT32_MAX
 from kafka_index.layout.names import is_legal_topic
 
 COUNT_ROWS = 256 * 1024
 _BINS_PER_THREAD = 4
+
+#: Rows of a segment that lie together, and the segment.
+SegmentPart = tuple[SegmentKey, CountedRows]
 
 
 def list_row_groups(source: ParquetInput) -> list[RowGroup]:
@@ -59,7 +70,9 @@ def list_row_groups(source: ParquetInput) -> list[RowGroup]:
     return groups
 
 
-def count_segments(source: ParquetInput, groups: list[RowGroup]) -> list[SegmentCount]:
+def count_segments(
+    source: ParquetInput, groups: Sequence[RowGroup], *, threads: int = 1
+) -> list[SegmentCount]:
     """Count the rows of each segment.
 
     Returns
@@ -74,17 +87,31 @@ def count_segments(source: ParquetInput, groups: list[RowGroup]) -> list[Segment
         no segment, and no report row could name them. Also when there are no rows, or a file
         cannot be read.
     """
-    names = [*KEY_COLUMNS, POSITION]
-    counts: dict[tuple[str, int, int], SegmentCount] = {}
-    for number, group in enumerate(groups):
+    with ThreadPoolExecutor(threads, thread_name_prefix="count") as pool:
+        return join_counts(source, groups, pool.map(partial(count_row_group, source), groups))
+
+
+def count_row_group(source: ParquetInput, group: RowGroup) -> list[SegmentPart]:
+    """Count the rows of each segment in a row group; raises as `count_segments` does."""
+    parts: list[SegmentPart] = []
+    for batch in read_row_group(source, group, [*KEY_COLUMNS, POSITION], COUNT_ROWS):
+        check_keys(batch, group.file)
+        parts += _count_batch(batch)
+    return parts
+
+
+def join_counts(
+    source: ParquetInput, groups: Sequence[RowGroup], counted: Iterable[Sequence[SegmentPart]]
+) -> list[SegmentCount]:
+    """Join what was counted in each row group, in their order."""
+    counts: dict[SegmentKey, SegmentCount] = {}
+    for number, (group, parts) in enumerate(zip(groups, counted, strict=True)):
         # The size of a segment's last batch is not known yet: a mean one stands for it.
         last_bytes = group.row_bytes if source.form is ParquetForm.RAW else 0
-        for batch in read_row_group(source, group, names, COUNT_ROWS):
-            check_keys(batch, group.file)
-            for key, part in _count_batch(batch):
-                if key not in counts:
-                    counts[key] = SegmentCount(*key, row_count=0, size_bytes=last_bytes)
-                counts[key].add(part, last_bytes=last_bytes, row_group=number)
+        for key, part in parts:
+            if key not in counts:
+                counts[key] = SegmentCount(*key, row_count=0, size_bytes=last_bytes)
+            counts[key].add(part, last_bytes=last_bytes, row_group=number)
     if not counts:
         raise InputError("the Parquet input has no rows", path=source.path)
     return list(counts.values())
@@ -99,7 +126,7 @@ def why_no_segment(segment: SegmentCount) -> str | None:
     return "segment_base_offset is negative" if segment.base_offset < 0 else None
 
 
-def check_keys(rows: pa.RecordBatch | pa.Table, path: str) -> None:
+def check_keys(rows: pa.RecordBatch, path: str) -> None:
     """Refuse rows whose keys cannot name a segment.
 
     Raises
@@ -119,7 +146,7 @@ def check_keys(rows: pa.RecordBatch | pa.Table, path: str) -> None:
         raise InputError("a partition that is not a 32-bit integer", path=path)
 
 
-def _count_batch(batch: pa.RecordBatch) -> Iterator[tuple[tuple[str, int, int], CountedRows]]:
+def _count_batch(batch: pa.RecordBatch) -> Iterator[SegmentPart]:
     """Count the rows of each segment in a batch."""
     order, starts = group_rows([key_codes(batch, name) for name in KEY_COLUMNS])
     position = batch[POSITION].fill_null(-1).to_numpy()

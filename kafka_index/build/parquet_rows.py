@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -26,6 +26,8 @@ _CHUNK_ROWS = 64 * 1024
 _CHUNK_BYTES = 16 << 20
 
 Codes = npt.NDArray[np.integer[Any]]
+#: Topic, partition and base offset.
+SegmentKey = tuple[str, int, int]
 
 
 class CountedRows(NamedTuple):
@@ -66,6 +68,11 @@ class SegmentCount:
     in_order: bool = True
     row_groups: list[int] = field(default_factory=list)
     last_position: int | None = None
+
+    @property
+    def key(self) -> SegmentKey:
+        """Topic, partition and base offset."""
+        return self.topic, self.partition, self.base_offset
 
     def add(self, rows: CountedRows, *, last_bytes: int, row_group: int) -> None:
         """Count further rows, whose last batch has about `last_bytes`."""
@@ -154,7 +161,7 @@ def split_segments(batches: Iterator[pa.RecordBatch]) -> Iterator[SegmentRows]:
 
         def chunks(
             first: pa.RecordBatch = head,
-            key: tuple[str, int, int] = key,
+            key: SegmentKey = key,
             follower: list[pa.RecordBatch] = follower,
         ) -> Iterator[pa.RecordBatch]:
             yield first
@@ -210,7 +217,7 @@ def _end_of_last(chunk: pa.RecordBatch) -> int:
     return min(position + size, INT64_MAX)
 
 
-def _key(batch: pa.RecordBatch) -> tuple[str, int, int]:
+def _key(batch: pa.RecordBatch) -> SegmentKey:
     topic, partition, base_offset = (batch[name][0].as_py() for name in KEY_COLUMNS)
     return topic, partition, base_offset
 
@@ -237,16 +244,25 @@ def group_rows(
 
 
 def read_bin(
-    source: ParquetInput, groups: Sequence[RowGroup], work: Sequence[SegmentCount]
+    source: ParquetInput, groups: Mapping[int, RowGroup], work: Sequence[SegmentCount]
 ) -> Iterator[pa.RecordBatch]:
     """Stream the rows of some segments: each segment's together, in position order, counted.
+
+    Parameters
+    ----------
+    source : ParquetInput
+        The input.
+    groups : mapping of int to RowGroup
+        At least the row groups of these segments, by number.
+    work : sequence of SegmentCount
+        The segments.
 
     Raises
     ------
     InputError
         A file cannot be read (any more).
     """
-    rows = {(each.topic, each.partition, each.base_offset): each.row_count for each in work}
+    rows = {each.key: each.row_count for each in work}
     names = list(source.columns)
 
     def stream() -> Iterator[pa.RecordBatch]:
@@ -268,7 +284,7 @@ def read_bin(
     yield from _sorted(table).to_batches(max_chunksize=_CHUNK_ROWS)
 
 
-def _keep(batch: pa.RecordBatch, rows: dict[tuple[str, int, int], int]) -> pa.RecordBatch:
+def _keep(batch: pa.RecordBatch, rows: dict[SegmentKey, int]) -> pa.RecordBatch:
     """Keep the rows of some segments, each with the number of rows of its segment."""
     topic, partition, base_offset = keys = [key_codes(batch, name) for name in KEY_COLUMNS]
     order, starts = group_rows(keys)

@@ -19,21 +19,37 @@ from kafka_index.build.parquet_input import (
     METADATA_COLUMNS,
     POSITION,
     ParquetForm,
+    ParquetInput,
 )
 from kafka_index.build.parquet_rows import SegmentRows
 from kafka_index.errors import InputError
+from kafka_index.kernels.markers import (
+    CONTROL_COMPRESSED,
+    CONTROL_EMPTY,
+    CONTROL_MESSAGE,
+)
 from kafka_index.layout.integers import INT32_MAX, Longs
 from kafka_index.layout.producer_state import NO_COORDINATOR_EPOCH
-from kafka_index.layout.records import NO_PRODUCER_EPOCH, NO_SEQUENCE, NO_TIMESTAMP
+from kafka_index.layout.records import (
+    COMPRESSION_MASK,
+    CONTROL_MASK,
+    MAGIC_RECORD_BATCH,
+    NO_LEADER_EPOCH,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    NO_TIMESTAMP,
+)
 from kafka_index.records.batch_source import OFFSET_OVERFLOW, BatchSource, ScanStop
 from kafka_index.records.batch_table import CONTROL_NONE, BatchColumns
 from kafka_index.scan.segment_scan import ByteStreamSource
 
 # What stands for an absent value of an optional column.
 _DEFAULTS = {
-    "leader_epoch": -1,
+    "leader_epoch": NO_LEADER_EPOCH,
+    "magic": MAGIC_RECORD_BATCH,
     "attributes": 0,
-    "producer_id": -1,
+    "producer_id": NO_PRODUCER_ID,
     "control_type": CONTROL_NONE,
     "producer_epoch": NO_PRODUCER_EPOCH,
     "base_sequence": NO_SEQUENCE,
@@ -43,20 +59,29 @@ _DEFAULTS = {
 
 
 def segment_source(
-    rows: SegmentRows, form: ParquetForm, *, verify_crc: bool
+    rows: SegmentRows, source: ParquetInput, *, verify_crc: bool
 ) -> MetadataSource | RawBatchSource:
     """Return the source over the rows of one segment."""
-    if form is ParquetForm.RAW:
+    if source.form is ParquetForm.RAW:
         return RawBatchSource(rows, verify_crc=verify_crc)
-    return MetadataSource(rows)
+    return MetadataSource(rows, knows_markers=not source.missing_for_state)
 
 
 class MetadataSource:
-    """A `BatchSource` over batch metadata."""
+    """A `BatchSource` over batch metadata.
 
-    def __init__(self, rows: SegmentRows) -> None:
+    Parameters
+    ----------
+    rows : SegmentRows
+        The rows of one segment.
+    knows_markers : bool
+        Whether a control batch without a control type is one without records.
+    """
+
+    def __init__(self, rows: SegmentRows, *, knows_markers: bool) -> None:
         self.stop: ScanStop | None = None
         self._rows = rows
+        self._knows_markers = knows_markers
 
     @property
     def log_size_bytes(self) -> int:
@@ -106,14 +131,28 @@ class MetadataSource:
                 leader_epoch=optional["leader_epoch"],
                 attributes=optional["attributes"],
                 producer_id=optional["producer_id"],
-                # Other negative codes are findings of a scan, not for an input to claim.
-                control_type=np.maximum(optional["control_type"], CONTROL_NONE),
+                control_type=self._control_codes(
+                    optional["magic"], optional["attributes"], optional["control_type"]
+                ),
                 producer_epoch=optional["producer_epoch"],
                 base_sequence=optional["base_sequence"],
                 coordinator_epoch=optional["coordinator_epoch"],
                 control_timestamp_ms=optional["control_timestamp_ms"],
             )
             first_row += chunk.num_rows
+
+    def _control_codes(self, magic: Longs, attributes: Longs, control_type: Longs) -> Longs:
+        """Return control types, and for what has none the codes of a scan of the log."""
+        # Negative types are findings of a scan, not for an input to claim.
+        codes = np.maximum(control_type, CONTROL_NONE)
+        if self._knows_markers:
+            is_control = attributes & CONTROL_MASK != 0
+            is_compressed = is_control & (attributes & COMPRESSION_MASK != 0)
+            lacks_records = is_control & (codes == CONTROL_NONE)
+            codes[is_compressed] = CONTROL_COMPRESSED
+            codes[lacks_records] = CONTROL_EMPTY
+        codes[magic < MAGIC_RECORD_BATCH] = CONTROL_MESSAGE
+        return codes
 
     def _representable(self, columns: BatchColumns) -> int:
         """Return how many batches an index can represent; note where recovery would fail."""

@@ -83,6 +83,9 @@ class PartitionStart:
         """
         if tiered is not None:
             return cls._of_tiered(first, expiration, tiered)
+        if not first.has_log:
+            note = _missing_producers(first) if first.base_offset else None
+            return cls(PartitionState(None, LeaderEpochCache(), expiration), 0, (), None, note)
         directory = first.partition_directory
         path = os.path.join(directory, LEADER_EPOCH_CHECKPOINT)
         text = read_checkpoint_text(path) if with_epochs else None
@@ -110,10 +113,7 @@ class PartitionStart:
             name = os.path.basename(snapshot_path(directory, found))
             notes.append(f"earlier producers are from {name}")
         if entries is None and first.base_offset > log_start:
-            notes.append(
-                f"the log begins at {first.base_offset}, and no snapshot there has the "
-                "producers and transactions before it"
-            )
+            notes.append(_missing_producers(first))
         return cls(
             PartitionState(entries, epochs, expiration),
             log_start,
@@ -136,10 +136,7 @@ class PartitionStart:
         if tiered.is_lower_bound:
             notes.append("the log may start later than its first segment")
         if first.base_offset:
-            notes.append(
-                f"the log begins at {first.base_offset}, and no snapshot there has the "
-                "producers and transactions before it"
-            )
+            notes.append(_missing_producers(first))
         return cls(
             PartitionState(None, epochs, expiration),
             tiered.log_start_offset,
@@ -147,3 +144,10 @@ class PartitionStart:
             epochs.text(),
             "; ".join(notes) or None,
         )
+
+
+def _missing_producers(first: SegmentFile) -> str:
+    return (
+        f"the log begins at {first.base_offset}, and no snapshot there has the "
+        "producers and transactions before it"
+    )

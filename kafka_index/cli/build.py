@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import click
 
 from kafka_index.build import ALL_OUTPUTS, INDEX_OUTPUTS, BuildSettings, Output
+from kafka_index.build.parquet import check_settings
 from kafka_index.build.parquet_input import ParquetInput, is_parquet_path, open_parquet
 from kafka_index.build.parquet_plan import count_segments, list_row_groups
 from kafka_index.build.report import ReportWriter
@@ -129,16 +130,12 @@ def _build_logs(options: BuildOptions, listing: Listing) -> ExitCode:
 def _build_parquet(options: BuildOptions, source: ParquetInput) -> ExitCode:
     if options.output is None:
         raise InputError("Parquet input cannot be built in place", hint="give --output")
-    if options.outputs is not None and not INDEX_OUTPUTS.issuperset(options.outputs):
-        raise InputError(
-            "from Parquet only index and timeindex are built",
-            found=",".join(sorted(options.outputs)),
-            hint="build from the logs, or omit --what",
-        )
+    outputs = INDEX_OUTPUTS if source.missing_for_state else ALL_OUTPUTS
+    check_settings(source, _settings(options, options.output, outputs))
     with ExitStack() as stack:
         writer = stack.enter_context(ReportWriter(options.report)) if options.report else None
         target_root = check_target(options.output, options.inputs)
-        settings = _settings(options, target_root, INDEX_OUTPUTS)
+        settings = _settings(options, target_root, outputs)
         stack.enter_context(lock_of_output(target_root, settings.run_id))
         stack.enter_context(swept_target(target_root, [], run_id=settings.run_id))
         with BuildOutcome(writer, 0, 0, options.detail) as outcome:

@@ -14,7 +14,6 @@ from kafka_index.build.local import BuildListener
 from kafka_index.build.parquet import build_parquet
 from kafka_index.build.parquet_input import ParquetInput
 from kafka_index.build.plan import plan_waves
-from kafka_index.build.report import SegmentReport
 from kafka_index.engines import Engine, Listener
 from kafka_index.engines.session import open_session, prepare_executors
 from kafka_index.storage import SegmentFile
@@ -98,14 +97,9 @@ def run_parquet_build(
 ) -> None:
     """Build the indexes of the segments of a Parquet input."""
     if not engine.on_spark:
-
-        def on_report(row: SegmentReport) -> None:
-            listener.on_scanned(row)
-            listener.on_report(row)
-
         listener.on_begin()
         build_parquet(
-            source, settings, threads=engine.threads, on_report=on_report, fail_fast=fail_fast
+            source, settings, threads=engine.threads, listener=listener, fail_fast=fail_fast
         )
         return
     from kafka_index.spark.jobs import Jobs

@@ -39,6 +39,7 @@ from kafka_index.build.report import (
     report_table,
 )
 from kafka_index.build.scan import keep_segment, stage_segments
+from kafka_index.build.staged_segment import StagedSegment
 from kafka_index.layout.names import TopicPartition
 from kafka_index.spark.jobs import Jobs
 from kafka_index.spark.shared_target import SharedTarget
@@ -311,9 +312,7 @@ def stage_bin(
     """Scan the segments of one bin: the function that a task of the first job runs."""
     segments = chain.from_iterable(map(read_plan, batches))
     staged = stage_segments(segments, settings, attempt_id=current_attempt_id())
-    yield from _packed(
-        staged, staged_table, until=lambda staged: fail_fast and staged.report.status == FAILED
-    )
+    yield from staged_batches(staged, fail_fast=fail_fast)
 
 
 def publish_bin(
@@ -338,6 +337,13 @@ def build_bin(
     if since_ns is not None:
         reports = (_as_built(row, settings, since_ns) for row in reports)
     yield from report_batches(reports, fail_fast=fail_fast)
+
+
+def staged_batches(staged: Iterable[StagedSegment], *, fail_fast: bool) -> Iterator[pa.RecordBatch]:
+    """Pack staged segments into record batches; with `fail_fast`, up to the first failed one."""
+    yield from _packed(
+        staged, staged_table, until=lambda staged: fail_fast and staged.report.status == FAILED
+    )
 
 
 def report_batches(

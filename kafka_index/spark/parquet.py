@@ -1,34 +1,90 @@
-"""Building from Parquet on Spark: the rows of a segment meet in one task, in position order."""
+"""Building from Parquet on Spark: tasks read the row groups of their segments themselves.
+
+One job counts the rows of each segment, row group by row group; one stages segments, in parallel
+whatever their partition; and one folds and publishes partitions, as from logs. Spark moves rows
+only where a task would read much more than it needs: those of segments that are too large to be
+sorted in a task, or that are spread thinly over the input, are shuffled and sorted.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import pickle
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame, SparkSession
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
 
 from kafka_index.build import BuildSettings
-from kafka_index.build.parquet import NO_SEGMENT, build_stream, failed_report, require_target
+from kafka_index.build.parquet import (
+    DEFAULT_LIMITS,
+    check_settings,
+    split_refused,
+    stage_bin,
+    stage_stream,
+)
 from kafka_index.build.parquet_input import (
     BATCH,
     KEY_COLUMNS,
     POSITION,
     ROW_COUNT,
-    ParquetForm,
     ParquetInput,
+    RowGroup,
 )
-from kafka_index.build.parquet_plan import check_keys, why_no_segment
+from kafka_index.build.parquet_plan import (
+    GatherLimits,
+    SegmentPart,
+    can_order,
+    count_row_group,
+    join_counts,
+    list_row_groups,
+    pack,
+)
 from kafka_index.build.parquet_rows import SegmentCount
-from kafka_index.build.report import REPORT_SCHEMA, report_table
+from kafka_index.build.publish import publish_segments
+from kafka_index.build.report import FAILED, REPORT_SCHEMA, has_failed, report_table
+from kafka_index.build.staged_segment import StagedSegment
 from kafka_index.errors import InputError
-from kafka_index.spark.build import collect_report, report_batches
-from kafka_index.spark.tasks import current_attempt_id, spark_schema, task
+from kafka_index.spark.build import (
+    collect_report,
+    publish_partitions,
+    report_batches,
+    staged_batches,
+)
+from kafka_index.spark.staged_rows import STAGED_SCHEMA, plan_publishing
+from kafka_index.spark.tasks import current_attempt_id, spark_schema
 from kafka_index.tasks import BIN, balance
 
-_SIZE = "log_size_bytes"
+# A row per piece of work, pickled.
+_WORK = "work"
+_WORK_SCHEMA = pa.schema(
+    [pa.field(BIN, pa.int32(), nullable=False), pa.field(_WORK, pa.binary(), nullable=False)]
+)
+# A row per row group: its number, and what `count_row_group` found or why it cannot, pickled.
+_GROUP, _COUNTED = "row_group", "counted"
+_COUNTED_SCHEMA = pa.schema(
+    [pa.field(_GROUP, pa.int64(), nullable=False), pa.field(_COUNTED, pa.binary(), nullable=False)]
+)
+# A bin that reads so many times the rows of its segments, in so many row groups, is shuffled.
+_MAX_READ_RATIO = 16
+_MIN_SHUFFLED_GROUPS = 16
+# Raw batches reach megabytes each, so rows alone do not bound a record batch.
+_BYTES_SETTING = "spark.sql.execution.arrow.maxBytesPerBatch"
+_BATCH_BYTES = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class _BinWork:
+    """Segments that are read together, and the row groups that hold them."""
+
+    segments: Sequence[SegmentCount]
+    groups: Mapping[int, RowGroup]
 
 
 def build_parquet(
@@ -38,16 +94,16 @@ def build_parquet(
     *,
     bins: int,
     fail_fast: bool = False,
+    limits: GatherLimits = DEFAULT_LIMITS,
 ) -> pa.Table:
-    """Build the indexes of a Parquet input and return the whole report.
+    """Build from a Parquet input and return the whole report.
 
-    The input is read twice: once to count each segment's rows (keys and positions only), once to
-    build. A segment is published only when all the rows that were counted have come.
+    A segment is published only when all the rows that were counted have been read.
 
     Parameters
     ----------
     session : SparkSession
-        Classic or Connect; it reads the files under the names that the driver knows them by.
+        Classic or Connect; executors read the files under the names that the driver knows them by.
     source : ParquetInput
         As `kafka_index.build.parquet_input.open_parquet` returns it.
     settings : BuildSettings
@@ -56,28 +112,110 @@ def build_parquet(
         Number of tasks.
     fail_fast : bool
         As for `kafka_index.spark.build.build_indexes`.
+    limits : GatherLimits
+        Bounds of the memory of a task.
 
     Raises
     ------
     InputError
-        No target folder, no rows, or rows that belong to no segment.
+        As `kafka_index.build.parquet.build_parquet`.
     """
-    require_target(settings)
-    rows = read_rows(session, source)
-    counts, refused = split_refused(count_segments(rows, source).toArrow(), source)
-    failed = [
-        failed_report(source.path, segment, NO_SEGMENT, reason) for segment, reason in refused
-    ]
-    tables = [report_table(failed)]
-    if counts.num_rows and not (fail_fast and failed):
-        bins = min(bins, counts.num_rows)
-        numbers = balance(counts[_SIZE].to_pylist(), bins)
-        plan = counts.drop_columns([_SIZE]).append_column(BIN, pa.array(numbers, pa.int32()))
-        reports = build_indexes(
-            rows, session.createDataFrame(plan), source, settings, bins, fail_fast=fail_fast
+    check_settings(source, settings)
+    groups = list_row_groups(source)
+    known, refused = split_refused(source, count_segments(session, source, groups, bins=bins))
+    tables = [report_table(refused)]
+    if known and not (fail_fast and refused):
+        read, shuffled = _split_known(source, groups, known, limits, bins)
+        tables.append(
+            _build(
+                session,
+                source,
+                settings,
+                known,
+                read,
+                shuffled,
+                bins=bins,
+                fail_fast=fail_fast,
+            )
         )
-        tables.append(collect_report(reports))
-    return pa.concat_tables(tables)
+    report = pa.concat_tables(tables)
+    # The logs have no files: their path is the input.
+    place = report.schema.get_field_index("log_path")
+    paths = pa.repeat(pa.scalar(source.path), report.num_rows)
+    return report.set_column(place, REPORT_SCHEMA.field("log_path"), paths)
+
+
+def count_segments(
+    session: SparkSession, source: ParquetInput, groups: Sequence[RowGroup], *, bins: int
+) -> list[SegmentCount]:
+    """Count the rows of each segment, row group by row group.
+
+    Raises
+    ------
+    InputError
+        As `kafka_index.build.parquet_plan.count_segments`.
+    """
+    bins = min(bins, len(groups))
+    if not bins:
+        return join_counts(source, groups, [])
+    numbers = balance([group.rows for group in groups], bins)
+    work = _work_rows(session, list(enumerate(groups)), numbers)
+    rows = work.repartitionById(bins, BIN).mapInArrow(
+        partial(count_bin, source=source), spark_schema(_COUNTED_SCHEMA)
+    )
+    counted = []
+    for packed in rows.toArrow().sort_by(_GROUP).column(_COUNTED).to_pylist():
+        parts = pickle.loads(packed)  # noqa: S301, written by our own tasks
+        if isinstance(parts, InputError):
+            raise parts
+        counted.append(parts)
+    return join_counts(source, groups, counted)
+
+
+def count_bin(
+    batches: Iterator[pa.RecordBatch], *, source: ParquetInput
+) -> Iterator[pa.RecordBatch]:
+    """Count the row groups of one bin: the function that a task of the first job runs."""
+    for number, group in _read_work(batches):
+        counted: list[SegmentPart] | InputError
+        try:
+            counted = count_row_group(source, group)
+        except InputError as error:
+            counted = error
+        yield pa.record_batch([[number], [pickle.dumps(counted)]], schema=_COUNTED_SCHEMA)
+
+
+def stage_work(
+    batches: Iterator[pa.RecordBatch],
+    *,
+    source: ParquetInput,
+    settings: BuildSettings,
+    fail_fast: bool,
+) -> Iterator[pa.RecordBatch]:
+    """Stage the segments of one bin, or publish them if they need no others: a task's function."""
+
+    def staged() -> Iterator[StagedSegment]:
+        for work in _read_work(batches):
+            attempt_id = current_attempt_id()
+            yield from stage_bin(
+                source, work.groups, work.segments, settings, attempt_id=attempt_id
+            )
+
+    return _finish(staged(), settings, fail_fast=fail_fast)
+
+
+def stage_rows(
+    batches: Iterator[pa.RecordBatch],
+    *,
+    source: ParquetInput,
+    settings: BuildSettings,
+    fail_fast: bool,
+) -> Iterator[pa.RecordBatch]:
+    """As `stage_work`, from the rows of the segments of a bin, sorted."""
+    schema = source.schema.append(pa.field(ROW_COUNT, pa.int64()))
+    canonical = (batch.select(schema.names).cast(schema) for batch in batches)
+    staged = stage_stream(canonical, source, settings, attempt_id=current_attempt_id())
+    return _finish(staged, settings, fail_fast=fail_fast)
 
 
 def read_rows(session: SparkSession, source: ParquetInput) -> DataFrame:
@@ -86,87 +224,122 @@ def read_rows(session: SparkSession, source: ParquetInput) -> DataFrame:
     return session.read.schema(schema).parquet(*source.files)
 
 
-def count_segments(rows: DataFrame, source: ParquetInput) -> DataFrame:
-    """Return the rows, and about the bytes, of each segment."""
-    end: Column = F.col(POSITION)
-    if source.form is ParquetForm.METADATA:
-        end = end + F.col("size_bytes")
-    return rows.groupBy(*KEY_COLUMNS).agg(
-        F.count("*").alias(ROW_COUNT), F.coalesce(F.max(end), F.lit(0)).alias(_SIZE)
-    )
+def _split_known(
+    source: ParquetInput,
+    groups: Sequence[RowGroup],
+    segments: Sequence[SegmentCount],
+    limits: GatherLimits,
+    bins: int,
+) -> tuple[list[_BinWork], list[SegmentCount]]:
+    """Separate the segments that tasks read themselves, in bins, from those to shuffle."""
+    shuffled = [each for each in segments if not can_order(each, source.form, limits)]
+    runnable = [each for each in segments if can_order(each, source.form, limits)]
+    read = []
+    for work in pack(runnable, source.form, limits, bins):
+        numbers = sorted({number for segment in work for number in segment.row_groups})
+        rows = sum(segment.row_count for segment in work)
+        is_thin = sum(groups[number].rows for number in numbers) > _MAX_READ_RATIO * rows
+        if is_thin and len(numbers) >= _MIN_SHUFFLED_GROUPS:
+            shuffled += work
+        else:
+            read.append(_BinWork(work, {number: groups[number] for number in numbers}))
+    return read, shuffled
 
 
-def build_indexes(
-    rows: DataFrame,
-    plan: DataFrame,
+def _build(
+    session: SparkSession,
     source: ParquetInput,
     settings: BuildSettings,
-    bins: int,
+    known: Sequence[SegmentCount],
+    read: Sequence[_BinWork],
+    shuffled: Sequence[SegmentCount],
     *,
-    fail_fast: bool = False,
+    bins: int,
+    fail_fast: bool,
+) -> pa.Table:
+    """Run the jobs that stage and publish, and return their report."""
+    schema = spark_schema(STAGED_SCHEMA if settings.needs_state else REPORT_SCHEMA)
+    frames = []
+    if read:
+        tasks = min(bins, len(read))
+        weights = [sum(segment.row_count for segment in work.segments) for work in read]
+        works = _work_rows(session, read, balance(weights, tasks)).repartitionById(tasks, BIN)
+        task = partial(stage_work, source=source, settings=settings, fail_fast=fail_fast)
+        frames.append(works.mapInArrow(task, schema))
+    if shuffled:
+        rows = _shuffled_rows(session, source, shuffled, min(bins, len(shuffled)))
+        task = partial(stage_rows, source=source, settings=settings, fail_fast=fail_fast)
+        frames.append(rows.mapInArrow(task, schema))
+    staged = frames[0] if len(frames) == 1 else frames[0].unionAll(frames[1])
+    with _bounded_batches(session):
+        if not settings.needs_state:
+            return collect_report(staged)
+        found = staged.toArrow().cast(STAGED_SCHEMA)
+    if fail_fast and has_failed(found):
+        return found.filter(pc.field("status") == FAILED).select(REPORT_SCHEMA.names)
+    partitions = pa.table(
+        {
+            "topic": pa.array([segment.topic for segment in known]),
+            "partition": pa.array([segment.partition for segment in known], pa.int32()),
+        }
+    )
+    publishing = session.createDataFrame(plan_publishing(found, partitions, bins=bins))
+    return collect_report(publish_partitions(publishing, settings, bins))
+
+
+def _shuffled_rows(
+    session: SparkSession, source: ParquetInput, segments: Sequence[SegmentCount], bins: int
 ) -> DataFrame:
-    """Build the indexes of the segments of a plan, one task per bin.
-
-    Parameters
-    ----------
-    rows : DataFrame
-        `read_rows`.
-    plan : DataFrame
-        Keys, `ROW_COUNT` and the bin of each segment to build; small, it is broadcast.
-    bins : int
-        Number of bins.
-
-    Returns
-    -------
-    DataFrame
-        The build report.
-    """
-    function = partial(build_bin, source=source, settings=settings, fail_fast=fail_fast)
+    """Return the rows of segments with their number, sorted, a partition of the frame a bin."""
+    counts = [segment.row_count for segment in segments]
+    plan = pa.table(
+        [
+            [segment.topic for segment in segments],
+            pa.array([segment.partition for segment in segments], pa.int64()),
+            pa.array([segment.base_offset for segment in segments], pa.int64()),
+            pa.array(counts, pa.int64()),
+            pa.array(balance(counts, bins), pa.int32()),
+        ],
+        names=[*KEY_COLUMNS, ROW_COUNT, BIN],
+    )
     return (
-        rows.join(F.broadcast(plan), list(KEY_COLUMNS))
+        read_rows(session, source)
+        .join(F.broadcast(session.createDataFrame(plan)), list(KEY_COLUMNS))
         .select(*source.columns, ROW_COUNT, BIN)
         .repartitionById(bins, BIN)
         .sortWithinPartitions(*KEY_COLUMNS, POSITION)
-        .mapInArrow(task(function), spark_schema(REPORT_SCHEMA))
     )
 
 
-def build_bin(
-    batches: Iterator[pa.RecordBatch],
-    *,
-    source: ParquetInput,
-    settings: BuildSettings,
-    fail_fast: bool,
+def _finish(
+    staged: Iterator[StagedSegment], settings: BuildSettings, *, fail_fast: bool
 ) -> Iterator[pa.RecordBatch]:
-    """Build the segments of one bin: the function that a task runs."""
-    schema = source.schema.append(pa.field(ROW_COUNT, pa.int64()))
-    canonical = (batch.select(schema.names).cast(schema) for batch in batches)
-    reports = build_stream(canonical, source, settings, attempt_id=current_attempt_id())
-    yield from report_batches(reports, fail_fast=fail_fast)
+    """Return staged segments as rows of `STAGED_SCHEMA`; published, those of the report."""
+    if settings.needs_state:
+        return staged_batches(staged, fail_fast=fail_fast)
+    return report_batches(publish_segments(staged, settings), fail_fast=fail_fast)
 
 
-def split_refused(
-    counts: pa.Table, source: ParquetInput
-) -> tuple[pa.Table, list[tuple[SegmentCount, str]]]:
-    """Separate the segments that can be built from those that no broker has, with why.
+def _work_rows(session: SparkSession, works: Sequence[object], numbers: Sequence[int]) -> DataFrame:
+    packed = [pickle.dumps(work) for work in works]
+    return session.createDataFrame(pa.table([list(numbers), packed], schema=_WORK_SCHEMA))
 
-    Raises
-    ------
-    InputError
-        There are no rows, or some belong to no segment.
-    """
-    if counts.num_rows == 0:
-        raise InputError("the Parquet input has no rows", path=source.path)
-    check_keys(counts, source.path)
-    keep = []
-    refused = []
-    columns = [counts[name].to_pylist() for name in (*KEY_COLUMNS, ROW_COUNT, _SIZE)]
-    for segment in map(SegmentCount, *columns):
-        reason = why_no_segment(segment)
-        keep.append(reason is None)
-        if reason is not None:
-            refused.append((segment, reason))
-    return counts.filter(pa.array(keep, pa.bool_())), refused
+
+def _read_work(batches: Iterator[pa.RecordBatch]) -> Iterator[Any]:
+    for batch in batches:
+        for packed in batch.column(_WORK).to_pylist():
+            yield pickle.loads(packed)  # noqa: S301, written by our own driver
+
+
+@contextmanager
+def _bounded_batches(session: SparkSession) -> Iterator[None]:
+    """Bound the bytes of the record batches that Spark makes of rows."""
+    before = session.conf.get(_BYTES_SETTING)
+    session.conf.set(_BYTES_SETTING, str(_BATCH_BYTES))
+    try:
+        yield
+    finally:
+        session.conf.set(_BYTES_SETTING, str(before))
 
 
 def _spark_type(name: str) -> StringType | BinaryType | LongType:

@@ -37,6 +37,9 @@ _MAGIC_2_HEADER_BYTES = 61
 # What one request to a store reads of a log whose headers are wanted.
 _HEADERS_WINDOW_BYTES = 64 << 10
 
+#: Segments that are rows of a table have no log: their modification times are at most this.
+NO_LOG_MTIME_NS = -(1 << 62)
+
 _DEAD = {
     CLEANED_SUFFIX: "an unfinished compaction or split",
     DELETED_SUFFIX: "marked for deletion",
@@ -80,6 +83,11 @@ class SegmentFile:
     def partition_directory(self) -> str:
         """The directory that holds the log."""
         return os.path.dirname(self.log_path)
+
+    @property
+    def has_log(self) -> bool:
+        """Whether there is a log, with a directory and checkpoints, or rows of a table."""
+        return self.log_mtime_ns > NO_LOG_MTIME_NS
 
 
 @dataclass(frozen=True, slots=True)

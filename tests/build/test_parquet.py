@@ -18,6 +18,7 @@ from kafka_index.build.report import SegmentReport
 from kafka_index.errors import InputError
 from kafka_index.storage import list_dump
 from tests.support.dumps import (
+    CollectedRows,
     Log,
     Segment,
     change,
@@ -43,16 +44,16 @@ def _build(
     table: pa.Table, tmp_path: Path, limits: GatherLimits | None = None, *, fail_fast: bool = False
 ) -> list[SegmentReport]:
     source = open_parquet([write_parquet(tmp_path / "in.parquet", table)])
-    rows: list[SegmentReport] = []
+    collected = CollectedRows()
     build_parquet(
         source,
-        settings(tmp_path / "out"),
+        settings(tmp_path / "out").indexes_alone(),
         threads=2,
-        on_report=rows.append,
+        listener=collected,
         fail_fast=fail_fast,
         limits=limits or GatherLimits(),
     )
-    return rows
+    return collected.rows
 
 
 def _from_logs(tmp_path: Path, segments: dict[Segment, Log]) -> dict[str, bytes]:
@@ -112,13 +113,13 @@ def test_the_rows_of_a_segment_may_lie_in_many_files(tmp_path: Path) -> None:
     write_parquet(folder / "part-0.parquet", table.slice(0, 333))
     write_parquet(folder / "part-1.parquet", table.slice(333))
     (folder / "_SUCCESS").touch()
-    rows: list[SegmentReport] = []
+    collected = CollectedRows()
 
     build_parquet(
-        open_parquet([str(folder)]), settings(tmp_path / "out"), threads=1, on_report=rows.append
+        open_parquet([str(folder)]), settings(tmp_path / "out"), threads=1, listener=collected
     )
 
-    assert {row.log_path for row in rows} == {str(folder)}
+    assert {row.log_path for row in collected.rows} == {str(folder)}
     assert index_files(tmp_path / "out") == _from_logs(tmp_path, dump())
 
 
@@ -295,7 +296,7 @@ def test_parquet_is_not_built_in_place(tmp_path: Path) -> None:
     in_place = type(settings(tmp_path))()
 
     with pytest.raises(InputError, match="--output"):
-        build_parquet(source, in_place, threads=1, on_report=lambda _: None)
+        build_parquet(source, in_place, threads=1, listener=CollectedRows())
 
 
 def test_a_file_damaged_in_the_middle_gives_each_of_its_segments_a_row(tmp_path: Path) -> None:
@@ -306,9 +307,9 @@ def test_a_file_damaged_in_the_middle_gives_each_of_its_segments_a_row(tmp_path:
     with path.open("r+b") as file:
         file.seek(column.data_page_offset)
         file.write(b"\xff" * column.total_compressed_size)
-    rows: list[SegmentReport] = []
+    collected = CollectedRows()
 
-    build_parquet(source, settings(tmp_path / "out"), threads=1, on_report=rows.append)
+    build_parquet(source, settings(tmp_path / "out").indexes_alone(), threads=1, listener=collected)
 
-    assert [row.status for row in rows] == ["failed"] * 4
+    assert [row.status for row in collected.rows] == ["failed"] * 4
     assert index_files(tmp_path) == {}

@@ -10,30 +10,37 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from kafka_index.build import build_segments
+from kafka_index.build import BuildSettings, build_segments, run_local
 from kafka_index.build.parquet import build_parquet as build_locally
 from kafka_index.build.parquet_input import ROW_COUNT, ParquetInput, open_parquet
-from kafka_index.build.report import SegmentReport, report_rows, report_table
+from kafka_index.build.parquet_plan import GatherLimits
+from kafka_index.build.report import report_rows, report_table
 from kafka_index.errors import InputError
-from kafka_index.spark.parquet import build_bin, build_parquet
+from kafka_index.spark.parquet import build_parquet, stage_rows
 from kafka_index.storage import list_dump
 from tests.support.dumps import (
+    CollectedRows,
     Log,
     Segment,
+    batch_table,
     change,
     dump,
     index_files,
     leftovers,
     metadata_table,
     outcomes,
+    raw_batch_table,
     raw_table,
     settings,
     write_logs,
     write_parquet,
 )
+from tests.support.transactional_logs import built_files, segments, write
 
 _Form = Callable[[dict[Segment, Log]], pa.Table]
 FORMS = pytest.mark.parametrize("form", [metadata_table, raw_table])
+#: The largest segment is shuffled.
+SMALL = GatherLimits(rows=50, size_bytes=5000, unordered_rows=100)
 
 
 def _from_logs(tmp_path: Path) -> dict[str, bytes]:
@@ -44,14 +51,17 @@ def _from_logs(tmp_path: Path) -> dict[str, bytes]:
 
 
 @FORMS
+@pytest.mark.parametrize("limits", [GatherLimits(), SMALL])
 def test_shuffled_parquet_gives_the_bytes_that_the_logs_give(
-    spark: SparkSession, tmp_path: Path, form: _Form
+    spark: SparkSession, tmp_path: Path, form: _Form, limits: GatherLimits
 ) -> None:
     table = form(dump())
     shuffled = table.take(pa.array(np.random.default_rng(7).permutation(table.num_rows)))
     source = open_parquet([write_parquet(tmp_path / "in.parquet", shuffled)])
 
-    report = build_parquet(spark, source, settings(tmp_path / "spark"), bins=3)
+    report = build_parquet(
+        spark, source, settings(tmp_path / "spark").indexes_alone(), bins=3, limits=limits
+    )
 
     assert index_files(tmp_path / "spark") == _from_logs(tmp_path)
     assert set(report["status"].to_pylist()) == {"built"}
@@ -64,6 +74,41 @@ def test_shuffled_parquet_gives_the_bytes_that_the_logs_give(
     assert leftovers(tmp_path) == []
 
 
+@pytest.mark.parametrize("limits", [GatherLimits(), SMALL])
+@pytest.mark.parametrize("form", [batch_table, raw_batch_table])
+def test_segments_of_a_partition_are_scanned_apart_and_folded_together(
+    spark: SparkSession, tmp_path: Path, form: Callable[[Path], pa.Table], limits: GatherLimits
+) -> None:
+    data = tmp_path / "logs"
+    for number, name in enumerate(("a-0", "a-1", "z-7")):
+        write(data / name, segments(number + 3))
+    expected = CollectedRows()
+    listed = list_dump([str(data)], topics=None).segments
+    logs_settings = BuildSettings(target_root=str(tmp_path / "expected"))
+    run_local(listed, logs_settings, threads=2, listener=expected)
+    table = form(data)
+    if limits is SMALL:
+        table = table.take(np.random.default_rng(7).permutation(table.num_rows))
+    source = open_parquet([write_parquet(tmp_path / "in.parquet", table)])
+
+    report = build_parquet(
+        spark,
+        source,
+        BuildSettings(target_root=str(tmp_path / "out")),
+        bins=5,
+        limits=limits,
+    )
+
+    assert outcomes(report) == outcomes(report_table(expected.rows))
+    assert set(report["log_path"].to_pylist()) == {source.path}
+    files, of_logs = (
+        {name: data for name, data in built_files(root).items() if "/." not in name}
+        for root in (tmp_path / "out", tmp_path / "expected")
+    )
+    assert files == of_logs
+    assert any(name.endswith(".snapshot") for name in files)
+
+
 @FORMS
 def test_both_engines_report_the_same_of_bad_rows(
     spark: SparkSession, tmp_path: Path, form: _Form
@@ -74,12 +119,12 @@ def test_both_engines_report_the_same_of_bad_rows(
         table = change(table, row, "topic", "../up")
     table = change(table, 945, "position_bytes", None)
     source = open_parquet([write_parquet(tmp_path / "in.parquet", table)])
-    local: list[SegmentReport] = []
-    build_locally(source, settings(tmp_path / "local"), threads=2, on_report=local.append)
+    local = CollectedRows()
+    build_locally(source, settings(tmp_path / "local").indexes_alone(), threads=2, listener=local)
 
-    report = build_parquet(spark, source, settings(tmp_path / "spark"), bins=3)
+    report = build_parquet(spark, source, settings(tmp_path / "spark").indexes_alone(), bins=3)
 
-    assert outcomes(report) == outcomes(report_table(local))
+    assert outcomes(report) == outcomes(report_table(local.rows))
     assert sorted(report["status"].to_pylist()) == ["built", "failed", "failed", "failed"]
     assert index_files(tmp_path / "spark") == index_files(tmp_path / "local")
     assert not (tmp_path / "up-0").exists()
@@ -92,7 +137,7 @@ def test_rows_without_a_segment_stop_the_run_before_it_writes(
     source = open_parquet([write_parquet(tmp_path / "in.parquet", table)])
 
     with pytest.raises(InputError, match="null in column topic"):
-        build_parquet(spark, source, settings(tmp_path / "spark"), bins=3)
+        build_parquet(spark, source, settings(tmp_path / "spark").indexes_alone(), bins=3)
 
     assert index_files(tmp_path) == {}
 
@@ -108,10 +153,10 @@ def test_a_segment_whose_rows_did_not_all_come_is_not_published(
     source = open_parquet([write_parquet(tmp_path / "in.parquet", table)])
     rows = _counted(table, source, [200] * 200 + [1]).slice(0, 200 - missing)
 
-    batches = build_bin(
+    batches = stage_rows(
         iter(rows.to_batches(max_chunksize=70)),
         source=source,
-        settings=settings(tmp_path / "out"),
+        settings=settings(tmp_path / "out").indexes_alone(),
         fail_fast=False,
     )
 
@@ -133,8 +178,11 @@ def test_rows_arrive_chunk_by_chunk_and_are_let_go(tmp_path: Path) -> None:
             pulled += 1
             yield batch
 
-    batches = build_bin(
-        stream(), source=source, settings=settings(tmp_path / "out"), fail_fast=False
+    batches = stage_rows(
+        stream(),
+        source=source,
+        settings=settings(tmp_path / "out").indexes_alone(),
+        fail_fast=False,
     )
 
     assert pulled == 0

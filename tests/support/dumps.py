@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kafka_index.build import BuildSettings
+from kafka_index.build import BuildSettings, SegmentReport
 from kafka_index.config import LogConfig
+from kafka_index.scan import LogFileSource
+from kafka_index.storage import list_dump
 from tests.support.segments import batch
 
 Segment = tuple[str, int, int]
@@ -65,6 +68,50 @@ def metadata_table(segments: Mapping[Segment, Log]) -> pa.Table:
             position += len(data)
     names = [*KEYS, "position_bytes", "size_bytes", "last_offset", "max_timestamp_ms"]
     return _table(rows, names)
+
+
+def batch_table(data: Path) -> pa.Table:
+    """The logs of a data directory as batch metadata with all optional columns."""
+    tables = []
+    for segment in list_dump([str(data)], topics=None).segments:
+        log = Path(segment.log_path).read_bytes()
+        for batches in LogFileSource.of_segment(segment, verify_crc=True).chunks():
+            copies = map(np.copy, batches)
+            columns: dict[str, object] = dict(zip(batches._fields, copies, strict=True))
+            is_control = batches.control_type >= 0
+            for name in ("control_type", "coordinator_epoch", "control_timestamp_ms"):
+                columns[name] = pa.array(columns[name], mask=~is_control)
+            columns["magic"] = [log[position + 16] for position in batches.position_bytes]
+            keys = (segment.topic, segment.partition, segment.base_offset)
+            repeated = (pa.repeat(pa.scalar(key), batches.rows) for key in keys)
+            tables.append(pa.table({**dict(zip(KEYS, repeated, strict=True)), **columns}))
+    return pa.concat_tables(tables)
+
+
+def raw_batch_table(data: Path) -> pa.Table:
+    """The logs of a data directory as raw batches."""
+    table = batch_table(data)
+    logs = {
+        (segment.topic, segment.partition, segment.base_offset): Path(segment.log_path).read_bytes()
+        for segment in list_dump([str(data)], topics=None).segments
+    }
+    columns = [*KEYS, "position_bytes", "size_bytes"]
+    rows = zip(*(table[name].to_pylist() for name in columns), strict=True)
+    batches = [logs[*key][start : start + size] for *key, start, size in rows]
+    return table.select(columns[:-1]).append_column("batch", pa.array(batches, pa.binary()))
+
+
+class CollectedRows:
+    """Collects the rows of a build."""
+
+    def __init__(self) -> None:
+        self.rows: list[SegmentReport] = []
+
+    def on_scanned(self, row: SegmentReport) -> None:
+        """Only the final rows count."""
+
+    def on_report(self, row: SegmentReport) -> None:
+        self.rows.append(row)
 
 
 def change(table: pa.Table, row: int, column: str, value: object) -> pa.Table:
