@@ -21,7 +21,6 @@ from kafka_index.storage import SegmentFile
 _APP_NAME = "kafka-index build"
 _AFTER_FAILURE = "finished segments are kept: run again to continue"
 _BINS_PER_CORE = 4
-_SHARES, _PARQUET_STAGES = 100, 4
 
 
 class EngineListener(Listener, BuildListener, Protocol):
@@ -103,19 +102,27 @@ def run_parquet_build(
         )
         return
     from kafka_index.spark.jobs import Jobs
+    from kafka_index.spark.parquet import SHARES
     from kafka_index.spark.parquet import build_parquet as build_parquet_on_spark
     from kafka_index.spark.shared_target import shared_target
 
-    with open_session(engine.master, _APP_NAME, after_failure=_AFTER_FAILURE) as session:
-        with shared_target(_target_directories([], settings)) as target, Jobs(session) as jobs:
+    with (
+        open_session(engine.master, _APP_NAME, after_failure=_AFTER_FAILURE) as session,
+        shared_target(_target_directories([], settings)) as target,
+    ):
+        with Jobs(session) as jobs:
             bins = _BINS_PER_CORE * prepare_executors(session, jobs, target, source.files)
         listener.on_begin()
-        # The rows of its plan, its batches and its segments are read in stages of one job each.
-        with (
-            Jobs(session, items=_SHARES, on_progress=listener.on_share) as jobs,
-            jobs.job(f"build from {source.path}", items=_SHARES, stages=_PARQUET_STAGES),
-        ):
-            rows = build_parquet_on_spark(session, source, settings, bins=bins, fail_fast=fail_fast)
+        with Jobs(session, items=SHARES, on_progress=listener.on_share) as jobs:
+            rows = build_parquet_on_spark(
+                session,
+                source,
+                settings,
+                bins=bins,
+                fail_fast=fail_fast,
+                jobs=jobs,
+                target=target,
+            )
     listener.on_table(rows)
 
 

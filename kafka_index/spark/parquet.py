@@ -11,7 +11,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -57,8 +57,10 @@ from kafka_index.spark.build import (
     report_batches,
     staged_batches,
 )
+from kafka_index.spark.jobs import Jobs
+from kafka_index.spark.shared_target import SharedTarget
 from kafka_index.spark.staged_rows import STAGED_SCHEMA, plan_publishing
-from kafka_index.spark.tasks import current_attempt_id, spark_schema
+from kafka_index.spark.tasks import current_attempt_id, spark_schema, task
 from kafka_index.tasks import BIN, balance
 
 # A row per piece of work, pickled.
@@ -71,6 +73,11 @@ _GROUP, _COUNTED = "row_group", "counted"
 _COUNTED_SCHEMA = pa.schema(
     [pa.field(_GROUP, pa.int64(), nullable=False), pa.field(_COUNTED, pa.binary(), nullable=False)]
 )
+#: How far a build is, in all, and of these the first job.
+SHARES = 100
+_COUNT_SHARES = 10
+# Rows are read, and sorted; what needs no shuffle is staged beside the second.
+_SHUFFLE_STAGES = 2
 # A bin that reads so many times the rows of its segments, in so many row groups, is shuffled.
 _MAX_READ_RATIO = 16
 _MIN_SHUFFLED_GROUPS = 16
@@ -95,6 +102,8 @@ def build_parquet(
     bins: int,
     fail_fast: bool = False,
     limits: GatherLimits = DEFAULT_LIMITS,
+    jobs: Jobs | None = None,
+    target: SharedTarget | None = None,
 ) -> pa.Table:
     """Build from a Parquet input and return the whole report.
 
@@ -114,6 +123,10 @@ def build_parquet(
         As for `kafka_index.spark.build.build_indexes`.
     limits : GatherLimits
         Bounds of the memory of a task.
+    jobs : Jobs, optional
+        Follows the build, in `SHARES`.
+    target : SharedTarget, optional
+        As for `kafka_index.spark.build.build_indexes`.
 
     Raises
     ------
@@ -121,23 +134,15 @@ def build_parquet(
         As `kafka_index.build.parquet.build_parquet`.
     """
     check_settings(source, settings)
+    run = Jobs(session) if jobs is None else jobs
     groups = list_row_groups(source)
-    known, refused = split_refused(source, count_segments(session, source, groups, bins=bins))
+    with run.job(f"count the batches of {len(groups):,} row groups", items=_COUNT_SHARES):
+        counts = count_segments(session, source, groups, bins=bins)
+    known, refused = split_refused(source, counts)
     tables = [report_table(refused)]
     if known and not (fail_fast and refused):
-        read, shuffled = _split_known(source, groups, known, limits, bins)
-        tables.append(
-            _build(
-                session,
-                source,
-                settings,
-                known,
-                read,
-                shuffled,
-                bins=bins,
-                fail_fast=fail_fast,
-            )
-        )
+        build = _Build(session, source, settings, bins, fail_fast, run, target)
+        tables.append(build.build(known, *_split_known(source, groups, known, limits, bins)))
     report = pa.concat_tables(tables)
     # The logs have no files: their path is the input.
     place = report.schema.get_field_index("log_path")
@@ -161,7 +166,7 @@ def count_segments(
     numbers = balance([group.rows for group in groups], bins)
     work = _work_rows(session, list(enumerate(groups)), numbers)
     rows = work.repartitionById(bins, BIN).mapInArrow(
-        partial(count_bin, source=source), spark_schema(_COUNTED_SCHEMA)
+        task(partial(count_bin, source=source)), spark_schema(_COUNTED_SCHEMA)
     )
     counted = []
     for packed in rows.toArrow().sort_by(_GROUP).column(_COUNTED).to_pylist():
@@ -246,45 +251,70 @@ def _split_known(
     return read, shuffled
 
 
-def _build(
-    session: SparkSession,
-    source: ParquetInput,
-    settings: BuildSettings,
-    known: Sequence[SegmentCount],
-    read: Sequence[_BinWork],
-    shuffled: Sequence[SegmentCount],
-    *,
-    bins: int,
-    fail_fast: bool,
-) -> pa.Table:
-    """Run the jobs that stage and publish, and return their report."""
-    schema = spark_schema(STAGED_SCHEMA if settings.needs_state else REPORT_SCHEMA)
-    frames = []
-    if read:
-        tasks = min(bins, len(read))
-        weights = [sum(segment.row_count for segment in work.segments) for work in read]
-        works = _work_rows(session, read, balance(weights, tasks)).repartitionById(tasks, BIN)
-        task = partial(stage_work, source=source, settings=settings, fail_fast=fail_fast)
-        frames.append(works.mapInArrow(task, schema))
-    if shuffled:
-        rows = _shuffled_rows(session, source, shuffled, min(bins, len(shuffled)))
-        task = partial(stage_rows, source=source, settings=settings, fail_fast=fail_fast)
-        frames.append(rows.mapInArrow(task, schema))
-    staged = frames[0] if len(frames) == 1 else frames[0].unionAll(frames[1])
-    with _bounded_batches(session):
-        if not settings.needs_state:
-            return collect_report(staged)
-        found = staged.toArrow().cast(STAGED_SCHEMA)
-    if fail_fast and has_failed(found):
-        return found.filter(pc.field("status") == FAILED).select(REPORT_SCHEMA.names)
-    partitions = pa.table(
-        {
-            "topic": pa.array([segment.topic for segment in known]),
-            "partition": pa.array([segment.partition for segment in known], pa.int32()),
-        }
-    )
-    publishing = session.createDataFrame(plan_publishing(found, partitions, bins=bins))
-    return collect_report(publish_partitions(publishing, settings, bins))
+@dataclass(frozen=True, slots=True)
+class _Build:
+    """The jobs that stage and publish."""
+
+    session: SparkSession
+    source: ParquetInput
+    settings: BuildSettings
+    bins: int
+    fail_fast: bool
+    jobs: Jobs
+    target: SharedTarget | None
+
+    def build(
+        self,
+        known: Sequence[SegmentCount],
+        read: Sequence[_BinWork],
+        shuffled: Sequence[SegmentCount],
+    ) -> pa.Table:
+        """Return the report of the segments that are known, those to read and to shuffle."""
+        verb = "scan" if self.settings.needs_state else "build"
+        name = f"{verb} {len(known):,} segments"
+        stages = _SHUFFLE_STAGES if shuffled else 1
+        with (
+            self.jobs.job(name, items=SHARES - _COUNT_SHARES, stages=stages),
+            _bounded_batches(self.session),
+        ):
+            if not self.settings.needs_state:
+                return collect_report(self._staged(self.settings, read, shuffled, REPORT_SCHEMA))
+            settings = replace(self.settings, shares_staged=True)
+            staged = self._staged(settings, read, shuffled, STAGED_SCHEMA).toArrow()
+        found = staged.cast(STAGED_SCHEMA)
+        if self.fail_fast and has_failed(found):
+            return found.filter(pc.field("status") == FAILED).select(REPORT_SCHEMA.names)
+        names = [(segment.topic, segment.partition) for segment in known]
+        topics, partitions = zip(*names, strict=True)
+        plan = pa.table({"topic": topics, "partition": pa.array(partitions, pa.int32())})
+        with self.jobs.job(f"fold {len(set(names)):,} partitions"):
+            rows = self.session.createDataFrame(plan_publishing(found, plan, bins=self.bins))
+            return collect_report(publish_partitions(rows, settings, self.bins, target=self.target))
+
+    def _staged(
+        self,
+        settings: BuildSettings,
+        read: Sequence[_BinWork],
+        shuffled: Sequence[SegmentCount],
+        schema: pa.Schema,
+    ) -> DataFrame:
+        frames = []
+        if read:
+            tasks = min(self.bins, len(read))
+            weights = [sum(segment.row_count for segment in work.segments) for work in read]
+            works = _work_rows(self.session, read, balance(weights, tasks))
+            frames.append((works.repartitionById(tasks, BIN), stage_work))
+        if shuffled:
+            tasks = min(self.bins, len(shuffled))
+            rows = _shuffled_rows(self.session, self.source, shuffled, tasks)
+            frames.append((rows, stage_rows))
+        staged = []
+        for rows, function in frames:
+            stage = partial(
+                function, source=self.source, settings=settings, fail_fast=self.fail_fast
+            )
+            staged.append(rows.mapInArrow(task(stage, self.target), spark_schema(schema)))
+        return staged[0] if len(staged) == 1 else staged[0].unionAll(staged[1])
 
 
 def _shuffled_rows(
