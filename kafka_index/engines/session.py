@@ -27,6 +27,7 @@ from kafka_index.engines.gateway import owned_jvm
 from kafka_index.engines.job_errors import failure_reason, job_failure
 from kafka_index.engines.masters import CONNECT_SCHEME, check_master
 from kafka_index.errors import EngineError
+from kafka_index.layout.integers import INT32_MAX
 from kafka_index.stores import is_remote
 
 if TYPE_CHECKING:
@@ -40,8 +41,9 @@ LEAST_JAVA = 17
 
 _SQL_SETTINGS = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
-    # Raw batches reach megabytes each, so rows alone do not bound a record batch.
-    "spark.sql.execution.arrow.maxBytesPerBatch": str(16 << 20),
+    # No bound in bytes: with one, Spark sums the buffers of all columns after every row, which
+    # doubles what its record batches cost. A job with large rows sets a bound of its own.
+    "spark.sql.execution.arrow.maxBytesPerBatch": str(INT32_MAX),
     "spark.sql.execution.arrow.pyspark.validateSchema.enabled": "true",
     # Spark warns of a plan that has more columns than it prints, and a report has more.
     "spark.sql.debug.maxToStringFields": "100",

@@ -164,7 +164,7 @@ def _look_up(queries: DataFrame, inventory: Inventory, settings: LookupSettings)
     """
     by = settings.by
     _check_columns(queries.schema, by)
-    raw = _raw_columns(settings)
+    raw = raw_columns(settings)
     schema = StructType([*queries.schema.fields, *spark_schema(raw).fields])
     key = by.column
     if isinstance(queries.schema[key].dataType, DateType | TimestampNTZType):
@@ -174,10 +174,15 @@ def _look_up(queries: DataFrame, inventory: Inventory, settings: LookupSettings)
     answered = queries.mapInArrow(
         task(partial(answer_rows, lookups=lookups, key=key, raw=raw)), schema
     )
+    return with_answers(answered, raw)
+
+
+def with_answers(answered: DataFrame, raw: pa.Schema) -> DataFrame:
+    """Return rows with the columns of `ANSWER_SCHEMA` in place of those that workers return."""
     return answered.select("*", *_answer_columns(raw)).drop(*raw.names)
 
 
-def _raw_columns(settings: LookupSettings) -> pa.Schema:
+def raw_columns(settings: LookupSettings) -> pa.Schema:
     """Return the columns of answers as workers return them: the status, and `NULL` for null."""
     names = list(VALUE_COLUMNS[: len(Answers.empty(0, settings.resolve).values)])
     if settings.by is By.OFFSET:
