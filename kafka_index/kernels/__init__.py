@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from kafka_index.kernels.answer_runs import warm_up as warm_up_answer_runs
 from kafka_index.kernels.appending import warm_up as warm_up_appending
 from kafka_index.kernels.batch_header import batch_checksums
 from kafka_index.kernels.bulk_search import (
@@ -74,6 +75,7 @@ def warm_up() -> None:
     warm_up_record_columns(address, nothing)
     warm_up_index_fit(address, nothing)
     warm_up_walk(address, nothing)
+    warm_up_answer_runs(nothing)
     warm_up_find_records(address, nothing)
     warm_up_producer_state()
     warm_up_appending(data, nothing)

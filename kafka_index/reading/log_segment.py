@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, IndexConfig
 from kafka_index.errors import CorruptLogError, InputError
 from kafka_index.index import ascending
+from kafka_index.kernels.answer_runs import put_back_runs
 from kafka_index.kernels.batch_header import AT_DAMAGE, AT_END, damage_at
 from kafka_index.layout.integers import Longs
 from kafka_index.layout.names import TopicPartition, parse_partition_directory
@@ -298,17 +299,24 @@ class LogSegment:
         ndarray of bool, shape (n,)
             The queries for which the segment holds nothing, up to its end.
         """
-        at_end: NDArray[np.bool_] = located.batches == AT_END
-        damaged = located.batches < AT_END
-        if not (at_end.any() or damaged.any()):
+        if not (located.batches <= AT_END).any():
             # What is the same for all is written in order, where all rows are asked for.
-            same = slice(None) if len(rows) == len(answers) else rows
+            is_whole = len(rows) == len(answers)
+            same = slice(None) if is_whole else rows
             answers.status[same] = Status.FOUND
+            if located.runs is not None:
+                located.values[SEGMENT_BASE_OFFSET] = self.base_offset
+                run_of_row = np.empty(len(rows) if is_whole else 0, np.int32)
+                put_back_runs(located.values, located.runs, rows, run_of_row, answers.values)
+                return np.zeros(len(rows), np.bool_)
             answers.values[SEGMENT_BASE_OFFSET][same] = self.base_offset
             for column in range(SEGMENT_BASE_OFFSET + 1, len(located.values)):
                 # Half the time of indexing both at once.
                 answers.values[column][rows] = located.values[column]
-            return at_end
+            return np.zeros(len(rows), np.bool_)
+        located = located.expanded()
+        at_end: NDArray[np.bool_] = located.batches == AT_END
+        damaged = located.batches < AT_END
         located.values[SEGMENT_BASE_OFFSET] = self.base_offset
         self._cache.use(self)
         found = ~(at_end | damaged)

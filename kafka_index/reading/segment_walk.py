@@ -16,6 +16,7 @@ import numpy as np
 from kafka_index.errors import CorruptLogError
 from kafka_index.kernels import batch_header, index_fit, walk
 from kafka_index.kernels import find_records as finder
+from kafka_index.kernels.answer_runs import number_runs
 from kafka_index.kernels.records import EMPTY_SECTION
 from kafka_index.layout.integers import Longs
 from kafka_index.layout.names import OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX
@@ -63,10 +64,28 @@ class Located:
     batches : ndarray of int64, shape (n,)
         Positions of batches; `AT_END` where there is none, `damage_at` where damage hides it.
         Zeros at index level.
+    runs : ndarray of int64, optional
+        The column of each query, where queries that found the same share one.
     """
 
     values: Longs
     batches: Longs
+    runs: Longs | None = None
+
+    def in_runs(self, resolve: Resolve) -> Located:
+        """Return one column for neighbours that found the same batch and entry."""
+        runs, firsts = np.empty_like(self.batches), np.empty_like(self.batches)
+        count = number_runs(self.batches, self.values[ENTRY_OFFSET], runs, firsts)
+        firsts = firsts[:count]
+        values = Answers.empty(count, resolve).values
+        values[: len(self.values)] = self.values[:, firsts]
+        return Located(values, self.batches[firsts], runs)
+
+    def expanded(self) -> Located:
+        """Return a column for each query."""
+        if self.runs is None:
+            return self
+        return Located(self.values[:, self.runs], self.batches[self.runs])
 
     def read_headers(self, log: SegmentLog) -> None:
         """Fill in the fields of the headers of the batches."""
@@ -82,8 +101,9 @@ class Located:
         )
 
     @classmethod
-    def joined(cls, parts: Sequence[Self]) -> Self:
+    def joined(cls, parts: Sequence[Located]) -> Self:
         """Return what was located for consecutive queries, as one."""
+        parts = [part.expanded() for part in parts]
         return cls(
             np.concatenate([part.values for part in parts], axis=1),
             np.concatenate([part.batches for part in parts]),
@@ -162,7 +182,10 @@ def _locate_once(
     starting_offset: int | None,
 ) -> Located:
     size_bytes = indexes.log_size_bytes
-    located = Located(Answers.empty(len(targets), resolve).values, np.zeros(len(targets), np.int64))
+    # Many offsets have the same answer at batch level, of which only the entries are needed first.
+    has_runs = starting_offset is None and resolve is Resolve.BATCH
+    values = Answers.empty(len(targets), Resolve.INDEX if has_runs else resolve).values
+    located = Located(values, np.zeros(len(targets), np.int64))
     if starting_offset is None:
         _walk_to_offsets(log, indexes, size_bytes, targets, resolve, located)
     else:
@@ -174,6 +197,8 @@ def _locate_once(
             log.check_faults()
             fetch_batches(log, size_bytes, located.batches)
         _find_records(log, size_bytes, targets, located, starting_offset=starting_offset)
+    if has_runs:
+        located = located.in_runs(resolve)
     located.read_headers(log)
     log.check_faults()
     return located
