@@ -85,8 +85,11 @@ def _record(
 ) -> PartitionRecord | None:
     """Return the record of a partition; None where there is nothing new, or nothing to trust.
 
-    A published file that is not as it was written is not to be trusted.
+    A published file that is not as it was written is not to be trusted. Rows of a table are built
+    again in every run.
     """
+    if not partition.staged[0].segment.has_log:
+        return None
     recorded = []
     files: dict[str, PublishedFile] = {}
     for folded, row in zip(partition.segments, rows, strict=True):
