@@ -111,7 +111,10 @@ class ObjectStore:
             DirectoryEntry(f"{self._root}/{prefix}", is_directory=True)
             for prefix in found["common_prefixes"]
         ]
+        key = _key(path)
         for each in found["objects"]:
+            if each["path"] == key:
+                continue  # an object "key/", which other tools put to stand for the directory
             info = self._info(each)
             entries.append(
                 DirectoryEntry(
@@ -124,7 +127,10 @@ class ObjectStore:
         return sorted(entries, key=lambda entry: entry.path)
 
     def list_tree(self, path: str, *, start_after: str = "") -> Iterator[pa.RecordBatch]:
-        """Yield the objects below a prefix."""
+        """Yield the objects below a prefix.
+
+        Empty objects ``key/``, which other tools put for directories, are rows named ``key``.
+        """
         prefix = _key(path)
         below = f"{prefix}/" if prefix else ""
         last = below + start_after if start_after else None
@@ -224,6 +230,8 @@ class ObjectStore:
 
 def _rows(page: pa.RecordBatch, skipped: int) -> pa.RecordBatch:
     """Return a page of the library as rows of `LISTING_SCHEMA`, below the listed prefix."""
+    # Not the empty object that stands for the listed directory itself.
+    page = page.filter(pc.greater_equal(pc.utf8_length(page["path"].cast(pa.string())), skipped))
     seconds = page["last_modified"].cast(pa.timestamp("s", "UTC"), safe=False).cast(pa.int64())
     return pa.record_batch(
         [

@@ -170,4 +170,4 @@ def test_no_more_reads_are_under_way_than_a_process_may_have(
         assert sum(map(len, source.stream())) == source.size_bytes
         assert sum(reads) == 240
 
-    assert most == 2
+    assert most <= 2
