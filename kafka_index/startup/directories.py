@@ -291,7 +291,7 @@ def _segments(files: FoundFiles, loaded: LoadedPartition) -> Iterable[SegmentPre
         if segment.found is None:
             continue
         base_offset, why = segment.base_offset, loaded.reasons.get(segment.base_offset)
-        if len(segment.whole_log) > segment.size_bytes:
+        if segment.whole_bytes > segment.size_bytes:
             one = SegmentPrediction(base_offset, SegmentAction.CUT, segment.size_bytes, why)
         elif base_offset in swapped:
             text = "swapped: it takes its name from .swap"
@@ -314,6 +314,8 @@ def _gaps(loaded: LoadedPartition) -> Iterable[str]:
         except (StartRefusedError, InputError):
             yield f"gap: the end of the segment at {segment.base_offset} cannot be read"
             continue
+        finally:
+            segment.release()
         if end < following.base_offset:
             yield (
                 f"gap: no segment holds offsets {end} to {following.base_offset - 1}; silent, and "

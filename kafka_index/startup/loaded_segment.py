@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from kafka_index.errors import CorruptIndexError, CorruptLogError, UnknownVersionError
+from kafka_index.errors import CorruptIndexError, CorruptLogError, InputError, UnknownVersionError
 from kafka_index.growing.growing_segment import translate_offset
 from kafka_index.growing.settings import LogSettings
 from kafka_index.index import IN_MEMORY, OffsetIndex, OffsetPosition, TimeIndex, TransactionIndex
@@ -46,8 +46,8 @@ class LoadedSegment:
 
     Attributes
     ----------
-    size_bytes : int
-        Size of its log after what was cut.
+    whole_bytes, size_bytes : int
+        Size of its log, and after what was cut.
     is_rebuilt : bool
         Whether it was recovered.
     stop : ScanStop or None
@@ -63,12 +63,8 @@ class LoadedSegment:
         self.is_rebuilt = False
         self.stop: ScanStop | None = None
         self._file: MappedFile | None = None
-        if found is not None:
-            file = open_log(found.log.log_path, found.log)
-            if not isinstance(file, MappedFile):
-                raise StartRefusedError("not a local log", path=found.log.log_path)
-            self._file = file
-        self.size_bytes = 0 if self._file is None else self._file.size_bytes
+        self.whole_bytes = 0 if found is None else found.log.log_size_bytes
+        self.size_bytes = self.whole_bytes
         self._index: OffsetIndex | None = None
 
     @property
@@ -79,11 +75,16 @@ class LoadedSegment:
     @property
     def log(self) -> Bytes:
         """The bytes of its log."""
-        return _NO_BYTES if self._file is None else self._file.array[: self.size_bytes]
+        return self.whole_log[: self.size_bytes]
 
     @property
     def whole_log(self) -> Bytes:
-        """The bytes of its log as they were before anything was cut."""
+        """The bytes of its log as they were before anything was cut; mapped on first use."""
+        if self._file is None and self.found is not None and self.whole_bytes:
+            file = open_log(self.found.log.log_path, self.found.log)
+            if not isinstance(file, MappedFile):
+                raise InputError("not a local log", path=self.path)
+            self._file = file
         return _NO_BYTES if self._file is None else self._file.array
 
     @property
@@ -250,12 +251,17 @@ class LoadedSegment:
                     found=found,
                 )
 
+    def release(self) -> None:
+        """Unmap its log until it is used again: a partition may have very many segments."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
     def close(self) -> None:
         """Close its files."""
         if self._index is not None:
             self._index.close()
-        if self._file is not None:
-            self._file.close()
+        self.release()
 
 
 class OffsetsGoBackError(StartRefusedError):

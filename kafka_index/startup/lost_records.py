@@ -43,7 +43,7 @@ def lost_records(
         for segment in loaded.deleted.values()
     ]
     for segment in loaded.segments:
-        cut_from = segment.size_bytes if len(segment.whole_log) > segment.size_bytes else None
+        cut_from = segment.size_bytes if segment.whole_bytes > segment.size_bytes else None
         if segment.size_bytes and log_end <= segment.base_offset:
             # A log that ends at the base of its active segment hides what is in it.
             cut_from = 0

@@ -221,6 +221,7 @@ class _Loader:
             except OffsetsGoBackError as error:
                 self._note(segment, f"offset_backward: {error.message}")
                 cut = segment.cut_whole()
+            segment.release()
             if cut:
                 later = self.segments[place + 1 :]
                 reason = f"after_cut: the segment at {segment.base_offset} is cut"
