@@ -33,6 +33,7 @@ from kafka_index.metadata.transaction_state import Transaction, TransactionLogSt
 from kafka_index.records.decompression import DecompressionBudget
 from kafka_index.storage import SegmentFile, expand_directories, list_dump
 from kafka_index.storage.directories import scan_directory
+from kafka_index.stores import FileInfo
 from kafka_index.tiered.metadata_records import SegmentEvent
 
 #: The topics that are read.
@@ -182,14 +183,25 @@ def _snapshots(paths: Sequence[str]) -> dict[str, list[SegmentFile]]:
         else:
             continue
         files = [
-            SegmentFile(CLUSTER_METADATA_TOPIC, 0, 0, entry.path, info.size_bytes, info.mtime_ns)
+            _snapshot_file(entry.info())
             for entry in sorted(entries, key=lambda entry: entry.name, reverse=True)
             if _SNAPSHOT.fullmatch(entry.name) or entry.name == _BOOTSTRAP
-            for info in [entry.info()]
         ]
         # The bootstrap snapshot, whose name sorts after all digits, counts where nothing else does.
         found[directory] = sorted(files, key=lambda file: file.log_path.endswith(_BOOTSTRAP))
     return found
+
+
+def _snapshot_file(info: FileInfo) -> SegmentFile:
+    return SegmentFile(
+        CLUSTER_METADATA_TOPIC,
+        0,
+        0,
+        info.path,
+        info.size_bytes,
+        info.mtime_ns,
+        log_version=info.version,
+    )
 
 
 class _Reading:
@@ -263,8 +275,7 @@ class _Reading:
             groups = GroupState()
             self._partitions(segments, groups.add)
             faults: list[CorruptRecordError] = []
-            found.offsets = list(groups.offsets(faults))
-            found.groups = groups.groups([])
+            found.groups, found.offsets = groups.decode(faults)
             self._finish(CONSUMER_OFFSETS_TOPIC, groups.counts, faults)
         if segments := by_topic.get(TRANSACTION_STATE_TOPIC):
             transactions = TransactionLogState()

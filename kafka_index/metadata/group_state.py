@@ -163,29 +163,30 @@ class GroupState:
             ):
                 self._kept[key] = pending
 
-    def offsets(self, faults: list[CorruptRecordError]) -> Iterator[CommittedOffset]:
-        """Yield the committed offsets, sorted by group, topic and partition.
+    def decode(self, faults: list[CorruptRecordError]) -> tuple[list[Group], list[CommittedOffset]]:
+        """Return the groups, also those that only commit offsets, and the committed offsets.
 
         Parameters
         ----------
         faults : list
             Records that cannot be read are added to it.
-        """
-        found = []
-        for key, value, kept in self._decoded(faults):
-            if key.get("topic") is not None:
-                found.append(_offset(key, value, kept.offset))
-        found.sort(key=lambda one: (one.group, one.topic, one.partition))
-        yield from found
 
-    def groups(self, faults: list[CorruptRecordError]) -> list[Group]:
-        """Return the groups, sorted by name; those that only commit offsets, too."""
+        Returns
+        -------
+        tuple of list of Group and list of CommittedOffset
+            Sorted by name, and by group, topic and partition.
+        """
         groups: dict[str, Group] = {}
+        offsets: list[CommittedOffset] = []
         for key, value, kept in self._decoded(faults):
             name = key.text("group" if "group" in key else "groupId")
             group = groups.setdefault(name, Group(name))
-            _fill(group, GROUP_CODEC.name_of(kept.record_type), key, value)
-        return sorted(groups.values(), key=lambda group: group.name)
+            if "topic" in key:
+                offsets.append(_offset(key, value, kept.offset))
+            else:
+                _fill(group, GROUP_CODEC.name_of(kept.record_type), key, value)
+        offsets.sort(key=lambda one: (one.group, one.topic, one.partition))
+        return sorted(groups.values(), key=lambda group: group.name), offsets
 
     def _decoded(self, faults: list[CorruptRecordError]) -> Iterator[tuple[Struct, Struct, _Kept]]:
         for key, kept in self._kept.items():

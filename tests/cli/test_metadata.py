@@ -13,8 +13,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from kafka_index.metadata import METADATA_TABLES
+from tests.servers.s3 import S3Server
 from tests.support.command_line import DUMP, kafka_index, run_here
-from tests.support.metadata import cluster_record, log_batch, write_log
+from tests.support.metadata import (
+    cluster_record,
+    log_batch,
+    uuid_of,
+    write_log,
+    write_snapshot,
+)
+from tests.support.remote import new_bucket, upload
 
 metadata = partial(run_here, "metadata")
 
@@ -181,3 +189,28 @@ def test_keys_and_values_that_are_asked_for_are_shown_as_bytes() -> None:
 
     assert "0x0001" in done.stdout
     assert "transactionTimeoutMs" not in done.stdout
+
+
+def test_a_dump_in_an_object_store_is_read_as_a_local_one(s3: S3Server) -> None:
+    names = ("__cluster_metadata-0", "__consumer_offsets-0", "__transaction_state-0")
+    with new_bucket(s3) as bucket:
+        for name in names:
+            upload(DUMP / name, f"{bucket}/{name}")
+        summary = json.loads(metadata(bucket, "--json").stdout)
+        topics = metadata(bucket, "--what", "topics", "--json").stdout
+
+    local = json.loads(metadata(DUMP, "--json").stdout)
+    for found in (summary, local):
+        del found["sources"]
+    assert summary == local
+    assert topics == metadata(DUMP, "--what", "topics", "--json").stdout
+
+
+def test_a_snapshot_in_an_object_store_is_read(s3: S3Server, tmp_path: Path) -> None:
+    topic = cluster_record("TopicRecord", name="orders", topicId=uuid_of(7))
+    write_snapshot(tmp_path / "__cluster_metadata-0", 4, topic)
+    with new_bucket(s3) as bucket:
+        upload(tmp_path, bucket)
+        done = metadata(bucket, "--what", "topics", "--json")
+
+    assert json.loads(done.stdout)["topic"] == "orders"
