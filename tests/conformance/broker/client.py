@@ -62,7 +62,7 @@ class Client:
 
     def __init__(self, bootstrap: str, scratch: Path) -> None:
         self._scratch = scratch
-        classes = f"{_ensure_classes()}:{class_path()}"
+        classes = f"{ensure_classes()}:{class_path()}"
         self._process = subprocess.Popen(
             java("-cp", classes, "Client", bootstrap, level="error"),
             stdin=subprocess.PIPE,
@@ -187,7 +187,7 @@ def _comma(numbers: Sequence[int]) -> str:
     return ",".join(map(str, numbers))
 
 
-def _ensure_classes() -> Path:
+def ensure_classes() -> Path:
     """Folder of the compiled program."""
     sources = sorted(JAVA_FOLDER.glob("*.java"))
     stamp = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()

@@ -1,0 +1,197 @@
+"""Kafka's own topics, as a broker of 4.3.1 wrote them, against its answers and its own tools."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kafka_index.metadata import ClusterMetadata, read_metadata
+from kafka_index.metadata.decoding import (
+    GROUP_CODEC,
+    METADATA_CODEC,
+    SHARE_CODEC,
+    TRANSACTION_CODEC,
+)
+from kafka_index.metadata.topic_log import LogRecord, TopicLog
+from kafka_index.records.decompression import DecompressionBudget
+from kafka_index.storage import list_dump
+from tests.conformance.kafka_image import KafkaImage
+from tests.conformance.kafka_jars import class_path, tool
+
+from .broker import Broker, Home, java
+from .client import ensure_classes
+
+#: So that there are snapshots of the metadata log, and share groups on one broker.
+_SETTINGS = """
+metadata.log.max.record.bytes.between.snapshots=6000
+share.coordinator.state.topic.num.partitions=1
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+"""
+_CODECS = {
+    "__consumer_offsets": GROUP_CODEC,
+    "__transaction_state": TRANSACTION_CODEC,
+    "__share_group_state": SHARE_CODEC,
+}
+_DECODERS = {
+    "__consumer_offsets": "--offsets-decoder",
+    "__transaction_state": "--transaction-log-decoder",
+    "__share_group_state": "--share-group-state-decoder",
+    "__cluster_metadata": "--cluster-metadata-decoder",
+}
+_HIDDEN = ("USER_SCRAM_CREDENTIAL_RECORD", "DELEGATION_TOKEN_RECORD")
+
+
+@dataclass(frozen=True)
+class Written:
+    """What a broker wrote, and what it said of it before it stopped."""
+
+    home: Home
+    answer: dict[str, Any]
+    found: ClusterMetadata
+
+
+@pytest.fixture(scope="module")
+def written(room: Path) -> Written:
+    """A broker with groups of all protocols, transactions, credentials, changed topics."""
+    home = Home(room / "metadata")
+    broker = Broker(home)
+    settings = home.root / "server.properties"
+    settings.write_text(settings.read_text() + _SETTINGS)
+    with broker:
+        classes = f"{ensure_classes()}:{class_path()}"
+        command = java("-cp", classes, "ClusterState", broker.bootstrap, level="error")
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
+        assert done.returncode == 0, done.stderr
+    paths = [str(home.metadata), str(home.data)]
+    found = read_metadata(paths, budget=DecompressionBudget(2**24))
+    return Written(home, json.loads(done.stdout), found)
+
+
+def test_nothing_is_unknown_or_damaged(written: Written) -> None:
+    assert written.found.faults.first == []
+    unknown = [
+        name for counts in written.found.counts.values() for name in counts if not name.is_known
+    ]
+    assert unknown == []
+
+
+def test_topics_are_those_that_the_broker_lists(written: Written) -> None:
+    assert written.found.cluster is not None
+    assert {
+        topic.name: {"id": topic.topic_id, "partitions": len(topic.partitions)}
+        for topic in written.found.cluster.topics.values()
+    } == written.answer["topics"]
+
+
+def test_configurations_are_those_that_the_broker_describes(written: Written) -> None:
+    assert written.found.cluster is not None
+    assert written.found.cluster.topic_configs("orders") == written.answer["configs"]
+
+
+def test_groups_are_those_that_the_broker_lists(written: Written) -> None:
+    found = {group.name: group.kind for group in written.found.groups or []}
+
+    # A group that commits nothing but in a transaction that is open exists, too.
+    assert found.items() <= written.answer["groups"].items()
+    assert set(written.answer["groups"]) - set(found) <= {"of-open", "of-aborted"}
+
+
+def test_committed_offsets_are_those_that_the_broker_returns(written: Written) -> None:
+    assert {
+        f"{one.group} {one.topic}-{one.partition}": {
+            "offset": one.offset,
+            "leader_epoch": one.leader_epoch,
+            "metadata": one.metadata,
+        }
+        for one in written.found.offsets or []
+    } == written.answer["offsets"]
+
+
+def test_transactions_are_those_that_the_broker_describes(written: Written) -> None:
+    assert {
+        one.transactional_id: {
+            "state": one.state,
+            "producer_id": one.producer_id,
+            "producer_epoch": one.producer_epoch,
+            "timeout_ms": one.timeout_ms,
+            "partitions": sorted(f"{topic}-{partition}" for topic, partition in one.partitions),
+        }
+        for one in written.found.transactions or []
+    } == written.answer["transactions"]
+
+
+def test_the_image_is_that_of_kafka(written: Written) -> None:
+    assert written.found.cluster is not None
+    assert written.found.sources[0].snapshot is not None
+    with KafkaImage() as kafka:
+        theirs = kafka.image_of(written.home.metadata / "__cluster_metadata-0")
+
+    assert KafkaImage.described(written.found.cluster) == theirs
+
+
+def test_no_secret_is_kept(written: Written) -> None:
+    logs = (written.home.metadata / "__cluster_metadata-0").glob("*.log")
+    assert any(written.answer["secret"].encode() in log.read_bytes() for log in logs)
+
+    assert written.answer["secret"] not in repr(written.found)
+
+
+@pytest.mark.parametrize("topic", _DECODERS)
+def test_every_record_is_decoded_as_kafkas_tool_prints_it(written: Written, topic: str) -> None:
+    folder = written.home.metadata if topic == "__cluster_metadata" else written.home.data
+    segments = list_dump([str(folder)], topics=re.compile(topic)).segments
+    command = [
+        *(tool("java"), "-cp", class_path(), "org.apache.kafka.tools.DumpLogSegments"),
+        *("--files", ",".join(segment.log_path for segment in segments), _DECODERS[topic]),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    theirs = [line for line in map(_printed, done.stdout.splitlines()) if line is not None]
+
+    log = TopicLog(segments, DecompressionBudget(2**24))
+    ours = [_decoded(topic, record) for record in log.records() if not record.is_control]
+
+    assert Counter(map(json.dumps, ours)) == Counter(map(json.dumps, theirs))
+    assert len(ours) > 0
+
+
+def _printed(line: str) -> list[object] | None:
+    """A record that the tool prints, without what we do not keep."""
+    if not line.startswith("| offset: ") or "payload: " not in line:
+        return None
+    offset = int(line.split()[2])
+    head, _, payload = line.partition(" payload: ")
+    _, has_key, key = head.partition(" key: ")
+    value = None if payload == "<DELETE>" else json.loads(payload)
+    if isinstance(value, dict) and value.get("type") in _HIDDEN:
+        value["data"] = None
+    return [offset, json.loads(key) if has_key else None, _without_secrets(value)]
+
+
+def _without_secrets(value: Any) -> Any:
+    if isinstance(value, dict) and value.get("type") == "CONFIG_RECORD":
+        data = value["data"]
+        if "password" in data["name"]:
+            data["value"] = "[hidden]"
+    # Members of classic groups, which the tool decodes further.
+    if isinstance(value, dict):
+        for member in (value.get("data") or {}).get("members", []):
+            member.pop("subscription", None)
+            member.pop("assignment", None)
+    return value
+
+
+def _decoded(topic: str, record: LogRecord) -> list[object]:
+    if topic == "__cluster_metadata":
+        return [record.offset, None, METADATA_CODEC.as_json(METADATA_CODEC.decode(record.value))]
+    codec = _CODECS[topic]
+    decoded = codec.decode(record.key, record.value)
+    key, value = codec.as_json(decoded)
+    return [record.offset, key, _without_secrets(value)]
