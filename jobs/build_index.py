@@ -1,6 +1,7 @@
 """spark-submit jobs/build_index.py --input PATH... --output PATH: ``kafka-index build`` on Spark.
 
-On a cluster add ``--py-files`` with the zip of ``make package``, unless the package is installed.
+The executors of a cluster are sent the package. Where the driver runs on the cluster too
+(``--deploy-mode cluster``), add ``--py-files`` with the zip of ``make package``.
 """
 
 import importlib.util

@@ -53,12 +53,19 @@ def run_build(
     from kafka_index.spark.jobs import Jobs
     from kafka_index.spark.shared_target import shared_target
 
+    directories = _target_directories(segments, settings)
     with (
         open_session(engine.master, _APP_NAME, after_failure=_AFTER_FAILURE) as session,
-        shared_target(_target_directories(segments, settings)) as target,
+        shared_target(directories) as target,
         Jobs(session, items=len(segments), on_progress=listener.on_share) as jobs,
     ):
-        cores = prepare_executors(session, jobs, target, [each.log_path for each in segments])
+        cores = prepare_executors(
+            session,
+            jobs,
+            target,
+            inputs=[each.log_path for each in segments],
+            outputs=directories,
+        )
         listener.on_begin()
         waves = plan_waves(segments, cores=cores)
         for rows in build_waves(
@@ -106,12 +113,14 @@ def run_parquet_build(
     from kafka_index.spark.parquet import build_parquet as build_parquet_on_spark
     from kafka_index.spark.shared_target import shared_target
 
+    outputs = _target_directories([], settings)
     with (
         open_session(engine.master, _APP_NAME, after_failure=_AFTER_FAILURE) as session,
-        shared_target(_target_directories([], settings)) as target,
+        shared_target(outputs) as target,
     ):
         with Jobs(session) as jobs:
-            bins = _BINS_PER_CORE * prepare_executors(session, jobs, target, source.files)
+            cores = prepare_executors(session, jobs, target, inputs=source.files, outputs=outputs)
+        bins = _BINS_PER_CORE * cores
         listener.on_begin()
         with Jobs(session, items=SHARES, on_progress=listener.on_share) as jobs:
             rows = build_parquet_on_spark(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -24,10 +25,14 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, BinaryIO
 
+from kafka_index.engines.job_errors import without_package
 from kafka_index.errors import EngineError
 
 if TYPE_CHECKING:
     from pyspark import SparkConf
+
+LEAST_JAVA = 17
+_JAVA_HINT = f"install Java {LEAST_JAVA} or newer and set JAVA_HOME, or use --engine local"
 
 _CONNECTION_FILE = "_PYSPARK_DRIVER_CONN_INFO_PATH"
 _PORT, _SECRET = "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"
@@ -36,6 +41,37 @@ _POLL_SECONDS = 0.05
 _READ_SECONDS = 2.0
 # What a JVM prints before anything else, and nobody can act on.
 _CHATTER = (b"NOTE: Picked up ", b"Picked up ", b"WARNING: Using incubator modules")
+
+
+def check_java() -> None:
+    """Check that there is a Java that Spark runs on.
+
+    Raises
+    ------
+    EngineError
+        There is no ``java`` in JAVA_HOME or on the PATH, or it is too old or does not run.
+    """
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home, "bin", "java")) if home else shutil.which("java")
+    if java is None:
+        raise EngineError("Spark needs Java, and there is no java on the PATH", hint=_JAVA_HINT)
+    try:
+        answer = subprocess.run(
+            [java, "-version"], capture_output=True, text=True, timeout=60, check=True
+        ).stderr
+    except (OSError, subprocess.SubprocessError) as error:
+        raise EngineError(
+            "Spark needs Java, and this one does not run", path=java, hint=_JAVA_HINT
+        ) from error
+    version = re.search(r'version "(?:1\.)?(\d+)', answer)
+    if version is not None and int(version[1]) < LEAST_JAVA:
+        raise EngineError(
+            "this Java is too old for Spark",
+            path=java,
+            expected=f"{LEAST_JAVA} or newer",
+            found=version[1],
+            hint=_JAVA_HINT,
+        )
 
 
 @contextlib.contextmanager
@@ -166,7 +202,7 @@ class _Jvm:
         lines = [line.strip() for line in self.held_output().splitlines() if line.strip()]
         causes = [line for line in lines if "Exception: " in line or "Error: " in line]
         reason = (causes or lines or ["it ends without a word"])[0]
-        return reason.removeprefix('Exception in thread "main" ')
+        return without_package(reason.removeprefix('Exception in thread "main" '))
 
     def _read_output(self, stderr: BinaryIO) -> None:
         with stderr:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import builtins
 import re
+from contextlib import suppress
 
 from kafka_index import errors
 from kafka_index.errors import EngineError, KafkaIndexError
 
+_MAX_CAUSES = 8
 _PACKAGE = __name__.partition(".")[0]
-_DEPENDENCY_HINT = (
-    "install it into the Python of the executors, or send them a packed environment "
-    "(docs/clusters.md)"
-)
 
 # The last line of a traceback: the class of the error, with its module unless it is a builtin.
 _RAISED = re.compile(r"(?:([a-zA-Z_][\w.]*)\.)?([A-Z]\w*)(?:: |$)")
@@ -23,7 +21,10 @@ _LOST_TASK = re.compile(r"Lost task \S+ in stage \S+ \(TID \d+\) \((?P<executor>
 _WORKER_STDERR = re.compile(
     r"Error from python worker:\n(?P<text>.*?)\n\s*PYTHONPATH was:", re.DOTALL
 )
-_JAVA_CLASS = re.compile(r"^(?:[a-z_]\w*\.)+(?=[A-Z]\w*(?:Exception|Error)\b)")
+# The Java package of an error, and Spark's own class for all of them.
+_JAVA_PACKAGE = re.compile(
+    r"^(?:[a-z_]\w*\.)+(?:SparkException: |(?=[A-Z]\w*(?:Exception|Error)\b))"
+)
 
 
 def job_failure(error: Exception, hint: str) -> Exception:
@@ -47,13 +48,15 @@ def job_failure(error: Exception, hint: str) -> Exception:
     """
     from pyspark.errors import PythonException
 
+    from kafka_index.spark.executors import DEPENDENCY_HINT
+
     whole = _whole_text(error)
     missing = _MISSING.search(_traceback(whole))
     if missing is not None and not missing[1].startswith(f"{_PACKAGE}."):
         name = missing[1].partition(".")[0]
         return EngineError(
             f"the Python of an executor lacks the package {name}{_where(whole)}",
-            hint=_DEPENDENCY_HINT,
+            hint=DEPENDENCY_HINT,
         )
     if not isinstance(error, PythonException):
         return EngineError(f"the Spark job failed{_where(whole)}: {_reason(whole)}", hint=hint)
@@ -80,13 +83,20 @@ def failure_reason(error: Exception) -> str:
     return _reason(_whole_text(error))
 
 
+def without_package(reason: str) -> str:
+    """Return the line of a Java error as people read it."""
+    return _JAVA_PACKAGE.sub("", reason.lstrip(": ")).rstrip(".")
+
+
 def _whole_text(error: Exception) -> str:
     """Return all that Spark says of an error, with the messages of the JVM's causes."""
     texts = [str(error)]
     cause = getattr(error, "_origin", None) or getattr(error, "java_exception", None)
-    while cause is not None and len(texts) < 8:
-        texts.append(str(cause.getMessage() or ""))
-        cause = cause.getCause()
+    # The JVM may be gone by now.
+    with suppress(Exception):
+        while cause is not None and len(texts) < _MAX_CAUSES:
+            texts.append(str(cause.getMessage() or ""))
+            cause = cause.getCause()
     return "\n".join(texts)
 
 
@@ -110,4 +120,4 @@ def _reason(text: str) -> str:
     lines = [line for line in lines if line and not line.startswith("at ")]
     causes = [line for line in lines if "Error: " in line or "Exception: " in line]
     reason = (causes or lines or ["Spark does not say why"])[-1]
-    return _JAVA_CLASS.sub("", reason.removeprefix("Caused by: "))
+    return without_package(reason.removeprefix("Caused by: "))

@@ -73,7 +73,10 @@ def run_lookup(
         shared_target([folder]) as shared,
         Jobs(session, items=len(queries.splits), on_progress=listener.on_share) as jobs,
     ):
-        workers = prepare_executors(session, jobs, shared, queries.files)
+        directories = inventory.partitions["directory"].to_pylist()
+        workers = prepare_executors(
+            session, jobs, shared, inputs=[*directories, *queries.files], outputs=[folder]
+        )
         listener.on_begin()
         reports = answer_queries(
             session,

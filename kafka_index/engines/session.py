@@ -13,9 +13,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import re
-import shutil
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -23,12 +20,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import kafka_index
-from kafka_index.engines.gateway import owned_jvm
+from kafka_index.engines.gateway import check_java, owned_jvm
 from kafka_index.engines.job_errors import failure_reason, job_failure
 from kafka_index.engines.masters import CONNECT_SCHEME, check_master
 from kafka_index.errors import EngineError
 from kafka_index.layout.integers import INT32_MAX
-from kafka_index.stores import is_remote
 
 if TYPE_CHECKING:
     from pyspark import SparkConf
@@ -36,8 +32,6 @@ if TYPE_CHECKING:
 
     from kafka_index.spark.jobs import Jobs
     from kafka_index.spark.shared_target import SharedTarget
-
-LEAST_JAVA = 17
 
 _SQL_SETTINGS = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
@@ -61,7 +55,6 @@ _LOG_LEVEL = "spark.log.level"
 _DRIVER_OPTIONS = "spark.driver.extraJavaOptions"
 _WORKER_PATH = "spark.executorEnv.PYTHONPATH"
 _LOG_CONFIGURATION = "log4j2.configurationFile"
-_JAVA_HINT = f"install Java {LEAST_JAVA} or newer and set JAVA_HOME, or use --engine local"
 
 # A standalone master that wants these speaks first to those who authenticate or encrypt.
 _SECURE_SETTINGS = ("spark.authenticate", "spark.ssl.enabled", "spark.ssl.rpc.enabled")
@@ -106,7 +99,12 @@ def open_session(
 
 
 def prepare_executors(
-    session: SparkSession, jobs: Jobs, target: SharedTarget, inputs: Sequence[str]
+    session: SparkSession,
+    jobs: Jobs,
+    target: SharedTarget,
+    *,
+    inputs: Sequence[str],
+    outputs: Sequence[str],
 ) -> int:
     """Check what the executors of a cluster have; return how many tasks run at a time.
 
@@ -116,6 +114,8 @@ def prepare_executors(
         As for `kafka_index.spark.executors.check_executors`.
     inputs : sequence of str
         What tasks will read; a few of them are looked for.
+    outputs : sequence of str
+        Where tasks will write.
 
     Raises
     ------
@@ -127,9 +127,8 @@ def prepare_executors(
 
     if not is_connect(session) and _is_on_this_machine(session.sparkContext.master or ""):
         return session.sparkContext.defaultParallelism
-    local = [path for path in inputs if not is_remote(path)]
-    sample = local[:: max(len(local) // _SAMPLED_INPUTS, 1)]
-    return check_executors(session, jobs, target=target, inputs=sample)
+    sample = {*inputs[:: max(len(inputs) // _SAMPLED_INPUTS, 1)], *inputs[-1:]}
+    return check_executors(session, jobs, target=target, inputs=sorted(sample), outputs=outputs)
 
 
 def build_session(master: str | None, app_name: str) -> SparkSession:
@@ -171,9 +170,11 @@ def build_session(master: str | None, app_name: str) -> SparkSession:
     if not submitted:
         check_master(chosen, is_plain=not any(map(conf.get, _SECURE_SETTINGS)))
     # Under spark-submit the JVM is there, and this process its child.
-    jvm = nullcontext() if submitted else owned_jvm(conf)
+    jvm = nullcontext() if submitted else owned_jvm(_launch_settings(conf))
     try:
         with jvm:
+            if not submitted:
+                _prefer_given(conf)
             session = SparkSession.builder.config(conf=conf).getOrCreate()
             if not _is_on_this_machine(chosen):
                 ship_package(session)
@@ -185,37 +186,6 @@ def build_session(master: str | None, app_name: str) -> SparkSession:
             hint="check --master and the Spark settings",
         ) from error
     return session
-
-
-def check_java() -> None:
-    """Check that there is a Java that Spark runs on.
-
-    Raises
-    ------
-    EngineError
-        There is no ``java`` in JAVA_HOME or on the PATH, or it is too old or does not run.
-    """
-    home = os.environ.get("JAVA_HOME")
-    java = str(Path(home, "bin", "java")) if home else shutil.which("java")
-    if java is None:
-        raise EngineError("Spark needs Java, and there is no java on the PATH", hint=_JAVA_HINT)
-    try:
-        answer = subprocess.run(
-            [java, "-version"], capture_output=True, text=True, timeout=60, check=True
-        ).stderr
-    except (OSError, subprocess.SubprocessError) as error:
-        raise EngineError(
-            "Spark needs Java, and this one does not run", path=java, hint=_JAVA_HINT
-        ) from error
-    version = re.search(r'version "(?:1\.)?(\d+)', answer)
-    if version is not None and int(version[1]) < LEAST_JAVA:
-        raise EngineError(
-            "this Java is too old for Spark",
-            path=java,
-            expected=f"{LEAST_JAVA} or newer",
-            found=version[1],
-            hint=_JAVA_HINT,
-        )
 
 
 def _known_settings(*, submitted: bool) -> SparkConf:
@@ -252,6 +222,33 @@ def _settle(conf: SparkConf, master: str | None, app_name: str, *, submitted: bo
     return conf
 
 
+def _launch_settings(conf: SparkConf) -> SparkConf:
+    """Return what a JVM has to know when it starts, without what others may have set."""
+    from pyspark import SparkConf
+
+    launch = SparkConf(loadDefaults=False)
+    for name, value in conf.getAll():
+        if name not in _SETTINGS and name != _WORKER_PATH:
+            launch.set(name, value)
+    return launch
+
+
+def _prefer_given(conf: SparkConf) -> None:
+    """Let the settings of ``spark-defaults.conf`` and PYSPARK_SUBMIT_ARGS win over those made here.
+
+    Only the JVM that has started knows them.
+    """
+    from pyspark import SparkConf
+
+    given = SparkConf()
+    for name in _SETTINGS:
+        value = given.get(name, None)
+        if value is not None:
+            conf.set(name, value)
+    path = [conf.get(_WORKER_PATH, None), given.get(_WORKER_PATH, None)]
+    conf.set(_WORKER_PATH, os.pathsep.join(dict.fromkeys(part for part in path if part)))
+
+
 def _is_on_this_machine(master: str) -> bool:
     """Return whether the executors of a master see the package where this process has it."""
     return master.startswith("local")
@@ -275,6 +272,8 @@ def _connect(remote: str) -> SparkSession:
     from kafka_index.spark.package import ship_package
 
     check_master(remote)
+    if _is_on_this_machine(remote):
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     try:
         session = SparkSession.builder.remote(remote).getOrCreate()
         for name, value in _SQL_SETTINGS.items():

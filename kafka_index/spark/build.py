@@ -40,6 +40,7 @@ from kafka_index.build.report import (
 )
 from kafka_index.build.scan import keep_segment, stage_segments
 from kafka_index.build.staged_segment import StagedSegment
+from kafka_index.errors import KafkaIndexError
 from kafka_index.layout.names import TopicPartition
 from kafka_index.spark.jobs import Jobs
 from kafka_index.spark.shared_target import SharedTarget
@@ -52,6 +53,7 @@ from kafka_index.spark.staged_rows import (
 )
 from kafka_index.spark.tasks import current_attempt_id, spark_schema, task
 from kafka_index.storage import SegmentFile, record_path, target_directory
+from kafka_index.stores import store_of
 from kafka_index.tasks import BIN
 
 _ROWS_AT_A_TIME = 256
@@ -253,9 +255,10 @@ def _as_built(row: SegmentReport, settings: BuildSettings, since_ns: int) -> Seg
         return row
     partition = TopicPartition(row.topic, row.partition)
     directory = target_directory(settings.target_root, partition, os.path.dirname(row.log_path))
+    record = record_path(directory, row.segment_base_offset)
     try:
-        written_ns = os.stat(record_path(directory, row.segment_base_offset)).st_mtime_ns
-    except OSError:
+        written_ns = store_of(record).info(record).mtime_ns
+    except (KafkaIndexError, OSError):
         return row
     return replace(row, status=BUILT) if written_ns >= since_ns else row
 

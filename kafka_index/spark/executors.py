@@ -12,13 +12,17 @@ from pyspark.sql import functions as F  # noqa: N812
 from kafka_index.errors import EngineError
 from kafka_index.spark.jobs import Jobs
 from kafka_index.spark.shared_target import NOT_SHARED_HINT, SharedTarget
+from kafka_index.stores import is_remote, scheme_of
+from kafka_index.stores.uris import HDFS_SCHEME, OBJECT_SCHEMES
 
 DEPENDENCY_HINT = (
     "install it into the Python of the executors, or send them a packed environment "
     "(docs/clusters.md)"
 )
-#: What tasks import besides this package.
-MODULES = ("numpy", "pandas", "pyarrow", "llvmlite", "numba", "google_crc32c", "orjson")
+# What tasks import besides this package, always and for the stores of some paths.
+_MODULES = ("numpy", "pandas", "pyarrow", "llvmlite", "numba", "google_crc32c", "orjson")
+_OF_OBJECT_STORES = ("arro3.core", "obstore")
+_OF_HDFS = ("hdfs_native",)
 
 # More than a cluster has; a range of it is split by the cores of the server.
 _MAX_CORES = 1 << 16
@@ -59,6 +63,7 @@ def check_executors(
     *,
     target: SharedTarget | None = None,
     inputs: Sequence[str] = (),
+    outputs: Sequence[str] = (),
 ) -> int:
     """Check that the executors can do the work, and count them.
 
@@ -71,7 +76,9 @@ def check_executors(
     target : SharedTarget, optional
         Where tasks will write.
     inputs : sequence of str
-        Some of the files that tasks will read.
+        Some of the files that tasks will read. Those on disks are looked for.
+    outputs : sequence of str
+        Folders that tasks will write to.
 
     Returns
     -------
@@ -94,13 +101,22 @@ def check_executors(
         cores = max(splits.count(), 1)
     markers = () if target is None else target.markers
     # Pickled whole, and without Arrow: it must run where nothing of ours is installed.
-    probe = F.udf(_probe_of(MODULES, tuple(inputs), markers), "string", useArrow=False)
+    on_disk = tuple(path for path in inputs if not is_remote(path))
+    modules = _modules_for([*inputs, *outputs])
+    probe = F.udf(_probe_of(modules, on_disk, markers), "string", useArrow=False)
     with jobs.job(f"check the executors, {cores:,} tasks"):
         rows = session.range(0, cores, 1, cores).select(probe("id")).collect()
     reports = [ExecutorReport(**json.loads(row[0])) for row in rows]
     _check_modules(reports)
-    _check_files(reports, inputs)
+    _check_files(reports, on_disk)
     return cores
+
+
+def _modules_for(paths: Sequence[str]) -> tuple[str, ...]:
+    """Return the modules that tasks over some paths import."""
+    schemes = {scheme_of(path) for path in paths}
+    objects = () if schemes.isdisjoint(OBJECT_SCHEMES) else _OF_OBJECT_STORES
+    return (*_MODULES, *objects, *(_OF_HDFS if HDFS_SCHEME in schemes else ()))
 
 
 def _check_modules(reports: Sequence[ExecutorReport]) -> None:

@@ -11,6 +11,7 @@ import contextlib
 import os
 import re
 import socket
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -37,7 +38,8 @@ class SharedTarget:
         A path in each folder that exists as long as the run. Stores that are no file systems are
         the same from everywhere and need none.
     since_ns : int
-        When the run began, by the clock of the first folder's file system, else by the driver's.
+        When the run began, by the clock of the first folder's file system, else by the driver's, in
+        whole seconds as object stores have them.
     """
 
     markers: tuple[str, ...] = ()
@@ -95,6 +97,8 @@ def shared_target(directories: Sequence[str]) -> Iterator[SharedTarget]:
                 since_ns = since_ns or os.stat(marker).st_mtime_ns
             except OSError as error:
                 raise publish_error(error, directory, "mark the folder") from error
+        if not markers:
+            since_ns = int(time.time()) * 1_000_000_000
         yield SharedTarget(tuple(markers), since_ns)
     finally:
         for marker in markers:
