@@ -53,8 +53,12 @@ demo: $(STAMP) ## rebuild the indexes of a real broker's dump and compare them w
 .PHONY: test
 test: $(STAMP) ## run every test that does not need Kafka's own jars; WORKERS=0 uses one process
 	$(WITH_JAVA) $(PYTEST) -n $(WORKERS) --dist loadfile tests --ignore=tests/conformance \
-		--ignore=tests/spark --ignore=tests/endtoend
+		--ignore=tests/spark --ignore=tests/endtoend --ignore=tests/cluster
 	$(WITH_JAVA) $(PYTEST) tests/spark tests/endtoend
+
+.PHONY: cluster
+cluster: $(STAMP) ## run the tests on a standalone Spark cluster and on a Spark Connect server
+	$(WITH_JAVA) $(PYTEST) tests/cluster
 
 # CASES is how many random segments are drawn, SEED draws what another run drew.
 .PHONY: conformance
@@ -79,6 +83,7 @@ types: $(STAMP) ## check types
 .PHONY: check
 check: lint types ## everything that has to hold: style, contracts, types, tests, conformance
 	$(MAKE) test
+	$(MAKE) cluster
 	$(MAKE) conformance
 
 .PHONY: benchmark

@@ -59,10 +59,9 @@ class Cluster:
             if _parent(pid) in self.workers and "CoarseGrainedExecutorBackend" in _command(pid)
         ]
 
-    def executor_logs(self) -> str:
-        """Return what the executors wrote to stderr."""
-        logs = sorted(self.folder.glob("work-*/*/*/stderr"))
-        return "\n".join(f"{log}:\n{log.read_text(errors='replace')}" for log in logs)
+    def executor_logs(self) -> set[Path]:
+        """Return the files in which all executors until now have their stderr."""
+        return set(self.folder.glob("work-*/*/*/stderr"))
 
 
 @contextmanager

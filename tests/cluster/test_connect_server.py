@@ -1,0 +1,93 @@
+"""A Spark Connect server that knows nothing of the package, nor does its Python."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kafka_index.lookup import By
+from tests.cluster.conftest import run
+from tests.spark.lookups import answer, files, make_dump, make_queries, write_queries
+from tests.support.builds import rubbish, state_files
+from tests.support.command_line import SETTINGS, index_files
+from tests.support.spark_cluster import SPARK_CLASS, driver_environment
+from tests.support.timeouts import scaled, wait_for
+
+pytest.importorskip("grpc", reason="Spark Connect is not installed: pip install pyspark[connect]")
+
+
+@pytest.fixture(scope="module")
+def remote(python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder = tmp_path_factory.mktemp("connect")
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+    environment = driver_environment(python)
+    del environment["PYTHONPATH"]
+    command = [
+        *(str(SPARK_CLASS.with_name("spark-submit")), "--master", "local[2]"),
+        *("--class", "org.apache.spark.sql.connect.service.SparkConnectServer"),
+        *("--conf", f"spark.connect.grpc.binding.port={port}", "spark-internal"),
+    ]
+    with (folder / "server.log").open("w") as log:
+        server = subprocess.Popen(
+            command,
+            env=environment,
+            cwd=folder,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            process_group=0,
+        )
+    try:
+        wait_for(lambda: _accepts(port), 60, f"a Connect server, see {folder}")
+        yield f"sc://127.0.0.1:{port}"
+    finally:
+        os.killpg(server.pid, signal.SIGKILL)
+        server.wait(timeout=scaled(10))
+
+
+def _accepts(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+    except OSError:
+        return False
+    return True
+
+
+def test_a_build_gives_the_files_of_the_local_engine(
+    remote: str, python: Path, data: Path, expected: dict[str, bytes], tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    done = run(
+        python,
+        *("build", "--engine", "spark", "--master", remote, "--config", SETTINGS),
+        *("--input", data, "--output", out),
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert index_files(out) == expected
+    for folder in sorted(data.with_name("undisturbed").iterdir()):
+        assert state_files(out / folder.name) == state_files(folder)
+    assert rubbish(tmp_path) == []
+
+
+def test_lookups_give_the_answers_of_the_local_engine(
+    remote: str, python: Path, tmp_path: Path
+) -> None:
+    inventory = make_dump(tmp_path)
+    queries = write_queries(tmp_path / "queries", [make_queries("offset", 200, 1)])
+    answer(queries, inventory, By.OFFSET, tmp_path / "local")
+
+    done = run(
+        python,
+        *("lookup", "--engine", "spark", "--master", remote, "--by", "offset"),
+        *("--logs", tmp_path / "logs", "--indexes", tmp_path / "indexes"),
+        *("--queries", queries, "--output", tmp_path / "out"),
+    )
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert files(tmp_path / "out") == files(tmp_path / "local")

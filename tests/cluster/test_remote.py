@@ -1,0 +1,52 @@
+"""Logs and indexes in an object store, which executors reach by the options of the driver."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.cluster.conftest import event_log, run
+from tests.servers.s3 import S3Server
+from tests.support.command_line import SETTINGS
+from tests.support.remote import download, new_bucket, upload
+from tests.support.spark_cluster import Cluster
+
+
+def test_a_build_from_and_into_a_bucket_gives_the_files_of_the_local_engine(
+    cluster: Cluster,
+    python: Path,
+    s3: S3Server,
+    data: Path,
+    expected: dict[str, bytes],
+    tmp_path: Path,
+) -> None:
+    secret, events = tmp_path / "secret", tmp_path / "events"
+    secret.write_text(s3.secret_key)
+    given = s3.environment()
+    options = {
+        "endpoint": given["AWS_ENDPOINT_URL"],
+        "region": given["AWS_REGION"],
+        "allow_http": given["AWS_ALLOW_HTTP"],
+        "access_key_id": s3.access_key,
+        "secret_access_key": f"@{secret}",
+    }
+    with new_bucket(s3) as bucket:
+        upload(data, f"{bucket}/dump")
+        known = cluster.executor_logs()
+
+        done = run(
+            python,
+            *("build", "--engine", "spark", "--master", cluster.master, "--config", SETTINGS),
+            *("--input", f"{bucket}/dump", "--output", f"{bucket}/out"),
+            *(f"--storage-option={name}={value}" for name, value in options.items()),
+            settings=event_log(events),
+        )
+
+        assert (done.returncode, done.stderr) == (0, "")
+        found = download(f"{bucket}/out")
+    indexes = (".index", ".timeindex")
+    assert {name: data for name, data in found.items() if name.endswith(indexes)} == expected
+    assert not [name for name in found if name.startswith(".kafka-index/")]
+    written = [done.stdout, *(log.read_text() for log in cluster.executor_logs() - known)]
+    written += [log.read_text() for log in events.rglob("*") if log.is_file()]
+    assert len(written) > 2
+    assert not any(s3.secret_key in text for text in written)

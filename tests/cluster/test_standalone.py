@@ -1,0 +1,123 @@
+"""A standalone cluster whose executors have the dependencies of the package and not the package."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pyarrow.parquet as pq
+
+from kafka_index.lookup import By
+from tests.cluster.conftest import check_warm, event_log, finish, run, start
+from tests.spark.lookups import answer, files, make_dump, make_queries, write_queries
+from tests.support.builds import published, rubbish, state_files, wait_until
+from tests.support.command_line import SETTINGS, index_files
+from tests.support.spark_cluster import Cluster
+
+
+def test_a_build_gives_the_files_of_the_local_engine(
+    cluster: Cluster, python: Path, data: Path, expected: dict[str, bytes], tmp_path: Path
+) -> None:
+    out, events = tmp_path / "out", tmp_path / "events"
+    known = cluster.executor_logs()
+
+    done = run(
+        python,
+        *("build", "--engine", "spark", "--master", cluster.master, "--config", SETTINGS),
+        *("--input", data, "--output", out),
+        settings=event_log(events),
+    )
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert index_files(out) == expected
+    for folder in sorted(data.with_name("undisturbed").iterdir()):
+        assert state_files(out / folder.name) == state_files(folder)
+    assert rubbish(tmp_path) == []
+    check_warm(cluster.executor_logs() - known)
+    count = len(list(data.glob("*/*.log")))
+    partitions = len(list(data.iterdir()))
+    found = descriptions(events)
+    assert {f"scan {count} segments", f"fold {partitions} partitions"} <= found, found
+
+
+def descriptions(events: Path) -> set[str]:
+    """The descriptions of all jobs, as the Spark UI shows them."""
+    found = set()
+    for log in (path for path in events.rglob("*") if path.is_file()):
+        for line in log.read_text().splitlines():
+            event = json.loads(line) if line.startswith("{") else {}
+            if event.get("Event") == "SparkListenerJobStart":
+                found.add(event["Properties"].get("spark.job.description", ""))
+    return found
+
+
+def test_lookups_give_the_answers_of_the_local_engine(
+    cluster: Cluster, python: Path, tmp_path: Path
+) -> None:
+    inventory = make_dump(tmp_path)
+    tables = [make_queries("offset", 200, seed) for seed in range(3)]
+    queries = write_queries(tmp_path / "queries", tables)
+    answer(queries, inventory, By.OFFSET, tmp_path / "local")
+
+    done = run(
+        python,
+        *("lookup", "--engine", "spark", "--master", cluster.master, "--by", "offset"),
+        *("--logs", tmp_path / "logs", "--indexes", tmp_path / "indexes"),
+        *("--queries", queries, "--output", tmp_path / "out"),
+    )
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "600 queries in " in done.stdout
+    assert files(tmp_path / "out") == files(tmp_path / "local")
+
+
+def test_a_build_whose_executor_is_killed_gives_the_same_bytes(
+    cluster: Cluster, python: Path, data: Path, expected: dict[str, bytes], tmp_path: Path
+) -> None:
+    out, report = tmp_path / "out", tmp_path / "report.parquet"
+    process = start(
+        python,
+        *("build", "--engine", "spark", "--master", cluster.master, "--config", SETTINGS),
+        *("--input", data, "--output", out, "--what", "index,timeindex", "--report", report),
+    )
+    assert wait_until(process, lambda: len(published(out)) > 3, every=0.01)
+    victim = cluster.executors()[0]
+    os.kill(victim, signal.SIGKILL)
+    done = finish(process)
+
+    assert done.returncode == 0, done.stderr
+    assert index_files(out) == expected
+    assert rubbish(tmp_path) == []
+    # Those of the killed executor that were in place are found so by the next attempt.
+    rows = pq.read_table(report)
+    assert set(rows["status"].to_pylist()) == {"built"}
+    assert rows.num_rows == len(expected) // 2
+
+
+def test_the_report_of_a_failed_job_has_what_is_in_place(
+    cluster: Cluster, python: Path, data: Path, expected: dict[str, bytes], tmp_path: Path
+) -> None:
+    out, report = tmp_path / "out", tmp_path / "report.parquet"
+    process = start(
+        python,
+        *("build", "--engine", "spark", "--master", cluster.master, "--config", SETTINGS),
+        *("--input", data, "--output", out, "--what", "index,timeindex", "--report", report),
+        settings=["spark.task.maxFailures=1"],
+    )
+    assert wait_until(process, lambda: len(published(out)) > 3, every=0.01)
+    for pid in cluster.executors():
+        os.kill(pid, signal.SIGKILL)
+    done = finish(process)
+
+    assert done.returncode == 3, done.stderr
+    assert done.stderr.startswith("kafka-index: error: the Spark job failed")
+    assert done.stderr.count("\n") == 1
+    found = index_files(out)
+    assert 0 < len(found) < len(expected)
+    assert found.items() <= expected.items()
+    rows = pq.read_table(report)
+    assert set(rows["status"].to_pylist()) == {"built"}
+    assert rows.num_rows == sum(name.endswith(".index") for name in found)
+    assert rubbish(tmp_path) == []

@@ -1,0 +1,87 @@
+"""Masters that do not answer, or are none: one line in seconds, without Java."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from kafka_index.engines import masters
+from kafka_index.engines.masters import check_master
+from kafka_index.errors import EngineError
+
+MAX_SECONDS = 30
+SHORT_SECONDS = 2.0
+
+
+@contextlib.contextmanager
+def server(answer: bytes | None) -> Iterator[int]:
+    """A server that answers each connection and closes it; None: that accepts and is silent."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            with contextlib.suppress(OSError):
+                while answer is not None:
+                    with listening.accept()[0] as connection:
+                        connection.recv(1000)
+                        connection.sendall(answer)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield listening.getsockname()[1]
+
+
+def closed_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        return int(listening.getsockname()[1])
+
+
+@pytest.mark.parametrize("scheme", ["spark://", "sc://", "k8s://https://", "k8s://"])
+def test_a_closed_port_is_named_with_the_reason(scheme: str) -> None:
+    master = f"{scheme}127.0.0.1:{closed_port()}"
+    with pytest.raises(EngineError, match="Connection refused") as caught:
+        check_master(master)
+    assert caught.value.path == master
+
+
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "what answers there is not a Spark master"),
+        (b"", "what answers there is not a Spark master"),
+        (None, "it accepts connections and does not answer"),
+    ],
+)
+def test_a_server_of_another_kind_is_no_standalone_master(
+    monkeypatch: pytest.MonkeyPatch, answer: bytes | None, text: str
+) -> None:
+    monkeypatch.setattr(masters, "_TOTAL_SECONDS", SHORT_SECONDS)
+    with server(answer) as port, pytest.raises(EngineError, match=text):
+        check_master(f"spark://127.0.0.1:{port}")
+
+
+def test_many_silent_masters_take_no_longer_than_one() -> None:
+    started = time.monotonic()
+    with server(None) as port, pytest.raises(EngineError):
+        check_master("spark://" + ",".join([f"127.0.0.1:{port}"] * 8))
+    assert time.monotonic() - started < MAX_SECONDS
+
+
+def test_one_master_of_several_is_enough() -> None:
+    refusal = b"\0\0\0\0\0\0\0\x15\x08\0\0\0\0\0\0\0\x04none"
+    with server(refusal) as port:
+        check_master(f"spark://127.0.0.1:{closed_port()},127.0.0.1:{port}")
+
+
+@pytest.mark.parametrize("master", ["local[2]", "yarn", "spark://nowhere", "local-cluster[1,1,1]"])
+def test_what_names_no_address_is_left_to_spark(master: str) -> None:
+    check_master(master)
+
+
+def test_a_master_that_encrypts_is_only_connected_to() -> None:
+    with server(b"") as port:
+        check_master(f"spark://127.0.0.1:{port}", is_plain=False)

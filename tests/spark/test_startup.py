@@ -1,0 +1,65 @@
+"""Signals while the JVM of a driver starts: one line, an exit code, and no process that is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+import uuid
+from pathlib import Path
+
+import pytest
+
+from tests.support.command_line import COMMAND, DUMP, environment
+from tests.support.timeouts import scaled, wait_for
+
+
+def marked(mark: str) -> list[int]:
+    """The processes that have inherited a mark through their environment, zombies left out."""
+    found = []
+    for entry in filter(str.isdigit, os.listdir("/proc")):
+        folder = Path("/proc", entry)
+        try:
+            is_marked = mark.encode() in (folder / "environ").read_bytes()
+            state = (folder / "stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            continue
+        if is_marked and state != "Z":
+            found.append(int(entry))
+    return found
+
+
+# From the moment that a child is there: the launcher, the JVM, the context, and the work.
+@pytest.mark.parametrize(
+    ("number", "code", "word", "after_seconds"),
+    [
+        (signal.SIGTERM, 143, "terminated", 0.0),
+        (signal.SIGINT, 130, "interrupted", 0.3),
+        (signal.SIGTERM, 143, "terminated", 1.0),
+        (signal.SIGINT, 130, "interrupted", 2.0),
+        (signal.SIGTERM, 143, "terminated", 3.0),
+    ],
+)
+def test_a_signal_while_spark_starts_leaves_no_process(
+    tmp_path: Path, number: signal.Signals, code: int, word: str, after_seconds: float
+) -> None:
+    mark = uuid.uuid4().hex
+    arguments = ["--engine", "spark", "--master", "local[1]", "--input", str(DUMP)]
+    process = subprocess.Popen(
+        [*COMMAND, "build", *arguments, "--output", str(tmp_path / "out")],
+        env={**environment(), "SPARK_LOCAL_IP": "127.0.0.1", "KAFKA_INDEX_TEST_MARK": mark},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    wait_for(lambda: len(marked(mark)) > 1, 30, "a child of the driver")
+    time.sleep(after_seconds)
+    process.send_signal(number)
+    stdout, stderr = process.communicate(timeout=scaled(15))
+
+    assert (process.returncode, stdout) == (code, ""), stderr
+    assert stderr.startswith(f"kafka-index: error: {word}")
+    assert stderr.count("\n") == 1
+    # The JVM of a run that had begun ends by itself, once its stdin has.
+    wait_for(lambda: marked(mark) == [], 10, "the end of all processes")
