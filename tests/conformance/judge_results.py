@@ -53,7 +53,10 @@ class LookupBenchResult:
 
 @dataclass(frozen=True)
 class RecordsBenchResult:
-    """Speed of reading the records of a log on one thread, the JVM warm, the pages cached."""
+    """Speed of reading the records of a log on one thread, the JVM warm, the pages cached.
+
+    In CPU time of that thread, which holds on a machine that runs other programs too.
+    """
 
     median_seconds: float
     records: int
