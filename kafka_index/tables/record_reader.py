@@ -22,6 +22,7 @@ _log = logging.getLogger(__name__)
 
 #: Smaller record batches are joined up to this size: a segment may be of a few records.
 _MIN_BATCH_BYTES = 1 << 20
+_MANY_RECORDS = 2048
 
 
 class RecordReader:
@@ -61,13 +62,21 @@ class RecordReader:
         small: list[pa.RecordBatch] = []
         size = 0
         for batch in self._batches():
+            # Most have many records, and are not worth a look at their size.
+            is_large = len(batch) >= _MANY_RECORDS
+            if is_large and small:
+                yield pa.concat_batches(small)
+                small, size = [], 0
+            if is_large:
+                yield batch
+                continue
             small.append(batch)
             size += batch.nbytes
             if size >= _MIN_BATCH_BYTES:
-                yield _joined(small)
+                yield pa.concat_batches(small) if len(small) > 1 else batch
                 small, size = [], 0
         if small:
-            yield _joined(small)
+            yield pa.concat_batches(small)
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
         for part in self._split.ranges:
@@ -140,7 +149,3 @@ class RecordReader:
             return batch
         arrays = [*batch.columns, pa.nulls(len(batch), pa.string())]
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
-
-
-def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
