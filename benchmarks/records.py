@@ -65,11 +65,11 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 def _beside_kafka(scratch: Path) -> bool:
+    print("Records to Arrow, checksums verified, M records per second of CPU (median, in turn)")
     print(
-        "Records to Arrow, checksums verified, M records per second of CPU (median of rounds, in turn)"
+        "codec   batch bytes    Kafka    ours   x Kafka    goal    codec alone   of it"
+        "   offsets, times   x all"
     )
-    print("codec   batch bytes    Kafka    ours   x Kafka    goal    codec alone   of it"
-          "   offsets, times   x all")  # fmt: skip
     reached = True
     with Judge() as judge:
         for codec in ("none", *_CODEC_GOALS):
