@@ -47,10 +47,19 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class ReadBounds:
-    """Where reading a partition begins, and where it ends, exclusive."""
+    """Where reading a partition begins, and where it ends, exclusive.
+
+    Parameters
+    ----------
+    start, end : Bound
+        The bounds.
+    needs_start : bool
+        Whether it is an error that no record is as late as a start in time.
+    """
 
     start: Bound = Bound(EARLIEST)
     end: Bound = Bound(LATEST)
+    needs_start: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +72,8 @@ class BoundOptions:
         The earliest and the latest by default, also for partitions that a mapping leaves out.
     starting_timestamp, ending_timestamp : Timestamps, optional
         Instead of offsets.
+    needs_start : bool
+        As for `ReadBounds`.
 
     Raises
     ------
@@ -74,6 +85,7 @@ class BoundOptions:
     ending_offsets: Offsets | None = None
     starting_timestamp: Timestamps | None = None
     ending_timestamp: Timestamps | None = None
+    needs_start: bool = False
 
     def __post_init__(self) -> None:
         for end in ("starting", "ending"):
@@ -88,6 +100,7 @@ class BoundOptions:
         return ReadBounds(
             _bound(self.starting_offsets, self.starting_timestamp, partition, EARLIEST),
             _bound(self.ending_offsets, self.ending_timestamp, partition, LATEST),
+            self.needs_start,
         )
 
 
@@ -139,6 +152,12 @@ def resolve_bounds(log: PartitionLog, bounds: ReadBounds) -> tuple[int, int | No
     has_end = log.files.high_watermark is not None
     end = log.end_offset if has_end else None
     start = _resolve(log, bounds.start)
+    if start is None and bounds.needs_start and bounds.start.is_timestamp:
+        raise InputError(
+            f"no record is as late as the starting timestamp {bounds.start.value}",
+            path=log.files.segments[0].partition_directory,
+            hint="give an earlier one, or set startingOffsetsByTimestampStrategy to latest",
+        )
     first = log.end_offset if start is None else max(start, log.log_start_offset)
     wanted = _resolve(log, bounds.end)
     if wanted is not None:
