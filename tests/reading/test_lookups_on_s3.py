@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import tempfile
+import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from kafka_index.reading import fetched_log
 from kafka_index.reading.answers import Resolve
 from kafka_index.reading.findings import NO_INDEX
 from kafka_index.reading.partition_log import PartitionLog
 from kafka_index.stores import store_of
-from tests.reading.test_ranged_logs import write
-from tests.servers.faults import FaultProxy, fault_proxy
+from tests.reading.test_ranged_logs import FURTHER, dumps, write
+from tests.servers.faults import MANY, FaultProxy, fault_proxy
 from tests.servers.s3 import S3Server
+from tests.support.index_damage import damaged_indexes
 from tests.support.partitions import DIRECTORY, ask_offset, ask_offsets, ask_times
 from tests.support.remote import new_bucket, upload
 from tests.support.segments import batch
@@ -133,3 +139,38 @@ def test_a_segment_without_indexes_is_read_whole_once(
     assert {finding.kind for finding in findings} == {NO_INDEX}
     # The whole log, and the batches that were asked for.
     assert SIZE <= proxy.sent_bytes(".log") < 1.1 * SIZE
+
+
+def test_failing_requests_change_no_answer(local: Path, remote: str, proxy: FaultProxy) -> None:
+    asked = list(range(3, 16000, 313))
+    proxy.faults = replace(MANY, delay_seconds=0.01)
+    with PartitionLog.open(local) as here, PartitionLog.open(remote) as there:
+        for resolve in FURTHER:
+            assert ask_offsets(there, asked, resolve) == ask_offsets(here, asked, resolve)
+        times = [1000 + offset for offset in asked]
+        assert ask_times(there, times, Resolve.RECORD) == ask_times(here, times, Resolve.RECORD)
+        assert there.take_findings() == []
+    assert {request.fault for request in proxy.requests} > {None}
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(dump=dumps(), data=st.data())
+def test_any_dump_has_the_answers_of_its_local_copy(
+    bucket: str, dump: tuple[list[bytes], int], data: st.DataObject
+) -> None:
+    contents, interval = dump
+    with tempfile.TemporaryDirectory() as folder:
+        directory = write(Path(folder), contents, interval, indexes=data.draw(st.booleans()))
+        data.draw(damaged_indexes(directory))
+        uri = upload(directory.parent, f"{bucket}/{uuid.uuid4().hex}")
+        with (
+            PartitionLog.open(directory) as here,
+            PartitionLog.open(f"{uri}/{DIRECTORY}") as there,
+        ):
+            for resolve in FURTHER:
+                for ask, asked in (
+                    (ask_offsets, list(range(0, 130, 3))),
+                    (ask_times, [-1, -2, -3, *range(900, 3100, 90)]),
+                ):
+                    found = [row.without_entry for row in ask(there, asked, resolve)]
+                    assert found == [row.without_entry for row in ask(here, asked, resolve)]
