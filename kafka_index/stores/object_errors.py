@@ -18,6 +18,7 @@ from kafka_index.errors import ConfigError, InputError, KafkaIndexError, Publish
 
 #: What the library raises: FileNotFoundError too, which is not one of its own classes.
 LIBRARY_ERRORS = (exceptions.BaseError, OSError, ValueError)
+_TOO_MANY = "429"
 #: The status of a range that begins at the end of an object or beyond it.
 BEYOND_END = "416"
 
@@ -79,14 +80,15 @@ def is_not_found(error: Exception) -> bool:
 
 
 def is_worth_repeating(error: Exception) -> bool:
-    """Return whether the connection broke in a way after which the library gives up at once.
+    """Return whether the library gives up at once where another try may succeed.
 
-    It repeats requests that could not be sent, and safe ones that timed out.
+    It repeats requests that could not be sent, safe ones that timed out, and answers of 5xx; not
+    those whose connection broke, nor 429, with which Google's store asks for patience.
     """
     text = str(error)
     return (
         isinstance(error, exceptions.GenericError)
-        and _first(_STATUS, text) is None
+        and _first(_STATUS, text) in {None, _TOO_MANY}
         and not _REPEATED.search(text)
         and _of_settings(text, _first(_HOST, text), None, "") is None
     )

@@ -13,7 +13,7 @@ from typing import TypeVar
 from kafka_index.stores.object_errors import LIBRARY_ERRORS, is_worth_repeating
 
 _ATTEMPTS = 5
-_FIRST_WAIT_SECONDS = 0.1
+_FIRST_WAIT_SECONDS = 0.2
 _Answer = TypeVar("_Answer")
 
 

@@ -30,7 +30,7 @@ class Faults:
     Attributes
     ----------
     unavailable
-        503 SlowDown, and the server never sees the request.
+        `status` SlowDown, and the server never sees the request.
     dropped
         The connection closes before the server sees the request.
     unanswered
@@ -52,6 +52,7 @@ class Faults:
     stalled: float = 0.0
     delayed: float = 0.0
     delay_seconds: float = 0.2
+    status: int = 503
     in_a_row: int = 3
 
 
@@ -150,9 +151,10 @@ class FaultProxy:
             self.requests.append(request)
 
         if fault == "unavailable":
-            note(503, 0)
+            note(self.faults.status, 0)
+            first = b"HTTP/1.1 %d Slow Down\r\n" % self.faults.status
             length = b"Content-Length: %d\r\n\r\n" % len(_SLOW_DOWN)
-            writer.write(b"HTTP/1.1 503 Slow Down\r\nContent-Type: application/xml\r\n" + length)
+            writer.write(first + b"Content-Type: application/xml\r\n" + length)
             writer.write(b"" if method == "HEAD" else _SLOW_DOWN)
             await writer.drain()
             return True

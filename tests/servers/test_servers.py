@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.servers.faults import Faults, fault_proxy
+from tests.servers.faults import NONE, fault_proxy
 from tests.servers.hdfs import HdfsServer
 from tests.servers.s3 import S3Server
 
@@ -35,7 +35,7 @@ def test_a_client_that_retries_gets_through_faults(s3: S3Server, fault: str) -> 
     bucket = s3.new_bucket()
     data = os.urandom(1 << 20)
     s3.put(bucket, "a", data)
-    with fault_proxy(s3.endpoint, Faults(**{fault: 1.0}, in_a_row=1)) as proxy:
+    with fault_proxy(s3.endpoint, replace(NONE, **{fault: 1.0}, in_a_row=1)) as proxy:
         filesystem = s3.through(proxy.endpoint).filesystem()
         with filesystem.open_input_stream(f"{bucket}/a") as stream:
             assert stream.read() == data

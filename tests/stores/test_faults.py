@@ -83,6 +83,17 @@ def test_a_put_that_was_not_answered_is_a_put(s3: S3Server) -> None:
         assert not store.put(f"s3://{bucket}/a", b"other", if_absent=True)
 
 
+def test_a_store_that_asks_for_patience(s3: S3Server) -> None:
+    bucket = s3.new_bucket()
+    with (
+        fault_proxy(s3.endpoint, Faults(unavailable=1.0, status=429, in_a_row=2)) as proxy,
+        object_store(s3.through(proxy.endpoint), bucket) as store,
+    ):
+        store.put(f"s3://{bucket}/a", b"1")
+        assert store.read(f"s3://{bucket}/a") == b"1"
+        assert [request.status for request in proxy.requests] == [429, 429, 200] * 2
+
+
 def test_an_object_is_there_whole_or_not_at_all(s3: S3Server) -> None:
     """However large, it is one request: a put that failed leaves no part of an upload."""
     bucket = s3.new_bucket()
