@@ -78,6 +78,7 @@ class S3Server:
             endpoint_override=self.endpoint,
             region=_REGION,
             allow_bucket_creation=True,
+            allow_delayed_open=True,  # a small file by one request, not as an upload in parts
         )
 
     def put(self, bucket: str, key: str, data: bytes) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.servers.faults import NONE, fault_proxy
+from tests.servers.faults import Faults, fault_proxy
 from tests.servers.hdfs import HdfsServer
 from tests.servers.s3 import S3Server
 
@@ -30,12 +30,22 @@ def test_versitygw_refuses_a_wrong_secret(s3: S3Server) -> None:
         stranger.open_input_file(f"{bucket}/a").size()
 
 
-@pytest.mark.parametrize("fault", ["unavailable", "dropped", "unanswered", "cut"])
-def test_a_client_that_retries_gets_through_faults(s3: S3Server, fault: str) -> None:
+@pytest.mark.parametrize(
+    ("fault", "faults"),
+    [
+        ("unavailable", Faults(unavailable=1.0, in_a_row=1)),
+        ("dropped", Faults(dropped=1.0, in_a_row=1)),
+        ("unanswered", Faults(unanswered=1.0, in_a_row=1)),
+        ("cut", Faults(cut=1.0, in_a_row=1)),
+    ],
+)
+def test_a_client_that_retries_gets_through_faults(
+    s3: S3Server, fault: str, faults: Faults
+) -> None:
     bucket = s3.new_bucket()
     data = os.urandom(1 << 20)
     s3.put(bucket, "a", data)
-    with fault_proxy(s3.endpoint, replace(NONE, **{fault: 1.0}, in_a_row=1)) as proxy:
+    with fault_proxy(s3.endpoint, faults) as proxy:
         filesystem = s3.through(proxy.endpoint).filesystem()
         with filesystem.open_input_stream(f"{bucket}/a") as stream:
             assert stream.read() == data
