@@ -160,12 +160,25 @@ class _Start:
             if kind is DirectoryKind.STRAY:
                 self._notes.append(f"{entry.path} is kept, and not served")
                 continue
-            before = self._seen.setdefault((partition, kind), entry.path)
-            if before != entry.path:
+            before = self._other_copy(partition, kind, entry.path)
+            if before is not None:
                 self._refused.append(Refusal(entry.path, None, f"{before} has the same partition"))
                 continue
             self._partition(partition, entry.path, directory, is_clean=is_clean)
         self._missing_partitions(directory)
+
+    def _other_copy(self, partition: TopicPartition, kind: DirectoryKind, path: str) -> str | None:
+        """Return a directory that a broker does not start with beside this one."""
+        before = self._seen.setdefault((partition, kind), path)
+        if before != path:
+            return before
+        # The copy of a partition that is being moved is in another data directory.
+        future = self._seen.get((partition, DirectoryKind.FUTURE))
+        current = self._seen.get((partition, DirectoryKind.LIVE))
+        if future is not None and current is not None:
+            other = current if path == future else future
+            return other if os.path.dirname(other) == os.path.dirname(path) else None
+        return None
 
     def _partition(
         self, partition: TopicPartition, path: str, directory: DirectoryFiles, *, is_clean: bool

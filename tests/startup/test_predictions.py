@@ -247,6 +247,24 @@ def test_a_malformed_checkpoint_takes_the_directory_offline(
     assert (predict(data).verdict is not Verdict.DOES_NOT_START) is starts
 
 
+def test_a_future_copy_beside_its_partition_keeps_a_broker_from_starting(data: Path) -> None:
+    name = f"{PARTITION}.0123456789abcdef0123456789abcdef-future"
+    shutil.copytree(data / PARTITION, data / name)
+
+    assert predict(data).verdict is Verdict.DOES_NOT_START
+
+
+@pytest.mark.parametrize("mark", ["delete", "stray"])
+def test_a_marked_directory_is_only_reported(data: Path, mark: str) -> None:
+    name = f"{PARTITION}.0123456789abcdef0123456789abcdef-{mark}"
+    shutil.copytree(data / PARTITION, data / name)
+
+    found = predict(data)
+
+    assert found.verdict is Verdict.SAFE
+    assert any(name in note for note in found.notes)
+
+
 def test_a_directory_that_is_no_partition_keeps_a_broker_from_starting(data: Path) -> None:
     (data / "lost+found").mkdir()
 
