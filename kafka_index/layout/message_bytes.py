@@ -73,31 +73,32 @@ class MessageReader:
 
     def int8(self) -> int:
         """Read a signed byte."""
-        return int(self._number(_INT8))
+        return self._number(_INT8)
 
     def int16(self) -> int:
         """Read a 16-bit integer."""
-        return int(self._number(_INT16))
+        return self._number(_INT16)
 
     def uint16(self) -> int:
         """Read an unsigned 16-bit integer."""
-        return int(self._number(_UINT16))
+        return self._number(_UINT16)
 
     def int32(self) -> int:
         """Read a 32-bit integer."""
-        return int(self._number(_INT32))
+        return self._number(_INT32)
 
     def uint32(self) -> int:
         """Read an unsigned 32-bit integer."""
-        return int(self._number(_UINT32))
+        return self._number(_UINT32)
 
     def int64(self) -> int:
         """Read a 64-bit integer."""
-        return int(self._number(_INT64))
+        return self._number(_INT64)
 
     def float64(self) -> float:
         """Read a double."""
-        return float(self._number(_FLOAT64))
+        value: float = self._number(_FLOAT64)
+        return value
 
     def boolean(self) -> bool:
         """Read a byte; all but 0 is true."""
@@ -174,14 +175,13 @@ class MessageReader:
         length = self.unsigned_varint()
         return length - 1 if length <= 0x7FFFFFFF else _NULL_LENGTH
 
-    def _number(self, form: struct.Struct) -> int | float:
+    def _number(self, form: struct.Struct) -> int:
         try:
-            (value,) = form.unpack_from(self.data, self.position)
+            value: int = form.unpack_from(self.data, self.position)[0]
         except struct.error:
             raise self._cut(f"a number of {form.size} bytes") from None
         self.position += form.size
-        found: int | float = value
-        return found
+        return value
 
     def _cut(self, what: str) -> CorruptRecordError:
         return self.corrupt(f"the message ends inside {what}", found=f"{self.remaining} bytes left")

@@ -18,9 +18,9 @@ they apply. Types are Kafka's; ``[]`` before a type, or alone before indented fi
 from __future__ import annotations
 
 import base64
+import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import NamedTuple
 
 from kafka_index.errors import CorruptRecordError
@@ -36,6 +36,18 @@ from kafka_index.layout.message_fields import (
     schema_lines,
 )
 
+_READERS: dict[str, Callable[[MessageReader], Value]] = {
+    "bool": MessageReader.boolean,
+    "uuid": MessageReader.uuid,
+    "int8": MessageReader.int8,
+    "int16": MessageReader.int16,
+    "uint16": MessageReader.uint16,
+    "int32": MessageReader.int32,
+    "uint32": MessageReader.uint32,
+    "int64": MessageReader.int64,
+    "float64": MessageReader.float64,
+}
+_NULLABLE_TYPES = ("string", "bytes")
 _NUMBERS = ("int8", "int16", "uint16", "int32", "uint32", "int64", "float64")
 
 
@@ -69,6 +81,9 @@ class MessageSchema:
     versions: Versions
     flexible: Versions
     fields: tuple[Field, ...]
+    _readers: dict[int, Callable[[MessageReader], Struct]] = dataclasses.field(
+        default_factory=dict, repr=False, compare=False
+    )
 
     def read(self, reader: MessageReader, version: int) -> Struct:
         """Read a message; what follows it is left.
@@ -78,7 +93,10 @@ class MessageSchema:
         CorruptRecordError
             The bytes are not such a message, or the version does not exist.
         """
-        return _read_struct(self.fields, self._form(version), reader)
+        read = self._readers.get(version)
+        if read is None:
+            read = self._readers[version] = _struct_reader(self.fields, self._form(version))
+        return read(reader)
 
     def decode(self, data: bytes, version: int) -> Struct:
         """Read a message that the bytes hold, whole; Kafka passes over what follows it."""
@@ -129,43 +147,61 @@ def _schema(words: list[str], lines: list[SchemaLine]) -> MessageSchema:
 # ---------------------------------------------------------------------------------- reading
 
 
-def _read_struct(
-    fields: tuple[Field, ...],
-    form: _Form,
-    reader: MessageReader,
-) -> Struct:
-    message = Struct()
-    tagged: dict[int, Field] = {}
+_Read = Callable[[MessageReader], Value]
+
+
+def _struct_reader(fields: tuple[Field, ...], form: _Form) -> Callable[[MessageReader], Struct]:
+    """Return what reads a structure in a version; it is made once, and reads millions."""
+    steps: list[tuple[str, _Read]] = []
+    tagged: dict[int, tuple[str, _Read]] = {}
     for field in fields:
-        if field.tag is not None:
-            tagged[field.tag] = field
-            message[field.name] = field.absent()
-        elif form.version in field.versions:
-            message[field.name] = _read_field(field, form, reader)
-        else:
-            message[field.name] = field.absent()
-    if form.flexible:
-        for _ in range(reader.unsigned_varint()):
-            tag, size = reader.unsigned_varint(), reader.unsigned_varint()
-            found = tagged.get(tag)
-            content = MessageReader(reader.raw(size))
-            # A tag of a later release is passed over: that is what tags are for.
-            if found is not None and form.version in found.versions:
-                message[found.name] = _read_field(found, form, content)
-    return message
+        if form.version in field.versions:
+            step = field.name, _field_reader(field, form)
+            if field.tag is None:
+                steps.append(step)
+            else:
+                tagged[field.tag] = step
+    in_order = [name for name, _ in steps] == [field.name for field in fields]
+
+    def read(reader: MessageReader) -> Struct:
+        message = Struct() if in_order else Struct({field.name: field.absent() for field in fields})
+        for name, step in steps:
+            message[name] = step(reader)
+        if form.flexible:
+            for _ in range(reader.unsigned_varint()):
+                tag, size = reader.unsigned_varint(), reader.unsigned_varint()
+                content = MessageReader(reader.raw(size))
+                # A tag of a later release is passed over: that is what tags are for.
+                if tag in tagged:
+                    name, step = tagged[tag]
+                    message[name] = step(content)
+        return message
+
+    return read
 
 
-def _read_field(field: Field, form: _Form, reader: MessageReader) -> Value:
+def _field_reader(field: Field, form: _Form) -> _Read:
+    element = _element_reader(field, form)
     if field.is_array:
-        length = reader.array_length(compact=form.flexible)
-        if length is None:
-            return _checked_null(field, reader)
-        element = _element_reader(field, form, reader)
-        return [element() for _ in range(length)]
-    if field.type == STRUCT and field.nullable and reader.int8() < _lowest_marker(field):
-        return None
-    value = _element_reader(field, form, reader)()
-    return _checked_null(field, reader) if value is None else value
+
+        def read_array(reader: MessageReader) -> Value:
+            length = reader.array_length(compact=form.flexible)
+            if length is None:
+                return _checked_null(field, reader)
+            return [element(reader) for _ in range(length)]
+
+        return read_array
+    if field.type == STRUCT and field.nullable:
+        marker = _lowest_marker(field)
+        return lambda reader: None if reader.int8() < marker else element(reader)
+    if field.nullable or field.type not in _NULLABLE_TYPES:
+        return element
+
+    def read_checked(reader: MessageReader) -> Value:
+        value = element(reader)
+        return _checked_null(field, reader) if value is None else value
+
+    return read_checked
 
 
 def _lowest_marker(field: Field) -> int:
@@ -179,32 +215,15 @@ def _checked_null(field: Field, reader: MessageReader) -> Value:
     return None
 
 
-def _element_reader(
-    field: Field,
-    form: _Form,
-    reader: MessageReader,
-) -> Callable[[], Value]:
+def _element_reader(field: Field, form: _Form) -> _Read:
     match field.type:
         case "{}":
-            return partial(_read_struct, field.fields, form, reader)
+            return _struct_reader(field.fields, form)
         case "string":
-            return partial(reader.string, compact=form.flexible)
+            return lambda reader: reader.string(compact=form.flexible)
         case "bytes":
-            return partial(reader.nullable_bytes, compact=form.flexible)
-        case "bool":
-            return reader.boolean
-        case "uuid":
-            return reader.uuid
-    numbers = (
-        reader.int8,
-        reader.int16,
-        reader.uint16,
-        reader.int32,
-        reader.uint32,
-        reader.int64,
-        reader.float64,
-    )
-    return numbers[_NUMBERS.index(field.type)]
+            return lambda reader: reader.nullable_bytes(compact=form.flexible)
+    return _READERS[field.type]
 
 
 # ---------------------------------------------------------------------------------- writing
