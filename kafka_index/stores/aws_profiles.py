@@ -43,19 +43,44 @@ class Credential(TypedDict):
 
 @dataclass(frozen=True)
 class Profile:
-    """A profile: where its requests go, and where its credentials come from.
+    """A profile of the shared files.
 
     Attributes
     ----------
-    region, endpoint_url
-        Those of the profile, None where it has none.
-    provider
-        Returns its credentials; None where it has none.
+    name
+        Its name.
+    settings
+        What both files have under it.
     """
 
-    region: str | None
-    endpoint_url: str | None
-    provider: Callable[[], Credential] | None
+    name: str
+    settings: Mapping[str, str]
+
+    @property
+    def region(self) -> str | None:
+        """Where its requests go."""
+        return self.settings.get("region")
+
+    @property
+    def endpoint_url(self) -> str | None:
+        """Which server its requests go to."""
+        return self.settings.get("endpoint_url")
+
+    def provider(self) -> Callable[[], Credential] | None:
+        """Return what returns its credentials, None where it has none.
+
+        Raises
+        ------
+        ConfigError
+            It needs boto3, which is not installed.
+        """
+        if "aws_access_key_id" in self.settings and "aws_secret_access_key" in self.settings:
+            return partial(_keys, self.name)
+        if "credential_process" in self.settings:
+            return partial(_run, self.name, self.settings["credential_process"])
+        if any(key in self.settings for key in _OF_BOTO3):
+            return _boto3_provider(self.name)
+        return None
 
 
 def find_profile(name: str | None) -> Profile | None:
@@ -74,8 +99,7 @@ def find_profile(name: str | None) -> Profile | None:
     Raises
     ------
     ConfigError
-        The profile was named and does not exist, a file cannot be parsed, or the profile needs
-        boto3.
+        The profile was named and does not exist, or a file cannot be parsed.
     """
     named = name or os.environ.get("AWS_PROFILE") or os.environ.get("AWS_DEFAULT_PROFILE")
     section = _read(named or _DEFAULT)
@@ -87,19 +111,7 @@ def find_profile(name: str | None) -> Profile | None:
             path=_config_path(),
             hint="aws configure list-profiles lists those that do",
         )
-    return Profile(
-        section.get("region"), section.get("endpoint_url"), _provider(named or _DEFAULT, section)
-    )
-
-
-def _provider(name: str, section: Mapping[str, str]) -> Callable[[], Credential] | None:
-    if "aws_access_key_id" in section and "aws_secret_access_key" in section:
-        return partial(_keys, name)
-    if "credential_process" in section:
-        return partial(_run, name, section["credential_process"])
-    if any(key in section for key in _OF_BOTO3):
-        return _boto3_provider(name)
-    return None
+    return Profile(named or _DEFAULT, section)
 
 
 def _keys(name: str) -> Credential:

@@ -128,17 +128,15 @@ class ObjectConfig:
     def _complete_s3(self, root: str, profile_name: str | None) -> None:
         """Add what AWS's own tools read and the library does not."""
         known = {**_environment(), **self.store}
+        profile = find_profile(profile_name)
+        if profile is not None:
+            if profile.region and not (known.get("aws_region") or known.get("aws_default_region")):
+                self.store["aws_region"] = profile.region
+            if profile.endpoint_url and not any(known.get(key) for key in _S3_ENDPOINTS):
+                self.store["aws_endpoint"] = profile.endpoint_url
         has_credentials = any(known.get(key) for key in _S3_CREDENTIALS)
         if profile_name is not None or not has_credentials:
-            profile = find_profile(profile_name)
-            if profile is not None:
-                self.provider = profile.provider
-                if profile.region and not (
-                    known.get("aws_region") or "aws_default_region" in known
-                ):
-                    self.store["aws_region"] = profile.region
-                if profile.endpoint_url and not any(known.get(key) for key in _S3_ENDPOINTS):
-                    self.store["aws_endpoint"] = profile.endpoint_url
+            self.provider = None if profile is None else profile.provider()
             if self.provider is None and not has_credentials and not _has_role(known):
                 raise no_credentials(root)
         known = {**_environment(), **self.store}

@@ -87,6 +87,17 @@ def test_keys_of_the_environment_win_over_a_profile(
         assert reads(bucket)
 
 
+def test_a_profile_says_where_requests_go_whose_keys_are_in_the_environment(
+    s3: S3Server, bucket: str, tmp_path: Path
+) -> None:
+    (tmp_path / "config").write_text(
+        f"[profile mine]\nregion = us-east-1\nendpoint_url = {s3.endpoint}\nrole_arn = arn:x\n"
+    )
+    elsewhere = {"AWS_ENDPOINT_URL": None, "AWS_REGION": None, "AWS_ALLOW_HTTP": None}
+    with s3_environment(s3, **elsewhere, AWS_PROFILE="mine"):
+        assert reads(bucket)
+
+
 def test_a_profile_whose_credentials_a_program_prints(
     s3: S3Server, bucket: str, tmp_path: Path
 ) -> None:
