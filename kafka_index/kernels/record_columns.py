@@ -214,9 +214,13 @@ def decode_batches(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and
         state[STATE_SECTION + 6],
         state[STATE_SECTION + 7],
     )
+    # The row where a compressed batch begins that can be undone; -1 for none.
+    undone_row = np.int64(-1)
+    used = np.int64(0)
     code = DECODE_DONE
     while batch < len(positions):
         if left == NOT_OPEN:
+            undone_row = np.int64(-1)
             start = window + np.uint64(positions[batch])
             codec = codec_of(start)
             end = start + np.uint64(sizes[batch])
@@ -225,6 +229,10 @@ def decode_batches(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and
             else:
                 section = batch_section(start, start + np.uint64(RECORD_BATCH_OVERHEAD_BYTES), end)
             if codec != 0 and section.record_count != 0:
+                fits = section.record_count <= room - row
+                if row and not fits:
+                    code = DECODE_FULL
+                    break
                 used = state[STATE_ARENA_USED]
                 size: Integer = np.int64(UNPACK_REFUSED)
                 records = np.uint64(arena.ctypes.data) + np.uint64(used)
@@ -233,8 +241,13 @@ def decode_batches(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and
                     size = unpack(codec, section.start, end, records, room_left, contexts)
                 if size >= 0:
                     section = batch_section(start, records, records + np.uint64(size))
-                    # Kafka reads a compressed batch whole before it returns the first record.
-                    _, fault = check_records(section)
+                    # Kafka reads a compressed batch whole before it returns the first record. One
+                    # whose records all fit in the chunk is undone at a fault instead.
+                    fault: Integer = np.int64(RECORD_SOUND)
+                    undone_row = row
+                    if not fits:
+                        undone_row = np.int64(-1)
+                        _, fault = check_records(section)
                     if section.record_count < 0 or fault != RECORD_SOUND:
                         size = np.int64(UNPACK_REFUSED)
                 if size < 0:
@@ -249,7 +262,8 @@ def decode_batches(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and
                 code = DECODE_FAULT
                 break
         while left > 0:
-            if row == room or chunk_bytes > max_bytes or chunk_headers > MAX_CHUNK_HEADERS:
+            is_full = chunk_bytes > max_bytes or chunk_headers > MAX_CHUNK_HEADERS
+            if row == room or (is_full and undone_row < 0):
                 code = DECODE_FULL
                 break
             place = out + np.uint64(_LONG_BYTES * row)
@@ -286,6 +300,12 @@ def decode_batches(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and
             if fault != RECORD_SOUND:
                 state[STATE_FAULT] = fault
                 code = DECODE_FAULT
+                if undone_row >= 0:
+                    # The caller finds out what Kafka makes of the batch.
+                    row = undone_row
+                    left = np.int64(NOT_OPEN)
+                    state[STATE_ARENA_USED] = used
+                    code = DECODE_NEEDS_RECORDS
                 break
             if first_offset <= offset <= last_offset:
                 record_bytes = np.int64(following) - np.int64(cursor)

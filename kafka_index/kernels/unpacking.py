@@ -64,6 +64,9 @@ _LZ4_MIN_MATCH = 4
 #: its last (LZ4_decompress_safe).
 _LZ4_LAST_LITERALS, _LZ4_LAST_BYTES = 5, 8
 _LZ4_LONG = 15
+#: What a sequence of short lengths reads and writes at most, wide copies and the last literals
+#: included.
+_LZ4_SHORT_INPUT, _LZ4_SHORT = 48, 64
 _LZ4_CONTENT_CHECKSUM = 4
 #: Flags (with or without a checksum of the content), block descriptor, and the checksum of both;
 #: and the most bytes of a block.
@@ -141,6 +144,29 @@ def _lz4_block(  # noqa: PLR0911, because each refusal is one exit
     limit = out + np.uint64(room)
     while source < end:
         token = read_int8(source) & _BYTE
+        if source + np.uint64(_LZ4_SHORT_INPUT) <= end and target + np.uint64(_LZ4_SHORT) <= limit:
+            # Nearly all sequences: few literals and a short match, copied without a loop.
+            size = token >> 4
+            copy_vector(target, source + np.uint64(1), size)
+            place = source + np.uint64(1 + size)
+            high = read_int8(place + np.uint64(1)) & _BYTE
+            distance = np.uint64(read_int8(place) & _BYTE | high << 8)
+            match = token & _LZ4_LONG
+            start = target + np.uint64(size)
+            if (
+                size < _LZ4_LONG
+                and match < _LZ4_LONG
+                and distance >= np.uint64(WORD_BYTES)
+                and distance <= start - out
+            ):
+                match += _LZ4_MIN_MATCH
+                origin = start - distance
+                copy_word(start, origin, match)
+                copy_word(start + np.uint64(8), origin + np.uint64(8), match)
+                copy_word(start + np.uint64(16), origin + np.uint64(16), match)
+                target = start + np.uint64(match)
+                source = place + np.uint64(2)
+                continue
         source += np.uint64(1)
         size, source = _lz4_length(token >> 4, source, end)
         left = np.int64(end) - np.int64(source)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from kafka_index.errors import CorruptLogError
+from kafka_index.records.decompression import DecompressionBudget
+from kafka_index.records.record_decoder import BatchDamage, RecordDecoder
 from tests.support.packing import GZIP, LZ4, PACKERS, SNAPPY
 from tests.support.reading_records import RecordContent, read_contents
 from tests.support.segments import batch, message, packed, record, varint
@@ -76,3 +79,36 @@ def test_a_message_that_ends_too_early_is_an_error(magic: int, body: bytes) -> N
     entry = message(7, magic, body=times + body)
     with pytest.raises(CorruptLogError, match="ends before its key or its value"):
         read_contents(entry)
+
+
+@pytest.mark.parametrize("size", [10, 2_500_000])
+@pytest.mark.parametrize("codec", PACKERS)
+def test_of_a_compressed_batch_with_a_bad_record_nothing_is_kept(codec: int, size: int) -> None:
+    good = batch_of(record(0, 0, b"k", b"v"), codec=codec)
+    sound = record(0, 0, None, bytes(size))
+    damaged = batch_of(sound, b"\x09" * 9, codec=codec, count=2)
+    entries = [good, damaged, good]
+    data = np.frombuffer(b"".join(entries), np.uint8)
+    sizes = np.array([len(entry) for entry in entries])
+    decoder = RecordDecoder(DecompressionBudget(1 << 26))
+    found = list(decoder.decode(data, np.cumsum(sizes) - sizes, sizes, len))
+    assert [one for one in found if isinstance(one, int)] == [1, 1]
+    (damage,) = (one for one in found if isinstance(one, BatchDamage))
+    assert damage.batch == 1
+    assert damage.error.message.startswith("record 2 of 2 cannot be read")
+
+
+@pytest.mark.parametrize("codec", [0, *PACKERS])
+def test_a_compressed_batch_of_more_records_than_a_chunk_is_read(codec: int) -> None:
+    records = [record(number, number, b"", None) for number in range(50)]
+    entries = [batch_of(*records[:3], codec=codec), batch_of(*records, codec=codec)]
+    data = np.frombuffer(b"".join(entries), np.uint8)
+    sizes = np.array([len(entry) for entry in entries])
+    decoder = RecordDecoder(DecompressionBudget(1 << 26), chunk_records=20)
+    offsets: list[int] = []
+    for chunk in decoder.decode(
+        data, np.cumsum(sizes) - sizes, sizes, lambda chunk: chunk.offsets.tolist()
+    ):
+        assert not isinstance(chunk, BatchDamage)
+        offsets += chunk
+    assert offsets == [5, 6, 7, *range(5, 55)]
