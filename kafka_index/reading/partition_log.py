@@ -88,6 +88,7 @@ class PartitionLog:
     ) -> None:
         fetched = FetchedIndexes() if fetched_indexes is None else fetched_indexes
         self.files = files
+        self._is_remote = is_remote(files.segments[0].log_path)
         self._findings = Findings()
         self._cache = SegmentCache() if cache is None else cache
         self.segments = tuple(
@@ -172,11 +173,6 @@ class PartitionLog:
     def partition(self) -> int:
         """The partition's number."""
         return self.files.partition
-
-    @property
-    def is_remote(self) -> bool:
-        """Whether its logs are in an object store or HDFS."""
-        return is_remote(self.files.segments[0].log_path)
 
     @property
     def log_start_offset(self) -> int:
@@ -267,8 +263,10 @@ class PartitionLog:
 
     def answer_offsets(self, offsets: Longs, resolve: Resolve) -> Answers:
         """Look up offsets as `lookup_offsets` does, with the answers as numpy columns."""
-        ahead = ReadAhead(self.expect_offsets(offsets), resolve) if self.is_remote else None
-        with self._cache.announcing(None if ahead is None else ahead.reach):
+        if not self._is_remote:
+            return self._answer_offsets(offsets, resolve)
+        ahead = ReadAhead(self.expect_offsets(offsets), resolve)
+        with self._cache.announcing(ahead.reach):
             return self._answer_offsets(offsets, resolve)
 
     def answer_timestamps(self, timestamps_ms: Longs, resolve: Resolve) -> Answers:

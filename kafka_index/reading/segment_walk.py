@@ -158,7 +158,9 @@ def locate(
     where = log, indexes
     while True:
         try:
-            if not log.is_remote or resolve is Resolve.INDEX:
+            if not log.is_remote:
+                return _locate_once(*where, targets, resolve, starting_offset)
+            if resolve is Resolve.INDEX:
                 return log.complete(
                     partial(_locate_once, *where, targets, resolve, starting_offset)
                 )
