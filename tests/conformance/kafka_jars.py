@@ -76,6 +76,21 @@ def jars(version: str = DEFAULT_VERSION) -> tuple[Path, ...]:
     return tuple(sorted(folder.glob("*.jar")))
 
 
+def tiered_storage_jar() -> Path:
+    """The jar with LocalTieredStorage, for brokers of `DEFAULT_VERSION`; fetched if missing.
+
+    Raises
+    ------
+    JudgeUnavailable
+        As for `class_path`.
+    """
+    project = _JUDGE / "tiered-storage"
+    folder = _JUDGE / "target" / project.name / "lib"
+    ensure_made(folder, project_hash(project), lambda: fetch_jars(project, folder))
+    (jar,) = folder.glob("*.jar")
+    return jar
+
+
 def project_of(version: str) -> Path:
     """Folder of the Maven project that names a version's jars."""
     if version not in VERSIONS:

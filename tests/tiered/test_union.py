@@ -20,7 +20,7 @@ from kafka_index.layout.names import TopicPartition
 from kafka_index.records.decompression import shared_budget
 from kafka_index.records.record_decoder import BatchDamage, RecordDecoder
 from kafka_index.records.record_table import RecordTable, WindowBatches
-from kafka_index.scan import LogFileSource
+from kafka_index.scan import LogFileSource, read_batches
 from kafka_index.storage import Listing, SegmentFile
 from kafka_index.stores.tiered.segment_paths import is_segment_path
 from kafka_index.tiered.dump import list_tiered_dump
@@ -209,6 +209,29 @@ def test_another_topic_of_the_same_name_is_listed_and_can_be_chosen(tmp_path: Pa
     ]
     assert all(old in segment.log_path for segment in chosen.segments)
     assert {f"{at.data}/log_gz-0", str(live)} == {each.path for each in chosen.skipped}
+
+
+def test_a_remote_segment_serves_up_to_where_the_local_log_starts(tmp_path: Path) -> None:
+    """The local replica may have rolled elsewhere than the one that uploaded."""
+    at = Setting(tmp_path / "local")
+    shutil.copytree(setting("local").path, at.path)
+    folder = Path(at.data) / "kept-both-0"
+    log = min(folder.glob("*.log"))
+    whole = log.read_bytes()
+    batches = list(read_batches(log))
+    base_offset = batches[0]["base_offset"][2].as_py()
+    position = batches[0]["position_bytes"][2].as_py()
+    for old in (log, *folder.glob("*index")):
+        old.unlink()
+    (folder / f"{base_offset:020d}.log").write_bytes(whole[position:])
+
+    with keys(at.keys):
+        listing = _union(at, with_data=True)
+        found = _found(listing)["kept-both", 0]
+
+    remote = [s for s in listing.segments if s.topic == "kept-both" and is_segment_path(s.log_path)]
+    assert [segment.log_size_bytes for segment in remote] == [position]
+    assert found == _truth(at)["kept-both", 0]
 
 
 def test_an_unknown_topic_id_is_refused() -> None:

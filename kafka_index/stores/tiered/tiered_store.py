@@ -21,6 +21,8 @@ MANIFEST_SUFFIX = ".rsm-manifest"
 INDEXES_SUFFIX = ".indexes"
 
 _MAX_MANIFESTS = 1024
+# The indexes of a segment are asked for one after the other; whoever needs them longer keeps them.
+_MAX_INDEXES = 16
 
 
 class TieredStore:
@@ -43,6 +45,7 @@ class TieredStore:
         self._objects = objects
         self._keys = keys
         self._segments: OrderedDict[str, tuple[SegmentManifest, Decryption | None]] = OrderedDict()
+        self._indexes: OrderedDict[str, bytes] = OrderedDict()
         self._cache = ChunkCache()
         self._lock = threading.Lock()
 
@@ -156,11 +159,7 @@ class TieredStore:
         if not index.size_bytes:
             return b""
         path = name + INDEXES_SUFFIX
-        try:
-            # The object is small: one request for all indexes costs what one for each would.
-            data = self._objects.read(path)
-        except FileNotFoundError:
-            raise CorruptObjectError("the indexes of the segment are missing", path=path) from None
+        data = self._indexes_object(path)
         if len(data) != manifest.indexes_size_bytes:
             raise CorruptObjectError(
                 "the indexes object has another size than its manifest says",
@@ -179,6 +178,22 @@ class TieredStore:
                 path=path,
                 position_bytes=index.position_bytes,
             ) from error
+
+    def _indexes_object(self, path: str) -> bytes:
+        """Return all indexes of a segment: one request for all costs what one for each would."""
+        with self._lock:
+            kept = self._indexes.get(path)
+        if kept is not None:
+            return kept
+        try:
+            data = self._objects.read(path)
+        except FileNotFoundError:
+            raise CorruptObjectError("the indexes of the segment are missing", path=path) from None
+        with self._lock:
+            self._indexes[path] = data
+            while len(self._indexes) > _MAX_INDEXES:
+                self._indexes.popitem(last=False)
+        return data
 
     @staticmethod
     def _read_only(path: str) -> NoReturn:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Self
 from tests.conformance.kafka_jars import DEFAULT_VERSION, class_path, tool
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from types import TracebackType
 
 #: A small Java machine that starts quickly.
@@ -106,6 +107,8 @@ class Broker:
         Options of the Java machine.
     version
         Kafka's.
+    more_settings
+        Settings of this broker alone.
     """
 
     def __init__(
@@ -115,8 +118,10 @@ class Broker:
         controller_port: int | None = None,
         java_options: tuple[str, ...] = QUICK_START,
         version: str = DEFAULT_VERSION,
+        more_settings: Mapping[str, str] | None = None,
     ) -> None:
         self.home = home
+        self._more_settings = dict(more_settings or {})
         port, free = free_ports(2)
         self.bootstrap = f"127.0.0.1:{port}"
         self.controller_port = controller_port or free
@@ -222,6 +227,7 @@ class Broker:
             "controller.quorum.voters": f"1@127.0.0.1:{self.controller_port}",
             "log.dirs": str(self.home.data),
             "metadata.log.dir": str(self.home.metadata),
+            **self._more_settings,
         }
         lines = "".join(f"{key}={value}\n" for key, value in own.items())
         return f"{_SETTINGS.read_text(encoding='utf-8')}\n{lines}"

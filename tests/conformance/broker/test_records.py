@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
-import struct
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-import kafka_index
-
-from .client import ISOLATIONS, Digest
+from .client import ISOLATIONS
+from .digests import digest
 from .files import keep_only_logs
 from .topics import FOLLOWED, TOPICS, Topic
 
@@ -19,7 +16,6 @@ if TYPE_CHECKING:
     from .conftest import Written
 
 _TOPICS = (*TOPICS, *FOLLOWED)
-_COLUMNS = ("offset", "timestamp", "timestampType", "leader_epoch", "key", "value", "headers")
 
 
 @pytest.fixture(scope="module")
@@ -28,32 +24,6 @@ def logs_alone(written: Written, room: Path) -> Path:
     home = written.leader.copy_to(room / "records-of-logs")
     keep_only_logs(home.data)
     return home.data
-
-
-def digest(data: Path, topic: str, partition: int, isolation: str) -> Digest:
-    """What `Client.digests` makes of the same records."""
-    count, sha256 = 0, hashlib.sha256()
-    for batch in kafka_index.read_records(
-        data / f"{topic}-{partition}", columns=_COLUMNS, isolation=isolation
-    ):
-        count += len(batch)
-        columns = [
-            column.cast("int64") if name == "timestamp" else column
-            for name, column in zip(_COLUMNS, batch.columns, strict=True)
-        ]
-        for offset, time, time_type, epoch, key, value, headers in zip(
-            *(column.to_pylist() for column in columns), strict=True
-        ):
-            sha256.update(struct.pack(">qqii", offset, time, time_type, epoch))
-            sha256.update(sized(key) + sized(value))
-            for header in headers or ():
-                name = header["key"].encode()
-                sha256.update(struct.pack(">H", len(name)) + name + sized(header["value"]))
-    return Digest(count, sha256.hexdigest())
-
-
-def sized(data: bytes | None) -> bytes:
-    return struct.pack(">i", -1) if data is None else struct.pack(">i", len(data)) + data
 
 
 @pytest.mark.parametrize("isolation", ISOLATIONS)

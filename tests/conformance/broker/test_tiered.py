@@ -1,0 +1,177 @@
+"""A broker with tiered storage: what its clients got, read from what it left.
+
+The remote storage is Kafka's own LocalTieredStorage.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from kafka_index.config import LogConfig
+from kafka_index.lookup import By, Keys, Lookups, LookupSettings, collect_inventory
+from kafka_index.reading.answers import Resolve
+from kafka_index.stores.tiered.segment_paths import is_segment_path
+from kafka_index.tiered.listing import list_logs
+from kafka_index.tiered.options import TieredOptions
+from tests.conformance.kafka_jars import tiered_storage_jar
+from tests.support.command_line import build_here
+
+from .broker import Broker, Home
+from .client import ISOLATIONS, Client, Digest
+from .digests import digest
+from .topics import Topic, Traffic, Transactions
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_SETTINGS = {
+    "remote.log.storage.system.enable": "true",
+    "remote.log.storage.manager.class.name": (
+        "org.apache.kafka.server.log.remote.storage.LocalTieredStorage"
+    ),
+    "remote.log.metadata.manager.listener.name": "PLAINTEXT",
+    "rlmm.config.remote.log.metadata.topic.replication.factor": "1",
+    "rlmm.config.remote.log.metadata.topic.num.partitions": "2",
+    "rlmm.config.remote.log.metadata.initialization.retry.interval.ms": "500",
+    "remote.log.manager.task.interval.ms": "500",
+}
+_TIERED = {
+    "remote.storage.enable": "true",
+    "local.retention.bytes": "1",
+    "internal.segment.bytes": "16384",
+}
+_TOPICS = (
+    Topic("tiered.orders", (Traffic(batches=120),), _TIERED, 2),
+    Topic("tiered.unordered", (Traffic(batches=120, codec="lz4", times="unordered"),), _TIERED),
+    Topic("tiered.payments", (Transactions(batches=160), Traffic(batches=20)), _TIERED),
+    Topic("not-tiered", (Traffic(batches=60),), {"internal.segment.bytes": "16384"}),
+)
+_WAIT_SECONDS = 300
+_QUERIES = 120
+
+
+@dataclass(frozen=True)
+class Tiered:
+    """What a broker left, and what its clients got."""
+
+    data: Path
+    options: TieredOptions
+    digests: dict[str, dict[str, Digest]]
+    queries: list[tuple[str, int, int]]
+    answers: list[str]
+
+
+@pytest.fixture(scope="module")
+def tiered(room: Path) -> Tiered:
+    folder = room / "tiered"
+    remote = folder / "remote"
+    settings = {
+        **_SETTINGS,
+        "remote.log.storage.manager.class.path": str(tiered_storage_jar()),
+        "rsm.config.dir": str(remote),
+    }
+    broker = Broker(Home(folder / "broker"), more_settings=settings)
+    with broker, Client(broker.bootstrap, folder) as client:
+        for topic in _TOPICS:
+            client.create(topic)
+            client.fill(topic)
+        _wait_until_only_the_active_segments_are_local(broker.home.data)
+        names = [topic.name for topic in _TOPICS]
+        digests = {isolation: client.digests(isolation, names) for isolation in ISOLATIONS}
+        queries = _queries(broker.home.data, TieredOptions((str(remote),)))
+        answers = client.times(queries)
+    return Tiered(broker.home.data, TieredOptions((str(remote),)), digests, queries, answers)
+
+
+def _partitions() -> list[tuple[str, int]]:
+    return [(topic.name, number) for topic in _TOPICS for number in range(topic.partitions)]
+
+
+def _wait_until_only_the_active_segments_are_local(data: Path) -> None:
+    tiered = [
+        data / f"{topic.name}-{number}"
+        for topic in _TOPICS
+        if "remote.storage.enable" in topic.settings
+        for number in range(topic.partitions)
+    ]
+    end = time.monotonic() + _WAIT_SECONDS
+    while any(len(list(folder.glob("*.log"))) != 1 for folder in tiered):
+        assert time.monotonic() < end, "the segments were not uploaded"
+        time.sleep(0.2)
+
+
+def _queries(data: Path, options: TieredOptions) -> list[tuple[str, int, int]]:
+    """Return the special times of each partition, and times near those of its records."""
+    random = np.random.default_rng(20240229)
+    found = []
+    for topic, number in _partitions():
+        inventory = collect_inventory([str(data)], tiered=options)
+        with Lookups(inventory, LookupSettings(By.TIMESTAMP, Resolve.RECORD)) as lookups:
+            answer = lookups.answer(
+                pa.array([topic] * 2),
+                pa.array([number] * 2),
+                Keys(np.array([0, -3], np.int64)),
+            ).to_arrow()
+        first, last = answer.column("found_timestamp_ms").to_pylist()
+        times = random.integers(first - 1000, max(last, first) + 1000, _QUERIES)
+        found += [(topic, number, each) for each in (-1, -2, -3, 0, *times.tolist())]
+    return found
+
+
+def test_most_segments_are_remote(tiered: Tiered) -> None:
+    listing = list_logs([str(tiered.data)], tiered.options, topics=None)
+    remote = [segment for segment in listing.segments if is_segment_path(segment.log_path)]
+
+    assert len(remote) > 20
+    assert len(listing.tiered) == 4
+
+
+@pytest.mark.parametrize("isolation", ISOLATIONS)
+def test_records_are_those_that_consumers_got(tiered: Tiered, isolation: str) -> None:
+    for topic, number in _partitions():
+        found = digest(tiered.data, topic, number, isolation, tiered.options)
+
+        assert found == tiered.digests[isolation][f"{topic}-{number}"], (topic, number)
+
+
+def test_times_are_answered_as_the_broker_did(tiered: Tiered) -> None:
+    inventory = collect_inventory([str(tiered.data)], tiered=tiered.options)
+    topics, numbers, times = zip(*tiered.queries, strict=True)
+    with Lookups(inventory, LookupSettings(By.TIMESTAMP, Resolve.RECORD)) as lookups:
+        answers = lookups.answer(
+            pa.array(topics), pa.array(numbers), Keys(np.array(times, np.int64))
+        ).to_arrow()
+        assert lookups.drain_findings() == []
+    found = [
+        " ".join("-" if each is None else str(each) for each in row)
+        for row in zip(
+            *(
+                answers.column(name).to_pylist()
+                for name in ("found_offset", "found_timestamp_ms", "found_leader_epoch")
+            ),
+            strict=True,
+        )
+    ]
+
+    assert list(zip(tiered.queries, found, strict=True)) == list(
+        zip(tiered.queries, tiered.answers, strict=True)
+    )
+
+
+def test_a_build_writes_the_index_files_that_were_uploaded(tiered: Tiered, tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    done = build_here(
+        "--input", tiered.data, "--tiered", tiered.options.uris[0], "--output", tmp_path / "out",
+        "--report", report,
+    )  # fmt: skip
+
+    assert done.returncode == 0, done.stderr
+    assert LogConfig().for_topic("tiered.orders").index_interval_bytes == 4096
+    # This broker never restarted, and appended batch by batch, as recovery goes through them.
+    assert "stored" not in report.read_text()
