@@ -106,6 +106,12 @@ class PartitionLog:
         )
         self._bases = np.array([segment.base_offset for segment in files.segments], np.int64)
         self._times = TimestampSearch(files.log_start_offset)
+        # A search knows segments by number, and those of the local log alone have others.
+        self._local_times = (
+            self._times
+            if files.local_start_offset is None
+            else TimestampSearch(files.log_start_offset)
+        )
 
     @classmethod
     def open(
@@ -385,7 +391,7 @@ class PartitionLog:
             return Answers.empty(1, resolve, Status.INVALID_QUERY)
         if special is SpecialTimestamp.MAX_TIMESTAMP:
             answers = Answers.empty(1, resolve, Status.NO_RECORD_AT_OR_AFTER)
-            self._times.answer_largest(self._local_segments(), answers, rows, resolve)
+            self._local_times.answer_largest(self._local_segments(), answers, rows, resolve)
             return answers
         if special in _TIER_EDGES:
             return self._answer_tier_edge(special, resolve)

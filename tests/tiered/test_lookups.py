@@ -47,7 +47,7 @@ def _pickled(inventory: Inventory) -> Inventory:
     return Inventory(*arguments)
 
 
-def _ask(lookups: Lookups, rows: list[dict[str, str]], values: list[int]) -> list[dict[str, Any]]:
+def _ask(lookups: Lookups, rows: list[dict[str, Any]], values: list[int]) -> list[dict[str, Any]]:
     answers = lookups.answer(
         pa.array([row["topic"] for row in rows]),
         pa.array([int(row["partition"]) for row in rows]),
@@ -95,6 +95,21 @@ def test_every_answer_of_list_offsets_is_the_brokers(name: str) -> None:
 
     for row, answer in zip(rows, found, strict=True):
         assert _as_broker(answer) == _expected(row, "timestamp"), row
+
+
+def test_the_largest_local_timestamp_has_no_effect_on_other_answers() -> None:
+    at = setting("local")
+    # In the middle of the remote segments.
+    row = next(
+        row
+        for row in pq.read_table(at.path / "truth" / "read_uncommitted.parquet").to_pylist()
+        if row["topic"] == "log_gz" and row["offset"] == 200
+    )
+    with _lookups(at, By.TIMESTAMP) as lookups:
+        _ask(lookups, [row], [-3])
+        (found,) = _ask(lookups, [row], [row["timestamp"]])
+
+    assert found["found_timestamp_ms"] >= row["timestamp"]
 
 
 @pytest.mark.parametrize("name", SETTINGS)
