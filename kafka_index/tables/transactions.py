@@ -9,8 +9,11 @@ it would recover the segment. Sources: Kafka's ``UnifiedLog.collectAbortedTransa
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 from numpy.typing import NDArray
@@ -174,15 +177,41 @@ def _stored_transactions(
             os.path.join(directory, index_name_for(name, OFFSET_INDEX_SUFFIX)),
             os.path.join(directory, index_name_for(name, TXN_INDEX_SUFFIX)),
         )
-    if not os.path.exists(os.path.join(directory, index_name_for(name, OFFSET_INDEX_SUFFIX))):
+    if not _exists(os.path.join(directory, index_name_for(name, OFFSET_INDEX_SUFFIX))):
         return None
-    path = os.path.join(directory, index_name_for(name, TXN_INDEX_SUFFIX))
-    with TransactionIndex(path, segment.base_offset, writable=False) as index:
+    with (
+        _local_copy(os.path.join(directory, index_name_for(name, TXN_INDEX_SUFFIX))) as path,
+        TransactionIndex(path, segment.base_offset, writable=False) as index,
+    ):
         try:
             index.sanity_check()
         except CorruptIndexError:
             return None
         return index.entries.copy()
+
+
+def _exists(path: str) -> bool:
+    if not is_remote(path):
+        return os.path.exists(path)
+    try:
+        store_of(path).info(path)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+@contextmanager
+def _local_copy(path: str) -> Iterator[str]:
+    """Give the path of a small file, or that of a copy of one that is not on a local disk."""
+    if not is_remote(path):
+        yield path
+        return
+    with TemporaryDirectory() as folder:
+        copy = os.path.join(folder, os.path.basename(path))
+        with suppress(FileNotFoundError):
+            content = store_of(path).read(path)
+            Path(copy).write_bytes(content)
+        yield copy
 
 
 def _uploaded_transactions(offset_path: str, txn_path: str) -> NDArray[np.void] | None:
@@ -213,8 +242,6 @@ def _state_before(
     """
     # Of a tiered partition, the last segment is the one that is local if any is.
     directory = files.segments[-1].partition_directory
-    if is_remote(directory):
-        return PartitionState(), 0
     offsets = set(list_snapshots(directory))
     ends = [*(segment.base_offset for segment in files.segments[:number]), end_offset]
     if number < len(files.segments):

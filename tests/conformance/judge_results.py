@@ -55,9 +55,9 @@ class LookupBenchResult:
 class RecordsBenchResult:
     """Speed of reading the records of a log on one thread, the JVM warm, the pages cached.
 
-    In CPU time of that thread, which holds on a machine that runs other programs too.
+    The least CPU time of that thread, which a machine that runs other programs disturbs least.
     """
 
-    median_seconds: float
+    best_seconds: float
     records: int
     rounds: int

@@ -17,7 +17,7 @@ import java.util.Arrays;
  * recover DIR BASE_OFFSET INDEX_INTERVAL_BYTES SEGMENT_INDEX_BYTES -> ok TRUNCATED_BYTES NEXT_OFFSET
  * bench   DIR BASE_OFFSET INDEX_INTERVAL_BYTES SECONDS             -> ok MEDIAN_SECONDS BYTES ROUNDS
  * bench-lookup WHAT DIR BASE_OFFSET SECONDS                        -> ok QUERIES_PER_SECOND QUERIES_PER_ROUND ROUNDS
- * bench-records FILE SECONDS                               -> ok MEDIAN_SECONDS RECORDS ROUNDS
+ * bench-records FILE SECONDS                               -> ok BEST_SECONDS RECORDS ROUNDS
  * quit
  * </pre>
  *
