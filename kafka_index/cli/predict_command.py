@@ -119,7 +119,7 @@ def _suggestion(
     paths: list[str], conditions: StartConditions, prediction: Prediction
 ) -> str | None:
     """Return what the same start does without the marker, where that loses less."""
-    if prediction.verdict is Verdict.SAFE:
+    if prediction.verdict is Verdict.SAFE or not prediction.has_marker:
         return None
     without = predict_directories(paths, replace(conditions, has_marker=False))
     before, after = (

@@ -88,6 +88,7 @@ class _Start:
         self._partitions: list[PartitionPrediction] = []
         self._notes: list[str] = []
         self._seen: dict[tuple[TopicPartition, DirectoryKind], str] = {}
+        self._has_marker = False
 
     def predict(self, paths: Sequence[str]) -> Prediction:
         directories = []
@@ -107,7 +108,11 @@ class _Start:
                 "of topics"
             )
         return Prediction(
-            self._verdict(), tuple(self._refused), tuple(self._partitions), tuple(self._notes)
+            self._verdict(),
+            tuple(self._refused),
+            tuple(self._partitions),
+            tuple(self._notes),
+            self._has_marker,
         )
 
     def _verdict(self) -> Verdict:
@@ -140,6 +145,7 @@ class _Start:
         if is_clean is None:
             is_clean = directory.is_clean
         if is_clean:
+            self._has_marker = True
             marker = os.path.join(directory.path, CLEAN_SHUTDOWN)
             self._notes.append(f"{marker} is deleted before anything is loaded")
         for entry in sorted(scan_directory(directory.path), key=lambda one: one.name):
@@ -195,7 +201,9 @@ class _Start:
             topic_id = read_topic_id(path)
             files = find_files(partition, path)
             with load_partition(path, files, loading) as loaded:
-                predicted = _describe(predicted, files, loaded, loading)
+                predicted = _describe(
+                    predicted, files, loaded, loading, self._cleanup_policy(partition.topic)
+                )
                 watermark = directory.high_watermarks.get(partition, 0)
                 predicted = replace(
                     predicted,
@@ -221,6 +229,13 @@ class _Start:
             segment_index_bytes=_number(configs, _INDEX_SIZE, index.index_size_max_bytes),
             producer_id_expiration_ms=config.producer_id_expiration_ms,
         )
+
+    def _cleanup_policy(self, topic: str) -> str | None:
+        """Return ``cleanup.policy``; None where it is not known."""
+        cluster = self._conditions.cluster
+        if cluster is None:
+            return None
+        return cluster.topic_configs(topic).get("cleanup.policy", "delete")
 
     def _why_stray(
         self, topic_id: str | None, directory: DirectoryFiles, partition: TopicPartition
@@ -266,7 +281,11 @@ def _number(configs: Mapping[str, str], name: str, default: int) -> int:
 
 
 def _describe(
-    predicted: PartitionPrediction, files: FoundFiles, loaded: LoadedPartition, loading: Loading
+    predicted: PartitionPrediction,
+    files: FoundFiles,
+    loaded: LoadedPartition,
+    loading: Loading,
+    policy: str | None,
 ) -> PartitionPrediction:
     """Return the prediction of a partition that is loaded."""
     is_emptied = bool(loaded.deleted) and not any(one.found for one in loaded.segments)
@@ -284,7 +303,7 @@ def _describe(
         bytes_read=loaded.bytes_read,
         segments=tuple(_segments(files, loaded)),
         torn_bytes=loaded.segments[-1].torn_bytes(),
-        notes=(*_gaps(loaded), *_end_notes(loaded, lost)),
+        notes=(*_gaps(loaded, policy), *_end_notes(loaded, lost)),
     )
 
 
@@ -318,8 +337,11 @@ def _segments(files: FoundFiles, loaded: LoadedPartition) -> Iterable[SegmentPre
     return [one for _, found in sorted(actions.items()) for one in found]
 
 
-def _gaps(loaded: LoadedPartition) -> Iterable[str]:
-    """Report offsets between segments that no segment holds, which compaction may explain."""
+def _gaps(loaded: LoadedPartition, policy: str | None) -> Iterable[str]:
+    """Report offsets between segments that no segment holds, unless compaction explains it."""
+    if policy is not None and "compact" in policy:
+        return
+    why = "records are missing" if policy else "harmless only where compaction removed them"
     segments = loaded.segments
     for segment, following in pairwise(segments):
         try:
@@ -330,10 +352,8 @@ def _gaps(loaded: LoadedPartition) -> Iterable[str]:
         finally:
             segment.release()
         if end < following.base_offset:
-            yield (
-                f"gap: no segment holds offsets {end} to {following.base_offset - 1}; silent, and "
-                "harmless only where compaction removed them"
-            )
+            offsets = f"{end} to {following.base_offset - 1}"
+            yield f"gap: no segment holds offsets {offsets}; a broker is silent about it; {why}"
 
 
 def _end_notes(loaded: LoadedPartition, lost: LostRecords) -> Iterable[str]:

@@ -16,7 +16,7 @@ from kafka_index.index import IN_MEMORY, OffsetIndex, OffsetPosition, TimeIndex,
 from kafka_index.layout.index_entries import OFFSET_ENTRY, TIME_ENTRY
 from kafka_index.layout.names import OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX
 from kafka_index.layout.records import HEADER_SIZE_UP_TO_MAGIC
-from kafka_index.records.batch_source import TORN_BATCH, TORN_HEADER, ScanStop
+from kafka_index.records.batch_source import TORN_BATCH, TORN_HEADER
 from kafka_index.scan.file_records import LogOffsetPosition, batches_from, open_log, scan_to_end
 from kafka_index.scan.index_builder import IndexBuilder
 from kafka_index.startup.found_files import FoundSegment
@@ -48,10 +48,10 @@ class LoadedSegment:
     ----------
     whole_bytes, size_bytes : int
         Size of its log, and after what was cut.
+    bytes_read : int
+        How much of its log was recovered or replayed.
     is_rebuilt : bool
         Whether it was recovered.
-    stop : ScanStop or None
-        Why it was cut.
     """
 
     def __init__(
@@ -60,8 +60,8 @@ class LoadedSegment:
         self.base_offset = base_offset
         self.settings = settings
         self.found = found
+        self.bytes_read = 0
         self.is_rebuilt = False
-        self.stop: ScanStop | None = None
         self._file: MappedFile | None = None
         self.whole_bytes = 0 if found is None else found.log.log_size_bytes
         self.size_bytes = self.whole_bytes
@@ -137,7 +137,8 @@ class LoadedSegment:
             return None
 
     def bytes_of(self, start: int, end: int) -> Bytes:
-        """Return bytes of its log."""
+        """Return bytes of its log, to be replayed."""
+        self.bytes_read += end - start
         return self.log[start:end]
 
     def next_offset(self) -> int:
@@ -205,6 +206,7 @@ class LoadedSegment:
         if stop is None:
             stop = builder.finish()
         self.is_rebuilt = True
+        self.bytes_read += self.size_bytes
         if stop is not None:
             kind = OffsetsGoBackError if stop.code == OFFSET_BACKWARD else StartRefusedError
             raise kind(

@@ -154,7 +154,6 @@ class _Loader:
     segments: list[LoadedSegment] = field(default_factory=list)
     deleted: dict[int, LoadedSegment] = field(default_factory=dict)
     reasons: dict[int, str] = field(default_factory=dict)
-    bytes_read: int = 0
 
     def load(self) -> LoadedPartition:
         loading = self.loading
@@ -193,7 +192,8 @@ class _Loader:
             self.segments,
             self.deleted,
             self.reasons,
-            self.bytes_read + self._snapshots.bytes_read,
+            self._snapshots.bytes_read
+            + sum(one.bytes_read for one in (*self.segments, *self.deleted.values())),
         )
 
     def _producer_state(self) -> ProducerStateManager:
@@ -238,7 +238,6 @@ class _Loader:
                 segment.base_offset,
                 after_clean_shutdown=False,
             )
-            self.bytes_read += segment.size_bytes
             cut = segment.recover()
             if cut:
                 self._note(segment, f"invalid_batch: at byte {segment.size_bytes}")

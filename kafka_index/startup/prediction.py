@@ -202,12 +202,15 @@ class Prediction:
         By directory, topic and number.
     notes : tuple of str
         What cannot be known.
+    has_marker : bool
+        Whether a directory was loaded as after a clean shutdown.
     """
 
     verdict: Verdict
     refused: tuple[Refusal, ...]
     partitions: tuple[PartitionPrediction, ...]
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...]
+    has_marker: bool
 
 
 def _least(before: int | None, value: int) -> int:

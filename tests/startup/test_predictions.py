@@ -282,3 +282,14 @@ def test_a_directory_that_a_broker_holds_is_refused(data: Path) -> None:
 def _expect_refusal(data: Path) -> None:
     with pytest.raises(InputError, match="running broker"):
         predict_directories([str(data)], StartConditions(LogConfig()))
+
+
+def test_a_gap_of_a_compacted_topic_is_not_reported(data: Path) -> None:
+    for path in (data / PARTITION).glob(f"{logs(data)[1].stem}.*"):
+        path.unlink()
+    cluster = cluster_with(topic_id(data), (1,), "x")
+    assert any("records are missing" in note for note in of(predict(data, cluster)).notes)
+
+    cluster.configs[2, "app-logs"] = {"cleanup.policy": "compact"}
+
+    assert of(predict(data, cluster)).notes == ()
