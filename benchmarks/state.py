@@ -10,6 +10,7 @@ from __future__ import annotations
 import shutil
 import statistics
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -95,7 +96,7 @@ def run(scratch: Path) -> bool:
     return reached
 
 
-def _seconds(segments: list[SegmentFile], target: Path, outputs: frozenset[Output]) -> float:
+def _seconds(segments: Sequence[SegmentFile], target: Path, outputs: frozenset[Output]) -> float:
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir()
     settings = BuildSettings(target_root=str(target), outputs=outputs)

@@ -23,6 +23,7 @@ from kafka_index.config import LogConfig
 from kafka_index.engines import Engine
 from kafka_index.engines import build_engines as engines
 from kafka_index.errors import InputError
+from kafka_index.layout.names import TopicPartition
 from kafka_index.state.partition_state import ProducerExpiration
 from kafka_index.storage import (
     DirectoryLock,
@@ -33,6 +34,7 @@ from kafka_index.storage import (
     lock_of_output,
     swept_target,
 )
+from kafka_index.storage.segment_table import SegmentTable
 from kafka_index.tiered.listing import list_logs
 from kafka_index.tiered.options import TieredOptions
 
@@ -76,13 +78,19 @@ def run_build(options: BuildOptions) -> ExitCode:
         source = open_parquet(options.inputs)
         if not options.dry_run:
             return _build_parquet(options, source)
-        counts = count_segments(source, list_row_groups(source))
-        return _print_plan(options, [(c.topic, c.partition, c.size_bytes) for c in counts], [])
+        sizes = [
+            (TopicPartition(each.topic, each.partition), 1, each.size_bytes)
+            for each in count_segments(source, list_row_groups(source))
+        ]
+        return _print_plan(options, sizes, [])
     listing = list_logs(options.inputs, options.tiered, topics=options.topics)
     if not options.dry_run:
         return _build_logs(options, listing)
-    sizes = [(s.topic, s.partition, s.log_size_bytes) for s in listing.segments]
-    return _print_plan(options, sizes, listing.skipped)
+    counts = [
+        (each.partition, len(each), int(each.sizes_bytes.sum()))
+        for each in SegmentTable.of(listing.segments).partitions
+    ]
+    return _print_plan(options, counts, listing.skipped)
 
 
 def _wants_parquet(options: BuildOptions) -> bool:
@@ -102,7 +110,7 @@ def _wants_parquet(options: BuildOptions) -> bool:
 
 
 def _build_logs(options: BuildOptions, listing: Listing) -> ExitCode:
-    segments = listing.segments
+    segments = SegmentTable.of(listing.segments)
     with ExitStack() as stack:
         writer = stack.enter_context(ReportWriter(options.report)) if options.report else None
         if options.output is None:
@@ -118,8 +126,7 @@ def _build_logs(options: BuildOptions, listing: Listing) -> ExitCode:
         stack.enter_context(
             swept_target(target_root, listing.partition_directories, run_id=settings.run_id)
         )
-        total_bytes = sum(segment.log_size_bytes for segment in segments)
-        with BuildOutcome(writer, len(segments), total_bytes, options.detail) as outcome:
+        with BuildOutcome(writer, len(segments), segments.total_bytes, options.detail) as outcome:
             engines.run_build(
                 options.engine, segments, settings, outcome, fail_fast=options.fail_fast
             )
@@ -163,7 +170,9 @@ def _settings(
 
 
 def _print_plan(
-    options: BuildOptions, segments: Sequence[tuple[str, int, int]], skipped: Sequence[Skipped]
+    options: BuildOptions,
+    counts: Sequence[tuple[TopicPartition, int, int]],
+    skipped: Sequence[Skipped],
 ) -> ExitCode:
     """Print what a dry run would build: a row per partition, and the totals.
 
@@ -171,24 +180,25 @@ def _print_plan(
     ----------
     options : BuildOptions
         The options.
-    segments : sequence of tuple
-        Topic, partition and log size of each segment.
+    counts : sequence of tuple
+        Partition, number of segments, and size of their logs; a partition may come several times.
     skipped : sequence of Skipped
         Entries that the listing skipped.
     """
     paint = Paint(sys.stdout)
-    sums: dict[tuple[str, int], tuple[int, int]] = {}
-    for topic, partition, size_bytes in segments:
-        count, sum_bytes = sums.get((topic, partition), (0, 0))
-        sums[topic, partition] = count + 1, sum_bytes + size_bytes
+    sums: dict[TopicPartition, tuple[int, int]] = {}
+    for partition, number, size_bytes in counts:
+        count, sum_bytes = sums.get(partition, (0, 0))
+        sums[partition] = count + number, sum_bytes + size_bytes
     rows = [
-        (f"{topic}-{partition}", format_count(count), format_bytes(sum_bytes))
-        for (topic, partition), (count, sum_bytes) in sorted(sums.items())
+        (partition.directory_name, format_count(count), format_bytes(sum_bytes))
+        for partition, (count, sum_bytes) in sorted(sums.items())
     ]
     header, *lines = table_lines(("partition", "segments", "log bytes"), rows)
-    total_bytes = sum(size_bytes for *_, size_bytes in segments)
+    total_bytes = sum(size_bytes for *_, size_bytes in counts)
+    segments = plural(sum(count for _, count, _ in counts), "segment")
     total = (
-        f"would build {plural(len(segments), 'segment')} of {plural(len(sums), 'partition')}, "
+        f"would build {segments} of {plural(len(sums), 'partition')}, "
         f"{format_bytes(total_bytes)} of log"
     )
     every = options.detail is Detail.VERBOSE

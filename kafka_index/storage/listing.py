@@ -18,8 +18,10 @@ from kafka_index.layout.names import (
     split_directory_name,
 )
 from kafka_index.storage.directories import Entry, identity_of, scan_directory
+from kafka_index.storage.fast_listing import list_plain_partition
 from kafka_index.storage.partition_files import SegmentFile, Skipped, list_partition
 from kafka_index.storage.paths import expand_directories
+from kafka_index.storage.segment_table import PartitionSegments, SegmentTable
 from kafka_index.storage.tiered_partition import TieredPartition
 from kafka_index.stores import is_remote
 
@@ -42,8 +44,9 @@ class Listing:
 
     Parameters
     ----------
-    segments : list of SegmentFile
-        Live segments, sorted by topic, partition and base offset.
+    segments : sequence of SegmentFile
+        Live segments, sorted by topic, partition and base offset; a `SegmentTable` where they
+        were listed.
     skipped : list of Skipped
         Every entry that is not live, with why, sorted by path.
     data_directories : list of str
@@ -54,7 +57,7 @@ class Listing:
         The partitions that have remote segments, or had them.
     """
 
-    segments: list[SegmentFile] = field(default_factory=list)
+    segments: Sequence[SegmentFile] = field(default_factory=list)
     skipped: list[Skipped] = field(default_factory=list)
     data_directories: list[str] = field(default_factory=list)
     partition_directories: list[str] = field(default_factory=list)
@@ -105,15 +108,17 @@ def _list(inputs: Sequence[str], topics: re.Pattern[str] | None) -> tuple[Listin
     for directory in expand_directories(inputs):
         walk.visit(directory)
     listing = walk.listing
-    listing.segments.sort(key=lambda s: (s.topic, s.partition, s.base_offset))
+    partitions = sorted(walk.partitions, key=lambda each: each.partition)
+    _refuse_duplicates(partitions)
+    listing.segments = SegmentTable(partitions)
     listing.skipped.sort(key=lambda skipped: skipped.path)
-    _refuse_duplicates(listing.segments)
     return listing, walk
 
 
 class _Walk:
     def __init__(self, topics: re.Pattern[str] | None) -> None:
         self.listing = Listing()
+        self.partitions: list[PartitionSegments] = []
         self.topics_seen: set[str] = set()
         self.topics_kept = False
         self._topics = topics
@@ -187,11 +192,13 @@ class _Walk:
             if before[1] != partition:
                 self._skip(directory, f"the same directory as {before[0]}")
             return
-        segments, skipped = list_partition(
-            partition, scan_directory(directory) if entries is None else entries
-        )
-        self.listing.segments += segments
-        self.listing.skipped += skipped
+        segments = _plain(partition, directory) if entries is None else None
+        if segments is None:
+            segments = self._one_by_one(
+                partition, scan_directory(directory) if entries is None else entries
+            )
+        if segments is not None and len(segments):
+            self.partitions.append(segments)
         self.listing.partition_directories.append(directory)
         # A partition directory that is a link belongs to two data directories, and a broker may
         # run on either.
@@ -200,6 +207,14 @@ class _Walk:
             if parent_identity not in self._parents_seen:
                 self._parents_seen.add(parent_identity)
                 self.listing.data_directories.append(parent)
+
+    def _one_by_one(
+        self, partition: TopicPartition, entries: list[Entry]
+    ) -> PartitionSegments | None:
+        files, skipped = list_partition(partition, entries)
+        self.listing.skipped += skipped
+        files.sort(key=lambda each: each.base_offset)
+        return PartitionSegments.of(files) if files else None
 
     def _wanted(self, topic: str) -> bool:
         return self._topics is None or self._topics.fullmatch(topic) is not None
@@ -217,15 +232,22 @@ def _parents_of(directory: str) -> tuple[str, ...]:
     return parent, os.path.dirname(os.path.realpath(directory))
 
 
-def _refuse_duplicates(segments: Sequence[SegmentFile]) -> None:
-    for segment, other in pairwise(segments):
-        if segment.partition != other.partition or segment.topic != other.topic:
-            continue
-        if segment.partition_directory != other.partition_directory:
+def _plain(partition: TopicPartition, directory: str) -> PartitionSegments | None:
+    """Return the segments of a plain local directory; None to list its entries one by one."""
+    if is_remote(directory):
+        return None
+    try:
+        return list_plain_partition(partition, directory)
+    except OSError:
+        return None
+
+
+def _refuse_duplicates(partitions: Sequence[PartitionSegments]) -> None:
+    for one, other in pairwise(partitions):
+        if one.partition == other.partition:
             raise InputError(
-                f"the partition {segment.topic}-{segment.partition} is also in "
-                f"{other.partition_directory}",
-                path=segment.partition_directory,
+                f"the partition {one.partition.directory_name} is also in {other.directory}",
+                path=one.directory,
                 hint="give one copy of each partition (replicas need a run each)",
             )
 

@@ -29,6 +29,8 @@ _REFRESH_SECONDS = 10.0
 # Several refreshes: one of them may fail, or be slow.
 _ABANDONED_SECONDS = 45.0
 _POLL_SECONDS = 1.0
+# The runs of this process that hold a marker.
+_held: set[str] = set()
 
 
 class StoreLock:
@@ -65,6 +67,7 @@ class StoreLock:
         while not store.put(self.path, self._content(), if_absent=True):
             self._wait_until_abandoned(store)
             store.delete([self.path])
+        _held.add(self._run_id)
         self._thread.start()
         return self
 
@@ -77,6 +80,7 @@ class StoreLock:
         """Remove the marker."""
         self._done.set()
         self._thread.join()
+        _held.discard(self._run_id)
         try:
             if self._is_ours():
                 store_of(self.path).delete([self.path])
@@ -148,6 +152,8 @@ def _is_of_ended_process(marker: bytes | None) -> bool:
     process = fields.get("process")
     if fields.get("host") != socket.gethostname() or not isinstance(process, int):
         return False
+    if process == os.getpid():
+        return fields.get("run") not in _held
     try:
         os.kill(process, 0)
     except ProcessLookupError:

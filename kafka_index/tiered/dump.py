@@ -19,6 +19,7 @@ from kafka_index.state.leader_epochs import LeaderEpochCache
 from kafka_index.storage import Listing, Skipped
 from kafka_index.storage.listing import list_any
 from kafka_index.storage.log_directory import LogDirectory, read_checkpoint_text
+from kafka_index.storage.partition_files import SegmentFile
 from kafka_index.storage.tiered_partition import TieredPartition
 from kafka_index.stores.tiered.segment_paths import Layout, SegmentKey
 from kafka_index.tiered.metadata_records import REMOTE_LOG_METADATA_TOPIC
@@ -71,7 +72,10 @@ def list_tiered_dump(
     union.add_remote(objects, topics)
     listing = union.listing
     listing.skipped += skipped
-    listing.segments.sort(key=lambda s: (s.topic, s.partition, s.base_offset))
+    listing.segments = sorted(
+        [*listing.segments, *union.remote_segments],
+        key=lambda s: (s.topic, s.partition, s.base_offset),
+    )
     listing.skipped.sort(key=lambda each: each.path)
     if not listing.segments:
         raise InputError(
@@ -128,6 +132,7 @@ class _Union:
             if (partition := _partition_of(directory)) is not None
         }
         self._log_directories: dict[str, LogDirectory] = {}
+        self.remote_segments: list[SegmentFile] = []
         self._local_segments = {
             partition: list(members)
             for partition, members in groupby(
@@ -239,7 +244,7 @@ class _Union:
             uploads, unfinished = uploads_of_objects(objects)
         local = self._local(partition)
         united = unite(partition, uploads, unfinished, local)
-        self.listing.segments += united.segments
+        self.remote_segments += united.segments
         self.listing.skipped += united.skipped
         uploaded_to = self._metadata.uploaded_to.get((topic_id, partition.partition), -1)
         self.listing.tiered[partition] = TieredPartition(
