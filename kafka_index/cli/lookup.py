@@ -14,6 +14,7 @@ from kafka_index.cli.lookup_summary import (
     damage_lines,
     exit_code,
     note_lines,
+    warn_of_starts,
     warn_of_unindexed,
 )
 from kafka_index.cli.options import Detail
@@ -84,6 +85,7 @@ def run_lookup(options: BulkOptions, where: LogOptions) -> ExitCode:
         ]
         stack.enter_context(target)
         warn_of_unindexed(inventory, by, options.detail)
+        warn_of_starts(inventory, options.detail)
         with LookupOutcome(queries.rows, options.detail) as outcome:
             engines.run_lookup(
                 options.engine,

@@ -15,7 +15,13 @@ import pyarrow as pa
 
 from kafka_index.cli.exit_code import ExitCode
 from kafka_index.cli.lookup_options import LogOptions, Question
-from kafka_index.cli.lookup_summary import EXPLAINED, exit_code, finding_line, warn_of_unindexed
+from kafka_index.cli.lookup_summary import (
+    EXPLAINED,
+    exit_code,
+    finding_line,
+    warn_of_starts,
+    warn_of_unindexed,
+)
 from kafka_index.cli.options import Detail
 from kafka_index.cli.text import format_time, shown_path
 from kafka_index.errors import InputError
@@ -67,6 +73,7 @@ def answer_question(
         upper_bound=UpperBound(where.upper_bound),
     )
     warn_of_unindexed(inventory, by, detail)
+    warn_of_starts(inventory, detail)
     with Lookups(inventory, LookupSettings(by, resolve, where.config)) as lookups:
         answers = lookups.answer(
             pa.array([question.topic]),

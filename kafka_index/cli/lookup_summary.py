@@ -55,6 +55,18 @@ def warn_of_unindexed(inventory: Inventory, by: By, detail: Detail) -> None:
         )
 
 
+def warn_of_starts(inventory: Inventory, detail: Detail) -> None:
+    """Print that log starts are lower bounds, where no log directory has them."""
+    partitions = inventory.uncertain_starts
+    if partitions and detail is not Detail.QUIET:
+        what = plural(partitions, "partition")
+        click.echo(
+            f"kafka-index: {what} without a log directory: the log starts are lower bounds, those "
+            "of the first remote segments; --logs adds what a broker knows",
+            err=True,
+        )
+
+
 def note_lines(findings: Iterable[Finding], paint: Paint, *, every: bool) -> list[str]:
     """Return the findings that prevent no answer, by kind; all of them with `every`."""
     kinds: dict[str, list[Finding]] = {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import re
 from collections.abc import Callable, Sequence
@@ -106,12 +105,10 @@ def storage_option() -> Decorator:
         from kafka_index.stores import (  # noqa: PLC0415, slow to import
             configure_stores,
             parse_storage_options,
-            storage_options,
         )
 
         try:
-            items = parse_storage_options(value).items
-            configure_stores(dataclasses.replace(storage_options(), items=items))
+            configure_stores(parse_storage_options(value))
         except ConfigError as error:
             raise click.BadParameter(str(error)) from error
 

@@ -101,6 +101,16 @@ class Inventory:
         """Segments of all partitions."""
         return int(self.segments.num_rows)
 
+    @property
+    def uncertain_starts(self) -> int:
+        """Partitions whose log start is a lower bound: without a log directory it is not known."""
+        ends = self.partitions["tiered_end_offset"]
+        if ends.null_count == len(ends):
+            return 0
+        starts = self.partitions["local_start_offset"].to_pylist()
+        tiered = zip(ends.to_pylist(), starts, strict=True)
+        return sum(end is not None and start is None for end, start in tiered)
+
     def codes(self, topics: pa.Array | pa.ChunkedArray, partitions: Longs) -> Codes:
         """Return the number of the partition of each row.
 
