@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import logging
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -15,6 +17,8 @@ from kafka_index.spark.shared_target import NOT_SHARED_HINT, SharedTarget
 from kafka_index.stores import is_remote, scheme_of
 from kafka_index.stores.uris import HDFS_SCHEME, OBJECT_SCHEMES
 
+_LOGGER = logging.getLogger(__name__)
+
 DEPENDENCY_HINT = (
     "install it into the Python of the executors, or send them a packed environment "
     "(docs/clusters.md)"
@@ -24,6 +28,11 @@ _MODULES = ("numpy", "pandas", "pyarrow", "llvmlite", "numba", "google_crc32c", 
 _OF_OBJECT_STORES = ("arro3.core", "obstore")
 _OF_HDFS = ("hdfs_native",)
 
+_PATIENCE_SECONDS = 120.0
+_WAITING = (
+    f"no executor has finished a task within {_PATIENCE_SECONDS:.0f} s: the cluster may have no "
+    "free cores or memory (see the web UI of its master); still waiting"
+)
 # More than a cluster has; a range of it is split by the cores of the server.
 _MAX_CORES = 1 << 16
 _SHOWN = 3
@@ -96,9 +105,16 @@ def check_executors(
     A task for each core. An executor that joins later is not asked: `SharedTarget.check` in every
     task, and the error of a job that fails, say the same of it.
     """
-    with jobs.job("count the cores"):
-        splits = session.range(_MAX_CORES).select(F.spark_partition_id()).distinct()
-        cores = max(splits.count(), 1)
+    # A cluster without free cores lets a job wait for as long as it takes.
+    notice = threading.Timer(_PATIENCE_SECONDS, _LOGGER.warning, [_WAITING])
+    notice.daemon = True
+    notice.start()
+    try:
+        with jobs.job("count the cores"):
+            splits = session.range(_MAX_CORES).select(F.spark_partition_id()).distinct()
+            cores = max(splits.count(), 1)
+    finally:
+        notice.cancel()
     markers = () if target is None else target.markers
     # Pickled whole, and without Arrow: it must run where nothing of ours is installed.
     on_disk = tuple(path for path in inputs if not is_remote(path))
