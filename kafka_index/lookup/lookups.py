@@ -190,7 +190,7 @@ class Lookups:
             if self.settings.by is By.OFFSET:
                 expected += log.expect_offsets(values[rows])
             else:
-                expected.append(Expected(log.segments[0]))
+                expected += map(Expected, log.segments)
         return ReadAhead(expected, self.settings.resolve).reach
 
     def _answer_partition(self, code: int, keys: Longs) -> Answers:

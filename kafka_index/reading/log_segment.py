@@ -252,6 +252,12 @@ class LogSegment:
         self._cache.use(self)
         return locate(self._log, self.indexes, targets, resolve)
 
+    def request_end(self) -> None:
+        """Begin to fetch what follows the last index entry of a remote log."""
+        self._cache.use(self)
+        if self._log.is_remote:
+            self.indexes.request_end()
+
     def request_offsets(self, targets: Longs, resolve: Resolve) -> None:
         """Begin to fetch what `translate_offsets` will read of a remote log first."""
         self._cache.use(self)

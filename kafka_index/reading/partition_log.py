@@ -277,22 +277,11 @@ class PartitionLog:
 
     def answer_timestamps(self, timestamps_ms: Longs, resolve: Resolve) -> Answers:
         """Look up timestamps as `lookup_timestamps` does, with the answers as numpy columns."""
-        answers = Answers.empty(len(timestamps_ms), resolve)
-        targets, rows = ascending(timestamps_ms)
-        negative = int(np.searchsorted(targets, 0))
-        answers.status[rows[:negative]] = Status.INVALID_QUERY
-        for special in SpecialTimestamp:
-            asked = rows[:negative][targets[:negative] == special]
-            if len(asked):
-                answer = self._answer_special(special, resolve)
-                answers.put(asked, answer.repeat(len(asked)))
-        if negative < len(targets):
-            self._times.answer(
-                self._live_segments(), answers, targets[negative:], rows[negative:], resolve
-            )
-        # Where offsets go back even the log end may have batches above it.
-        self._hide_from_end(answers, resolve)
-        return answers
+        if not self._is_remote:
+            return self._answer_timestamps(timestamps_ms, resolve)
+        ahead = ReadAhead([Expected(segment) for segment in self.segments], resolve)
+        with self._cache.announcing(ahead.reach):
+            return self._answer_timestamps(timestamps_ms, resolve)
 
     def take_findings(self) -> list[Finding]:
         """Return the findings since the last call."""
@@ -329,6 +318,24 @@ class PartitionLog:
         self._answer_in_segments(answers, targets[start:stop], rows[start:stop], resolve)
         if self.files.high_watermark is not None:
             self._hide_from_end(answers, resolve)
+        return answers
+
+    def _answer_timestamps(self, timestamps_ms: Longs, resolve: Resolve) -> Answers:
+        answers = Answers.empty(len(timestamps_ms), resolve)
+        targets, rows = ascending(timestamps_ms)
+        negative = int(np.searchsorted(targets, 0))
+        answers.status[rows[:negative]] = Status.INVALID_QUERY
+        for special in SpecialTimestamp:
+            asked = rows[:negative][targets[:negative] == special]
+            if len(asked):
+                answer = self._answer_special(special, resolve)
+                answers.put(asked, answer.repeat(len(asked)))
+        if negative < len(targets):
+            self._times.answer(
+                self._live_segments(), answers, targets[negative:], rows[negative:], resolve
+            )
+        # Where offsets go back even the log end may have batches above it.
+        self._hide_from_end(answers, resolve)
         return answers
 
     def _answer_at_end(self, answers: Answers, targets: Longs, rows: Longs) -> int:

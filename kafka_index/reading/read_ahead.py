@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from kafka_index.errors import KafkaIndexError
@@ -23,7 +24,7 @@ class Expected(NamedTuple):
     segment : LogSegment
         The segment.
     offsets : ndarray of int64, optional
-        The ascending offsets that it will be asked for; None when these are not known yet.
+        The ascending offsets that it will be asked for; None where it may be asked for times.
     """
 
     segment: LogSegment
@@ -52,17 +53,24 @@ class ReadAhead:
         number = self._number_of.get(id(segment))
         if number is None:
             return
-        while self._indexed < min(number + 1 + _INDEXES_AHEAD, len(self._expected)):
+        self._indexed = max(self._indexed, number)
+        while self._indexed < self._end(number, _INDEXES_AHEAD):
             each = self._expected[self._indexed]
             each.segment.indexes.request(with_times=each.offsets is None)
             self._indexed += 1
         self._ranged = max(self._ranged, number)
-        while self._ranged < min(number + 1 + _RANGES_AHEAD, len(self._expected)):
+        while self._ranged < self._end(number, _RANGES_AHEAD):
             each = self._expected[self._ranged]
             self._ranged += 1
-            if each.offsets is not None and self._resolve is not Resolve.INDEX:
-                try:
+            # The queries of a segment that cannot be read meet the error, and report it.
+            with suppress(KafkaIndexError):
+                if each.offsets is None:
+                    each.segment.request_end()
+                elif self._resolve is not Resolve.INDEX:
                     each.segment.request_offsets(each.offsets, self._resolve)
-                except KafkaIndexError:
-                    # The queries of that segment meet it, and report it.
-                    continue
+
+    def _end(self, number: int, ahead: int) -> int:
+        """Return up to where to fetch; where it is not sure that all are asked, little at first."""
+        if self._expected[number].offsets is None:
+            ahead = min(ahead, number + 1)
+        return min(number + 1 + ahead, len(self._expected))

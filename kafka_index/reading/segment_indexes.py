@@ -142,6 +142,7 @@ class SegmentIndexes:
     def largest(self) -> Largest:
         """Return the largest timestamp of the segment."""
         if self._largest is None:
+            self.request(with_times=True)
             index = self.time_index
             if self._largest is None:
                 whole = self.stop is None or is_tail(self.stop, is_last=self._segment.is_last)

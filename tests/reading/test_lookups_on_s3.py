@@ -21,7 +21,7 @@ from tests.reading.test_ranged_logs import FURTHER, dumps, write
 from tests.servers.faults import MANY, FaultProxy, fault_proxy
 from tests.servers.s3 import S3Server
 from tests.support.index_damage import damaged_indexes
-from tests.support.partitions import DIRECTORY, ask_offset, ask_offsets, ask_times
+from tests.support.partitions import DIRECTORY, ask_offset, ask_offsets, ask_time, ask_times
 from tests.support.remote import new_bucket, upload
 from tests.support.segments import batch
 
@@ -174,3 +174,16 @@ def test_any_dump_has_the_answers_of_its_local_copy(
                 ):
                     found = [row.without_entry for row in ask(there, asked, resolve)]
                     assert found == [row.without_entry for row in ask(here, asked, resolve)]
+
+
+def test_a_time_costs_the_indexes_and_tails_up_to_its_segment(
+    remote: str, proxy: FaultProxy
+) -> None:
+    with PartitionLog.open(remote) as log:
+        proxy.clear()
+        assert ask_time(log, 1000 + 1234).found_offset == 1234
+    assert len(proxy.gets(".timeindex")) <= 2
+    assert len(proxy.gets(".index")) == 2
+    # The ends of both segments, and the batches around the answer.
+    assert len(proxy.gets(".log")) <= 4
+    assert proxy.sent_bytes(".log") <= 64 << 10
