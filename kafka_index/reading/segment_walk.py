@@ -20,7 +20,12 @@ from kafka_index.kernels.answer_runs import number_runs
 from kafka_index.kernels.records import EMPTY_SECTION
 from kafka_index.layout.integers import Longs
 from kafka_index.layout.names import OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX
-from kafka_index.layout.records import NO_LEADER_EPOCH
+from kafka_index.layout.records import (
+    LOG_OVERHEAD_BYTES,
+    NO_LEADER_EPOCH,
+    RECORD_BATCH_HEADER,
+    field_position,
+)
 from kafka_index.reading.answers import (
     BATCH_BASE_OFFSET,
     BATCH_LAST_OFFSET,
@@ -42,6 +47,11 @@ from kafka_index.reading.segment_log import SegmentLog
 from kafka_index.records.record_decoder import BatchDamage, RecordChunk, decode_entry
 from kafka_index.records.record_sections import BatchRecords
 from kafka_index.scan.file_records import read_batch_fields, search_for_offsets
+
+# Where there are fewer for a batch, putting their answers together costs more than it saves.
+_MIN_QUERIES_PER_RUN = 2
+_LENGTH = field_position(RECORD_BATCH_HEADER, "length")
+_LENGTH_BYTES = RECORD_BATCH_HEADER["length"].itemsize
 
 
 class _Misfit(Exception):  # noqa: N818, because the walk is repeated without the file
@@ -75,10 +85,10 @@ class Located:
     def in_runs(self, resolve: Resolve) -> Located:
         """Return one column for neighbours that found the same batch and entry."""
         runs, firsts = np.empty_like(self.batches), np.empty_like(self.batches)
-        count = number_runs(self.batches, self.values[ENTRY_OFFSET], runs, firsts)
-        firsts = firsts[:count]
-        values = Answers.empty(count, resolve).values
-        values[: len(self.values)] = self.values[:, firsts]
+        firsts = firsts[: number_runs(self.batches, self.values[ENTRY_OFFSET], runs, firsts)]
+        values = Answers.empty(len(firsts), resolve).values
+        for column in (ENTRY_OFFSET, ENTRY_POSITION):
+            values[column] = self.values[column][firsts]
         return Located(values, self.batches[firsts], runs)
 
     def expanded(self) -> Located:
@@ -184,8 +194,12 @@ def _locate_once(
     starting_offset: int | None,
 ) -> Located:
     size_bytes = indexes.log_size_bytes
-    # Many offsets have the same answer at batch level, of which only the entries are needed first.
-    has_runs = starting_offset is None and resolve is Resolve.BATCH
+    # Where many offsets have the same answer, only their entries are needed until the walk is done.
+    has_runs = (
+        starting_offset is None
+        and resolve is Resolve.BATCH
+        and _shares_batches(log, size_bytes, len(targets))
+    )
     values = Answers.empty(len(targets), Resolve.INDEX if has_runs else resolve).values
     located = Located(values, np.zeros(len(targets), np.int64))
     if starting_offset is None:
@@ -204,6 +218,14 @@ def _locate_once(
     located.read_headers(log)
     log.check_faults()
     return located
+
+
+def _shares_batches(log: SegmentLog, size_bytes: int, queries: int) -> bool:
+    """Guess from the size of the first batch whether several queries find each batch."""
+    if log.is_remote or size_bytes < LOG_OVERHEAD_BYTES:
+        return False
+    length = int.from_bytes(log.array[_LENGTH : _LENGTH + _LENGTH_BYTES].tobytes(), signed=True)
+    return queries * (LOG_OVERHEAD_BYTES + length) >= _MIN_QUERIES_PER_RUN * size_bytes
 
 
 def find_largest_timestamp(log: SegmentLog, indexes: SegmentIndexes, resolve: Resolve) -> Located:
