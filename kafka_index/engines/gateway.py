@@ -39,6 +39,7 @@ _PORT, _SECRET = "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"
 _INT = struct.Struct(">i")
 _POLL_SECONDS = 0.05
 _READ_SECONDS = 2.0
+_STOP_SECONDS = 5.0
 # What a JVM prints before anything else, and nobody can act on.
 _CHATTER = (b"NOTE: Picked up ", b"Picked up ", b"WARNING: Using incubator modules")
 
@@ -178,10 +179,22 @@ class _Jvm:
 
     def kill(self) -> None:
         """End the process and all that it has started."""
+        process = self._process
+        if process is None:
+            return
+        try:
+            # It removes its temporary folders, if it has come that far.
+            self._signal(signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_STOP_SECONDS)
+        finally:
+            self._signal(signal.SIGKILL)
+            process.wait()
+
+    def _signal(self, number: signal.Signals) -> None:
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
+                os.killpg(self._process.pid, number)
 
     def held_output(self) -> str:
         """Return what was written to stderr since the start."""
