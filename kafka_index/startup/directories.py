@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from kafka_index.config import LogConfig
-from kafka_index.errors import InputError
+from kafka_index.errors import InputError, KafkaIndexError, is_retriable
 from kafka_index.growing.growing_segment import Clock, system_clock
 from kafka_index.growing.settings import LogSettings
 from kafka_index.layout.names import (
@@ -211,7 +211,10 @@ class _Start:
                         max(watermark, loaded.log.log_start_offset), loaded.log.log_end_offset
                     ),
                 )
-        except StartRefusedError as error:
+        except KafkaIndexError as error:
+            # What this process may not read, or what changes meanwhile, says nothing of a broker.
+            if is_retriable(error):
+                raise
             predicted = replace(predicted, refusal=_refusal(error))
             self._refused.append(_refusal(error))
         else:
@@ -368,7 +371,7 @@ def _end_notes(loaded: LoadedPartition, lost: LostRecords) -> Iterable[str]:
         )
 
 
-def _refusal(error: StartRefusedError) -> Refusal:
+def _refusal(error: KafkaIndexError) -> Refusal:
     details = [
         f"{name} {value}"
         for name, value in (("expected", error.expected), ("found", error.found))
