@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -10,7 +9,9 @@ from dataclasses import dataclass, field
 from kafka_index.errors import InputError
 from kafka_index.layout.names import LOG_SUFFIX, TXN_INDEX_SUFFIX
 from kafka_index.storage import Skipped
-from kafka_index.stores import is_remote, store_of
+from kafka_index.storage.directories import directory_exists
+from kafka_index.storage.paths import absolute_path
+from kafka_index.stores import store_of
 from kafka_index.stores.tiered.manifest import INDEX_NAMES
 from kafka_index.stores.tiered.segment_paths import (
     UUID_PATTERN,
@@ -100,8 +101,8 @@ def list_remote_objects(options: TieredOptions) -> tuple[list[RemoteObjects], li
     found: list[RemoteObjects] = []
     skipped: list[Skipped] = []
     for uri in options.uris:
-        root = uri.rstrip("/") if is_remote(uri) else os.path.abspath(uri)
-        if not is_remote(root) and not os.path.isdir(root):
+        root = absolute_path(uri).rstrip("/")
+        if not directory_exists(root):
             raise InputError("the folder of tiered storage does not exist", path=uri)
         segments, iceberg = _list_root(root, options)
         if iceberg and not segments:

@@ -250,6 +250,15 @@ def test_a_key_prefix_selects_the_keys_that_begin_with_it() -> None:
         list_tiered_dump([], TieredOptions((at.remote,), None, "golden/tier.a_c-"), topics=None)
 
 
+def test_a_file_uri_is_the_folder_that_it_names() -> None:
+    at = setting("aiven-plain")
+    options = TieredOptions((f"file://{at.remote}/",))
+
+    found = list_tiered_dump([], options, topics=None)
+
+    assert found.segments == _union(at, with_data=False).segments
+
+
 def test_iceberg_segments_are_refused_by_name(tmp_path: Path) -> None:
     folder = tmp_path / "warehouse" / "orders" / "metadata"
     folder.mkdir(parents=True)
