@@ -1,4 +1,4 @@
-"""Copying bytes from address to address inside compiled loops."""
+"""Copying bytes from address to address inside compiled loops, and what decompression shares."""
 
 from __future__ import annotations
 
@@ -6,8 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import numba.extending
+import numpy as np
 from llvmlite import ir
 from numba import types
+
+from kafka_index.kernels.big_endian import Integer
+from kafka_index.kernels.compile_cache import compiled
 
 #: What `copy_vector` copies.
 VECTOR_BYTES = 32
@@ -48,3 +52,45 @@ copy_word = _copier(WORD_BYTES)
 copy_byte = _copier(1)
 #: Copy so many bytes (int64) that do not overlap.
 copy_bytes = _copier(None)
+
+#: In place of the size that something decompresses to: it is of a form that no compiled loop reads,
+#: or the room does not suffice.
+UNPACK_REFUSED, UNPACK_NO_ROOM = -1, -2
+
+#: Bytes after the room of an output that may be overwritten.
+UNPACK_SLACK_BYTES = 2 * VECTOR_BYTES
+
+
+@compiled
+def copy_match(target: np.uint64, distance: np.uint64, size: Integer) -> None:
+    """Copy bytes that may overlap with themselves; up to 31 bytes after them are overwritten."""
+    source = target - distance
+    end = target + np.uint64(size)
+    if distance >= np.uint64(VECTOR_BYTES):
+        while target < end:
+            copy_vector(target, source, size)
+            target += np.uint64(VECTOR_BYTES)
+            source += np.uint64(VECTOR_BYTES)
+        return
+    if distance >= np.uint64(WORD_BYTES):
+        while target < end:
+            copy_word(target, source, size)
+            target += np.uint64(WORD_BYTES)
+            source += np.uint64(WORD_BYTES)
+        return
+    while target < end:
+        copy_byte(target, source, size)
+        target += np.uint64(1)
+        source += np.uint64(1)
+
+
+@compiled
+def copy_literals(target: np.uint64, source: np.uint64, size: Integer, end: np.uint64) -> None:
+    """Copy literals; nothing at or after `end` is read."""
+    if source + np.uint64(size + VECTOR_BYTES) > end:
+        copy_bytes(target, source, size)
+        return
+    done = np.uint64(0)
+    while done < np.uint64(size):
+        copy_vector(target + done, source + done, size)
+        done += np.uint64(VECTOR_BYTES)

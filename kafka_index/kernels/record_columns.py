@@ -20,7 +20,14 @@ from kafka_index.kernels.big_endian import (
     write_int64_native,
 )
 from kafka_index.kernels.compile_cache import compiled
-from kafka_index.kernels.copying import VECTOR_BYTES, copy_bytes, copy_vector
+from kafka_index.kernels.copying import (
+    UNPACK_NO_ROOM,
+    UNPACK_REFUSED,
+    UNPACK_SLACK_BYTES,
+    VECTOR_BYTES,
+    copy_bytes,
+    copy_vector,
+)
 from kafka_index.kernels.records import (
     FIELD_NULL,
     RECORD_SOUND,
@@ -34,12 +41,7 @@ from kafka_index.kernels.records import (
     read_short_fields,
     read_sized_field,
 )
-from kafka_index.kernels.unpacking import (
-    UNPACK_NO_ROOM,
-    UNPACK_REFUSED,
-    UNPACK_SLACK_BYTES,
-    unpack,
-)
+from kafka_index.kernels.unpacking import unpack
 from kafka_index.kernels.varints import VARINT_CUT
 from kafka_index.layout.records import (
     MAGIC_POSITION,

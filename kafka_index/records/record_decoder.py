@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kafka_index.errors import CorruptLogError, TooLargeError
+from kafka_index.kernels.library_codecs import new_contexts
 from kafka_index.kernels.record_columns import (
     COPY_SLACK_BYTES,
     CUT_FIELD,
@@ -44,7 +45,6 @@ from kafka_index.kernels.record_columns import (
     new_state,
     skip_batch,
 )
-from kafka_index.kernels.unpacking import new_contexts
 from kafka_index.layout.integers import INT64_MAX, Longs
 from kafka_index.records.decompression import DecompressedRecords, DecompressionBudget, decompress
 from kafka_index.records.record_sections import BatchRecords, open_records, record_fault

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 
 import pyarrow as pa
@@ -65,7 +65,3 @@ class ReadSettings:
         if self.on_damage is OnDamage.PERMISSIVE:
             schema = schema.append(pa.field(CORRUPT_RECORD, pa.string()))
         return schema
-
-    def with_columns(self, columns: tuple[str, ...]) -> ReadSettings:
-        """Return the same settings for other columns."""
-        return replace(self, columns=columns)

@@ -10,13 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kafka_index.errors import CorruptLogError
-from kafka_index.kernels.unpacking import (
-    UNPACK_NO_ROOM,
-    UNPACK_REFUSED,
-    UNPACK_SLACK_BYTES,
-    new_contexts,
-    unpack,
-)
+from kafka_index.kernels.copying import UNPACK_NO_ROOM, UNPACK_REFUSED, UNPACK_SLACK_BYTES
+from kafka_index.kernels.library_codecs import new_contexts
+from kafka_index.kernels.unpacking import unpack
 from kafka_index.records.compression import compress
 from kafka_index.records.decompression import decompress
 from tests.support.packing import GZIP, LZ4, PACKERS, SNAPPY, ZSTD, snappy_block

@@ -1,0 +1,175 @@
+"""zstd and gzip, decompressed in compiled loops by the libraries, where they are found.
+
+A zstd library is that of the system, or one that a Python package brings; zlib is the one that
+Python itself uses. Where there is none, every frame and stream is refused.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import weakref
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import llvmlite.binding
+import numpy as np
+from numba import types
+from numpy.typing import NDArray
+
+from kafka_index.kernels.big_endian import (
+    Integer,
+    read_int8,
+    read_int32_little,
+    write_int32_native,
+    write_int64_native,
+)
+from kafka_index.kernels.compile_cache import compiled
+from kafka_index.kernels.copying import UNPACK_NO_ROOM, UNPACK_REFUSED
+
+_BYTE = 0xFF
+_ZSTD_SYMBOLS = (
+    "ZSTD_createDCtx",
+    "ZSTD_freeDCtx",
+    "ZSTD_decompressDCtx",
+    "ZSTD_findFrameCompressedSize",
+)
+_ZLIB_SYMBOLS = ("inflateInit2_", "inflateReset", "inflate", "inflateEnd", "zlibVersion")
+
+
+def _find_library(names: Iterable[str], symbols: Iterable[str]) -> ctypes.CDLL | None:
+    """Return the first of some libraries that can be loaded and has these functions."""
+    for name in names:
+        try:
+            library = ctypes.CDLL(name)
+            for symbol in symbols:
+                getattr(library, symbol)
+        except (OSError, AttributeError):
+            continue
+        return library
+    return None
+
+
+def _extension(*modules: str) -> list[str]:
+    """Return the files of extension modules, which bring or load the libraries they wrap."""
+    found = []
+    for module in modules:
+        try:
+            spec = importlib.util.find_spec(module)
+        except ImportError:
+            continue
+        if spec is not None and spec.origin is not None:
+            found.append(spec.origin)
+    return found
+
+
+_zlib = _find_library([*_extension("zlib"), "libz.so.1"], _ZLIB_SYMBOLS)
+_zstd = _find_library(
+    ["libzstd.so.1", *_extension("_zstd", "zstandard._cffi", "zstandard.backend_c")], _ZSTD_SYMBOLS
+)
+
+
+def _external(library: ctypes.CDLL | None, name: str, signature: Any) -> Any:
+    """Make a function of a library callable from compiled loops under a name of our own."""
+    symbol = f"kafka_index_{name}"
+    address = ctypes.cast(getattr(library, name), ctypes.c_void_p).value if library else None
+    if address is None:
+        # Never called: there is no context for it. A kernel that names it must load all the same.
+        address = llvmlite.binding.address_of_symbol("memcpy")
+    llvmlite.binding.add_symbol(symbol, address)
+    return types.ExternalFunction(symbol, signature)
+
+
+_zstd_decompress = _external(
+    _zstd,
+    "ZSTD_decompressDCtx",
+    types.int64(types.uintp, types.uintp, types.uintp, types.uintp, types.uintp),
+)
+_zstd_frame_size = _external(
+    _zstd, "ZSTD_findFrameCompressedSize", types.int64(types.uintp, types.uintp)
+)
+_inflate = _external(_zlib, "inflate", types.int32(types.uintp, types.int32))
+_inflate_reset = _external(_zlib, "inflateReset", types.int32(types.uintp))
+
+_ZSTD_MAGIC = int.from_bytes(b"\x28\xb5\x2f\xfd", "little", signed=True)
+_ZSTD_SINGLE_SEGMENT = 0x20
+#: What a stream accepts unless it is told otherwise (ZSTD_WINDOWLOG_LIMIT_DEFAULT).
+_ZSTD_MAX_WINDOW_LOG, _ZSTD_MIN_WINDOW_LOG = 27, 10
+_ZSTD_NO_ROOM = -70
+_ZSTD_MIN_BYTES = 6
+
+#: ``z_stream`` where pointers and longs have 8 bytes.
+_Z_STREAM_BYTES = 112
+_Z_NEXT_IN, _Z_AVAIL_IN, _Z_NEXT_OUT, _Z_AVAIL_OUT = 0, 8, 24, 32
+_Z_FINISH, _Z_STREAM_END = 4, 1
+_Z_GZIP_WINDOW_BITS = 31
+
+#: Rows of the array of contexts.
+CONTEXT_ZSTD, CONTEXT_GZIP = range(2)
+
+
+def new_contexts(owner: object) -> NDArray[np.int64]:
+    """Return the libraries' contexts for one thread, freed with their owner; 0 for none."""
+    contexts = np.zeros(2, np.int64)
+    if _zstd is not None:
+        _zstd.ZSTD_createDCtx.restype = ctypes.c_void_p
+        contexts[CONTEXT_ZSTD] = context = _zstd.ZSTD_createDCtx() or 0
+        if context:
+            _free_with(owner, _zstd.ZSTD_freeDCtx, ctypes.c_void_p(context))
+    if _zlib is not None and ctypes.sizeof(ctypes.c_long) == ctypes.sizeof(ctypes.c_void_p) == 8:
+        stream = (ctypes.c_char * _Z_STREAM_BYTES)()
+        _zlib.zlibVersion.restype = ctypes.c_char_p
+        version = _zlib.zlibVersion()
+        if _zlib.inflateInit2_(stream, _Z_GZIP_WINDOW_BITS, version, _Z_STREAM_BYTES) == 0:
+            contexts[CONTEXT_GZIP] = ctypes.addressof(stream)
+            _free_with(owner, _zlib.inflateEnd, stream)
+    return contexts
+
+
+def _free_with(owner: object, free: Callable[[Any], object], context: object) -> None:
+    weakref.finalize(owner, free, context)
+
+
+@compiled
+def unpack_zstd(
+    context: Integer, source: np.uint64, end: np.uint64, out: np.uint64, room: Integer
+) -> Integer:
+    """Decompress one frame whose window a stream would accept."""
+    size = np.int64(end) - np.int64(source)
+    if context == 0 or size < _ZSTD_MIN_BYTES or read_int32_little(source) != _ZSTD_MAGIC:
+        return np.int64(UNPACK_REFUSED)
+    if read_int8(source + np.uint64(4)) & _ZSTD_SINGLE_SEGMENT == 0:
+        exponent = (read_int8(source + np.uint64(5)) & _BYTE) >> 3
+        if exponent + _ZSTD_MIN_WINDOW_LOG >= _ZSTD_MAX_WINDOW_LOG:
+            return np.int64(UNPACK_REFUSED)
+    if _zstd_frame_size(source, size) != size:
+        return np.int64(UNPACK_REFUSED)
+    found: Integer = _zstd_decompress(
+        np.uint64(context), out, np.uint64(room), source, np.uint64(size)
+    )
+    if found == _ZSTD_NO_ROOM:
+        return np.int64(UNPACK_NO_ROOM)
+    return found if found >= 0 else np.int64(UNPACK_REFUSED)
+
+
+@compiled
+def unpack_gzip(
+    context: Integer, source: np.uint64, end: np.uint64, out: np.uint64, room: Integer
+) -> Integer:
+    """Decompress one stream that nothing follows."""
+    stream = np.uint64(context)
+    if context == 0 or _inflate_reset(stream) != 0:
+        return np.int64(UNPACK_REFUSED)
+    size = np.int64(end) - np.int64(source)
+    write_int64_native(stream + np.uint64(_Z_NEXT_IN), np.int64(source))
+    write_int32_native(stream + np.uint64(_Z_AVAIL_IN), size)
+    write_int64_native(stream + np.uint64(_Z_NEXT_OUT), np.int64(out))
+    write_int32_native(stream + np.uint64(_Z_AVAIL_OUT), room)
+    code = _inflate(stream, np.int32(_Z_FINISH))
+    left_in: Integer = read_int32_little(stream + np.uint64(_Z_AVAIL_IN))
+    left_out: Integer = read_int32_little(stream + np.uint64(_Z_AVAIL_OUT))
+    if code == _Z_STREAM_END and left_in == 0:
+        return room - left_out
+    if code != _Z_STREAM_END and left_out == 0:
+        return np.int64(UNPACK_NO_ROOM)
+    return np.int64(UNPACK_REFUSED)
