@@ -330,8 +330,11 @@ class _Kept:
             for each in logs:
                 if size <= MAX_KEPT_BYTES and runs <= _MAX_KEPT_RUNS:
                     break
+                # What is only requested is about to be read.
+                if each is log or not each.kept_bytes:
+                    continue
                 # Another thread may be reading it.
-                if each is log or not each._lock.acquire(blocking=False):  # noqa: SLF001, its own
+                if not each._lock.acquire(blocking=False):  # noqa: SLF001, its own
                     continue
                 try:
                     size -= each.kept_bytes
