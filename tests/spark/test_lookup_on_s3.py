@@ -1,0 +1,62 @@
+"""Lookups on Spark over an S3 server: what tasks read lies there, and what they write."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from kafka_index.lookup import By, LookupSettings, LookupTotals, answer_target, collect_inventory
+from kafka_index.lookup import open_queries as open_
+from kafka_index.reading.answers import Resolve
+from kafka_index.spark.lookup import answer_queries
+from kafka_index.stores import StorageOptions, configure_stores, parse_storage_options
+from tests.servers.s3 import S3Server
+from tests.spark.lookups import answer, files, make_dump, make_queries, write_queries
+from tests.support.remote import download, new_bucket, upload
+
+
+@pytest.fixture
+def bucket(s3: S3Server, tmp_path: Path) -> Iterator[str]:
+    """A bucket that tasks reach by the options of this process alone."""
+    secret = tmp_path / "secret"
+    secret.write_text(s3.secret_key)
+    options = {
+        "access_key_id": s3.access_key,
+        "secret_access_key": f"@{secret}",
+        "endpoint": s3.endpoint,
+        "region": "us-east-1",
+    }
+    with new_bucket(s3) as uri:
+        texts = [f"{key}={value}" for key, value in options.items()]
+        configure_stores(parse_storage_options(texts))
+        yield uri
+        configure_stores(StorageOptions())
+
+
+@pytest.mark.parametrize("grouped", [False, True], ids=["splits", "grouped"])
+def test_tasks_write_what_the_local_engine_does_with_local_files(
+    spark: SparkSession, tmp_path: Path, bucket: str, *, grouped: bool
+) -> None:
+    local = make_dump(tmp_path)
+    queries = write_queries(tmp_path / "queries", [make_queries("offset", 700, n) for n in (1, 2)])
+    expected = answer(queries, local, By.OFFSET, tmp_path / "local", resolve=Resolve.RECORD)
+    for name in ("logs", "indexes", "queries"):
+        upload(tmp_path / name, f"{bucket}/{name}")
+
+    inventory = collect_inventory([f"{bucket}/logs"], indexes=f"{bucket}/indexes")
+    asked = open_(f"{bucket}/queries", By.OFFSET)
+    totals = LookupTotals()
+    with answer_target(f"{bucket}/out", asked) as target:
+        settings = LookupSettings(By.OFFSET, Resolve.RECORD)
+        for report in answer_queries(
+            spark, asked, inventory, settings, target, workers=2, group_by_partition=grouped
+        ):
+            totals.add(report)
+        target.publish(totals.rows_of_split)
+
+    assert download(f"{bucket}/out") == files(tmp_path / "local")
+    assert totals.queries_of_status == expected.queries_of_status
+    assert not any(name.startswith(".") for name in download(bucket))
