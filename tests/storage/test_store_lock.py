@@ -1,0 +1,184 @@
+"""The marker that keeps other runs out of an output in an object store, on a real S3 server."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from kafka_index.errors import PublishError, is_retriable
+from kafka_index.storage import StoreLock, store_lock
+from kafka_index.stores import store_of
+from tests.servers.s3 import S3Server
+from tests.support.remote import new_bucket
+from tests.support.timeouts import wait_for
+
+ELSEWHERE = "another-host.example"
+
+
+@pytest.fixture
+def root(s3: S3Server) -> Iterator[str]:
+    with new_bucket(s3) as bucket:
+        yield f"{bucket}/out"
+
+
+@pytest.fixture(autouse=True)
+def _no_silence_suffices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Markers are polled often, and taken for abandoned only where a test says when."""
+    monkeypatch.setattr(store_lock, "_POLL_SECONDS", 0.01)
+    monkeypatch.setattr(store_lock, "_ABANDONED_SECONDS", math.inf)
+
+
+@pytest.fixture
+def _refreshed_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_lock, "_REFRESH_SECONDS", 0.02)
+
+
+def marker(root: str) -> dict[str, Any] | None:
+    path = f"{root}/.kafka-index/lock"
+    try:
+        fields: dict[str, Any] = json.loads(store_of(path).read(path))
+    except FileNotFoundError:
+        return None
+    return fields
+
+
+def put_marker(root: str, **fields: object) -> None:
+    path = f"{root}/.kafka-index/lock"
+    store_of(path).put(path, json.dumps(fields).encode())
+
+
+def ended_process() -> int:
+    done = subprocess.Popen([sys.executable, "-c", ""])
+    done.wait()
+    return done.pid
+
+
+def test_a_run_has_a_marker_that_names_it_until_it_ends(root: str) -> None:
+    with StoreLock(root, "ours"):
+        found = marker(root)
+        assert found is not None
+        assert found["run"] == "ours"
+        assert (found["host"], found["process"]) == (socket.gethostname(), os.getpid())
+    assert marker(root) is None
+
+
+def test_a_run_that_fails_removes_its_marker(root: str) -> None:
+    with pytest.raises(RuntimeError), StoreLock(root, "ours"):
+        raise RuntimeError
+    assert marker(root) is None
+
+
+@pytest.mark.usefixtures("_refreshed_often")
+def test_a_running_run_keeps_others_out_by_the_name_of_its_marker(root: str) -> None:
+    with StoreLock(root, "first"):
+        with (
+            pytest.raises(PublishError, match="another run is writing to this output") as raised,
+            StoreLock(root, "second"),
+        ):
+            pytest.fail("two runs are in")
+        assert raised.value.path == f"{root}/.kafka-index/lock"
+        assert is_retriable(raised.value)
+        found = marker(root)
+        assert found is not None
+        assert found["run"] == "first"
+
+
+@pytest.mark.usefixtures("_refreshed_often")
+def test_a_marker_is_refreshed_for_as_long_as_its_run_lasts(root: str) -> None:
+    def count() -> int:
+        found = marker(root)
+        assert found is not None
+        return int(found["count"])
+
+    with StoreLock(root, "ours"):
+        wait_for(lambda: count() >= 3, 10, "the marker is written again twice")
+    assert marker(root) is None
+
+
+def test_outputs_have_markers_of_their_own(root: str) -> None:
+    with StoreLock(root, "first"), StoreLock(f"{root}2", "second"):
+        assert marker(root) != marker(f"{root}2")
+
+
+def test_a_silent_marker_of_another_host_is_taken_over_after_a_while(
+    root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_lock, "_ABANDONED_SECONDS", 0.3)
+    # A process number says nothing about a process of another machine.
+    put_marker(root, run="theirs", host=ELSEWHERE, process=ended_process(), count=7)
+    began = time.monotonic()
+    with StoreLock(root, "ours"):
+        assert time.monotonic() - began >= 0.3
+        found = marker(root)
+        assert found is not None
+        assert found["run"] == "ours"
+    assert marker(root) is None
+
+
+def test_the_marker_of_an_ended_process_of_this_host_is_taken_over_at_once(root: str) -> None:
+    put_marker(root, run="theirs", host=socket.gethostname(), process=ended_process(), count=7)
+    with StoreLock(root, "ours"):
+        found = marker(root)
+        assert found is not None
+        assert found["run"] == "ours"
+
+
+def test_a_killed_run_whose_process_number_is_now_ours_is_taken_over_at_once(root: str) -> None:
+    put_marker(root, run="theirs", host=socket.gethostname(), process=os.getpid(), count=7)
+    with StoreLock(root, "ours"):
+        found = marker(root)
+        assert found is not None
+        assert found["run"] == "ours"
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"{}"])
+def test_a_marker_that_is_not_one_is_taken_over_after_a_while(
+    root: str, content: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_lock, "_ABANDONED_SECONDS", 0.1)
+    path = f"{root}/.kafka-index/lock"
+    store_of(path).put(path, content)
+    with StoreLock(root, "ours"):
+        found = marker(root)
+        assert found is not None
+        assert found["run"] == "ours"
+
+
+def test_a_marker_that_goes_while_it_is_watched_lets_the_run_in(root: str) -> None:
+    put_marker(root, run="theirs", host=ELSEWHERE, process=1, count=7)
+    path = f"{root}/.kafka-index/lock"
+    end = threading.Timer(0.1, store_of(path).delete, [[path]])
+    end.start()
+    with StoreLock(root, "ours"):
+        found = marker(root)
+        assert found is not None
+        assert found["run"] == "ours"
+    end.join()
+
+
+@pytest.mark.usefixtures("_refreshed_often")
+def test_a_run_that_was_taken_over_leaves_the_marker_alone(
+    root: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    theirs = {"run": "theirs", "host": ELSEWHERE, "process": 1, "count": 1}
+    with StoreLock(root, "ours"):
+        # A refresh that is under way may come after it; the next one finds the other's.
+        def is_noticed() -> bool:
+            if not caplog.messages:
+                put_marker(root, **theirs)
+            return bool(caplog.messages)
+
+        wait_for(is_noticed, 10, "the run notices that it was taken over")
+        put_marker(root, **theirs)
+    assert "another run took over the output" in caplog.messages[0]
+    assert marker(root) == theirs
