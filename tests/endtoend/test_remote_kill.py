@@ -8,26 +8,33 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import signal
+import struct
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from kafka_index.storage.partition_record import PARTITION_RECORD
+from kafka_index.stores import read_ahead
 from tests.servers.faults import FaultProxy, fault_proxy
 from tests.servers.s3 import S3Server
 from tests.support.builds import finish, start, with_rows
 from tests.support.command_line import SETTINGS, TIMEOUT_SECONDS, Argument, copy_partitions
 from tests.support.remote import download, new_bucket, upload
+from tests.support.segments import batch
 from tests.support.timeouts import wait_for
 
 PARTITIONS = ("audit.trail-0", "orders.eu-west-0", "orders.eu-west-1", "payments-0", "payments-1")
 DRAWS = 5
 RECORDS = (".kafka-index", ".kafka-index-state")
 RUNS = ".kafka-index/"
+LOG, OTHER_LOG = f"{0:020d}.log", f"{700_000:020d}.log"
+ENVIRONMENT, INTERRUPTED = 3, 130
 _Files = dict[str, bytes]
 
 
@@ -41,17 +48,20 @@ class _Stand:
         self._folder = folder
         self._passed = 0
 
-    def options(self, output: str) -> list[Argument]:
-        return ["--input", self.dump, "--output", f"{self.bucket}/{output}", "--config", SETTINGS]
-
-    def start(self, output: str, *more: Argument) -> subprocess.Popen[str]:
-        """Start a build by two threads, with a folder of its own for temporary files."""
+    def start(
+        self, output: str, *more: Argument, dump: str | None = None, threads: int = 2
+    ) -> subprocess.Popen[str]:
+        """Start a build, with a folder of its own for temporary files."""
+        places = ("--input", dump or self.dump, "--output", f"{self.bucket}/{output}")
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("TMPDIR", str(self.temporary(output)))
-            return start(*self.options(output), "--threads", 2, "--quiet", *more)
+            options = ("--config", SETTINGS, "--threads", threads, "--quiet", *more)
+            return start(*places, *options)
 
-    def build(self, output: str, *more: Argument) -> subprocess.CompletedProcess[str]:
-        return finish(self.start(output, *more))
+    def build(
+        self, output: str, *more: Argument, dump: str | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        return finish(self.start(output, *more, dump=dump))
 
     def temporary(self, output: str) -> Path:
         folder = self._folder / f"tmp-{output}"
@@ -157,6 +167,119 @@ def test_a_killed_build_is_mended_by_the_next(
     }
     read = {_partition_of(each.path) for each in stand.proxy.gets(".log")}
     assert read == set(PARTITIONS) - finished
+
+
+def test_an_interrupted_build_ends_in_order_and_is_continued_by_the_next(
+    stand: _Stand, undisturbed: tuple[_Files, int], tmp_path: Path
+) -> None:
+    expected, _ = undisturbed
+    started = threading.Event()
+    processes: list[subprocess.Popen[str]] = []
+
+    def interrupt() -> None:
+        assert started.wait(TIMEOUT_SECONDS)
+        processes[0].send_signal(signal.SIGINT)
+        # No log is scanned after this one, unless the process is slow to notice the signal.
+        stand.proxy.before = lambda _method, path: time.sleep(3 * path.endswith(".log"))
+
+    stand.at(lambda method, path: method == "PUT" and path.endswith(".index"), 1, interrupt)
+    processes.append(stand.start("interrupted", threads=1))
+    started.set()
+    done = finish(processes[0])
+
+    assert done.returncode == INTERRUPTED, done.stderr
+    line = re.fullmatch(
+        r"kafka-index: error: interrupted; (\d+) of (\d+) segments are finished and kept; "
+        r"run again to continue\n",
+        done.stderr,
+    )
+    assert line is not None, done.stderr
+    kept, planned = map(int, line.groups())
+    assert 0 < kept < planned
+    left = download(f"{stand.bucket}/interrupted")
+    assert not [name for name in left if name.startswith(RUNS)]
+    assert os.listdir(stand.temporary("interrupted")) == []
+    assert published(left).items() <= expected.items()
+
+    stand.proxy.before = lambda _method, _path: None
+    done, rows = with_rows(lambda *more: stand.build("interrupted", *more), tmp_path)
+
+    assert done.returncode == 0, done.stderr
+    assert published(download(f"{stand.bucket}/interrupted")) == expected
+    assert len(rows) == planned
+    assert sum(row["status"] == "unchanged" for row in rows) == kept
+
+
+def _long_log(base_offset: int, batches: int) -> bytes:
+    # The checksum does not cover the base offset: all batches but for that are the same bytes.
+    one = batch(0, 1, 60_000)[8:]
+    offsets = range(base_offset, base_offset + batches)
+    return b"".join(struct.pack(">q", offset) + one for offset in offsets)
+
+
+@pytest.mark.parametrize(
+    ("request_number", "is_removed", "how"),
+    [
+        (1, False, "it was replaced"),
+        # Three pieces are requested at once, and the fourth when the first has been scanned.
+        (read_ahead.STREAM_PIECES, False, "it was replaced"),
+        (read_ahead.STREAM_PIECES, True, "it was removed"),
+    ],
+    ids=["replaced-before-it-is-read", "replaced-midway", "removed-midway"],
+)
+def test_an_object_that_is_replaced_while_it_is_read_fails_alone(
+    stand: _Stand,
+    s3: S3Server,
+    tmp_path: Path,
+    request_number: int,
+    how: str,
+    *,
+    is_removed: bool,
+) -> None:
+    batches = 3 * read_ahead.PIECE_BYTES // 60_000 + 10
+    data = copy_partitions(tmp_path / "data", "orders.eu-west-0")
+    folder = data / "long-0"
+    folder.mkdir()
+    (folder / LOG).write_bytes(_long_log(0, batches))
+    (folder / OTHER_LOG).write_bytes(_long_log(700_000, 3))
+    name = f"replaced-{request_number}-{is_removed}"
+    dump = upload(data, f"{stand.bucket}/{name}-dump")
+    bucket, key = f"{dump}/long-0/{LOG}".removeprefix("s3://").split("/", 1)
+
+    def replace() -> None:
+        if is_removed:
+            s3.filesystem().delete_file(f"{bucket}/{key}")
+        else:
+            # Sound, and of the same size: nothing but the version of the object tells.
+            s3.put(bucket, key, _long_log(1, batches))
+
+    def build(*more: Argument) -> subprocess.CompletedProcess[str]:
+        return stand.build(name, *more, dump=dump)
+
+    path = f"/{bucket}/{key}"
+    stand.at(lambda *it: it == ("GET", path), request_number, replace)
+    done, rows = with_rows(build, tmp_path)
+    stand.settle()
+
+    assert done.returncode == ENVIRONMENT, done.stderr
+    failed = [row for row in rows if row["status"] == "failed"]
+    assert [row["log_path"] for row in failed] == [f"{dump}/long-0/{LOG}"]
+    assert f"the object changed while it was read: {how}" in failed[0]["reason"]
+    assert {row["status"] for row in rows if row not in failed} == {"built"}
+    found = published(download(f"{stand.bucket}/{name}"))
+    stem = Path(OTHER_LOG).stem
+    of_long = {each for each in found if each.startswith("long-0/")}
+    assert of_long == {f"long-0/{stem}.index", f"long-0/{stem}.timeindex"}
+    orders = {f"orders.eu-west-0/{log.stem}.index" for log in data.glob("orders.eu-west-0/*.log")}
+    assert orders <= set(found)
+    assert len(rows) == len(orders) + 2
+
+    done, rows = with_rows(build, tmp_path)
+
+    assert done.returncode == 0, done.stderr
+    assert "failed" not in {row["status"] for row in rows}
+    found = published(download(f"{stand.bucket}/{name}"))
+    assert (f"long-0/{Path(LOG).stem}.index" in found) is not is_removed
 
 
 def _partition_of(path: str) -> str:
