@@ -15,6 +15,8 @@ _NAMES = (
     "warm_cold",
     "lookup_jobs",
     "remote_lookups",
+    "remote_builds",
+    "many_segments",
     "state",
     "append",
     "mount",

@@ -52,7 +52,7 @@ def run(scratch: Path) -> bool:
     with (
         TemporaryDirectory(dir=scratch) as folder,
         running_s3(Path(folder)) as server,
-        _environment(server),
+        server_environment(server),
     ):
         inventory = collect_inventory([_upload(server, scratch)])
         _measure_gap(inventory)
@@ -165,7 +165,8 @@ def _upload(server: S3Server, scratch: Path) -> str:
 
 
 @contextmanager
-def _environment(server: S3Server) -> Iterator[None]:
+def server_environment(server: S3Server) -> Iterator[None]:
+    """Lead this process to a server, meanwhile."""
     before = dict(os.environ)
     os.environ.update(server.environment())
     try:
