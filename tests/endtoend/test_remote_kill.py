@@ -23,7 +23,7 @@ from kafka_index.storage.partition_record import PARTITION_RECORD
 from kafka_index.stores import read_ahead
 from tests.servers.faults import FaultProxy, fault_proxy
 from tests.servers.s3 import S3Server
-from tests.support.builds import finish, start, with_rows
+from tests.support.builds import finish, kill, start, wait_until, with_rows
 from tests.support.command_line import SETTINGS, TIMEOUT_SECONDS, Argument, copy_partitions
 from tests.support.remote import download, new_bucket, upload
 from tests.support.segments import batch
@@ -49,13 +49,15 @@ class _Stand:
         self._passed = 0
 
     def start(
-        self, output: str, *more: Argument, dump: str | None = None, threads: int = 2
+        self, output: str, *more: Argument, dump: str | None = None, threads: int | None = 2
     ) -> subprocess.Popen[str]:
         """Start a build, with a folder of its own for temporary files."""
         places = ("--input", dump or self.dump, "--output", f"{self.bucket}/{output}")
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("TMPDIR", str(self.temporary(output)))
-            options = ("--config", SETTINGS, "--threads", threads, "--quiet", *more)
+            options = ("--config", SETTINGS, "--quiet", *more)
+            if threads is not None:
+                options = (*options, "--threads", threads)
             return start(*places, *options)
 
     def build(
@@ -124,11 +126,6 @@ def published(files: _Files) -> _Files:
     }
 
 
-def _kill(process: subprocess.Popen[str]) -> None:
-    process.kill()
-    process.wait()
-
-
 @pytest.mark.parametrize("draw", range(DRAWS))
 def test_a_killed_build_is_mended_by_the_next(
     stand: _Stand, undisturbed: tuple[_Files, int], tmp_path: Path, draw: int
@@ -140,11 +137,12 @@ def test_a_killed_build_is_mended_by_the_next(
     started = threading.Event()
     processes: list[subprocess.Popen[str]] = []
 
-    def kill() -> None:
+    def kill_it() -> None:
         assert started.wait(TIMEOUT_SECONDS)
-        _kill(processes[0])
+        processes[0].kill()
+        processes[0].wait()
 
-    stand.at(_changes, 1 + count, kill)
+    stand.at(_changes, 1 + count, kill_it)
     processes.append(stand.start(output))
     started.set()
     assert finish(processes[0]).returncode == -signal.SIGKILL
@@ -208,6 +206,45 @@ def test_an_interrupted_build_ends_in_order_and_is_continued_by_the_next(
     assert published(download(f"{stand.bucket}/interrupted")) == expected
     assert len(rows) == planned
     assert sum(row["status"] == "unchanged" for row in rows) == kept
+
+
+def test_what_a_killed_spark_build_has_staged_is_removed_by_the_next(
+    stand: _Stand, undisturbed: tuple[_Files, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected, _ = undisturbed
+    monkeypatch.setenv("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+    monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+    is_reached, is_killed = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        is_reached.set()
+        assert is_killed.wait(TIMEOUT_SECONDS)
+
+    def is_staged(method: str, path: str) -> bool:
+        return method == "PUT" and path.endswith(".tmp")
+
+    stand.at(is_staged, 10, wait)
+    engine = ("--engine", "spark", "--master", "local[2]")
+    process = stand.start("spark", *engine, threads=None)
+    try:
+        # False: it has ended.
+        assert wait_until(process, is_reached.is_set, every=0.05)
+    finally:
+        kill(process)
+        is_killed.set()
+    stand.settle()
+
+    left = download(f"{stand.bucket}/spark")
+    assert len([name for name in left if name.startswith(RUNS) and name.endswith(".tmp")]) >= 9
+    assert published(left) == {}
+
+    done = stand.build("spark")
+
+    assert done.returncode == 0, done.stderr
+    found = download(f"{stand.bucket}/spark")
+    assert published(found) == expected
+    assert not [name for name in found if name.startswith(RUNS)]
+    assert not list(stand.temporary("spark").glob("kafka-index-work-*"))
 
 
 def _long_log(base_offset: int, batches: int) -> bytes:
