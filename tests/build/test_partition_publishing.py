@@ -69,7 +69,7 @@ OUTPUTS = [
 ]
 
 
-@pytest.mark.parametrize("outputs", OUTPUTS, ids=",".join)
+@pytest.mark.parametrize("outputs", OUTPUTS, ids=lambda outputs: ",".join(sorted(outputs)))
 @pytest.mark.parametrize("in_place", [False, True], ids=["output", "in place"])
 def test_what_is_asked_for_is_written_and_nothing_else(
     data: Path,
@@ -99,7 +99,7 @@ def test_what_is_asked_for_is_written_and_nothing_else(
     assert visible(data if in_place else tmp_path / "some") == expected
 
 
-@pytest.mark.parametrize("outputs", OUTPUTS, ids=",".join)
+@pytest.mark.parametrize("outputs", OUTPUTS, ids=lambda outputs: ",".join(sorted(outputs)))
 def test_what_is_not_asked_for_is_left_as_it_is(
     data: Path, tmp_path: Path, settings: BuildSettings, outputs: frozenset[Output]
 ) -> None:

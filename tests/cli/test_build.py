@@ -206,7 +206,8 @@ def test_reports_of_all_endings_hold_the_same_rows(data: Path, tmp_path: Path) -
         (["--input", "{data}", "--output", "{data}/out"], "inside the input"),
         (["--input", "{data}", "--output", "{data}"], "is the input"),
         (["--input", "{out}", "--output", "{out}"], "{out}"),
-        (["--input", "{data}", "--output", "s3://bucket/out"], "s3"),
+        (["--input", "{data}", "--output", "ftp://host/out"], "ftp"),
+        (["--input", "s3://bucket/dump", "--in-place"], "s3"),
         (["--input", "{empty}", "--output", "{out}"], "no segments found"),
     ],
 )
@@ -259,7 +260,7 @@ def test_ctrl_c_ends_with_one_line_and_130(data: Path, tmp_path: Path) -> None:
         env=environment(),
     )
     deadline = time.monotonic() + TIMEOUT_SECONDS
-    while not list(tmp_path.glob("out/*-*")) and time.monotonic() < deadline:
+    while not list(tmp_path.glob("out/copies-*/")) and time.monotonic() < deadline:
         time.sleep(0.005)
     process.send_signal(signal.SIGINT)
     _, stderr = process.communicate(timeout=TIMEOUT_SECONDS)
