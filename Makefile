@@ -19,7 +19,7 @@ export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 WITH_JAVA = JAVA_HOME="$$(sh tools/java/java-home.sh $(VENV))" PATH="$(CURDIR)/$(BIN):$$PATH"
 
 PYTEST := $(BIN)/python -m pytest
-# Processes that share the tests of `make test` but those on Spark and of killed runs.
+# Processes that share the tests, but those on Spark and of killed runs.
 WORKERS := 2
 SOURCES := kafka_index jobs examples benchmarks tests
 
@@ -64,7 +64,7 @@ cluster: $(STAMP) ## run the tests on a standalone Spark cluster and on a Spark 
 .PHONY: conformance
 conformance: $(STAMP) ## compare with Kafka's own code; CASES=100000 draws more, SEED=n the same again
 	$(WITH_JAVA) KAFKA_INDEX_CASES="$(CASES)" KAFKA_INDEX_SEED="$(SEED)" \
-		$(PYTEST) -p tests.conformance.campaign tests/conformance
+		$(PYTEST) -n $(WORKERS) --dist loadfile -p tests.conformance.campaign tests/conformance
 
 .PHONY: golden
 golden: $(STAMP) ## let Kafka write anew every golden file that make test uses

@@ -15,7 +15,9 @@ import importlib
 import os
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+
+_Worker = Callable[[socket.socket, bool], int]
 
 # Frozen with the rest: the collector visits what a worker imports itself after every task.
 _IMPORTED_BY_TASKS = (
@@ -54,21 +56,28 @@ def prepare() -> None:
     gc.freeze()
 
 
+def ending_with_its_pipe(run_worker: _Worker) -> _Worker:
+    """Return PySpark's worker loop without a traceback where the JVM has closed the pipe.
+
+    The JVM does that to a worker that is idle for a minute. The code says that the worker failed:
+    after 0, the daemon would run it on the closed pipe again, and again.
+    """
+
+    def worker(sock: socket.socket, authenticated: bool) -> int:  # noqa: FBT001, PySpark's
+        try:
+            return run_worker(sock, authenticated)
+        except BrokenPipeError:
+            return 1
+
+    return worker
+
+
 def main() -> None:
     """Run PySpark's daemon, prepared."""
     prepare()
     from pyspark import daemon
 
-    run_worker = daemon.worker
-
-    def worker(sock: socket.socket, authenticated: bool) -> int:  # noqa: FBT001, PySpark's
-        """Run a worker; the JVM ends one that is idle for a minute by closing its pipe."""
-        try:
-            return run_worker(sock, authenticated)
-        except BrokenPipeError:
-            return 0
-
-    daemon.worker = worker
+    daemon.worker = ending_with_its_pipe(daemon.worker)
     daemon.manager()
 
 
