@@ -15,9 +15,13 @@ import importlib
 import os
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from typing import Protocol
 
-_Worker = Callable[[socket.socket, bool], int]
+
+class _Worker(Protocol):
+    def __call__(self, sock: socket.socket, authenticated: bool) -> int: ...  # noqa: FBT001, PySpark's
+
 
 # Frozen with the rest: the collector visits what a worker imports itself after every task.
 _IMPORTED_BY_TASKS = (
