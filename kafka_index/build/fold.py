@@ -88,6 +88,11 @@ class FoldedPartition:
     published: list[PublishedFile] = field(default_factory=list)
     log_start_offset: int | None = None
 
+    @property
+    def directory(self) -> str:
+        """The target folder: of any segment, as those that failed early may not know it."""
+        return max(each.directory for each in self.staged)
+
 
 def fold_partition(
     staged: Sequence[StagedSegment], settings: BuildSettings, *, attempt_id: str

@@ -177,7 +177,7 @@ def _without_old_snapshots(
         return rows
     # What lies below the start in place is where the next build begins, too.
     lowest = partition.first_offset if settings.in_place else -1
-    directory = partition.staged[0].directory
+    directory = partition.directory
     try:
         for offset in list_snapshots(directory):
             if offset > lowest and offset not in partition.snapshots:

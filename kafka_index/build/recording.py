@@ -60,20 +60,26 @@ def record_partitions(
                 if record is not None:
                     waiting.append((rows, _staged(partition, record, settings, attempt_id)))
             except KafkaIndexError as error:
-                rows[-1] = rows[-1].failed_by(error)
+                rows[-1] = _without_record(rows[-1], error)
     errors = publish_group([publication for _, publication in waiting])
     for (rows, _), failure in zip(waiting, errors, strict=True):
         if failure is not None:
-            rows[-1] = rows[-1].failed_by(failure)
+            rows[-1] = _without_record(rows[-1], failure)
     for _, rows in finished:
         yield from rows
+
+
+def _without_record(row: SegmentReport, error: KafkaIndexError) -> SegmentReport:
+    """Return a row with a note: its files are in place, and only the next run does more."""
+    text = f"the next run builds this partition again, as its record was not written: {error}"
+    return replace(row, note="; ".join(filter(None, (row.note, text))))
 
 
 def _staged(
     partition: FoldedPartition, record: PartitionRecord, settings: BuildSettings, attempt_id: str
 ) -> Publication:
     last = partition.staged[-1]
-    path = partition_record_path(last.directory)
+    path = partition_record_path(partition.directory)
     file = StagedFile(settings.work_path(path, attempt_id), path)
     attributes_of = settings.attributes_of(last.segment.log_path)
     write_scratch(file.scratch_path, record.to_bytes(), attributes_of=attributes_of)
@@ -103,7 +109,7 @@ def _record(
     files |= {file.name: file for file in partition.published if is_whole}
     if not recorded:
         return None
-    directory = max(each.directory for each in partition.staged)
+    directory = partition.directory
     found = {entry.name: entry for entry in scan_directory(directory)}
     table = files_table(list(files.values()), found)
     if table is None:

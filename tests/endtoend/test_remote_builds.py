@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -117,14 +118,23 @@ def test_a_damaged_object_is_a_row_that_names_it(bucket: str, tmp_path: Path) ->
 
 
 def test_a_build_of_hdfs_publishes_what_a_local_one_does(
-    hdfs: HdfsServer, expected: dict[str, bytes]
+    hdfs: HdfsServer, expected: dict[str, bytes], tmp_path: Path
 ) -> None:
-    dump = upload(DUMP, f"{hdfs.uri.rstrip('/')}/dump")
+    # Two partitions: closing a file of HDFS takes half a second.
+    topic = "payments"
+    for entry in DUMP.iterdir():
+        if entry.is_file():
+            shutil.copy(entry, tmp_path)
+        elif entry.name.startswith(f"{topic}-"):
+            shutil.copytree(entry, tmp_path / entry.name)
+    dump = upload(tmp_path, f"{hdfs.uri.rstrip('/')}/dump")
     output = f"{hdfs.uri.rstrip('/')}/out"
     arguments = ("--input", dump, "--output", output, "--config", SETTINGS)
     for engine in ((), ("--force", *SPARK)):
         done = kafka_index("build", *arguments, *engine)
         assert done.returncode == 0, done.stderr
         found = download(output)
-        assert published(found) == expected
+        assert published(found) == {
+            name: data for name, data in expected.items() if name.startswith(f"{topic}-")
+        }
         assert not [name for name in found if name.startswith(".kafka-index/")]
