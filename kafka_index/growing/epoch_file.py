@@ -10,6 +10,7 @@ from kafka_index.layout.names import LEADER_EPOCH_CHECKPOINT
 from kafka_index.layout.records import MAGIC_RECORD_BATCH
 from kafka_index.state.leader_epochs import LeaderEpochCache
 from kafka_index.storage import AtomicFile
+from kafka_index.storage.log_directory import read_checkpoint_text
 
 
 class EpochFile:
@@ -23,11 +24,9 @@ class EpochFile:
 
     def __init__(self, directory: str) -> None:
         self._path = os.path.join(directory, LEADER_EPOCH_CHECKPOINT)
-        text = ""
-        if os.path.exists(self._path):
-            with open(self._path, encoding="utf-8") as file:
-                text = file.read()
-        else:
+        text = read_checkpoint_text(self._path)
+        if text is None:
+            text = ""
             self._write(text)
         self.cache = LeaderEpochCache.from_text(text, path=self._path)
 

@@ -15,11 +15,13 @@ import numpy as np
 from kafka_index.errors import InputError, KafkaIndexError
 from kafka_index.growing.epoch_file import EpochFile
 from kafka_index.growing.fetch_data import FetchData, Isolation
+from kafka_index.growing.growing_files import GrowingFiles
 from kafka_index.growing.growing_segment import Clock, GrowingLogSegment, system_clock
 from kafka_index.growing.incoming_batches import AppendInfo, IncomingBatches, as_bytes
 from kafka_index.growing.local_log import LocalLog, Step
-from kafka_index.growing.log_loader import LogLoader, PartitionHold, remove_leftovers
+from kafka_index.growing.log_loader import LoadConditions, LogLoader
 from kafka_index.growing.log_validator import assign_as_leader, check_as_follower
+from kafka_index.growing.partition_hold import PartitionHold, remove_leftovers
 from kafka_index.growing.producer_state_manager import ProducerStateManager, SnapshotFiles
 from kafka_index.growing.producers import DuplicateBatch
 from kafka_index.growing.settings import LogSettings
@@ -98,12 +100,23 @@ class GrowingPartitionLog:
     def _load(self, log_start_offset: int, *, was_clean: bool) -> None:
         remove_leftovers(self.directory)
         self._epochs = EpochFile(self.directory)
-        self._producer_state = ProducerStateManager(
+        conditions = LoadConditions(was_clean, log_start_offset=log_start_offset)
+        loader = LogLoader(
+            GrowingFiles(self._local, conditions),
+            self._epochs,
+            self._new_producer_state,
+            conditions,
+        )
+        offsets = loader.load()
+        self._producer_state = loader.producer_state
+        self._local.end_offset = offsets.log_end_offset
+        self._local.recovery_point = offsets.recovery_point
+        self.log_start_offset = offsets.log_start_offset
+
+    def _new_producer_state(self) -> ProducerStateManager:
+        return ProducerStateManager(
             SnapshotFiles(self.directory), self.settings.producer_id_expiration_ms, self._clock
         )
-        loader = LogLoader(self._local, self._epochs, self._producer_state, log_start_offset)
-        loader.load(was_clean=was_clean)
-        self.log_start_offset = max(log_start_offset, self._local.segments[0].base_offset)
 
     def __enter__(self) -> Self:
         """Return the log itself."""

@@ -8,14 +8,15 @@ from __future__ import annotations
 import os
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
 from typing import Protocol, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES
-from kafka_index.errors import CorruptLogError, InputError, KafkaIndexError
+from kafka_index.errors import CorruptIndexError, CorruptLogError, InputError, KafkaIndexError
 from kafka_index.growing.append_plan import (
     SegmentPlan,
     growth_limits,
@@ -41,6 +42,7 @@ from kafka_index.kernels.appending import (
 from kafka_index.kernels.batch_header import AT_END, max_timestamp_of
 from kafka_index.kernels.index_fit import largest_timestamp_after
 from kafka_index.layout.integers import Longs
+from kafka_index.layout.names import OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX
 from kafka_index.layout.records import HEADER_SIZE_UP_TO_MAGIC, NO_TIMESTAMP
 from kafka_index.records.decompression import shared_budget
 from kafka_index.scan.file_records import (
@@ -264,6 +266,21 @@ class GrowingLogSegment(SegmentFiles):
             return None
         return translate_offset(self.log.view, self.log.path, self.offset_index, offset)
 
+    def is_sound(self) -> bool:
+        """Return whether loading leaves it as it is (``LogSegment.sanityCheck``).
+
+        A time index that is missing is created empty.
+        """
+        if not os.path.exists(self.path(OFFSET_INDEX_SUFFIX)):
+            return False
+        if not os.path.exists(self.path(TIME_INDEX_SUFFIX)):
+            self.time_index.resize(0)
+        try:
+            self.transaction_index.sanity_check()
+        except CorruptIndexError:
+            return False
+        return True
+
     def bytes_of(self, start: int, end: int) -> Bytes:
         """Return bytes of the log."""
         return self.log.view[start:end]
@@ -383,6 +400,21 @@ class GrowingLogSegment(SegmentFiles):
         self._last_index_position = self.size_bytes
         self._first_timestamp = NO_BATCH
         return lost
+
+    def stored_batches(self) -> Iterator[IncomingBatches]:
+        """Yield its batches, without verifying them again."""
+        return IncomingBatches.stored(self.log.view, self.base_offset)
+
+    def append_aborted(self, aborted: NDArray[np.void]) -> None:
+        """Append aborted transactions to the transaction index."""
+        self.transaction_index.append_many(aborted)
+
+    def cut_whole(self) -> int:
+        """Truncate all of it; return the bytes removed."""
+        return self.truncate_to(self.base_offset)
+
+    def release(self) -> None:
+        """Keep it open: it is appended to, or read, next."""
 
     def become_inactive(self) -> None:
         """Append the last time entry and trim all files (``onBecomeInactiveSegment``)."""

@@ -1,232 +1,264 @@
-"""Opening a partition directory for appends: its lock, and the loading that a broker does.
+"""Loading a partition: the order of its steps, and what decides each of them.
 
-Source: Kafka's ``LogLoader``. A broker holds the ``.lock`` of its data directory while it runs, and
-so does a process for all its growing logs in one data directory.
+Source: Kafka's ``LogLoader.load``. A log that grows acts on its files (`growing_files`); a
+prediction computes what a broker would do to them (`kafka_index.startup.partition_loading`).
 """
 
 from __future__ import annotations
 
-import os
-import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, Generic, Protocol, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
-from kafka_index.errors import (
-    CorruptIndexError,
-    CorruptLogError,
-    InputError,
-    KafkaIndexError,
-    PublishError,
-)
 from kafka_index.growing.epoch_file import EpochFile
-from kafka_index.growing.growing_segment import GrowingLogSegment
+from kafka_index.growing.growing_segment import floor_segment
 from kafka_index.growing.incoming_batches import IncomingBatches
-from kafka_index.growing.local_log import LocalLog
-from kafka_index.growing.producer_state_manager import ProducerStateManager, SnapshotFiles
-from kafka_index.layout.names import (
-    CLEANED_SUFFIX,
-    DELETED_SUFFIX,
-    INDEX_SUFFIXES,
-    LOG_SUFFIX,
-    OFFSET_INDEX_SUFFIX,
-    SNAPSHOT_SUFFIX,
-    SWAP_SUFFIX,
-    TIME_INDEX_SUFFIX,
-    parse_segment_file,
-    segment_file_name,
-)
+from kafka_index.growing.producer_state_manager import ProducerStateManager, ReplayedSegment
 from kafka_index.state.producer_append import AppendOrigin
-from kafka_index.storage import DirectoryLock
 
-_guard = threading.Lock()
-_locks: dict[str, tuple[DirectoryLock, set[str]]] = {}
-
-
-class PartitionHold:
-    """Holds a partition directory, which must exist, against brokers, processes and other logs."""
-
-    def __init__(self, directory: str) -> None:
-        self._directory = os.path.realpath(directory)
-        self._parent = os.path.dirname(self._directory)
-        with _guard:
-            held = _locks.get(self._parent)
-            if held is None:
-                lock = DirectoryLock.of_data_directories([self._parent])
-                lock.__enter__()
-                held = _locks[self._parent] = lock, set()
-            if self._directory in held[1]:
-                raise PublishError(
-                    "this process already appends to the partition",
-                    path=self._directory,
-                    hint="close the other log first",
-                )
-            held[1].add(self._directory)
-
-    def release(self) -> None:
-        """Release it."""
-        with _guard:
-            held = _locks.get(self._parent)
-            if held is None:
-                return
-            held[1].discard(self._directory)
-            if not held[1]:
-                held[0].release()
-                del _locks[self._parent]
+#: The code of a recovery that fails because offsets go back (Kafka: ``InvalidOffsetException``).
+OFFSET_BACKWARD: Final = "offset_backward"
 
 
-_CLEANER_HINT = "let a broker start on the directory first, or move the file away"
+class OffsetsGoBackError(Exception):
+    """Recovery meets an offset that is not above the last index entry; its whole log is cut."""
 
 
-def remove_leftovers(directory: str) -> None:
-    """Remove the files that a broker removes first: deleted ones, and indexes without a log.
+class LoadingSegment(ReplayedSegment, Protocol):
+    """A segment that is loaded."""
 
-    Raises
-    ------
-    InputError
-        A cleaner was interrupted.
-    """
-    names = {name: parse_segment_file(name) for name in sorted(os.listdir(directory))}
-    for name, parsed in names.items():
-        if parsed is None:
-            continue
-        path = os.path.join(directory, name)
-        if parsed.transient in (SWAP_SUFFIX, CLEANED_SUFFIX):
-            raise InputError(
-                "a cleaner was interrupted in the partition", path=path, hint=_CLEANER_HINT
-            )
-        is_orphan = (
-            parsed.kind in INDEX_SUFFIXES
-            and segment_file_name(parsed.base_offset, LOG_SUFFIX) not in names
-        )
-        is_deleted = parsed.transient == DELETED_SUFFIX and parsed.kind != SNAPSHOT_SUFFIX
-        if is_deleted or (is_orphan and not parsed.transient):
-            os.unlink(path)
+    def is_sound(self) -> bool:
+        """Return whether loading leaves it as it is (``LogSegment.sanityCheck``)."""
+        ...
 
-
-class LogLoader:
-    """Loads a partition directory into a `LocalLog`, with its leader epochs and producers."""
-
-    def __init__(
-        self,
-        local: LocalLog,
-        epochs: EpochFile,
-        producer_state: ProducerStateManager,
-        log_start_offset: int,
-    ) -> None:
-        self._local = local
-        self._epochs = epochs
-        self._producer_state = producer_state
-        self._log_start_offset = log_start_offset
-
-    def load(self, *, was_clean: bool) -> None:
-        """Load everything; after an unclean shutdown all segments are recovered first.
+    def recover(self) -> int:
+        """Rebuild its indexes and cut its log; return the bytes that are cut.
 
         Raises
         ------
-        InputError
-            The log was not closed, contrary to `was_clean`.
-        CorruptLogError
-            A broker would not start with a segment.
+        OffsetsGoBackError
+            Its whole log is to be cut.
         """
-        local, log_start_offset = self._local, self._log_start_offset
-        for base_offset in self._base_offsets():
-            self._load_segment(base_offset)
-        if not was_clean:
-            self._recover_all()
-        if not local.segments:
-            local.segments.append(local.open_segment(log_start_offset, local.jitter(), create=True))
-        active = local.active_segment
-        if was_clean:
-            _check_closed(active)
-        end_offset = active.next_offset()
-        if end_offset < log_start_offset:
-            raise InputError(
-                "the log ends before the log start offset",
-                path=local.directory,
-                expected=f"{log_start_offset} or more",
-                found=end_offset,
-            )
+        ...
+
+    def stored_batches(self) -> Iterator[IncomingBatches]:
+        """Yield the batches that recovery left, without verifying them again."""
+        ...
+
+    def append_aborted(self, aborted: NDArray[np.void]) -> None:
+        """Append aborted transactions to its transaction index."""
+        ...
+
+    def cut_whole(self) -> int:
+        """Cut its whole log (``LogSegment.truncateTo``); return the bytes that are cut."""
+        ...
+
+    def release(self) -> None:
+        """Release the memory of a segment that was recovered."""
+        ...
+
+    def next_offset(self) -> int:
+        """Return the offset after its last batch (``LogSegment.readNextOffset``)."""
+        ...
+
+    def resize_indexes(self) -> None:
+        """Set the indexes of the active segment to their maximum size."""
+        ...
+
+
+Segment = TypeVar("Segment", bound=LoadingSegment)
+
+
+class LoadingFiles(Protocol[Segment]):
+    """The segments of a partition that is loaded, and what may be done to them."""
+
+    segments: list[Segment]
+
+    def open_segments(self) -> Iterator[Segment]:
+        """Open the segments that the directory has, by base offset."""
+        ...
+
+    def create_segment(self, base_offset: int) -> Segment:
+        """Return a new segment, which is empty."""
+        ...
+
+    def delete_segment(self, segment: Segment) -> None:
+        """Delete the files of a segment, but for its snapshot."""
+        ...
+
+    def check_active(self, segment: Segment) -> None:
+        """Check the active segment before its end is read; raise to load no further."""
+        ...
+
+    def check_log_start(self, log_end_offset: int) -> None:
+        """Check a log that ends before it starts, all of which is deleted next."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedOffsets:
+    """The offsets of a log that was loaded.
+
+    Parameters
+    ----------
+    log_start_offset, log_end_offset, recovery_point : int
+        All absolute.
+    """
+
+    log_start_offset: int
+    log_end_offset: int
+    recovery_point: int
+
+
+@dataclass(frozen=True, slots=True)
+class LoadConditions:
+    """How a partition is loaded.
+
+    Parameters
+    ----------
+    is_clean : bool
+        Whether there was a clean shutdown: its data directory has the marker.
+    recovery_point, log_start_offset : int
+        Its entries in the checkpoints; 0 without one.
+    """
+
+    is_clean: bool
+    recovery_point: int = 0
+    log_start_offset: int = 0
+
+
+class LogLoader(Generic[Segment]):
+    """Loads a partition, with its leader epochs and producers.
+
+    Parameters
+    ----------
+    files : LoadingFiles
+        Its segments; loading fills the list.
+    epochs : EpochFile
+        Its leader epochs.
+    new_producer_state : callable
+        Returns the producers of the partition, not loaded yet.
+    conditions : LoadConditions
+        What its data directory says.
+
+    Attributes
+    ----------
+    reasons : dict of int to str
+        Why segments are deleted, cut or rebuilt: a code and a detail, by base offset.
+    """
+
+    def __init__(
+        self,
+        files: LoadingFiles[Segment],
+        epochs: EpochFile,
+        new_producer_state: Callable[[], ProducerStateManager],
+        conditions: LoadConditions,
+    ) -> None:
+        self._files = files
+        self._epochs = epochs
+        self._new_producer_state = new_producer_state
+        self._conditions = conditions
+        self.producer_state = new_producer_state()
+        self.reasons: dict[int, str] = {}
+
+    def load(self) -> LoadedOffsets:
+        """Load everything; after an unclean shutdown, what was not flushed is recovered first."""
+        files, conditions = self._files, self._conditions
+        log_start = conditions.log_start_offset
+        self._load_segments()
+        if not conditions.is_clean:
+            self._recover_unflushed()
+        end = self._end_or_nothing()
+        if not files.segments:
+            files.segments.append(files.create_segment(log_start))
+        active = files.segments[-1]
+        log_end = active.next_offset() if end is None else end
         active.resize_indexes()
-        self._epochs.truncate_from_end(end_offset)
-        self._epochs.truncate_from_start(log_start_offset)
-        producer_state = self._producer_state
-        producer_state.remove_stray_snapshots([segment.base_offset for segment in local.segments])
-        start = max(log_start_offset, local.segments[0].base_offset)
-        producer_state.rebuild(local.segments, start, end_offset, after_clean_shutdown=was_clean)
-        local.end_offset = end_offset
-        local.recovery_point = end_offset if was_clean else 0
-
-    def _base_offsets(self) -> list[int]:
-        parsed = (parse_segment_file(name) for name in os.listdir(self._local.directory))
-        return sorted(
-            name.base_offset
-            for name in parsed
-            if name is not None and name.kind == LOG_SUFFIX and not name.transient
+        self._epochs.truncate_from_end(log_end)
+        self._epochs.truncate_from_start(log_start)
+        producer_state = self.producer_state
+        producer_state.remove_stray_snapshots([segment.base_offset for segment in files.segments])
+        start = max(log_start, files.segments[0].base_offset)
+        producer_state.rebuild(
+            files.segments, start, log_end, after_clean_shutdown=conditions.is_clean
         )
+        is_durable = conditions.is_clean and end is not None
+        point = log_end if is_durable else min(conditions.recovery_point, log_end)
+        # UnifiedLog.updateLogStartOffset
+        return LoadedOffsets(start, log_end, max(point, start))
 
-    def _load_segment(self, base_offset: int) -> None:
-        segments = self._local.segments
-        segment = self._local.open_segment(base_offset, self._local.jitter())
-        segments.append(segment)
-        had_time_index = os.path.exists(segment.path(TIME_INDEX_SUFFIX))
-        is_sound = os.path.exists(segment.path(OFFSET_INDEX_SUFFIX))
-        if is_sound:
-            if not had_time_index:
-                segment.time_index.resize(0)
+    def _load_segments(self) -> None:
+        segments = self._files.segments
+        for segment in self._files.open_segments():
+            if not segment.is_sound():
+                self._note(segment, "no_index: its .index is missing, or its .txnindex wrong")
+                self._recover(segment)
+            segments.append(segment)
+
+    def _recover_unflushed(self) -> None:
+        segments = self._files.segments
+        first = floor_segment(segments, self._conditions.recovery_point)
+        for place in range(first, len(segments)):
+            segment = segments[place]
             try:
-                segment.transaction_index.sanity_check()
-            except CorruptIndexError:
-                is_sound = False
-        if not is_sound:
-            self._recover(segment, segments[:-1])
-
-    def _recover_all(self) -> None:
-        segments = self._local.segments
-        for place, segment in enumerate(segments):
-            if self._recover(segment, segments[:place]):
-                for later in segments[place + 1 :]:
-                    later.delete()
-                    self._producer_state.drop_snapshot(later.base_offset)
-                del segments[place + 1 :]
+                cut = self._recover(segment)
+            except OffsetsGoBackError as error:
+                self._note(segment, f"{OFFSET_BACKWARD}: {error}")
+                cut = segment.cut_whole()
+            segment.release()
+            if cut:
+                reason = f"after_cut: the segment at {segment.base_offset} is cut"
+                self._delete(segments[place + 1 :], reason)
                 return
 
-    def _recover(self, segment: GrowingLogSegment, earlier: list[GrowingLogSegment]) -> int:
-        """Recover a segment with the producers of earlier ones; return how many bytes were cut."""
-        local = self._local
-        producer_state = ProducerStateManager(
-            SnapshotFiles(local.directory), local.settings.producer_id_expiration_ms, local.clock
-        )
+    def _recover(self, segment: Segment) -> int:
+        """Recover a segment; return how many bytes are cut (``LogLoader.recoverSegment``)."""
+        producer_state = self._new_producer_state()
         producer_state.rebuild(
-            earlier, self._log_start_offset, segment.base_offset, after_clean_shutdown=False
+            self._files.segments,
+            self._conditions.log_start_offset,
+            segment.base_offset,
+            after_clean_shutdown=False,
         )
-        lost = segment.recover()
-        for batches in IncomingBatches.scan_chunks(segment.log.view, segment.base_offset):
+        cut = segment.recover()
+        if cut:
+            self._note(segment, f"invalid_batch: at byte {segment.size_bytes}")
+        for batches in segment.stored_batches():
             count = len(batches)
             aborted = producer_state.producers.append(
                 batches, np.arange(1, count + 1), 0, count, AppendOrigin.REPLICATION
             )
-            segment.transaction_index.append_many(aborted)
+            segment.append_aborted(aborted)
             self._epochs.assign_recovered(batches)
             producer_state.end_offset = int(batches.columns.last_offset[-1]) + 1
         producer_state.take_snapshot()
-        return lost
+        return cut
 
+    def _end_or_nothing(self) -> int | None:
+        """Return the log end; None where there is no segment, or the log ends before its start."""
+        segments, start = self._files.segments, self._conditions.log_start_offset
+        if not segments:
+            return None
+        self._files.check_active(segments[-1])
+        end = segments[-1].next_offset()
+        if end >= start:
+            return end
+        self._files.check_log_start(end)
+        reason = f"log_start_above_log_end: log start {start}, log end {end}"
+        self._delete(list(segments), reason)
+        self._epochs.clear()
+        self.producer_state.start_at(start)
+        return None
 
-def _check_closed(active: GrowingLogSegment) -> None:
-    """Refuse the log of a writer that was killed: zero-filled indexes, or a torn last batch."""
-    try:
-        active.offset_index.sanity_check()
-        active.time_index.sanity_check()
-        end = active.read_end()
-        if end.end_bytes != active.size_bytes:
-            raise CorruptLogError(
-                "no valid batch at a position that its index or its batches lead to"
-            )
-        if active.size_bytes and end.next_offset == active.base_offset:
-            raise CorruptIndexError("no batch where its last entry points to")
-    except KafkaIndexError as error:
-        raise InputError(
-            f"the log was not closed: {error.message}",
-            path=active.log.path,
-            hint="open it with was_clean=False to recover it",
-        ) from error
+    def _delete(self, segments: Sequence[Segment], reason: str) -> None:
+        for segment in segments:
+            self._files.segments.remove(segment)
+            self._files.delete_segment(segment)
+            self.producer_state.drop_snapshot(segment.base_offset)
+            self.reasons[segment.base_offset] = reason
+
+    def _note(self, segment: Segment, reason: str) -> None:
+        self.reasons[segment.base_offset] = reason

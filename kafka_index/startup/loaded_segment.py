@@ -5,12 +5,15 @@ Nothing is written. What recovery rebuilds is built in memory.
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Iterator
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kafka_index.errors import CorruptIndexError, CorruptLogError, InputError, UnknownVersionError
 from kafka_index.growing.growing_segment import translate_offset
+from kafka_index.growing.incoming_batches import IncomingBatches
+from kafka_index.growing.log_loader import OFFSET_BACKWARD, OffsetsGoBackError
 from kafka_index.growing.settings import LogSettings
 from kafka_index.index import IN_MEMORY, OffsetIndex, OffsetPosition, TimeIndex, TransactionIndex
 from kafka_index.layout.index_entries import OFFSET_ENTRY, TIME_ENTRY
@@ -22,9 +25,6 @@ from kafka_index.scan.index_builder import IndexBuilder
 from kafka_index.startup.found_files import FoundSegment
 from kafka_index.startup.prediction import StartRefusedError
 from kafka_index.storage import Bytes, MappedFile
-
-#: The code of a recovery that fails because offsets go back (Kafka: ``InvalidOffsetException``).
-OFFSET_BACKWARD: Final = "offset_backward"
 
 #: Of an index in memory that gets no entry.
 _NO_INDEX_BYTES = OFFSET_ENTRY.itemsize
@@ -208,8 +208,9 @@ class LoadedSegment:
         self.is_rebuilt = True
         self.bytes_read += self.size_bytes
         if stop is not None:
-            kind = OffsetsGoBackError if stop.code == OFFSET_BACKWARD else StartRefusedError
-            raise kind(
+            if stop.code == OFFSET_BACKWARD:
+                raise OffsetsGoBackError(f"at byte {stop.position_bytes}")
+            raise StartRefusedError(
                 f"the segment cannot be recovered: {stop.code}",
                 path=self.path,
                 position_bytes=stop.position_bytes,
@@ -220,6 +221,13 @@ class LoadedSegment:
             self._index.close()
         self._index = index
         return self.cut_at(builder.valid_bytes)
+
+    def stored_batches(self) -> Iterator[IncomingBatches]:
+        """Yield the batches that are left, without verifying them again."""
+        return IncomingBatches.stored(self.log, self.base_offset)
+
+    def append_aborted(self, aborted: NDArray[np.void]) -> None:
+        """Keep nothing: no consumer reads of this log."""
 
     def cut_at(self, size_bytes: int) -> int:
         """Cut the log; return the bytes that are cut."""
@@ -234,7 +242,7 @@ class LoadedSegment:
         self._index = OffsetIndex(IN_MEMORY, self.base_offset, _NO_INDEX_BYTES, growing=True)
         return self.cut_at(0)
 
-    def check_active_indexes(self) -> None:
+    def resize_indexes(self) -> None:
         """Refuse index files that are larger than the settings allow (``resizeIndexes``)."""
         indexes = {} if self.found is None or self.is_rebuilt else self.found.indexes
         for suffix, entry in ((OFFSET_INDEX_SUFFIX, OFFSET_ENTRY), (TIME_INDEX_SUFFIX, TIME_ENTRY)):
@@ -264,7 +272,3 @@ class LoadedSegment:
         if self._index is not None:
             self._index.close()
         self.release()
-
-
-class OffsetsGoBackError(StartRefusedError):
-    """Recovery meets an offset that is not above the last index entry."""
