@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import io
-import os
 import sys
 from collections.abc import Callable, Iterable
 
 import click
 
+from kafka_index.cli.dump_files import DumpedFile, dumped_files
 from kafka_index.cli.dump_index import dump_offset_index, dump_time_index
 from kafka_index.cli.dump_log import dump_log
 from kafka_index.cli.dump_metadata import decoder_of
@@ -27,15 +27,14 @@ from kafka_index.layout.names import (
     SNAPSHOT_SUFFIX,
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
-    parse_segment_file,
 )
 from kafka_index.records.decompression import shared_budget
-from kafka_index.storage import local_path
 
 _HELP = """Print the contents of each FILE: a row per record batch of a .log, or per record with
     --records; per entry of an .index, .timeindex or .txnindex; per producer of a .snapshot; per
     epoch of a leader-epoch-checkpoint. Offsets are absolute; the base offset is taken from the file
-    name, which may also end in .swap, .cleaned or .deleted. Files are opened read-only.
+    name, which may also end in .swap, .cleaned or .deleted. Files are opened read-only. A FILE may
+    be a URI (s3://, gs://, abfs://, hdfs://), or a glob of URIs in quotes.
 
     A log is read as far as a broker's recovery would keep it, and the last line reports why it ends
     there. Zeros after the entries of a preallocated index are counted, not printed.
@@ -54,13 +53,15 @@ _HELP = """Print the contents of each FILE: a row per record batch of a .log, or
       kafka-index dump /dump/orders-0/00000000000000000000.log
       kafka-index dump --records --values none /dump/orders-0/00000000000000000000.log
       kafka-index dump --json /dump/orders-0/*.timeindex | head
+      kafka-index dump 's3://backup/broker-1/orders-0/*.index'
     """
 
-_KINDS: dict[str, Callable[[str, int, DumpOutput], KafkaIndexError | None]] = {
+_KINDS: dict[str, Callable[[DumpedFile, DumpOutput], KafkaIndexError | None]] = {
     OFFSET_INDEX_SUFFIX: dump_offset_index,
     TIME_INDEX_SUFFIX: dump_time_index,
     TXN_INDEX_SUFFIX: dump_transaction_index,
     SNAPSHOT_SUFFIX: dump_snapshot,
+    LEADER_EPOCH_CHECKPOINT: dump_leader_epochs,
 }
 
 
@@ -112,30 +113,26 @@ def make_command(*, as_job: bool) -> click.Command:
 
         budget = shared_budget(max_decompressed_bytes or DEFAULT_MAX_DECOMPRESSED_BYTES)
 
-        def dump_one_log(path: str, base_offset: int, output: DumpOutput) -> KafkaIndexError | None:
+        def dump_one_log(file: DumpedFile, output: DumpOutput) -> KafkaIndexError | None:
             verify_crc = not no_verify_crc
             if not records:
-                return dump_log(path, base_offset, output, verify_crc=verify_crc)
-            text = RecordText(as_json=as_json, keys=keys, values=values, decode=decoder_of(path))
-            return dump_records(
-                path, base_offset, output, text, verify_crc=verify_crc, budget=budget
-            )
+                return dump_log(file, output, verify_crc=verify_crc)
+            decode = decoder_of(file.path)
+            text = RecordText(as_json=as_json, keys=keys, values=values, decode=decode)
+            return dump_records(file, output, text, verify_crc=verify_crc, budget=budget)
 
         if isinstance(sys.stdout, io.TextIOWrapper):
             # Records and paths may contain characters that the terminal's encoding lacks.
             sys.stdout.reconfigure(errors="backslashreplace")
         kinds = {LOG_SUFFIX: dump_one_log, **_KINDS}
-        known = _known_files(files)
+        known = dumped_files(files, kinds)
         if records:
             _refuse_others_than_logs(known)
         output = DumpOutput(sys.stdout, as_json=as_json)
         codes = []
-        for path, base_offset, kind in known:
+        for file in known:
             try:
-                if kind == LEADER_EPOCH_CHECKPOINT:
-                    damage = dump_leader_epochs(path, output)
-                else:
-                    damage = kinds[kind](path, base_offset, output)
+                damage = kinds[file.kind](file, output)
             except KafkaIndexError as error:
                 damage = error
             sys.stdout.flush()
@@ -147,33 +144,7 @@ def make_command(*, as_job: bool) -> click.Command:
     return dump
 
 
-def _refuse_others_than_logs(files: Iterable[tuple[str, int, str]]) -> None:
-    for path, _, kind in files:
-        if kind != LOG_SUFFIX:
-            raise InputError("--records requires a .log", path=path)
-
-
-def _known_files(files: Iterable[str]) -> list[tuple[str, int, str]]:
-    """Return path, base offset and kind of each file; refuse unknown ones before any output."""
-    known = []
+def _refuse_others_than_logs(files: Iterable[DumpedFile]) -> None:
     for file in files:
-        path = local_path(file)
-        name = os.path.basename(path)
-        parsed = parse_segment_file(name)
-        if not os.path.lexists(path):
-            raise InputError("no such file", path=file)
-        if parsed is None and name != LEADER_EPOCH_CHECKPOINT:
-            kinds = ", ".join((LOG_SUFFIX, *_KINDS))
-            raise InputError(
-                "not a kind of file that can be dumped",
-                path=file,
-                expected=f"20 digits and one of {kinds}; or {LEADER_EPOCH_CHECKPOINT}",
-                found=name or "a folder",
-            )
-        if not os.path.isfile(path):
-            raise InputError("not a file", path=file)
-        if parsed is None:
-            known.append((path, 0, LEADER_EPOCH_CHECKPOINT))
-        else:
-            known.append((path, parsed.base_offset, parsed.kind))
-    return known
+        if file.kind != LOG_SUFFIX:
+            raise InputError("--records requires a .log", path=file.path)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from operator import itemgetter
 
 import numpy as np
 import pyarrow as pa
 
+from kafka_index.cli.dump_files import DumpedFile
 from kafka_index.cli.dump_output import DumpOutput
 from kafka_index.cli.text import plural
 from kafka_index.errors import CorruptIndexError, KafkaIndexError
@@ -45,15 +45,17 @@ _OFFSET_FORM = _Form("offset index", ("offset", "position_bytes"), 0, (True, Tru
 _TIME_FORM = _Form("time index", ("timestamp_ms", "offset"), 1, (True, False))
 
 
-def dump_offset_index(path: str, base_offset: int, output: DumpOutput) -> KafkaIndexError | None:
+def dump_offset_index(file: DumpedFile, output: DumpOutput) -> KafkaIndexError | None:
     """Print the entries of an ``.index``; return its first fault."""
-    with OffsetIndex(path, base_offset, writable=False) as index:
+    content = file.fetched_array()
+    with OffsetIndex(file.path, file.base_offset, writable=False, content=content) as index:
         return _dump(index, output, _OFFSET_FORM)
 
 
-def dump_time_index(path: str, base_offset: int, output: DumpOutput) -> KafkaIndexError | None:
+def dump_time_index(file: DumpedFile, output: DumpOutput) -> KafkaIndexError | None:
     """Print the entries of a ``.timeindex``; return its first fault."""
-    with TimeIndex(path, base_offset, writable=False) as index:
+    content = file.fetched_array()
+    with TimeIndex(file.path, file.base_offset, writable=False, content=content) as index:
         return _dump(index, output, _TIME_FORM)
 
 
@@ -74,7 +76,7 @@ def _dump(
     if index.entries < slots:
         padding = plural(slots - index.entries, "preallocated entry", "preallocated entries")
         output.remark(f"{padding} of zeros after them")
-    size_bytes = os.path.getsize(index.path)
+    size_bytes = index.length
     if fault is None and size_bytes % index.entry_size:
         fault = CorruptIndexError(
             "the file ends inside an entry",

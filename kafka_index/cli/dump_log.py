@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
-
 import pyarrow as pa
 
+from kafka_index.cli.dump_files import DumpedFile
 from kafka_index.cli.dump_output import DumpOutput
 from kafka_index.cli.text import format_count, plural
 from kafka_index.errors import CorruptLogError, KafkaIndexError
@@ -29,18 +28,17 @@ _FLAGS = (
 )
 
 
-def dump_log(
-    path: str, base_offset: int, output: DumpOutput, *, verify_crc: bool
-) -> KafkaIndexError | None:
+def dump_log(file: DumpedFile, output: DumpOutput, *, verify_crc: bool) -> KafkaIndexError | None:
     """Print the batches of a log; return the damage that ended the scan."""
-    size_bytes = os.path.getsize(path)
-    output.begin(f"{path}: log, base offset {base_offset}, {format_count(size_bytes)} bytes")
-    batches = read_batches(path, verify_crc=verify_crc)
+    size_bytes = file.size_bytes
+    title = f"log, base offset {file.base_offset}, {format_count(size_bytes)} bytes"
+    output.begin(f"{file.path}: {title}")
+    batches = read_batches(file.path, verify_crc=verify_crc)
     count = 0
     for batch in batches:
         count += batch.num_rows
         output.rows(batch if output.as_json else _readable(batch))
-    return log_end(path, size_bytes, batches.stop, plural(count, "batch", "batches"), output)
+    return log_end(file.path, size_bytes, batches.stop, plural(count, "batch", "batches"), output)
 
 
 def log_end(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from functools import partial
 
+from kafka_index.cli.dump_files import DumpedFile
 from kafka_index.cli.dump_log import log_end
 from kafka_index.cli.dump_output import DumpOutput
 from kafka_index.cli.record_text import PrintedRecords, RecordText
@@ -18,8 +18,7 @@ from kafka_index.scan import LogFileSource
 
 
 def dump_records(
-    path: str,
-    base_offset: int,
+    file: DumpedFile,
     output: DumpOutput,
     text: RecordText,
     *,
@@ -33,8 +32,9 @@ def dump_records(
     KafkaIndexError or None
         The first damage. The dump continues after a batch whose records cannot be read.
     """
-    size_bytes = os.path.getsize(path)
-    output.begin(f"{path}: records, base offset {base_offset}, {format_count(size_bytes)} bytes")
+    path, size_bytes = file.path, file.size_bytes
+    title = f"records, base offset {file.base_offset}, {format_count(size_bytes)} bytes"
+    output.begin(f"{path}: {title}")
     source = LogFileSource(path, verify_crc=verify_crc)
     decoder = RecordDecoder(budget)
     count = 0

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from kafka_index.cli.dump_files import DumpedFile
 from kafka_index.cli.dump_output import DumpOutput
 from kafka_index.cli.text import plural
 from kafka_index.errors import (
@@ -33,11 +34,10 @@ _ENTRY = ("entry", "entries")
 _HEADER_LINES = 2
 
 
-def dump_transaction_index(
-    path: str, base_offset: int, output: DumpOutput
-) -> KafkaIndexError | None:
+def dump_transaction_index(file: DumpedFile, output: DumpOutput) -> KafkaIndexError | None:
     """Print the entries of a ``.txnindex``; return the first fault in it, if there is one."""
-    with TransactionIndex(path, base_offset, writable=False) as index:
+    path, base_offset = file.path, file.base_offset
+    with TransactionIndex(path, base_offset, writable=False, content=file.fetched()) as index:
         count = plural(len(index.entries), *_ENTRY)
         output.begin(f"{path}: transaction index, base offset {base_offset}, {count}")
         shown = index.entries.copy()
@@ -56,13 +56,9 @@ def dump_transaction_index(
     return fault
 
 
-def dump_snapshot(path: str, offset: int, output: DumpOutput) -> KafkaIndexError | None:
+def dump_snapshot(file: DumpedFile, output: DumpOutput) -> KafkaIndexError | None:
     """Print the producers of a ``.snapshot``; return what makes a broker throw it away, if so."""
-    try:
-        with open(path, "rb") as file:
-            data = file.read()
-    except OSError as error:
-        raise InputError(f"cannot read the file: {error.strerror}", path=path) from error
+    path, offset, data = file.path, file.base_offset, file.content()
     fault: KafkaIndexError | None = None
     try:
         entries = stored_entries(data, path=path)
@@ -75,8 +71,9 @@ def dump_snapshot(path: str, offset: int, output: DumpOutput) -> KafkaIndexError
     return fault
 
 
-def dump_leader_epochs(path: str, output: DumpOutput) -> KafkaIndexError | None:
+def dump_leader_epochs(file: DumpedFile, output: DumpOutput) -> KafkaIndexError | None:
     """Print a ``leader-epoch-checkpoint``; return the first fault in it, if there is one."""
+    path = file.path
     entries = parse_leader_epoch_checkpoint(read_checkpoint_text(path) or "", path=path)
     output.begin(f"{path}: leader epochs, {plural(len(entries), *_ENTRY)}")
     columns = [

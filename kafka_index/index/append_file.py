@@ -1,4 +1,4 @@
-"""A file that is read whole, appended to, and created by its first append."""
+"""A file that is read whole, appended to, and created by its first append; or bytes instead."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ class AppendFile:
         The file; its name may change while it is open.
     writable : bool
         Without it the file is opened read-only and needs no write permission.
+    content : bytes, optional
+        The bytes of the file, fetched from where it is; it is not opened, nor written.
 
     Raises
     ------
@@ -28,12 +30,15 @@ class AppendFile:
         The file exists and cannot be opened, or is not a regular file.
     """
 
-    def __init__(self, path: str, *, writable: bool) -> None:
+    def __init__(self, path: str, *, writable: bool, content: bytes | None = None) -> None:
         self.path = path
-        self.writable = writable
-        self.size_bytes = 0
+        self.writable = writable and content is None
+        self.size_bytes = 0 if content is None else len(content)
         self.is_open = True
+        self._content = content
         self._descriptor: int | None = None
+        if content is not None:
+            return
         try:
             self._descriptor = self._opened(os.O_RDWR if writable else os.O_RDONLY)
             self.size_bytes = os.fstat(self._descriptor).st_size
@@ -50,6 +55,8 @@ class AppendFile:
         InputError
             The file cannot be read, or was cut after it was opened.
         """
+        if self._content is not None:
+            return self._content[:size_bytes]
         parts: list[bytes] = []
         position = 0
         while position < size_bytes and self._descriptor is not None:

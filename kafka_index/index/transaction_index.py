@@ -53,6 +53,8 @@ class TransactionIndex:
         Base offset of the segment, absolute.
     writable : bool
         Without it the file is opened read-only and needs no write permission.
+    content : bytes, optional
+        The bytes of the file, fetched from where it is; it is not opened, nor written.
 
     Raises
     ------
@@ -63,12 +65,17 @@ class TransactionIndex:
     entry_size = ABORTED_TXN.itemsize
 
     def __init__(
-        self, path: str | PathLike[str], start_offset: int, *, writable: bool = True
+        self,
+        path: str | PathLike[str],
+        start_offset: int,
+        *,
+        writable: bool = True,
+        content: bytes | None = None,
     ) -> None:
         self.start_offset = start_offset
         # Serialises what changes the index.
         self._lock = threading.RLock()
-        self._file = AppendFile(os.fspath(path), writable=writable)
+        self._file = AppendFile(os.fspath(path), writable=writable, content=content)
         self._entries: AbortedTxns | None = None
         # As in Kafka, the first append is not compared with the last entry of an existing file.
         self._last_offset: int | None = None

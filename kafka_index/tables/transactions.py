@@ -9,11 +9,8 @@ it would recover the segment. Sources: Kafka's ``UnifiedLog.collectAbortedTransa
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 from numpy.typing import NDArray
@@ -179,10 +176,9 @@ def _stored_transactions(
         )
     if not _exists(os.path.join(directory, index_name_for(name, OFFSET_INDEX_SUFFIX))):
         return None
-    with (
-        _local_copy(os.path.join(directory, index_name_for(name, TXN_INDEX_SUFFIX))) as path,
-        TransactionIndex(path, segment.base_offset, writable=False) as index,
-    ):
+    path = os.path.join(directory, index_name_for(name, TXN_INDEX_SUFFIX))
+    content = _read_small(path) if is_remote(path) else None
+    with TransactionIndex(path, segment.base_offset, writable=False, content=content) as index:
         try:
             index.sanity_check()
         except CorruptIndexError:
@@ -200,18 +196,11 @@ def _exists(path: str) -> bool:
     return True
 
 
-@contextmanager
-def _local_copy(path: str) -> Iterator[str]:
-    """Give the path of a small file, or that of a copy of one that is not on a local disk."""
-    if not is_remote(path):
-        yield path
-        return
-    with TemporaryDirectory() as folder:
-        copy = os.path.join(folder, os.path.basename(path))
-        with suppress(FileNotFoundError):
-            content = store_of(path).read(path)
-            Path(copy).write_bytes(content)
-        yield copy
+def _read_small(path: str) -> bytes:
+    try:
+        return store_of(path).read(path)
+    except FileNotFoundError:
+        return b""
 
 
 def _uploaded_transactions(offset_path: str, txn_path: str) -> NDArray[np.void] | None:
@@ -224,9 +213,7 @@ def _uploaded_transactions(offset_path: str, txn_path: str) -> NDArray[np.void] 
     except (FileNotFoundError, CorruptObjectError):
         return None
     try:
-        data = store_of(txn_path).read(txn_path)
-    except FileNotFoundError:
-        data = b""
+        data = _read_small(txn_path)
     except CorruptObjectError:
         return None
     return None if len(data) % ABORTED_TXN.itemsize else np.frombuffer(data, ABORTED_TXN)

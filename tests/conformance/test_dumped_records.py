@@ -13,9 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from kafka_index.cli.dump_files import DumpedFile
 from kafka_index.cli.dump_output import DumpOutput
 from kafka_index.cli.dump_records import dump_records
 from kafka_index.cli.record_text import TEXT, RecordText
+from kafka_index.layout.names import LOG_SUFFIX
 from kafka_index.records.decompression import DecompressionBudget
 from tests.support.segments import (
     LOG_APPEND_TIME,
@@ -81,10 +83,8 @@ def our_dump(log: Path) -> list[str]:
     """The same lines, made of what we print."""
     output = io.StringIO()
     text = RecordText(as_json=True, keys=TEXT, values=TEXT)
-    base_offset = int(log.stem)
     fault = dump_records(
-        str(log),
-        base_offset,
+        DumpedFile(str(log), int(log.stem), LOG_SUFFIX),
         DumpOutput(output, as_json=True),
         text,
         verify_crc=True,

@@ -1,0 +1,127 @@
+"""``dump`` of files in S3 and HDFS: what it prints of the same files on a local disk."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from kafka_index.stores import StorageOptions, configure_stores, store_of
+from tests.servers.hdfs import HdfsServer
+from tests.servers.s3 import S3Server
+from tests.stores.stores import s3_environment
+from tests.support.command_line import DUMP, dump
+from tests.support.remote import new_bucket, upload
+
+PARTITION = "payments-0"
+SUFFIXES = (".index", ".timeindex", ".txnindex", ".snapshot", ".log")
+OPTIONS: list[list[str]] = [[], ["--json"]]
+
+
+@pytest.fixture
+def bucket(s3: S3Server) -> Iterator[str]:
+    with new_bucket(s3) as uri:
+        yield uri
+
+
+@pytest.fixture
+def remote(bucket: str) -> str:
+    return upload(DUMP / PARTITION, f"{bucket}/dump/{PARTITION}")
+
+
+def same(options: list[str], here: Path, there: str, names: list[str]) -> None:
+    """Compare what is printed of files of two folders."""
+    local = dump(*options, *(here / name for name in names))
+    stored = dump(*options, *(f"{there}/{name}" for name in names))
+    assert stored.returncode == local.returncode
+    assert stored.stdout.replace(there, str(here)) == local.stdout
+    assert stored.stderr.replace(there, str(here)) == local.stderr
+
+
+def names_of(folder: Path, suffixes: tuple[str, ...]) -> list[str]:
+    found = sorted(path.name for path in folder.iterdir() if path.name.endswith(suffixes))
+    assert {Path(name).suffix for name in found} == set(suffixes)
+    return found
+
+
+@pytest.mark.parametrize("options", [*OPTIONS, ["--no-verify-crc"]])
+def test_every_kind_of_file_is_printed_as_on_a_disk(remote: str, options: list[str]) -> None:
+    names = names_of(DUMP / PARTITION, SUFFIXES)
+    same(options, DUMP / PARTITION, remote, [*names, "leader-epoch-checkpoint"])
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_records_are_printed_as_on_a_disk(remote: str, options: list[str]) -> None:
+    same(["--records", *options], DUMP / PARTITION, remote, names_of(DUMP / PARTITION, (".log",)))
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_damage_is_reported_as_on_a_disk(tmp_path: Path, bucket: str, options: list[str]) -> None:
+    here = shutil.copytree(DUMP / PARTITION, tmp_path / PARTITION)
+    names = names_of(here, SUFFIXES)
+    for name in names:
+        content = bytearray((here / name).read_bytes())
+        content[len(content) // 2] ^= 0xFF
+        (here / name).write_bytes(content[:-3])
+    there = upload(here, f"{bucket}/{PARTITION}")
+    assert dump(*options, here / names[0]).returncode == 1
+    same(options, here, there, names)
+
+
+def test_hdfs_is_read_too(hdfs: HdfsServer) -> None:
+    names = names_of(DUMP / PARTITION, SUFFIXES)
+    there = upload(DUMP / PARTITION, f"{hdfs.uri}/dumped/{PARTITION}")
+    same(["--json"], DUMP / PARTITION, there, names)
+    assert dump(f"{there}/*.timeindex").stdout.count("time index") == 3
+    missing = dump(f"{there}/00000000000000000007.log")
+    assert (missing.returncode, "no such file" in missing.stderr) == (2, True)
+
+
+def test_a_glob_names_what_can_be_dumped(remote: str) -> None:
+    stored = dump(f"{remote}/*")
+    assert stored.returncode == 0, stored.stderr
+    printed = [line for line in stored.stdout.splitlines() if line.startswith(remote)]
+    dumped = names_of(DUMP / PARTITION, SUFFIXES)
+    assert [line.removeprefix(f"{remote}/").split(":")[0] for line in printed] == [
+        *dumped,
+        "leader-epoch-checkpoint",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("00000000000000000007.log", "no such file"),
+        ("other.txt", "not a kind of file"),
+        ("", "not a kind of file"),
+        ("*.txt", "not a kind of file"),
+        ("*.none", "no path matches"),
+    ],
+)
+def test_what_is_not_a_file_is_wrong_usage(remote: str, name: str, reason: str) -> None:
+    store_of(remote).put(f"{remote}/other.txt", b"?")
+    done = dump(f"{remote}/{name}")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert reason in done.stderr
+
+
+def test_options_and_secrets_are_those_of_other_commands(s3: S3Server, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text(s3.secret_key)
+    with s3_environment(s3):
+        root = upload(DUMP / PARTITION, f"s3://{s3.new_bucket()}/{PARTITION}")
+    log = f"{root}/{names_of(DUMP / PARTITION, ('.log',))[0]}"
+    try:
+        with s3_environment(s3, AWS_SECRET_ACCESS_KEY=None):
+            given = dump(log, "--storage-option", f"secret_access_key=@{secret}")
+        if s3.kind == "versitygw":
+            with s3_environment(replace(s3, secret_key=s3.secret_key[::-1])):
+                denied = dump(log)
+            assert (denied.returncode, "denies access" in denied.stderr) == (3, True)
+    finally:
+        configure_stores(StorageOptions())
+    assert (given.returncode, given.stderr) == (0, "")
+    assert s3.secret_key not in given.stdout
