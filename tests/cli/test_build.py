@@ -16,7 +16,6 @@ from tests.support.command_line import (
     COMMAND,
     DUMP,
     SETTINGS,
-    TIMEOUT_SECONDS,
     broker_files,
     copy_partitions,
     environment,
@@ -25,6 +24,7 @@ from tests.support.command_line import (
     index_files,
     kafka_index,
 )
+from tests.support.timeouts import TIMEOUT_SECONDS
 
 PARTITION = "orders.eu-west-0"
 

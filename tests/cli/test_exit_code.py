@@ -27,14 +27,8 @@ from kafka_index.errors import (
     ReadError,
 )
 from tests.support.builds import finish, start
-from tests.support.command_line import (
-    COMMAND,
-    DUMP,
-    ROOT,
-    TIMEOUT_SECONDS,
-    copy_partitions,
-    environment,
-)
+from tests.support.command_line import COMMAND, DUMP, ROOT, copy_partitions, environment
+from tests.support.timeouts import TIMEOUT_SECONDS
 
 PARTITION = "orders.eu-west-0"
 #: From the one that wins over all others to the one that wins over none.

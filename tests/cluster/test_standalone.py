@@ -12,9 +12,10 @@ import pyarrow.parquet as pq
 from kafka_index.lookup import By
 from tests.cluster.conftest import check_warm, event_log, finish, run, start
 from tests.spark.lookups import answer, files, make_dump, make_queries, write_queries
-from tests.support.builds import published, rubbish, state_files, wait_until
+from tests.support.builds import published, rubbish, state_files
 from tests.support.command_line import SETTINGS, index_files
 from tests.support.spark_cluster import Cluster
+from tests.support.timeouts import wait_until
 
 
 def test_a_build_gives_the_files_of_the_local_engine(

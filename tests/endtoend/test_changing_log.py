@@ -12,10 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.support.builds import finish, rubbish, start, wait_until, with_rows
+from tests.support.builds import finish, rubbish, start, with_rows
 from tests.support.command_line import Argument, build_here
 from tests.support.dumps import index_files
 from tests.support.segments import batch
+from tests.support.timeouts import wait_until
 
 BATCHES = 600_000
 _ATTEMPTS = 8

@@ -9,23 +9,26 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from kafka_index.storage.partition_record import PARTITION_RECORD
 from tests.support.builds import (
     copy_dump,
     finish,
     kill,
-    published,
+    names,
     rubbish,
     session,
     start,
     state_files,
-    wait_until,
 )
 from tests.support.command_line import SETTINGS, Argument, build_here, index_files
+from tests.support.gates import Gate, Step
+
+FINISHED = 3
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return copy_dump(tmp_path_factory.mktemp("spark") / "data", copies=4)
+    return copy_dump(tmp_path_factory.mktemp("spark") / "data", copies=1)
 
 
 @pytest.fixture(scope="module")
@@ -54,40 +57,50 @@ def check_pairs(found: dict[str, bytes], expected: dict[str, bytes]) -> None:
                 assert found[part] == expected[part]
 
 
+def records(out: Path) -> set[str]:
+    """The partitions that a build has recorded as finished."""
+    return {name.split("/")[0] for name in names(out) if name.endswith(f"/{PARTITION_RECORD}")}
+
+
 def test_a_killed_build_is_mended_by_the_next_even_if_its_workers_are_killed(
     data: Path, expected: dict[str, bytes], tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
-    process = start(*options(data, out, "local[2]"))
-    assert wait_until(process, lambda: len(published(out)) > 3, every=0.01)
+    gate = Gate(tmp_path / "first-gate", Step("os.rename", PARTITION_RECORD, FINISHED + 1))
+    process = start(*options(data, out, "local[2]"), gate=gate)
+    gate.wait(process, lambda: len(records(out)) == FINISHED)
     kill(process)
     left = index_files(out)
     check_pairs(left, expected)
     assert len(left) < len(expected)
-    before = len(published(out))
+    finished = records(out)
 
     # A task may fail twice before the job does.
     report = tmp_path / "report.parquet"
-    process = start(*options(data, out, "local[2,3]"), "--report", report)
-    assert wait_until(process, lambda: len(published(out)) > before, every=0.01)
+    gate = Gate(tmp_path / "second-gate", Step("os.rename", ".index", 6))
+    process = start(*options(data, out, "local[2,3]"), "--report", report, gate=gate)
+    gate.wait(process)
     workers = workers_of(process.pid)
+    assert gate.waiting <= set(workers)
     for pid in workers:
         os.kill(pid, signal.SIGKILL)
     check_pairs(index_files(out), expected)
+    gate.open()
     done = finish(process)
 
-    assert workers
     assert done.returncode == 0, done.stderr
     assert index_files(out) == expected
     undisturbed = data.with_name("undisturbed")
     for folder in sorted(undisturbed.iterdir()):
         assert state_files(out / folder.name) == state_files(folder)
     assert rubbish(tmp_path) == []
-    rows = pq.read_table(report)
-    assert set(rows["status"].to_pylist()) == {"built", "unchanged"}
     # A task that was tried again reports each of its segments once.
-    segments = rows.select(["topic", "partition", "segment_base_offset"]).to_pylist()
-    assert len({tuple(one.values()) for one in segments}) == len(segments) == len(expected) // 2
+    rows = pq.read_table(report).to_pylist()
+    partitions = [f"{row['topic']}-{row['partition']}" for row in rows]
+    assert len(rows) == len({row["log_path"] for row in rows}) == len(expected) // 2
+    assert [row["status"] for row in rows] == [
+        "unchanged" if partition in finished else "built" for partition in partitions
+    ]
 
 
 def workers_of(leader: int) -> list[int]:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,19 +14,22 @@ import pyarrow.parquet as pq
 import pytest
 
 from kafka_index.lookup import collect_inventory
-from tests.support.builds import finish, kill, rubbish, start, wait_until
+from tests.support.builds import finish, kill, rubbish, start
 from tests.support.command_line import DUMP, Argument, lookup
+from tests.support.gates import Gate, Step
 
 from .test_kill_spark import workers_of
 
-_FILES = 12
-_QUERIES = 40_000
+_FILES = 4
+_QUERIES = 1000
+# Before the second part has its name.
+_SECOND_PART = Step("os.rename", ".parquet", 2)
 INTERRUPTED, TERMINATED = 130, 143
 
 
 @dataclass
 class Asked:
-    """Queries that take a while, and their answers."""
+    """Queries in several files, and their answers."""
 
     folder: Path
     answers: dict[str, bytes] = field(default_factory=dict)
@@ -72,28 +73,31 @@ def answers(out: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in out.glob("part-*")}
 
 
-def parts(root: Path) -> Iterator[Path]:
-    """Finished parts of a run that goes on."""
-    return root.glob(".out.*.tmp/part-*")
+def parts(root: Path) -> list[Path]:
+    """Finished parts of a run that is not finished."""
+    return list(root.glob(".out.*.tmp/part-*"))
 
 
-def start_lookup(*arguments: Argument) -> subprocess.Popen[str]:
-    return start(*arguments, command_name="lookup")
+@pytest.fixture
+def gate(tmp_path_factory: pytest.TempPathFactory) -> Gate:
+    return Gate(tmp_path_factory.mktemp("gate") / "gate", _SECOND_PART)
 
 
-def has_parts(root: Path) -> bool:
-    return any(parts(root))
+def start_lookup(gate: Gate, root: Path, *arguments: Argument) -> subprocess.Popen[str]:
+    """Start a lookup, and wait until it has finished one part."""
+    process = start(*arguments, command_name="lookup", gate=gate)
+    gate.wait(process, lambda: len(parts(root)) == 1)
+    return process
 
 
 def test_a_killed_lookup_leaves_the_old_output_and_the_next_one_clears_up(
-    asked: Asked, old: Path
+    asked: Asked, old: Path, gate: Gate
 ) -> None:
     before = answers(old)
-    process = start_lookup(*asked.options(old, "--overwrite", "--threads", 1))
-    assert wait_until(process, partial(has_parts, old.parent))
-    kill(process)
+    options = asked.options(old, "--overwrite", "--threads", 1)
+    kill(start_lookup(gate, old.parent, *options))
     assert answers(old) == before
-    assert has_parts(old.parent)
+    assert len(parts(old.parent)) == 1
 
     done = lookup(*asked.options(old, "--overwrite"))
 
@@ -106,14 +110,13 @@ def test_a_killed_lookup_leaves_the_old_output_and_the_next_one_clears_up(
     ("number", "code"), [(signal.SIGTERM, TERMINATED), (signal.SIGINT, INTERRUPTED)]
 )
 def test_a_stopped_lookup_leaves_the_old_output_and_nothing_else(
-    asked: Asked, old: Path, number: int, code: int
+    asked: Asked, old: Path, gate: Gate, number: signal.Signals, code: int
 ) -> None:
     before = answers(old)
     report = old.with_name("report.csv")
     common = ("--overwrite", "--threads", 1, "--report", report, "--quiet")
-    process = start_lookup(*asked.options(old, *common))
-    assert wait_until(process, partial(has_parts, old.parent))
-    process.send_signal(number)
+    process = start_lookup(gate, old.parent, *asked.options(old, *common))
+    gate.stop(process, number)
     done = finish(process)
     assert done.returncode == code
     assert done.stderr.count("\n") == 1
@@ -136,16 +139,17 @@ def _quick_to_start(monkeypatch: pytest.MonkeyPatch) -> None:
     ("master", "code"), [("local[2,3]", 0), ("local[2]", 3)], ids=["tried again", "not again"]
 )
 def test_killed_workers_cost_another_try_or_the_run_but_never_an_answer(
-    asked: Asked, tmp_path: Path, master: str, code: int
+    asked: Asked, tmp_path: Path, gate: Gate, master: str, code: int
 ) -> None:
     out = tmp_path / "out"
-    process = start_lookup(*asked.options(out, "--engine", "spark", "--master", master))
-    assert wait_until(process, partial(has_parts, tmp_path), every=0.01)
+    options = asked.options(out, "--engine", "spark", "--master", master)
+    process = start_lookup(gate, tmp_path, *options)
     workers = workers_of(process.pid)
+    assert gate.waiting <= set(workers)
     for pid in workers:
         os.kill(pid, signal.SIGKILL)
+    gate.open()
     done = finish(process)
-    assert workers
     assert done.returncode == code, done.stderr
     assert answers(out) == ({} if code else asked.answers)
     assert out.exists() != bool(code)

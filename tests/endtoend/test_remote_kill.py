@@ -23,11 +23,11 @@ from kafka_index.storage.partition_record import PARTITION_RECORD
 from kafka_index.stores import read_ahead
 from tests.servers.faults import FaultProxy, fault_proxy
 from tests.servers.s3 import S3Server
-from tests.support.builds import finish, kill, start, wait_until, with_rows
-from tests.support.command_line import SETTINGS, TIMEOUT_SECONDS, Argument, copy_partitions
+from tests.support.builds import finish, kill, start, with_rows
+from tests.support.command_line import SETTINGS, Argument, copy_partitions
 from tests.support.remote import download, new_bucket, upload
 from tests.support.segments import batch
-from tests.support.timeouts import wait_for
+from tests.support.timeouts import TIMEOUT_SECONDS, wait_for, wait_until
 
 PARTITIONS = ("audit.trail-0", "orders.eu-west-0", "orders.eu-west-1", "payments-0", "payments-1")
 DRAWS = 5

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.builds import Step, build_killed_at, rubbish
+from tests.support.builds import build_killed_at, rubbish
 from tests.support.command_line import Argument, build_here
+from tests.support.gates import Step
 from tests.support.transactional_logs import built_files, log_path, segments, write
 
 PARTITIONS = ("pay.x-y-0", "pay.x-y-1")

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from kafka_index.index import OffsetIndex
-from tests.support.command_line import TIMEOUT_SECONDS
 from tests.support.index_kinds import Kind
+from tests.support.timeouts import TIMEOUT_SECONDS
 
 SECONDS = 1.0
 BASE = 45

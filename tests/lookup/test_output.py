@@ -35,7 +35,7 @@ from tests.lookup.building import (
     run,
     write_queries,
 )
-from tests.support.command_line import TIMEOUT_SECONDS
+from tests.support.timeouts import TIMEOUT_SECONDS
 
 OLD = b"the old answers"
 

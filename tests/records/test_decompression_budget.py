@@ -13,8 +13,8 @@ import pytest
 
 from kafka_index.errors import CorruptLogError, TooLargeError
 from kafka_index.records.decompression import DecompressionBudget, shared_budget
-from tests.support.command_line import TIMEOUT_SECONDS
 from tests.support.packing import PACKERS, ZSTD
+from tests.support.timeouts import TIMEOUT_SECONDS
 
 CODECS = pytest.mark.parametrize("codec", PACKERS, ids=("gzip", "snappy", "lz4", "zstd"))
 MIB = 1024 * 1024

@@ -14,8 +14,8 @@ import pyspark
 import kafka_index
 from kafka_index.lookup import By
 from tests.spark.lookups import answer, files, make_dump, make_queries, write_queries
-from tests.support.command_line import TIMEOUT_SECONDS
 from tests.support.dumps import dump, index_files, write_logs
+from tests.support.timeouts import TIMEOUT_SECONDS
 
 ROOT = Path(kafka_index.__file__).resolve().parent.parent
 

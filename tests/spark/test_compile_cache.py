@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.spark.test_cluster import ROOT, package_zip
-from tests.support.command_line import TIMEOUT_SECONDS
+from tests.support.timeouts import TIMEOUT_SECONDS
 
 #: Compiles one kernel and prints how often it came from the cache.
 PROBE = """

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.spark.lookups import files, make_dump, make_queries, write_queries
-from tests.support.command_line import TIMEOUT_SECONDS
+from tests.support.timeouts import TIMEOUT_SECONDS
 
 pytest.importorskip("grpc", reason="Spark Connect is not installed: pip install pyspark[connect]")
 pytest.importorskip("grpc_status")

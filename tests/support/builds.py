@@ -11,13 +11,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 
-from tests.support.command_line import COMMAND, DUMP, TIMEOUT_SECONDS, Argument, environment
+from tests.support.command_line import COMMAND, DUMP, Argument, environment
+from tests.support.gates import Gate, Step
+from tests.support.timeouts import TIMEOUT_SECONDS
 
 TRANSACTIONAL_TOPICS = ("payments",)
 WITHOUT_TRANSACTIONS = r"(?!payments).*"
@@ -49,23 +50,17 @@ runpy.run_module("kafka_index.cli", run_name="__main__")
 """
 
 
-@dataclass(frozen=True)
-class Step:
-    """A step of a build: before the n-th file whose name has an ending is created or renamed."""
-
-    event: Literal["open", "os.rename"]
-    ending: str
-    count: int
-
-
 def start(
-    *arguments: Argument, command_name: str = "build", privileged: bool = True
+    *arguments: Argument,
+    command_name: str = "build",
+    privileged: bool = True,
+    gate: Gate | None = None,
 ) -> subprocess.Popen[str]:
-    """Start the command line, in a session of its own."""
+    """Start the command line, in a session of its own; it may stop at a gate."""
     command = [*COMMAND, command_name, *map(str, arguments)]
     if not privileged:
         command = [sys.executable, "-c", _WITHOUT_PRIVILEGES, *command[1:]]
-    return _start(command)
+    return _start(command, gate)
 
 
 def build_killed_at(step: Step, *arguments: Argument) -> None:
@@ -76,13 +71,13 @@ def build_killed_at(step: Step, *arguments: Argument) -> None:
     assert done.returncode == -signal.SIGKILL, done.stderr
 
 
-def _start(command: list[str]) -> subprocess.Popen[str]:
+def _start(command: list[str], gate: Gate | None = None) -> subprocess.Popen[str]:
     return subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env=environment(),
+        env=environment() if gate is None else gate.on_the_way_of(environment()),
         start_new_session=True,
     )
 
@@ -113,22 +108,6 @@ def with_rows(
         return done, []
     rows = [json.loads(line) for line in report.read_text().splitlines()]
     return done, sorted(rows, key=lambda row: (row["log_path"], row["segment_base_offset"]))
-
-
-def wait_until(
-    process: subprocess.Popen[str], happened: Callable[[], bool], *, every: float = 0.0005
-) -> bool:
-    """Watch closely until something happens (True) or the process has ended (False)."""
-    deadline = time.monotonic() + TIMEOUT_SECONDS
-    while time.monotonic() < deadline:
-        began = time.monotonic()
-        if happened():
-            return True
-        if process.poll() is not None:
-            return False
-        # At most half of a core for watching.
-        time.sleep(max(every, time.monotonic() - began))
-    raise TimeoutError
 
 
 def kill(process: subprocess.Popen[str]) -> None:

@@ -15,13 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from kafka_index.cli import main
+from tests.support.timeouts import TIMEOUT_SECONDS
 
 ROOT = Path(__file__).resolve().parents[2]
 DUMP = ROOT / "examples" / "dump"
 SETTINGS = ROOT / "examples" / "dump.properties"
 COMMAND = [sys.executable, "-m", "kafka_index.cli"]
-#: For whatever ends by itself: far above what it takes, on a busy machine too.
-TIMEOUT_SECONDS = 600
 
 Argument = str | Path | int
 

@@ -9,6 +9,9 @@ import sys
 import time
 from collections.abc import Callable
 
+#: For whatever ends by itself: far above what it takes, on a busy machine too.
+TIMEOUT_SECONDS = 600
+
 #: Set to a number: multiplies every timeout instead of what is measured.
 _FACTOR = "KAFKA_INDEX_TIMEOUT_FACTOR"
 #: What an interpreter that imports numpy takes on an idle machine.
@@ -22,6 +25,22 @@ def scaled(seconds: float) -> float:
     The load may grow after it was measured, so a timeout is at least four times as long.
     """
     return seconds * 4 * _slowness()
+
+
+def wait_until(
+    process: subprocess.Popen[str], happened: Callable[[], bool], *, every: float = 0.0005
+) -> bool:
+    """Watch closely until something happens (True) or the process has ended (False)."""
+    deadline = time.monotonic() + TIMEOUT_SECONDS
+    while time.monotonic() < deadline:
+        began = time.monotonic()
+        if happened():
+            return True
+        if process.poll() is not None:
+            return False
+        # At most half of a core for watching.
+        time.sleep(max(every, time.monotonic() - began))
+    raise TimeoutError
 
 
 def wait_for(condition: Callable[[], object], seconds: float, what: str) -> None:

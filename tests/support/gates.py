@@ -1,0 +1,73 @@
+"""Gates: processes that stop at a chosen step, until a test has done what it does meanwhile.
+
+A test that kills, or changes a file, at a step does so however fast the machine is.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from tests.support.timeouts import wait_until
+
+#: What `on_the_way_of` sets, besides PYTHONPATH.
+VARIABLE = "KAFKA_INDEX_TEST_GATE"
+_AT_START = Path(__file__).with_name("at_start")
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step of a command: before the n-th file whose name has an ending is created or renamed."""
+
+    event: Literal["open", "os.rename"]
+    ending: str
+    count: int
+
+
+class Gate:
+    """A step of a command at which its threads and processes wait.
+
+    Parameters
+    ----------
+    folder : Path
+        Not there yet.
+    step : Step
+        The first `count` - 1 of such steps are done, by whichever process; all others wait.
+    """
+
+    def __init__(self, folder: Path, step: Step) -> None:
+        self._folder = folder
+        self._step = step
+        folder.mkdir()
+        for number in range(1, step.count):
+            (folder / f"pass-{number}").mkdir()
+
+    def on_the_way_of(self, environment: Mapping[str, str]) -> dict[str, str]:
+        """Return the environment of a process that stops here, as does all that it starts."""
+        path = os.pathsep.join(filter(None, (str(_AT_START), environment.get("PYTHONPATH"))))
+        step = "\n".join((self._step.event, self._step.ending, str(self._folder)))
+        return {**environment, "PYTHONPATH": path, VARIABLE: step}
+
+    @property
+    def waiting(self) -> set[int]:
+        """The processes that have come here."""
+        return {int(path.name.split("-")[1]) for path in self._folder.glob("waiting-*")}
+
+    def wait(self, process: subprocess.Popen[str], done: Callable[[], bool] = lambda: True) -> None:
+        """Wait until the steps before the gate are done, as the disk says, and someone waits."""
+        reached = wait_until(process, lambda: bool(self.waiting) and done(), every=0.005)
+        assert reached, process.communicate()
+
+    def open(self) -> None:
+        """Let all go on."""
+        (self._folder / "open").touch()
+
+    def stop(self, process: subprocess.Popen[str], number: signal.Signals) -> None:
+        """Send a signal to a command that waits in a thread, which goes on once that is noticed."""
+        (self._folder / "signalled").touch()
+        process.send_signal(number)
