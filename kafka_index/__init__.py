@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from kafka_index.state import LeaderEpochCache as LeaderEpochCache
     from kafka_index.tables import read_records as read_records
 
+__version__ = "0.1.0"
+
 _HOMES = {
     "BatchFields": "records",
     "GrowingLogSegment": "growing",

@@ -13,12 +13,14 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from types import FrameType, TracebackType
 from typing import Any, Self
 
 import click
+from click.shell_completion import CompletionItem
 
+from kafka_index import __version__
+from kafka_index.cli.completion import COMPLETE_VARIABLE, complete, complete_paths
 from kafka_index.cli.exit_code import ExitCode
 from kafka_index.errors import KafkaIndexError
 
@@ -61,10 +63,21 @@ class _LazyGroup(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002, because click passes it
         return list(_COMMANDS)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002, because click passes it
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             return None
-        return _load(cmd_name, as_job=False)
+        command = _load(cmd_name, as_job=False)
+        # True for completions alone.
+        return complete_paths(command) if ctx.resilient_parsing else command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        # The group's own method would import the module of every command.
+        names = [
+            CompletionItem(name, help=text)
+            for name, (_, text) in _COMMANDS.items()
+            if name.startswith(incomplete)
+        ]
+        return [*names, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002, because click passes it
         with formatter.section("Commands"):
@@ -78,17 +91,9 @@ def _load(name: str, *, as_job: bool) -> click.Command:
     return command
 
 
-def package_version() -> str:
-    """Return this package's version, if it is installed."""
-    try:
-        return version(_PROGRAM)
-    except PackageNotFoundError:
-        return "not installed"
-
-
 def _print_version(ctx: click.Context, parameter: click.Parameter, value: object) -> None:  # noqa: ARG001, because click passes it
     if value:
-        click.echo(f"{_PROGRAM} {package_version()}")
+        click.echo(f"{_PROGRAM} {__version__}")
         ctx.exit(0)
 
 
@@ -129,6 +134,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     int
         The exit code.
     """
+    if os.environ.get(COMPLETE_VARIABLE):
+        return complete(_cli, _PROGRAM)
     given = sys.argv[1:] if arguments is None else list(arguments)
     name = next((argument for argument in given if argument in _COMMANDS), "")
     return _run(lambda: _cli, name, given, _PROGRAM)
@@ -272,7 +279,7 @@ def _internal_text(error: BaseException, program: str) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     place = f" at {os.path.basename(frames[-1].filename)}:{frames[-1].lineno}" if frames else ""
     return (
-        f"internal error in {program} {package_version()}{place}: {_first_line(error)}; this is a "
+        f"internal error in {program} {__version__}{place}: {_first_line(error)}; this is a "
         f"bug: run again with {_TRACEBACK}=1 (or --verbose), and report the command and its output"
     )
 

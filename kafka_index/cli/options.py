@@ -100,8 +100,11 @@ def storage_option() -> Decorator:
     """Return the option that configures the stores of this process, and passes no value on."""
 
     def configured(
-        _context: click.Context, _option: click.Parameter, value: tuple[str, ...]
+        context: click.Context, _option: click.Parameter, value: tuple[str, ...]
     ) -> None:
+        if context.resilient_parsing:
+            # A shell asks for completions.
+            return
         from kafka_index.stores import (  # noqa: PLC0415, slow to import
             configure_stores,
             parse_storage_options,

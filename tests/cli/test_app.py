@@ -1,11 +1,12 @@
 import subprocess
 import sys
-from importlib.metadata import PackageNotFoundError, version
+import tomllib
 
 import pytest
 
+import kafka_index as package
 from kafka_index.cli import job_main, main
-from tests.support.command_line import environment, kafka_index
+from tests.support.command_line import ROOT, environment, kafka_index
 
 JOBS = {"build": "build_index.py", "lookup": "lookup.py"}
 
@@ -25,13 +26,26 @@ def test_every_command_has_help_with_examples(
     assert f"kafka-index {command} " in capsys.readouterr().out.partition("Examples:")[2]
 
 
-def test_version_is_that_of_the_installed_package(capsys: pytest.CaptureFixture[str]) -> None:
-    try:
-        expected = version("kafka-index")
-    except PackageNotFoundError:
-        expected = "not installed"
+def test_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == 0
-    assert capsys.readouterr().out == f"kafka-index {expected}\n"
+    assert capsys.readouterr().out == f"kafka-index {package.__version__}\n"
+
+
+def test_the_version_that_is_packaged_is_that_of_the_source() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    dynamic = settings["tool"]["setuptools"]["dynamic"]
+    assert dynamic["version"]["attr"] == "kafka_index.__version__"
+
+
+def test_the_package_runs_as_a_module() -> None:
+    result = subprocess.run(
+        [sys.executable, "-m", "kafka_index", "--version"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment(),
+    )
+    assert (result.returncode, result.stdout) == (0, f"kafka-index {package.__version__}\n")
 
 
 @pytest.mark.parametrize("arguments", [[], ["nonsense"], ["--nonsense"], ["build", "--nonsense"]])
