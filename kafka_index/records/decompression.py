@@ -4,7 +4,8 @@ A few kilobytes can decompress to terabytes, and every thread of a process may m
 `DecompressionBudget` is what the threads share: the sum of what is decompressed at a time stays
 within it, a thread waits until there is room, and a batch that alone needs more is refused while it
 is being decompressed, not after. What a decoder keeps for itself (zstd: a window of up to 128 MiB)
-comes on top. The forms of the codecs are in `kafka_index.records.packed_streams`.
+comes on top. Small batches in the forms that clients write are decompressed by the compiled loops
+of `kafka_index.kernels.unpacking`, all others by `kafka_index.records.packed_streams`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from typing import Self
 import numpy as np
 
 from kafka_index.errors import CorruptLogError, TooLargeError
-from kafka_index.layout.records import COMPRESSION_NAMES
+from kafka_index.kernels.copying import UNPACK_NO_ROOM, UNPACK_SLACK_BYTES
+from kafka_index.layout.records import COMPRESSION_NAMES, MAGIC_RECORD_BATCH
 from kafka_index.records.packed_streams import Pieces, read_gzip, read_lz4, read_snappy, read_zstd
 from kafka_index.storage import Bytes
 
@@ -29,6 +31,8 @@ _GZIP, _SNAPPY, _LZ4, _ZSTD = range(1, len(COMPRESSION_NAMES))
 #: What is reserved for a batch at first, and what when it turns out to need more; the whole budget
 #: comes last.
 _FIRST_ROOMS = (4 * 1024 * 1024, 32 * 1024 * 1024)
+#: The memory in which a thread decompresses small batches.
+_SCRATCH_BYTES = _FIRST_ROOMS[0]
 
 
 def decompress(
@@ -164,7 +168,11 @@ class DecompressionBudget:
         self._acquire(room)
         used = 0
         try:
-            records = decompress(codec, data, magic=magic, max_bytes=room)
+            records: bytes | bytearray | None = None
+            if room <= _SCRATCH_BYTES and magic >= MAGIC_RECORD_BATCH:
+                records = _thread_scratch().decompress(codec, data, room)
+            if records is None:
+                records = decompress(codec, data, magic=magic, max_bytes=room)
             used = len(records)
         finally:
             self.release(room - used)
@@ -199,6 +207,56 @@ class DecompressionBudget:
             self._free += size
             if self._waiting:
                 self._changed.notify_all()
+
+
+class _Scratch:
+    """Memory and contexts with which one thread decompresses one batch after the other."""
+
+    def __init__(self) -> None:
+        # The libraries of the codecs are loaded where there is something to decompress.
+        from kafka_index.kernels.library_codecs import new_contexts  # noqa: PLC0415
+        from kafka_index.kernels.unpacking import unpack  # noqa: PLC0415
+
+        self._unpack = unpack
+        self._memory: Bytes = np.empty(_SCRATCH_BYTES + UNPACK_SLACK_BYTES, np.uint8)
+        self._address = np.uint64(self._memory.ctypes.data)
+        self._contexts = new_contexts(self)
+
+    def decompress(self, codec: int, data: bytes | Bytes, room: int) -> bytes | None:
+        """Decompress a batch of magic 2 whose form a compiled loop reads; None for any other.
+
+        Raises
+        ------
+        TooLargeError
+            It needs more than so much room.
+        """
+        packed = np.frombuffer(data, np.uint8)
+        start = packed.ctypes.data
+        size = self._unpack(
+            codec,
+            np.uint64(start),
+            np.uint64(start + len(packed)),
+            self._address,
+            room,
+            self._contexts,
+        )
+        if size == UNPACK_NO_ROOM:
+            raise TooLargeError.of_records(room)
+        return None if size < 0 else self._memory[:size].tobytes()
+
+
+class _Threads(threading.local):
+    scratch: _Scratch | None = None
+
+
+_threads = _Threads()
+
+
+def _thread_scratch() -> _Scratch:
+    scratch = _threads.scratch
+    if scratch is None:
+        scratch = _threads.scratch = _Scratch()
+    return scratch
 
 
 @functools.cache
