@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.command_line import TIMEOUT_SECONDS, environment
+from tests.support.command_line import environment
+from tests.support.timeouts import TIMEOUT_SECONDS
 
 # What a shell runs to complete the last word of WORDS, and prints.
 _BASH = """
