@@ -41,6 +41,10 @@ _COMMANDS = {
         "kafka_index.cli.dump_command",
         "Print the contents of logs, indexes, snapshots and epochs.",
     ),
+    "export": (
+        "kafka_index.cli.export_command",
+        "Export records to Parquet or JSON lines.",
+    ),
     "metadata": (
         "kafka_index.cli.metadata_command",
         "Print topics, groups, transactions and remote segments of a cluster.",
@@ -54,6 +58,7 @@ _COMMANDS = {
 _AFTER_A_STOP = {
     "build": "; run again to continue",
     "lookup": "; no answers were written",
+    "export": "; run again to continue",
 }
 
 

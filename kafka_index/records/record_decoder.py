@@ -9,7 +9,7 @@ any of the budget while it waits, however slowly it takes the results.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -103,6 +103,12 @@ class RecordChunk:
         """Timestamps in ms."""
         timestamps: Longs = self.fields[FIELD_TIMESTAMP]
         return timestamps
+
+    def select(self, rows: Longs) -> RecordChunk:
+        """Return some of the records, by ascending rows; valid as long as this chunk."""
+        return replace(
+            self, fields=self.fields[:, rows], batch_ends=np.searchsorted(rows, self.batch_ends)
+        )
 
     def of_batches(self, values: NDArray[_Value]) -> NDArray[_Value]:
         """Return, for each record, the value of its batch.

@@ -33,11 +33,14 @@ class LogRange:
     start_bytes, end_bytes : int
         Where it begins, and where it ends, exclusive; both are the starts of batches, or the end of
         the log.
+    start_offset : int
+        Records of a range have this offset or later ones, those before it earlier ones.
     """
 
     segment: SegmentFile
     start_bytes: int
     end_bytes: int
+    start_offset: int
 
     @property
     def size_bytes(self) -> int:

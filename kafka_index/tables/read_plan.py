@@ -35,6 +35,8 @@ class RecordSplit:
         The parts of segments that hold them, in order.
     aborted : AbortedTransactions, optional
         Transactions that overlap with them, where it matters.
+    start_offset : int
+        Where the split begins: splits of one partition divide its offsets.
     """
 
     topic: str
@@ -43,6 +45,7 @@ class RecordSplit:
     last_offset: int
     ranges: tuple[LogRange, ...]
     aborted: AbortedTransactions | None = None
+    start_offset: int = 0
 
     @property
     def size_bytes(self) -> int:
@@ -71,6 +74,25 @@ class ReadPlan:
         return sum(split.size_bytes for split in self.splits)
 
 
+@dataclass(frozen=True, slots=True)
+class OffsetRange:
+    """The offsets that are read of a partition.
+
+    Parameters
+    ----------
+    first_offset : int
+        Where the read begins.
+    end_offset : int, optional
+        Where it ends, exclusive; None at the end of the log, wherever that is.
+    aborted : AbortedTransactions, optional
+        Transactions that overlap with them, where it matters.
+    """
+
+    first_offset: int
+    end_offset: int | None
+    aborted: AbortedTransactions | None = None
+
+
 def plan_partition(
     log: PartitionLog,
     bounds: ReadBounds,
@@ -96,6 +118,15 @@ def plan_partition(
     KafkaIndexError
         A bound, or what isolation needs, cannot be read.
     """
+    offsets = resolve_range(log, bounds, settings)
+    yield from split_range(log, offsets, settings, max_split_bytes=max_split_bytes)
+
+
+def resolve_range(log: PartitionLog, bounds: ReadBounds, settings: ReadSettings) -> OffsetRange:
+    """Return the offsets that bounds and isolation ask for; errors are those of `plan_partition`.
+
+    An end at or before the first offset means that nothing is read.
+    """
     first_offset, end_offset = resolve_bounds(log, bounds)
     aborted = None
     if settings.isolation is Isolation.READ_COMMITTED or "is_aborted" in settings.columns:
@@ -104,16 +135,29 @@ def plan_partition(
         if settings.isolation is Isolation.READ_COMMITTED:
             stable = transactions.last_stable_offset
             end_offset = stable if end_offset is None else min(end_offset, stable)
+    return OffsetRange(first_offset, end_offset, aborted)
+
+
+def split_range(
+    log: PartitionLog,
+    offsets: OffsetRange,
+    settings: ReadSettings,
+    *,
+    max_split_bytes: int | None = None,
+) -> Iterator[RecordSplit]:
+    """Yield the splits of a range of offsets; parameters are those of `plan_partition`."""
+    first_offset, end_offset = offsets.first_offset, offsets.end_offset
     last_offset = INT64_MAX if end_offset is None else end_offset - 1
     if last_offset < first_offset:
         return
+    aborted = offsets.aborted
     if aborted is not None:
         aborted = aborted.within(first_offset, last_offset)
     strict = settings.on_damage is OnDamage.FAILFAST
     ranges = list(_ranges(log, first_offset, end_offset, strict=strict))
     whole = RecordSplit(log.topic, log.partition, first_offset, last_offset, (), aborted)
     for parts in _split(log, ranges, max_split_bytes):
-        yield replace(whole, ranges=parts)
+        yield replace(whole, ranges=parts, start_offset=parts[0].start_offset)
 
 
 def _ranges(
@@ -132,7 +176,7 @@ def _ranges(
         if end_offset is not None and (following is None or end_offset < following):
             end = _end_of(segment, end_offset, strict=strict)
         if start < end:
-            yield LogRange(segment.file, start, end)
+            yield LogRange(segment.file, start, end, max(first_offset, segment.base_offset))
 
 
 def _start_of(segment: LogSegment, offset: int, *, strict: bool) -> int:
@@ -182,27 +226,34 @@ def _cut(log: PartitionLog, ranges: Sequence[LogRange], max_bytes: int) -> Itera
     segments = {segment.base_offset: segment for segment in log.segments}
     for part in ranges:
         pieces = -(-part.size_bytes // max_bytes)
-        ends = [part.end_bytes]
+        starts = [(part.start_bytes, part.start_offset)]
         if pieces > 1:
             wanted = part.start_bytes + part.size_bytes * np.arange(1, pieces) // pieces
-            ends = [*_batch_starts(segments[part.segment.base_offset], wanted), part.end_bytes]
-        start = part.start_bytes
-        for end in ends:
-            if start < end <= part.end_bytes:
-                yield LogRange(part.segment, start, end)
-                start = end
+            starts += [
+                found
+                for found in _batch_starts(segments[part.segment.base_offset], wanted)
+                if part.start_bytes < found[0] < part.end_bytes
+            ]
+        ends = [*(position for position, _ in starts[1:]), part.end_bytes]
+        for (start, offset), end in zip(starts, ends, strict=True):
+            yield LogRange(part.segment, start, end, offset)
 
 
-def _batch_starts(segment: LogSegment, wanted: Longs) -> list[int]:
-    """Return the starts of batches near some positions, ascending: those that entries lead to."""
+def _batch_starts(segment: LogSegment, wanted: Longs) -> list[tuple[int, int]]:
+    """Return position and offset of batches near some positions, ascending.
+
+    They follow those that index entries lead to: the offset of an entry is a batch's last.
+    """
     offsets, positions = segment.indexes.offset_index.read_entries()
     if not len(positions):
         return []
     entries = np.unique(np.searchsorted(positions, wanted).clip(0, len(positions) - 1))
-    starts = []
+    starts: list[tuple[int, int]] = []
     for offset in offsets[entries].tolist():
         # The entry is compared with the log, and the batch that it ends with is found.
-        batch = segment.offset_to_position(offset)
-        if batch is not None:
-            starts.append(batch.position)
+        indexed, batch = map(segment.offset_to_position, (offset, offset + 1))
+        if batch is None or indexed is None:
+            break
+        if indexed.position < batch.position and (not starts or starts[-1][0] < batch.position):
+            starts.append((batch.position, offset + 1))
     return starts

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import pyarrow as pa
@@ -12,7 +12,7 @@ from kafka_index.errors import CorruptLogError
 from kafka_index.layout.records import CONTROL_MASK
 from kafka_index.records.batch_table import BatchColumns
 from kafka_index.records.decompression import shared_budget
-from kafka_index.records.record_decoder import BatchDamage, RecordDecoder
+from kafka_index.records.record_decoder import BatchDamage, RecordChunk, RecordDecoder
 from kafka_index.records.record_table import CORRUPT_RECORD, RecordTable, WindowBatches
 from kafka_index.tables.range_scan import RangeScan
 from kafka_index.tables.read_plan import RecordSplit
@@ -34,6 +34,8 @@ class RecordReader:
         What to read.
     settings : ReadSettings
         How.
+    on_left_out : callable, optional
+        Callback for damage that is left out (`OnDamage.DROP`); by default a warning is logged.
 
     Attributes
     ----------
@@ -41,14 +43,24 @@ class RecordReader:
         How many bytes of logs have been read so far.
     """
 
-    def __init__(self, split: RecordSplit, settings: ReadSettings) -> None:
+    def __init__(
+        self,
+        split: RecordSplit,
+        settings: ReadSettings,
+        *,
+        on_left_out: Callable[[CorruptLogError], None] | None = None,
+    ) -> None:
         self.bytes_read = 0
         self._split = split
         self._settings = settings
         self._schema = settings.schema
         self._table = RecordTable(split.topic, split.partition, settings.columns)
+        self._filter = settings.record_filter
+        self._on_left_out = on_left_out or _warn
         self._decoder = RecordDecoder(
-            shared_budget(settings.max_decompressed_bytes), with_bytes=self._table.needs_bytes
+            shared_budget(settings.max_decompressed_bytes),
+            with_bytes=self._table.needs_bytes
+            or (self._filter is not None and self._filter.needs_bytes),
         )
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
@@ -100,19 +112,31 @@ class RecordReader:
             source.window,
             positions - source.position_bytes,
             source.batches.size_bytes,
-            partial(self._table.convert, source=source),
+            partial(self._convert, source=source),
             first_offset=self._split.first_offset,
             last_offset=self._split.last_offset,
         ):
             if isinstance(found, BatchDamage):
                 yield from self._damage(found.error.at(path, int(positions[found.batch])))
-            else:
+            elif found is not None:
                 yield self._with_damage_column(found)
+
+    def _convert(self, chunk: RecordChunk, source: WindowBatches) -> pa.RecordBatch | None:
+        """Return the wanted records of a chunk; None for none."""
+        if self._filter is not None:
+            rows = self._filter.rows(chunk)
+            if not len(rows):
+                return None
+            if len(rows) < len(chunk):
+                chunk = chunk.select(rows)
+        return self._table.convert(chunk, source)
 
     def _wanted(self, source: WindowBatches) -> WindowBatches:
         """Return the batches that may hold wanted records."""
         batches, split = source.batches, self._split
         wanted = batches.last_offset >= split.first_offset
+        if self._filter is not None:
+            wanted &= self._filter.batches(batches)
         if not self._settings.include_control:
             wanted &= batches.attributes & CONTROL_MASK == 0
         is_aborted = None
@@ -133,7 +157,7 @@ class RecordReader:
         if self._settings.on_damage is OnDamage.FAILFAST:
             raise error
         if self._settings.on_damage is OnDamage.DROP:
-            _log.warning("left out: %s", error)
+            self._on_left_out(error)
             return
         known = {
             "topic": self._split.topic,
@@ -149,3 +173,7 @@ class RecordReader:
             return batch
         arrays = [*batch.columns, pa.nulls(len(batch), pa.string())]
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+
+def _warn(error: CorruptLogError) -> None:
+    _log.warning("left out: %s", error)

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES
 from kafka_index.records.record_table import CORRUPT_RECORD, DEFAULT_COLUMNS, record_schema
+from kafka_index.tables.record_filter import RecordFilter
 
 
 class Isolation(Enum):
@@ -49,6 +50,8 @@ class ReadSettings:
         What happens at a batch that cannot be read.
     max_decompressed_bytes : int
         The most bytes of decompressed records that the process holds at a time.
+    record_filter : RecordFilter, optional
+        Only records that meet its conditions.
     """
 
     columns: tuple[str, ...] = DEFAULT_COLUMNS
@@ -57,6 +60,7 @@ class ReadSettings:
     verify_crc: bool = True
     on_damage: OnDamage = OnDamage.FAILFAST
     max_decompressed_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES
+    record_filter: RecordFilter | None = None
 
     @property
     def schema(self) -> pa.Schema:

@@ -1,0 +1,205 @@
+"""Runs an export, from options to an exit code: list, plan, export, report."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+
+from kafka_index.cli.exit_code import ExitCode
+from kafka_index.cli.options import Detail
+from kafka_index.cli.progress import Outcome
+from kafka_index.cli.record_options import InputOptions
+from kafka_index.cli.text import (
+    format_bytes,
+    format_count,
+    format_seconds,
+    plural,
+    shown_path,
+    status_lines,
+)
+from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES
+from kafka_index.engines import Engine, export_engines
+from kafka_index.export import (
+    EXPORT_REPORT_SCHEMA,
+    ExportFormat,
+    ExportPlan,
+    ExportSettings,
+    ExportStatus,
+    PartitionReport,
+    SplitResult,
+    plan_export,
+)
+from kafka_index.export.report import report_table
+from kafka_index.records.record_table import DEFAULT_COLUMNS
+from kafka_index.storage import refuse_overlap
+from kafka_index.storage.locks import lock_of_output
+from kafka_index.storage.paths import absolute_path
+from kafka_index.storage.report_file import ReportFile
+from kafka_index.stores import is_remote
+from kafka_index.stores.durable_files import publish_error
+from kafka_index.tables import Isolation, ReadSettings
+from kafka_index.tables.offsets_file import read_offsets_file
+from kafka_index.tables.record_filter import RecordFilter
+from kafka_index.tables.records import list_partitions
+from kafka_index.tasks import new_run_id
+
+_SHOWN = 20
+_EXPLAINED: Mapping[str, str] = {
+    "exported": "new records were exported",
+    "unchanged": "nothing is new since the last export",
+    "damaged": "exported, without what is damaged",
+    "failed": "not exported to the end",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ExportOptions:
+    """The options of ``export``, as given."""
+
+    output: str
+    form: str
+    offsets: str | None
+    from_ms: int | None
+    to_ms: int | None
+    columns: str | None
+    isolation: str
+    by_date: bool
+    max_decompressed_bytes: int | None
+    report: str | None
+    engine: Engine
+    detail: Detail
+
+
+def run_export(options: ExportOptions, read: InputOptions) -> ExitCode:
+    """Export records, and print a summary.
+
+    Raises
+    ------
+    KafkaIndexError
+        The run as a whole cannot start or continue.
+    """
+    settings = _settings(options)
+    starts = None if options.offsets is None else read_offsets_file(options.offsets)
+    refuse_overlap(settings.output, options.output, read.folders)
+    partitions = list_partitions(
+        read.paths, topics=read.topics, tiered=read.tiered, indexes=read.indexes
+    )
+    with ExitStack() as stack:
+        report = (
+            None
+            if options.report is None
+            else stack.enter_context(ReportFile(options.report, EXPORT_REPORT_SCHEMA))
+        )
+        _make_folder(settings.output)
+        stack.enter_context(lock_of_output(settings.output, new_run_id()))
+        plan = plan_export(partitions, settings, starting_offsets=starts)
+        with ExportOutcome(plan, options.detail) as outcome:
+            for partition in plan.partitions:
+                if partition.record is not None and partition.works:
+                    partition.begin()
+            export_engines.run_export(options.engine, plan, settings, outcome)
+        rows = [partition.report() for partition in plan.partitions]
+        if report is not None:
+            report.write_table(report_table(rows))
+        return outcome.print_summary(rows, settings.output)
+
+
+def _settings(options: ExportOptions) -> ExportSettings:
+    names = options.columns
+    given = DEFAULT_COLUMNS if names is None else tuple(one.strip() for one in names.split(","))
+    record_filter = RecordFilter(options.from_ms, options.to_ms)
+    read = ReadSettings(
+        isolation=Isolation(options.isolation),
+        max_decompressed_bytes=options.max_decompressed_bytes or DEFAULT_MAX_DECOMPRESSED_BYTES,
+    )
+    if record_filter != RecordFilter():
+        read = replace(read, record_filter=record_filter)
+    return ExportSettings(
+        absolute_path(options.output), ExportFormat(options.form), given, options.by_date, read
+    )
+
+
+def _make_folder(output: str) -> None:
+    if is_remote(output):
+        return
+    try:
+        os.makedirs(output, exist_ok=True)
+    except OSError as error:
+        raise publish_error(error, output, "make the output folder") from error
+
+
+class ExportOutcome(Outcome):
+    """The listener of an engine that exports; a context manager around its run.
+
+    Parameters
+    ----------
+    plan : ExportPlan
+        What is exported.
+    detail : Detail
+        How much to print.
+    """
+
+    def __init__(self, plan: ExportPlan, detail: Detail) -> None:
+        works = plan.works
+        self._size_of = {work.number: work.split.size_bytes for work in works}
+        super().__init__(len(works), sum(self._size_of.values()), detail, nouns=("split", "splits"))
+        self._partition_of = plan.partition_of
+
+    def on_split(self, result: SplitResult) -> None:
+        """Add the result of a split; called by one thread at a time."""
+        self._partition_of[result.number].add(result)
+        self._progress.advance(1, self._size_of[result.number])
+
+    def print_summary(self, rows: Sequence[PartitionReport], output: str) -> ExitCode:
+        """Print the summary and return the exit code."""
+        paint = self._paint
+        counts = Counter(row.status.value for row in rows)
+        records, files = sum(row.records for row in rows), sum(row.files for row in rows)
+        size = format_bytes(sum(row.size_bytes for row in rows))
+        seconds = self._seconds
+        rate = f" ({format_count(round(records / seconds))}/s)" if records and seconds > 0 else ""
+        total = (
+            f"{plural(records, 'record')} in {plural(files, 'file')} of {size}, "
+            f"{format_seconds(seconds)}{rate}, in {output}"
+        )
+        lines = [
+            *status_lines(
+                ("status", "partitions"),
+                [(name, format_count(counts[name])) for name in _EXPLAINED if counts[name]],
+                _EXPLAINED,
+                {"exported": paint.good, "unchanged": paint.good, "failed": paint.bad},
+                paint,
+            ),
+            "",
+            total,
+            *self._startup_lines(),
+        ]
+        self._print(lines, self._damage_lines(rows))
+        return ExitCode.first(
+            ExitCode.of_part(retriable=row.is_retriable)
+            for row in rows
+            if row.status in (ExportStatus.DAMAGED, ExportStatus.FAILED)
+        )
+
+    def _damage_lines(self, rows: Sequence[PartitionReport]) -> list[str]:
+        wrong = [row for row in rows if row.reason is not None]
+        if not wrong:
+            return []
+        left_out = sum(row.left_out for row in wrong)
+        failed = sum(row.status is ExportStatus.FAILED for row in wrong)
+        title = (
+            f"{plural(left_out, 'place')} of damage left out, {plural(failed, 'partition')} failed:"
+        )
+        lines = ["", self._paint.bad(title)]
+        for row in wrong[:_SHOWN]:
+            place = "" if row.path is None else f"{shown_path(row.path)}: "
+            if row.position_bytes is not None:
+                place += f"at byte {row.position_bytes}: "
+            more = f" and {row.left_out - 1} more" if row.left_out > 1 else ""
+            lines.append(f"  {row.topic}-{row.partition}: {place}{row.reason}{more}")
+        if len(wrong) > _SHOWN:
+            lines.append(f"  and {plural(len(wrong) - _SHOWN, 'more partition')}")
+        return lines

@@ -1,0 +1,100 @@
+"""The options of commands that read records: what is read, and between which times."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import click
+
+from kafka_index.cli.options import (
+    Decorator,
+    max_decompressed_option,
+    paths_options,
+    topics_option,
+)
+from kafka_index.cli.text import parse_time
+from kafka_index.cli.tiered_options import tiered_options
+from kafka_index.tiered.options import TieredOptions
+
+
+@dataclass(frozen=True, slots=True)
+class InputOptions:
+    """The logs whose records are read."""
+
+    paths: tuple[str, ...]
+    tiered: TieredOptions | None
+    indexes: str | None
+    topics: re.Pattern[str] | None
+
+    @property
+    def folders(self) -> list[str]:
+        """The folders that are read from."""
+        tiered = () if self.tiered is None else self.tiered.uris
+        return [*self.paths, *tiered, *([self.indexes] if self.indexes else [])]
+
+
+def input_options() -> list[Decorator]:
+    """Return the options for `make_input`."""
+    return [
+        *paths_options(
+            "--input", "inputs", "The logs; may be given several times and take several paths."
+        ),
+        *tiered_options(),
+        click.option(
+            "--indexes",
+            metavar="PATH",
+            help="The folder of the index files, as `build --output` writes it.  "
+            "[default: beside the logs]",
+        ),
+        topics_option(),
+        max_decompressed_option(),
+    ]
+
+
+def make_input(
+    inputs: Sequence[str],
+    more_paths: Sequence[str],
+    tiered: TieredOptions | None,
+    indexes: str | None,
+    topics: re.Pattern[str] | None,
+) -> InputOptions:
+    """Return the logs to read; refuse options that name none."""
+    if not (inputs or more_paths or tiered):
+        raise click.UsageError("no input: give --input PATH or --tiered URI")
+    return InputOptions((*inputs, *more_paths), tiered, indexes, topics)
+
+
+def time_options() -> list[Decorator]:
+    """Return the options of a range of times: ``from_ms``, ``to_ms``."""
+    what = "Milliseconds since 1970, or 2024-05-01T00:00:00Z (UTC where no zone is given)."
+    return [
+        click.option(
+            "--from",
+            "from_ms",
+            callback=_milliseconds,
+            metavar="TIME",
+            help=f"Only records whose own timestamp is this or later. {what}",
+        ),
+        click.option(
+            "--to",
+            "to_ms",
+            callback=_milliseconds,
+            metavar="TIME",
+            help="Only records whose own timestamp is earlier than this.",
+        ),
+    ]
+
+
+def _milliseconds(
+    _context: click.Context, _option: click.Parameter, value: str | None
+) -> int | None:
+    if value is None:
+        return None
+    try:
+        return parse_time(value)[0]
+    except ValueError as error:
+        raise click.BadParameter(
+            f"{value!r} is neither milliseconds nor a time such as 2024-05-01T00:00:00Z"
+        ) from error

@@ -1,0 +1,26 @@
+"""Records exported to Parquet or JSON lines, in folders by topic and partition; incremental."""
+
+from kafka_index.export.export_record import DamagedRange, ExportRecord
+from kafka_index.export.exporting import export_local, export_split
+from kafka_index.export.planning import ExportPlan, PartitionExport, SplitWork, plan_export
+from kafka_index.export.report import EXPORT_REPORT_SCHEMA, ExportStatus, PartitionReport
+from kafka_index.export.settings import ExportFormat, ExportSettings
+from kafka_index.export.split_result import LeftOut, SplitResult
+
+__all__ = [
+    "EXPORT_REPORT_SCHEMA",
+    "DamagedRange",
+    "ExportFormat",
+    "ExportPlan",
+    "ExportRecord",
+    "ExportSettings",
+    "ExportStatus",
+    "LeftOut",
+    "PartitionExport",
+    "PartitionReport",
+    "SplitResult",
+    "SplitWork",
+    "export_local",
+    "export_split",
+    "plan_export",
+]

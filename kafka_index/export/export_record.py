@@ -1,0 +1,118 @@
+"""The export record: what has been exported of a partition, in a hidden file beside the data.
+
+It is written before the first data file and after each that extends the range. A data file above
+the recorded end was left by a killed run: the next run removes it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from kafka_index.errors import InputError
+from kafka_index.export.settings import ExportSettings
+from kafka_index.stores import is_remote, store_of
+from kafka_index.stores.staged_file import whole_file
+
+EXPORT_RECORD = ".kafka-index-export.json"
+_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class DamagedRange:
+    """Offsets of which some records were left out because of damage.
+
+    Parameters
+    ----------
+    first_offset, end_offset : int
+        The range, the second exclusive.
+    """
+
+    first_offset: int
+    end_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class ExportRecord:
+    """What has been exported of a partition.
+
+    Parameters
+    ----------
+    options : mapping of str to object
+        What decides the rows: `record_options`.
+    first_offset, next_offset : int
+        The offsets that have been exported, the second exclusive.
+    topic_id : str, optional
+        Of the topic, where the log directory has it.
+    damaged : tuple of DamagedRange
+        What a later run reads again.
+    """
+
+    options: Mapping[str, object]
+    first_offset: int
+    next_offset: int
+    topic_id: str | None = None
+    damaged: tuple[DamagedRange, ...] = ()
+
+    def write(self, folder: str) -> None:
+        """Write the record into the folder of the partition, whole.
+
+        Raises
+        ------
+        PublishError
+            It cannot be written.
+        """
+        text = json.dumps({"version": _VERSION, **asdict(self)}, sort_keys=True)
+        with whole_file(os.path.join(folder, EXPORT_RECORD), what="export record") as file:
+            file.write(f"{text}\n".encode())
+            file.commit()
+
+
+def record_options(settings: ExportSettings) -> dict[str, object]:
+    """Return what decides the rows and files of an export, as JSON has it."""
+    kept = settings.read.record_filter
+    return {
+        "format": settings.format.value,
+        "columns": list(settings.file_columns),
+        "by_date": settings.by_date,
+        "isolation": settings.read.isolation.value,
+        "from_ms": None if kept is None else kept.from_ms,
+        "to_ms": None if kept is None else kept.to_ms,
+    }
+
+
+def read_export_record(folder: str) -> ExportRecord | None:
+    """Return the record of a partition's folder; None where there is none.
+
+    Raises
+    ------
+    InputError
+        It is malformed, or of a later version.
+    """
+    path = os.path.join(folder, EXPORT_RECORD)
+    try:
+        data = store_of(path).read(path) if is_remote(path) else _read_local(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    try:
+        fields: dict[str, Any] = json.loads(data)
+        version = fields.pop("version")
+        damaged = tuple(DamagedRange(**one) for one in fields.pop("damaged"))
+        record = ExportRecord(**fields, damaged=damaged)
+    except (ValueError, TypeError, KeyError, AttributeError):
+        version = None
+    if version != _VERSION:
+        raise InputError(
+            "not an export record of this version",
+            path=path,
+            hint="choose another --output, or remove the partition's folder to export it again",
+        )
+    return record
+
+
+def _read_local(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()

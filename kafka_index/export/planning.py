@@ -1,0 +1,368 @@
+"""The plan of an export: what is new in each partition, in splits.
+
+A split is exported by itself, on a thread or in a task of Spark. The partition's export record
+follows in order: it never covers a split before all earlier ones are in place.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+
+from kafka_index.config import IndexConfig
+from kafka_index.errors import InputError, KafkaIndexError, is_retriable
+from kafka_index.export.data_files import data_files, remove_data_files, remove_scratch_files
+from kafka_index.export.export_record import (
+    DamagedRange,
+    ExportRecord,
+    read_export_record,
+    record_options,
+)
+from kafka_index.export.report import ExportStatus, PartitionReport
+from kafka_index.export.settings import ExportSettings
+from kafka_index.export.split_result import LeftOut, SplitResult
+from kafka_index.layout.names import TopicPartition
+from kafka_index.reading import PartitionFiles, PartitionLog
+from kafka_index.startup.directory_files import read_topic_id
+from kafka_index.stores import is_remote
+from kafka_index.tables.bounds import EARLIEST, Bound, ReadBounds
+from kafka_index.tables.read_plan import RecordSplit, resolve_range, split_range
+
+#: About the bytes of logs that one data file is made of.
+SPLIT_BYTES = 128 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class SplitWork:
+    """A split to export; small, and picklable.
+
+    Parameters
+    ----------
+    number : int
+        Its number in the plan.
+    split : RecordSplit
+        What to read.
+    folder : str
+        Of the partition's data files.
+    first_offset, end_offset : int
+        Its share of the partition's offsets, the second exclusive.
+    is_repeated : bool
+        Whether it was exported before, without what was damaged then.
+    """
+
+    number: int
+    split: RecordSplit
+    folder: str
+    first_offset: int
+    end_offset: int
+    is_repeated: bool = False
+
+
+@dataclass(slots=True)
+class PartitionExport:
+    """The export of a partition: what is planned, and what has come back.
+
+    Parameters
+    ----------
+    partition : TopicPartition
+        Which it is.
+    folder : str
+        Of its data files.
+    record : ExportRecord, optional
+        What is in place. Of a partition that has failed there may be none.
+    works : list of SplitWork
+        What is to be done, in order.
+    begin_offset : int, optional
+        The first offset that is new.
+    failure : LeftOut, optional
+        Why it cannot be exported, or not to the end.
+    is_retriable : bool
+        Whether the environment is at fault for that.
+    """
+
+    partition: TopicPartition
+    folder: str
+    record: ExportRecord | None = None
+    works: list[SplitWork] = field(default_factory=list)
+    begin_offset: int | None = None
+    failure: LeftOut | None = None
+    is_retriable: bool = False
+    _results: dict[int, SplitResult] = field(default_factory=dict)
+    _done: int = 0
+
+    def begin(self) -> None:
+        """Write the record of a partition that is exported for the first time.
+
+        Raises
+        ------
+        PublishError
+            It cannot be written.
+        """
+        assert self.record is not None  # noqa: S101, because mypy needs it
+        if not is_remote(self.folder):
+            os.makedirs(self.folder, exist_ok=True)
+        self.record.write(self.folder)
+
+    def add(self, result: SplitResult) -> None:
+        """Add the result of a split, and record what is in place without a gap.
+
+        Raises
+        ------
+        PublishError
+            The record cannot be written.
+        """
+        self._results[result.number] = result
+        record = before = self.record
+        assert record is not None  # noqa: S101, because mypy needs it
+        while self._done < len(self.works) and self.failure is None:
+            work = self.works[self._done]
+            found = self._results.get(work.number)
+            if found is None:
+                break
+            if found.failure is not None:
+                self.failure, self.is_retriable = found.failure, found.is_retriable
+                break
+            record = _extended(record, work, is_damaged=found.left_out_count > 0)
+            self._done += 1
+        if record != before:
+            record.write(self.folder)
+            self.record = record
+
+    def report(self) -> PartitionReport:
+        """Return the row of the report."""
+        done = [self._results[work.number] for work in self.works[: self._done]]
+        left_out = [one for result in done for one in result.left_out]
+        status = ExportStatus.EXPORTED if self.works else ExportStatus.UNCHANGED
+        if self.failure is not None:
+            status = ExportStatus.FAILED
+        elif left_out:
+            status = ExportStatus.DAMAGED
+        place = self.failure or (left_out[0] if left_out else None)
+        return PartitionReport(
+            self.partition.topic,
+            self.partition.partition,
+            status,
+            self.begin_offset,
+            None if self.record is None else self.record.next_offset,
+            sum(result.records for result in done),
+            sum(result.files for result in done),
+            sum(result.size_bytes for result in done),
+            sum(result.left_out_count for result in done),
+            None if place is None else place.path,
+            None if place is None else place.position_bytes,
+            None if place is None else place.reason,
+            self.is_retriable,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ExportPlan:
+    """What is exported.
+
+    Parameters
+    ----------
+    partitions : tuple of PartitionExport
+        By topic and partition.
+    """
+
+    partitions: tuple[PartitionExport, ...]
+
+    @property
+    def works(self) -> list[SplitWork]:
+        """The splits of all partitions, in order of their numbers."""
+        return [work for partition in self.partitions for work in partition.works]
+
+    @property
+    def partition_of(self) -> dict[int, PartitionExport]:
+        """The partition of each split, by its number."""
+        return {work.number: one for one in self.partitions for work in one.works}
+
+
+def plan_export(
+    files: Sequence[PartitionFiles],
+    settings: ExportSettings,
+    *,
+    starting_offsets: Mapping[str, Mapping[int, int]] | None = None,
+    split_bytes: int = SPLIT_BYTES,
+) -> ExportPlan:
+    """Plan an export, while the lock of the output is held.
+
+    Parameters
+    ----------
+    files : sequence of PartitionFiles
+        The partitions.
+    settings : ExportSettings
+        What is written.
+    starting_offsets : mapping of str to mapping of int to int, optional
+        Where the first export of each partition begins; by default with its first record.
+    split_bytes : int
+        About the most bytes of logs of a split.
+
+    Raises
+    ------
+    InputError
+        The output was written with other options, or holds data files that no export wrote; a
+        starting offset is missing or superfluous.
+    PublishError
+        What a killed run has left cannot be removed.
+    """
+    if starting_offsets is not None:
+        _check_starts(files, starting_offsets)
+    planned, number = [], 0
+    for own in files:
+        starts = (starting_offsets or {}).get(own.topic, {})
+        start = starts.get(own.partition, EARLIEST)
+        one = _plan_partition(own, settings, start, number, split_bytes)
+        number += len(one.works)
+        planned.append(one)
+    return ExportPlan(tuple(planned))
+
+
+def _check_starts(files: Sequence[PartitionFiles], starts: Mapping[str, Mapping[int, int]]) -> None:
+    """Refuse offsets of other partitions than those of the input, as Spark's Kafka source does."""
+    found = {TopicPartition(one.topic, one.partition).directory_name for one in files}
+    given = {
+        TopicPartition(topic, number).directory_name
+        for topic, numbers in starts.items()
+        for number in numbers
+    }
+    if found != given:
+        missing, other = sorted(found - given), sorted(given - found)
+        raise InputError(
+            "the starting offsets are not those of the partitions of the input",
+            expected=", ".join(missing) or None,
+            found=", ".join(other) or None,
+            hint="name each partition once (-2 is its first offset), and use --topics for fewer",
+        )
+
+
+def _plan_partition(
+    files: PartitionFiles, settings: ExportSettings, start: int, number: int, split_bytes: int
+) -> PartitionExport:
+    partition = TopicPartition(files.topic, files.partition)
+    folder = settings.folder_of(partition)
+    known = read_export_record(folder)
+    _check_folder(folder, known, record_options(settings))
+    remove_scratch_files(folder)
+    export = PartitionExport(partition, folder)
+    read = settings.read_settings
+    record = _record_to_extend(files, known, settings, start)
+    topic_id = _topic_id(files)
+    if topic_id is not None and record.topic_id not in (None, topic_id):
+        export.failure = LeftOut(
+            files.segments[0].partition_directory,
+            None,
+            "the topic was deleted and created again since it was exported: choose another "
+            f"--output (expected topic id {record.topic_id}, found {topic_id})",
+        )
+        return export
+    try:
+        with PartitionLog(
+            files, config=IndexConfig(), max_decompressed_bytes=read.max_decompressed_bytes
+        ) as log:
+            remove_data_files(folder, record.next_offset)
+            for first, end, is_repeated in _ranges(log, record):
+                bounds = ReadBounds(Bound(first), Bound(end))
+                offsets = resolve_range(log, bounds, read)
+                end_offset = end if offsets.end_offset is None else offsets.end_offset
+                # Offsets below the log's start are gone: the first split stands for them too.
+                splits = list(split_range(log, offsets, read, max_split_bytes=split_bytes))
+                export.works += _works(
+                    splits,
+                    number + len(export.works),
+                    SplitWork(0, splits[0], folder, first, end_offset, is_repeated)
+                    if splits
+                    else None,
+                )
+        export.record, export.begin_offset = record, record.next_offset
+    except KafkaIndexError as error:
+        export.works.clear()
+        export.failure, export.is_retriable = LeftOut.of(error), is_retriable(error)
+    return export
+
+
+def _works(
+    splits: Sequence[RecordSplit], number: int, whole: SplitWork | None
+) -> Iterator[SplitWork]:
+    if whole is None:
+        return
+    starts = [whole.first_offset, *(split.start_offset for split in splits[1:])]
+    for split, (first, end) in zip(splits, pairwise([*starts, whole.end_offset]), strict=True):
+        yield replace(whole, number=number, split=split, first_offset=first, end_offset=end)
+        number += 1
+
+
+def _check_folder(folder: str, known: ExportRecord | None, options: Mapping[str, object]) -> None:
+    """Refuse a folder that this export cannot continue."""
+    if known is None:
+        for path, _, _ in data_files(folder):
+            raise InputError(
+                "a data file that no export record knows",
+                path=path,
+                hint="choose another --output",
+            )
+        return
+    for name, value in options.items():
+        before = known.options.get(name)
+        if before != value:
+            raise InputError(
+                f"the partition was exported with another value of {name}",
+                path=folder,
+                expected=before,
+                found=value,
+                hint="give the same options again, or another --output",
+            )
+
+
+def _record_to_extend(
+    files: PartitionFiles, known: ExportRecord | None, settings: ExportSettings, start: int
+) -> ExportRecord:
+    """Return the record of what is in place, a new one if that is nothing."""
+    if known is None:
+        # The earliest offset is negative.
+        first = max(files.log_start_offset, start)
+        return ExportRecord(record_options(settings), first, first, _topic_id(files))
+    if start not in (EARLIEST, known.first_offset):
+        raise InputError(
+            "the partition was exported from another starting offset",
+            path=settings.folder_of(TopicPartition(files.topic, files.partition)),
+            expected=known.first_offset,
+            found=start,
+            hint="leave out --offsets to continue, or give another --output",
+        )
+    return known
+
+
+def _topic_id(files: PartitionFiles) -> str | None:
+    directory = files.segments[-1].partition_directory
+    if is_remote(directory):
+        return None
+    try:
+        return read_topic_id(directory)
+    except (KafkaIndexError, OSError):
+        # A broker would refuse it; what the records are does not depend on it.
+        return None
+
+
+def _ranges(log: PartitionLog, record: ExportRecord) -> Iterable[tuple[int, int, bool]]:
+    """Return what is to be exported: what was damaged, again, and what is new."""
+    ranges = [(one.first_offset, one.end_offset, True) for one in record.damaged]
+    end = log.end_offset
+    if record.next_offset < end:
+        ranges.append((record.next_offset, end, False))
+    return ranges
+
+
+def _extended(record: ExportRecord, work: SplitWork, *, is_damaged: bool) -> ExportRecord:
+    """Return a record that covers a split too."""
+    own = DamagedRange(work.first_offset, work.end_offset)
+    others = [
+        one
+        for one in record.damaged
+        if one.end_offset <= own.first_offset or one.first_offset >= own.end_offset
+    ]
+    damaged = sorted([*others, own] if is_damaged else others, key=lambda one: one.first_offset)
+    next_offset = record.next_offset if work.is_repeated else work.end_offset
+    return replace(record, next_offset=next_offset, damaged=tuple(damaged))

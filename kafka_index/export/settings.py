@@ -1,0 +1,92 @@
+"""What an export writes, and where."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+from kafka_index.errors import InputError
+from kafka_index.layout.names import TopicPartition
+from kafka_index.records.record_table import DEFAULT_COLUMNS
+from kafka_index.storage.paths import target_directory
+from kafka_index.tables import OnDamage, ReadSettings
+
+#: What the names of the folders hold, as Hive lays out tables: these columns are in no file.
+FOLDER_COLUMNS = ("topic", "partition")
+
+
+class ExportFormat(Enum):
+    """The format of the data files."""
+
+    PARQUET = "parquet"
+    JSONL = "jsonl"
+
+    @property
+    def ending(self) -> str:
+        """The ending of their names."""
+        return f".{self.value}"
+
+
+@dataclass(frozen=True, slots=True)
+class ExportSettings:
+    """How records are exported; small, and picklable.
+
+    Parameters
+    ----------
+    output : str
+        The folder, an absolute path or a URI.
+    format : ExportFormat
+        The format of the data files.
+    columns : tuple of str
+        Names in `RECORD_SCHEMA`; topic and partition become the names of folders.
+    by_date : bool
+        Whether each partition has a folder for each day of its timestamps, in UTC.
+    read : ReadSettings
+        How records are read. Columns and what happens at damage are set here.
+
+    Raises
+    ------
+    InputError
+        There is no such column, or none is left for the files.
+    """
+
+    output: str
+    format: ExportFormat = ExportFormat.PARQUET
+    columns: tuple[str, ...] = DEFAULT_COLUMNS
+    by_date: bool = False
+    read: ReadSettings = field(default_factory=ReadSettings)
+
+    def __post_init__(self) -> None:
+        ReadSettings(columns=self.columns).schema  # noqa: B018, because it checks the names
+        if not self.file_columns:
+            raise InputError(
+                "no column for the files: topic and partition are the names of the folders",
+                found=", ".join(self.columns),
+                hint="add another column, such as offset",
+            )
+
+    @property
+    def file_columns(self) -> tuple[str, ...]:
+        """The columns of the data files."""
+        return tuple(name for name in self.columns if name not in FOLDER_COLUMNS)
+
+    @property
+    def read_settings(self) -> ReadSettings:
+        """How records are read: the columns of the files, and what names files and folders."""
+        needed = ("offset", "timestamp") if self.by_date else ("offset",)
+        columns = dict.fromkeys((*self.file_columns, *needed))
+        return replace(self.read, columns=tuple(columns), on_damage=OnDamage.DROP)
+
+    def folder_of(self, partition: TopicPartition) -> str:
+        """Return the folder of a partition.
+
+        Raises
+        ------
+        InputError
+            The topic is not legal, and must not become part of a path.
+        """
+        target_directory(self.output, partition, "")
+        return os.path.join(
+            self.output, f"topic={partition.topic}", f"partition={partition.partition}"
+        )

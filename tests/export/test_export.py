@@ -1,0 +1,324 @@
+"""``export``: what lies in the files, what a rerun adds, and what is refused."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import pytest
+
+import kafka_index
+from kafka_index.cli import main
+from tests.servers.s3 import S3Server
+from tests.support.child_processes import in_child
+from tests.support.command_line import DUMP, Argument, run_here
+from tests.support.record_tables import batch_of, rows_of, write_partition
+from tests.support.remote import download, new_bucket, upload
+from tests.support.segments import batch, marker
+
+DAY_MS = 24 * 3600 * 1000
+KEYS = ("topic", "partition", "offset")
+
+
+def export(code: int, *arguments: Argument) -> str:
+    done = run_here("export", *arguments)
+    assert done.returncode == code, (done.stdout, done.stderr)
+    return done.stdout + done.stderr
+
+
+def exported(out: Path) -> pa.Table:
+    """The rows of an export, sorted, as a reader of Hive's layout finds them."""
+    partitioning = ds.HivePartitioning(
+        pa.schema([("topic", pa.string()), ("partition", pa.int32())])
+    )
+    table = ds.dataset(out, format="parquet", partitioning=partitioning).to_table()
+    return table.sort_by([(name, "ascending") for name in KEYS])
+
+
+def read(path: Path, **options: Any) -> pa.Table:
+    return kafka_index.read_records(path, **options).read_all()
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.glob("*.*") if not path.name.startswith("."))
+
+
+def test_files_hold_every_record_of_the_dump(tmp_path: Path) -> None:
+    export(0, "--input", DUMP, "--output", tmp_path / "out")
+    found, expected = exported(tmp_path / "out"), read(DUMP)
+    assert found.select(expected.column_names).equals(expected)
+
+
+def test_json_lines_hold_bytes_as_base64(tmp_path: Path) -> None:
+    log = batch_of(0, [(1_000_000_000_123, b"\xff", None), (2**61, None, b"v")])
+    write_partition(tmp_path / "dump", {0: log})
+    columns = "offset,key,value,timestamp"
+    out = tmp_path / "out"
+    export(
+        0, "--input", tmp_path / "dump", "--output", out, "--format", "jsonl", "--columns", columns
+    )
+    (file,) = out.rglob("*.jsonl")
+    # A time that ISO 8601 cannot represent is its number.
+    assert [json.loads(text) for text in file.read_text().splitlines()] == [
+        {"offset": 0, "key": "/w==", "value": None, "timestamp": "2001-09-09T01:46:40.123Z"},
+        {"offset": 1, "key": None, "value": "dg==", "timestamp": str(2**61)},
+    ]
+    assert file.parent == out / "topic=topic" / "partition=0"
+    assert file.name == f"{0:020d}-{1:020d}.jsonl"
+
+
+def test_times_are_those_of_each_record(tmp_path: Path) -> None:
+    times = [50, 10, 40, 20, 30, 60]
+    log = b"".join(
+        batch_of(2 * at, [(times[2 * at], None, b"v"), (times[2 * at + 1], None, b"w")])
+        for at in range(3)
+    )
+    write_partition(tmp_path / "dump", {0: log})
+    out = tmp_path / "out"
+    export(0, "--input", tmp_path / "dump", "--output", out, "--from", 20, "--to", 50)
+    assert exported(out)["offset"].to_pylist() == [2, 3, 4]
+
+
+def test_a_folder_for_each_day(tmp_path: Path) -> None:
+    days = [19_000 + number % 20 for number in range(200)]
+    log = b"".join(batch_of(at, [(day * DAY_MS + at, None, b"v")]) for at, day in enumerate(days))
+    write_partition(tmp_path / "dump", {0: log, 200: batch_of(200, [(2**61, None, b"no day")])})
+    out = tmp_path / "out"
+    export(0, "--input", tmp_path / "dump", "--output", out, "--by-date")
+    table = ds.dataset(out, format="parquet", partitioning="hive").to_table()
+    found = dict(zip(table["offset"].to_pylist(), table["date"].to_pylist(), strict=True))
+    expected: dict[int, str | None] = {
+        at: str(pc.cast(pa.scalar(day, pa.int32()), pa.date32())) for at, day in enumerate(days)
+    }
+    assert found == expected | {200: None}
+
+
+def test_a_rerun_adds_what_is_new(tmp_path: Path) -> None:
+    folder = write_partition(tmp_path / "dump", {0: batch(0, 3)})
+    arguments = ("--input", tmp_path / "dump", "--output", tmp_path / "out")
+    export(0, *arguments)
+    (first,) = (tmp_path / "out").rglob("*.parquet")
+    before = first.read_bytes(), first.stat().st_mtime_ns
+    assert "unchanged" in export(0, *arguments)
+    log = folder / f"{0:020d}.log"
+    log.write_bytes(log.read_bytes() + batch(3, 2))
+    write_partition(tmp_path / "dump", {5: batch(5, 1)})
+    export(0, *arguments)
+    assert names(first.parent) == [
+        f"{0:020d}-{2:020d}.parquet",
+        f"{3:020d}-{5:020d}.parquet",
+    ]
+    assert (first.read_bytes(), first.stat().st_mtime_ns) == before
+    assert exported(tmp_path / "out")["offset"].to_pylist() == [0, 1, 2, 3, 4, 5]
+
+
+def test_open_transactions_are_exported_once_they_have_ended(tmp_path: Path) -> None:
+    opened = batch(0, 2, producer_id=7, producer_epoch=0, base_sequence=0, transactional=True)
+    folder = write_partition(tmp_path / "dump", {0: opened + batch(2, 1)})
+    paths = ("--input", tmp_path / "dump", "--output", tmp_path / "out")
+    arguments = (*paths, "--isolation", "read_committed")
+    export(0, *arguments)
+    assert not list((tmp_path / "out").rglob("*.parquet"))
+    log = folder / f"{0:020d}.log"
+    log.write_bytes(log.read_bytes() + marker(3, 7, 0, commit=True))
+    export(0, *arguments)
+    assert exported(tmp_path / "out")["offset"].to_pylist() == [0, 1, 2]
+
+
+def test_damage_is_left_out_and_read_again_by_the_next_run(tmp_path: Path) -> None:
+    sound = [batch(3 * number, 3) for number in range(4)]
+    bad = batch(3, 3, crc=7)
+    folder = write_partition(tmp_path / "dump", {0: sound[0] + bad, 6: sound[2] + sound[3]})
+    write_partition(tmp_path / "dump", {0: batch(0, 1)}, "other-0")
+    report = tmp_path / "report.csv"
+    arguments = ("--input", tmp_path / "dump", "--output", tmp_path / "out", "--report", report)
+    text = export(1, *arguments)
+    assert "bad_crc" in text
+    rows = {row["topic"]: row for row in csv.DictReader(report.read_text().splitlines())}
+    assert rows["other"]["status"] == "exported"
+    assert rows["topic"]["status"] == "damaged"
+    assert rows["topic"]["left_out"] == "1"
+    assert rows["topic"]["position_bytes"] == str(len(sound[0]))
+    assert rows["topic"]["path"].endswith(f"{0:020d}.log")
+    kept = [0, 1, 2, 6, 7, 8, 9, 10, 11]
+    found = exported(tmp_path / "out")
+    assert [row[2] for row in rows_of(found, *KEYS) if row[0] == "topic"] == kept
+    # The damage is still there; then it is mended.
+    export(1, *arguments)
+    (folder / f"{0:020d}.log").write_bytes(sound[0] + sound[1])
+    export(0, *arguments)
+    found = exported(tmp_path / "out")
+    assert [row[2] for row in rows_of(found, *KEYS) if row[0] == "topic"] == list(range(12))
+    assert "unchanged" in export(0, *arguments)
+
+
+def test_a_batch_that_needs_too_much_memory_is_left_out(tmp_path: Path) -> None:
+    large = batch_of(1, [(1000, None, bytes(100_000))], 1)
+    write_partition(tmp_path / "dump", {0: batch(0, 1) + large})
+    arguments = ("--input", tmp_path / "dump", "--output", tmp_path / "out")
+    text = export(1, *arguments, "--max-decompressed-bytes", 50_000)
+    assert "--max-decompressed-bytes" in text
+    export(0, *arguments)
+    assert exported(tmp_path / "out")["offset"].to_pylist() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    "text", ['{"t": {"0": 2, "1": -2}}', "t,0,2\nt,1,-2\n", "topic,partition,offset\nt,0,2\nt,1,-2"]
+)
+def test_offsets_of_a_file_are_where_each_partition_begins(tmp_path: Path, text: str) -> None:
+    for number in range(2):
+        write_partition(tmp_path / "dump", {0: batch(0, 4)}, f"t-{number}")
+    offsets = tmp_path / "offsets"
+    offsets.write_text(text)
+    arguments = ("--input", tmp_path / "dump", "--output", tmp_path / "out", "--offsets", offsets)
+    export(0, *arguments)
+    found = rows_of(exported(tmp_path / "out"), "partition", "offset")
+    assert found == [(0, 2), (0, 3), (1, 0), (1, 1), (1, 2), (1, 3)]
+    export(0, *arguments)
+    offsets.write_text("t,0,1\nt,1,-2\n")
+    assert "another starting offset" in export(2, *arguments)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ('{"t": {"0": 2}}', "not those of the partitions"),
+        ("t,0,1\nt,1,1\nu,0,1\n", "not those of the partitions"),
+        ('{"t": {"0": 2, "0": 3}}', "named twice"),
+        ("t,0\n", "not a file of offsets"),
+        ("t,0,soon\n", "not a file of offsets"),
+        ("", "no offsets"),
+    ],
+)
+def test_offsets_that_do_not_name_each_partition_once_are_refused(
+    tmp_path: Path, text: str, reason: str
+) -> None:
+    for number in range(2):
+        write_partition(tmp_path / "dump", {0: batch(0, 4)}, f"t-{number}")
+    (tmp_path / "offsets").write_text(text)
+    out = tmp_path / "out"
+    given = ("--input", tmp_path / "dump", "--output", out, "--offsets", tmp_path / "offsets")
+    assert reason in export(2, *given)
+    assert not list(out.rglob("*.parquet"))
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        ("--format", "jsonl"),
+        ("--columns", "offset"),
+        ("--by-date",),
+        ("--isolation", "read_committed"),
+        ("--from", 1),
+        ("--to", 2),
+    ],
+)
+def test_an_export_is_not_continued_with_other_options(
+    tmp_path: Path, changed: tuple[Argument, ...]
+) -> None:
+    write_partition(tmp_path / "dump", {0: batch(0, 3)})
+    arguments = ("--input", tmp_path / "dump", "--output", tmp_path / "out")
+    export(0, *arguments)
+    assert "exported with another value of" in export(2, *arguments, *changed)
+
+
+def test_a_topic_that_was_created_again_is_not_appended(tmp_path: Path) -> None:
+    folder = write_partition(tmp_path / "dump", {0: batch(0, 3)})
+    arguments = ("--input", tmp_path / "dump", "--output", tmp_path / "out")
+    metadata = folder / "partition.metadata"
+    metadata.write_text("version: 0\ntopic_id: cOIe6YzkQ7aGvWRbVVBsMA\n")
+    export(0, *arguments)
+    metadata.write_text("version: 0\ntopic_id: iZmXcmI0QxmJ6WTnOHXXhg\n")
+    write_partition(tmp_path / "dump", {0: batch(0, 9)})
+    assert "created again" in export(1, *arguments)
+    assert exported(tmp_path / "out")["offset"].to_pylist() == [0, 1, 2]
+
+
+def test_data_files_of_others_are_not_added_to(tmp_path: Path) -> None:
+    write_partition(tmp_path / "dump", {0: batch(0, 3)})
+    foreign = tmp_path / "out" / "topic=topic" / "partition=0" / f"{0:020d}-{9:020d}.parquet"
+    foreign.parent.mkdir(parents=True)
+    foreign.write_bytes(b"not ours")
+    text = export(2, "--input", tmp_path / "dump", "--output", tmp_path / "out")
+    assert "no export record knows" in text
+    assert foreign.read_bytes() == b"not ours"
+
+
+@pytest.mark.parametrize("columns", ["topic", "topic,partition", "offset,offset", "ofset"])
+def test_columns_that_make_no_files_are_refused(tmp_path: Path, columns: str) -> None:
+    write_partition(tmp_path / "dump", {0: batch(0, 3)})
+    out = tmp_path / "out"
+    export(2, "--input", tmp_path / "dump", "--output", out, "--columns", columns)
+    assert not out.exists()
+
+
+def test_an_output_inside_the_input_is_refused(tmp_path: Path) -> None:
+    write_partition(tmp_path, {0: batch(0, 3)})
+    assert "lies inside the input" in export(2, "--input", tmp_path, "--output", tmp_path / "out")
+
+
+def test_a_run_killed_at_any_step_is_continued(tmp_path: Path) -> None:
+    dump, whole = tmp_path / "dump", tmp_path / "whole"
+    for number in range(2):
+        log = b"".join(batch_of(at, [(at * DAY_MS, None, bytes([at]))]) for at in range(3))
+        write_partition(dump, {0: log}, f"t-{number}")
+    arguments = ("export", "--input", str(dump), "--by-date", "--threads", "1", "--output")
+    assert main([*arguments, str(whole)]) == 0
+    expected = {path.relative_to(whole): path.read_bytes() for path in _data(whole)}
+    assert len(expected) == 6
+    for step in range(1, 30):
+        out = tmp_path / f"out{step}"
+        status = in_child(lambda: _run_until(step, [*arguments, str(out)]))  # noqa: B023, run at once
+        found = {path.relative_to(out): path.read_bytes() for path in _data(out)}
+        assert found.items() <= expected.items()
+        if os.WIFEXITED(status):
+            break
+        assert os.WTERMSIG(status) == signal.SIGKILL
+        assert main([*arguments, str(out)]) == 0
+        found = {path.relative_to(out): path.read_bytes() for path in _data(out)}
+        assert found == expected
+        assert not list(out.rglob("*.tmp"))
+    assert step > 8
+    assert found == expected
+
+
+def _data(out: Path) -> Iterator[Path]:
+    return out.rglob("*.parquet")
+
+
+def _run_until(step: int, arguments: list[str]) -> None:
+    """Run the command in a process that is killed before a file takes its name."""
+    left, replace = [step], os.replace
+
+    def count_down(source: str, target: str) -> None:
+        left[0] -= 1
+        if not left[0]:
+            os.kill(os.getpid(), signal.SIGKILL)
+        replace(source, target)
+
+    os.replace = count_down  # type: ignore[assignment]
+    assert main(arguments) == 0
+
+
+def test_an_export_from_and_to_a_store_is_that_of_the_local_dump(
+    tmp_path: Path, s3: S3Server
+) -> None:
+    dump = tmp_path / "dump"
+    write_partition(dump, {0: batch(0, 3), 3: batch(3, 2)}, indexed=True)
+    export(0, "--input", dump, "--output", tmp_path / "out")
+    with new_bucket(s3) as bucket:
+        arguments = ("--input", upload(dump, f"{bucket}/dump"), "--output", f"{bucket}/out")
+        export(0, *arguments)
+        assert "unchanged" in export(0, *arguments)
+        stored = download(f"{bucket}/out")
+    (data,) = _data(tmp_path / "out")
+    assert stored[str(data.relative_to(tmp_path / "out"))] == data.read_bytes()
+    assert len(stored) == 2
