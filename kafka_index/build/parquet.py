@@ -22,7 +22,7 @@ from kafka_index.build.parquet_plan import (
 from kafka_index.build.parquet_rows import SegmentCount, SegmentKey, read_bin, split_segments
 from kafka_index.build.parquet_source import segment_source
 from kafka_index.build.publish import GROUP_SEGMENTS
-from kafka_index.build.report import ERROR, SegmentReport
+from kafka_index.build.report import SegmentReport
 from kafka_index.build.scan import stage_segment
 from kafka_index.build.settings import BuildSettings
 from kafka_index.build.staged_segment import StagedSegment
@@ -131,16 +131,19 @@ def stage_bin(
         Names this attempt's scratch files.
     """
     waiting = {segment.key: segment for segment in work}
-    code, reason = INPUT_CHANGED, _GONE
+    failure: KafkaIndexError | None = None
     try:
         rows = read_bin(source, groups, work)
         for staged in stage_stream(rows, source, settings, attempt_id=attempt_id):
             del waiting[_key_of(staged)]
             yield staged
     except KafkaIndexError as error:
-        code, reason = ERROR, str(error)
+        failure = error
     for segment in waiting.values():
-        yield failed_segment(source, segment, settings, code, reason)
+        staged = failed_segment(source, segment, settings, INPUT_CHANGED, _GONE)
+        if failure is not None:
+            staged = replace(staged, report=staged.report.failed_by(failure))
+        yield staged
 
 
 def stage_stream(

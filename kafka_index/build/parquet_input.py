@@ -22,16 +22,20 @@ depend on producers, transactions and leader epochs need raw batches, or all opt
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
+from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kafka_index.errors import InputError
 from kafka_index.storage.paths import expand_input
-from kafka_index.stores import is_remote, store_of
+from kafka_index.stores import FileInfo, is_remote, store_of
+from kafka_index.stores.arrow_files import readable
 
 KEY_COLUMNS = ("topic", "partition", "segment_base_offset")
 POSITION = "position_bytes"
@@ -54,6 +58,13 @@ OPTIONAL_COLUMNS = (
 ROW_COUNT = "segment_rows"
 
 _SUFFIXES = (".parquet", ".parq", ".pq")
+# Footers that are read at a time: a request of a store waits more than it works.
+_FOOTERS_AT_A_TIME = 8
+# Bytes that are read of a column at a time: of a store by a request.
+_LOCAL_BUFFER_BYTES = 1 << 20
+_STORE_BUFFER_BYTES = 4 << 20
+
+_Found = TypeVar("_Found")
 
 
 class ParquetForm(Enum):
@@ -77,8 +88,9 @@ class ParquetInput:
     ----------
     path : str
         What the report calls it: the one input path, or the folder that all of them share.
-    files : tuple of str
-        The files, absolute, in the order they are read.
+    files : tuple of FileInfo
+        The files, absolute, in the order they are read; those of a store in the version that was
+        found first.
     form : ParquetForm
         What a row holds.
     columns : tuple of str
@@ -90,7 +102,7 @@ class ParquetInput:
     """
 
     path: str
-    files: tuple[str, ...]
+    files: tuple[FileInfo, ...]
     form: ParquetForm
     columns: tuple[str, ...]
     both_forms: bool
@@ -109,7 +121,7 @@ def open_parquet(paths: Sequence[str]) -> ParquetInput:
     ----------
     paths : sequence of str
         Parquet files, folders of them (searched through; names that start with ``_`` or ``.``
-        are skipped), or globs of either.
+        are skipped), or globs of either; local paths or URIs.
 
     Raises
     ------
@@ -118,14 +130,14 @@ def open_parquet(paths: Sequence[str]) -> ParquetInput:
         the wrong type: all of them are named in the one error.
     """
     roots = [root for path in paths for root in expand_input(path)]
-    files = list(dict.fromkeys(file for root in roots for file in _files(root)))
+    files = list({file.path: file for root in roots for file in _files(root)}.values())
     if not files:
         raise InputError(
             "no Parquet file found",
             path=", ".join(paths) or None,
             hint=f"name a file, or a folder with files that end in {', '.join(_SUFFIXES)}",
         )
-    schemas = [_read_schema(file) for file in files]
+    schemas = for_each_footer(files, _read_schema)
     form = _choose_form(schemas)
     _check_columns(form, files, schemas)
     optional: tuple[str, ...] = ()
@@ -156,35 +168,57 @@ def is_parquet_path(path: str) -> bool:
     return path.endswith(_SUFFIXES)
 
 
-def _files(root: str) -> list[str]:
+def for_each_footer(files: Sequence[FileInfo], read: Callable[[FileInfo], _Found]) -> list[_Found]:
+    """Return what is read of the footer of each file, several at a time."""
+    with ThreadPoolExecutor(_FOOTERS_AT_A_TIME, thread_name_prefix="footer") as pool:
+        return list(pool.map(read, files))
+
+
+def _files(root: str) -> list[FileInfo]:
     if is_remote(root):
-        raise InputError(
-            "Parquet input is read from local paths",
-            path=root,
-            hint="mount the store, or build from the logs",
-        )
+        return _stored_files(root)
     if not os.path.isdir(root):
-        return [root]
+        return [_local_file(root)]
     found = []
     for folder, folders, names in os.walk(root):
         folders[:] = sorted(name for name in folders if not name.startswith(("_", ".")))
         found += [os.path.join(folder, name) for name in names if _is_wanted(name)]
-    return sorted(found)
+    return [_local_file(path) for path in sorted(found)]
+
+
+def _local_file(path: str) -> FileInfo:
+    # It is opened by its path: what else is known of it does not matter.
+    return FileInfo(path, 0, 0)
+
+
+def _stored_files(root: str) -> list[FileInfo]:
+    store = store_of(root)
+    found = []
+    is_folder = False
+    for page in store.list_tree(root):
+        for row in page.to_pylist():
+            *folders, name = row["path"].split("/")
+            # HDFS lists a file as what is below it, without a name.
+            is_folder |= bool(name)
+            if _is_wanted(name) and not any(each.startswith(("_", ".")) for each in folders):
+                path = f"{root}/{row['path']}"
+                found.append(FileInfo(path, row["size_bytes"], row["mtime_ns"], row["version"]))
+    return found if is_folder else [store.info(root)]
 
 
 def _is_wanted(name: str) -> bool:
     return name.endswith(_SUFFIXES) and not name.startswith(("_", "."))
 
 
-def _read_schema(file: str) -> pa.Schema:
+def _read_schema(file: FileInfo) -> pa.Schema:
     try:
-        return pq.read_schema(file)
+        return pq.read_schema(readable(file.path, file))
     except OSError as error:
         raise InputError(
-            f"cannot read the Parquet file: {error.strerror or error}", path=file
+            f"cannot read the Parquet file: {error.strerror or error}", path=file.path
         ) from error
     except pa.ArrowException as error:
-        raise InputError(f"not a Parquet file: {error}", path=file) from error
+        raise InputError(f"not a Parquet file: {error}", path=file.path) from error
 
 
 def _choose_form(schemas: Sequence[pa.Schema]) -> ParquetForm:
@@ -198,12 +232,14 @@ def _has_metadata(schema: pa.Schema) -> bool:
     return set(METADATA_COLUMNS).issubset(schema.names)
 
 
-def _check_columns(form: ParquetForm, files: Sequence[str], schemas: Sequence[pa.Schema]) -> None:
+def _check_columns(
+    form: ParquetForm, files: Sequence[FileInfo], schemas: Sequence[pa.Schema]
+) -> None:
     bad: dict[tuple[str, ...], list[str]] = {}
     for file, schema in zip(files, schemas, strict=True):
         problems = tuple(_problems(form, schema))
         if problems:
-            bad.setdefault(problems, []).append(file)
+            bad.setdefault(problems, []).append(file.path)
     if not bad:
         return
     texts = []
@@ -256,18 +292,29 @@ def _canonical_type(name: str) -> pa.DataType:
 class RowGroup:
     """A row group of one of the input's files."""
 
-    file: str
+    file: FileInfo
     index: int
     rows: int
     row_bytes: int
 
 
-def open_file(file: str) -> pq.ParquetFile:
-    """Open a Parquet file for bounded reading: pages are streamed, not whole row groups."""
+@contextmanager
+def open_file(file: FileInfo) -> Iterator[pq.ParquetFile]:
+    """Open a Parquet file for bounded reading: pages are streamed, not whole row groups.
+
+    Raises
+    ------
+    InputError
+        It cannot be read, then or later.
+    """
+    path = file.path
+    size = _STORE_BUFFER_BYTES if is_remote(path) else _LOCAL_BUFFER_BYTES
     try:
-        return pq.ParquetFile(file, pre_buffer=False, buffer_size=1 << 20)
+        source = readable(path, file)
+        with pq.ParquetFile(source, pre_buffer=False, buffer_size=size) as parquet:
+            yield parquet
     except (OSError, pa.ArrowException) as error:
-        raise InputError(f"cannot read the Parquet file: {error}", path=file) from error
+        raise InputError(f"cannot read the Parquet file: {error}", path=path) from error
 
 
 def read_row_group(
@@ -286,11 +333,8 @@ def read_row_group(
         batches = parquet.iter_batches(
             batch_size=batch_rows, row_groups=[group.index], columns=present, use_threads=False
         )
-        try:
-            for batch in batches:
-                yield _canonical(batch, schema)
-        except (OSError, pa.ArrowException) as error:
-            raise InputError(f"cannot read the Parquet file: {error}", path=group.file) from error
+        for batch in batches:
+            yield _canonical(batch, schema)
 
 
 def _canonical(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

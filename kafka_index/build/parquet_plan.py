@@ -25,6 +25,7 @@ from kafka_index.build.parquet_input import (
     ParquetForm,
     ParquetInput,
     RowGroup,
+    for_each_footer,
     open_file,
     read_row_group,
 )
@@ -38,6 +39,7 @@ from kafka_index.build.parquet_rows import (
 from kafka_index.errors import InputError
 from kafka_index.layout.integers import INT32_MAX
 from kafka_index.layout.names import is_legal_topic
+from kafka_index.stores import FileInfo
 
 COUNT_ROWS = 256 * 1024
 _BINS_PER_THREAD = 4
@@ -54,19 +56,23 @@ def list_row_groups(source: ParquetInput) -> list[RowGroup]:
     InputError
         A file cannot be read.
     """
+    each = for_each_footer(source.files, partial(_row_groups, frozenset(source.columns)))
+    return [group for groups in each for group in groups]
+
+
+def _row_groups(columns: frozenset[str], file: FileInfo) -> list[RowGroup]:
+    with open_file(file) as parquet:
+        metadata = parquet.metadata
     groups = []
-    for file in source.files:
-        with open_file(file) as parquet:
-            metadata = parquet.metadata
-        for index in range(metadata.num_row_groups):
-            group = metadata.row_group(index)
-            row_bytes = 0
-            for number in range(group.num_columns):
-                column = group.column(number)
-                if column.path_in_schema in source.columns:
-                    row_bytes += column.total_uncompressed_size
-            rows = group.num_rows
-            groups.append(RowGroup(file, index, rows, row_bytes // max(rows, 1)))
+    for index in range(metadata.num_row_groups):
+        group = metadata.row_group(index)
+        row_bytes = 0
+        for number in range(group.num_columns):
+            column = group.column(number)
+            if column.path_in_schema in columns:
+                row_bytes += column.total_uncompressed_size
+        rows = group.num_rows
+        groups.append(RowGroup(file, index, rows, row_bytes // max(rows, 1)))
     return groups
 
 
@@ -95,7 +101,7 @@ def count_row_group(source: ParquetInput, group: RowGroup) -> list[SegmentPart]:
     """Count the rows of each segment in a row group; raises as `count_segments` does."""
     parts: list[SegmentPart] = []
     for batch in read_row_group(source, group, [*KEY_COLUMNS, POSITION], COUNT_ROWS):
-        check_keys(batch, group.file)
+        check_keys(batch, group.file.path)
         parts += _count_batch(batch)
     return parts
 

@@ -20,7 +20,7 @@ from kafka_index.build.parquet_input import (
     read_row_group,
 )
 from kafka_index.errors import InputError
-from kafka_index.layout.integers import INT64_MAX
+from kafka_index.layout.integers import INT64_MAX, Longs
 
 _CHUNK_ROWS = 64 * 1024
 _CHUNK_BYTES = 16 << 20
@@ -268,9 +268,8 @@ def read_bin(
     def stream() -> Iterator[pa.RecordBatch]:
         for number in sorted({number for each in work for number in each.row_groups}):
             group = groups[number]
-            batch_rows = max(1, min(_CHUNK_ROWS, _CHUNK_BYTES // max(group.row_bytes, 1)))
-            for batch in read_row_group(source, group, names, batch_rows):
-                kept = _keep(batch, rows)
+            for batch in read_row_group(source, group, names, batch_rows_of(group)):
+                kept = keep_segments(batch, rows)
                 if kept.num_rows:
                     yield kept
 
@@ -284,21 +283,32 @@ def read_bin(
     yield from _sorted(table).to_batches(max_chunksize=_CHUNK_ROWS)
 
 
-def _keep(batch: pa.RecordBatch, rows: dict[SegmentKey, int]) -> pa.RecordBatch:
+def batch_rows_of(group: RowGroup) -> int:
+    """Return how many rows of a row group make a batch of bounded size."""
+    return max(1, min(_CHUNK_ROWS, _CHUNK_BYTES // max(group.row_bytes, 1)))
+
+
+def keep_segments(batch: pa.RecordBatch, rows: Mapping[SegmentKey, int]) -> pa.RecordBatch:
     """Keep the rows of some segments, each with the number of rows of its segment."""
+    per_row = values_of_segments(batch, rows)
+    batch = batch.append_column(ROW_COUNT, pa.array(per_row))
+    return batch if per_row.all() else batch.filter(pa.array(per_row != 0))
+
+
+def values_of_segments(batch: pa.RecordBatch, values: Mapping[SegmentKey, int]) -> Longs:
+    """Return for each row the value of its segment; 0 where it has none."""
     topic, partition, base_offset = keys = [key_codes(batch, name) for name in KEY_COLUMNS]
     order, starts = group_rows(keys)
     first = starts if order is None else order[starts]
     topics = batch["topic"].dictionary_encode().dictionary.to_pylist()
     heads = zip(topic[first], partition[first].tolist(), base_offset[first].tolist(), strict=True)
-    counts = np.array([rows.get((topics[code], *rest), 0) for code, *rest in heads], np.int64)
-    per_row = np.repeat(counts, np.diff(np.append(starts, batch.num_rows)))
+    found = np.array([values.get((topics[code], *rest), 0) for code, *rest in heads], np.int64)
+    per_row = np.repeat(found, np.diff(np.append(starts, batch.num_rows)))
     if order is not None:
         ungrouped = np.empty_like(per_row)
         ungrouped[order] = per_row
         per_row = ungrouped
-    batch = batch.append_column(ROW_COUNT, pa.array(per_row))
-    return batch if counts.all() else batch.filter(pa.array(per_row != 0))
+    return per_row
 
 
 def _sorted(table: pa.Table) -> pa.Table:

@@ -114,12 +114,13 @@ def run_parquet_build(
     from kafka_index.spark.shared_target import shared_target
 
     outputs = _target_directories([], settings)
+    files = [file.path for file in source.files]
     with (
         open_session(engine.master, _APP_NAME, after_failure=_AFTER_FAILURE) as session,
         shared_target(outputs) as target,
     ):
         with Jobs(session) as jobs:
-            cores = prepare_executors(session, jobs, target, inputs=source.files, outputs=outputs)
+            cores = prepare_executors(session, jobs, target, inputs=files, outputs=outputs)
         bins = _BINS_PER_CORE * cores
         listener.on_begin()
         with Jobs(session, items=SHARES, on_progress=listener.on_share) as jobs:

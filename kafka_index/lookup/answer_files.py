@@ -18,7 +18,6 @@ from kafka_index.lookup.parquet_queries import parquet_schema
 from kafka_index.lookup.queries import Queries, converted_schema
 from kafka_index.lookup.query_files import QueryFormat
 from kafka_index.lookup.splits import QueryBatch, QuerySplit
-from kafka_index.lookup.stored_files import input_stream, readable
 from kafka_index.reading.answers import ANSWER_SCHEMA, Answers
 from kafka_index.storage.json_lines import (
     base64_texts,
@@ -28,6 +27,7 @@ from kafka_index.storage.json_lines import (
     plain_column,
 )
 from kafka_index.stores import is_remote
+from kafka_index.stores.arrow_files import input_stream, readable
 
 _COMPRESSION = "snappy"
 # Few values, many times each; the others are numbers of which hardly two are the same, but

@@ -11,11 +11,11 @@ from contextlib import contextmanager
 from enum import Enum
 
 from kafka_index.errors import InputError
-from kafka_index.lookup.stored_files import COMPRESSIONS, input_stream, stored_size
 from kafka_index.storage import expand_input
 from kafka_index.storage.directories import scan_directory
 from kafka_index.storage.paths import absolute_path
-from kafka_index.stores import is_remote
+from kafka_index.stores import is_remote, store_of
+from kafka_index.stores.arrow_files import COMPRESSIONS, input_stream
 
 # Names that Spark ignores in a folder of files (InMemoryFileIndex).
 _NOT_DATA = ("_", ".")
@@ -113,7 +113,7 @@ def file_size(path: str) -> int:
         It cannot be examined, or is not a regular file.
     """
     if is_remote(path):
-        return stored_size(path)
+        return _stored_size(path)
     with errors_of(path):
         found = os.stat(path)
     if not stat.S_ISREG(found.st_mode):
@@ -121,6 +121,13 @@ def file_size(path: str) -> int:
             "not a regular file", path=path, hint="queries are read more than once: give a file"
         )
     return found.st_size
+
+
+def _stored_size(path: str) -> int:
+    try:
+        return store_of(path).info(path).size_bytes
+    except FileNotFoundError as error:
+        raise InputError("cannot read the queries: there is no such file", path=path) from error
 
 
 def text_blocks(path: str, block_bytes: int) -> Iterator[str]:

@@ -3,7 +3,8 @@
 One job counts the rows of each segment, row group by row group; one stages segments, in parallel
 whatever their partition; and one folds and publishes partitions, as from logs. Spark moves rows
 only where a task would read much more than it needs: those of segments that are too large to be
-sorted in a task, or that are spread thinly over the input, are shuffled and sorted.
+sorted in a task, or that are spread thinly over the input, are shuffled and sorted. Files are read
+by our own tasks in any case, from any store, with the credentials that each process finds.
 """
 
 from __future__ import annotations
@@ -18,8 +19,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
 
 from kafka_index.build import BuildSettings
 from kafka_index.build.parquet import (
@@ -36,6 +35,7 @@ from kafka_index.build.parquet_input import (
     ROW_COUNT,
     ParquetInput,
     RowGroup,
+    read_row_group,
 )
 from kafka_index.build.parquet_plan import (
     GatherLimits,
@@ -46,7 +46,13 @@ from kafka_index.build.parquet_plan import (
     list_row_groups,
     pack,
 )
-from kafka_index.build.parquet_rows import SegmentCount
+from kafka_index.build.parquet_rows import (
+    SegmentCount,
+    SegmentKey,
+    batch_rows_of,
+    keep_segments,
+    values_of_segments,
+)
 from kafka_index.build.publish import publish_segments
 from kafka_index.build.report import FAILED, REPORT_SCHEMA, has_failed, report_table
 from kafka_index.build.staged_segment import StagedSegment
@@ -112,7 +118,7 @@ def build_parquet(
     Parameters
     ----------
     session : SparkSession
-        Classic or Connect; executors read the files under the names that the driver knows them by.
+        Classic or Connect; executors read the files under the paths that the driver knows.
     source : ParquetInput
         As `kafka_index.build.parquet_input.open_parquet` returns it.
     settings : BuildSettings
@@ -141,7 +147,7 @@ def build_parquet(
     known, refused = split_refused(source, counts)
     tables = [report_table(refused)]
     if known and not (fail_fast and refused):
-        build = _Build(session, source, settings, bins, fail_fast, run, target)
+        build = _Build(session, source, groups, settings, bins, fail_fast, run, target)
         tables.append(build.build(known, *_split_known(source, groups, known, limits, bins)))
     report = pa.concat_tables(tables)
     # The logs have no files: their path is the input.
@@ -223,10 +229,25 @@ def stage_rows(
     return _finish(staged, settings, fail_fast=fail_fast)
 
 
-def read_rows(session: SparkSession, source: ParquetInput) -> DataFrame:
-    """Return the input's rows in their canonical types; columns a file lacks are null there."""
-    schema = StructType([StructField(name, _spark_type(name)) for name in source.columns])
-    return session.read.schema(schema).parquet(*source.files)
+def read_shuffled(
+    batches: Iterator[pa.RecordBatch], *, source: ParquetInput
+) -> Iterator[pa.RecordBatch]:
+    """Read the rows of segments that are to be shuffled, with their bins: a task's function."""
+    schema = _shuffled_schema(source)
+    for work in _read_work(batches):
+        group = work.group
+        for batch in read_row_group(source, group, list(source.columns), batch_rows_of(group)):
+            kept = keep_segments(batch, work.row_counts)
+            if kept.num_rows:
+                bins = pa.array(values_of_segments(kept, work.bins))
+                yield kept.append_column(BIN, bins).cast(schema)
+
+
+def _shuffled_schema(source: ParquetInput) -> pa.Schema:
+    fields = [
+        pa.field(each.name, pa.binary()) if each.name == BATCH else each for each in source.schema
+    ]
+    return pa.schema([*fields, pa.field(ROW_COUNT, pa.int64()), pa.field(BIN, pa.int32())])
 
 
 def _split_known(
@@ -252,11 +273,21 @@ def _split_known(
 
 
 @dataclass(frozen=True, slots=True)
+class _ShuffledGroup:
+    """A row group, and of the segments in it that are shuffled their numbers of rows and bins."""
+
+    group: RowGroup
+    row_counts: dict[SegmentKey, int]
+    bins: dict[SegmentKey, int]
+
+
+@dataclass(frozen=True, slots=True)
 class _Build:
     """The jobs that stage and publish."""
 
     session: SparkSession
     source: ParquetInput
+    groups: Sequence[RowGroup]
     settings: BuildSettings
     bins: int
     fail_fast: bool
@@ -306,7 +337,7 @@ class _Build:
             frames.append((works.repartitionById(tasks, BIN), stage_work))
         if shuffled:
             tasks = min(self.bins, len(shuffled))
-            rows = _shuffled_rows(self.session, self.source, shuffled, tasks)
+            rows = self._shuffled_rows(shuffled, tasks)
             frames.append((rows, stage_rows))
         staged = []
         for rows, function in frames:
@@ -316,29 +347,33 @@ class _Build:
             staged.append(rows.mapInArrow(task(stage, self.target), spark_schema(schema)))
         return staged[0] if len(staged) == 1 else staged[0].unionAll(staged[1])
 
+    def _shuffled_rows(self, segments: Sequence[SegmentCount], bins: int) -> DataFrame:
+        """Return the rows of segments with their number, sorted, a partition of the frame a bin."""
+        works = _shuffled_groups(self.groups, segments, bins)
+        readers = min(self.bins, len(works))
+        numbers = balance([work.group.rows for work in works], readers)
+        read = task(partial(read_shuffled, source=self.source))
+        return (
+            _work_rows(self.session, works, numbers)
+            .repartitionById(readers, BIN)
+            .mapInArrow(read, spark_schema(_shuffled_schema(self.source)))
+            .repartitionById(bins, BIN)
+            .sortWithinPartitions(*KEY_COLUMNS, POSITION)
+        )
 
-def _shuffled_rows(
-    session: SparkSession, source: ParquetInput, segments: Sequence[SegmentCount], bins: int
-) -> DataFrame:
-    """Return the rows of segments with their number, sorted, a partition of the frame a bin."""
-    counts = [segment.row_count for segment in segments]
-    plan = pa.table(
-        [
-            [segment.topic for segment in segments],
-            pa.array([segment.partition for segment in segments], pa.int64()),
-            pa.array([segment.base_offset for segment in segments], pa.int64()),
-            pa.array(counts, pa.int64()),
-            pa.array(balance(counts, bins), pa.int32()),
-        ],
-        names=[*KEY_COLUMNS, ROW_COUNT, BIN],
-    )
-    return (
-        read_rows(session, source)
-        .join(F.broadcast(session.createDataFrame(plan)), list(KEY_COLUMNS))
-        .select(*source.columns, ROW_COUNT, BIN)
-        .repartitionById(bins, BIN)
-        .sortWithinPartitions(*KEY_COLUMNS, POSITION)
-    )
+
+def _shuffled_groups(
+    groups: Sequence[RowGroup], segments: Sequence[SegmentCount], bins: int
+) -> list[_ShuffledGroup]:
+    numbers = balance([segment.row_count for segment in segments], bins)
+    found: dict[int, _ShuffledGroup] = {}
+    for segment, bin_number in zip(segments, numbers, strict=True):
+        for number in segment.row_groups:
+            if number not in found:
+                found[number] = _ShuffledGroup(groups[number], {}, {})
+            found[number].row_counts[segment.key] = segment.row_count
+            found[number].bins[segment.key] = bin_number
+    return list(found.values())
 
 
 def _finish(
@@ -370,9 +405,3 @@ def _bounded_batches(session: SparkSession) -> Iterator[None]:
         yield
     finally:
         session.conf.set(_BYTES_SETTING, str(before))
-
-
-def _spark_type(name: str) -> StringType | BinaryType | LongType:
-    if name == "topic":
-        return StringType()
-    return BinaryType() if name == BATCH else LongType()

@@ -12,28 +12,15 @@ from kafka_index.lookup import By, LookupSettings, LookupTotals, answer_target, 
 from kafka_index.lookup import open_queries as open_
 from kafka_index.reading.answers import Resolve
 from kafka_index.spark.lookup import answer_queries
-from kafka_index.stores import StorageOptions, configure_stores, parse_storage_options
 from tests.servers.s3 import S3Server
 from tests.spark.lookups import answer, files, make_dump, make_queries, write_queries
-from tests.support.remote import download, new_bucket, upload
+from tests.support.remote import configured_bucket, download, upload
 
 
 @pytest.fixture
 def bucket(s3: S3Server, tmp_path: Path) -> Iterator[str]:
-    """A bucket that tasks reach by the options of this process alone."""
-    secret = tmp_path / "secret"
-    secret.write_text(s3.secret_key)
-    options = {
-        "access_key_id": s3.access_key,
-        "secret_access_key": f"@{secret}",
-        "endpoint": s3.endpoint,
-        "region": "us-east-1",
-    }
-    with new_bucket(s3) as uri:
-        texts = [f"{key}={value}" for key, value in options.items()]
-        configure_stores(parse_storage_options(texts))
+    with configured_bucket(s3, tmp_path) as uri:
         yield uri
-        configure_stores(StorageOptions())
 
 
 @pytest.mark.parametrize("grouped", [False, True], ids=["splits", "grouped"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from kafka_index.build.report import report_rows, report_table
 from kafka_index.errors import InputError
 from kafka_index.spark.parquet import build_parquet, stage_rows
 from kafka_index.storage import list_dump
+from tests.servers.s3 import S3Server
 from tests.support.dumps import (
     CollectedRows,
     Log,
@@ -35,6 +37,7 @@ from tests.support.dumps import (
     write_logs,
     write_parquet,
 )
+from tests.support.remote import configured_bucket, download, upload
 from tests.support.transactional_logs import built_files, segments, write
 
 _Form = Callable[[dict[Segment, Log]], pa.Table]
@@ -188,6 +191,32 @@ def test_rows_arrive_chunk_by_chunk_and_are_let_go(tmp_path: Path) -> None:
     assert pulled == 0
     assert report_rows(pa.Table.from_batches(batches))[0].status == "built"
     assert pulled == 90
+
+
+@pytest.mark.parametrize("limits", [GatherLimits(), SMALL])
+def test_tasks_read_files_of_a_store_themselves(
+    spark: SparkSession, s3: S3Server, tmp_path: Path, limits: GatherLimits
+) -> None:
+    table = raw_table(dump())
+    table = table.take(np.random.default_rng(7).permutation(table.num_rows))
+    (tmp_path / "in").mkdir()
+    write_parquet(tmp_path / "in" / "a.parquet", table.slice(0, 400))
+    write_parquet(tmp_path / "in" / "b.parquet", table.slice(400))
+    local = settings(tmp_path / "local")
+    build_locally(open_parquet([str(tmp_path / "in")]), local, threads=2, listener=CollectedRows())
+
+    with configured_bucket(s3, tmp_path) as bucket:
+        source = open_parquet([upload(tmp_path / "in", f"{bucket}/in")])
+        remote = replace(local, target_root=f"{bucket}/out")
+        report = build_parquet(spark, source, remote, bins=3, limits=limits)
+        written = download(f"{bucket}/out")
+
+    assert set(report["status"].to_pylist()) == {"built"}
+    files = {name: found for name, found in written.items() if "/." not in f"/{name}"}
+    assert files == {
+        name: found for name, found in built_files(tmp_path / "local").items() if "/." not in name
+    }
+    assert any(name.endswith(".snapshot") for name in files)
 
 
 def _counted(table: pa.Table, source: ParquetInput, counts: list[int]) -> pa.Table:

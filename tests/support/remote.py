@@ -9,7 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from kafka_index.stores import store_of
+from kafka_index.stores import (
+    StorageOptions,
+    configure_stores,
+    parse_storage_options,
+    store_of,
+)
 from tests.servers.s3 import S3Server
 
 
@@ -20,6 +25,25 @@ def new_bucket(s3: S3Server) -> Iterator[str]:
         for variable, value in s3.environment().items():
             patch.setenv(variable, value)
         yield f"s3://{s3.new_bucket()}"
+
+
+@contextmanager
+def configured_bucket(s3: S3Server, folder: Path) -> Iterator[str]:
+    """Create a bucket that tasks of Spark reach by the options of this process alone; its URI."""
+    secret = folder / "secret"
+    secret.write_text(s3.secret_key)
+    options = {
+        "access_key_id": s3.access_key,
+        "secret_access_key": f"@{secret}",
+        "endpoint": s3.endpoint,
+        "region": "us-east-1",
+    }
+    with new_bucket(s3) as uri:
+        configure_stores(parse_storage_options([f"{key}={options[key]}" for key in options]))
+        try:
+            yield uri
+        finally:
+            configure_stores(StorageOptions())
 
 
 def upload(folder: Path, uri: str) -> str:

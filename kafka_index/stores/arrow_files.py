@@ -1,4 +1,4 @@
-"""Files of queries as Arrow reads them, wherever they are."""
+"""Files as Arrow reads them, wherever they are."""
 
 from __future__ import annotations
 
@@ -9,16 +9,20 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from kafka_index.errors import InputError
-from kafka_index.stores import ByteSource, is_remote, store_of
+from kafka_index.stores.registry import store_of
+from kafka_index.stores.store import ByteSource, FileInfo
+from kafka_index.stores.uris import is_remote
 
 #: Endings of compressed text.
 COMPRESSIONS = (".gz", ".bz2", ".zst", ".lz4")
 
 
-def readable(path: str) -> str | StoredFile:
-    """Return what Arrow opens to read any part of a file: its path, or a file of its store."""
-    return StoredFile(store_of(path).open(path)) if is_remote(path) else path
+def readable(path: str, info: FileInfo | None = None) -> str | StoredFile:
+    """Return what Arrow opens to read any part of a file: its path, or a file of its store.
+
+    With `info`, the file of a store is read in that version.
+    """
+    return StoredFile(store_of(path).open(path, info)) if is_remote(path) else path
 
 
 def input_stream(path: str) -> pa.NativeFile:
@@ -29,20 +33,6 @@ def input_stream(path: str) -> pa.NativeFile:
     if os.path.splitext(path)[1].lower() not in COMPRESSIONS:
         return stream
     return pa.CompressedInputStream(stream, pa.Codec.detect(path).name)
-
-
-def stored_size(path: str) -> int:
-    """Return the size of a file in a store.
-
-    Raises
-    ------
-    InputError
-        There is no such file.
-    """
-    try:
-        return store_of(path).info(path).size_bytes
-    except FileNotFoundError as error:
-        raise InputError("cannot read the queries: there is no such file", path=path) from error
 
 
 class StoredFile(io.RawIOBase):
