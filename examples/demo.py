@@ -18,13 +18,13 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
+from kafka_index.cli.terminal import Table, print_text
 from kafka_index.cli.text import (
     Paint,
     format_bytes,
     format_count,
     format_seconds,
     plural,
-    table_lines,
 )
 
 HERE = Path(__file__).resolve().parent
@@ -61,8 +61,7 @@ def main() -> int:
         partitions = read_report(report)
         compare(output, partitions)
     print()
-    for line in table(partitions, paint):
-        print(line)
+    print_text(sys.stdout, table(partitions, paint))
     return 1 if any(partition.different for partition in partitions.values()) else 0
 
 
@@ -121,7 +120,7 @@ def index_files(root: Path) -> Iterator[Path]:
             yield path.relative_to(root)
 
 
-def table(partitions: dict[str, Partition], paint: Paint) -> Iterator[str]:
+def table(partitions: dict[str, Partition], paint: Paint) -> Iterator[str | Table]:
     """Yield the lines of the table and the result."""
     header = (
         "partition",
@@ -140,16 +139,11 @@ def table(partitions: dict[str, Partition], paint: Paint) -> Iterator[str]:
             format_count(partition.offset_entries),
             format_count(partition.time_entries),
             format_count(partition.files),
-            "no" if partition.different else "yes",
+            paint.bad("no") if partition.different else paint.good("yes"),
         )
         for name, partition in sorted(partitions.items())
     ]
-    first, *lines = table_lines(header, rows)
-    yield paint.strong(first)
-    for line, row in zip(lines, rows, strict=True):
-        answer = row[-1]
-        colour = paint.good if answer == "yes" else paint.bad
-        yield line.removesuffix(answer) + colour(answer)
+    yield Table(header, rows)
     different = [text for partition in partitions.values() for text in partition.different]
     files = sum(partition.files for partition in partitions.values())
     seconds = sum(partition.seconds for partition in partitions.values())

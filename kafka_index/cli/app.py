@@ -22,6 +22,8 @@ from click.shell_completion import CompletionItem
 from kafka_index import __version__
 from kafka_index.cli.completion import COMPLETE_VARIABLE, complete, complete_paths
 from kafka_index.cli.exit_code import ExitCode
+from kafka_index.cli.run_summary import RunSummary, package_version
+from kafka_index.cli.terminal import print_error
 from kafka_index.errors import KafkaIndexError
 
 _PROGRAM = "kafka-index"
@@ -218,7 +220,7 @@ def _run(load: Callable[[], click.Command], name: str, arguments: list[str], pro
     """Run a command; print the error that ends it, if any, and return the exit code."""
     notes: list[str] = []
     _open_missing_streams()
-    with _StopSignals() as stop:
+    with _StopSignals() as stop, RunSummary(name) as summary:
         try:
             command = load()
             with command.make_context(program, arguments) as context:
@@ -232,11 +234,23 @@ def _run(load: Callable[[], click.Command], name: str, arguments: list[str], pro
                 stop.code = stop.code or ExitCode.INTERRUPTED
             if stop.code is None:
                 verbose = not {"--verbose", "-v"}.isdisjoint(arguments)
+                summary.error = _error_text(error, program)
                 code = _fail(error, program, verbose=verbose or bool(os.environ.get(_TRACEBACK)))
         if stop.code is not None:
             word = "interrupted" if stop.code is ExitCode.INTERRUPTED else "terminated"
-            _complain("; ".join([word, *notes]) + _AFTER_A_STOP.get(name, ""))
+            summary.error = "; ".join([word, *notes]) + _AFTER_A_STOP.get(name, "")
+            _complain(summary.error)
             code = stop.code
+        return _write_summary(summary, code, program)
+
+
+def _write_summary(summary: RunSummary, code: int, program: str) -> int:
+    """Write the summary that was asked for; return the exit code."""
+    try:
+        summary.write(code, ExitCode(code).name.lower())
+    except (OSError, KafkaIndexError) as error:
+        failed = _fail(error, program, verbose=False)
+        return ExitCode.first([ExitCode(code), failed])
     return code
 
 
@@ -248,25 +262,28 @@ def _fail(error: BaseException, program: str, *, verbose: bool) -> ExitCode:
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         click.echo(error.format_message(), err=True)
         return ExitCode.USAGE
-    if isinstance(error, click.ClickException):
-        context = error.ctx if isinstance(error, click.UsageError) else None
-        path = program if context is None else context.command_path
-        _complain(f"{' '.join(error.format_message().split())} (see {path} --help)")
-        return ExitCode.USAGE
     code = ExitCode.of_run(error)
-    if verbose:
+    if verbose and not isinstance(error, click.ClickException):
         traceback.print_exception(error)
-    if isinstance(error, KafkaIndexError):
-        _complain(str(error))
-    elif code is ExitCode.ENVIRONMENT:
-        _complain(_environment_text(error))
-    else:
-        _complain(_internal_text(error, program))
+    _complain(_error_text(error, program))
     try:
         sys.stdout.flush()
     except OSError:
         _forget_stdout()
     return code
+
+
+def _error_text(error: BaseException, program: str) -> str:
+    """Return an error as one line."""
+    if isinstance(error, click.ClickException):
+        context = error.ctx if isinstance(error, click.UsageError) else None
+        path = program if context is None else context.command_path
+        return f"{' '.join(error.format_message().split())} (see {path} --help)"
+    if isinstance(error, KafkaIndexError):
+        return str(error)
+    if ExitCode.of_run(error) is ExitCode.ENVIRONMENT:
+        return _environment_text(error)
+    return _internal_text(error, program)
 
 
 def _environment_text(error: BaseException) -> str:
@@ -297,7 +314,7 @@ def _first_line(error: BaseException) -> str:
 def _complain(text: str) -> None:
     # Where nobody reads stderr, or its disk is full, the exit code still reports the failure.
     with contextlib.suppress(OSError):
-        click.echo(f"{_PROGRAM}: error: {text}", err=True)
+        print_error(text)
 
 
 def _open_missing_streams() -> None:

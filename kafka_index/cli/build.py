@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
-import click
-
 from kafka_index.build import ALL_OUTPUTS, INDEX_OUTPUTS, BuildSettings, Output
 from kafka_index.build.parquet import check_settings
 from kafka_index.build.parquet_input import ParquetInput, is_parquet_path, open_parquet
@@ -18,7 +16,9 @@ from kafka_index.build.report import ReportWriter
 from kafka_index.cli.build_summary import BuildOutcome, skipped_lines
 from kafka_index.cli.exit_code import ExitCode
 from kafka_index.cli.options import Detail
-from kafka_index.cli.text import Paint, format_bytes, format_count, plural, table_lines
+from kafka_index.cli.run_summary import run_summary
+from kafka_index.cli.terminal import Table, print_text
+from kafka_index.cli.text import Paint, format_bytes, format_count, plural
 from kafka_index.config import LogConfig
 from kafka_index.engines import Engine
 from kafka_index.engines import build_engines as engines
@@ -166,6 +166,7 @@ def _settings(
         expiration=expiration,
         verify_crc=options.verify_crc,
         force=options.force,
+        run_id=run_summary().run_id,
     )
 
 
@@ -194,7 +195,7 @@ def _print_plan(
         (partition.directory_name, format_count(count), format_bytes(sum_bytes))
         for partition, (count, sum_bytes) in sorted(sums.items())
     ]
-    header, *lines = table_lines(("partition", "segments", "log bytes"), rows)
+    table = Table(("partition", "segments", "log bytes"), rows)
     total_bytes = sum(size_bytes for *_, size_bytes in counts)
     segments = plural(sum(count for _, count, _ in counts), "segment")
     total = (
@@ -202,12 +203,5 @@ def _print_plan(
         f"{format_bytes(total_bytes)} of log"
     )
     every = options.detail is Detail.VERBOSE
-    for line in (
-        paint.strong(header),
-        *lines,
-        "",
-        total,
-        *skipped_lines(skipped, paint, every=every),
-    ):
-        click.echo(line)
+    print_text(sys.stdout, (table, "", total, *skipped_lines(skipped, paint, every=every)))
     return ExitCode.DONE

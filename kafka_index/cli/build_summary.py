@@ -21,6 +21,8 @@ from kafka_index.build.report import (
 from kafka_index.cli.exit_code import ExitCode
 from kafka_index.cli.options import Detail
 from kafka_index.cli.progress import Outcome
+from kafka_index.cli.run_summary import run_summary
+from kafka_index.cli.terminal import Table
 from kafka_index.cli.text import (
     Paint,
     format_bytes,
@@ -28,7 +30,7 @@ from kafka_index.cli.text import (
     format_seconds,
     plural,
     shown_path,
-    status_lines,
+    status_table,
 )
 from kafka_index.storage import Skipped
 
@@ -116,6 +118,7 @@ class BuildOutcome(Outcome):
         target : str
             Where the index files are, as printed.
         """
+        self._record()
         missing = self._total_segments - self._finished()
         was_stopped = self._segments[FAILED] > 0
         damage = self._damage_lines()
@@ -160,11 +163,26 @@ class BuildOutcome(Outcome):
             self._notes += 1
             self._first_note = self._first_note or row
 
+    def _record(self) -> None:
+        """Add what was counted to the summary of the run."""
+        summary = run_summary()
+        for status, count in self._segments.items():
+            summary.add_count(f"segments_{status}", count)
+        summary.add_count("segments_not_started", max(self._total_segments - self._finished(), 0))
+        summary.add_count("offset_entries", self._offset_entries)
+        summary.add_count("time_entries", self._time_entries)
+        summary.add_bytes("logs", sum(self._sizes_bytes.values()))
+        summary.add_bytes("log_read", self._log_bytes_read)
+
+    @property
+    def _log_bytes_read(self) -> int:
+        return sum(self._sizes_bytes.values()) - self._sizes_bytes[UNCHANGED]
+
     def _finished(self) -> int:
         """Return the number of segments of any status."""
         return sum(self._segments.values())
 
-    def _summary_lines(self, target: str) -> list[str]:
+    def _summary_lines(self, target: str) -> list[str | Table]:
         paint, seconds = self._paint, self._seconds
         colours = {
             BUILT: paint.good,
@@ -177,8 +195,9 @@ class BuildOutcome(Outcome):
             for status, count in self._segments.items()
             if count
         ]
-        lines = status_lines(("status", "segments", "log bytes"), rows, _EXPLAINED, colours, paint)
-        read = sum(self._sizes_bytes.values()) - self._sizes_bytes[UNCHANGED]
+        header = "status", "segments", "log bytes"
+        lines: list[str | Table] = [status_table(header, rows, _EXPLAINED, colours, paint)]
+        read = self._log_bytes_read
         rate = f" ({format_bytes(read / seconds)}/s)" if read and seconds > 0 else ""
         lines += [
             "",

@@ -18,6 +18,7 @@ from kafka_index.cli.dump_state import dump_leader_epochs, dump_snapshot, dump_t
 from kafka_index.cli.exit_code import ExitCode
 from kafka_index.cli.options import max_decompressed_option, storage_option
 from kafka_index.cli.record_text import FORMS, RecordText
+from kafka_index.cli.terminal import print_error
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES
 from kafka_index.errors import InputError, KafkaIndexError, is_retriable
 from kafka_index.layout.names import (
@@ -137,7 +138,7 @@ def make_command(*, as_job: bool) -> click.Command:
                 damage = error
             sys.stdout.flush()
             if damage is not None:
-                click.echo(f"kafka-index: error: {damage}", err=True)
+                print_error(f"{damage}")
                 codes.append(ExitCode.of_part(retriable=is_retriable(damage)))
         return ExitCode.first(codes)
 

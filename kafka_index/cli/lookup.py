@@ -19,7 +19,8 @@ from kafka_index.cli.lookup_summary import (
 )
 from kafka_index.cli.options import Detail
 from kafka_index.cli.progress import Outcome
-from kafka_index.cli.text import format_count, format_seconds, plural, status_lines
+from kafka_index.cli.run_summary import run_summary
+from kafka_index.cli.text import format_count, format_seconds, plural, status_table
 from kafka_index.engines import lookup_engines as engines
 from kafka_index.errors import InputError
 from kafka_index.lookup import (
@@ -144,9 +145,11 @@ class LookupOutcome(Outcome):
         findings, paint = self.totals.findings, self._paint
         queries = self.totals.queries_of_status
         unanswered = queries[Status.UNREADABLE]
+        for status, count in queries.items():
+            run_summary().add_count(f"queries_{status.text}", count)
         every = self._detail is Detail.VERBOSE
         lines = [
-            *status_lines(
+            status_table(
                 ("status", "queries"),
                 [(status.text, format_count(count)) for status, count in queries.items() if count],
                 {status.text: text for status, text in EXPLAINED.items()},

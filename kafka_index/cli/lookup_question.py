@@ -23,6 +23,8 @@ from kafka_index.cli.lookup_summary import (
     warn_of_unindexed,
 )
 from kafka_index.cli.options import Detail
+from kafka_index.cli.run_summary import run_summary
+from kafka_index.cli.terminal import print_log
 from kafka_index.cli.text import format_time, shown_path
 from kafka_index.errors import InputError
 from kafka_index.layout.names import (
@@ -82,6 +84,7 @@ def answer_question(
         )
         findings = lookups.drain_findings()
     (answer,) = answers.to_arrow().to_pylist()
+    run_summary().add_count(f"queries_{answer['status']}", 1)
     log_path = _log_path(inventory, partition, answer["segment_base_offset"])
     if as_json:
         click.echo(json.dumps(_as_json(question, resolve, answer, log_path), ensure_ascii=False))
@@ -221,4 +224,4 @@ def _entry(answer: dict[str, Any]) -> str | None:
 def _print_findings(findings: Sequence[Finding], detail: Detail) -> None:
     for finding in findings:
         if finding.kind == UNREADABLE or detail is not Detail.QUIET:
-            click.echo(f"kafka-index: {finding.kind}: {finding_line(finding)}", err=True)
+            print_log(f"{finding.kind}: {finding_line(finding)}")

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-import click
-
 from kafka_index.cli.exit_code import ExitCode
 from kafka_index.cli.options import Detail
+from kafka_index.cli.terminal import print_log
 from kafka_index.cli.text import (
     Paint,
     format_bytes,
@@ -48,10 +47,9 @@ def warn_of_unindexed(inventory: Inventory, by: By, detail: Detail) -> None:
     segments, size_bytes = find_unindexed(inventory, by)
     if segments and detail is not Detail.QUIET:
         what = plural(segments, "remote segment")
-        click.echo(
-            f"kafka-index: {what} ({format_bytes(size_bytes)}) without index files: those that are "
-            "asked are read whole, once each; build --output makes index files",
-            err=True,
+        print_log(
+            f"{what} ({format_bytes(size_bytes)}) without index files: those that are asked are "
+            "read whole, once each; build --output makes index files"
         )
 
 
@@ -60,10 +58,9 @@ def warn_of_starts(inventory: Inventory, detail: Detail) -> None:
     partitions = inventory.uncertain_starts
     if partitions and detail is not Detail.QUIET:
         what = plural(partitions, "partition")
-        click.echo(
-            f"kafka-index: {what} without a log directory: the log starts are lower bounds, those "
-            "of the first remote segments; --logs adds what a broker knows",
-            err=True,
+        print_log(
+            f"{what} without a log directory: the log starts are lower bounds, those of the first "
+            "remote segments; --logs adds what a broker knows"
         )
 
 

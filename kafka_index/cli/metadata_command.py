@@ -11,6 +11,7 @@ from kafka_index.cli.exit_code import ExitCode
 from kafka_index.cli.metadata_summary import print_summary
 from kafka_index.cli.metadata_text import readable
 from kafka_index.cli.options import command, max_decompressed_option
+from kafka_index.cli.terminal import print_error
 from kafka_index.cli.text import plural
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES
 from kafka_index.errors import is_retriable
@@ -117,8 +118,8 @@ def _print_table(what: str, found: ClusterMetadata, *, as_json: bool) -> None:
 def _report(faults: Faults) -> ExitCode:
     """Print the faults; return the exit code."""
     for fault in faults.first[:_ERRORS_SHOWN]:
-        click.echo(f"kafka-index: error: {fault}", err=True)
+        print_error(f"{fault}")
     more = faults.total - min(len(faults.first), _ERRORS_SHOWN)
     if more:
-        click.echo(f"kafka-index: error: and {plural(more, 'more fault')}", err=True)
+        print_error(f"and {plural(more, 'more fault')}")
     return ExitCode.first(ExitCode.of_part(retriable=is_retriable(fault)) for fault in faults.first)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from enum import Enum
 
 import click
 
+from kafka_index.cli.run_summary import run_summary, summary_option
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES
 from kafka_index.engines import Engine
 from kafka_index.errors import ConfigError, InputError
@@ -32,17 +34,42 @@ class Detail(Enum):
     VERBOSE = "verbose"
 
 
+class Command(click.Command):
+    """A command that records its run, and refuses an option of one value that is given twice."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments; click itself would keep the last of several values."""
+        _, _, given = self.make_parser(ctx).parse_args(args=list(args))
+        counts = Counter(id(parameter) for parameter in given)
+        for parameter in given:
+            if not isinstance(parameter, click.Option):
+                continue
+            takes_one = not (parameter.multiple or parameter.is_flag)
+            if takes_one and counts[id(parameter)] > 1 and not ctx.resilient_parsing:
+                name = max(parameter.opts, key=len)
+                raise click.UsageError(f"{name} is given more than once, and takes one value", ctx)
+        return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Run the command."""
+        summary = run_summary()
+        summary.command = self.name or ""
+        summary.add_paths(ctx)
+        return super().invoke(ctx)
+
+
 def command(
     function: Callable[..., int], options: Sequence[Decorator], *, help_text: str, usage: str
 ) -> click.Command:
     """Return a command named after its function; its help shows the options in this order.
 
-    Every command has ``--storage-option``, which the function does not see.
+    Every command has ``--storage-option`` and ``--summary``, which the function does not see.
     """
-    for option in reversed([*options, storage_option()]):
+    for option in reversed([*options, storage_option(), summary_option()]):
         function = option(function)
     return click.command(
         name=function.__name__,
+        cls=Command,
         help=help_text,
         context_settings={"help_option_names": ["-h", "--help"]},
         options_metavar=usage,

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from types import TracebackType
-from typing import Self, TextIO
-
-import click
+from typing import TYPE_CHECKING, Self, TextIO
 
 from kafka_index.cli.options import Detail
+from kafka_index.cli.terminal import Table, log_time, print_text, rich_console
 from kafka_index.cli.text import Paint, format_bytes, format_count, format_seconds, plural
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as Display
 
 _LIVE_SECONDS = 0.2
 _LOG_SECONDS = 30.0
-_CLEAR_LINE = "\r\x1b[K"
+_BAR_WIDTH = 20
 
 
 class Progress:
@@ -30,7 +32,7 @@ class Progress:
     total_bytes : int, optional
         Their size, where bytes measure the work; None where every item counts the same.
     stream : TextIO
-        Usually stderr. A terminal gets one line that changes in place.
+        Usually stderr. A terminal gets one line that changes in place, anything else log lines.
     enabled : bool
         Whether to show anything.
     nouns : tuple of str
@@ -112,27 +114,58 @@ class Progress:
         if self._total_bytes is not None:
             parts.append(f"{format_bytes(size_bytes)} of {format_bytes(self._total_bytes)}")
         parts.append(rate)
-        share = done / total if total else 1.0
+        share = self._share()
         if done and share < 1:
             parts.append(f"{format_seconds(seconds * (total - done) / done)} left")
         return f"{min(share, 1.0):4.0%}  " + "  ".join(parts)
 
+    def _share(self) -> float:
+        """Return how much of the whole is done, 1 for all; 0 where the whole is not known."""
+        if not self._total:
+            return 0.0
+        with self._guard:
+            if self._total_bytes is None:
+                return self._count / self._total
+            return self._bytes / self._total_bytes if self._total_bytes else 1.0
+
     def _show(self) -> None:
-        pause = _LIVE_SECONDS if self._live else _LOG_SECONDS
         try:
-            while not self._done.wait(pause):
-                if self._live:
-                    width = shutil.get_terminal_size().columns - 1
-                    self._stream.write(_CLEAR_LINE + self.line()[:width])
-                else:
-                    self._stream.write(self.line() + "\n")
-                self._stream.flush()
             if self._live:
-                self._stream.write(_CLEAR_LINE)
+                with self._display() as display:
+                    while not self._done.wait(_LIVE_SECONDS):
+                        self._draw(display)
+                return
+            while not self._done.wait(_LOG_SECONDS):
+                self._stream.write(f"{log_time(self._stream)}{self.line()}\n")
                 self._stream.flush()
         except (OSError, ValueError):
             # The stream was closed while the run continues.
             return
+
+    @contextmanager
+    def _display(self) -> Iterator[Display]:
+        """Give a line of rich's that is removed at the end."""
+        from rich import progress  # noqa: PLC0415, slow to import
+        from rich.table import Column  # noqa: PLC0415, slow to import
+
+        text = Column(no_wrap=True, overflow="ellipsis")
+        bar = [progress.BarColumn(_BAR_WIDTH)] if self._total else []
+        with progress.Progress(
+            progress.SpinnerColumn(),
+            *bar,
+            progress.TextColumn("{task.description}", markup=False, table_column=text),
+            console=rich_console(self._stream),
+            auto_refresh=False,
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        ) as display:
+            display.add_task(self.line(), total=1.0)
+            yield display
+
+    def _draw(self, display: Display) -> None:
+        task = display.task_ids[0]
+        display.update(task, completed=self._share(), description=self.line(), refresh=True)
 
 
 class Outcome:
@@ -200,7 +233,6 @@ class Outcome:
             return []
         return [self._paint.faint(f"starting the engine took {format_seconds(seconds)}")]
 
-    def _print(self, lines: Sequence[str], damage: Sequence[str]) -> None:
+    def _print(self, lines: Sequence[str | Table], damage: Sequence[str]) -> None:
         """Print the summary, or only the damage."""
-        for line in damage if self._detail is Detail.QUIET else (*lines, *damage):
-            click.echo(line, file=self._stream)
+        print_text(self._stream, damage if self._detail is Detail.QUIET else (*lines, *damage))

@@ -9,6 +9,7 @@ from typing import TextIO
 
 import click
 
+from kafka_index.cli.terminal import Table, is_styled
 from kafka_index.layout.times import parse_integer, parse_iso_time
 
 _UNITS = ("kB", "MB", "GB", "TB", "PB")
@@ -84,31 +85,6 @@ def plural(count: int, noun: str, nouns: str | None = None) -> str:
     return f"{format_count(count)} {noun if count == 1 else nouns or noun + 's'}"
 
 
-def table_lines(
-    header: Sequence[str], rows: Sequence[Sequence[str]], *, left: Sequence[int] = (0,)
-) -> list[str]:
-    """Return the lines of an aligned table, the header first.
-
-    Parameters
-    ----------
-    header : sequence of str
-        Column titles.
-    rows : sequence of sequence of str
-        A cell per column.
-    left : sequence of int
-        Columns aligned to the left; the others hold figures and are aligned to the right.
-    """
-    every = [header, *rows]
-    widths = [max(len(row[column]) for row in every) for column in range(len(header))]
-    return [
-        "  ".join(
-            cell.ljust(width) if column in left else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in every
-    ]
-
-
 class Paint:
     """Colours on a terminal, unless ``NO_COLOR`` is set.
 
@@ -119,9 +95,7 @@ class Paint:
     """
 
     def __init__(self, stream: TextIO) -> None:
-        self._enabled = (
-            stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-        )
+        self._enabled = is_styled(stream)
 
     def good(self, text: str) -> str:
         """Return the text in the colour of success."""
@@ -147,19 +121,19 @@ class Paint:
         return click.style(text, fg=colour) if self._enabled else text
 
 
-def status_lines(
+def status_table(
     header: Sequence[str],
     rows: Sequence[Sequence[str]],
     explained: Mapping[str, str],
     colours: Mapping[str, Callable[[str], str]],
     paint: Paint,
-) -> list[str]:
-    """Return the lines of a table of statuses, each coloured and explained.
+) -> Table:
+    """Return a table of statuses, each coloured and explained.
 
     Parameters
     ----------
     header, rows
-        As for `table_lines`; the first cell is the status.
+        As for `Table`; the first cell is the status.
     explained : mapping of str to str
         What each status means.
     colours : mapping of str to callable
@@ -167,19 +141,15 @@ def status_lines(
     paint : Paint
         Colours.
     """
-    title, *lines = table_lines(header, rows)
-    shown = [paint.strong(title)]
-    for (status, *_), line in zip(rows, lines, strict=True):
-        width = len(status)
-        colour = colours.get(status, paint.notable)
-        shown.append(f"{colour(line[:width])}{line[width:]}   {explained[status]}")
-    return shown
+    shown = [
+        (colours.get(status, paint.notable)(status), *cells, explained[status])
+        for status, *cells in rows
+    ]
+    return Table((*header, ""), shown, left=(0, len(header)))
 
 
 def shown_path(path: str) -> str:
     """Return a path relative to the working directory where it lies below, else unchanged."""
-    if "://" in path:
-        return path
     if "://" in path:
         return path
     relative = os.path.relpath(path)

@@ -351,7 +351,7 @@ LOGS = ["--logs", "{logs}"]
         ([*LOGS, *WRITES, "--starting-offsets", "{out}"], "is taken by the answers"),
         ([*LOGS, *WRITES, "--starting-offsets", "{folder}"], "a folder"),
         ([*LOGS, *WRITES, "--resolve", "segment"], "segment"),
-        ([*LOGS, *WRITES, "--by", "timestamp"], "--by offset"),
+        ([*LOGS, *WRITES[:4], "--by", "timestamp"], "--by offset"),
         ([*LOGS, *WRITES, "--indexes", "{folder}/none"], "index files"),
         ([*LOGS, *WRITES[:4], "--output", "{logs}/x"], "inside the input"),
         ([*LOGS, *WRITES[:4], "--output", "x.csv"], "format of the queries"),

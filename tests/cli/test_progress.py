@@ -4,8 +4,22 @@ import pty
 import re
 import threading
 import time
+from datetime import UTC, datetime
+from typing import IO
 
+import pytest
+
+from kafka_index.cli import progress as progress_module
 from kafka_index.cli.progress import Progress
+
+ERASE_LINE, SHOW_CURSOR = b"\x1b[2K", b"\x1b[?25h"
+
+
+def read_until(terminal: IO[bytes], end: bytes) -> bytes:
+    shown = b""
+    while end not in shown:
+        shown += terminal.read(200)
+    return shown
 
 
 def test_the_line_shows_what_is_done_and_left() -> None:
@@ -56,11 +70,11 @@ def test_a_terminal_gets_one_line_that_is_cleared_at_the_end() -> None:
     with os.fdopen(ours, "rb", buffering=0) as terminal, os.fdopen(theirs, "w") as stream:
         with Progress(2, 2, stream) as progress:
             progress.advance(1, 1)
-            shown = terminal.read(200)
-        rest = terminal.read(200)
-    assert b"1/2 segments" in shown
-    assert rest.endswith(b"\r\x1b[K")
-    assert b"\n" not in shown + rest
+            shown = read_until(terminal, b"1/2 segments")
+        rest = read_until(terminal, SHOW_CURSOR)
+    assert ERASE_LINE in rest
+    assert not re.search(rb"segments(?!.*\x1b\[2K)", rest, re.DOTALL)
+    assert b"\n" not in shown
 
 
 def test_disabled_shows_nothing_even_on_a_terminal() -> None:
@@ -87,3 +101,17 @@ def test_a_stream_that_is_closed_does_not_stop_the_run() -> None:
 class _TerminalPipe(io.TextIOWrapper):
     def isatty(self) -> bool:
         return True
+
+
+def test_off_a_terminal_each_line_has_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress_module, "_LOG_SECONDS", 0.01)
+    reading, writing = os.pipe()
+    with (
+        os.fdopen(reading, encoding="utf-8") as lines,
+        os.fdopen(writing, "w", encoding="utf-8") as stream,
+        Progress(4, None, stream) as progress,
+    ):
+        progress.advance(1)
+        moment, text = next(line for line in lines if "1/4" in line).split(" ", 1)
+    assert datetime.fromisoformat(moment).tzinfo is UTC
+    assert text.startswith(" 25%  1/4 segments")

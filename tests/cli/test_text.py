@@ -10,7 +10,6 @@ from kafka_index.cli.text import (
     format_count,
     format_seconds,
     plural,
-    table_lines,
 )
 
 
@@ -52,14 +51,6 @@ def test_counts_and_their_nouns() -> None:
     assert format_count(1234567) == "1,234,567"
     assert plural(1, "entry", "entries") == "1 entry"
     assert plural(1000, "segment") == "1,000 segments"
-
-
-def test_a_table_is_aligned() -> None:
-    assert table_lines(("name", "count"), [("a", "1"), ("long name", "1,000")]) == [
-        "name       count",
-        "a              1",
-        "long name  1,000",
-    ]
 
 
 def test_colours_are_for_terminals_only(monkeypatch: pytest.MonkeyPatch) -> None:

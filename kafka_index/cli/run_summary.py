@@ -1,0 +1,205 @@
+"""The summary of a run for programs, ``--summary FILE``: one JSON object, whatever the command.
+
+A command adds to `run_summary` what it counted. The entry point adds the rest, the exit code and
+the error included, and writes the object when the run ends, also when it fails.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import sys
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, redirect_stdout
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+import click
+
+if TYPE_CHECKING:
+    from kafka_index.stores.staged_file import WholeFile
+
+STDOUT = "-"
+_PATHS = re.compile(r"PATH|FILE|DIR|URI")
+# The versions that matter are those of what a run has loaded.
+_LIBRARIES = ("numba", "pyarrow", "pyspark")
+
+
+class RunSummary:
+    """What a run did. A context manager around the run.
+
+    Parameters
+    ----------
+    command : str
+        The name of the command.
+
+    Attributes
+    ----------
+    run_id : str
+        16 hexadecimal digits: the id of the run in reports and in the names of scratch files.
+    error : str, optional
+        The error that ended the run.
+    """
+
+    def __init__(self, command: str = "") -> None:
+        self.command = command
+        self.run_id = os.urandom(8).hex()
+        self.error: str | None = None
+        self._counts: dict[str, int] = {}
+        self._bytes: dict[str, int] = {}
+        self._paths: dict[str, str | list[str]] = {}
+        self._started_at = datetime.now(UTC)
+        self._started = time.monotonic()
+        self._file: WholeFile | None = None
+        self._to_stdout = False
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        global _current  # noqa: PLW0603, because a process runs one command at a time
+        _current = self
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._stack.close()
+
+    def add_count(self, name: str, count: int) -> None:
+        """Add to a count, such as ``segments_built``."""
+        self._counts[name] = self._counts.get(name, 0) + count
+
+    def add_bytes(self, name: str, size_bytes: int) -> None:
+        """Add to a number of bytes, such as ``log_read``."""
+        self._bytes[name] = self._bytes.get(name, 0) + size_bytes
+
+    def add_paths(self, context: click.Context) -> None:
+        """Add the paths among the parameters of a command, under the names of their options."""
+        several = ""
+        for parameter in context.command.params:
+            value = context.params.get(parameter.name or "")
+            name = max(parameter.opts, key=len).lstrip("-")
+            if isinstance(parameter, click.Option) and parameter.multiple:
+                several = several or name
+            is_more = parameter.name == "more_paths"
+            if not (is_more or _PATHS.search(parameter.metavar or "")):
+                continue
+            if isinstance(value, str):
+                self._paths[name] = _absolute(value)
+            elif isinstance(value, tuple) and all(isinstance(each, str) for each in value):
+                into = self._paths.setdefault(several if is_more else name, [])
+                if isinstance(into, list):
+                    into += map(_absolute, value)
+
+    def open(self, path: str) -> None:
+        """Open the file that the summary is written to; ``-`` is stdout.
+
+        Then whatever else the command prints to stdout goes to stderr.
+
+        Raises
+        ------
+        PublishError
+            It cannot be written; found out here, before any work is done.
+        """
+        if path == STDOUT:
+            self._to_stdout = True
+            self._stack.enter_context(redirect_stdout(sys.stderr))
+            return
+        from kafka_index.storage.paths import absolute_path  # noqa: PLC0415, slow to import
+        from kafka_index.stores.staged_file import whole_file  # noqa: PLC0415, slow to import
+
+        self._file = self._stack.enter_context(whole_file(absolute_path(path), what="summary"))
+
+    def write(self, exit_code: int, outcome: str) -> None:
+        """Write the summary, if it was asked for.
+
+        Parameters
+        ----------
+        exit_code : int
+            The exit code of the run.
+        outcome : str
+            Its name.
+
+        Raises
+        ------
+        OSError, PublishError
+            It cannot be written.
+        """
+        line = json.dumps(self._as_object(exit_code, outcome)) + "\n"
+        if self._file is not None:
+            self._file.write(line.encode())
+            self._file.commit()
+        self._stack.close()
+        if self._to_stdout:
+            sys.stdout.write(line)
+            sys.stdout.flush()
+
+    def _as_object(self, exit_code: int, outcome: str) -> dict[str, object]:
+        return {
+            "command": self.command,
+            "run_id": self.run_id,
+            "outcome": outcome,
+            "exit_code": exit_code,
+            "error": self.error,
+            "started_at": _iso_time(self._started_at),
+            "ended_at": _iso_time(datetime.now(UTC)),
+            "seconds": round(time.monotonic() - self._started, 3),
+            "counts": self._counts,
+            "bytes": self._bytes,
+            "paths": self._paths,
+            "versions": {
+                "kafka_index": package_version(),
+                "python": platform.python_version(),
+                **{name: version(name) for name in _LIBRARIES if name in sys.modules},
+            },
+        }
+
+
+_current = RunSummary()
+
+
+def run_summary() -> RunSummary:
+    """Return the summary of the command that is running."""
+    return _current
+
+
+def summary_option() -> Callable[[Callable[..., int]], Callable[..., int]]:
+    """Return the option that says where the summary is written."""
+
+    def opened(context: click.Context, _option: click.Parameter, value: str | None) -> None:
+        if value is not None and not context.resilient_parsing:
+            run_summary().open(value)
+
+    return click.option(
+        "--summary",
+        metavar="FILE",
+        # The first of all: the summary of a run with other wrong options reports that.
+        is_eager=True,
+        expose_value=False,
+        callback=opened,
+        help="Write a summary for programs to FILE, or to stdout (-): one JSON object with counts, "
+        "bytes, seconds, paths, run id and versions.",
+    )
+
+
+def package_version() -> str:
+    """Return this package's version, if it is installed."""
+    try:
+        return version("kafka-index")
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def _iso_time(moment: datetime) -> str:
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _absolute(path: str) -> str:
+    return path if "://" in path or path == STDOUT else os.path.abspath(path)

@@ -1,0 +1,168 @@
+"""What people read: styled lines that wrap at words, tables that fit the terminal, log lines.
+
+rich does the work on terminals, and is imported when it has some: a single answer does without it.
+Off a terminal nothing wraps and nothing is styled, and lines on stderr start with the time.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from io import StringIO
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_PROGRAM = "kafka-index"
+# As wide as any table: rich has no width without bound.
+_UNBOUNDED_WIDTH = 1 << 20
+_INDENT = 2
+# The indentation of a line belongs to its first word.
+_WORD = re.compile(r"^\s*\S+\s*|\S+\s*")
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table to print.
+
+    Parameters
+    ----------
+    header : sequence of str
+        Column titles.
+    rows : sequence of sequence of str
+        A cell per column, in which `kafka_index.cli.text.Paint` may have styled text.
+    left : sequence of int
+        Columns of text, aligned to the left, which wrap where the terminal is narrow. The others
+        hold figures: they are aligned to the right and never wrap.
+    """
+
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    left: Sequence[int] = (0,)
+
+
+def is_styled(stream: TextIO) -> bool:
+    """Return whether text on a stream has colours: on a terminal, unless ``NO_COLOR`` is set."""
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def rich_console(stream: TextIO) -> Console:
+    """Return rich's console for a stream, which prints text as it is given."""
+    from rich.console import Console  # noqa: PLC0415, slow to import
+
+    class _OpenConsole(Console):
+        def on_broken_pipe(self) -> None:
+            # rich would close stdout, whichever stream broke, and exit.
+            raise BrokenPipeError
+
+    is_terminal = stream.isatty()
+    return _OpenConsole(
+        file=stream,
+        force_terminal=is_terminal,
+        color_system="auto" if is_styled(stream) else None,
+        width=None if is_terminal else _UNBOUNDED_WIDTH,
+        highlight=False,
+        markup=False,
+        emoji=False,
+    )
+
+
+def print_text(stream: TextIO, items: Iterable[str | Table]) -> None:
+    """Print lines and tables; on a terminal they fit its width.
+
+    Parameters
+    ----------
+    stream : TextIO
+        Usually stdout.
+    items : iterable of str or Table
+        Lines, in which `kafka_index.cli.text.Paint` may have styled text. A word that is longer
+        than the terminal is wide, such as a path, is not cut.
+    """
+    for item in items:
+        lines: Iterable[str] = [item]
+        if isinstance(item, Table):
+            lines = _table_lines(stream, item)
+        elif stream.isatty():
+            lines = _wrapped(stream, item)
+        stream.writelines(f"{line}\n" for line in lines)
+
+
+def print_log(text: str) -> None:
+    """Print a line to stderr: ``kafka-index: TEXT``, after the time where it is not a terminal."""
+    sys.stderr.write(f"{log_time(sys.stderr)}{_PROGRAM}: {text}\n")
+    sys.stderr.flush()
+
+
+def print_error(text: str) -> None:
+    """Print an error to stderr. It has no time before it: scripts go by how the line starts."""
+    sys.stderr.write(f"{_PROGRAM}: error: {text}\n")
+    sys.stderr.flush()
+
+
+def log_time(stream: TextIO) -> str:
+    """Return the prefix of a log line: the time (ISO 8601), and nothing on a terminal."""
+    if stream.isatty():
+        return ""
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z ")
+
+
+def _table_lines(stream: TextIO, table: Table) -> list[str]:
+    from rich.table import Table as RichTable  # noqa: PLC0415, slow to import
+    from rich.text import Text  # noqa: PLC0415, slow to import
+
+    texts = [[Text.from_ansi(cell) for cell in row] for row in table.rows]
+    shown = RichTable(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
+    for number, title in enumerate(table.header):
+        is_text = number in table.left
+        width = max([len(title), *(row[number].cell_len for row in texts)])
+        shown.add_column(
+            Text(title),
+            justify="left" if is_text else "right",
+            overflow="fold",
+            min_width=None if is_text else width,
+        )
+    for row in texts:
+        shown.add_row(*row)
+    target = StringIO()
+    console = rich_console(stream)
+    console.file = target
+    console.print(shown, crop=False)
+    return [line.rstrip() for line in target.getvalue().splitlines()]
+
+
+def _wrapped(stream: TextIO, line: str) -> Iterator[str]:
+    """Yield the lines of a line on a terminal; those after the first are indented further."""
+    console = rich_console(stream)
+    if len(line) <= console.width:
+        yield line
+        return
+    from rich.text import Text  # noqa: PLC0415, slow to import
+
+    text = Text.from_ansi(line)
+    if text.cell_len <= console.width:
+        yield line
+        return
+    indent = len(text.plain) - len(text.plain.lstrip())
+    breaks = _breaks(text.plain, console.width, indent + _INDENT)
+    for number, part in enumerate(text.divide(breaks)):
+        part.rstrip()
+        with console.capture() as captured:
+            console.print(part, overflow="ignore", no_wrap=True, crop=False, end="")
+        yield " " * (indent + _INDENT if number else 0) + captured.get()
+
+
+def _breaks(text: str, width: int, indent: int) -> Iterator[int]:
+    """Yield the words that begin a line, as positions; a word is never cut."""
+    from rich.cells import cell_len  # noqa: PLC0415, slow to import
+
+    start = used = 0
+    for word in _WORD.finditer(text):
+        end = used + cell_len(text[start : word.end()].rstrip())
+        if end > width and word.start() > start:
+            start, used = word.start(), indent
+            yield start
