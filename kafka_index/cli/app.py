@@ -22,7 +22,7 @@ from click.shell_completion import CompletionItem
 from kafka_index import __version__
 from kafka_index.cli.completion import COMPLETE_VARIABLE, complete, complete_paths
 from kafka_index.cli.exit_code import ExitCode
-from kafka_index.cli.run_summary import RunSummary, package_version
+from kafka_index.cli.run_summary import RunSummary
 from kafka_index.cli.terminal import print_error
 from kafka_index.errors import KafkaIndexError
 

@@ -16,7 +16,7 @@ from kafka_index.cli.dump_output import DumpOutput
 from kafka_index.cli.dump_records import dump_records
 from kafka_index.cli.dump_state import dump_leader_epochs, dump_snapshot, dump_transaction_index
 from kafka_index.cli.exit_code import ExitCode
-from kafka_index.cli.options import max_decompressed_option, storage_option
+from kafka_index.cli.options import Decorator, command, max_decompressed_option
 from kafka_index.cli.record_text import FORMS, RecordText
 from kafka_index.cli.terminal import print_error
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES
@@ -77,28 +77,6 @@ def make_command(*, as_job: bool) -> click.Command:
     if as_job:
         raise ValueError("dump does not run as a job")
 
-    @click.command(
-        name="dump",
-        help=_HELP,
-        context_settings={"help_option_names": ["-h", "--help"]},
-    )
-    @click.argument("files", nargs=-1, required=True, metavar="FILE...")
-    @click.option("--json", "as_json", is_flag=True, help="Print JSON lines.")
-    @click.option("--no-verify-crc", is_flag=True, help="Do not verify the checksums of a .log.")
-    @click.option("--records", is_flag=True, help="Print a line per record of a .log.")
-    @click.option(
-        "--keys",
-        type=click.Choice(FORMS),
-        help="With --records.  [default: text]",
-    )
-    @click.option(
-        "--values",
-        type=click.Choice(FORMS),
-        help="With --records; headers too.  [default: text]",
-    )
-    @max_decompressed_option()
-    @storage_option()
-    @click.option("--verbose", "-v", is_flag=True, help="Print tracebacks of errors.")
     def dump(
         files: tuple[str, ...],
         as_json: bool,  # noqa: FBT001, because click passes options by name
@@ -138,11 +116,30 @@ def make_command(*, as_job: bool) -> click.Command:
                 damage = error
             sys.stdout.flush()
             if damage is not None:
-                print_error(f"{damage}")
+                print_error(str(damage))
                 codes.append(ExitCode.of_part(retriable=is_retriable(damage)))
         return ExitCode.first(codes)
 
-    return dump
+    return command(dump, _options(), help_text=_HELP, usage="[OPTIONS]")
+
+
+def _options() -> list[Decorator]:
+    return [
+        click.argument("files", nargs=-1, required=True, metavar="FILE..."),
+        click.option("--json", "as_json", is_flag=True, help="Print JSON lines."),
+        click.option(
+            "--no-verify-crc", is_flag=True, help="Do not verify the checksums of a .log."
+        ),
+        click.option("--records", is_flag=True, help="Print a line per record of a .log."),
+        click.option("--keys", type=click.Choice(FORMS), help="With --records.  [default: text]"),
+        click.option(
+            "--values",
+            type=click.Choice(FORMS),
+            help="With --records; headers too.  [default: text]",
+        ),
+        max_decompressed_option(),
+        click.option("--verbose", "-v", is_flag=True, help="Print tracebacks of errors."),
+    ]
 
 
 def _refuse_others_than_logs(files: Iterable[DumpedFile]) -> None:

@@ -20,6 +20,7 @@ from kafka_index.cli.lookup_summary import (
 from kafka_index.cli.options import Detail
 from kafka_index.cli.progress import Outcome
 from kafka_index.cli.run_summary import run_summary
+from kafka_index.cli.terminal import Table
 from kafka_index.cli.text import format_count, format_seconds, plural, status_table
 from kafka_index.engines import lookup_engines as engines
 from kafka_index.errors import InputError
@@ -148,7 +149,7 @@ class LookupOutcome(Outcome):
         for status, count in queries.items():
             run_summary().add_count(f"queries_{status.text}", count)
         every = self._detail is Detail.VERBOSE
-        lines = [
+        lines: list[str | Table] = [
             status_table(
                 ("status", "queries"),
                 [(status.text, format_count(count)) for status, count in queries.items() if count],

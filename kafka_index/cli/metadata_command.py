@@ -118,7 +118,7 @@ def _print_table(what: str, found: ClusterMetadata, *, as_json: bool) -> None:
 def _report(faults: Faults) -> ExitCode:
     """Print the faults; return the exit code."""
     for fault in faults.first[:_ERRORS_SHOWN]:
-        print_error(f"{fault}")
+        print_error(str(fault))
     more = faults.total - min(len(faults.first), _ERRORS_SHOWN)
     if more:
         print_error(f"and {plural(more, 'more fault')}")

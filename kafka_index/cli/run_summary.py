@@ -15,11 +15,13 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack, redirect_stdout
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 import click
+
+from kafka_index import __version__
 
 if TYPE_CHECKING:
     from kafka_index.stores.staged_file import WholeFile
@@ -155,7 +157,7 @@ class RunSummary:
             "bytes": self._bytes,
             "paths": self._paths,
             "versions": {
-                "kafka_index": package_version(),
+                "kafka_index": __version__,
                 "python": platform.python_version(),
                 **{name: version(name) for name in _LIBRARIES if name in sys.modules},
             },
@@ -187,14 +189,6 @@ def summary_option() -> Callable[[Callable[..., int]], Callable[..., int]]:
         help="Write a summary for programs to FILE, or to stdout (-): one JSON object with counts, "
         "bytes, seconds, paths, run id and versions.",
     )
-
-
-def package_version() -> str:
-    """Return this package's version, if it is installed."""
-    try:
-        return version("kafka-index")
-    except PackageNotFoundError:
-        return "not installed"
 
 
 def _iso_time(moment: datetime) -> str:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _PROGRAM = "kafka-index"
 # As wide as any table: rich has no width without bound.
 _UNBOUNDED_WIDTH = 1 << 20
+_DEFAULT_SIZE = 80, 25
 _INDENT = 2
 # The indentation of a line belongs to its first word.
 _WORD = re.compile(r"^\s*\S+\s*|\S+\s*")
@@ -53,23 +54,36 @@ def is_styled(stream: TextIO) -> bool:
 
 def rich_console(stream: TextIO) -> Console:
     """Return rich's console for a stream, which prints text as it is given."""
-    from rich.console import Console  # noqa: PLC0415, slow to import
+    from rich.console import Console, ConsoleDimensions  # noqa: PLC0415, slow to import
 
-    class _OpenConsole(Console):
+    class _StreamConsole(Console):
+        @property
+        def size(self) -> ConsoleDimensions:
+            # rich would ask stdin first.
+            return ConsoleDimensions(*_terminal_size(stream))
+
         def on_broken_pipe(self) -> None:
             # rich would close stdout, whichever stream broke, and exit.
             raise BrokenPipeError
 
-    is_terminal = stream.isatty()
-    return _OpenConsole(
+    return _StreamConsole(
         file=stream,
-        force_terminal=is_terminal,
+        force_terminal=stream.isatty(),
         color_system="auto" if is_styled(stream) else None,
-        width=None if is_terminal else _UNBOUNDED_WIDTH,
         highlight=False,
         markup=False,
         emoji=False,
     )
+
+
+def _terminal_size(stream: TextIO) -> tuple[int, int]:
+    """Return columns and lines of a terminal; for anything else there is no bound."""
+    if not stream.isatty():
+        return _UNBOUNDED_WIDTH, _DEFAULT_SIZE[1]
+    columns, lines = os.get_terminal_size(stream.fileno())
+    given = os.environ.get("COLUMNS", "")
+    columns = int(given) if given.isdecimal() else columns
+    return columns or _DEFAULT_SIZE[0], lines or _DEFAULT_SIZE[1]
 
 
 def print_text(stream: TextIO, items: Iterable[str | Table]) -> None:
@@ -84,11 +98,11 @@ def print_text(stream: TextIO, items: Iterable[str | Table]) -> None:
         than the terminal is wide, such as a path, is not cut.
     """
     for item in items:
-        lines: Iterable[str] = [item]
+        lines: Iterable[str]
         if isinstance(item, Table):
             lines = _table_lines(stream, item)
-        elif stream.isatty():
-            lines = _wrapped(stream, item)
+        else:
+            lines = _wrapped(stream, item) if stream.isatty() else [item]
         stream.writelines(f"{line}\n" for line in lines)
 
 

@@ -56,7 +56,7 @@ def test_a_summary_that_cannot_be_written_ends_the_run_before_the_work(tmp_path:
     out = tmp_path / "out"
     file = tmp_path / "none" / "summary.json"
     done = build_here("--input", PARTITION, "--output", out, "--summary", file)
-    assert done.returncode == 2, done.stderr
+    assert done.returncode == 3, done.stderr
     assert str(file) in done.stderr
     assert not out.exists()
 
