@@ -12,13 +12,15 @@ from kafka_index.cli.exit_code import ExitCode
 from kafka_index.cli.options import Detail
 from kafka_index.cli.progress import Outcome
 from kafka_index.cli.record_options import InputOptions
+from kafka_index.cli.run_summary import run_summary
+from kafka_index.cli.terminal import Table
 from kafka_index.cli.text import (
     format_bytes,
     format_count,
     format_seconds,
     plural,
     shown_path,
-    status_lines,
+    status_table,
 )
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES
 from kafka_index.engines import Engine, export_engines
@@ -165,8 +167,8 @@ class ExportOutcome(Outcome):
             f"{plural(records, 'record')} in {plural(files, 'file')} of {size}, "
             f"{format_seconds(seconds)}{rate}, in {output}"
         )
-        lines = [
-            *status_lines(
+        lines: list[str | Table] = [
+            status_table(
                 ("status", "partitions"),
                 [(name, format_count(counts[name])) for name in _EXPLAINED if counts[name]],
                 _EXPLAINED,
@@ -177,6 +179,11 @@ class ExportOutcome(Outcome):
             total,
             *self._startup_lines(),
         ]
+        for name, count in counts.items():
+            run_summary().add_count(f"partitions_{name}", count)
+        run_summary().add_count("records", records)
+        run_summary().add_count("files", files)
+        run_summary().add_bytes("output", sum(row.size_bytes for row in rows))
         self._print(lines, self._damage_lines(rows))
         return ExitCode.first(
             ExitCode.of_part(retriable=row.is_retriable)

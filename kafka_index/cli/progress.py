@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self, TextIO
 
 from kafka_index.cli.options import Detail
-from kafka_index.cli.terminal import Table, log_time, print_text, rich_console
+from kafka_index.cli.terminal import Table, log_time, print_text, rich_console, terminal_size
 from kafka_index.cli.text import Paint, format_bytes, format_count, format_seconds, plural
 
 if TYPE_CHECKING:
@@ -165,6 +165,7 @@ class Progress:
 
     def _draw(self, display: Display) -> None:
         task = display.task_ids[0]
+        display.console.width, _ = terminal_size(self._stream)
         display.update(task, completed=self._share(), description=self.line(), refresh=True)
 
 

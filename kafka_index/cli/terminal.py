@@ -54,20 +54,19 @@ def is_styled(stream: TextIO) -> bool:
 
 def rich_console(stream: TextIO) -> Console:
     """Return rich's console for a stream, which prints text as it is given."""
-    from rich.console import Console, ConsoleDimensions  # noqa: PLC0415, slow to import
+    from rich.console import Console  # noqa: PLC0415, slow to import
 
     class _StreamConsole(Console):
-        @property
-        def size(self) -> ConsoleDimensions:
-            # rich would ask stdin first.
-            return ConsoleDimensions(*_terminal_size(stream))
-
         def on_broken_pipe(self) -> None:
             # rich would close stdout, whichever stream broke, and exit.
             raise BrokenPipeError
 
+    # rich would ask for the size of stdin first.
+    columns, lines = terminal_size(stream)
     return _StreamConsole(
         file=stream,
+        width=columns,
+        height=lines,
         force_terminal=stream.isatty(),
         color_system="auto" if is_styled(stream) else None,
         highlight=False,
@@ -76,7 +75,7 @@ def rich_console(stream: TextIO) -> Console:
     )
 
 
-def _terminal_size(stream: TextIO) -> tuple[int, int]:
+def terminal_size(stream: TextIO) -> tuple[int, int]:
     """Return columns and lines of a terminal; for anything else there is no bound."""
     if not stream.isatty():
         return _UNBOUNDED_WIDTH, _DEFAULT_SIZE[1]
