@@ -47,6 +47,10 @@ _COMMANDS = {
         "kafka_index.cli.export_command",
         "Export records to Parquet or JSON lines.",
     ),
+    "find": (
+        "kafka_index.cli.find_command",
+        "Find records by key, value and time.",
+    ),
     "metadata": (
         "kafka_index.cli.metadata_command",
         "Print topics, groups, transactions and remote segments of a cluster.",

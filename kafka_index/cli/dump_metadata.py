@@ -52,7 +52,12 @@ Decode = Callable[[bytes | None, bytes | None], Decoded]
 def decoder_of(path: str) -> Decode | None:
     """Return what decodes the records of a log; None where they are not Kafka's own."""
     partition = parse_partition_directory(os.path.basename(os.path.dirname(os.path.abspath(path))))
-    return None if partition is None else _DECODERS.get(partition.topic)
+    return None if partition is None else decoder_of_topic(partition.topic)
+
+
+def decoder_of_topic(topic: str) -> Decode | None:
+    """Return what decodes the records of a topic; None where they are not Kafka's own."""
+    return _DECODERS.get(topic)
 
 
 def _decode_metadata(_key: bytes | None, value: bytes | None) -> Decoded:

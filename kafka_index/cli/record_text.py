@@ -18,6 +18,7 @@ from typing import NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from kafka_index.cli.dump_metadata import Decode, Decoded
 from kafka_index.kernels.record_columns import FIELD_HEADER_COUNT, FIELD_KEY, FIELD_VALUE
@@ -51,7 +52,7 @@ _CONTROL_TYPES = (
 _CONTROL_KEY_BYTES = 4
 _MARKER_VALUE_BYTES = 6
 #: The columns of numbers of a row, in its order.
-_NUMBERS = (
+NUMBER_COLUMNS = (
     "position_bytes",
     "offset",
     "timestamp",
@@ -69,7 +70,7 @@ _Bytes = memoryview | None
 _Header = tuple[memoryview, _Bytes]
 
 
-class _Row(NamedTuple):
+class Row(NamedTuple):
     """A record to be printed."""
 
     position_bytes: int
@@ -113,26 +114,40 @@ class PrintedRecords:
         """Copy the records of a chunk."""
         counts = chunk.fields[FIELD_HEADER_COUNT].copy()
         return cls(
-            RecordTable("", -1, _NUMBERS).convert(chunk, source),
+            RecordTable("", -1, NUMBER_COLUMNS).convert(chunk, source),
             binary_column(chunk, FIELD_KEY),
             binary_column(chunk, FIELD_VALUE),
             counts,
             *header_columns(chunk, int(counts.sum())),
         )
 
+    @classmethod
+    def of_rows(cls, rows: pa.RecordBatch) -> Self:
+        """Return records of a table that has `NUMBER_COLUMNS`, keys, values and headers."""
+        headers = rows.column("headers")
+        pairs = headers.flatten()
+        return cls(
+            rows.select(NUMBER_COLUMNS),
+            rows.column("key"),
+            rows.column("value"),
+            np.asarray(pc.list_value_length(headers).fill_null(0)).astype(np.int64),
+            pairs.field("key").cast(pa.binary()),
+            pairs.field("value"),
+        )
+
     def __len__(self) -> int:
         """Return the number of records."""
         return len(self.keys)
 
-    def rows(self) -> Iterator[_Row]:
+    def rows(self) -> Iterator[Row]:
         """Yield the records."""
-        numbers = (self.numbers[name] for name in _NUMBERS)
+        numbers = (self.numbers[name] for name in NUMBER_COLUMNS)
         # Timestamps as numbers: Python's do not reach as far as Kafka's.
         numbers = (
             (column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column).to_pylist()
             for column in numbers
         )
-        return map(_Row, *numbers, _slices(self.keys), _slices(self.values), self._headers())
+        return map(Row, *numbers, _slices(self.keys), _slices(self.values), self._headers())
 
     def _headers(self) -> Iterator[Sequence[_Header]]:
         names = (name or memoryview(b"") for name in _slices(self.header_names))
@@ -164,6 +179,8 @@ class RecordText:
         self._decode = decode
         self._shows_decoded = keys is None and values is None
         self._widths: list[int] = []
+        # Members of every JSON object before the others.
+        self._first_members = ""
 
     def lines(self, records: PrintedRecords) -> Iterator[str]:
         """Yield the lines of records in pieces, line ends included.
@@ -181,7 +198,7 @@ class RecordText:
             return ()
         return (json.dumps({"position_bytes": position_bytes, "reason": reason}) + "\n",)
 
-    def _readable(self, rows: Iterable[_Row]) -> Iterator[str]:
+    def _readable(self, rows: Iterable[Row]) -> Iterator[str]:
         for row in rows:
             first = not self._widths
             numbers = (
@@ -201,12 +218,12 @@ class RecordText:
             if row.is_control:
                 yield _control_text(row)
             elif row.decoded is not None and self._shows_decoded:
-                yield _decoded_text(row.decoded)
+                yield decoded_text(row.decoded)
             else:
                 yield from self._cells(row)
             yield "\n"
 
-    def _cells(self, row: _Row) -> Iterator[str]:
+    def _cells(self, row: Row) -> Iterator[str]:
         gap = ""
         for data, form in ((row.key, self._keys), (row.value, self._values)):
             if form != NONE:
@@ -222,7 +239,7 @@ class RecordText:
                 yield from _shown(value, self._values)
             before = ", "
 
-    def _json(self, rows: Iterable[_Row]) -> Iterator[str]:
+    def _json(self, rows: Iterable[Row]) -> Iterator[str]:
         for row in rows:
             keys, values = self._keys, self._values
             control, epoch = "null", "null"
@@ -233,7 +250,8 @@ class RecordText:
                 control = encode_basestring_ascii(_control_type(row))
                 epoch = json.dumps(_coordinator_epoch(row))
             yield (
-                f'{{"position_bytes": {row.position_bytes}, "offset": {row.offset}, '
+                f'{{{self._first_members}"position_bytes": {row.position_bytes}, '
+                f'"offset": {row.offset}, '
                 f'"timestamp_ms": {row.timestamp_ms}, "producer_id": {row.producer_id}, '
                 f'"producer_epoch": {row.producer_epoch}, "sequence": {row.sequence}, '
                 f'"control_type": {control}, "coordinator_epoch": {epoch}, '
@@ -264,7 +282,7 @@ class RecordText:
         yield "}]"
 
 
-def _decoded(decode: Decode, row: _Row) -> _Row:
+def _decoded(decode: Decode, row: Row) -> Row:
     """Return a row with what its bytes mean, and without those that must not be shown."""
     if row.is_control:
         return row
@@ -273,7 +291,8 @@ def _decoded(decode: Decode, row: _Row) -> _Row:
     return row._replace(decoded=found, value=None if found.hides_value else row.value)
 
 
-def _decoded_text(decoded: Decoded) -> str:
+def decoded_text(decoded: Decoded) -> str:
+    """Return what the bytes of a record of Kafka's own mean."""
     if decoded.error is not None:
         return f"not decoded: {decoded.error}"
     return _GAP.join(text for text in (decoded.key, decoded.value or "null") if text is not None)
@@ -358,7 +377,7 @@ def _quoted(text: str) -> str:
     return "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in quoted)
 
 
-def _control_type(row: _Row) -> str:
+def _control_type(row: Row) -> str:
     key = b"" if row.key is None else row.key
     if len(key) < _CONTROL_KEY_BYTES or int.from_bytes(key[:2], "big", signed=True) < 0:
         return "unreadable"
@@ -366,7 +385,7 @@ def _control_type(row: _Row) -> str:
     return _CONTROL_TYPES[number] if 0 <= number < len(_CONTROL_TYPES) else f"unknown-{number}"
 
 
-def _coordinator_epoch(row: _Row) -> int | None:
+def _coordinator_epoch(row: Row) -> int | None:
     ends_transaction = _control_type(row) in (
         _CONTROL_TYPES[CONTROL_ABORT],
         _CONTROL_TYPES[CONTROL_COMMIT],
@@ -377,7 +396,7 @@ def _coordinator_epoch(row: _Row) -> int | None:
     return int.from_bytes(value[2:_MARKER_VALUE_BYTES], "big", signed=True)
 
 
-def _control_text(row: _Row) -> str:
+def _control_text(row: Row) -> str:
     kind = _control_type(row)
     epoch = _coordinator_epoch(row)
     if epoch is not None:

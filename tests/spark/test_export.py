@@ -1,15 +1,20 @@
-"""``export`` on Spark: the same files as on threads."""
+"""``export`` and ``find`` on Spark: the same as on threads."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from pyspark.sql import SparkSession
 
 from kafka_index.export import ExportSettings, SplitResult, export_local, plan_export
 from kafka_index.spark.export import export_splits
+from kafka_index.spark.find import match_on_spark
 from kafka_index.spark.jobs import Jobs
 from kafka_index.spark.shared_target import shared_target
+from kafka_index.tables import OnDamage, ReadSettings, plan_read
+from kafka_index.tables.matches import SplitMatches, match_local
+from kafka_index.tables.record_filter import RecordFilter
 from kafka_index.tables.records import list_partitions
 from tests.support.command_line import DUMP
 
@@ -35,3 +40,23 @@ def test_files_are_those_of_a_local_run(spark: SparkSession, tmp_path: Path) -> 
     )
     assert here == there
     assert len(here) > len(files)
+
+
+def test_matches_are_those_of_a_local_run(spark: SparkSession) -> None:
+    settings = ReadSettings(
+        columns=("topic", "partition", "offset", "key"),
+        on_damage=OnDamage.DROP,
+        record_filter=RecordFilter(key_regex="1.*7$"),
+    )
+    plan = plan_read(DUMP, topics="orders.*|payments", settings=settings, max_split_bytes=50_000)
+    here = _rows(match_local(plan.splits, settings, threads=2))
+    with Jobs(spark) as jobs:
+        there = _rows(
+            match_on_spark(spark, plan.splits, settings, workers=2, limit=None, jobs=jobs)
+        )
+    assert here == there
+    assert len(here) > 10
+
+
+def _rows(found: Iterable[SplitMatches]) -> list[dict[str, object]]:
+    return [row for matches in found for batch in matches.batches for row in batch.to_pylist()]

@@ -1,0 +1,61 @@
+"""Searches as Spark jobs: waves of splits, whose few matches come back to the driver."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Sequence
+from functools import partial
+
+from pyspark.sql import SparkSession
+
+from kafka_index.spark.jobs import Jobs
+from kafka_index.spark.split_tasks import run_splits
+from kafka_index.tables import ReadSettings, RecordSplit
+from kafka_index.tables.matches import SplitMatches, match_in_waves, match_split
+
+_SPLITS_PER_WORKER = 4
+_Numbered = tuple[int, RecordSplit]
+
+
+def match_on_spark(
+    session: SparkSession,
+    splits: Sequence[RecordSplit],
+    settings: ReadSettings,
+    *,
+    workers: int,
+    limit: int | None,
+    jobs: Jobs,
+) -> Generator[SplitMatches, None, None]:
+    """Yield the matches of splits in their order.
+
+    Parameters
+    ----------
+    session : SparkSession
+        Classic or Connect.
+    splits, settings, limit
+        As for `kafka_index.tables.matches.match_local`.
+    workers : int
+        Tasks that run at a time.
+    jobs : Jobs
+        Names and follows the jobs.
+    """
+
+    def run(wave: Sequence[RecordSplit]) -> Iterable[SplitMatches]:
+        found = run_splits(
+            session,
+            list(enumerate(wave)),
+            [split.size_bytes for split in wave],
+            partial(_match, settings=settings, limit=limit),
+            workers=workers,
+            jobs=jobs,
+            description=f"search {len(wave):,} splits of records",
+        )
+        return [matches for _, matches in sorted(found, key=lambda one: one[0])]
+
+    yield from match_in_waves(splits, run, wave=_SPLITS_PER_WORKER * workers)
+
+
+def _match(
+    numbered: _Numbered, *, settings: ReadSettings, limit: int | None
+) -> tuple[int, SplitMatches]:
+    number, split = numbered
+    return number, match_split(split, settings, limit=limit)

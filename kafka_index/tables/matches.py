@@ -1,0 +1,161 @@
+"""Records that meet conditions, split by split, in order and in bounded memory.
+
+A split comes back with no more than a few MiB of matches. Where it has more, it is resumed after
+the last of them, once they have been passed on.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+
+from kafka_index.errors import CorruptLogError, KafkaIndexError
+from kafka_index.tables.read_plan import RecordSplit
+from kafka_index.tables.record_reader import RecordReader
+from kafka_index.tables.settings import ReadSettings
+
+#: About the most bytes of matches that come back at a time.
+MATCHED_BYTES = 4 * 1024 * 1024
+_MAX_ERRORS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class SplitMatches:
+    """Matches of a split; picklable.
+
+    Parameters
+    ----------
+    batches : tuple of RecordBatch
+        The records, in the order of the log.
+    errors : tuple of KafkaIndexError
+        Damage that was passed over, and what ended the read of the split.
+    rest : RecordSplit, optional
+        What is left to be read, where there are more matches than come back at a time.
+    """
+
+    batches: tuple[pa.RecordBatch, ...]
+    errors: tuple[KafkaIndexError, ...] = ()
+    rest: RecordSplit | None = None
+
+
+def match_split(
+    split: RecordSplit,
+    settings: ReadSettings,
+    *,
+    limit: int | None = None,
+    is_stopped: Callable[[], bool] = lambda: False,
+) -> SplitMatches:
+    """Return the first matches of a split.
+
+    Parameters
+    ----------
+    split : RecordSplit
+        What to read.
+    settings : ReadSettings
+        With a filter, the column ``offset``, and `OnDamage.DROP`.
+    limit : int, optional
+        No more records are needed.
+    is_stopped : callable
+        Whether nothing more is needed, by now.
+    """
+    batches: list[pa.RecordBatch] = []
+    errors: list[KafkaIndexError] = []
+    rows = size_bytes = 0
+
+    def pass_over(error: CorruptLogError) -> None:
+        if len(errors) < _MAX_ERRORS:
+            errors.append(error)
+
+    try:
+        for batch in RecordReader(split, settings, on_left_out=pass_over):
+            batches.append(batch)
+            rows += len(batch)
+            size_bytes += batch.nbytes
+            if is_stopped() or (limit is not None and rows >= limit):
+                break
+            if size_bytes >= MATCHED_BYTES:
+                following = batch.column("offset")[-1].as_py() + 1
+                rest = replace(split, first_offset=max(split.first_offset, following))
+                return SplitMatches(tuple(batches), tuple(errors), rest)
+    except KafkaIndexError as error:
+        errors.append(error)
+    return SplitMatches(tuple(batches), tuple(errors))
+
+
+def match_local(
+    splits: Sequence[RecordSplit], settings: ReadSettings, *, threads: int, limit: int | None = None
+) -> Generator[SplitMatches, None, None]:
+    """Yield the matches of splits in their order, found by threads of this process.
+
+    Closing the iterator ends the work.
+    """
+    stopped = threading.Event()
+    left = iter(splits)
+    waiting: deque[Future[SplitMatches]] = deque()
+
+    def match(split: RecordSplit) -> SplitMatches:
+        return match_split(split, settings, limit=limit, is_stopped=stopped.is_set)
+
+    with ThreadPoolExecutor(threads, thread_name_prefix="find") as pool:
+        try:
+            for split in left:
+                waiting.append(pool.submit(match, split))
+                if len(waiting) == 2 * threads:
+                    yield from _with_rest(waiting.popleft().result(), match)
+            while waiting:
+                yield from _with_rest(waiting.popleft().result(), match)
+        finally:
+            stopped.set()
+            for future in waiting:
+                future.cancel()
+
+
+def _with_rest(
+    found: SplitMatches, match: Callable[[RecordSplit], SplitMatches]
+) -> Iterator[SplitMatches]:
+    """Yield the matches of a split, resumed as often as needed."""
+    yield found
+    while found.rest is not None:
+        found = match(found.rest)
+        yield found
+
+
+def match_in_waves(
+    splits: Sequence[RecordSplit],
+    run: Callable[[Sequence[RecordSplit]], Iterable[SplitMatches]],
+    *,
+    wave: int,
+) -> Generator[SplitMatches, None, None]:
+    """Yield the matches of splits in their order, found by `run` for some splits at a time."""
+    for start in range(0, len(splits), wave):
+        for found in run(splits[start : start + wave]):
+            yield from _with_rest(found, lambda rest: next(iter(run([rest]))))
+
+
+def limit_matches(
+    found: Generator[SplitMatches, None, None], limit: int | None
+) -> Generator[SplitMatches, None, None]:
+    """Yield matches up to a number of records, and end the search with them."""
+    left = limit
+    with closing(found):
+        for matches in found:
+            if left is None:
+                yield matches
+                continue
+            batches = []
+            for batch in matches.batches:
+                # Taken, not sliced: those who print the bytes of a column expect its whole buffer.
+                rows = batch if len(batch) <= left else batch.take(np.arange(left))
+                left -= len(rows)
+                if len(rows):
+                    batches.append(rows)
+            yield replace(matches, batches=tuple(batches))
+            if not left:
+                return

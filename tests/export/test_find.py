@@ -1,0 +1,173 @@
+"""``find``: which records, in which order, and how they are printed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import kafka_index
+from kafka_index.tables import OnDamage, ReadSettings, plan_read
+from kafka_index.tables.matches import limit_matches, match_local, match_split
+from kafka_index.tables.record_filter import RecordFilter
+from tests.support.command_line import DUMP, Argument, run_here
+from tests.support.packing import PACKERS
+from tests.support.record_tables import batch_of, write_partition
+from tests.support.segments import batch, control_batch, record
+
+
+def find(code: int, *arguments: Argument) -> str:
+    done = run_here("find", "--input", *arguments)
+    assert done.returncode == code, (done.stdout, done.stderr)
+    return done.stdout if code == 0 else done.stdout + done.stderr
+
+
+def rows(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+@pytest.fixture(scope="module")
+def dump() -> list[dict[str, Any]]:
+    columns = ("topic", "partition", "offset", "key", "value")
+    found: list[dict[str, Any]] = (
+        kafka_index.read_records(DUMP, columns=columns).read_all().to_pylist()
+    )
+    return found
+
+
+@pytest.mark.parametrize(
+    ("options", "holds"),
+    [
+        (("--key", "order-1006"), lambda row: row["key"] == b"order-1006"),
+        (("--key-regex", "^order-1.*6$"), lambda row: _matches(row["key"], b"order-1", b"6")),
+        (("--value-contains", "nectar"), lambda row: b"nectar" in (row["value"] or b"")),
+        (
+            ("--key-regex", "7$", "--value-contains", "hex:666a"),
+            lambda row: _matches(row["key"], b"", b"7") and b"fj" in (row["value"] or b""),
+        ),
+    ],
+)
+def test_what_is_found_are_the_records_of_the_table(
+    dump: list[dict[str, Any]], options: tuple[str, ...], holds: Any
+) -> None:
+    found = rows(find(0, DUMP, *options, "--json"))
+    expected = [row for row in dump if holds(row)]
+    assert expected
+    assert [(row["topic"], row["partition"], row["offset"]) for row in found] == [
+        (row["topic"], row["partition"], row["offset"]) for row in expected
+    ]
+
+
+def _matches(key: bytes | None, start: bytes, end: bytes) -> bool:
+    return key is not None and key.startswith(start) and key.endswith(end)
+
+
+@pytest.mark.parametrize("codec", [0, *PACKERS])
+def test_a_record_is_found_in_any_codec_with_its_headers(tmp_path: Path, codec: int) -> None:
+    noise = batch_of(0, [(1000, b"other", b"x")] * 5, codec)
+    wanted = batch_of(5, [(1000, b"a", b"1"), (1000, b"k\xff", b"2"), (1000, None, b"3")], codec)
+    headers = batch(
+        8,
+        payload=record(0, 0, b"k\xff", None, ((b"h", b"v"),)),
+        record_count=1,
+        last_offset_delta=0,
+    )
+    write_partition(tmp_path, {0: noise + wanted + headers})
+    found = rows(find(0, tmp_path, "--key", "hex:6bff", "--json"))
+    assert [(row["offset"], row["key"], row["value"]) for row in found] == [
+        (6, {"hex": "6bff"}, "2"),
+        (8, {"hex": "6bff"}, None),
+    ]
+    assert found[1]["headers"] == [{"key": "h", "value": "v"}]
+    assert found[1]["position_bytes"] == len(noise + wanted)
+
+
+def test_records_are_a_table_for_people(tmp_path: Path) -> None:
+    write_partition(tmp_path, {0: batch_of(7, [(0, b"k", b"v"), (-1, b"k", None)])}, "a.b-3")
+    assert find(0, tmp_path, "--key", "k").splitlines() == [
+        "partition  offset  timestamp                 key  value",
+        'a.b-3      7       1970-01-01T00:00:00.000Z  "k"  "v"',
+        'a.b-3      8       -1                        "k"  null',
+    ]
+
+
+def test_times_are_those_of_each_record(tmp_path: Path) -> None:
+    times = [50, 10, 40, 20]
+    log = b"".join(batch_of(at, [(time, b"k", b"v")]) for at, time in enumerate(times))
+    write_partition(tmp_path, {0: log})
+    found = rows(find(0, tmp_path, "--key", "k", "--from", 20, "--to", 50, "--json"))
+    assert [row["offset"] for row in found] == [2, 3]
+
+
+def test_a_limit_is_kept_across_splits(tmp_path: Path) -> None:
+    for number in range(3):
+        log = b"".join(batch_of(at, [(1000, b"k", b"v")] * 3) for at in range(0, 30, 3))
+        write_partition(tmp_path, {0: log}, f"t-{number}")
+    found = rows(find(0, tmp_path, "--key", "k", "--limit", 35, "--json"))
+    expected = [(number, at) for number in range(3) for at in range(30)][:35]
+    assert [(row["partition"], row["offset"]) for row in found] == expected
+
+
+def test_many_matches_come_back_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = b"".join(batch_of(at, [(1000, b"k", bytes(900))] * 7) for at in range(0, 35_000, 7))
+    write_partition(tmp_path, {0: log}, indexed=True)
+    monkeypatch.setattr("kafka_index.tables.matches.MATCHED_BYTES", 1 << 20)
+    settings = ReadSettings(
+        columns=("offset", "value"),
+        on_damage=OnDamage.DROP,
+        record_filter=RecordFilter(value_contains=b"\0"),
+    )
+    plan = plan_read(tmp_path, settings=settings, max_split_bytes=16 << 20)
+    assert match_split(plan.splits[0], settings).rest is not None
+    found = list(limit_matches(match_local(plan.splits, settings, threads=2), None))
+    assert all(sum(one.nbytes for one in matches.batches) < 8 << 20 for matches in found)
+    table = pa.Table.from_batches(one for matches in found for one in matches.batches)
+    assert table["offset"].to_pylist() == list(range(35_000))
+
+
+def test_damage_is_passed_over_and_reported(tmp_path: Path) -> None:
+    log = batch_of(0, [(1000, b"k", b"v")]) + batch(1, 1, crc=7) + batch_of(2, [(1000, b"k", None)])
+    write_partition(tmp_path, {0: log})
+    text = find(1, tmp_path, "--key", "k", "--json")
+    assert text.count('"key": "k"') == 2
+    assert "bad_crc" in text
+    # Without a match, it may be what is damaged.
+    assert "bad_crc" in find(1, tmp_path, "--key", "absent")
+
+
+def test_no_match_is_nothing_found(tmp_path: Path) -> None:
+    write_partition(tmp_path, {0: batch_of(0, [(1000, b"k", b"v")])})
+    assert "no record meets the conditions" in find(2, tmp_path, "--key", "absent")
+
+
+def test_records_of_kafkas_own_topics_are_printed_decoded() -> None:
+    text = find(0, DUMP, "--topics", "__cluster_metadata", "--value-contains", "Bootstrap")
+    assert '"type"' in text
+    assert "hex" not in text
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ((), "no condition"),
+        (("--key", "a", "--key-regex", "b"), "mutually exclusive"),
+        (("--key-regex", "("), "not a regular expression"),
+        (("--key", "hex:0"), "malformed bytes"),
+        (("--key", "base64:?"), "malformed bytes"),
+        (("--key", "k", "--from", "soon"), "neither milliseconds nor a time"),
+    ],
+)
+def test_conditions_that_make_no_sense_are_refused(
+    tmp_path: Path, options: tuple[str, ...], reason: str
+) -> None:
+    write_partition(tmp_path, {0: batch(0)})
+    assert reason in find(2, tmp_path, *options)
+
+
+def test_control_records_are_not_found(tmp_path: Path) -> None:
+    marker = control_batch(3, 5, 0, b"\0\0\0\1", b"\0\0\0\0\0\0")
+    write_partition(tmp_path, {0: batch(0) + marker})
+    find(2, tmp_path, "--key-regex", ".")
