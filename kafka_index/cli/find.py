@@ -7,13 +7,13 @@ import sys
 from contextlib import closing
 from dataclasses import dataclass
 
-import click
-
 from kafka_index.cli.exit_code import ExitCode
 from kafka_index.cli.found_text import FOUND_COLUMNS, FoundText
 from kafka_index.cli.options import Detail
 from kafka_index.cli.progress import Outcome
 from kafka_index.cli.record_options import InputOptions
+from kafka_index.cli.run_summary import run_summary
+from kafka_index.cli.terminal import print_error
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES
 from kafka_index.engines import Engine, find_engines
 from kafka_index.errors import InputError, is_retriable
@@ -77,8 +77,9 @@ def run_find(options: FindOptions, read: InputOptions) -> ExitCode:
                 count += len(batch)
             sys.stdout.flush()
             for error in matches.errors:
-                click.echo(f"kafka-index: error: {error}", err=True)
+                print_error(str(error))
                 codes.append(ExitCode.of_part(retriable=is_retriable(error)))
+    run_summary().add_count("records_found", count)
     if not count and not codes:
         raise InputError("no record meets the conditions", path=", ".join(read.folders))
     return ExitCode.first(codes)
