@@ -251,7 +251,7 @@ class _Fold:
         aborted, stop = state.apply(found)
         row = staged.report
         if stop is not None:
-            return row.failed(stop.code, stop.text, stop.position_bytes), ()
+            return row.failed(stop.reason_code, stop.text, stop.position_bytes), ()
         self._log_end = base_offset if row.counts is None else row.counts.next_offset
         self._map_end = max(base_offset, found.map_end_offset)
         self._end = max(self._log_end, self._map_end)

@@ -181,7 +181,7 @@ def _scan(
         stop = _first_refusal(stop, PartitionState().apply(state)[1])
     row = empty_row(segment)
     if stop is not None and stop.refused:
-        return row.failed(stop.code, stop.text, stop.position_bytes), ()
+        return row.failed(stop.reason_code, stop.text, stop.position_bytes), ()
     lacks_txn_index = Output.INDEX in settings.outputs and Output.TXN_INDEX not in settings.outputs
     if producers.has_transactions and lacks_txn_index and settings.in_place:
         return row.failed(TRANSACTIONAL, _TRANSACTIONAL), ()
@@ -246,7 +246,7 @@ def _settled(
         ),
         status=BUILT if cut is None else TRUNCATED,
         reason=None if cut is None else cut.text,
-        reason_code=None if cut is None else cut.code,
+        reason_code=None if cut is None else cut.reason_code,
         position_bytes=None if cut is None else cut.position_bytes,
     )
 

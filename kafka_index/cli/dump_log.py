@@ -56,7 +56,7 @@ def log_end(
     if not damaged:
         return None
     return CorruptLogError(
-        stop.code,
+        stop.name,
         path=path,
         position_bytes=stop.position_bytes,
         expected=stop.expected,

@@ -389,7 +389,7 @@ class GrowingLogSegment(SegmentFiles):
         stop = builder.finish() or stop
         if stop is not None:
             raise CorruptLogError(
-                f"the segment cannot be recovered: {stop.code}",
+                f"the segment cannot be recovered: {stop.name}",
                 path=self.log.path,
                 position_bytes=stop.position_bytes,
                 expected=stop.expected,

@@ -106,7 +106,7 @@ class IncomingBatches:
         stop = scanner.stop(code, data, 0, len(data))
         kind = InputError if stop.refused else CorruptLogError
         raise kind(
-            f"cannot append: {stop.code}",
+            f"cannot append: {stop.name}",
             position_bytes=stop.position_bytes,
             expected=stop.expected,
             found=stop.found,

@@ -107,7 +107,7 @@ class TopicLog:
         if stop is not None and stop.code != PREALLOCATED_TAIL:
             self.faults.append(
                 CorruptLogError(
-                    stop.code,
+                    stop.name,
                     path=segment.log_path,
                     position_bytes=stop.position_bytes,
                     expected=stop.expected,

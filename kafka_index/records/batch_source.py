@@ -29,6 +29,8 @@ INVALID_MARKER = "invalid_marker"
 COMPRESSED_MARKER = "compressed_marker"
 #: The records decompress to more than the process may hold (``--max-decompressed-bytes``).
 TOO_LARGE = "too_large"
+#: The reason, whatever the code, where a log does not even begin like one.
+NOT_A_LOG = "not_a_log"
 #: The last offset is below the segment's base offset, or 2^31 or more above it.
 OFFSET_OVERFLOW = "offset_overflow"
 
@@ -49,6 +51,9 @@ class ScanStop:
         Kafka's recovery fails here; otherwise it cuts the log and continues.
     message : str, optional
         More of the detail, in words.
+    is_foreign : bool
+        The file is not a Kafka log: its first header cannot be that of a batch of this segment.
+        What recovery does with it is that of the code.
     """
 
     code: str
@@ -57,11 +62,22 @@ class ScanStop:
     found: str | None = None
     refused: bool = False
     message: str | None = None
+    is_foreign: bool = False
+
+    @property
+    def reason_code(self) -> str:
+        """What reports call it: the code, or `NOT_A_LOG`."""
+        return NOT_A_LOG if self.is_foreign else self.code
+
+    @property
+    def name(self) -> str:
+        """What people call it, without the detail."""
+        return "not a Kafka log" if self.is_foreign else self.code
 
     @property
     def text(self) -> str:
-        """The code with its detail, for people."""
-        text = self.code if self.message is None else f"{self.code}: {self.message}"
+        """The name with its detail, for people."""
+        text = self.name if self.message is None else f"{self.name}: {self.message}"
         if self.expected is None:
             return text
         return f"{text} (expected {self.expected}, found {self.found})"

@@ -6,6 +6,7 @@ Source of the stopping rules: Kafka's ``FileLogInputStream.nextBatch`` and ``Log
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -22,9 +23,12 @@ from kafka_index.kernels.scan import (
     SCAN_TORN_HEADER,
 )
 from kafka_index.layout.index_entries import offset_range
+from kafka_index.layout.integers import INT32_MAX
 from kafka_index.layout.records import (
     HEADER_SIZE_UP_TO_MAGIC,
     LOG_OVERHEAD_BYTES,
+    MAGIC_POSITION,
+    MAGIC_RECORD_BATCH,
     MIN_LENGTH,
     RECORD_BATCH_OVERHEAD_BYTES,
 )
@@ -34,6 +38,8 @@ from kafka_index.records.batch_table import BatchColumns
 from kafka_index.storage import Bytes
 
 _ZERO_CHECK_BYTES = 1 << 20
+# Of a file that is not a log, in messages.
+_SHOWN_BYTES = 16
 
 
 class Scanner:
@@ -68,10 +74,18 @@ class Scanner:
             yield BatchColumns(*self._columns[:, : self._count])
             self._count = 0
 
-    def stop(  # noqa: PLR0911, because each of the kernel's codes is one exit
+    def stop(self, code: int, window: Bytes, window_position: int, log_size: int) -> ScanStop:
+        """Return why the scan stopped at `position`, whose bytes are in the window."""
+        stop = self._stop(code, window, window_position, log_size)
+        is_first = stop.position_bytes == 0 and stop.code != source.PREALLOCATED_TAIL
+        if is_first and _is_foreign(window, self._segment_base_offset, log_size):
+            found = repr(window[:_SHOWN_BYTES].tobytes()).removeprefix("b")
+            return replace(stop, expected="a record batch", found=found, is_foreign=True)
+        return stop
+
+    def _stop(  # noqa: PLR0911, because each of the kernel's codes is one exit
         self, code: int, window: Bytes, window_position: int, log_size: int
     ) -> ScanStop:
-        """Return why the scan stopped at `position`, whose bytes are in the window."""
         position = int(self.position)
         rest = window[position - window_position :]
         left = log_size - position
@@ -107,6 +121,24 @@ class Scanner:
 def entry_length(entry: Bytes) -> int:
     """Return the length field of the entry that begins these bytes."""
     return int.from_bytes(entry[8:LOG_OVERHEAD_BYTES].tobytes(), "big", signed=True)
+
+
+def _is_foreign(start: Bytes, segment_base_offset: int, log_size: int) -> bool:
+    """Return whether a file begins with what cannot be the header of a batch of its segment.
+
+    One impossible field may be damage. A file of something else has an impossible offset, and then
+    an impossible length or magic, unless it ends before those.
+    """
+    offset_bytes = min(log_size, 8)
+    low = int.from_bytes(start[:offset_bytes].tobytes().ljust(8, b"\0"), "big")
+    high = low | ((1 << 8 * (8 - offset_bytes)) - 1)
+    if low <= segment_base_offset + INT32_MAX and high >= segment_base_offset:
+        return False
+    if log_size <= MAGIC_POSITION:
+        return True
+    length = entry_length(start)
+    is_possible = MIN_LENGTH <= length <= log_size - LOG_OVERHEAD_BYTES
+    return not is_possible or int(start[MAGIC_POSITION]) > MAGIC_RECORD_BATCH
 
 
 def _last_offset(header: Bytes) -> int:

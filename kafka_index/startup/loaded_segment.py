@@ -172,7 +172,7 @@ class LoadedSegment:
         is_short = self.size_bytes - end.end_bytes <= HEADER_SIZE_UP_TO_MAGIC
         if end.stop is not None and end.stop.code not in _TORN and not is_short:
             raise StartRefusedError(
-                f"the end of the log cannot be read: {end.stop.code}",
+                f"the end of the log cannot be read: {end.stop.name}",
                 path=self.path,
                 position_bytes=end.stop.position_bytes,
                 expected=end.stop.expected,
@@ -211,7 +211,7 @@ class LoadedSegment:
             if stop.code == OFFSET_BACKWARD:
                 raise OffsetsGoBackError(f"at byte {stop.position_bytes}")
             raise StartRefusedError(
-                f"the segment cannot be recovered: {stop.code}",
+                f"the segment cannot be recovered: {stop.name}",
                 path=self.path,
                 position_bytes=stop.position_bytes,
                 expected=stop.expected,

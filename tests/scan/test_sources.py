@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import tempfile
 import time
@@ -190,6 +191,42 @@ def test_zeros_in_front_of_anything_else_are_damage() -> None:
     stop = ScanStop(source.BAD_LENGTH, AT, "14 or more", "0")
     assert stop_of(SOUND, bytes(100), SOUND) == stop
     assert stop_of(SOUND, bytes(2 << 20), b"\1") == stop
+
+
+TEXT = b"# kafka-index\n\nkafka-index rebuilds the indexes of Kafka logs.\n"
+
+
+@pytest.mark.parametrize(
+    "content", [TEXT, TEXT[:17], TEXT[:9], b"hi\n", gzip.compress(TEXT), bytes(range(255, 0, -1))]
+)
+def test_a_file_of_something_else_is_not_a_log(content: bytes) -> None:
+    stop = stop_of(content)
+    assert stop is not None
+    assert (stop.position_bytes, stop.reason_code) == (0, source.NOT_A_LOG)
+    assert stop.text.startswith("not a Kafka log (expected a record batch, found ")
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        SOUND[:-1],
+        SOUND[:9],
+        batch(0, length=13),
+        batch(0, crc=1),
+        SOUND[:8] + TEXT,
+        TEXT[:8] + SOUND[8:],
+    ],
+)
+def test_a_log_with_damage_in_its_first_batch_is_a_log(log: bytes) -> None:
+    stop = stop_of(log)
+    assert stop is not None
+    assert stop.reason_code == stop.code != source.NOT_A_LOG
+
+
+def test_text_after_a_batch_is_damage_of_a_log() -> None:
+    stop = stop_of(SOUND, TEXT)
+    assert stop is not None
+    assert stop.reason_code == source.TORN_BATCH
 
 
 def test_a_file_of_zeros_is_all_tail() -> None:
