@@ -95,7 +95,11 @@ class FoldedPartition:
 
 
 def fold_partition(
-    staged: Sequence[StagedSegment], settings: BuildSettings, *, attempt_id: str
+    staged: Sequence[StagedSegment],
+    settings: BuildSettings,
+    *,
+    attempt_id: str,
+    start: PartitionStart | None = None,
 ) -> FoldedPartition:
     """Fold the segments of a partition.
 
@@ -107,17 +111,19 @@ def fold_partition(
         How and where to.
     attempt_id : str
         Names the scratch files.
+    start : PartitionStart, optional
+        The state before the first segment; by default read from the files beside its log.
     """
     folded = FoldedPartition(staged)
     try:
-        with_epochs = Output.EPOCHS in settings.outputs
         first = staged[0].segment
-        start = PartitionStart.read(
-            first,
-            settings.expiration,
-            with_epochs=with_epochs,
-            tiered=settings.tiered.get(TopicPartition(first.topic, first.partition)),
-        )
+        if start is None:
+            start = PartitionStart.read(
+                first,
+                settings.expiration,
+                with_epochs=Output.EPOCHS in settings.outputs,
+                tiered=settings.tiered.get(TopicPartition(first.topic, first.partition)),
+            )
         fold = _Fold(start, settings, attempt_id)
         for each in staged:
             folded.segments.append(fold.fold(each))

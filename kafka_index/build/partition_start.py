@@ -56,6 +56,7 @@ class PartitionStart:
         *,
         with_epochs: bool = True,
         tiered: TieredPartition | None = None,
+        log_start_offset: int | None = None,
     ) -> PartitionStart:
         """Read the files beside the first segment of a partition.
 
@@ -70,6 +71,8 @@ class PartitionStart:
         tiered : TieredPartition, optional
             What is known of the partition where its first segment may be remote: there is nothing
             beside that.
+        log_start_offset : int, optional
+            Counts instead of the entry of the checkpoint, which is not read then.
 
         Raises
         ------
@@ -95,7 +98,9 @@ class PartitionStart:
             error.hint = "repair or remove the file, or leave epochs out of --what"
             raise
         partition = TopicPartition(first.topic, first.partition)
-        checkpointed = LogDirectory(os.path.dirname(directory)).log_start_offset(partition)
+        checkpointed = log_start_offset
+        if checkpointed is None:
+            checkpointed = LogDirectory(os.path.dirname(directory)).log_start_offset(partition)
         log_start = checkpointed or 0
         try:
             offsets = [

@@ -7,16 +7,19 @@ interrupted is resumed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, islice
 
 from kafka_index.build.fold import FoldedPartition, FoldedSegment, fold_partition
+from kafka_index.build.partition_start import PartitionStart
+from kafka_index.build.plan import partition_of
 from kafka_index.build.recording import record_partitions
 from kafka_index.build.report import FAILED, SegmentReport
 from kafka_index.build.settings import BuildSettings, Output
 from kafka_index.build.staged_segment import StagedSegment
 from kafka_index.errors import KafkaIndexError
+from kafka_index.layout.names import TopicPartition
 from kafka_index.state.snapshots import list_snapshots, snapshot_path
 from kafka_index.storage import (
     Publication,
@@ -66,7 +69,11 @@ def publish_segments(
 
 
 def publish_partitions(
-    partitions: Iterable[Sequence[StagedSegment]], settings: BuildSettings, *, attempt_id: str
+    partitions: Iterable[Sequence[StagedSegment]],
+    settings: BuildSettings,
+    *,
+    attempt_id: str,
+    starts: Mapping[TopicPartition, PartitionStart] | None = None,
 ) -> Iterator[SegmentReport]:
     """Fold the segments of partitions and publish all of their files.
 
@@ -79,6 +86,9 @@ def publish_partitions(
         How and where to.
     attempt_id : str
         Letters, digits and underscores. Two attempts of a run that may overlap differ in it.
+    starts : mapping of TopicPartition to PartitionStart, optional
+        The state before the first segment of a partition, where it is not that of the files beside
+        its log.
 
     Yields
     ------
@@ -89,7 +99,16 @@ def publish_partitions(
     -----
     What the scans left and is not published stays: another attempt at the same rows needs it.
     """
-    folded = [fold_partition(staged, settings, attempt_id=attempt_id) for staged in partitions]
+    known = starts or {}
+    folded = [
+        fold_partition(
+            staged,
+            settings,
+            attempt_id=attempt_id,
+            start=known.get(partition_of(staged[0].segment)),
+        )
+        for staged in partitions
+    ]
     _publish_own_files(folded, settings)
     sound = []
     for partition in folded:

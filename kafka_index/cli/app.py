@@ -59,12 +59,17 @@ _COMMANDS = {
         "kafka_index.cli.predict_command",
         "Predict what a broker does to its log directories when it starts.",
     ),
+    "restore": (
+        "kafka_index.cli.restore_command",
+        "Make a data directory that a broker mounts at once, from a dump.",
+    ),
 }
 # What a command has written when a signal stops it.
 _AFTER_A_STOP = {
     "build": "; run again to continue",
     "lookup": "; no answers were written",
     "export": "; run again to continue",
+    "restore": "; run again to continue",
 }
 
 

@@ -1,0 +1,164 @@
+"""``restore``: its options, for the console script."""
+
+from __future__ import annotations
+
+import os
+import re
+
+import click
+
+from kafka_index.cli.options import (
+    Decorator,
+    choose_detail,
+    command,
+    detail_options,
+    paths_options,
+    report_option,
+    settings_options,
+    topics_option,
+)
+from kafka_index.cli.restore import RestoreOptions, run_restore
+from kafka_index.cli.tiered_options import tiered_options
+from kafka_index.config import LogConfig
+from kafka_index.layout.integers import INT64_MAX
+from kafka_index.layout.names import TopicPartition, parse_partition_directory
+from kafka_index.restore import Link, Salvage
+from kafka_index.tiered.options import TieredOptions
+
+_HELP = """Make a data directory that a broker of 4.3.1 mounts at once: it reads nothing again, and
+    loses nothing that is in the dump. The input is never changed.
+
+    PATH is a data directory, a partition directory, or a glob of either; a partition may be in
+    several of them. --output is a local directory, empty or freshly formatted, or an unfinished
+    restore of the same input and options, which is completed.
+
+    Every log is verified with its checksums. What is damaged is salvaged, and every range that is
+    lost is a row of the report. The marker of a clean shutdown is written last. A runbook says what
+    remains to be done; it is printed, and written beside the report.
+
+    Exit codes: 0, everything is restored; 1, a record was lost or a partition left out; 2, wrong
+    usage, nothing was found, or an output that must not be written; 3, a failure of permission,
+    disk, memory or network: run again to complete the restore; 70, an internal error.
+
+    \b
+    Examples:
+      kafka-index restore --input /snapshot/data --output /var/kafka/data --report restore.parquet
+      kafka-index restore --input s3://backup/broker-1 --output /var/kafka/data --new-topic-ids
+      kafka-index restore --input /backup/1 /backup/2 --output /var/kafka/data --salvage batches
+    """
+
+
+def make_command(*, as_job: bool) -> click.Command:
+    """Return the ``restore`` command, which does not run as a job.
+
+    Parameters
+    ----------
+    as_job : bool
+        Must be false.
+    """
+    if as_job:
+        raise ValueError("restore does not run as a job")
+
+    def restore(
+        inputs: tuple[str, ...],
+        more_paths: tuple[str, ...],
+        tiered: TieredOptions | None,
+        output: str | None,
+        salvage: str,
+        link: str,
+        topics: re.Pattern[str] | None,
+        log_starts: dict[TopicPartition, int],
+        new_topic_ids: bool,  # noqa: FBT001, because click passes options by name
+        config_path: str | None,
+        index_interval_bytes: int | None,
+        report: str | None,
+        threads: int | None,
+        quiet: bool,  # noqa: FBT001, because click passes options by name
+        verbose: bool,  # noqa: FBT001, because click passes options by name
+    ) -> int:
+        if not (inputs or more_paths or tiered):
+            raise click.UsageError("no input: give --input PATH or --tiered URI")
+        if output is None:
+            raise click.UsageError("no output: give --output DIR")
+        return run_restore(
+            RestoreOptions(
+                inputs=(*inputs, *more_paths),
+                tiered=tiered,
+                output=output,
+                salvage=Salvage(salvage),
+                link=Link(link),
+                topics=topics,
+                log_starts=log_starts,
+                new_topic_ids=new_topic_ids,
+                config=LogConfig.load(config_path, index_interval_bytes=index_interval_bytes),
+                report=report,
+                threads=threads or os.cpu_count() or 1,
+                detail=choose_detail(quiet=quiet, verbose=verbose),
+            )
+        )
+
+    return command(
+        restore,
+        [*_options(), *detail_options()],
+        help_text=_HELP,
+        usage="(--input PATH... | --tiered URI) --output DIR [OPTIONS]",
+    )
+
+
+def _options() -> list[Decorator]:
+    return [
+        *paths_options("--input", "inputs", "Dumps to read; may be repeated, or name several."),
+        *tiered_options(),
+        click.option("--output", metavar="DIR", help="The data directory to make."),
+        click.option(
+            "--salvage",
+            type=click.Choice([each.value for each in Salvage]),
+            default=Salvage.PREFIX.value,
+            show_default=True,
+            help="Of a damaged segment keep the valid prefix, or all sound batches; or leave its "
+            "partition out. Later segments are kept.",
+        ),
+        click.option(
+            "--link",
+            type=click.Choice([each.value for each in Link]),
+            default=Link.AUTO.value,
+            show_default=True,
+            help="How logs are taken over; auto clones where the file system can, else copies. "
+            "With hard, a broker can cut the logs of the dump.",
+        ),
+        topics_option(),
+        click.option(
+            "--log-start",
+            "log_starts",
+            multiple=True,
+            callback=_log_starts,
+            metavar="TOPIC-N=OFFSET",
+            help="Where a log starts, instead of the dump's checkpoint. May be repeated.",
+        ),
+        click.option(
+            "--new-topic-ids",
+            is_flag=True,
+            help="Give new ids to topics whose id is not known.",
+        ),
+        *settings_options(),
+        report_option("a row per partition and per lost range"),
+        click.option(
+            "--threads",
+            type=click.IntRange(min=1),
+            metavar="N",
+            help="Logs worked on at a time.  [default: one per core]",
+        ),
+    ]
+
+
+def _log_starts(
+    _context: click.Context, _option: click.Parameter, texts: tuple[str, ...]
+) -> dict[TopicPartition, int]:
+    found = {}
+    for text in texts:
+        name, _, offset = text.rpartition("=")
+        partition = parse_partition_directory(name)
+        if partition is None or not offset.isdigit() or int(offset) > INT64_MAX:
+            raise click.BadParameter(f"{text!r} is not TOPIC-N=OFFSET")
+        found[partition] = int(offset)
+    return found

@@ -1,0 +1,116 @@
+"""The partitions of a restore as they are settled: progress, the summary, the exit code."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kafka_index.cli.exit_code import ExitCode
+from kafka_index.cli.options import Detail
+from kafka_index.cli.progress import Outcome
+from kafka_index.cli.run_summary import run_summary
+from kafka_index.cli.terminal import Table
+from kafka_index.cli.text import format_bytes, format_count, plural, status_table
+from kafka_index.restore.partition_restoring import RestoredPartition
+from kafka_index.restore.plan import RestorePlan
+from kafka_index.restore.report import LEFT_OUT, RESTORED, SALVAGED, status_of
+
+_SHOWN = 20
+_EXPLAINED = {
+    RESTORED: "all that the dump has",
+    SALVAGED: "without what is damaged or missing in the dump",
+    LEFT_OUT: "not in the output",
+}
+
+
+class RestoreOutcome(Outcome):
+    """What a restore prints; a context manager around its run.
+
+    Parameters
+    ----------
+    plan : RestorePlan
+        What is restored.
+    detail : Detail
+        How much to print.
+    """
+
+    def __init__(self, plan: RestorePlan, detail: Detail) -> None:
+        self._sizes = {
+            each.partition: int(each.base.segments.sizes_bytes.sum()) for each in plan.partitions
+        }
+        super().__init__(
+            len(plan.partitions),
+            sum(self._sizes.values()),
+            detail,
+            nouns=("partition", "partitions"),
+        )
+
+    def on_restored(self, restored: RestoredPartition) -> None:
+        """Count a partition that is settled; called by one thread at a time."""
+        self._progress.advance(1, self._sizes.get(restored.partition, 0))
+
+    def print_summary(
+        self, partitions: Sequence[RestoredPartition], output: str, runbook: str | None
+    ) -> ExitCode:
+        """Print the summary and the runbook, and return the exit code.
+
+        Parameters
+        ----------
+        partitions : sequence of RestoredPartition
+            All of them.
+        output : str
+            The output directory.
+        runbook : str or None
+            None where the restore is not complete.
+        """
+        lines: list[str | Table] = [self._table(partitions)]
+        damage = self._damage_lines(partitions)
+        if runbook is None:
+            damage += ["", self._paint.bad(f"{output} is not complete: run again to continue")]
+            rest = []
+        else:
+            # The losses come first: the runbook is long.
+            rest = ["", runbook.rstrip()]
+        if self._detail is Detail.QUIET:
+            self._print([], damage)
+        else:
+            self._print([*lines, *damage, *rest], [])
+        return _exit_code(partitions)
+
+    def _table(self, partitions: Sequence[RestoredPartition]) -> Table:
+        rows = []
+        for status in _EXPLAINED:
+            found = [each for each in partitions if status_of(each) == status]
+            run_summary().add_count(f"partitions_{status}", len(found))
+            if found:
+                size_bytes = sum(each.size_bytes for each in found)
+                rows.append((status, format_count(len(found)), format_bytes(size_bytes)))
+        run_summary().add_bytes("logs", sum(each.size_bytes for each in partitions))
+        colours = {RESTORED: self._paint.good, LEFT_OUT: self._paint.bad}
+        return status_table(
+            ("status", "partitions", "log bytes"), rows, _EXPLAINED, colours, self._paint
+        )
+
+    def _damage_lines(self, partitions: Sequence[RestoredPartition]) -> list[str]:
+        lost = [one for each in partitions for one in each.lost if not each.is_left_out]
+        left_out = [each for each in partitions if each.is_left_out]
+        run_summary().add_count("lost_ranges", len(lost))
+        lines = []
+        if lost:
+            known = sum(one.records or 0 for one in lost)
+            least = "at least " if any(one.records is None for one in lost) else ""
+            ranges = plural(len(lost), "range")
+            lines += ["", self._paint.bad(f"{least}{plural(known, 'record')} lost in {ranges}")]
+        if left_out:
+            lines += ["", self._paint.bad(f"{plural(len(left_out), 'partition')} left out:")]
+            lines += [f"  {each.partition.directory_name}: {each.reason}" for each in left_out][
+                :_SHOWN
+            ]
+            if len(left_out) > _SHOWN:
+                lines.append(f"  and {plural(len(left_out) - _SHOWN, 'more partition')}")
+        return lines
+
+
+def _exit_code(partitions: Sequence[RestoredPartition]) -> ExitCode:
+    codes = [ExitCode.of_part(retriable=each.retriable) for each in partitions if each.is_left_out]
+    codes += [ExitCode.DAMAGE for each in partitions if each.lost]
+    return ExitCode.first(codes)

@@ -1,0 +1,16 @@
+"""Restoring dumps: data directories that a broker mounts at once, from logs that are only read."""
+
+from kafka_index.restore.log_files import Link
+from kafka_index.restore.log_restoring import LostRange, Salvage
+from kafka_index.restore.partition_restoring import RestoredPartition
+from kafka_index.restore.plan import RestoreChoices, RestorePlan, plan_restore
+
+__all__ = [
+    "Link",
+    "LostRange",
+    "RestoreChoices",
+    "RestorePlan",
+    "RestoredPartition",
+    "Salvage",
+    "plan_restore",
+]

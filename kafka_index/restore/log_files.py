@@ -1,0 +1,228 @@
+"""Logs of a dump as files of the output: cloned, copied or linked; the dump is only read.
+
+A clone (reflink) shares the blocks of its source until one of the two is written, so that a broker
+can do what it likes with it. A hard link is the same file: what a broker cuts is cut in the dump.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from collections.abc import Iterable
+from contextlib import closing
+from enum import StrEnum
+
+from kafka_index.errors import InputError
+from kafka_index.layout.names import LOG_SUFFIX
+from kafka_index.scan.file_records import log_changed, open_log
+from kafka_index.storage import Bytes, SegmentFile, publish_error
+from kafka_index.stores import is_remote
+
+# _IOW(0x94, 9, int) of linux/fs.h.
+_FICLONE = 0x40049409
+_COPY_BYTES = 64 << 20
+_NO_CLONES = frozenset(
+    {errno.EOPNOTSUPP, errno.ENOTTY, errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EPERM}
+)
+_NO_RANGE_COPIES = frozenset({errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP})
+_NO_LINKS = frozenset({errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP})
+_PROBE = ".kafka-index-probe"
+
+
+class Link(StrEnum):
+    """How logs get into the output."""
+
+    AUTO = "auto"
+    REFLINK = "reflink"
+    COPY = "copy"
+    HARD = "hard"
+
+
+def choose_link(link: Link, sample: SegmentFile, output: str) -> Link:
+    """Return how logs are to be taken over, as tried with one of them.
+
+    Parameters
+    ----------
+    link : Link
+        What is wanted; never ``hard`` unless it is asked for.
+    sample : SegmentFile
+        A log of the dump.
+    output : str
+        The output directory, which exists.
+
+    Raises
+    ------
+    InputError
+        The file systems do not have what is asked for.
+    PublishError
+        The output cannot be written.
+    """
+    if link is Link.COPY:
+        return link
+    probe = os.path.join(output, _PROBE)
+    _remove(probe)
+    try:
+        if is_remote(sample.log_path):
+            works = False
+        elif link is Link.HARD:
+            works = _link(sample.log_path, probe)
+        else:
+            works = _clone_new(sample.log_path, probe)
+    finally:
+        _remove(probe)
+    if works:
+        return Link.HARD if link is Link.HARD else Link.REFLINK
+    if link is Link.AUTO:
+        return Link.COPY
+    raise InputError(
+        f"the input cannot be taken over with --link {link}",
+        path=sample.log_path,
+        expected="input and output on one file system"
+        + (" that shares blocks (XFS, btrfs)" if link is Link.REFLINK else ""),
+        hint="use --link auto or --link copy",
+    )
+
+
+def take_over(segment: SegmentFile, target: str, link: Link) -> None:
+    """Make the log of a segment a file of the output, with its modification time.
+
+    Parameters
+    ----------
+    segment : SegmentFile
+        As it was listed; a log that has changed since is an error.
+    target : str
+        The path of the new log; what is there is replaced.
+    link : Link
+        From `choose_link`. The active segment never becomes a link.
+
+    Raises
+    ------
+    ReadError
+        The log changed, or cannot be read now.
+    InputError
+        It cannot be opened.
+    PublishError
+        The target cannot be written.
+    """
+    _remove(target)
+    is_rolled = not segment.is_last and segment.log_path.endswith(LOG_SUFFIX)
+    with closing(open_log(segment.log_path, segment)) as source:
+        if (link is Link.HARD and is_rolled and _link(segment.log_path, target)) or (
+            link is Link.REFLINK and _clone_new(segment.log_path, target)
+        ):
+            pass
+        elif is_remote(segment.log_path):
+            _write_pieces(source.stream(), target)
+        else:
+            _copy(segment.log_path, target, segment.log_size_bytes)
+        how = None if segment.log_version else source.changed()
+        if how is not None:
+            raise log_changed(segment.log_path, how)
+    if not is_remote(segment.log_path):
+        _take_time(target, segment.log_mtime_ns)
+
+
+def own_copy(path: str) -> None:
+    """Give a path a file of its own, where it is a link to a log of the dump."""
+    if os.stat(path).st_nlink == 1:
+        return
+    aside = f"{path}.copy"
+    found = os.stat(path)
+    _copy(path, aside, found.st_size)
+    _take_time(aside, found.st_mtime_ns)
+    try:
+        os.replace(aside, path)
+    except OSError as error:
+        raise publish_error(error, path, "replace a link") from error
+
+
+def cut(path: str, size_bytes: int) -> None:
+    """Cut a log of the output, never one of the dump.
+
+    Raises
+    ------
+    PublishError
+        It cannot be cut.
+    """
+    own_copy(path)
+    mtime_ns = os.stat(path).st_mtime_ns
+    try:
+        os.truncate(path, size_bytes)
+    except OSError as error:
+        raise publish_error(error, path, "cut the copy of a log") from error
+    _take_time(path, mtime_ns)
+
+
+def _link(source: str, target: str) -> bool:
+    try:
+        os.link(source, target)
+    except OSError as error:
+        if error.errno in _NO_LINKS:
+            return False
+        raise publish_error(error, target, "link a log") from error
+    return True
+
+
+def _clone_new(source: str, target: str) -> bool:
+    """Clone a file; return False where the file systems cannot."""
+    try:
+        with open(source, "rb") as old, open(target, "wb") as new:
+            try:
+                fcntl.ioctl(new.fileno(), _FICLONE, old.fileno())
+            except OSError as error:
+                if error.errno in _NO_CLONES:
+                    return False
+                raise
+    except OSError as error:
+        raise publish_error(error, target, "clone a log") from error
+    return True
+
+
+def _copy(source: str, target: str, size_bytes: int) -> None:
+    try:
+        with open(source, "rb") as old, open(target, "wb") as new:
+            done = 0
+            while done < size_bytes:
+                wanted = min(_COPY_BYTES, size_bytes - done)
+                moved = _copy_range(old.fileno(), new.fileno(), wanted, done)
+                if moved == 0:
+                    break
+                done += moved
+    except OSError as error:
+        raise publish_error(error, target, "copy a log") from error
+
+
+def _copy_range(old: int, new: int, size_bytes: int, offset: int) -> int:
+    try:
+        return os.copy_file_range(old, new, size_bytes, offset, offset)
+    except OSError as error:
+        if error.errno not in _NO_RANGE_COPIES:
+            raise
+    os.lseek(new, offset, os.SEEK_SET)
+    return os.sendfile(new, old, offset, size_bytes)
+
+
+def _write_pieces(pieces: Iterable[Bytes], target: str) -> None:
+    try:
+        with open(target, "wb") as new:
+            new.writelines(piece.data for piece in pieces)
+    except OSError as error:
+        raise publish_error(error, target, "copy a log") from error
+
+
+def _take_time(path: str, mtime_ns: int) -> None:
+    # Retention goes by it where a segment has no timestamps.
+    try:
+        os.utime(path, ns=(mtime_ns, mtime_ns))
+    except OSError as error:
+        raise publish_error(error, path, "set the modification time") from error
+
+
+def _remove(path: str) -> None:
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise publish_error(error, path, "replace a file") from error

@@ -1,0 +1,294 @@
+"""The output directory: what may be in it before a restore, and the files at its root.
+
+While a restore is unfinished there is no ``meta.properties`` of ours, without which no broker
+starts, and no marker; the broker's own lock is held.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from kafka_index.errors import InputError
+from kafka_index.layout.checkpoints import format_offset_checkpoint
+from kafka_index.layout.names import (
+    BROKER_LOCK,
+    CLEANER_CHECKPOINT,
+    LOG_START_CHECKPOINT,
+    META_PROPERTIES,
+    RECOVERY_POINT_CHECKPOINT,
+    REPLICATION_CHECKPOINT,
+    TopicPartition,
+)
+from kafka_index.restore.dump_files import refuse_running
+from kafka_index.restore.journal import PLAN_FILE, BegunPlan, Journal
+from kafka_index.startup.directory_files import CLEAN_SHUTDOWN, read_properties
+from kafka_index.storage import (
+    AtomicFile,
+    check_target,
+    local_path,
+    make_durable,
+    publish_error,
+    refuse_overlap,
+)
+from kafka_index.stores import is_remote
+
+_METADATA_LOG = "__cluster_metadata-0"
+#: What `kafka-storage.sh format` writes.
+_FORMATTED = frozenset({META_PROPERTIES, "bootstrap.checkpoint", _METADATA_LOG})
+_FIRST_SNAPSHOT = "00000000000000000000-0000000000.checkpoint"
+# Files of runs that ended before they had a plan.
+_OURS = re.compile(r"\.(kafka-index[a-z.-]+|[A-Za-z._-]+\.tmp)")
+# Where the meta.properties of a formatted output is meanwhile: no broker starts without one.
+_HIDDEN_PROPERTIES = ".kafka-index-restore.properties"
+_ROOT_FILES = frozenset(
+    {
+        META_PROPERTIES,
+        CLEAN_SHUTDOWN,
+        RECOVERY_POINT_CHECKPOINT,
+        REPLICATION_CHECKPOINT,
+        LOG_START_CHECKPOINT,
+        CLEANER_CHECKPOINT,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A directory that a restore may write.
+
+    Parameters
+    ----------
+    path : str
+        Absolute, links resolved.
+    begun : BegunPlan, optional
+        The unfinished restore of the same plan that is in it.
+    properties : mapping of str to str
+        Of the ``meta.properties`` of a formatted directory; empty for none.
+    """
+
+    path: str
+    begun: BegunPlan | None
+    properties: Mapping[str, str]
+
+
+def check_output(
+    given: str, inputs: Iterable[str], digest: str, partitions: Iterable[str]
+) -> Output:
+    """Check an output directory, and make it if it is missing.
+
+    Parameters
+    ----------
+    given : str
+        As it was given.
+    inputs : iterable of str
+        What is read.
+    digest : str
+        Of the plan.
+    partitions : iterable of str
+        The names of its partition directories.
+
+    Raises
+    ------
+    InputError
+        It is not local, holds anything but an unfinished restore of the same plan, overlaps with
+        the input, or a running broker holds it.
+    PublishError
+        It cannot be made or written.
+    """
+    if is_remote(given):
+        raise InputError(
+            "a broker mounts a local directory", path=given, hint="give --output a local path"
+        )
+    path = os.path.realpath(local_path(given))
+    hint = "choose another --output"
+    refuse_overlap(path, given, inputs, hint=hint)
+    if os.path.lexists(path) and not os.path.isdir(path):
+        raise InputError("the output is not a directory", path=given, hint=hint)
+    if os.path.isdir(path):
+        refuse_running(path, "nothing was written; choose another --output")
+        names = set(os.listdir(path))
+        if PLAN_FILE in names:
+            return _resumed(path, names, digest, partitions)
+        _refuse_foreign(path, names)
+    check_target(path, [])
+    return Output(path, None, _properties(path))
+
+
+def write_checkpoints(
+    output: str,
+    ends: Mapping[TopicPartition, int],
+    log_starts: Mapping[TopicPartition, int],
+    cleaned: Mapping[TopicPartition, int],
+) -> None:
+    """Write the checkpoints at the root, durably.
+
+    Parameters
+    ----------
+    output : str
+        The output directory.
+    ends : mapping of TopicPartition to int
+        Log ends: the recovery points, and the high watermarks.
+    log_starts, cleaned : mapping of TopicPartition to int
+        Log starts that are above the first segment, and up to where logs were cleaned.
+
+    Raises
+    ------
+    PublishError
+        One cannot be written.
+    """
+    for name, offsets in (
+        (RECOVERY_POINT_CHECKPOINT, ends),
+        (REPLICATION_CHECKPOINT, ends),
+        (LOG_START_CHECKPOINT, log_starts),
+        (CLEANER_CHECKPOINT, cleaned),
+    ):
+        if offsets or name != CLEANER_CHECKPOINT:
+            write_durably(os.path.join(output, name), format_offset_checkpoint(offsets).encode())
+    sync_directory(output)
+
+
+def hide_identity(output: Output) -> None:
+    """Take the ``meta.properties`` of a formatted output away until the restore is complete.
+
+    Raises
+    ------
+    PublishError
+        It cannot be renamed.
+    """
+    if output.properties:
+        _rename(output.path, META_PROPERTIES, _HIDDEN_PROPERTIES)
+
+
+def show_identity(output: Output) -> None:
+    """Put the ``meta.properties`` of a formatted output back.
+
+    Raises
+    ------
+    PublishError
+        It cannot be renamed.
+    """
+    if output.properties:
+        _rename(output.path, _HIDDEN_PROPERTIES, META_PROPERTIES)
+
+
+def write_identity(output: str, properties: Mapping[str, str]) -> None:
+    """Write ``meta.properties``, durably.
+
+    Raises
+    ------
+    PublishError
+        It cannot be written.
+    """
+    text = "".join(f"{name}={value}\n" for name, value in sorted(properties.items()))
+    write_durably(os.path.join(output, META_PROPERTIES), text.encode())
+    sync_directory(output)
+
+
+def write_marker(output: str, broker_epoch: int) -> None:
+    """Write the marker of a clean shutdown, durably: the last step of all.
+
+    Parameters
+    ----------
+    output : str
+        The output directory, whose every log was verified and is durable.
+    broker_epoch : int
+        The epoch with which the broker registers: -2 for none.
+
+    Raises
+    ------
+    PublishError
+        It cannot be written.
+    """
+    text = f'{{"version":0,"brokerEpoch":{broker_epoch}}}'
+    write_durably(os.path.join(output, CLEAN_SHUTDOWN), text.encode())
+    sync_directory(output)
+
+
+def write_durably(path: str, data: bytes) -> None:
+    """Write a file whole, durably.
+
+    Raises
+    ------
+    PublishError
+        It cannot be written.
+    """
+    with AtomicFile(path) as file:
+        file.write(data)
+        file.commit()
+
+
+def sync_directory(path: str) -> None:
+    """Make the entries of a directory durable.
+
+    Raises
+    ------
+    PublishError
+        The disk refuses it.
+    """
+    for place, error in make_durable([path]).items():
+        raise publish_error(error, place, "make the directory durable")
+
+
+def _rename(output: str, name: str, new_name: str) -> None:
+    try:
+        os.rename(os.path.join(output, name), os.path.join(output, new_name))
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise publish_error(error, os.path.join(output, name), "rename the file") from error
+    sync_directory(output)
+
+
+def _resumed(path: str, names: set[str], digest: str, partitions: Iterable[str]) -> Output:
+    begun = Journal(path).begun()
+    if begun is None or begun.digest != digest:
+        raise InputError(
+            "the output holds an unfinished restore of another plan",
+            path=path,
+            hint="give the same input and options to complete it, or choose another --output",
+        )
+    foreign = {
+        name
+        for name in names.difference(_FORMATTED, _ROOT_FILES, partitions, {BROKER_LOCK})
+        if not _OURS.fullmatch(name)
+    }
+    if foreign:
+        raise InputError(
+            "the output holds an unfinished restore, and something else",
+            path=path,
+            found=min(foreign),
+            hint="was a broker started on it? choose another --output",
+        )
+    return Output(path, begun, _properties(path))
+
+
+def _refuse_foreign(path: str, names: set[str]) -> None:
+    """Refuse a directory that holds more than what formatting or a killed run leave."""
+    for name in sorted(names):
+        if name == BROKER_LOCK or _OURS.fullmatch(name):
+            continue
+        if name not in _FORMATTED or not _is_formatted(path, name):
+            raise InputError(
+                "the output is not empty",
+                path=path,
+                found=name,
+                hint="nothing was written; choose another --output, or empty it",
+            )
+
+
+def _is_formatted(path: str, name: str) -> bool:
+    place = os.path.join(path, name)
+    if name != _METADATA_LOG:
+        return os.path.isfile(place)
+    return os.path.isdir(place) and set(os.listdir(place)) <= {_FIRST_SNAPSHOT}
+
+
+def _properties(path: str) -> dict[str, str]:
+    for name in (_HIDDEN_PROPERTIES, META_PROPERTIES):
+        place = os.path.join(path, name)
+        if os.path.exists(place):
+            return read_properties(place)
+    return {}

@@ -1,0 +1,239 @@
+"""The plan of a restore: which partitions, from which dump each, under which topic ids.
+
+Everything that can be refused is refused here, before the output has a file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from kafka_index.errors import InputError
+from kafka_index.layout.names import TopicPartition
+from kafka_index.restore.dump_files import Dump, Replica
+from kafka_index.restore.log_files import Link
+from kafka_index.restore.log_restoring import Salvage
+from kafka_index.restore.replicas import base_replica
+
+_NAMES_SHOWN = 5
+#: Topics that are compacted in every cluster.
+COMPACTED_TOPICS = frozenset(
+    {"__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreChoices:
+    """What decides the content of the output, besides the dumps.
+
+    Parameters
+    ----------
+    salvage : Salvage
+        What is kept of damaged partitions.
+    link : Link
+        How logs are taken over.
+    topic_ids : mapping of str to str
+        The ids that were made for topics without one.
+    log_starts : mapping of TopicPartition to int
+        Log starts that were given, which count instead of the dump's.
+    compacted : frozenset of str
+        Topics that are known to be compacted.
+    settings : str
+        The settings of indexes, as text.
+    """
+
+    salvage: Salvage = Salvage.PREFIX
+    link: Link = Link.AUTO
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+    log_starts: Mapping[TopicPartition, int] = field(default_factory=dict)
+    compacted: frozenset[str] = COMPACTED_TOPICS
+    settings: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionPlan:
+    """A partition to restore.
+
+    Parameters
+    ----------
+    base : Replica
+        Where its log comes from.
+    others : tuple of Replica
+        Copies of it in other dumps.
+    topic_id : str
+        Of its topic.
+    log_start_offset : int, optional
+        As given, or checkpointed in the dump.
+    is_compacted : bool
+        Whether offsets may be missing without a loss.
+    """
+
+    base: Replica
+    others: tuple[Replica, ...]
+    topic_id: str
+    log_start_offset: int | None
+    is_compacted: bool
+
+    @property
+    def partition(self) -> TopicPartition:
+        """The partition."""
+        return self.base.partition
+
+
+@dataclass(frozen=True, slots=True)
+class RestorePlan:
+    """What a restore does.
+
+    Parameters
+    ----------
+    partitions : tuple of PartitionPlan
+        Sorted.
+    without_logs : mapping of TopicPartition to str
+        Partitions whose directory holds no log: they are left out.
+    choices : RestoreChoices
+        How.
+    dump : Dump
+        The dumps.
+    """
+
+    partitions: tuple[PartitionPlan, ...]
+    without_logs: Mapping[TopicPartition, str]
+    choices: RestoreChoices
+    dump: Dump
+
+    @property
+    def digest(self) -> str:
+        """What two plans share that write the same output."""
+        digest = hashlib.sha256()
+        for line in self._lines():
+            digest.update(line.encode())
+            digest.update(b"\n")
+        return digest.hexdigest()
+
+    def _lines(self) -> Iterator[str]:
+        choices = self.choices
+        yield f"{choices.salvage} {choices.settings}"
+        for each in self.partitions:
+            topic = each.partition.topic
+            # An id that is made for this run is another one in each.
+            topic_id = "new" if topic in choices.topic_ids else each.topic_id
+            yield f"{each.partition.directory_name} {topic_id} {each.log_start_offset}"
+            for replica in (each.base, *each.others):
+                yield replica.directory
+                segments = replica.segments
+                for columns in zip(
+                    segments.base_offsets.tolist(),
+                    segments.sizes_bytes.tolist(),
+                    segments.mtimes_ns.tolist(),
+                    strict=True,
+                ):
+                    yield " ".join(map(str, columns))
+
+
+def plan_restore(dump: Dump, choices: RestoreChoices) -> RestorePlan:
+    """Plan a restore.
+
+    Raises
+    ------
+    InputError
+        Copies of a topic have different ids, or a topic has none.
+    ReadError
+        A copy cannot be read.
+    """
+    topic_ids = _topic_ids(dump, choices.topic_ids)
+    partitions = []
+    for partition in sorted(dump.replicas):
+        base, *others = base_replica(dump.replicas[partition])
+        partitions.append(
+            PartitionPlan(
+                base,
+                tuple(others),
+                topic_ids[partition.topic],
+                _log_start(base, choices),
+                partition.topic in choices.compacted or _was_cleaned(base),
+            )
+        )
+    without_logs = {
+        partition: directory
+        for partition, directory in dump.without_logs.items()
+        if partition not in dump.replicas
+    }
+    return RestorePlan(tuple(partitions), without_logs, choices, dump)
+
+
+def with_topic_ids(plan: RestorePlan, topic_ids: Mapping[str, str]) -> RestorePlan:
+    """Return a plan with the ids that an earlier run of it made."""
+    partitions = tuple(
+        replace(each, topic_id=topic_ids.get(each.partition.topic, each.topic_id))
+        for each in plan.partitions
+    )
+    return replace(plan, partitions=partitions, choices=replace(plan.choices, topic_ids=topic_ids))
+
+
+def found_topic_ids(dump: Dump) -> dict[str, str]:
+    """Return the ids of topics by their ``partition.metadata``.
+
+    Raises
+    ------
+    InputError
+        Two partitions of a topic have different ones.
+    """
+    found: dict[str, tuple[str, str]] = {}
+    for replicas in dump.replicas.values():
+        for replica in replicas:
+            if replica.topic_id is None:
+                continue
+            topic = replica.partition.topic
+            known, where = found.setdefault(topic, (replica.topic_id, replica.directory))
+            if known != replica.topic_id:
+                raise InputError(
+                    f"the topic id is not that of {where}",
+                    path=replica.directory,
+                    expected=known,
+                    found=replica.topic_id,
+                    hint="these are different topics of one name: restore them one by one",
+                )
+    return {topic: topic_id for topic, (topic_id, _) in found.items()}
+
+
+def topics_without_id(dump: Dump, known: Mapping[str, str]) -> list[str]:
+    """Return the topics whose id is not known, sorted."""
+    return sorted({each.topic for each in dump.replicas}.difference(known))
+
+
+def names_shown(names: Sequence[str]) -> str:
+    """Return the first of some names, and how many more there are."""
+    shown = ", ".join(names[:_NAMES_SHOWN])
+    more = len(names) - _NAMES_SHOWN
+    return f"{shown} and {more} more" if more > 0 else shown
+
+
+def _topic_ids(dump: Dump, more: Mapping[str, str]) -> dict[str, str]:
+    ids = {**more, **found_topic_ids(dump)}
+    missing = topics_without_id(dump, ids)
+    if missing:
+        raise InputError(
+            "the topic id is not known: a broker takes a partition without one for stray, and an "
+            "empty log takes its place",
+            path=dump.replicas[next(each for each in dump.replicas if each.topic in missing)][
+                0
+            ].directory,
+            found=f"no partition.metadata of {names_shown(missing)}",
+            hint="add the partition.metadata files, or the metadata log or __consumer_offsets of "
+            "the cluster to the input, or give --new-topic-ids",
+        )
+    return ids
+
+
+def _log_start(base: Replica, choices: RestoreChoices) -> int | None:
+    given = choices.log_starts.get(base.partition)
+    if given is not None:
+        return given
+    if base.tiered is not None:
+        return base.tiered.log_start_offset
+    return base.root.log_start(base.partition)
+
+
+def _was_cleaned(replica: Replica) -> bool:
+    return replica.root.cleaned_to(replica.partition) is not None

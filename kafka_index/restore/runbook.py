@@ -1,0 +1,126 @@
+"""The runbook: what a restore wrote, what remains to be done, and what cannot be restored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from kafka_index.restore.cluster import CLUSTER_ID, NODE_ID, Identity
+from kafka_index.restore.log_files import Link
+from kafka_index.restore.partition_restoring import RestoredPartition
+
+_SHOWN = 20
+
+
+@dataclass(frozen=True, slots=True)
+class RunbookFacts:
+    """What the runbook is about.
+
+    Parameters
+    ----------
+    output : str
+        The directory.
+    partitions : sequence of RestoredPartition
+        What became of each.
+    link : Link
+        How logs were taken over.
+    identity : Identity
+        As what the output is mounted.
+    was_formatted : bool
+        Whether the output had a ``meta.properties`` before.
+    notes : sequence of str
+        What could not be read of the dump.
+    """
+
+    output: str
+    partitions: Sequence[RestoredPartition]
+    link: Link
+    identity: Identity
+    was_formatted: bool
+    notes: Sequence[str]
+
+
+def runbook(facts: RunbookFacts) -> str:
+    """Return the runbook as text."""
+    return "\n".join(
+        [
+            *_written(facts),
+            "",
+            *_remaining(facts),
+            "",
+            *_not_restored(facts),
+            "",
+            *_one_topic(),
+            "",
+        ]
+    )
+
+
+def _written(facts: RunbookFacts) -> Iterator[str]:
+    kept = [each for each in facts.partitions if not each.is_left_out]
+    logs = {
+        Link.COPY: "copies: the dump can be changed or removed",
+        Link.REFLINK: "clones, which share blocks with the dump until one of them is written",
+        Link.HARD: "HARD LINKS where they were rolled: a broker that cuts them cuts the dump too",
+    }[facts.link]
+    yield "WHAT WAS WRITTEN"
+    segments = sum(each.segments for each in kept)
+    yield f"  {facts.output}: {len(kept)} partitions, {segments} segments"
+    yield f"  The logs are {logs}."
+    yield "  Every log was verified with its checksums, and .kafka_cleanshutdown says so: the"
+    yield "  broker reads nothing again. Do not change a file before the broker has started."
+
+
+def _remaining(facts: RunbookFacts) -> Iterator[str]:
+    yield "WHAT REMAINS"
+    yield "  1. The old cluster must never run beside this one: stop its brokers for good. Both"
+    yield "     would accept records for the same topics."
+    yield f"  2. Give the files to the broker's user: chown -R kafka: {facts.output}"
+    if facts.was_formatted or facts.identity.properties:
+        named = facts.identity.properties
+        whose = f" (cluster {named[CLUSTER_ID]}, node {named[NODE_ID]})" if named else ""
+        yield f"  3. meta.properties is there{whose}:"
+        yield "     node and cluster must be those of server.properties and of the controllers."
+    else:
+        yield "  3. There is no meta.properties yet. Format the directory; what is there stays:"
+        yield "       kafka-storage.sh format -t CLUSTER_ID -c server.properties"
+    yield f"  4. Set log.dirs={facts.output} in server.properties."
+    yield "  5. The metadata of the cluster must have these topics with these ids before the"
+    yield "     broker starts, with this broker as their leader: a partition of an unknown topic"
+    yield "     id is moved aside, and an empty log takes its place. Topics that kafka-topics.sh"
+    yield "     creates get new ids. The metadata of the cluster that the dump is from has them."
+    yield "  6. Before the start, look at what it will do:"
+    yield f"       kafka-index predict --input {facts.output} --metadata METADATA_DIR"
+
+
+def _not_restored(facts: RunbookFacts) -> Iterator[str]:
+    left_out = [each for each in facts.partitions if each.is_left_out]
+    salvaged = [each for each in facts.partitions if each.lost and not each.is_left_out]
+    yield "WHAT CANNOT BE RESTORED"
+    if not left_out and not salvaged and not facts.notes:
+        yield "  Nothing is missing that the dump shows. What it cannot show: records that no log,"
+        yield "  checkpoint or header of it has."
+    for each in left_out[:_SHOWN]:
+        yield f"  {each.partition.directory_name}: left out: {each.reason}"
+    if len(left_out) > _SHOWN:
+        yield f"  and {len(left_out) - _SHOWN} partitions more, in the report"
+    for each in salvaged[:_SHOWN]:
+        for lost in each.lost[:_SHOWN]:
+            records = "an unknown number of" if lost.records is None else str(lost.records)
+            last = "?" if lost.last_offset is None else lost.last_offset
+            yield (
+                f"  {each.partition.directory_name}: {records} records of offsets "
+                f"{lost.first_offset} to {last}: {lost.reason}"
+            )
+    if len(salvaged) > _SHOWN:
+        yield f"  and losses of {len(salvaged) - _SHOWN} partitions more, in the report"
+    for note in facts.notes[:_SHOWN]:
+        yield f"  {note}"
+
+
+def _one_topic() -> Iterator[str]:
+    yield "ONE TOPIC INTO A RUNNING CLUSTER"
+    yield "  Files are the wrong way: the leader truncates what it does not know, an empty replica"
+    yield "  that leads truncates this one to nothing, and the leader epochs do not fit. Start a"
+    yield "  broker of its own on this directory, and copy the records with a consumer and a"
+    yield "  producer (MirrorMaker does both); offsets and transactions are new there."

@@ -1,0 +1,120 @@
+"""Restores that are killed: no marker, and a second run completes what the first one began."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.command_line import SETTINGS, environment
+from tests.support.restoring import MARKER, contents, copy_dump, restore
+from tests.support.timeouts import TIMEOUT_SECONDS
+
+PARTITIONS = ("payments-0", "audit.trail-0", "orders.eu-west-1", "reserved-for.later-0")
+# The command line in a process that kills itself before the n-th file system call of some kinds.
+_KILLED = """
+import os, runpy, signal, sys
+left = int(sys.argv[1])
+KINDS = {"open", "os.rename", "os.remove", "os.truncate", "os.mkdir", "os.link", "os.utime"}
+def hook(name, arguments):
+    global left
+    if name in KINDS and sys.argv[-1] in str(arguments[:2]):
+        left -= 1
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+sys.argv[:] = sys.argv[1:]
+sys.addaudithook(hook)
+runpy.run_module("kafka_index.cli", run_name="__main__")
+"""
+_STEPS = (3, 100, 400, 494)
+
+
+def killed_restore(dump: Path, output: Path, step: int) -> bool:
+    """Restore in a process that is killed at a step; whether it was."""
+    arguments = ["restore", "--input", dump, "--config", SETTINGS, "--threads", 1, "--quiet"]
+    done = subprocess.run(
+        [sys.executable, "-c", _KILLED, str(step), *map(str, arguments), "--output", str(output)],
+        capture_output=True,
+        check=False,
+        env=environment(),
+        timeout=TIMEOUT_SECONDS,
+    )
+    assert done.returncode in (0, -signal.SIGKILL), done.stderr
+    return done.returncode != 0
+
+
+@pytest.fixture
+def dump(tmp_path: Path) -> Path:
+    return copy_dump(tmp_path / "dump", *PARTITIONS)
+
+
+@pytest.mark.parametrize("step", _STEPS)
+def test_a_killed_restore_has_no_marker_and_is_completed(
+    tmp_path: Path, dump: Path, step: int
+) -> None:
+    restore(dump, tmp_path / "whole")
+    out = tmp_path / "out"
+
+    assert killed_restore(dump, out, step)
+    assert not (out / MARKER).exists()
+    assert not (out / "meta.properties").exists() or step == _STEPS[-1]
+    run = restore(dump, out)
+
+    assert run.code == 0, run.done.stderr
+    assert run.partitions("restored") == set(PARTITIONS)
+    assert contents(out) == contents(tmp_path / "whole")
+
+
+def test_what_was_finished_is_not_read_again(tmp_path: Path, dump: Path) -> None:
+    out = tmp_path / "out"
+    assert killed_restore(dump, out, _STEPS[-1])
+    journal = (out / ".kafka-index-restore.journal").read_text().splitlines()
+    finished = [json.loads(line)["partition"] for line in journal]
+    assert finished
+    name = f"{finished[0]['topic']}-{finished[0]['partition']}"
+    before = {path.name: path.stat().st_ino for path in (out / name).iterdir()}
+
+    restore(dump, out)
+
+    assert {path.name: path.stat().st_ino for path in (out / name).iterdir()} == before
+
+
+def test_another_plan_does_not_complete_it(tmp_path: Path, dump: Path) -> None:
+    out = tmp_path / "out"
+    assert killed_restore(dump, out, _STEPS[1])
+    before = contents(out)
+
+    run = restore(dump, out, "--topics", "payments")
+
+    assert run.code == 2
+    assert "another plan" in run.done.stderr
+    assert contents(out) == before
+
+
+def test_an_output_that_was_used_meanwhile_is_refused(tmp_path: Path, dump: Path) -> None:
+    out = tmp_path / "out"
+    assert killed_restore(dump, out, _STEPS[-1])
+    line = (out / ".kafka-index-restore.journal").read_text().splitlines()[0]
+    found = json.loads(line)["partition"]
+    log = next((out / f"{found['topic']}-{found['partition']}").glob("*.log"))
+    os.utime(log, ns=(0, 0))
+
+    run = restore(dump, out)
+
+    assert run.code == 2
+    assert "changed since" in run.done.stderr
+    assert not (out / MARKER).exists()
+
+
+def test_a_restore_that_was_completed_is_not_repeated(tmp_path: Path, dump: Path) -> None:
+    restore(dump, tmp_path / "out")
+
+    run = restore(dump, tmp_path / "out")
+
+    assert run.code == 2
+    assert "not empty" in run.done.stderr

@@ -1,0 +1,186 @@
+"""Damaged dumps: what is kept, and that what is lost is said."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from kafka_index.scan import read_batches
+from tests.support.command_line import run_here
+from tests.support.restoring import copy_dump, logs, restore
+
+PARTITION = "audit.trail-0"
+
+
+def batches(log: Path) -> list[tuple[int, int, int]]:
+    """Position, size and number of records of each batch."""
+    rows = [row for table in read_batches(log) for row in table.to_pylist()]
+    return [(row["position_bytes"], row["size_bytes"], row["record_count"]) for row in rows]
+
+
+def records(directory: Path) -> int:
+    return sum(count for log in logs(directory) for _, _, count in batches(log))
+
+
+@pytest.fixture
+def dump(tmp_path: Path) -> Path:
+    return copy_dump(tmp_path / "dump", PARTITION)
+
+
+def damage_batch(log: Path, number: int) -> int:
+    """Change a byte in the records of a batch; return how many records it has."""
+    position, size, count = batches(log)[number]
+    data = bytearray(log.read_bytes())
+    data[position + size - 3] ^= 1
+    log.write_bytes(data)
+    return count
+
+
+def test_the_prefix_of_a_damaged_segment_and_the_later_segments_are_kept(
+    tmp_path: Path, dump: Path
+) -> None:
+    before = records(dump / PARTITION)
+    second = logs(dump / PARTITION)[1]
+    lost_records = sum(count for _, _, count in batches(second)[5:])
+    whole = second.read_bytes()
+    damage_batch(second, 5)
+
+    run = restore(dump, tmp_path / "out")
+
+    assert run.code == 1
+    assert run.partitions("salvaged") == {PARTITION}
+    assert records(tmp_path / "out" / PARTITION) == before - lost_records
+    (lost,) = run.lost
+    assert lost["reason_code"] == "bad_crc"
+    assert lost["records"] == lost_records
+    kept = logs(tmp_path / "out" / PARTITION)[1].read_bytes()
+    assert whole.startswith(kept)
+    assert lost["size_bytes"] == len(whole) - len(kept)
+    assert lost["last_offset"] == int(logs(dump / PARTITION)[2].stem) - 1
+
+
+def test_only_the_bad_batches_are_dropped_where_that_is_asked_for(
+    tmp_path: Path, dump: Path
+) -> None:
+    before = records(dump / PARTITION)
+    second = logs(dump / PARTITION)[1]
+    dropped = damage_batch(second, 9) + damage_batch(second, 5)
+
+    run = restore(dump, tmp_path / "out", "--salvage", "batches")
+
+    assert run.code == 1
+    assert [row["records"] for row in run.lost] == counts_at(second, 5, 9)
+    assert records(tmp_path / "out" / PARTITION) == before - dropped
+    done = run_here("predict", "--input", tmp_path / "out")
+    assert done.stdout.startswith("safe")
+
+
+def counts_at(log: Path, *numbers: int) -> list[int]:
+    """How many records the headers of batches say they have, whatever their checksums."""
+    headers = [row for table in read_batches(log, verify_crc=False) for row in table.to_pylist()]
+    return [headers[number]["record_count"] for number in numbers]
+
+
+def test_batches_after_lost_bytes_are_found_again(tmp_path: Path, dump: Path) -> None:
+    second = logs(dump / PARTITION)[1]
+    found = batches(second)
+    data = bytearray(second.read_bytes())
+    # The header of one batch, its length above all, and the middle of the next.
+    start = found[5][0]
+    data[start : found[6][0] + 30] = b"\xff" * (found[6][0] + 30 - start)
+    second.write_bytes(data)
+
+    run = restore(dump, tmp_path / "out", "--salvage", "batches")
+
+    (lost,) = run.lost
+    assert lost["records"] is None
+    assert lost["size_bytes"] == found[5][1] + found[6][1]
+    assert len(batches(logs(tmp_path / "out" / PARTITION)[1])) == len(found) - 2
+
+
+def test_a_damaged_partition_is_left_out_where_that_is_asked_for(
+    tmp_path: Path, dump: Path
+) -> None:
+    damage_batch(logs(dump / PARTITION)[1], 5)
+    shutil.copytree(dump / PARTITION, dump / "audit.trail-1")
+
+    run = restore(dump, tmp_path / "out", "--salvage", "none")
+
+    assert run.code == 1
+    assert run.partitions("left_out") == {PARTITION, "audit.trail-1"}
+    assert not list((tmp_path / "out").glob("audit.trail*"))
+
+
+def test_a_torn_end_is_a_loss(tmp_path: Path, dump: Path) -> None:
+    last = logs(dump / PARTITION)[-1]
+    position, _, count = batches(last)[-1]
+    last.write_bytes(last.read_bytes()[: position + 80])
+
+    run = restore(dump, tmp_path / "out")
+
+    assert run.code == 1
+    (lost,) = run.lost
+    assert lost["reason_code"] == "torn_batch"
+    assert lost["records"] == count
+    assert logs(tmp_path / "out" / PARTITION)[-1].stat().st_size == position
+
+
+def test_zeros_of_preallocation_are_cut_off_and_no_loss(tmp_path: Path, dump: Path) -> None:
+    last = logs(dump / PARTITION)[-1]
+    whole = last.read_bytes()
+    last.write_bytes(whole + bytes(10_000))
+
+    run = restore(dump, tmp_path / "out")
+
+    assert run.code == 0, run.done.stdout
+    assert logs(tmp_path / "out" / PARTITION)[-1].read_bytes() == whole
+
+
+def test_an_end_that_the_checkpoints_know_and_the_log_lacks_is_a_loss(
+    tmp_path: Path, dump: Path
+) -> None:
+    last = logs(dump / PARTITION)[-1]
+    position, _, count = batches(last)[-1]
+    last.write_bytes(last.read_bytes()[:position])
+
+    run = restore(dump, tmp_path / "out")
+
+    assert run.code == 1
+    (lost,) = run.lost
+    assert lost["reason_code"] == "below_committed"
+    assert lost["last_offset"] - lost["first_offset"] + 1 == count
+
+
+def test_a_segment_that_is_missing_is_a_loss(tmp_path: Path, dump: Path) -> None:
+    first, second, third = (int(log.stem) for log in logs(dump / PARTITION)[:3])
+    assert first == 0
+    logs(dump / PARTITION)[1].unlink()
+
+    run = restore(dump, tmp_path / "out")
+
+    assert run.code == 1
+    (lost,) = run.lost
+    assert (lost["reason_code"], lost["first_offset"], lost["last_offset"]) == (
+        "gap",
+        second,
+        third - 1,
+    )
+
+
+def test_offsets_that_compaction_removed_are_no_loss(tmp_path: Path) -> None:
+    dump = copy_dump(tmp_path / "dump", "customer-profiles-0", "inventory.levels-0")
+
+    assert restore(dump, tmp_path / "out").code == 0
+
+
+def test_a_hard_link_is_replaced_before_it_is_cut(tmp_path: Path, dump: Path) -> None:
+    damage_batch(logs(dump / PARTITION)[1], 5)
+    before = logs(dump / PARTITION)[1].read_bytes()
+
+    run = restore(dump, tmp_path / "out", "--link", "hard")
+
+    assert run.code == 1
+    assert logs(dump / PARTITION)[1].read_bytes() == before
+    assert logs(tmp_path / "out" / PARTITION)[1].stat().st_nlink == 1
