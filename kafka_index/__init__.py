@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from kafka_index.scan import read_batches as read_batches
     from kafka_index.state import LeaderEpochCache as LeaderEpochCache
     from kafka_index.tables import read_records as read_records
+    from kafka_index.verification import verify as verify
 
 __version__ = "0.1.0"
 
@@ -55,6 +56,7 @@ _HOMES = {
     "build_segment_files": "build",
     "read_batches": "scan",
     "read_records": "tables",
+    "verify": "verification",
     "write_record_batch": "records",
 }
 

@@ -150,6 +150,11 @@ def read_properties(path: str) -> dict[str, str]:
         raise StartRefusedError(
             "there is no meta.properties", path=path, hint="restore it, or format the directory"
         )
+    return properties_of(text)
+
+
+def properties_of(text: str) -> dict[str, str]:
+    """Return the properties in the text of a ``meta.properties``."""
     pairs = (
         line.partition("=")
         for line in map(str.strip, text.splitlines())

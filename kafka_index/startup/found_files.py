@@ -73,7 +73,7 @@ def find_files(partition: TopicPartition, directory: str) -> FoundFiles:
     """
     entries = [entry for entry in scan_directory(directory) if not entry.is_directory()]
     for entry in entries:
-        _check_name(entry.name, directory)
+        check_segment_file_name(entry.name, directory)
     live, _ = list_partition(partition, entries)
     names = {entry.name: entry.path for entry in entries}
     parsed = {name: found for name in names if (found := parse_segment_file(name)) is not None}
@@ -126,7 +126,7 @@ def find_files(partition: TopicPartition, directory: str) -> FoundFiles:
     return FoundFiles(segments, replaced, end, snapshots)
 
 
-def _check_name(name: str, directory: str) -> None:
+def check_segment_file_name(name: str, directory: str) -> None:
     """Refuse the name of a file of a segment that does not begin with an offset."""
     if name.endswith((DELETED_SUFFIX, _KRAFT_SNAPSHOT)) or not name.endswith(_ENDINGS):
         return

@@ -1,0 +1,25 @@
+"""Every file of a dump against what it should be: nothing is written but the report."""
+
+from kafka_index.verification.findings import (
+    VERIFY_SCHEMA,
+    FileClass,
+    FileKind,
+    Finding,
+    LostRange,
+    PartitionFindings,
+    findings_table,
+)
+from kafka_index.verification.library import verify
+from kafka_index.verification.settings import VerifySettings
+
+__all__ = [
+    "VERIFY_SCHEMA",
+    "FileClass",
+    "FileKind",
+    "Finding",
+    "LostRange",
+    "PartitionFindings",
+    "VerifySettings",
+    "findings_table",
+    "verify",
+]

@@ -1,0 +1,233 @@
+"""Whether the entries of an index file that differs from a rebuild lead to the right batches.
+
+Offset index: offsets rise, each position begins a batch, and each offset is above the last offset
+of every batch before that position. Time index: no batch that ends before an entry's offset is
+later than the entry.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from kafka_index.layout.index_entries import OFFSET_ENTRY, TIME_ENTRY
+from kafka_index.layout.integers import Longs
+from kafka_index.layout.records import NO_TIMESTAMP
+from kafka_index.records.batch_table import BatchColumns
+from kafka_index.verification.findings import FileClass
+
+_NO_OFFSET = -1
+
+
+class Misfit(NamedTuple):
+    """The first entry that does not fit the log, and how."""
+
+    file_class: FileClass
+    entry: int
+    expected: str
+    found: str
+
+
+class StoredEntries(NamedTuple):
+    """An index file: its entries up to the padding, and how it ends.
+
+    Parameters
+    ----------
+    offsets : ndarray of int64
+        Absolute.
+    values : ndarray of int64
+        Positions in bytes, or timestamps in ms.
+    padding : int
+        Entries of zeros at its end.
+    torn_bytes : int
+        Bytes after the last whole entry.
+    disorder : int or None
+        The first entry that is not above the one before.
+    """
+
+    offsets: Longs
+    values: Longs
+    padding: int
+    torn_bytes: int
+    disorder: int | None
+
+
+def read_offset_entries(data: bytes, base_offset: int) -> StoredEntries:
+    """Return the entries of an ``.index``."""
+    size = OFFSET_ENTRY.itemsize
+    raw = np.frombuffer(data, OFFSET_ENTRY, len(data) // size)
+    offsets, positions = (raw[name].astype(np.int64) for name in OFFSET_ENTRY.names or ())
+    used = _used(offsets, positions)
+    padding = len(raw) - used
+    offsets, positions = offsets[:used], positions[:used]
+    wrong = (np.diff(offsets, prepend=_NO_OFFSET) <= 0) & (np.arange(used) > 0)
+    wrong |= (np.diff(positions, prepend=0) < 0) | (offsets < 0) | (positions < 0)
+    return StoredEntries(offsets + base_offset, positions, padding, len(data) % size, _first(wrong))
+
+
+def read_time_entries(data: bytes, base_offset: int) -> StoredEntries:
+    """Return the entries of a ``.timeindex``."""
+    size = TIME_ENTRY.itemsize
+    raw = np.frombuffer(data, TIME_ENTRY, len(data) // size)
+    times = raw["timestamp_ms"].astype(np.int64)
+    offsets = raw["relative_offset"].astype(np.int64)
+    used = _used(offsets, times)
+    padding = len(raw) - used
+    offsets, times = offsets[:used], times[:used]
+    wrong = np.zeros(used, bool)
+    wrong[1:] = (np.diff(times) <= 0) | (np.diff(offsets) < 0)
+    wrong |= (offsets < 0) | (times < 0)
+    return StoredEntries(offsets + base_offset, times, padding, len(data) % size, _first(wrong))
+
+
+def _used(*columns: Longs) -> int:
+    """Return how many entries there are before the zeros at the end."""
+    nonzero = np.flatnonzero(np.logical_or.reduce([column != 0 for column in columns]))
+    return int(nonzero[-1]) + 1 if len(nonzero) else 0
+
+
+def _first(mask: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> int | None:
+    rows = np.flatnonzero(mask)
+    return int(rows[0]) if len(rows) else None
+
+
+class OffsetEntryFit:
+    """Compares ordered offset entries with the batches of their log, chunk by chunk."""
+
+    def __init__(self, entries: StoredEntries) -> None:
+        self._offsets, self._positions = entries.offsets, entries.values
+        self._next = 0
+        self._fitting = 0
+        self._largest = _NO_OFFSET
+        self._misfit: Misfit | None = None
+
+    def observe(self, batches: BatchColumns) -> None:
+        """Compare the entries that lead into these batches."""
+        last = batches.last_offset
+        largest = np.maximum.accumulate(np.concatenate(([self._largest], last)))
+        self._largest = int(largest[-1])
+        first = self._next
+        end = int(np.searchsorted(self._positions, batches.end_bytes))
+        if end <= first:
+            return
+        self._next = end
+        positions, offsets = self._positions[first:end], self._offsets[first:end]
+        rows = np.searchsorted(batches.position_bytes, positions, side="right") - 1
+        rows = np.maximum(rows, 0)
+        is_placed = batches.position_bytes[rows] == positions
+        is_above = offsets > largest[rows]
+        self._fitting += int((is_placed & is_above).sum())
+        if self._misfit is not None:
+            return
+        for wrong, kind in ((~is_placed, FileClass.MISPLACED), (~is_above, FileClass.TOO_LOW)):
+            row = _first(wrong)
+            if row is None or (self._misfit is not None and self._misfit.entry <= first + row):
+                continue
+            batch = int(rows[row])
+            self._misfit = Misfit(
+                kind,
+                first + row,
+                f"the position of a batch, such as {int(batches.position_bytes[batch])}"
+                if kind is FileClass.MISPLACED
+                else f"an offset above {int(largest[batch])}",
+                f"offset {int(offsets[row])} at byte {int(positions[row])}",
+            )
+
+    def misfit(self, end_offset: int, end_bytes: int) -> Misfit | None:
+        """Return the first entry that does not fit, once the whole log was seen.
+
+        Parameters
+        ----------
+        end_offset, end_bytes : int
+            Where the batches end.
+        """
+        found = self._misfit
+        count = len(self._offsets)
+        if found is not None and not self._fitting and count > 1:
+            return found._replace(file_class=FileClass.FOREIGN)
+        if found is None and self._next < count:
+            kind = FileClass.STALE if self._fitting or count == 1 else FileClass.FOREIGN
+            position = int(self._positions[self._next])
+            return Misfit(
+                kind,
+                self._next,
+                f"a position below {end_bytes}",
+                f"offset {int(self._offsets[self._next])} at byte {position}",
+            )
+        if found is None and count and int(self._offsets[-1]) >= end_offset:
+            return Misfit(
+                FileClass.STALE,
+                count - 1,
+                f"an offset below {end_offset}",
+                f"offset {int(self._offsets[-1])} at byte {int(self._positions[-1])}",
+            )
+        return found
+
+
+class TimeEntryFit:
+    """Compares ordered time entries with the batches of their log, chunk by chunk."""
+
+    def __init__(self, entries: StoredEntries) -> None:
+        self._offsets, self._times = entries.offsets, entries.values
+        self._latest = np.full(len(self._offsets), NO_TIMESTAMP, np.int64)
+        self._max_timestamp = NO_TIMESTAMP
+
+    def observe(self, batches: BatchColumns) -> None:
+        """Follow the latest timestamp before each entry's offset."""
+        last, times = batches.last_offset, batches.max_timestamp_ms
+        self._max_timestamp = max(self._max_timestamp, int(times.max()))
+        first = int(np.searchsorted(self._offsets, int(last.min()), side="right"))
+        if first == len(self._offsets):
+            return
+        if (np.diff(last) < 0).any():
+            order = np.argsort(last, kind="stable")
+            last, times = last[order], times[order]
+        latest = np.maximum.accumulate(times)
+        # Batches that end before the offset of each entry.
+        ended = np.searchsorted(last, self._offsets[first:], side="left")
+        seen = np.where(ended > 0, latest[np.maximum(ended, 1) - 1], NO_TIMESTAMP)
+        np.maximum(self._latest[first:], seen, out=self._latest[first:])
+
+    def misfit(self, end_offset: int, *, is_closed: bool) -> Misfit | None:
+        """Return the first entry that does not fit, once the whole log was seen.
+
+        Parameters
+        ----------
+        end_offset : int
+            The offset after the last batch.
+        is_closed : bool
+            The last entry must have the largest timestamp of the log.
+        """
+        wrong = self._latest > self._times
+        row = _first(wrong)
+        count = len(self._offsets)
+        if row is not None:
+            is_foreign = count > 1 and bool(wrong.all())
+            return Misfit(
+                FileClass.FOREIGN if is_foreign else FileClass.TOO_LOW,
+                row,
+                f"timestamp {int(self._latest[row])} or later",
+                self._entry(row),
+            )
+        if count and (int(self._offsets[-1]) >= end_offset or self._is_later()):
+            row = int(np.searchsorted(self._offsets, end_offset))
+            row = min(row, int(np.searchsorted(self._times, self._max_timestamp, side="right")))
+            kind = FileClass.STALE if row or count == 1 else FileClass.FOREIGN
+            expected = f"an offset below {end_offset}, a timestamp up to {self._max_timestamp}"
+            return Misfit(kind, row, expected, self._entry(row))
+        last = int(self._times[-1]) if count else NO_TIMESTAMP
+        if is_closed and last < self._max_timestamp:
+            return Misfit(
+                FileClass.INCOMPLETE,
+                count,
+                f"a last entry of timestamp {self._max_timestamp}",
+                f"timestamp {last}" if count else "no entry",
+            )
+        return None
+
+    def _is_later(self) -> bool:
+        return int(self._times[-1]) > self._max_timestamp
+
+    def _entry(self, row: int) -> str:
+        return f"timestamp {int(self._times[row])} at offset {int(self._offsets[row])}"

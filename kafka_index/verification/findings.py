@@ -1,0 +1,239 @@
+"""What a verification finds: a row per file and partition, and the offsets that are lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields, replace
+from enum import StrEnum
+from typing import Self
+
+import pyarrow as pa
+
+from kafka_index.errors import KafkaIndexError, is_retriable
+
+
+class FileKind(StrEnum):
+    """What a row is about."""
+
+    LOG = "log"
+    INDEX = "index"
+    TIME_INDEX = "timeindex"
+    TXN_INDEX = "txnindex"
+    SNAPSHOT = "snapshot"
+    EPOCHS = "epochs"
+    METADATA = "metadata"
+    ROOT = "root"
+    PARTITION = "partition"
+
+
+class FileClass(StrEnum):
+    """What a file is, compared with what it should be."""
+
+    #: The bytes of a rebuild.
+    IDENTICAL = "identical"
+    #: Other bytes, and as right.
+    VALID = "valid"
+    #: Right, and followed by zeros.
+    PADDED = "padded"
+    #: Entries are missing.
+    INCOMPLETE = "incomplete"
+    #: Points beyond the log.
+    STALE = "stale"
+    #: Points between batches.
+    MISPLACED = "misplaced"
+    #: Points past batches that belong to an entry before it.
+    TOO_LOW = "too_low"
+    #: Of another segment.
+    FOREIGN = "foreign"
+    CORRUPT = "corrupt"
+    MISSING = "missing"
+    #: Belongs to no segment.
+    ORPHAN = "orphan"
+    #: Of a log: every batch is whole, and none is missing.
+    SOUND = "sound"
+    #: Of a log: ends inside a batch, or in the zeros of preallocation.
+    TORN = "torn"
+    BAD_CRC = "bad_crc"
+    #: Of a log: offsets are missing in it, or between it and the segment before.
+    GAP = "gap"
+    OVERLAP = "overlap"
+    EMPTY = "empty"
+    #: Of an interrupted compaction, split or deletion.
+    LEFTOVER = "leftover"
+    #: Could not be read, or changed meanwhile.
+    UNREADABLE = "unreadable"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A row of the report.
+
+    Parameters
+    ----------
+    topic, partition, segment_base_offset
+        What the file belongs to; None where that does not apply.
+    path : str
+        The file; of a partition its directory.
+    kind : FileKind
+        What kind of file.
+    file_class : FileClass
+        What it is.
+    harmful : bool
+        Whether a broker that starts on the directory as it lies loses or hides records, answers
+        wrongly, or does not start, because of this file.
+    position_bytes : int, optional
+        Where in the file.
+    entry : int, optional
+        Which entry of an index, snapshot or checkpoint, the first being 0.
+    expected, found : str, optional
+        The detail.
+    effect : str, optional
+        What a broker does that starts on it, in one sentence.
+    retriable : bool
+        The file could not be read because of permission, disk, memory or a change meanwhile.
+    """
+
+    topic: str | None
+    partition: int | None
+    segment_base_offset: int | None
+    path: str
+    kind: FileKind
+    file_class: FileClass
+    harmful: bool = False
+    position_bytes: int | None = None
+    entry: int | None = None
+    expected: str | None = None
+    found: str | None = None
+    effect: str | None = None
+    retriable: bool = False
+
+    def judged(self, judgement: Judgement) -> Self:
+        """Return the row of the same file with a judgement."""
+        names = (field.name for field in fields(judgement))
+        return replace(self, **{name: getattr(judgement, name) for name in names})
+
+    def unreadable(self, error: KafkaIndexError) -> Self:
+        """Return the row of the same file as one that could not be read."""
+        return replace(
+            self,
+            file_class=FileClass.UNREADABLE,
+            harmful=not is_retriable(error),
+            position_bytes=error.position_bytes,
+            found=str(error),
+            effect="It was not verified.",
+            retriable=is_retriable(error),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What the content of a file amounts to: the fields of a `Finding` that it decides."""
+
+    file_class: FileClass
+    harmful: bool = False
+    position_bytes: int | None = None
+    entry: int | None = None
+    expected: str | None = None
+    found: str | None = None
+    effect: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LostRange:
+    """Offsets that no readable batch of a partition holds, and that compaction does not explain.
+
+    Parameters
+    ----------
+    first_offset : int
+        Where it begins.
+    end_offset : int or None
+        The offset after it; None where what follows the damage is not known.
+    segment_base_offset : int
+        The segment that it was found in.
+    position_bytes : int
+        Where in its log.
+    size_bytes : int
+        Bytes of the log that cannot be used; 0 for offsets of which nothing is there.
+    reason : str
+        A code, such as ``bad_crc`` or ``gap``.
+    """
+
+    first_offset: int
+    end_offset: int | None
+    segment_base_offset: int
+    position_bytes: int
+    size_bytes: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionFindings:
+    """What was found in a partition.
+
+    Parameters
+    ----------
+    topic, partition
+        Its name.
+    directory : str
+        Its directory.
+    findings : tuple of Finding
+        A row per file, and the row of the partition last.
+    lost : tuple of LostRange
+        By offset.
+    log_start_offset, log_end_offset : int or None
+        Of the records that are there; None where there is no segment that could be read.
+    log_bytes : int
+        Of its logs.
+    """
+
+    topic: str
+    partition: int
+    directory: str
+    findings: tuple[Finding, ...]
+    lost: tuple[LostRange, ...] = ()
+    log_start_offset: int | None = None
+    log_end_offset: int | None = None
+    log_bytes: int = 0
+
+    @property
+    def is_harmful(self) -> bool:
+        """Whether a file of it is harmful."""
+        return any(one.harmful for one in self.findings)
+
+
+VERIFY_SCHEMA = pa.schema(
+    [
+        pa.field("topic", pa.string()),
+        pa.field("partition", pa.int32()),
+        pa.field("segment_base_offset", pa.int64()),
+        pa.field("path", pa.string(), nullable=False),
+        pa.field("kind", pa.string(), nullable=False),
+        pa.field("class", pa.string(), nullable=False),
+        pa.field("harmful", pa.bool_(), nullable=False),
+        pa.field("position_bytes", pa.int64()),
+        pa.field("entry", pa.int64()),
+        pa.field("expected", pa.string()),
+        pa.field("found", pa.string()),
+        pa.field("effect", pa.string()),
+        pa.field("retriable", pa.bool_(), nullable=False),
+    ]
+)
+
+_FIELDS = {"class": "file_class"}
+
+
+def findings_table(findings: Iterable[Finding]) -> pa.Table:
+    """Return rows as an Arrow table of `VERIFY_SCHEMA`."""
+    rows = list(findings)
+    columns = {
+        name: [_plain(getattr(row, _FIELDS.get(name, name))) for row in rows]
+        for name in VERIFY_SCHEMA.names
+    }
+    return pa.table(columns, schema=VERIFY_SCHEMA)
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, StrEnum):
+        return value.value
+    # A path may hold bytes that are not UTF-8.
+    return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value

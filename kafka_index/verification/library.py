@@ -1,0 +1,104 @@
+"""Verifying from Python."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from kafka_index.config import LogConfig
+from kafka_index.growing.growing_segment import system_clock
+from kafka_index.tiered.listing import list_logs
+from kafka_index.tiered.options import TieredOptions
+from kafka_index.verification.findings import Finding, PartitionFindings
+from kafka_index.verification.local import run_local
+from kafka_index.verification.settings import VerifySettings
+
+
+@dataclass
+class Verification:
+    """What was found in a dump.
+
+    Parameters
+    ----------
+    partitions : list of PartitionFindings
+        By topic and number.
+    root_findings : list of Finding
+        Of the files at the root of data directories.
+    """
+
+    partitions: list[PartitionFindings] = field(default_factory=list)
+    root_findings: list[Finding] = field(default_factory=list)
+
+    @property
+    def is_harmful(self) -> bool:
+        """Whether any file is harmful."""
+        return any(one.harmful for one in self.root_findings) or any(
+            one.is_harmful for one in self.partitions
+        )
+
+
+def verify(
+    inputs: Sequence[str | os.PathLike[str]],
+    *,
+    indexes: str | None = None,
+    topics: str | None = None,
+    config: LogConfig | None = None,
+    tiered: TieredOptions | None = None,
+    fast: bool = False,
+    threads: int | None = None,
+    now_ms: int | None = None,
+) -> Verification:
+    """Compare every file of a dump with what it should be.
+
+    Parameters
+    ----------
+    inputs : sequence of path
+        Data directories, partition directories, or globs of either; local paths or URIs.
+    indexes : str, optional
+        Folder that mirrors the partition directories and holds the files to verify; by default
+        they are beside the logs.
+    topics : str, optional
+        Regular expression; only topics that match it in full.
+    config : LogConfig, optional
+        Kafka's settings.
+    tiered : TieredOptions, optional
+        Where remote segments are.
+    fast : bool
+        Read the headers of batches only: checksums are not verified.
+    threads : int, optional
+        Segments scanned at a time; by default one a core.
+    now_ms : int, optional
+        The time of the start that is thought of, by default now: producers that are idle then do
+        not count.
+
+    Returns
+    -------
+    Verification
+        A row per file; what cannot be read is a row too.
+
+    Raises
+    ------
+    InputError
+        Nothing is found, or a path cannot be listed.
+    """
+    pattern = None if topics is None else re.compile(topics)
+    listing = list_logs([os.fspath(path) for path in inputs], tiered, topics=pattern)
+    found = Verification()
+    settings = VerifySettings(
+        system_clock() if now_ms is None else now_ms,
+        config or LogConfig(),
+        indexes,
+        fast,
+        tiered=listing.tiered,
+    )
+    roots = run_local(
+        listing.segments,
+        settings,
+        threads=threads or os.cpu_count() or 1,
+        on_partition=found.partitions.append,
+    )
+    found.partitions.sort(key=lambda one: (one.topic, one.partition))
+    found.root_findings += [finding for root in roots for finding in root.findings]
+    return found

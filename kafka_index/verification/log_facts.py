@@ -1,0 +1,137 @@
+"""What the scan of a segment shows besides its index entries: offsets that are missing, and epochs.
+
+The batches pass by on their way to the build's own scan, so that a log is read once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from kafka_index.layout.records import NO_LEADER_EPOCH, NO_TIMESTAMP
+from kafka_index.records import BatchSource, ScanStop
+from kafka_index.records.batch_table import BatchColumns
+
+_MAX_HOLES = 100
+
+
+class Hole(NamedTuple):
+    """Offsets that no batch holds, the end exclusive, and where the next batch begins."""
+
+    first_offset: int
+    end_offset: int
+    position_bytes: int
+
+
+class EpochRun(NamedTuple):
+    """Batches of one leader epoch that follow each other: their first and last offset."""
+
+    epoch: int
+    first_offset: int
+    last_offset: int
+
+
+class BatchObserver(Protocol):
+    """Looks at the batches of a log, in file order."""
+
+    def observe(self, batches: BatchColumns) -> None:
+        """Look at a chunk, which is only good until this returns."""
+
+
+@dataclass
+class LogFacts:
+    """What the batches of a log show.
+
+    Attributes
+    ----------
+    end_offset : int
+        The offset after the last batch; before any batch the segment's base offset.
+    end_bytes : int
+        Where the last batch ends.
+    batches : int
+        How many there are.
+    max_timestamp_ms : int
+        The largest timestamp, -1 for none.
+    holes : list of Hole
+        The first ones.
+    hole_count : int
+        How many there are.
+    epochs : list of EpochRun
+        In order.
+    """
+
+    end_offset: int
+    end_bytes: int = 0
+    batches: int = 0
+    max_timestamp_ms: int = NO_TIMESTAMP
+    holes: list[Hole] = field(default_factory=list)
+    hole_count: int = 0
+    epochs: list[EpochRun] = field(default_factory=list)
+
+    def observe(self, batches: BatchColumns) -> None:
+        """Look at a chunk of batches."""
+        last = batches.last_offset
+        expected = np.concatenate(([self.end_offset], last[:-1] + 1))
+        # Messages of magic 0 and 1 have no epoch, and a wrapper only its last offset.
+        rows = np.flatnonzero(
+            (batches.base_offset > expected) & (batches.leader_epoch != NO_LEADER_EPOCH)
+        )
+        self.hole_count += len(rows)
+        for row in rows[: _MAX_HOLES - len(self.holes)].tolist():
+            self.holes.append(
+                Hole(
+                    int(expected[row]),
+                    int(batches.base_offset[row]),
+                    int(batches.position_bytes[row]),
+                )
+            )
+        self._observe_epochs(batches)
+        self.batches += batches.rows
+        self.end_offset = int(last[-1]) + 1
+        self.end_bytes = batches.end_bytes
+        self.max_timestamp_ms = max(self.max_timestamp_ms, int(batches.max_timestamp_ms.max()))
+
+    def _observe_epochs(self, batches: BatchColumns) -> None:
+        epochs = batches.leader_epoch
+        starts = [0, *(np.flatnonzero(np.diff(epochs)) + 1).tolist()]
+        for start, end in zip(starts, [*starts[1:], batches.rows], strict=True):
+            run = EpochRun(
+                int(epochs[start]),
+                int(batches.base_offset[start]),
+                int(batches.last_offset[end - 1]),
+            )
+            if run.epoch == NO_LEADER_EPOCH:
+                continue
+            if self.epochs and self.epochs[-1].epoch == run.epoch:
+                run = EpochRun(run.epoch, self.epochs[-1].first_offset, run.last_offset)
+                self.epochs[-1] = run
+            else:
+                self.epochs.append(run)
+
+
+class ObservedSource:
+    """A `BatchSource` whose batches are looked at on their way."""
+
+    def __init__(self, source: BatchSource, observers: Sequence[BatchObserver]) -> None:
+        self._source = source
+        self._observers = observers
+
+    @property
+    def log_size_bytes(self) -> int:
+        """Size of the log in bytes."""
+        return self._source.log_size_bytes
+
+    @property
+    def stop(self) -> ScanStop | None:
+        """Why the batches ended before the end of the log."""
+        return self._source.stop
+
+    def chunks(self) -> Iterator[BatchColumns]:
+        """Yield the batches."""
+        for batches in self._source.chunks():
+            for observer in self._observers:
+                observer.observe(batches)
+            yield batches

@@ -1,0 +1,195 @@
+"""Judging logs: what the scan of a segment, and the segments before it, make of its ``.log``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from kafka_index.build.fold import SEGMENTS_OVERLAP, STATE_UNKNOWN
+from kafka_index.build.report import ERROR, FAILED, SegmentReport
+from kafka_index.records.batch_source import BAD_CRC, PREALLOCATED_TAIL, TORN_BATCH, TORN_HEADER
+from kafka_index.verification.findings import FileClass, FileKind, Finding, Judgement, LostRange
+from kafka_index.verification.log_facts import Hole
+from kafka_index.verification.segment import SegmentCheck
+
+_TORN_CODES = (TORN_HEADER, TORN_BATCH)
+_CUT_AT_START = "A broker that starts here cuts it off; no whole batch is lost."
+_HIDDEN = (
+    "With the marker a broker takes the log to end before it, or at the segment's base offset, and "
+    "hides what it appends after it."
+)
+_EXITS = "With the marker a broker exits: the end of the log cannot be read."
+_STUCK = (
+    "Consumers are stuck at the batch; without the marker a broker that recovers the segment cuts "
+    "it there and deletes all later segments."
+)
+_REFUSED = "A broker that recovers the segment does not start, or cuts all of it."
+_SKIPPED = "Consumers skip the missing offsets silently, and no broker reports it."
+_OVERLAPS = "Which of the records with the same offsets is read depends on the position."
+
+
+@dataclass
+class LogJudge:
+    """Judges the logs of a partition, segment by segment.
+
+    Parameters
+    ----------
+    is_compacted : bool
+        Compaction explains missing offsets.
+
+    Attributes
+    ----------
+    lost : list of LostRange
+        So far.
+    is_state_known : bool
+        Whether producers and transactions are known at the end of what was judged.
+    end_offset : int or None
+        The end of the segments so far, by their headers.
+    """
+
+    is_compacted: bool
+    lost: list[LostRange] = field(default_factory=list)
+    is_state_known: bool = True
+    end_offset: int | None = None
+
+    def judge(self, check: SegmentCheck, row: SegmentReport) -> Finding:
+        """Return the row of the next segment's log.
+
+        Parameters
+        ----------
+        check : SegmentCheck
+            Its scan.
+        row : SegmentReport
+            Its row after the fold.
+        """
+        segment, place = check.segment, check.place
+        finding = Finding(
+            segment.topic,
+            segment.partition,
+            segment.base_offset,
+            segment.log_path,
+            FileKind.LOG,
+            FileClass.SOUND,
+        )
+        gap = self._gap_before(check)
+        judgement = self._damage(check, row)
+        if judgement is None and gap is not None and not self.is_compacted:
+            judgement = _gap(gap)
+        if judgement is None and check.whole.holes and not self.is_compacted:
+            judgement = self._holes(check)
+        if judgement is None:
+            judgement = _sound(check, gap, is_last=place.is_last)
+        if row.reason_code == ERROR and row.status == FAILED:
+            finding = _unreadable(finding, row)
+        else:
+            finding = finding.judged(judgement)
+        if finding.harmful or (row.status == FAILED and row.reason_code != STATE_UNKNOWN):
+            self.is_state_known = False
+        self.end_offset = max(check.whole.end_offset, self.end_offset or 0)
+        return finding
+
+    def _gap_before(self, check: SegmentCheck) -> Hole | None:
+        base_offset = check.segment.base_offset
+        if self.end_offset is None or base_offset <= self.end_offset:
+            return None
+        gap = Hole(self.end_offset, base_offset, 0)
+        if not self.is_compacted:
+            self._lose(check, gap.first_offset, gap.end_offset, 0, 0, "gap")
+        return gap
+
+    def _damage(self, check: SegmentCheck, row: SegmentReport) -> Judgement | None:
+        """Return what is wrong with the bytes of a log; None where all of it is batches."""
+        place, code = check.place, row.reason_code
+        if not _is_damage(row):
+            return None
+        if code == SEGMENTS_OVERLAP:
+            return Judgement(FileClass.OVERLAP, harmful=True, found=row.reason, effect=_OVERLAPS)
+        position = row.position_bytes
+        is_tail = place.is_last and code in (*_TORN_CODES, PREALLOCATED_TAIL)
+        if is_tail and not place.is_clean:
+            return Judgement(
+                FileClass.PADDED if code == PREALLOCATED_TAIL else FileClass.TORN,
+                position_bytes=position,
+                found=row.reason,
+                effect=_CUT_AT_START,
+            )
+        self._lose_rest(check, row)
+        if code == BAD_CRC:
+            file_class, effect = FileClass.BAD_CRC, _STUCK
+        elif code == PREALLOCATED_TAIL:
+            file_class, effect = FileClass.PADDED, _EXITS
+        elif code in _TORN_CODES:
+            file_class, effect = FileClass.TORN, _HIDDEN if place.is_last else _SKIPPED
+        else:
+            file_class = FileClass.CORRUPT
+            effect = _REFUSED if row.status == FAILED else _STUCK
+        return Judgement(
+            file_class, harmful=True, position_bytes=position, found=row.reason, effect=effect
+        )
+
+    def _holes(self, check: SegmentCheck) -> Judgement:
+        for hole in check.whole.holes:
+            self._lose(check, hole.first_offset, hole.end_offset, hole.position_bytes, 0, "gap")
+        judgement, more = _gap(check.whole.holes[0]), check.whole.hole_count - 1
+        return (
+            replace(judgement, found=f"{judgement.found}, and in {more} more places")
+            if more
+            else judgement
+        )
+
+    def _lose_rest(self, check: SegmentCheck, row: SegmentReport) -> None:
+        """Add what lies after the valid batches of a log that is damaged."""
+        facts, whole = check.facts, check.whole
+        end = whole.end_offset if whole.end_offset > facts.end_offset else None
+        position = facts.end_bytes
+        size = row.log_size_bytes - position
+        self._lose(check, facts.end_offset, end, position, size, row.reason_code or "damaged")
+
+    def _lose(
+        self,
+        check: SegmentCheck,
+        first: int,
+        end: int | None,
+        position: int,
+        size: int,
+        reason: str,
+    ) -> None:
+        base_offset = check.segment.base_offset
+        self.lost.append(LostRange(first, end, base_offset, position, size, reason))
+
+
+def _is_damage(row: SegmentReport) -> bool:
+    if row.reason_code == STATE_UNKNOWN or (row.status == FAILED and row.reason_code == ERROR):
+        return False
+    return row.status == FAILED or row.is_damage or row.is_preallocated_tail
+
+
+def _gap(hole: Hole) -> Judgement:
+    return Judgement(
+        FileClass.GAP,
+        harmful=True,
+        position_bytes=hole.position_bytes,
+        expected=f"offset {hole.first_offset}",
+        found=f"offset {hole.end_offset}: {hole.end_offset - hole.first_offset} are missing",
+        effect=f"{_SKIPPED} Only where the topic is compacted this is as it should be.",
+    )
+
+
+def _sound(check: SegmentCheck, gap: Hole | None, *, is_last: bool) -> Judgement:
+    if check.segment.log_size_bytes == 0:
+        effect = None if is_last else "Nothing can be read from it."
+        return Judgement(FileClass.EMPTY, effect=effect)
+    count = check.whole.hole_count + (gap is not None)
+    found = f"offsets are missing in {count} places, as compaction leaves them" if count else None
+    return Judgement(FileClass.SOUND, found=found)
+
+
+def _unreadable(finding: Finding, row: SegmentReport) -> Finding:
+    return finding.judged(
+        Judgement(
+            FileClass.UNREADABLE,
+            harmful=not row.retriable,
+            position_bytes=row.position_bytes,
+            found=row.reason,
+            effect="It was not verified.",
+        )
+    )

@@ -1,0 +1,131 @@
+"""The files of a partition directory that belong to no live segment, and ``partition.metadata``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+
+from kafka_index.errors import KafkaIndexError
+from kafka_index.layout.names import (
+    INDEX_SUFFIXES,
+    LOG_SUFFIX,
+    SNAPSHOT_SUFFIX,
+    SWAP_SUFFIX,
+    TopicPartition,
+    index_name_for,
+    parse_segment_file,
+)
+from kafka_index.startup.directory_files import PARTITION_METADATA, read_topic_id
+from kafka_index.startup.found_files import check_segment_file_name
+from kafka_index.startup.prediction import StartRefusedError
+from kafka_index.storage import SegmentFile, is_scratch
+from kafka_index.storage.directories import scan_directory
+from kafka_index.stores import is_remote
+from kafka_index.verification.findings import FileClass, FileKind, Finding, Judgement
+
+_KINDS = {
+    LOG_SUFFIX: FileKind.LOG,
+    ".index": FileKind.INDEX,
+    ".timeindex": FileKind.TIME_INDEX,
+    ".txnindex": FileKind.TXN_INDEX,
+    SNAPSHOT_SUFFIX: FileKind.SNAPSHOT,
+}
+_STRAY = "The partition is stray: an empty log takes its place, and a broker serves none of it."
+
+
+def other_files(
+    partition: TopicPartition, directory: str, segments: Sequence[SegmentFile]
+) -> Iterator[Finding]:
+    """Yield a row per file of a segment that is not live.
+
+    Parameters
+    ----------
+    partition : TopicPartition
+        Whose directory it is.
+    directory : str
+        The directory.
+    segments : sequence of SegmentFile
+        The live ones.
+    """
+    if is_remote(directory) and not any(s.partition_directory == directory for s in segments):
+        return
+    live = {os.path.basename(segment.log_path) for segment in segments}
+    swaps = {name for name in live if name.endswith(SWAP_SUFFIX)}
+    owned = {index_name_for(name, suffix) for name in live for suffix in INDEX_SUFFIXES} | live
+    owned |= {name.removesuffix(SWAP_SUFFIX) + SWAP_SUFFIX for name in swaps}
+    for entry in sorted(scan_directory(directory), key=lambda entry: entry.name):
+        name = entry.name
+        if name in owned or is_scratch(name):
+            continue
+        parsed = parse_segment_file(name)
+        base_offset = None if parsed is None else parsed.base_offset
+        kind = FileKind.LOG if parsed is None else _KINDS[parsed.kind]
+        finding = Finding(
+            partition.topic, partition.partition, base_offset, entry.path, kind, FileClass.ORPHAN
+        )
+        if parsed is None:
+            if not entry.is_directory():
+                yield from _misnamed(finding, name, directory)
+        elif parsed.transient or parsed.kind == LOG_SUFFIX:
+            reason = entry.why_not_a_file()
+            effect = "A broker that starts here renames or deletes it." if reason is None else None
+            yield finding.judged(Judgement(FileClass.LEFTOVER, found=reason, effect=effect))
+        elif parsed.kind != SNAPSHOT_SUFFIX:
+            effect = "It has no log: a broker that starts here deletes it."
+            yield finding.judged(Judgement(FileClass.ORPHAN, effect=effect))
+
+
+def _misnamed(finding: Finding, name: str, directory: str) -> Iterator[Finding]:
+    try:
+        check_segment_file_name(name, directory)
+    except StartRefusedError as error:
+        yield finding.judged(
+            Judgement(
+                FileClass.CORRUPT,
+                harmful=True,
+                found=error.message,
+                effect="A broker exits.",
+            )
+        )
+        return
+    if name.endswith(LOG_SUFFIX):
+        effect = "A broker takes it for a segment of another name, or exits."
+        found = "its name is not an offset of 20 digits"
+        yield finding.judged(Judgement(FileClass.CORRUPT, harmful=True, found=found, effect=effect))
+
+
+def judge_metadata(
+    partition: TopicPartition, directory: str, *, is_known: bool
+) -> Iterator[Finding]:
+    """Yield the row of a ``partition.metadata``.
+
+    Parameters
+    ----------
+    partition, directory
+        As for `other_files`.
+    is_known : bool
+        The directory lies in a data directory, where a broker wants the file.
+    """
+    path = os.path.join(directory, PARTITION_METADATA)
+    finding = Finding(
+        partition.topic, partition.partition, None, path, FileKind.METADATA, FileClass.MISSING
+    )
+    try:
+        topic_id = read_topic_id(directory)
+    except StartRefusedError as error:
+        yield finding.judged(
+            Judgement(
+                FileClass.CORRUPT,
+                harmful=True,
+                expected=None if error.expected is None else str(error.expected),
+                found=f"{error.message}: {error.found}",
+                effect="A broker takes the data directory offline, or exits.",
+            )
+        )
+    except KafkaIndexError as error:
+        yield finding.unreadable(error)
+    else:
+        if topic_id is not None:
+            yield finding.judged(Judgement(FileClass.VALID, found=f"topic id {topic_id}"))
+        elif is_known:
+            yield finding.judged(Judgement(FileClass.MISSING, harmful=True, effect=_STRAY))

@@ -1,0 +1,326 @@
+"""One partition: its segments folded as a build folds them, and every file of it judged."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+
+from kafka_index.build.fold import FoldedPartition, fold_partition
+from kafka_index.build.report import FAILED
+from kafka_index.errors import KafkaIndexError
+from kafka_index.growing.growing_segment import floor_segment
+from kafka_index.kernels import read_headers
+from kafka_index.kernels.headers import HEADER_COLUMNS, HEADER_RECORD_COUNT
+from kafka_index.layout.names import (
+    LEADER_EPOCH_CHECKPOINT,
+    TXN_INDEX_SUFFIX,
+    TopicPartition,
+    index_name_for,
+)
+from kafka_index.layout.records import CONTROL_MASK
+from kafka_index.scan import LogFileSource
+from kafka_index.state.partition_state import ProducerExpiration
+from kafka_index.storage import SegmentFile, StagedFile
+from kafka_index.storage.log_directory import read_checkpoint_text
+from kafka_index.stores import is_remote
+from kafka_index.verification.data_directory import CLEANER_CHECKPOINT, DataDirectory
+from kafka_index.verification.findings import (
+    FileClass,
+    FileKind,
+    Finding,
+    Judgement,
+    PartitionFindings,
+)
+from kafka_index.verification.index_files import SegmentPlace
+from kafka_index.verification.logs import LogJudge
+from kafka_index.verification.other_files import judge_metadata, other_files
+from kafka_index.verification.segment import SegmentCheck, check_segment, index_path, read_stored
+from kafka_index.verification.settings import VerifySettings
+from kafka_index.verification.snapshots import judge_snapshots
+from kafka_index.verification.starts import started
+from kafka_index.verification.state_files import judge_epochs, judge_transaction_index
+
+_COMPACTED_TOPICS = ("__consumer_offsets", "__transaction_state")
+_NO_TIME_INDEX = (
+    "A broker makes an empty one: the time of the file decides what retention deletes, and lookups "
+    "by time go wrong."
+)
+
+
+class PartitionVerification:
+    """Verifies a partition: `check` for each segment, in any order and thread, then `finish`.
+
+    Parameters
+    ----------
+    segments : sequence of SegmentFile
+        All of the partition, by base offset.
+    settings : VerifySettings
+        How to verify.
+    root : DataDirectory
+        The directory that holds the partition.
+    """
+
+    def __init__(
+        self, segments: Sequence[SegmentFile], settings: VerifySettings, root: DataDirectory
+    ) -> None:
+        self.segments = segments
+        self._settings = settings
+        self._root = root
+        last = segments[-1]
+        self.partition = TopicPartition(last.topic, last.partition)
+        self.directory = last.partition_directory
+        recovery_point = root.recovery_point(self.partition)
+        self._first_recovered = segments[floor_segment(segments, recovery_point)].base_offset
+
+    def place(self, segment: SegmentFile) -> SegmentPlace:
+        """Return how a start treats a segment."""
+        root = self._root
+        is_unflushed = root.is_known and segment.base_offset >= self._first_recovered
+        is_recovered = not root.is_clean and (segment.is_last or is_unflushed)
+        return SegmentPlace(segment.is_last, is_recovered, root.is_clean)
+
+    def check(self, segment: SegmentFile, *, attempt_id: str) -> SegmentCheck:
+        """Scan a segment."""
+        return check_segment(segment, self.place(segment), self._settings, attempt_id=attempt_id)
+
+    def finish(self, checks: Iterable[SegmentCheck], *, attempt_id: str) -> PartitionFindings:
+        """Judge what depends on all segments, which were checked."""
+        ordered = sorted(checks, key=lambda check: check.segment.base_offset)
+        folded = fold_partition(
+            [check.staged for check in ordered],
+            self._settings.build_settings(),
+            attempt_id=attempt_id,
+        )
+        return _Finish(self, ordered, folded, self._settings, self._root).findings()
+
+
+@dataclass
+class _Finish:
+    verification: PartitionVerification
+    checks: Sequence[SegmentCheck]
+    folded: FoldedPartition
+    settings: VerifySettings
+    root: DataDirectory
+
+    def findings(self) -> PartitionFindings:
+        """Return the rows of the partition, by segment."""
+        partition, directory = self.verification.partition, self.verification.directory
+        built = self._built()
+        judge = LogJudge(self._is_compacted())
+        found: list[Finding] = []
+        rows = [folded.report for folded in self.folded.segments]
+        rows += [check.row for check in self.checks[len(rows) :]]
+        self._has_indexes = any(c.has_offset_index or c.has_time_index for c in self.checks)
+        for check, row in zip(self.checks, rows, strict=True):
+            found.append(judge.judge(check, row))
+            found += check.findings
+            found += self._missing_indexes(check)
+            is_known = judge.is_state_known and self.folded.error is None
+            found += self._transactions(check, built, is_known=is_known)
+        start = max(self._log_start(), self.checks[0].segment.base_offset)
+        end = judge.end_offset if judge.end_offset is not None else start
+        if not is_remote(directory):
+            is_whole = judge.is_state_known and self.folded.snapshots is not None
+            found += judge_snapshots(
+                partition,
+                self._index_directory,
+                built if is_whole else None,
+                ProducerExpiration(
+                    self.settings.config.producer_id_expiration_ms, self.settings.now_ms
+                ),
+                (start, end),
+                [check.segment.base_offset for check in self.checks],
+                is_clean=self.root.is_clean,
+                is_compacted=judge.is_compacted,
+            )
+        found += self._epochs(end)
+        found += other_files(partition, directory, self.verification.segments)
+        found += judge_metadata(partition, directory, is_known=self.root.is_known)
+        found += self.root.partition_findings(partition, end)
+        if not self._has_anything(found):
+            found = [one for one in found if one.kind in (FileKind.LOG, FileKind.ROOT)]
+            found.append(self._no_files())
+        found.append(self._partition_row(found, start, end))
+        return PartitionFindings(
+            partition.topic,
+            partition.partition,
+            directory,
+            tuple(found),
+            tuple(judge.lost),
+            start,
+            end,
+            sum(check.segment.log_size_bytes for check in self.checks),
+        )
+
+    @property
+    def _index_directory(self) -> str:
+        return self.settings.index_directory(self.checks[-1].segment)
+
+    def _log_start(self) -> int:
+        partition = self.verification.partition
+        tiered = self.settings.tiered.get(partition)
+        return self.root.log_start_offset(partition) if tiered is None else tiered.log_start_offset
+
+    def _built(self) -> dict[str, bytes]:
+        """Return the state files that the fold has made, by name, and remove them."""
+        files: list[StagedFile] = [*self.folded.own_files]
+        for segment in self.folded.segments:
+            files += segment.files
+        built = {}
+        for staged in files:
+            with open(staged.scratch_path, "rb") as file:
+                built[os.path.basename(staged.final_path)] = file.read()
+            os.unlink(staged.scratch_path)
+        return built
+
+    def _is_compacted(self) -> bool:
+        """Return whether there is evidence that the partition is compacted."""
+        partition = self.verification.partition
+        if partition.topic in _COMPACTED_TOPICS:
+            return True
+        if self.root.offset(CLEANER_CHECKPOINT, partition) is not None:
+            return True
+        if not any(check.whole.hole_count for check in self.checks):
+            return False
+        return any(
+            _has_thinned_batch(check.segment) for check in self.checks if check.whole.hole_count
+        )
+
+    def _missing_indexes(self, check: SegmentCheck) -> Iterator[Finding]:
+        """Yield the rows of index files that are not there, where others are."""
+        segment, place = check.segment, check.place
+        if not self._has_indexes or check.row.status == FAILED:
+            return
+        common = (segment.topic, segment.partition, segment.base_offset)
+        if not check.has_offset_index:
+            effect = "A broker that starts here recovers the segment, and cuts it at any damage."
+            path = index_path(segment, self.settings, ".index")
+            yield Finding(*common, path, FileKind.INDEX, FileClass.MISSING, effect=effect)
+        if not check.has_time_index:
+            harmful = check.has_offset_index and check.facts.max_timestamp_ms >= 0
+            row = Judgement(FileClass.MISSING, harmful=harmful, effect=_NO_TIME_INDEX)
+            path = index_path(segment, self.settings, ".timeindex")
+            finding = Finding(*common, path, FileKind.TIME_INDEX, FileClass.MISSING)
+            yield finding.judged(place.softened(row))
+
+    def _transactions(
+        self, check: SegmentCheck, built: dict[str, bytes], *, is_known: bool
+    ) -> Iterator[Finding]:
+        segment = check.segment
+        path = index_path(segment, self.settings, TXN_INDEX_SUFFIX)
+        stored = read_stored(segment, path, FileKind.TXN_INDEX)
+        name = index_name_for(os.path.basename(segment.log_path), TXN_INDEX_SUFFIX)
+        wanted = built.get(name, b"")
+        if not stored.was_read:
+            yield stored.finding
+        elif stored.data is None:
+            if wanted and is_known and self._has_indexes:
+                row = Judgement(
+                    FileClass.MISSING,
+                    harmful=check.has_offset_index,
+                    effect="Consumers that read committed records get aborted ones.",
+                )
+                yield stored.finding.judged(check.place.softened(row))
+        else:
+            row = judge_transaction_index(
+                stored.data,
+                None if check.row.status == FAILED else wanted,
+                segment.base_offset,
+                check.place,
+                partial(self._has_data, segment.base_offset),
+                is_known=is_known,
+            )
+            yield stored.finding.judged(row)
+
+    def _has_data(self, up_to_base_offset: int, producer: int, first: int, last: int) -> bool:
+        """Return whether the log has batches of a producer in a range of offsets."""
+        for check in self.checks:
+            if check.segment.base_offset > up_to_base_offset or check.whole.end_offset <= first:
+                continue
+            for batches in LogFileSource.of_segment(check.segment, verify_crc=False).chunks():
+                is_data = (batches.producer_id == producer) & (batches.last_offset >= first)
+                is_data &= (batches.base_offset <= last) & (
+                    (batches.attributes & CONTROL_MASK) == 0
+                )
+                if is_data.any():
+                    return True
+        return False
+
+    def _epochs(self, end: int) -> Iterator[Finding]:
+        partition = self.verification.partition
+        path = os.path.join(self._index_directory, LEADER_EPOCH_CHECKPOINT)
+        finding = Finding(
+            partition.topic,
+            partition.partition,
+            None,
+            path,
+            FileKind.EPOCHS,
+            FileClass.MISSING,
+        )
+        runs = [run for check in self.checks for run in check.whole.epochs]
+        try:
+            text = read_checkpoint_text(path)
+        except KafkaIndexError as error:
+            yield finding.unreadable(error)
+            return
+        if text is not None:
+            yield finding.judged(judge_epochs(text, runs, self._log_start(), end))
+        elif runs:
+            effect = "Followers and consumers cannot compare epochs: divergence is not found."
+            yield replace(finding, harmful=self._has_indexes, effect=effect)
+
+    @staticmethod
+    def _has_anything(found: Sequence[Finding]) -> bool:
+        kinds = (FileKind.LOG, FileKind.ROOT)
+        return any(
+            one.file_class is not FileClass.MISSING for one in found if one.kind not in kinds
+        )
+
+    def _no_files(self) -> Finding:
+        partition = self.verification.partition
+        return Finding(
+            partition.topic,
+            partition.partition,
+            None,
+            self.verification.directory,
+            FileKind.INDEX,
+            FileClass.MISSING,
+            found="logs only",
+            effect="A broker reads every log and rebuilds the rest; it needs partition.metadata.",
+        )
+
+    def _partition_row(self, found: Sequence[Finding], start: int, end: int) -> Finding:
+        partition = self.verification.partition
+        harmful = [one for one in found if one.harmful]
+        row = Finding(
+            partition.topic,
+            partition.partition,
+            None,
+            self.verification.directory,
+            FileKind.PARTITION,
+            harmful[0].file_class if harmful else FileClass.SOUND,
+            harmful=bool(harmful),
+            found=f"offsets {start} to {end}",
+        )
+        if not harmful or self.settings.indexes is not None or self.settings.tiered:
+            return row
+        return started(row, self.root, self.settings, end)
+
+
+def _has_thinned_batch(segment: SegmentFile) -> bool:
+    """Return whether a batch holds fewer records than offsets: only compaction removes some."""
+    try:
+        source = LogFileSource.of_segment(segment, verify_crc=False)
+        for window, start, batches in source.windows():
+            headers = np.empty((HEADER_COLUMNS, batches.rows), np.int64)
+            read_headers(window, start, batches.position_bytes, headers)
+            spans = batches.last_offset - batches.base_offset + 1
+            if (headers[HEADER_RECORD_COUNT] < spans).any():
+                return True
+    except KafkaIndexError:
+        return False
+    return False

@@ -1,0 +1,69 @@
+"""What every partition of a verification shares."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from kafka_index.build import ALL_OUTPUTS, BuildSettings, Output
+from kafka_index.config import LogConfig
+from kafka_index.layout.names import TopicPartition
+from kafka_index.storage import SegmentFile, workspace
+from kafka_index.storage.tiered_partition import TieredPartition
+from kafka_index.tasks import new_run_id
+
+# Epochs are judged by those of the batches: a build starts from the file itself.
+_OUTPUTS = ALL_OUTPUTS - {Output.EPOCHS}
+
+
+@dataclass(frozen=True, slots=True)
+class VerifySettings:
+    """How to verify.
+
+    Parameters
+    ----------
+    now_ms : int
+        The time of the start that is thought of: producers that are idle then do not count.
+    config : LogConfig
+        Kafka's settings, by topic.
+    indexes : str, optional
+        Folder that mirrors the partition directories and holds the files to verify; by default
+        they are beside the logs.
+    fast : bool
+        Read the headers of batches only: checksums are not verified.
+    run_id : str
+        No two runs share it.
+    tiered : mapping of TopicPartition to TieredPartition
+        What is known of partitions with remote segments.
+    """
+
+    now_ms: int
+    config: LogConfig = field(default_factory=LogConfig)
+    indexes: str | None = None
+    fast: bool = False
+    run_id: str = field(default_factory=new_run_id)
+    tiered: Mapping[TopicPartition, TieredPartition] = field(default_factory=dict)
+
+    def scratch_root(self) -> str:
+        """Return the local folder for what the files should be."""
+        return os.path.join(workspace(), f"verify-{self.run_id}")
+
+    def build_settings(self) -> BuildSettings:
+        """Return the settings of the build that makes those files."""
+        return BuildSettings(
+            config=self.config,
+            target_root=self.scratch_root(),
+            outputs=_OUTPUTS,
+            verify_crc=not self.fast,
+            force=True,
+            run_id=self.run_id,
+            tiered=self.tiered,
+        )
+
+    def index_directory(self, segment: SegmentFile) -> str:
+        """Return the folder with the index files of a segment."""
+        directory = segment.partition_directory
+        if self.indexes is None:
+            return directory
+        return f"{self.indexes.rstrip('/')}/{segment.topic}-{segment.partition}"
