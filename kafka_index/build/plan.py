@@ -54,17 +54,30 @@ def plan_build(segments: Sequence[SegmentFile], *, bins: int) -> pa.Table:
         `WORK_SCHEMA`, sorted by bin; in a bin, segments of a partition stand together.
     """
     sizes = [segment.log_size_bytes for segment in segments]
+    return _work_table(segments, balance(sizes, bins, overhead=_SEGMENT_COST_BYTES))
+
+
+def plan_partitions(segments: Sequence[SegmentFile], *, bins: int) -> pa.Table:
+    """Spread whole partitions over bins of equal work; otherwise as `plan_build`."""
+    partitions = [list(members) for _, members in groupby(segments, key=partition_of)]
+    costs = [_size_bytes(each) + len(each) * _SEGMENT_COST_BYTES for each in partitions]
+    bin_of = balance(costs, bins)
+    numbers = [bin_of[at] for at, members in enumerate(partitions) for _ in members]
+    return _work_table([segment for members in partitions for segment in members], numbers)
+
+
+def _work_table(segments: Sequence[SegmentFile], bin_of: Sequence[int]) -> pa.Table:
     table = pa.table(
         [
             [segment.topic for segment in segments],
             [segment.partition for segment in segments],
             [segment.base_offset for segment in segments],
             [segment.log_path for segment in segments],
-            sizes,
+            [segment.log_size_bytes for segment in segments],
             [segment.log_mtime_ns for segment in segments],
             [segment.is_last for segment in segments],
             [segment.log_version for segment in segments],
-            balance(sizes, bins, overhead=_SEGMENT_COST_BYTES),
+            bin_of,
         ],
         schema=WORK_SCHEMA,
     )

@@ -55,6 +55,10 @@ _COMMANDS = {
         "kafka_index.cli.metadata_command",
         "Print topics, groups, transactions and remote segments of a cluster.",
     ),
+    "verify": (
+        "kafka_index.cli.verify_command",
+        "Compare every file of a dump with what it should be.",
+    ),
     "predict": (
         "kafka_index.cli.predict_command",
         "Predict what a broker does to its log directories when it starts.",

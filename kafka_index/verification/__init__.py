@@ -9,7 +9,8 @@ from kafka_index.verification.findings import (
     PartitionFindings,
     findings_table,
 )
-from kafka_index.verification.library import verify
+from kafka_index.verification.library import Verification, verify
+from kafka_index.verification.local import run_local
 from kafka_index.verification.settings import VerifySettings
 
 __all__ = [
@@ -19,7 +20,9 @@ __all__ = [
     "Finding",
     "LostRange",
     "PartitionFindings",
+    "Verification",
     "VerifySettings",
     "findings_table",
+    "run_local",
     "verify",
 ]

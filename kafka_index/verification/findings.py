@@ -24,6 +24,8 @@ class FileKind(StrEnum):
     METADATA = "metadata"
     ROOT = "root"
     PARTITION = "partition"
+    #: Two copies of a partition, of ``--against``.
+    COPY = "copy"
 
 
 class FileClass(StrEnum):
@@ -60,6 +62,10 @@ class FileClass(StrEnum):
     EMPTY = "empty"
     #: Of an interrupted compaction, split or deletion.
     LEFTOVER = "leftover"
+    #: Of two copies: one ends before the other, and they are equal up to there.
+    PREFIX = "prefix"
+    #: Of two copies: they hold different batches at an offset.
+    DIVERGED = "diverged"
     #: Could not be read, or changed meanwhile.
     UNREADABLE = "unreadable"
 

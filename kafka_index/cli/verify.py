@@ -1,0 +1,86 @@
+"""Runs a verification, from options to an exit code: list, verify, report, print."""
+
+from __future__ import annotations
+
+import re
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from kafka_index.cli.exit_code import ExitCode
+from kafka_index.cli.options import Detail
+from kafka_index.cli.verify_summary import VerifyOutcome
+from kafka_index.config import LogConfig
+from kafka_index.engines import Engine, verify_engines
+from kafka_index.growing.growing_segment import system_clock
+from kafka_index.layout.names import TopicPartition
+from kafka_index.storage import Listing, SegmentFile, list_dump
+from kafka_index.storage.paths import absolute_path
+from kafka_index.storage.report_file import ReportFile
+from kafka_index.storage.segment_table import SegmentTable
+from kafka_index.tiered.listing import list_logs
+from kafka_index.tiered.options import TieredOptions
+from kafka_index.verification import VERIFY_SCHEMA, VerifySettings, findings_table
+from kafka_index.verification.copies import compare_partitions
+from kafka_index.verification.data_directory import DataDirectory
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyOptions:
+    """The options of ``verify``, checked except against the disk."""
+
+    inputs: tuple[str, ...]
+    tiered: TieredOptions | None
+    indexes: str | None
+    against: tuple[str, ...]
+    topics: re.Pattern[str] | None
+    fast: bool
+    config: LogConfig
+    report: str | None
+    engine: Engine
+    detail: Detail
+
+
+def run_verify(options: VerifyOptions) -> ExitCode:
+    """Verify a dump, print a summary, and return its exit code.
+
+    Raises
+    ------
+    KafkaIndexError
+        The run as a whole cannot start or continue.
+    """
+    listing = list_logs(options.inputs, options.tiered, topics=options.topics)
+    segments = SegmentTable.of(listing.segments)
+    with ExitStack() as stack:
+        writer = None
+        if options.report is not None:
+            writer = stack.enter_context(ReportFile(options.report, VERIFY_SCHEMA))
+        outcome = VerifyOutcome(writer, len(segments), segments.total_bytes, options.detail)
+        with outcome:
+            if options.against:
+                _compare(options, listing, outcome)
+            else:
+                _verify(options, listing, outcome)
+    return outcome.print_summary(listing.skipped, fast=options.fast)
+
+
+def _verify(options: VerifyOptions, listing: Listing, outcome: VerifyOutcome) -> None:
+    indexes = None if options.indexes is None else absolute_path(options.indexes)
+    settings = VerifySettings(
+        system_clock(), options.config, indexes, options.fast, tiered=listing.tiered
+    )
+    roots = [DataDirectory.read(path) for path in sorted(set(listing.data_directories))]
+    outcome.on_table(findings_table(row for root in roots for row in root.findings))
+    verify_engines.run_verify(options.engine, listing.segments, settings, outcome)
+
+
+def _compare(options: VerifyOptions, listing: Listing, outcome: VerifyOutcome) -> None:
+    ours = _by_partition(listing)
+    theirs = _by_partition(list_dump(options.against, topics=options.topics))
+    outcome.on_begin()
+    pairs = [(ours.get(each, []), theirs.get(each, [])) for each in sorted({*ours, *theirs})]
+    for row in compare_partitions(pairs, threads=options.engine.threads):
+        outcome.on_table(findings_table([row]))
+
+
+def _by_partition(listing: Listing) -> dict[TopicPartition, list[SegmentFile]]:
+    return {each.partition: each.files() for each in SegmentTable.of(listing.segments).partitions}

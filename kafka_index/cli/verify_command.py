@@ -1,0 +1,134 @@
+"""``verify``: its options, for the console script and for ``spark-submit``."""
+
+from __future__ import annotations
+
+import re
+
+import click
+
+from kafka_index.cli.options import (
+    choose_detail,
+    choose_engine,
+    command,
+    detail_options,
+    engine_options,
+    paths_options,
+    report_option,
+    settings_options,
+    topics_option,
+)
+from kafka_index.cli.tiered_options import tiered_options
+from kafka_index.config import LogConfig
+from kafka_index.tiered.options import TieredOptions
+
+_HELP = """Compare every file of the dump below PATH with what it should be; nothing is changed.
+
+    PATH is a data directory of a broker, a topic-partition directory, or a glob of either, or the
+    URI of one. Each log is read once, as `build` reads it, and what a build would write is compared
+    with what lies there: logs, indexes, snapshots, epochs, and the files at the root of the data
+    directory. A file that differs and is as right is valid; one that would make a broker lose or
+    hide records, answer wrongly or not start is harmful, and the report says what it does.
+
+    `--fast` reads the headers of batches only, and so finds no wrong checksum. With `--against`
+    the files are not verified: the batches of two copies of the same partitions are compared.
+
+    Exit codes: 0, nothing is harmful; 1, something is; 2, wrong usage, or nothing was found; 3, a
+    failure of permission, disk, memory, network or cluster, or a file that changed meanwhile: worth
+    a retry; 70, an internal error.
+
+    \b
+    Examples:
+    """
+_CONSOLE_EXAMPLES = """\
+  kafka-index verify --input /dump/broker-1 --report verify.parquet
+      kafka-index verify --input /dump/* --topics 'orders|payments' --fast
+      kafka-index verify --input /dump/broker-1 --against /dump/broker-2
+      kafka-index verify --input s3://backup/broker-1 --engine spark --master 'local[8]'
+"""
+_JOB_EXAMPLES = """\
+  spark-submit jobs/verify.py --input /mnt/dump/* --report /mnt/verify.parquet
+"""
+
+
+def make_command(*, as_job: bool) -> click.Command:
+    """Return the ``verify`` command, or as a job for ``spark-submit`` that is always on Spark."""
+
+    def verify(
+        inputs: tuple[str, ...],
+        more_paths: tuple[str, ...],
+        tiered: TieredOptions | None,
+        indexes: str | None,
+        against: tuple[str, ...],
+        topics: re.Pattern[str] | None,
+        fast: bool,  # noqa: FBT001, because click passes options by name
+        config_path: str | None,
+        index_interval_bytes: int | None,
+        report: str | None,
+        quiet: bool,  # noqa: FBT001, because click passes options by name
+        verbose: bool,  # noqa: FBT001, because click passes options by name
+        engine: str = "spark",
+        master: str | None = None,
+        threads: int | None = None,
+    ) -> int:
+        if not (inputs or more_paths or tiered):
+            raise click.UsageError("no input: give --input PATH or --tiered URI")
+        if against and (indexes is not None or fast):
+            other = "--indexes" if indexes is not None else "--fast"
+            raise click.UsageError(f"--against and {other} are mutually exclusive")
+        chosen = choose_engine(engine, master, threads)
+        if against and chosen.on_spark:
+            raise click.UsageError("--against runs on the local engine")
+        detail = choose_detail(quiet=quiet, verbose=verbose)
+        config = LogConfig.load(config_path, index_interval_bytes=index_interval_bytes)
+        from kafka_index.cli.verify import VerifyOptions, run_verify  # noqa: PLC0415, slow
+
+        return run_verify(
+            VerifyOptions(
+                inputs=(*inputs, *more_paths),
+                tiered=tiered,
+                indexes=indexes,
+                against=against,
+                topics=topics,
+                fast=fast,
+                config=config,
+                report=report,
+                engine=chosen,
+                detail=detail,
+            )
+        )
+
+    return command(
+        verify,
+        [
+            *paths_options(
+                "--input",
+                "inputs",
+                "Directories to verify; may be repeated, and may name several paths.",
+            ),
+            *tiered_options(),
+            click.option(
+                "--indexes",
+                metavar="PATH",
+                help="Verify the files below this folder, where `build` has written them, instead "
+                "of those beside the logs.",
+            ),
+            click.option(
+                "--against",
+                multiple=True,
+                metavar="PATH",
+                help="Compare the batches with those of another copy; may be repeated.",
+            ),
+            topics_option(),
+            click.option(
+                "--fast",
+                is_flag=True,
+                help="Read batch headers only: much faster, but damaged records are not found.",
+            ),
+            *settings_options(),
+            report_option("a row per file and partition"),
+            *([] if as_job else engine_options()),
+            *detail_options(),
+        ],
+        help_text=_HELP + (_JOB_EXAMPLES if as_job else _CONSOLE_EXAMPLES),
+        usage="(--input PATH... | --tiered URI) [OPTIONS]",
+    )

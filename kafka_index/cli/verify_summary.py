@@ -1,0 +1,192 @@
+"""The rows of a verification as they arrive: into the report, the progress line, the summary."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from kafka_index.cli.build_summary import skipped_lines
+from kafka_index.cli.exit_code import ExitCode
+from kafka_index.cli.options import Detail
+from kafka_index.cli.progress import Outcome
+from kafka_index.cli.run_summary import run_summary
+from kafka_index.cli.terminal import Table
+from kafka_index.cli.text import (
+    format_bytes,
+    format_count,
+    format_seconds,
+    plural,
+    shown_path,
+    status_table,
+)
+from kafka_index.storage import Skipped
+from kafka_index.storage.report_file import ReportFile
+from kafka_index.verification import (
+    FileClass,
+    FileKind,
+    PartitionFindings,
+    findings_table,
+)
+
+_SHOWN = 20
+_EXPLAINED: Mapping[str, str] = {
+    FileClass.IDENTICAL: "as a build writes it",
+    FileClass.SOUND: "a log whose batches are whole, and none is missing",
+    FileClass.VALID: "differs from a build, and is as right",
+    FileClass.EMPTY: "a log without batches",
+    FileClass.PREFIX: "one copy ends before the other, and is equal up to there",
+    FileClass.PADDED: "followed by zeros",
+    FileClass.INCOMPLETE: "entries are missing",
+    FileClass.MISSING: "not there",
+    FileClass.ORPHAN: "belongs to no segment",
+    FileClass.LEFTOVER: "of an interrupted compaction, split or deletion",
+    FileClass.STALE: "points beyond the log",
+    FileClass.MISPLACED: "points between batches",
+    FileClass.TOO_LOW: "points past batches that it should lead to",
+    FileClass.FOREIGN: "of another segment",
+    FileClass.CORRUPT: "cannot be what a broker writes",
+    FileClass.TORN: "a log that ends inside a batch",
+    FileClass.BAD_CRC: "a log with a wrong checksum",
+    FileClass.GAP: "offsets are missing",
+    FileClass.OVERLAP: "a log with offsets of another",
+    FileClass.DIVERGED: "the copies hold different batches",
+    FileClass.UNREADABLE: "could not be read, or changed meanwhile",
+}
+_COLUMNS = ("path", "kind", "class", "harmful", "position_bytes", "entry", "found", "effect")
+
+
+class VerifyOutcome(Outcome):
+    """The listener of an engine that verifies; a context manager around its run.
+
+    Parameters
+    ----------
+    writer : ReportFile, optional
+        The report.
+    total_segments, total_bytes : int
+        The segments to verify, and the bytes of their logs.
+    detail : Detail
+        How much to print.
+    """
+
+    def __init__(
+        self, writer: ReportFile | None, total_segments: int, total_bytes: int, detail: Detail
+    ) -> None:
+        super().__init__(total_segments, total_bytes, detail)
+        self._writer = writer
+        self._total_bytes = total_bytes
+        self._files: Counter[str] = Counter()
+        self._harmful: Counter[str] = Counter()
+        self._partitions = self._harmful_partitions = self._logs_only = self._retriable = 0
+        self._shown: list[dict[str, object]] = []
+
+    def on_partition(self, found: PartitionFindings) -> None:
+        """Add what was found in a partition; called by one thread at a time."""
+        self.on_table(findings_table(found.findings))
+        logs = sum(row.kind is FileKind.LOG for row in found.findings)
+        self._progress.advance(logs, found.log_bytes)
+
+    def on_table(self, rows: pa.Table) -> None:
+        """Add rows of the report."""
+        if self._writer is not None:
+            self._writer.write_table(rows)
+        is_partition = pc.equal(rows["kind"], FileKind.PARTITION.value)
+        partitions, files = rows.filter(is_partition), rows.filter(pc.invert(is_partition))
+        self._partitions += partitions.num_rows
+        self._harmful_partitions += pc.sum(partitions["harmful"]).as_py() or 0
+        self._retriable += pc.sum(rows["retriable"]).as_py() or 0
+        for row in (
+            files.group_by("class")
+            .aggregate([("harmful", "count"), ("harmful", "sum")])
+            .to_pylist()
+        ):
+            self._files[row["class"]] += row["harmful_count"]
+            self._harmful[row["class"]] += row["harmful_sum"]
+        is_logs_only = pc.equal(files["found"], "logs only")
+        self._logs_only += pc.sum(is_logs_only).as_py() or 0
+        wanted = rows.filter(rows["harmful"]).select(_COLUMNS)
+        self._shown += wanted.slice(0, _SHOWN - len(self._shown)).to_pylist()
+
+    def print_summary(self, skipped: Sequence[Skipped], *, fast: bool) -> ExitCode:
+        """Print the summary and return the exit code.
+
+        Parameters
+        ----------
+        skipped : sequence of Skipped
+            Entries that the listing skipped.
+        fast : bool
+            Checksums were not verified.
+        """
+        paint, seconds = self._paint, self._seconds
+        harmful = self._harmful.total()
+        self._record()
+        rows = [
+            (name, format_count(self._files[name]), format_count(self._harmful[name]))
+            for name in _EXPLAINED
+            if self._files[name]
+        ]
+        colours = dict.fromkeys((FileClass.IDENTICAL, FileClass.SOUND, FileClass.VALID), paint.good)
+        size = self._total_bytes
+        rate = f" ({format_bytes(size / seconds)}/s)" if size and seconds > 0 else ""
+        lines: list[str | Table] = [
+            status_table(
+                ("class", "files", "harmful"),
+                rows,
+                _EXPLAINED,
+                {str(name): colour for name, colour in colours.items()},
+                paint,
+            ),
+            "",
+            (
+                f"{plural(self._partitions, 'partition')}, {self._harmful_partitions} with "
+                f"harmful files, {format_bytes(size)} of log in {format_seconds(seconds)}{rate}"
+            ),
+            *self._startup_lines(),
+        ]
+        if self._logs_only:
+            lines.append(
+                f"{plural(self._logs_only, 'partition has', 'partitions have')} logs only: a "
+                "broker rebuilds the rest, reading everything"
+            )
+        if fast:
+            lines.append(
+                "--fast reads headers only: a wrong checksum, and a change inside records, is not "
+                "seen"
+            )
+        every = self._detail is Detail.VERBOSE
+        lines += skipped_lines(skipped, paint, every=every)
+        if not harmful and not self._retriable:
+            lines += ["", paint.good("nothing harmful was found")]
+        self._print(lines, self._damage_lines())
+        codes = [ExitCode.DAMAGE] if harmful or self._harmful_partitions else []
+        if self._retriable:
+            codes.append(ExitCode.ENVIRONMENT)
+        return ExitCode.first(codes)
+
+    def _record(self) -> None:
+        summary = run_summary()
+        for name, count in self._files.items():
+            summary.add_count(f"files_{name}", count)
+        summary.add_count("files_harmful", self._harmful.total())
+        summary.add_count("partitions", self._partitions)
+        summary.add_count("partitions_harmful", self._harmful_partitions)
+        summary.add_bytes("logs", self._total_bytes)
+
+    def _damage_lines(self) -> list[str]:
+        harmful = self._harmful.total() + self._harmful_partitions
+        if not harmful:
+            return []
+        lines = ["", self._paint.bad(f"{plural(self._harmful.total(), 'harmful file')}:")]
+        for row in self._shown:
+            place = "" if row["position_bytes"] is None else f" at byte {row['position_bytes']}"
+            what = f"{row['kind']}: {row['class']}{place}"
+            found = "" if row["found"] is None else f": {row['found']}"
+            effect = "" if row["effect"] is None else f". {row['effect']}"
+            lines.append(f"  {shown_path(str(row['path']))}: {what}{found}{effect}")
+        if harmful > len(self._shown):
+            lines.append(
+                f"  and {format_count(harmful - len(self._shown))} more rows in the report"
+            )
+        return lines

@@ -1,0 +1,186 @@
+"""``kafka-index verify``: what it prints, reports, and exits with."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from kafka_index.cli.exit_code import ExitCode
+from kafka_index.verification import VERIFY_SCHEMA
+from tests.support.command_line import COMMAND, DUMP, environment, run_here
+from tests.support.gates import Gate, Step
+from tests.support.timeouts import TIMEOUT_SECONDS
+
+PARTITION = "app-logs-0"
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """A data directory of a broker that stopped cleanly, with one partition."""
+    target = tmp_path / "data"
+    target.mkdir()
+    shutil.copytree(DUMP / PARTITION, target / PARTITION)
+    for path in DUMP.iterdir():
+        if path.is_file():
+            shutil.copy(path, target)
+    return target
+
+
+def damage(data: Path) -> Path:
+    """Flip the last byte of the first log."""
+    path = min((data / PARTITION).glob("*.log"))
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    return path
+
+
+def test_a_sound_dump_exits_with_0_and_says_so(data: Path) -> None:
+    done = run_here("verify", "--input", data)
+
+    assert done.returncode == ExitCode.DONE, done.stderr
+    assert "nothing harmful was found" in done.stdout
+
+
+def test_damage_exits_with_1_and_names_file_byte_and_effect(data: Path) -> None:
+    path = damage(data)
+
+    done = run_here("verify", "--input", data)
+
+    assert done.returncode == ExitCode.DAMAGE
+    (line,) = [line for line in done.stdout.splitlines() if path.name in line]
+    assert "bad_crc at byte" in line
+    assert "Consumers are stuck" in line
+
+
+def test_headers_alone_say_what_they_do_not_show(data: Path) -> None:
+    damage(data)
+
+    done = run_here("verify", "--input", data, "--fast")
+
+    assert done.returncode == ExitCode.DONE
+    assert "a wrong checksum" in done.stdout
+
+
+def test_nothing_found_exits_with_2(tmp_path: Path) -> None:
+    assert run_here("verify", "--input", tmp_path).returncode == ExitCode.USAGE
+
+
+@pytest.mark.parametrize(
+    "options", [(), ("--against", "x", "--fast"), ("--against", "x", "--indexes", "y")]
+)
+def test_options_that_do_not_go_together_exit_with_2(data: Path, options: tuple[str, ...]) -> None:
+    given = ("--input", data) if options else ()
+
+    assert run_here("verify", *given, *options).returncode == ExitCode.USAGE
+
+
+@pytest.mark.parametrize("ending", ["parquet", "json", "csv"])
+def test_the_report_has_the_schema_of_the_rows(data: Path, tmp_path: Path, ending: str) -> None:
+    report = tmp_path / f"report.{ending}"
+
+    assert run_here("verify", "--input", data, "--report", report).returncode == ExitCode.DONE
+
+    if ending == "parquet":
+        assert pq.read_schema(report).equals(VERIFY_SCHEMA)
+        kinds = pq.read_table(report).column("kind").to_pylist()
+        assert kinds.count("partition") == 1
+        assert kinds.count("root") == 6
+    elif ending == "json":
+        rows = [json.loads(line) for line in report.read_text().splitlines()]
+        assert {tuple(row) for row in rows} == {tuple(VERIFY_SCHEMA.names)}
+
+
+def test_files_of_a_build_are_verified_where_it_has_written_them(
+    data: Path, tmp_path: Path
+) -> None:
+    built = tmp_path / "built"
+    assert run_here("build", "--input", data, "--output", built).returncode == ExitCode.DONE
+    given = ("verify", "--input", data, "--indexes", built)
+    assert run_here(*given).returncode == ExitCode.DONE
+
+    index = min((built / PARTITION).glob("*.timeindex"))
+    index.write_bytes(b"")
+
+    done = run_here(*given)
+    assert done.returncode == ExitCode.DAMAGE
+    assert str(index) in done.stdout
+
+
+def test_copies_that_diverged_exit_with_1(data: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(data, other)
+    assert run_here("verify", "--input", data, "--against", other).returncode == ExitCode.DONE
+    for path in (other / PARTITION).glob("*2117.log"):
+        content = bytearray(path.read_bytes())
+        content[17] ^= 1  # the checksum of the first batch
+        path.write_bytes(content)
+
+    done = run_here("verify", "--input", data, "--against", other)
+
+    assert done.returncode == ExitCode.DAMAGE
+    assert "diverged at offset 2117 under epochs 0 and 0" in done.stdout
+
+
+def test_a_name_that_is_not_text_is_reported(data: Path, tmp_path: Path) -> None:
+    name = os.fsencode(data / PARTITION) + b"/\xff\n.log"
+    with open(name, "wb"):
+        pass
+    report = tmp_path / "report.parquet"
+
+    done = run_here("verify", "--input", data, "--report", report)
+
+    assert done.returncode == ExitCode.DAMAGE
+    rows = pq.read_table(report).to_pylist()
+    assert [row["class"] for row in rows if row["path"].endswith(".log") and row["harmful"]] == [
+        "corrupt"
+    ]
+
+
+def test_a_log_that_changes_meanwhile_is_named_and_worth_a_retry(
+    data: Path, tmp_path: Path
+) -> None:
+    path = max((data / PARTITION).glob("*.log"))
+    gate = Gate(tmp_path / "gate", Step("open", path.name, 1))
+    process = subprocess.Popen(
+        [*COMMAND, "verify", "--input", str(data), "--threads", "1"],
+        env=gate.on_the_way_of(environment()),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    gate.wait(process)
+    with path.open("ab") as file:
+        file.write(b"x")
+    gate.open()
+    out, _ = process.communicate(timeout=TIMEOUT_SECONDS)
+
+    assert process.returncode == ExitCode.ENVIRONMENT, out
+    assert "could not be read, or changed meanwhile" in out
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_killed_run_leaves_no_report(data: Path, tmp_path: Path, count: int) -> None:
+    report = tmp_path / "out" / "report.parquet"
+    report.parent.mkdir()
+    report.write_bytes(b"an older one")
+    gate = Gate(tmp_path / "gate", Step("open", ".log", count))
+    process = subprocess.Popen(
+        [*COMMAND, "verify", "--input", str(data), "--report", str(report), "--threads", "1"],
+        env=gate.on_the_way_of(environment()),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    gate.wait(process)
+    process.send_signal(signal.SIGKILL)
+    process.communicate(timeout=TIMEOUT_SECONDS)
+
+    assert report.read_bytes() == b"an older one"

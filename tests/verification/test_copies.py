@@ -1,0 +1,104 @@
+"""Two copies of a partition, compared batch by batch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kafka_index.storage import SegmentFile, list_dump
+from kafka_index.verification import FileClass
+from kafka_index.verification.copies import comparison_finding
+from tests.support.segments import batch
+
+Batches = dict[int, list[bytes]]
+
+
+def write(root: Path, logs: Batches) -> list[SegmentFile]:
+    """Write the segments of a partition, by base offset."""
+    directory = root / "orders-0"
+    directory.mkdir(parents=True)
+    for base_offset, batches in logs.items():
+        (directory / f"{base_offset:020d}.log").write_bytes(b"".join(batches))
+    return list(list_dump([str(root)], topics=None).segments)
+
+
+def records(base_offset: int, epoch: int = 0, timestamp: int = 1000) -> bytes:
+    return batch(base_offset, 3, leader_epoch=epoch, max_timestamp=timestamp)
+
+
+def compared(tmp_path: Path, ours: Batches, theirs: Batches) -> tuple[FileClass, str, bool]:
+    row = comparison_finding(write(tmp_path / "ours", ours), write(tmp_path / "theirs", theirs))
+    return row.file_class, row.found or "", row.harmful
+
+
+def test_equal_batches_are_identical_however_they_are_split(tmp_path: Path) -> None:
+    ours = {0: [records(0), records(3)], 6: [records(6)]}
+    theirs = {0: [records(0)], 3: [records(3), records(6)]}
+
+    assert compared(tmp_path, ours, theirs) == (
+        FileClass.IDENTICAL,
+        "equal up to offset 9",
+        False,
+    )
+
+
+def test_a_copy_that_ends_before_is_a_prefix(tmp_path: Path) -> None:
+    ours = {0: [records(0), records(3)]}
+    theirs = {0: [records(0)]}
+
+    assert compared(tmp_path, ours, theirs) == (
+        FileClass.PREFIX,
+        "the second copy ends at offset 3",
+        False,
+    )
+
+
+def test_different_batches_at_an_offset_diverge_under_their_epochs(tmp_path: Path) -> None:
+    ours = {0: [records(0), records(3, epoch=1)]}
+    theirs = {0: [records(0), records(3, epoch=2), records(6, epoch=2)]}
+
+    assert compared(tmp_path, ours, theirs) == (
+        FileClass.DIVERGED,
+        "diverged at offset 3 under epochs 1 and 2",
+        True,
+    )
+
+
+def test_equal_headers_with_another_checksum_diverge(tmp_path: Path) -> None:
+    ours = {0: [records(0), records(3)]}
+    theirs = {0: [records(0), records(3, timestamp=2000)]}
+
+    assert compared(tmp_path, ours, theirs)[0] is FileClass.DIVERGED
+
+
+def test_what_retention_removed_of_one_copy_is_no_difference(tmp_path: Path) -> None:
+    ours = {0: [records(0)], 3: [records(3)], 6: [records(6)]}
+    theirs = {6: [records(6)]}
+
+    assert compared(tmp_path, ours, theirs)[0] is FileClass.IDENTICAL
+
+
+def test_batches_that_one_copy_lacks_are_a_gap(tmp_path: Path) -> None:
+    ours = {0: [records(0), records(3), records(6), records(9)]}
+    theirs = {0: [records(0), records(9)]}
+
+    assert compared(tmp_path, ours, theirs) == (
+        FileClass.GAP,
+        "the second copy lacks 2 batches from offset 3 on",
+        True,
+    )
+
+
+def test_a_partition_that_one_copy_lacks_is_missing() -> None:
+    segment = SegmentFile("orders", 0, 0, "/x/orders-0/00000000000000000000.log", 1, 0)
+
+    row = comparison_finding([segment], [])
+
+    assert (row.file_class, row.harmful) == (FileClass.MISSING, True)
+
+
+def test_a_log_that_is_gone_is_a_row(tmp_path: Path) -> None:
+    ours = write(tmp_path / "ours", {0: [records(0)]})
+    theirs = write(tmp_path / "theirs", {0: [records(0)]})
+    Path(theirs[0].log_path).unlink()
+
+    assert comparison_finding(ours, theirs).file_class is FileClass.UNREADABLE

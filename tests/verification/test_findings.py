@@ -1,0 +1,376 @@
+"""What is found in a real broker's dump, as it is and after damage."""
+
+from __future__ import annotations
+
+import shutil
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kafka_index.verification import FileClass, FileKind, Finding, verify
+from kafka_index.verification.library import Verification
+from tests.support.command_line import DUMP
+
+PARTITION = "app-logs-0"
+PAYMENTS = "payments-0"
+COMPACTED = "customer-profiles-0"
+MARKER = ".kafka_cleanshutdown"
+_HARMLESS = {FileClass.IDENTICAL, FileClass.VALID, FileClass.SOUND, FileClass.EMPTY}
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """A data directory of a broker that stopped cleanly, with a few partitions."""
+    target = tmp_path / "data"
+    target.mkdir()
+    for name in (PARTITION, PAYMENTS, COMPACTED):
+        shutil.copytree(DUMP / name, target / name)
+    for path in DUMP.iterdir():
+        if path.is_file():
+            shutil.copy(path, target)
+    return target
+
+
+def verified(data: Path, *, fast: bool = False) -> Verification:
+    before = {path: path.stat().st_mtime_ns for path in data.rglob("*")}
+    found = verify([data], threads=1, fast=fast)
+    assert {path: path.stat().st_mtime_ns for path in data.rglob("*")} == before
+    return found
+
+
+def findings(data: Path, *, fast: bool = False) -> list[Finding]:
+    """Return the rows of files that are not as they should be."""
+    found = verified(data, fast=fast)
+    rows = [*found.root_findings, *(row for one in found.partitions for row in one.findings)]
+    return [
+        row
+        for row in rows
+        if row.kind is not FileKind.PARTITION and row.file_class not in _HARMLESS
+    ]
+
+
+def only(data: Path) -> Finding:
+    (row,) = findings(data)
+    return row
+
+
+def logs(data: Path, name: str = PARTITION) -> list[Path]:
+    return sorted((data / name).glob("*.log"))
+
+
+def flip(path: Path, at: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[at] ^= 1
+    path.write_bytes(content)
+
+
+def test_what_a_broker_left_is_right(data: Path) -> None:
+    found = verified(data)
+
+    assert not found.is_harmful
+    assert findings(data) == []
+    assert [one.lost for one in found.partitions] == [()] * 3
+
+
+def test_every_file_has_a_row(data: Path) -> None:
+    found = verified(data)
+    rows = [*found.root_findings, *(row for one in found.partitions for row in one.findings)]
+
+    with_rows = {row.path for row in rows if row.kind is not FileKind.PARTITION}
+    ignored = {"bootstrap.checkpoint"}
+    assert with_rows == {
+        str(path) for path in data.rglob("*") if path.is_file() and path.name not in ignored
+    }
+
+
+def test_a_bad_checksum_is_named_with_its_byte_and_what_is_lost(data: Path) -> None:
+    first = logs(data)[0]
+    flip(first, first.stat().st_size - 1)
+
+    found = verified(data)
+    (one,) = [one for one in found.partitions if one.topic == "app-logs"]
+    (log,) = [row for row in one.findings if row.harmful and row.kind is FileKind.LOG]
+    (lost,) = one.lost
+
+    assert (log.path, log.file_class) == (str(first), FileClass.BAD_CRC)
+    assert log.position_bytes == lost.position_bytes
+    assert (lost.end_offset, lost.reason) == (1063, "bad_crc")
+    assert lost.position_bytes + lost.size_bytes == first.stat().st_size
+
+
+def test_headers_alone_do_not_show_a_bad_checksum(data: Path) -> None:
+    first = logs(data)[0]
+    flip(first, first.stat().st_size - 1)
+
+    assert findings(data, fast=True) == []
+
+
+def test_a_torn_active_log_is_safe_without_the_marker_alone(data: Path) -> None:
+    last = logs(data)[-1]
+    last.write_bytes(last.read_bytes()[:-100])
+    for name in ("recovery-point-offset-checkpoint", "replication-offset-checkpoint"):
+        (data / name).unlink()
+    for path in (data / PARTITION).glob("*.snapshot"):
+        path.unlink()
+    with_marker = [row for row in findings(data) if row.kind is FileKind.LOG]
+    (data / MARKER).unlink()
+    without = [row for row in findings(data) if row.kind is FileKind.LOG]
+
+    assert [(row.file_class, row.harmful) for row in with_marker] == [(FileClass.TORN, True)]
+    assert [(row.file_class, row.harmful) for row in without] == [(FileClass.TORN, False)]
+
+
+def test_zeros_of_preallocation_are_safe_without_the_marker_alone(data: Path) -> None:
+    last = logs(data)[-1]
+    last.write_bytes(last.read_bytes() + bytes(4096))
+    with_marker = only(data)
+    (data / MARKER).unlink()
+    without = only(data)
+
+    assert (with_marker.file_class, with_marker.harmful) == (FileClass.PADDED, True)
+    assert (without.file_class, without.harmful) == (FileClass.PADDED, False)
+
+
+def test_a_missing_segment_is_a_gap(data: Path) -> None:
+    for path in (data / PARTITION).glob(f"{logs(data)[1].stem}.*"):
+        path.unlink()
+
+    found = verified(data)
+    (one,) = [one for one in found.partitions if one.topic == "app-logs"]
+    (gap,) = [row for row in one.findings if row.file_class is FileClass.GAP and row.kind == "log"]
+
+    assert gap.harmful
+    assert [(lost.first_offset, lost.end_offset) for lost in one.lost] == [(1063, 2117)]
+
+
+def test_offsets_that_compaction_removed_are_not_missing(data: Path) -> None:
+    (data / "cleaner-offset-checkpoint").unlink()
+
+    assert [row for row in findings(data) if row.harmful] == []
+
+
+def offset_entries(path: Path) -> list[tuple[int, int]]:
+    return list(struct.iter_unpack(">ii", path.read_bytes()))
+
+
+def write_offsets(path: Path, entries: list[tuple[int, int]]) -> None:
+    path.write_bytes(b"".join(struct.pack(">ii", *entry) for entry in entries))
+
+
+def pad(path: Path) -> None:
+    path.write_bytes(path.read_bytes() + bytes(240))
+
+
+def shorten(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-24])
+
+
+def misplace(path: Path) -> None:
+    entries = offset_entries(path)
+    entries[3] = entries[3][0], entries[3][1] + 1
+    write_offsets(path, entries)
+
+
+def lower(path: Path) -> None:
+    entries = offset_entries(path)
+    entries[3] = entries[2][0] + 1, entries[3][1]
+    write_offsets(path, entries)
+
+
+def lengthen(path: Path) -> None:
+    entries = offset_entries(path)
+    offset, position = entries[-1]
+    write_offsets(path, [*entries, (offset + 1000, position + 10_000_000)])
+
+
+def disorder(path: Path) -> None:
+    entries = offset_entries(path)
+    entries[2], entries[3] = entries[3], entries[2]
+    write_offsets(path, entries)
+
+
+def fill(path: Path) -> None:
+    path.write_bytes(b"\xff" * path.stat().st_size)
+
+
+def replace_by_next(path: Path) -> None:
+    following = sorted(path.parent.glob(f"*{path.suffix}"))[1]
+    shutil.copy(following, path)
+
+
+@pytest.mark.parametrize(
+    ("suffix", "change", "file_class", "harmful"),
+    [
+        (".index", pad, FileClass.PADDED, False),
+        (".index", shorten, FileClass.INCOMPLETE, False),
+        (".index", misplace, FileClass.MISPLACED, True),
+        (".index", lower, FileClass.TOO_LOW, True),
+        (".index", lengthen, FileClass.STALE, True),
+        (".index", disorder, FileClass.CORRUPT, True),
+        (".index", fill, FileClass.CORRUPT, True),
+        (".index", Path.unlink, FileClass.MISSING, False),
+        (".timeindex", pad, FileClass.PADDED, True),
+        (".timeindex", shorten, FileClass.INCOMPLETE, True),
+        (".timeindex", fill, FileClass.CORRUPT, True),
+        (".timeindex", replace_by_next, FileClass.FOREIGN, True),
+        (".timeindex", Path.unlink, FileClass.MISSING, True),
+    ],
+)
+def test_an_index_is_judged_by_what_it_leads_to(
+    data: Path, suffix: str, change: Callable[[Path], None], file_class: FileClass, *, harmful: bool
+) -> None:
+    path = logs(data)[0].with_suffix(suffix)
+    change(path)
+
+    row = only(data)
+
+    assert (row.path, row.file_class, row.harmful) == (str(path), file_class, harmful)
+    assert row.effect
+
+
+def test_an_index_of_the_active_segment_that_a_start_rebuilds_is_harmless(data: Path) -> None:
+    path = logs(data)[-1].with_suffix(".timeindex")
+    pad(path)
+    assert only(data).harmful
+
+    (data / MARKER).unlink()
+
+    assert not only(data).harmful
+
+
+def transactions(data: Path) -> Path:
+    return next(
+        path for path in sorted((data / PAYMENTS).glob("*.txnindex")) if path.stat().st_size
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "file_class", "harmful"),
+    [
+        (lambda path: path.write_bytes(path.read_bytes()[:-34]), FileClass.INCOMPLETE, True),
+        (lambda path: path.write_bytes(path.read_bytes() + bytes(34)), FileClass.CORRUPT, False),
+        (lambda path: flip(path, 0), FileClass.CORRUPT, True),
+        (Path.unlink, FileClass.MISSING, True),
+    ],
+)
+def test_a_transaction_index_must_hold_every_aborted_transaction(
+    data: Path, change: Callable[[Path], object], file_class: FileClass, *, harmful: bool
+) -> None:
+    path = transactions(data)
+    if path.stem == "0" * 20 and change.__name__ == "<lambda>":
+        harmful = harmful or file_class is FileClass.CORRUPT
+    change(path)
+
+    rows = [row for row in findings(data) if row.kind is FileKind.TXN_INDEX]
+
+    assert [row.path for row in rows] == [str(path)]
+    assert rows[0].harmful or not harmful
+
+
+def test_no_snapshot_at_all_behind_the_marker_loses_the_producers(data: Path) -> None:
+    for path in (data / PAYMENTS).glob("*.snapshot"):
+        path.unlink()
+
+    row = only(data)
+
+    assert (row.kind, row.file_class, row.harmful) == (FileKind.SNAPSHOT, FileClass.MISSING, True)
+
+
+def test_a_snapshot_with_a_wrong_checksum_is_passed_over(data: Path) -> None:
+    path = max((data / PAYMENTS).glob("*.snapshot"))
+    flip(path, path.stat().st_size - 1)
+
+    row = only(data)
+
+    assert (row.path, row.file_class, row.harmful) == (str(path), FileClass.CORRUPT, False)
+
+
+@pytest.mark.parametrize("text", ["0\n1\nx 0\n", "0\n2\n0 0\n", "0\n0\n", "0\n1\n0 500\n"])
+def test_epochs_must_be_those_of_the_batches(data: Path, text: str) -> None:
+    path = data / PARTITION / "leader-epoch-checkpoint"
+    path.write_text(text)
+
+    row = only(data)
+
+    assert (row.path, row.harmful) == (str(path), True)
+
+
+def test_a_partition_without_its_metadata_is_stray(data: Path) -> None:
+    (data / PARTITION / "partition.metadata").unlink()
+
+    row = only(data)
+
+    assert (row.kind, row.file_class, row.harmful) == (FileKind.METADATA, FileClass.MISSING, True)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "harmful"),
+    [
+        ("log-start-offset-checkpoint", "0\n1\napp-logs 0 999999\n", True),
+        ("replication-offset-checkpoint", "0\n1\napp-logs 0 999999\n", True),
+        ("recovery-point-offset-checkpoint", "0\n2\napp-logs 0 0\n", True),
+        ("recovery-point-offset-checkpoint", "0\n1\napp-logs 0 x\n", False),
+        ("replication-offset-checkpoint", "0\n1\napp-logs 0 x\n", True),
+        ("meta.properties", "version=1\n", True),
+        (MARKER, "?", False),
+    ],
+)
+def test_root_files_are_judged_by_what_a_broker_makes_of_them(
+    data: Path, name: str, text: str, *, harmful: bool
+) -> None:
+    (data / name).write_text(text)
+
+    (row,) = [row for row in findings(data) if row.kind is FileKind.ROOT]
+
+    assert (row.path, row.harmful) == (str(data / name), harmful)
+
+
+def test_logs_alone_are_one_line_and_no_damage(data: Path) -> None:
+    lone = data.parent / "logs"
+    for path in data.glob("*/*.log"):
+        target = lone / path.parent.name
+        target.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, target)
+
+    found = verified(lone)
+
+    assert not found.is_harmful
+    for one in found.partitions:
+        kinds = [row.kind for row in one.findings if row.file_class is FileClass.MISSING]
+        assert kinds == [FileKind.INDEX]
+
+
+@pytest.mark.parametrize(
+    ("name", "file_class", "harmful"),
+    [
+        ("00000000000000000900.index", FileClass.ORPHAN, False),
+        ("00000000000000000900.log.deleted", FileClass.LEFTOVER, False),
+        ("00000000000000000900.timeindex.cleaned", FileClass.LEFTOVER, False),
+        ("00000000000000000900.snapshot", FileClass.ORPHAN, False),
+        ("x.log", FileClass.CORRUPT, True),
+    ],
+)
+def test_files_of_no_segment_are_named(
+    data: Path, name: str, file_class: FileClass, *, harmful: bool
+) -> None:
+    (data / PARTITION / name).write_bytes(b"")
+
+    row = only(data)
+
+    assert (row.file_class, row.harmful) == (file_class, harmful)
+
+
+def test_the_row_of_a_partition_says_what_a_start_does_to_it(data: Path) -> None:
+    last = logs(data)[-1]
+    _, position = offset_entries(last.with_suffix(".index"))[-1]
+    last.write_bytes(last.read_bytes()[: position + 100])
+
+    found = verified(data)
+    (one,) = [one for one in found.partitions if one.topic == "app-logs"]
+    row = one.findings[-1]
+
+    assert row.kind is FileKind.PARTITION
+    assert row.harmful
+    assert "loses or hides" in (row.effect or "")
