@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 
@@ -13,6 +14,7 @@ from kafka_index.cli.lookup_summary import (
     EXPLAINED,
     damage_lines,
     exit_code,
+    invalid_lines,
     note_lines,
     warn_of_starts,
     warn_of_unindexed,
@@ -20,7 +22,7 @@ from kafka_index.cli.lookup_summary import (
 from kafka_index.cli.options import Detail
 from kafka_index.cli.progress import Outcome
 from kafka_index.cli.run_summary import run_summary
-from kafka_index.cli.terminal import Table
+from kafka_index.cli.terminal import Table, print_error, print_text
 from kafka_index.cli.text import format_count, format_seconds, plural, status_table
 from kafka_index.engines import lookup_engines as engines
 from kafka_index.errors import InputError
@@ -38,6 +40,7 @@ from kafka_index.lookup import (
     reset_offsets_csv,
     starting_offsets_json,
 )
+from kafka_index.lookup.answer_record import AnswerRecord, inputs_digest, written
 from kafka_index.reading.answers import Resolve, Status, UpperBound
 from kafka_index.storage import Skipped, refuse_overlap
 from kafka_index.storage.paths import absolute_path
@@ -64,11 +67,26 @@ def run_lookup(options: BulkOptions, where: LogOptions) -> ExitCode:
         upper_bound=UpperBound(where.upper_bound),
         topics=options.topics,
     )
+    settings = LookupSettings(by, resolve, where.config)
     texts = _texts(options)
     inputs = [*_read_folders(where), options.queries]
+    form = None if options.output_format is None else QueryFormat(options.output_format)
+    digest = inputs_digest(
+        queries,
+        inventory,
+        settings,
+        output_format=form or queries.format,
+        upper_bound=UpperBound(where.upper_bound),
+    )
+    output = absolute_path(options.output)
+    others = [
+        absolute_path(path) for path in (*(path for path, _ in texts), options.report) if path
+    ]
+    done = None if options.overwrite else AnswerRecord.read(output)
+    if done is not None and done.is_of(digest, output, others):
+        return _print_done(done, output, options)
     with ExitStack() as stack:
         # A file that cannot be written ends the run before the work.
-        form = None if options.output_format is None else QueryFormat(options.output_format)
         target = answer_target(
             options.output,
             queries,
@@ -93,7 +111,7 @@ def run_lookup(options: BulkOptions, where: LogOptions) -> ExitCode:
                 options.engine,
                 queries,
                 inventory,
-                LookupSettings(by, resolve, where.config),
+                settings,
                 target,
                 outcome,
                 group_by_partition=options.group_by_partition,
@@ -102,14 +120,44 @@ def run_lookup(options: BulkOptions, where: LogOptions) -> ExitCode:
         if not outcome.totals.rows:
             # A run without queries must not report success.
             raise InputError("there are no queries", path=options.queries, hint="check --queries")
+        for file, render in files:
+            file.write(render(outcome.totals.starting_offsets).encode())
         target.publish(outcome.totals.rows_of_split)
         if report is not None:
             report.write_table(outcome.totals.report_table())
-        code = outcome.print_summary(inventory.skipped, f"answers in {target.path}")
-        for file, render in files:
-            file.write(render(outcome.totals.starting_offsets).encode())
+        for file, _ in files:
             file.commit()
-    return code
+        code = outcome.print_summary(inventory.skipped, f"answers in {target.path}")
+    queries_of_status = tuple(
+        (status.text, count) for status, count in outcome.totals.queries_of_status.items()
+    )
+    if digest is not None:
+        record = AnswerRecord(digest, written(output, others), queries_of_status, code)
+        record.write(output)
+    return _with_failing(code, queries_of_status, options)
+
+
+def _print_done(done: AnswerRecord, output: str, options: BulkOptions) -> ExitCode:
+    """Print that an earlier run has done the same; return its exit code."""
+    for status, count in done.queries:
+        run_summary().add_count(f"queries_{status}", count)
+    if options.detail is not Detail.QUIET:
+        total = plural(sum(count for _, count in done.queries), "query", "queries")
+        print_text(
+            sys.stdout,
+            [f"answers in {output} are of these inputs already: {total}, nothing to do"],
+        )
+    return _with_failing(ExitCode(done.exit_code), done.queries, options)
+
+
+def _with_failing(
+    code: ExitCode, queries: Sequence[tuple[str, int]], options: BulkOptions
+) -> ExitCode:
+    """Return the exit code of a run that also fails for some statuses (``--fail-on``)."""
+    failing = [(status, count) for status, count in queries if status in options.fail_on and count]
+    for status, count in failing:
+        print_error(f"{plural(count, 'query is', 'queries are')} {status} (--fail-on)")
+    return ExitCode.first([code, *([ExitCode.DAMAGE] if failing else [])])
 
 
 class LookupOutcome(Outcome):
@@ -160,6 +208,7 @@ class LookupOutcome(Outcome):
             "",
             self._total_line(sum(queries.values()), target),
             *self._startup_lines(),
+            *invalid_lines(self.totals.invalid_queries, queries[Status.INVALID_QUERY], paint),
             *note_lines(findings, paint, every=every),
             *skipped_lines(skipped, paint, every=every),
         ]

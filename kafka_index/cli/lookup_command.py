@@ -77,6 +77,7 @@ def make_command(*, as_job: bool) -> click.Command:
         report: str | None,
         starting_offsets: str | None,
         reset_offsets: str | None,
+        fail_on: frozenset[str],
         overwrite: bool,  # noqa: FBT001, because click passes options by name
         group_by_partition: str | None,
         quiet: bool,  # noqa: FBT001, because click passes options by name
@@ -156,6 +157,7 @@ def make_command(*, as_job: bool) -> click.Command:
                 starting_offsets=starting_offsets,
                 reset_offsets=reset_offsets,
                 overwrite=overwrite,
+                fail_on=fail_on,
                 group_by_partition=group_by_partition == "always",
                 engine=choose_engine(engine, master, threads),
                 detail=detail,

@@ -24,7 +24,12 @@ from kafka_index.cli.tiered_options import tiered_options
 from kafka_index.config import LogConfig
 from kafka_index.engines import Engine
 from kafka_index.layout.integers import INT32_MAX, INT64_MAX
+from kafka_index.reading.answers import Status
 from kafka_index.tiered.options import TieredOptions
+
+#: Statuses that `--fail-on` takes, and its short names of two of them.
+_FAILING = [status.text for status in Status if status is not Status.FOUND]
+_SHORT = {"invalid": Status.INVALID_QUERY.text, "unknown": Status.UNKNOWN_PARTITION.text}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +60,7 @@ class BulkOptions:
     starting_offsets: str | None
     reset_offsets: str | None
     overwrite: bool
+    fail_on: frozenset[str]
     group_by_partition: bool
     engine: Engine
     detail: Detail
@@ -168,6 +174,14 @@ def lookup_options(*, as_job: bool) -> list[Decorator]:
             metavar="FILE",
             help="The same for `kafka-consumer-groups --reset-offsets --from-file`.",
         ),
+        click.option(
+            "--fail-on",
+            "fail_on",
+            callback=_statuses,
+            metavar="LIST",
+            help="Exit with 1 if a query has one of these statuses, separated by commas: invalid, "
+            f"unknown, {', '.join(_FAILING)}. The answers are written all the same.",
+        ),
         click.option("--overwrite", is_flag=True, help="Replace an existing output."),
         click.option(
             "--group-by-partition",
@@ -180,6 +194,19 @@ def lookup_options(*, as_job: bool) -> list[Decorator]:
         *([] if as_job else engine_options()),
         *detail_options(),
     ]
+
+
+def _statuses(
+    _context: click.Context, _option: click.Parameter, value: str | None
+) -> frozenset[str]:
+    """Return the statuses of a list of names."""
+    names = [name.strip() for name in (value or "").split(",") if name.strip()]
+    statuses = {_SHORT.get(name, name) for name in names}
+    unknown = sorted(statuses.difference(_FAILING))
+    if unknown or (value is not None and not names):
+        known = ", ".join((*_SHORT, *_FAILING))
+        raise click.BadParameter(f"{unknown[0] if unknown else 'nothing'} is not one of {known}")
+    return frozenset(statuses)
 
 
 def _question_options() -> list[Decorator]:

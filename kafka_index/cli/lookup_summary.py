@@ -15,6 +15,7 @@ from kafka_index.cli.text import (
     shown_path,
 )
 from kafka_index.lookup import By, Inventory
+from kafka_index.lookup.report import InvalidQuery
 from kafka_index.lookup.unindexed import find_unindexed
 from kafka_index.reading.answers import Status
 from kafka_index.reading.findings import INDEX_REFUSED, NO_INDEX, TAIL, UNREADABLE, Finding
@@ -62,6 +63,17 @@ def warn_of_starts(inventory: Inventory, detail: Detail) -> None:
             f"{what} without a log directory: the log starts are lower bounds, those of the first "
             "remote segments; --logs adds what a broker knows"
         )
+
+
+def invalid_lines(first: Sequence[InvalidQuery], total: int, paint: Paint) -> list[str]:
+    """Return the first malformed queries, with their rows, and how many more there are."""
+    if not first:
+        return []
+    lines = ["", paint.notable(f"{plural(total, 'malformed query', 'malformed queries')}:")]
+    lines += [f"  {shown_path(query.path)}, row {query.row}: {query.reason}" for query in first]
+    if total > len(first):
+        lines.append(f"  and {format_count(total - len(first))} more")
+    return lines
 
 
 def note_lines(findings: Iterable[Finding], paint: Paint, *, every: bool) -> list[str]:

@@ -59,7 +59,7 @@ def answer_split(
     """
     to_join = part_path.endswith(ARROW_ENDING)
     form = QueryFormat.PARQUET if to_join else QueryFormat.of(part_path) or split.format
-    tally = SplitTally(lookups, starting_offsets=starting_offsets)
+    tally = SplitTally(split, lookups, starting_offsets=starting_offsets)
     folder, name = os.path.split(part_path)
     scratch = os.path.join(folder, f".{name}.{attempt_id}.tmp")
     # Each batch visits all segments again: where not all can stay open, few and large ones.
@@ -82,7 +82,7 @@ def answer_split(
                 f"the queries cannot be written as {form.text}: {error}", path=split.path
             ) from error
         file.commit(durable=not to_join)
-    return tally.report(split.number)
+    return tally.report()
 
 
 def run_local(

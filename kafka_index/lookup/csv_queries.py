@@ -256,6 +256,7 @@ def _csv_batch(rows: pa.RecordBatch, bad: Flags | None, split: QuerySplit) -> Qu
         rows.column(TOPIC),
         pa.array(values, mask=None if valid is None else ~valid),
         keys if bad is None else keys.without(bad),
+        malformed=bad,
     )
 
 

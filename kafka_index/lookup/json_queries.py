@@ -96,6 +96,7 @@ def _batch(
     column = _numbers([row.get(key) for row in rows])
     of = Keys.of_text if pa.types.is_string(column.type) else Keys.of
     keys = of(column, split.by)
+    flags = None
     if bad:
         flags = np.zeros(len(lines), np.bool_)
         flags[bad] = True
@@ -109,6 +110,7 @@ def _batch(
         partitions,
         keys,
         pa.array(lines, pa.large_string()) if as_lines else None,
+        malformed=flags,
     )
 
 

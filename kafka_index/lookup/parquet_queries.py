@@ -52,6 +52,7 @@ def check_parquet(files: Sequence[str], by: By) -> tuple[pa.Schema, list[QuerySp
     split_rows = min(max(rows // _SPLITS, _MIN_SPLIT_ROWS), SPLIT_ROWS)
     splits: list[QuerySplit] = []
     for path, footer, size in zip(files, footers, sizes, strict=True):
+        first_row = 0
         for groups in _row_groups(footer, split_rows):
             metadata = [footer.row_group(group) for group in groups]
             splits.append(
@@ -65,8 +66,10 @@ def check_parquet(files: Sequence[str], by: By) -> tuple[pa.Schema, list[QuerySp
                     size_bytes=sum(_compressed_bytes(group) for group in metadata),
                     file_bytes=size,
                     columns=tuple(schemas[0][1].names),
+                    first_row=first_row,
                 )
             )
+            first_row += splits[-1].rows or 0
     return schemas[0][1], splits
 
 

@@ -126,7 +126,7 @@ def read_split(
         batches = read_json(split, as_lines=keeps_format)
     if keeps_format:
         return batches
-    return (replace(batch, rows=_converted(batch, split)) for batch in batches)
+    return (replace(batch, rows=_converted(batch, split), cells=batch.rows) for batch in batches)
 
 
 def converted_schema(split: QuerySplit) -> pa.Schema:

@@ -13,7 +13,8 @@ from kafka_index.reading.findings import Finding
 
 #: A row holds how many queries of a partition have a status (``status``, ``queries``), or a finding
 #: (``finding``, ``segment_base_offset``, ``path``, ``position_bytes``, ``reason``, and in
-#: ``queries`` how many have no answer because of it). The rows with a status add up to all queries.
+#: ``queries`` how many have no answer because of it). The first malformed queries are findings too,
+#: each with its file and its ``row`` in it, from 1. The rows with a status add up to all queries.
 LOOKUP_REPORT_SCHEMA = pa.schema(
     [
         pa.field("topic", pa.string()),
@@ -25,6 +26,7 @@ LOOKUP_REPORT_SCHEMA = pa.schema(
         pa.field("path", pa.string()),
         pa.field("position_bytes", pa.int64()),
         pa.field("reason", pa.string()),
+        pa.field("row", pa.int64()),
     ]
 )
 
@@ -34,6 +36,8 @@ _MAX_UNKNOWN = 10_000
 
 #: Findings that the report of a split holds.
 MAX_FINDINGS = 1_000
+#: Malformed queries that are reported one by one.
+MAX_INVALID = 10
 
 #: Topic and partition, as in the queries, and `Status` of their answers. The first two are None
 #: for queries that name none, and for the rest of too many partitions that do not exist.
@@ -61,6 +65,29 @@ class StartingOffset:
 
 
 @dataclass(frozen=True, slots=True)
+class InvalidQuery:
+    """A query that cannot be answered as it is.
+
+    Parameters
+    ----------
+    path : str
+        The file of queries.
+    row : int
+        Its number in the file, from 1; the header of CSV does not count.
+    topic, partition
+        As in the query.
+    reason : str
+        What is wrong with it.
+    """
+
+    path: str
+    row: int
+    topic: str | None
+    partition: int | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class SplitReport:
     """The report of a task on its split. Small, picklable.
 
@@ -78,6 +105,8 @@ class SplitReport:
         Number of further findings.
     starting_offsets : tuple of StartingOffset
         If requested: one a query, up to one more than there are partitions.
+    invalid : tuple of InvalidQuery
+        The first `MAX_INVALID`.
     """
 
     number: int
@@ -86,6 +115,7 @@ class SplitReport:
     findings: tuple[Finding, ...] = ()
     findings_left_out: int = 0
     starting_offsets: tuple[StartingOffset, ...] = ()
+    invalid: tuple[InvalidQuery, ...] = ()
 
 
 class LookupTotals:
@@ -106,6 +136,7 @@ class LookupTotals:
         self._unknown = 0
         self._findings: Counter[Finding] = Counter()
         self._starts: dict[int, tuple[StartingOffset, ...]] = {}
+        self._invalid: dict[int, tuple[InvalidQuery, ...]] = {}
 
     def add(self, report: SplitReport) -> None:
         """Add a split; findings that several splits report are one finding."""
@@ -116,6 +147,8 @@ class LookupTotals:
         for finding in report.findings:
             self._findings[replace(finding, queries=0)] += finding.queries
         self.findings_left_out += report.findings_left_out
+        if report.invalid:
+            self._invalid[report.number] = report.invalid
         if report.starting_offsets:
             self._starts[report.number] = report.starting_offsets
 
@@ -156,6 +189,12 @@ class LookupTotals:
         """One a query, in the order of the queries."""
         return [start for number in sorted(self._starts) for start in self._starts[number]]
 
+    @property
+    def invalid_queries(self) -> list[InvalidQuery]:
+        """The first `MAX_INVALID` malformed queries, in the order of the queries."""
+        first = [one for number in sorted(self._invalid) for one in self._invalid[number]]
+        return first[:MAX_INVALID]
+
     def report_table(self) -> pa.Table:
         """Return the report, `LOOKUP_REPORT_SCHEMA`: counts by partition, then findings."""
         rows: list[dict[str, object]] = [
@@ -179,6 +218,18 @@ class LookupTotals:
                 "reason": finding.reason,
             }
             for finding in self.findings
+        ]
+        rows += [
+            {
+                "topic": query.topic,
+                "partition": query.partition,
+                "queries": 1,
+                "finding": Status.INVALID_QUERY.text,
+                "path": query.path,
+                "reason": query.reason,
+                "row": query.row,
+            }
+            for query in self.invalid_queries
         ]
         return pa.Table.from_pylist(rows, schema=LOOKUP_REPORT_SCHEMA)
 

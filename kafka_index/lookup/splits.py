@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from kafka_index.errors import ReadError
-from kafka_index.lookup.keys import By, Keys
+from kafka_index.lookup.keys import By, Flags, Keys
 from kafka_index.lookup.query_files import QueryFormat, file_size
 
 
@@ -33,6 +33,8 @@ class QuerySplit:
         About how many bytes are read.
     file_bytes : int
         Size of the file when it was checked.
+    first_row : int
+        Queries of the file before the split.
     columns : tuple of str
         The columns of all files, in the order of the first file. Of JSON lines: the members of the
         first lines of all files.
@@ -47,6 +49,7 @@ class QuerySplit:
     size_bytes: int
     file_bytes: int
     columns: tuple[str, ...] = ()
+    first_row: int = 0
 
     def check_unchanged(self) -> None:
         """Check that the file still has its size.
@@ -84,6 +87,10 @@ class QueryBatch:
         Offsets or timestamps.
     lines : Array of large strings, optional
         JSON lines that are answered as JSON lines: a JSON object for each query, instead of `rows`.
+    malformed : ndarray of bool, shape (n,), optional
+        Rows of text that are none: of a wrong width, or not JSON. Their keys are invalid.
+    cells : pa.RecordBatch, optional
+        The columns as they were read, where `rows` has them in other types.
     """
 
     rows: pa.RecordBatch
@@ -91,6 +98,8 @@ class QueryBatch:
     partitions: pa.Array
     keys: Keys
     lines: pa.Array | None = None
+    malformed: Flags | None = None
+    cells: pa.RecordBatch | None = None
 
     def __len__(self) -> int:
         """Return the number of queries."""

@@ -10,12 +10,20 @@ from numpy.typing import NDArray
 
 from kafka_index.errors import InputError
 from kafka_index.layout.integers import Longs
+from kafka_index.lookup.invalid_queries import invalid_queries
 from kafka_index.lookup.inventory import Inventory
 from kafka_index.lookup.keys import integers, plain_array
 from kafka_index.lookup.lookups import Lookups
 from kafka_index.lookup.partition_codes import NO_PARTITION
-from kafka_index.lookup.report import MAX_FINDINGS, QueryGroup, SplitReport, StartingOffset
-from kafka_index.lookup.splits import QueryBatch
+from kafka_index.lookup.report import (
+    MAX_FINDINGS,
+    MAX_INVALID,
+    InvalidQuery,
+    QueryGroup,
+    SplitReport,
+    StartingOffset,
+)
+from kafka_index.lookup.splits import QueryBatch, QuerySplit
 from kafka_index.lookup.starting_offsets import starting_offsets_of
 from kafka_index.reading.answers import Answers, Resolve, Status
 
@@ -28,6 +36,8 @@ class SplitTally:
 
     Parameters
     ----------
+    split : QuerySplit
+        The split.
     lookups : Lookups
         Answers the split, and nothing else meanwhile.
     starting_offsets : bool
@@ -39,37 +49,48 @@ class SplitTally:
         Starting offsets are asked for at the index level, which does not know where logs end.
     """
 
-    def __init__(self, lookups: Lookups, *, starting_offsets: bool = False) -> None:
+    def __init__(
+        self, split: QuerySplit, lookups: Lookups, *, starting_offsets: bool = False
+    ) -> None:
         if starting_offsets and lookups.settings.resolve is Resolve.INDEX:
             raise InputError(
                 "the index level has no starting offsets", hint="resolve to batch or record"
             )
+        self._split = split
         self._lookups = lookups
         self._rows = 0
         self._counts = StatusCounts(lookups.inventory)
         self._starts: list[StartingOffset] = []
+        self._invalid: list[InvalidQuery] = []
         # With one more, two queries are about the same partition, which is an error anyway.
         wanted = lookups.inventory.partition_count + 1
         self._max_starts = wanted if starting_offsets else 0
 
     def add(self, batch: QueryBatch, answers: Answers) -> None:
         """Count queries and their answers."""
+        if len(self._invalid) < MAX_INVALID:
+            rows = np.flatnonzero(answers.status == Status.INVALID_QUERY)
+            room = MAX_INVALID - len(self._invalid)
+            self._invalid += invalid_queries(
+                batch, rows[:room], self._split, self._rows, self._lookups.settings
+            )
         self._rows += len(answers)
         self._counts.add(batch.topics, batch.partitions, answers.status)
         wanted = min(self._max_starts - len(self._starts), len(answers))
         if wanted > 0:
             self._starts += starting_offsets_of(self._lookups, batch, answers, wanted)
 
-    def report(self, number: int) -> SplitReport:
-        """Return the report of the split of this number."""
+    def report(self) -> SplitReport:
+        """Return the report of the split."""
         findings = self._lookups.drain_findings()
         return SplitReport(
-            number=number,
+            number=self._split.number,
             rows=self._rows,
             counts=self._counts.counts(),
             findings=tuple(findings[:MAX_FINDINGS]),
             findings_left_out=max(len(findings) - MAX_FINDINGS, 0),
             starting_offsets=tuple(self._starts),
+            invalid=tuple(self._invalid),
         )
 
 

@@ -1,0 +1,201 @@
+"""The record of a finished run, ``.NAME.kafka-index-lookup`` beside its output.
+
+A run over the same inputs whose output is still as it was written has nothing to do, so that a
+pipeline may run a step twice.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Self
+
+import pyarrow as pa
+
+from kafka_index.errors import KafkaIndexError
+from kafka_index.layout.names import OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX
+from kafka_index.lookup.inventory import Inventory
+from kafka_index.lookup.lookups import LookupSettings
+from kafka_index.lookup.queries import Queries
+from kafka_index.lookup.query_files import QueryFormat
+from kafka_index.reading.answers import UpperBound
+from kafka_index.storage.directories import Entry, scan_directory
+from kafka_index.stores import is_remote, store_of
+from kafka_index.stores.staged_file import whole_file
+
+_VERSION = 1
+_INDEXES = (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX)
+# Of more segments the index files are not looked at one by one, and no run is recorded.
+_MAX_SEGMENTS = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerRecord:
+    """A run that is done.
+
+    Parameters
+    ----------
+    inputs : str
+        Digest of what it read, and of how: `inputs_digest`.
+    files : tuple of tuple
+        What it wrote: path, size, and time of modification or ETag of each file.
+    queries : tuple of tuple
+        The number of queries of each status that it met.
+    exit_code : int
+        How it ended.
+    """
+
+    inputs: str
+    files: tuple[tuple[str, int, str], ...]
+    queries: tuple[tuple[str, int], ...]
+    exit_code: int
+
+    @classmethod
+    def read(cls, output: str) -> Self | None:
+        """Return the record beside an output; None where there is none of this version."""
+        path = _record_path(output)
+        try:
+            found = json.loads(store_of(path).read(path))
+            if found.pop("version") != _VERSION:
+                return None
+            return cls(
+                inputs=found["inputs"],
+                files=tuple((path, size, change) for path, size, change in found["files"]),
+                queries=tuple((status, count) for status, count in found["queries"]),
+                exit_code=found["exit_code"],
+            )
+        except (OSError, KafkaIndexError, ValueError, KeyError, TypeError, AttributeError):
+            return None
+
+    def write(self, output: str) -> None:
+        """Write the record beside an output, whole and durable.
+
+        Raises
+        ------
+        PublishError
+            It cannot be written.
+        """
+        with whole_file(_record_path(output), what="record of the run") as file:
+            file.write(json.dumps({"version": _VERSION, **asdict(self)}).encode())
+            file.commit()
+
+    def is_of(self, inputs: str | None, output: str, others: Sequence[str]) -> bool:
+        """Return whether a run over these inputs would write what is there already.
+
+        Parameters
+        ----------
+        inputs : str, optional
+            Digest of its inputs.
+        output : str
+            Its output.
+        others : sequence of str
+            Other files that it is to write.
+        """
+        try:
+            return inputs == self.inputs and set(self.files) == set(written(output, others))
+        except (OSError, KafkaIndexError):
+            return False
+
+
+def written(output: str, others: Iterable[str]) -> tuple[tuple[str, int, str], ...]:
+    """Return the files of an output, and other files that a run wrote, as they are now.
+
+    Raises
+    ------
+    OSError, KafkaIndexError
+        One is not there.
+    """
+    files = [_file_state(path) for path in others]
+    folder, name = os.path.split(output)
+    (entry,) = [each for each in scan_directory(folder) if each.name == name]
+    entries = scan_directory(output) if entry.is_directory() else [entry]
+    return tuple(sorted([*files, *map(_entry_state, entries)]))
+
+
+def inputs_digest(
+    queries: Queries,
+    inventory: Inventory,
+    settings: LookupSettings,
+    *,
+    output_format: QueryFormat,
+    upper_bound: UpperBound,
+) -> str | None:
+    """Return the digest of all that determines the answers.
+
+    Parameters
+    ----------
+    queries : Queries
+        The queries.
+    inventory : Inventory
+        The logs.
+    settings : LookupSettings
+        How they are looked up.
+    output_format : QueryFormat
+        The format of the answers.
+    upper_bound : UpperBound
+        Where a log ends.
+
+    Returns
+    -------
+    str or None
+        None where there are too many index files to look at each.
+    """
+    if inventory.segment_count > _MAX_SEGMENTS:
+        return None
+    digest = hashlib.sha256()
+    for path in queries.files:
+        digest.update(repr(_file_state(path)).encode())
+    for table in (inventory.partitions, inventory.segments):
+        with pa.ipc.new_stream(_Sink(digest), table.schema) as sink:
+            sink.write_table(table)
+    for row in inventory.partitions.select(["directory", "index_directory"]).to_pylist():
+        directory = row["index_directory"] or row["directory"]
+        try:
+            entries = scan_directory(directory)
+        except KafkaIndexError:
+            # Such as a partition without index files in a folder of them.
+            continue
+        states = sorted(_entry_state(each) for each in entries if each.name.endswith(_INDEXES))
+        digest.update(repr((directory, states)).encode())
+    digest.update(repr((settings, queries.by, output_format, upper_bound)).encode())
+    return digest.hexdigest()
+
+
+class _Sink:
+    """A file for Arrow to write to, of which only the digest remains."""
+
+    closed = False
+
+    def __init__(self, digest: hashlib._Hash) -> None:
+        self._digest = digest
+
+    def write(self, data: bytes) -> int:
+        self._digest.update(data)
+        return len(data)
+
+    def flush(self) -> None:
+        """Do nothing."""
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+def _record_path(output: str) -> str:
+    folder, name = os.path.split(output)
+    return os.path.join(folder, f".{name}.kafka-index-lookup")
+
+
+def _entry_state(entry: Entry) -> tuple[str, int, str]:
+    info = entry.info()
+    return info.path, info.size_bytes, info.version or str(info.mtime_ns)
+
+
+def _file_state(path: str) -> tuple[str, int, str]:
+    if is_remote(path):
+        info = store_of(path).info(path)
+        return path, info.size_bytes, info.version or str(info.mtime_ns)
+    found = os.stat(path)
+    return path, found.st_size, str(found.st_mtime_ns)

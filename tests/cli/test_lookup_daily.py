@@ -1,0 +1,157 @@
+"""Bulk lookups as a pipeline runs them: bad queries, statuses that fail a run, reruns."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.support.command_line import DUMP, lookup
+
+CSV = """topic,partition,offset
+payments,0,5
+,0,7
+payments,x,9
+payments,0,-4
+nope,1,1
+payments,0
+payments,0,many
+"""
+LOGS = ("--logs", DUMP, "--by", "offset")
+FIRST = [
+    (2, "no topic"),
+    (3, "partition 'x' is not an integer"),
+    (4, "offset -4 is negative"),
+    (6, "not as many cells as the header has"),
+    (7, "offset 'many' is not an integer"),
+]
+
+
+@pytest.fixture
+def asked(tmp_path: Path) -> Path:
+    path = tmp_path / "queries.csv"
+    path.write_text(CSV)
+    return path
+
+
+@pytest.mark.parametrize("engine", [(), ("--engine", "spark", "--master", "local[1]")])
+def test_bad_queries_are_named_by_row_and_reason(
+    engine: tuple[str, ...], asked: Path, tmp_path: Path
+) -> None:
+    report = tmp_path / "report.json"
+    done = lookup(
+        *LOGS, "--queries", asked, "--output", tmp_path / "a.csv", "--report", report, *engine
+    )
+    assert done.returncode == 0, done.stderr
+    assert "5 malformed queries:" in done.stdout
+    for row, reason in FIRST:
+        assert f"row {row}: {reason}" in done.stdout
+    rows = map(json.loads, report.read_text().splitlines())
+    found = [(row["row"], row["reason"]) for row in rows if row["finding"] == "invalid_query"]
+    assert found == FIRST
+
+
+def test_ten_bad_queries_are_named_and_the_rest_are_counted(tmp_path: Path) -> None:
+    asked = tmp_path / "queries.parquet"
+    offsets = [1] * 5 + [-1] * 14 + [2]
+    table = pa.table(
+        {"topic": ["payments"] * 20, "partition": [0] * 20, "offset": offsets},
+    )
+    pq.write_table(table, asked, row_group_size=3)
+    done = lookup(*LOGS, "--queries", asked, "--output", tmp_path / "a.parquet")
+    shown = [line for line in done.stdout.splitlines() if ", row " in line]
+    assert [line.split(", row ")[1] for line in shown] == [
+        f"{row}: offset -1 is negative" for row in range(6, 16)
+    ]
+    assert "  and 4 more" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("[1, 2]", "not a JSON object"),
+        ('{"topic": "payments", "partition": true, "offset": 1}', "partition 'True'"),
+        ('{"topic": "payments", "partition": 0}', "no offset, or it is not an integer"),
+    ],
+)
+@pytest.mark.parametrize("output", ["a.json", "a.csv"])
+def test_lines_of_json_have_their_reasons(
+    line: str, reason: str, output: str, tmp_path: Path
+) -> None:
+    asked = tmp_path / "queries.json"
+    asked.write_text('{"topic": "payments", "partition": 0, "offset": 1}\n' + line + "\n")
+    form = ("--output-format", Path(output).suffix[1:])
+    done = lookup(*LOGS, "--queries", asked, "--output", tmp_path / output, *form)
+    if output == "a.csv" and "True" in reason:
+        reason = "no partition, or it is not an integer"
+    assert f"row 2: {reason}" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("statuses", "code"), [("invalid", 1), ("unknown,log_end", 1), ("log_end", 0)]
+)
+def test_statuses_can_fail_a_run_whose_answers_are_written(
+    statuses: str, code: int, asked: Path, tmp_path: Path
+) -> None:
+    answers = tmp_path / "a.csv"
+    done = lookup(*LOGS, "--queries", asked, "--output", answers, "--fail-on", statuses)
+    assert done.returncode == code
+    assert ("--fail-on" in done.stderr) == bool(code)
+    assert len(answers.read_text().splitlines()) == len(CSV.splitlines())
+
+
+def test_an_unknown_status_is_wrong_usage(asked: Path, tmp_path: Path) -> None:
+    done = lookup(*LOGS, "--queries", asked, "--output", tmp_path / "a", "--fail-on", "found")
+    assert done.returncode == 2
+    assert "found is not one of invalid, unknown" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["answers.csv", "answers"])
+def test_a_rerun_over_the_same_inputs_is_done(name: str, asked: Path, tmp_path: Path) -> None:
+    starts = tmp_path / "starts.json"
+    asked.write_text("topic,partition,offset\npayments,0,5\n")
+    arguments = (*LOGS, "--queries", asked, "--output", tmp_path / name)
+    arguments = (*arguments, "--starting-offsets", starts)
+    assert lookup(*arguments).returncode == 0
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    again = lookup(*arguments)
+    assert again.returncode == 0, again.stderr
+    assert "nothing to do" in again.stdout
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+
+
+@pytest.mark.parametrize("change", ["queries", "answers", "starts", "level"])
+def test_a_rerun_over_anything_else_is_refused(change: str, asked: Path, tmp_path: Path) -> None:
+    answers, starts = tmp_path / "answers.csv", tmp_path / "starts.json"
+    asked.write_text("topic,partition,offset\npayments,0,5\n")
+    arguments = [*LOGS, "--queries", asked, "--output", answers, "--starting-offsets", starts]
+    assert lookup(*arguments).returncode == 0
+    if change == "level":
+        arguments += ["--resolve", "record"]
+    else:
+        path = {"queries": asked, "answers": answers, "starts": starts}[change]
+        os.utime(path, ns=(0, 0))
+    done = lookup(*arguments)
+    assert done.returncode == 2
+    assert "the output exists already" in done.stderr
+
+
+def test_a_rerun_fails_for_the_same_statuses(asked: Path, tmp_path: Path) -> None:
+    arguments = (*LOGS, "--queries", asked, "--output", tmp_path / "a", "--fail-on", "invalid")
+    assert lookup(*arguments).returncode == 1
+    again = lookup(*arguments)
+    assert again.returncode == 1
+    assert "5 queries are invalid_query" in again.stderr
+
+
+def test_starting_offsets_that_do_not_exist_leave_no_answers(asked: Path, tmp_path: Path) -> None:
+    answers, starts = tmp_path / "answers", tmp_path / "starts.json"
+    done = lookup(*LOGS, "--queries", asked, "--output", answers, "--starting-offsets", starts)
+    assert done.returncode == 2
+    assert "starting offset" in done.stderr
+    assert not answers.exists()
+    assert not starts.exists()
