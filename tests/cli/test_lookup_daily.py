@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.support.command_line import DUMP, lookup
+from tests.support.command_line import DUMP, Argument, lookup
 
 CSV = """topic,partition,offset
 payments,0,5
@@ -114,8 +114,8 @@ def test_an_unknown_status_is_wrong_usage(asked: Path, tmp_path: Path) -> None:
 def test_a_rerun_over_the_same_inputs_is_done(name: str, asked: Path, tmp_path: Path) -> None:
     starts = tmp_path / "starts.json"
     asked.write_text("topic,partition,offset\npayments,0,5\n")
-    arguments = (*LOGS, "--queries", asked, "--output", tmp_path / name)
-    arguments = (*arguments, "--starting-offsets", starts)
+    output = tmp_path / name
+    arguments = (*LOGS, "--queries", asked, "--output", output, "--starting-offsets", starts)
     assert lookup(*arguments).returncode == 0
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
     again = lookup(*arguments)
@@ -128,7 +128,8 @@ def test_a_rerun_over_the_same_inputs_is_done(name: str, asked: Path, tmp_path: 
 def test_a_rerun_over_anything_else_is_refused(change: str, asked: Path, tmp_path: Path) -> None:
     answers, starts = tmp_path / "answers.csv", tmp_path / "starts.json"
     asked.write_text("topic,partition,offset\npayments,0,5\n")
-    arguments = [*LOGS, "--queries", asked, "--output", answers, "--starting-offsets", starts]
+    arguments: list[Argument] = [*LOGS, "--queries", asked, "--output", answers]
+    arguments += ["--starting-offsets", starts]
     assert lookup(*arguments).returncode == 0
     if change == "level":
         arguments += ["--resolve", "record"]
