@@ -61,14 +61,15 @@ def field_reader(layout: np.dtype[np.void], name: str) -> Any:
     )
 
 
-def _writer(bits: int, *, swap: bool = True) -> Any:
+def _writer(bits: int, *, swap: bool = True, offset: int = 0) -> Any:
     """Make the intrinsic that stores the low bits of an int64, unaligned."""
 
     @numba.extending.intrinsic
     def write(_context: Any, _address: Any, _value: Any) -> tuple[Any, Callable[..., Any]]:
         def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
             kind = ir.IntType(bits)
-            pointer = builder.inttoptr(arguments[0], kind.as_pointer())
+            address = builder.add(arguments[0], ir.IntType(_WIDEST)(offset))
+            pointer = builder.inttoptr(address, kind.as_pointer())
             value = arguments[1] if bits == _WIDEST else builder.trunc(arguments[1], kind)
             builder.store(builder.bswap(value) if swap else value, pointer, align=1)
             return context.get_dummy_value()
@@ -76,6 +77,14 @@ def _writer(bits: int, *, swap: bool = True) -> Any:
         return types.void(types.uint64, types.int64), generate
 
     return write
+
+
+def field_writer(layout: np.dtype[np.void], name: str) -> Any:
+    """Make the function that writes an int64 to a big-endian field of a structure at an address."""
+    kind = layout[name]
+    return _writer(
+        8 * kind.itemsize, swap=kind.itemsize > 1, offset=field_position(layout, name)
+    )
 
 
 def _prefetcher() -> Any:
@@ -107,7 +116,8 @@ read_int32 = _reader(32)
 read_int64 = _reader(64)
 #: The same of a little-endian int32, for checksums (every machine Kafka runs on is one).
 read_int32_little = _reader(32, swap=False)
-#: Write an int64 as an int32 or int64 at an address (uint64).
+#: Write an int64 as an int8, int32 or int64 at an address (uint64).
+write_int8 = _writer(8, swap=False)
 write_int32 = _writer(32)
 write_int64 = _writer(64)
 #: Write an int64 as this machine has an int32 or int64, into memory of its own.

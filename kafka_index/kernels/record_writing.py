@@ -1,0 +1,253 @@
+"""Records from columns to batches of magic 2: the bytes of `DefaultRecord.writeTo`, in bulk.
+
+`pack_batches` lays out whole batches one after the other, with room for their headers;
+`seal_batches` writes the headers and their checksums, once the records are compressed if they are
+to be. Sources: Kafka's ``DefaultRecord.writeTo``, ``MemoryRecordsBuilder`` and
+``DefaultRecordBatch.writeHeader``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kafka_index.kernels.batch_header import checksums_of
+from kafka_index.kernels.big_endian import Integer, field_writer, write_int8
+from kafka_index.kernels.compile_cache import compiled
+from kafka_index.kernels.copying import copy_bytes
+from kafka_index.layout.integers import INT32_MAX
+from kafka_index.layout.records import (
+    LOG_OVERHEAD_BYTES,
+    MAGIC_RECORD_BATCH,
+    RECORD_BATCH_HEADER,
+    RECORD_BATCH_OVERHEAD_BYTES,
+)
+
+#: Rows of the array that `pack_batches` fills, a column per batch: where it begins and its size
+#: with the header; base offset, last offset delta, base and largest timestamp, number of records,
+#: and the row of its first record.
+(
+    PACKED_POSITION,
+    PACKED_SIZE,
+    PACKED_BASE_OFFSET,
+    PACKED_LAST_DELTA,
+    PACKED_BASE_TIMESTAMP,
+    PACKED_MAX_TIMESTAMP,
+    PACKED_COUNT,
+    PACKED_FIRST_ROW,
+) = range(8)
+PACKED_ROWS = 8
+
+#: Further rows that `seal_batches` reads: what all records of a batch share.
+(
+    SHARED_ATTRIBUTES,
+    SHARED_LEADER_EPOCH,
+    SHARED_PRODUCER_ID,
+    SHARED_PRODUCER_EPOCH,
+    SHARED_BASE_SEQUENCE,
+) = range(5)
+SHARED_ROWS = 5
+
+_write_base_offset: Any = field_writer(RECORD_BATCH_HEADER, "base_offset")
+_write_length: Any = field_writer(RECORD_BATCH_HEADER, "length")
+_write_leader_epoch: Any = field_writer(RECORD_BATCH_HEADER, "leader_epoch")
+_write_magic: Any = field_writer(RECORD_BATCH_HEADER, "magic")
+_write_crc: Any = field_writer(RECORD_BATCH_HEADER, "crc")
+_write_attributes: Any = field_writer(RECORD_BATCH_HEADER, "attributes")
+_write_last_offset_delta: Any = field_writer(RECORD_BATCH_HEADER, "last_offset_delta")
+_write_base_timestamp: Any = field_writer(RECORD_BATCH_HEADER, "base_timestamp_ms")
+_write_max_timestamp: Any = field_writer(RECORD_BATCH_HEADER, "max_timestamp_ms")
+_write_producer_id: Any = field_writer(RECORD_BATCH_HEADER, "producer_id")
+_write_producer_epoch: Any = field_writer(RECORD_BATCH_HEADER, "producer_epoch")
+_write_base_sequence: Any = field_writer(RECORD_BATCH_HEADER, "base_sequence")
+_write_record_count: Any = field_writer(RECORD_BATCH_HEADER, "record_count")
+
+
+@compiled
+def _zigzag(value: Integer) -> np.uint64:
+    signed = np.int64(value)
+    return np.uint64((signed << np.int64(1)) ^ (signed >> np.int64(63)))
+
+
+@compiled
+def _varint_size(value: Integer) -> Integer:
+    left = _zigzag(value) >> np.uint64(7)
+    size = np.int64(1)
+    while left:
+        left >>= np.uint64(7)
+        size += 1
+    return size
+
+
+@compiled
+def _write_varint(place: np.uint64, value: Integer) -> np.uint64:
+    """Write a zigzag varint; return the address after it."""
+    left = _zigzag(value)
+    while left > np.uint64(0x7F):
+        write_int8(place, np.int64(left & np.uint64(0x7F)) | np.int64(0x80))
+        left >>= np.uint64(7)
+        place += np.uint64(1)
+    write_int8(place, np.int64(left))
+    return place + np.uint64(1)
+
+
+@compiled
+def _field_size(size: Integer) -> Integer:
+    return _varint_size(size) + max(size, 0)
+
+
+@compiled
+def _write_field(place: np.uint64, address: Integer, size: Integer) -> np.uint64:
+    """Write bytes after their length, -1 for null; return the address after them."""
+    place = _write_varint(place, size)
+    if size > 0:
+        copy_bytes(place, np.uint64(address), size)
+        place += np.uint64(size)
+    return place
+
+
+@compiled
+def pack_batches(
+    offsets: NDArray[np.int64],
+    timestamps: NDArray[np.int64],
+    keys: NDArray[np.int64],
+    key_sizes: NDArray[np.int64],
+    values: NDArray[np.int64],
+    value_sizes: NDArray[np.int64],
+    header_starts: NDArray[np.int64],
+    headers: NDArray[np.int64],
+    groups: NDArray[np.int64],
+    first_row: int,
+    max_batch_bytes: int,
+    base_offset: int,
+    base_timestamp: int,
+    data: NDArray[np.uint8],
+    packed: NDArray[np.int64],
+) -> tuple[Integer, Integer, Integer]:
+    """Write records into batches until they, or the room for them, are at an end.
+
+    Parameters
+    ----------
+    offsets, timestamps : ndarray of int64, shape (n,)
+        Offsets ascend.
+    keys, key_sizes, values, value_sizes : ndarray of int64, shape (n,)
+        Memory addresses and sizes in bytes, -1 for null.
+    header_starts : ndarray of int64, shape (n + 1,)
+        Where the headers of each record begin in `headers`.
+    headers : ndarray of int64, shape (4, m)
+        Addresses and sizes of their names, and of their values.
+    groups : ndarray of int64, shape (n,)
+        Records of different numbers are never in one batch.
+    first_row : int
+        The record to begin with.
+    max_batch_bytes : int
+        A batch with one more record than its first is not larger than this.
+    base_offset, base_timestamp : int
+        Those of the first batch; its first record's if the offset is negative.
+    data : ndarray of uint8
+        Filled.
+    packed : ndarray of int64, shape (PACKED_ROWS, b)
+        Filled, a column per batch.
+
+    Returns
+    -------
+    tuple of int
+        The row after the last record that was written, how many batches there are, and the bytes
+        that the next batch needs at least if there was no room for it, else 0.
+    """
+    start = np.uint64(data.ctypes.data)
+    room = np.int64(len(data))
+    used = np.int64(0)
+    row = np.int64(first_row)
+    count = np.int64(0)
+    while row < len(offsets):
+        if count == packed.shape[1]:
+            return row, count, np.int64(RECORD_BATCH_OVERHEAD_BYTES)
+        batch_offset, batch_timestamp = offsets[row], timestamps[row]
+        if base_offset >= 0 and row == first_row:
+            batch_offset, batch_timestamp = np.int64(base_offset), np.int64(base_timestamp)
+        size = np.int64(RECORD_BATCH_OVERHEAD_BYTES)
+        largest = np.int64(-1)
+        first = row
+        while row < len(offsets):
+            delta = offsets[row] - batch_offset
+            body = (
+                1
+                + _varint_size(timestamps[row] - batch_timestamp)
+                + _varint_size(delta)
+                + _field_size(key_sizes[row])
+                + _field_size(value_sizes[row])
+                + _varint_size(header_starts[row + 1] - header_starts[row])
+            )
+            for number in range(header_starts[row], header_starts[row + 1]):
+                body += _field_size(headers[1, number]) + _field_size(headers[3, number])
+            following = size + _varint_size(body) + body
+            if row > first and (
+                following > max_batch_bytes or delta > INT32_MAX or groups[row] != groups[first]
+            ):
+                break
+            if used + following > room:
+                # The batch is begun again with more room, or is the first of the next call.
+                return first, count, following
+            place = start + np.uint64(used + size)
+            place = _write_varint(place, body)
+            write_int8(place, np.int64(0))
+            place = _write_varint(place + np.uint64(1), timestamps[row] - batch_timestamp)
+            place = _write_varint(place, delta)
+            place = _write_field(place, keys[row], key_sizes[row])
+            place = _write_field(place, values[row], value_sizes[row])
+            place = _write_varint(place, header_starts[row + 1] - header_starts[row])
+            for number in range(header_starts[row], header_starts[row + 1]):
+                place = _write_field(place, headers[0, number], headers[1, number])
+                place = _write_field(place, headers[2, number], headers[3, number])
+            size = following
+            largest = max(largest, timestamps[row])
+            row += 1
+        packed[PACKED_POSITION, count] = used
+        packed[PACKED_SIZE, count] = size
+        packed[PACKED_BASE_OFFSET, count] = batch_offset
+        packed[PACKED_LAST_DELTA, count] = offsets[row - 1] - batch_offset
+        packed[PACKED_BASE_TIMESTAMP, count] = batch_timestamp
+        packed[PACKED_MAX_TIMESTAMP, count] = largest
+        packed[PACKED_COUNT, count] = row - first
+        packed[PACKED_FIRST_ROW, count] = first
+        used += size
+        count += 1
+    return row, count, np.int64(0)
+
+
+@compiled
+def seal_batches(
+    data: NDArray[np.uint8], packed: NDArray[np.int64], shared: NDArray[np.int64]
+) -> None:
+    """Write the headers of batches, checksums included, before their records.
+
+    Parameters
+    ----------
+    data : ndarray of uint8
+        The batches.
+    packed : ndarray of int64, shape (PACKED_ROWS, n)
+        As `pack_batches` fills it.
+    shared : ndarray of int64, shape (SHARED_ROWS, n)
+        The fields that the records do not determine.
+    """
+    begin = np.uint64(data.ctypes.data)
+    for number in range(packed.shape[1]):
+        start = begin + np.uint64(packed[PACKED_POSITION, number])
+        size = packed[PACKED_SIZE, number]
+        _write_base_offset(start, packed[PACKED_BASE_OFFSET, number])
+        _write_length(start, size - LOG_OVERHEAD_BYTES)
+        _write_leader_epoch(start, shared[SHARED_LEADER_EPOCH, number])
+        _write_magic(start, np.int64(MAGIC_RECORD_BATCH))
+        _write_attributes(start, shared[SHARED_ATTRIBUTES, number])
+        _write_last_offset_delta(start, packed[PACKED_LAST_DELTA, number])
+        _write_base_timestamp(start, packed[PACKED_BASE_TIMESTAMP, number])
+        _write_max_timestamp(start, packed[PACKED_MAX_TIMESTAMP, number])
+        _write_producer_id(start, shared[SHARED_PRODUCER_ID, number])
+        _write_producer_epoch(start, shared[SHARED_PRODUCER_EPOCH, number])
+        _write_base_sequence(start, shared[SHARED_BASE_SEQUENCE, number])
+        _write_record_count(start, packed[PACKED_COUNT, number])
+        _, checksum = checksums_of(start, size)
+        _write_crc(start, checksum)

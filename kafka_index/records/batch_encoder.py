@@ -1,0 +1,287 @@
+"""Records from Arrow to batches of magic 2, in bulk, byte for byte as Kafka's own builder.
+
+`RecordRows` points at the bytes of a record batch of Arrow where they lie; `BatchEncoder` packs
+them into batches of at most so many bytes (``batch.size``), compresses these, and seals them.
+Sources: Kafka's ``MemoryRecordsBuilder`` and ``DefaultRecord.writeTo``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from kafka_index.errors import InputError
+from kafka_index.kernels.record_columns import HEADER_ROWS
+from kafka_index.kernels.record_writing import (
+    PACKED_FIRST_ROW,
+    PACKED_POSITION,
+    PACKED_ROWS,
+    PACKED_SIZE,
+    SHARED_ATTRIBUTES,
+    SHARED_BASE_SEQUENCE,
+    SHARED_LEADER_EPOCH,
+    SHARED_PRODUCER_EPOCH,
+    SHARED_PRODUCER_ID,
+    SHARED_ROWS,
+    pack_batches,
+    seal_batches,
+)
+from kafka_index.layout.integers import INT32_MAX, Longs
+from kafka_index.layout.records import (
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    RECORD_BATCH_OVERHEAD_BYTES,
+    TIMESTAMP_TYPE_MASK,
+)
+from kafka_index.records.compression import codec_of_name, compress
+from kafka_index.storage import Bytes
+
+_NULL = -1
+#: What is written before it is handed on; a larger record gets as much as it needs.
+_CHUNK_BYTES = 4 * 1024 * 1024
+_CHUNK_BATCHES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class RecordRows:
+    """Records as columns of numbers; what the addresses point at is kept alive by `owners`.
+
+    Parameters
+    ----------
+    offsets, timestamps_ms : ndarray of int64, shape (n,)
+        Absolute offsets, ascending; timestamps in ms, -1 for none.
+    keys, key_sizes, values, value_sizes : ndarray of int64, shape (n,)
+        Memory addresses and sizes in bytes, -1 for null.
+    header_starts : ndarray of int64, shape (n + 1,)
+        Where the headers of each record begin in `headers`.
+    headers : ndarray of int64, shape (4, m)
+        Addresses and sizes of the names of headers, and of their values.
+    owners : tuple
+        Whatever holds the bytes.
+    """
+
+    offsets: Longs
+    timestamps_ms: Longs
+    keys: Longs
+    key_sizes: Longs
+    values: Longs
+    value_sizes: Longs
+    header_starts: Longs
+    headers: Longs
+    owners: tuple[object, ...] = ()
+
+    def __len__(self) -> int:
+        """Return the number of records."""
+        return len(self.offsets)
+
+    @classmethod
+    def of_arrays(
+        cls,
+        offsets: Longs,
+        timestamps_ms: Longs,
+        keys: pa.Array,
+        values: pa.Array,
+        headers: pa.Array | None = None,
+    ) -> RecordRows:
+        """Return the records of columns of Arrow.
+
+        Parameters
+        ----------
+        keys, values : pa.Array
+            Of binary.
+        headers : pa.Array, optional
+            Lists of structs of ``key`` (string) and ``value`` (binary).
+
+        Raises
+        ------
+        InputError
+            A header is null, or its name is.
+        """
+        starts = np.zeros(len(offsets) + 1, np.int64)
+        fields = np.empty((HEADER_ROWS, 0), np.int64)
+        owners: tuple[object, ...] = (keys, values)
+        if headers is not None and headers.null_count < len(headers):
+            np.cumsum(_numbers(pc.list_value_length(headers).fill_null(0)), out=starts[1:])
+            pairs = headers.flatten()
+            names, contents = (child.cast(pa.binary()) for child in pairs.flatten())
+            if names.null_count:
+                raise InputError("a header without a name", expected="a string")
+            fields = np.empty((HEADER_ROWS, len(pairs)), np.int64)
+            fields[0], fields[1] = _addresses(names)
+            fields[2], fields[3] = _addresses(contents)
+            owners = (*owners, names, contents)
+        return cls(
+            np.ascontiguousarray(offsets, np.int64),
+            np.ascontiguousarray(timestamps_ms, np.int64),
+            *_addresses(keys),
+            *_addresses(values),
+            starts,
+            fields,
+            owners,
+        )
+
+
+def _numbers(array: pa.Array) -> Longs:
+    numbers: Longs = array.cast(pa.int64()).to_numpy(zero_copy_only=False)
+    return numbers
+
+
+def _addresses(array: pa.Array) -> tuple[Longs, Longs]:
+    """Return the memory addresses of binary values, and their sizes, -1 for null."""
+    _, ends, data = array.buffers()
+    count = len(array)
+    if not count:
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    width = np.int64 if pa.types.is_large_binary(array.type) else np.int32
+    bounds = np.frombuffer(ends, width)[array.offset : array.offset + count + 1].astype(np.int64)
+    sizes = np.diff(bounds)
+    if array.null_count:
+        sizes[_numbers(array.is_null().cast(pa.int8())) == 1] = _NULL
+    return bounds[:-1] + (0 if data is None else data.address), sizes
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedBatches:
+    """Sealed batches, one after the other.
+
+    Parameters
+    ----------
+    data : ndarray of uint8
+        Their bytes; valid until the next are asked for.
+    batches, records : int
+        How many there are.
+    """
+
+    data: Bytes
+    batches: int
+    records: int
+
+
+class BatchEncoder:
+    """Packs records into batches.
+
+    Parameters
+    ----------
+    compression : str
+        A name of ``compression.type``: none, gzip, snappy, lz4 or zstd.
+    batch_bytes : int
+        ``batch.size``: no batch with more than one record is larger before it is compressed.
+    leader_epoch : int
+        Of all batches.
+
+    Raises
+    ------
+    ConfigError
+        There is no such codec.
+    """
+
+    def __init__(self, compression: str, batch_bytes: int, leader_epoch: int) -> None:
+        self._codec = codec_of_name(compression)
+        self._batch_bytes = batch_bytes
+        self._leader_epoch = leader_epoch
+        self._data: Bytes = np.empty(_CHUNK_BYTES, np.uint8)
+        self._packed = np.empty((PACKED_ROWS, _CHUNK_BATCHES), np.int64)
+
+    def encode(
+        self, rows: RecordRows, groups: Longs, *, uses_append_time: Longs, keeps_last: bool
+    ) -> Iterator[EncodedBatches]:
+        """Yield the batches of records.
+
+        Parameters
+        ----------
+        rows : RecordRows
+            The records.
+        groups : ndarray of int64, shape (n,)
+            Records of different numbers are never in one batch.
+        uses_append_time : ndarray of int64, shape (n,)
+            Nonzero where the timestamp type is LogAppendTime; the same throughout a group, whose
+            records then have one timestamp.
+        keeps_last : bool
+            Leave out the last batch, which further records may join. What was left out is from
+            the row on that `EncodedBatches.records` add up to.
+
+        Raises
+        ------
+        InputError
+            A batch is larger than Kafka's formats allow.
+        """
+        row = 0
+        while row < len(rows):
+            following, count, needed = self._pack(rows, groups, row)
+            is_end = following == len(rows)
+            if not count and needed:
+                self._grow(needed)
+                continue
+            packed = self._packed[:, :count]
+            if is_end and keeps_last:
+                count -= 1
+                following = int(packed[PACKED_FIRST_ROW, -1])
+                packed = packed[:, :-1]
+            if count:
+                yield EncodedBatches(self._seal(packed, uses_append_time), count, following - row)
+            if is_end:
+                return
+            row = following
+
+    def _pack(self, rows: RecordRows, groups: Longs, row: int) -> tuple[int, int, int]:
+        following, count, needed = pack_batches(
+            rows.offsets,
+            rows.timestamps_ms,
+            rows.keys,
+            rows.key_sizes,
+            rows.values,
+            rows.value_sizes,
+            rows.header_starts,
+            rows.headers,
+            groups,
+            row,
+            self._batch_bytes,
+            -1,
+            0,
+            self._data,
+            self._packed,
+        )
+        return int(following), int(count), int(needed)
+
+    def _grow(self, needed: int) -> None:
+        if needed > INT32_MAX:
+            raise InputError("a record is too large", expected=f"{INT32_MAX} or less", found=needed)
+        # A batch of several records is begun again with each record that does not fit.
+        self._data = np.empty(max(needed, 2 * len(self._data)), np.uint8)
+
+    def _seal(self, packed: Longs, uses_append_time: Longs) -> Bytes:
+        packed = np.ascontiguousarray(packed)
+        shared = np.empty((SHARED_ROWS, packed.shape[1]), np.int64)
+        append = uses_append_time[packed[PACKED_FIRST_ROW]] != 0
+        shared[SHARED_ATTRIBUTES] = self._codec | np.where(append, TIMESTAMP_TYPE_MASK, 0)
+        shared[SHARED_LEADER_EPOCH] = self._leader_epoch
+        shared[SHARED_PRODUCER_ID] = NO_PRODUCER_ID
+        shared[SHARED_PRODUCER_EPOCH] = NO_PRODUCER_EPOCH
+        shared[SHARED_BASE_SEQUENCE] = NO_SEQUENCE
+        data = self._data
+        if self._codec:
+            data = self._compressed(packed)
+        end = int(packed[PACKED_POSITION, -1] + packed[PACKED_SIZE, -1])
+        seal_batches(data, packed, shared)
+        return data[:end]
+
+    def _compressed(self, packed: Longs) -> Bytes:
+        """Return the batches with their records compressed, and note where they lie then."""
+        pieces = []
+        position = 0
+        for number in range(packed.shape[1]):
+            start = int(packed[PACKED_POSITION, number]) + RECORD_BATCH_OVERHEAD_BYTES
+            end = int(packed[PACKED_POSITION, number] + packed[PACKED_SIZE, number])
+            pieces.append(bytes(RECORD_BATCH_OVERHEAD_BYTES))
+            pieces.append(compress(self._codec, self._data[start:end].tobytes()))
+            size = RECORD_BATCH_OVERHEAD_BYTES + len(pieces[-1])
+            packed[PACKED_POSITION, number], packed[PACKED_SIZE, number] = position, size
+            position += size
+        return np.frombuffer(bytearray(b"".join(pieces)), np.uint8)
+
+
