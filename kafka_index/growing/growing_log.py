@@ -217,11 +217,24 @@ class GrowingPartitionLog:
         CorruptLogError, InputError, InvalidEpochError, IndexFullError, PublishError
             They cannot be appended. None has been.
         """
+        return self._replicate(batches, leader_epoch, as_one_append=True)
+
+    def append_each_as_follower(self, batches: Data, leader_epoch: int) -> AppendInfo:
+        """Append batches as `append_as_follower` does, but each by an append of its own.
+
+        Segments are rolled between any two of them, as if a follower had fetched them one by one.
+        """
+        return self._replicate(batches, leader_epoch, as_one_append=False)
+
+    def _replicate(self, batches: Data, leader_epoch: int, *, as_one_append: bool) -> AppendInfo:
         self._check_usable()
-        incoming = check_as_follower(batches, self.log_end_offset, leader_epoch, self.settings)
+        incoming = check_as_follower(
+            batches, self.log_end_offset, leader_epoch, self.settings, as_one_append=as_one_append
+        )
         if incoming is None:
             return AppendInfo()
-        ends = np.array([len(incoming)], np.int64)
+        count = len(incoming)
+        ends = np.array([count], np.int64) if as_one_append else np.arange(1, count + 1)
         self._append(incoming, ends, AppendOrigin.REPLICATION)
         return AppendInfo.of(incoming)
 

@@ -125,13 +125,7 @@ def _check_headers(batches: IncomingBatches, settings: LogSettings, origin: Appe
         f"{settings.max_message_bytes} or less",
         columns.size_bytes,
     )
-    _refuse(
-        batches,
-        columns.size_bytes > settings.segment_bytes,
-        "the batch is larger than segment.bytes",
-        f"{settings.segment_bytes} or less",
-        columns.size_bytes,
-    )
+    _check_sizes(batches, settings)
     if origin is not AppendOrigin.CLIENT:
         return
     spans = columns.last_offset - columns.base_offset + 1
@@ -162,6 +156,17 @@ def _check_headers(batches: IncomingBatches, settings: LogSettings, origin: Appe
         "a batch with a producer id needs a base sequence",
         "0 or more",
         columns.base_sequence,
+    )
+
+
+def _check_sizes(batches: IncomingBatches, settings: LogSettings) -> None:
+    sizes = batches.columns.size_bytes
+    _refuse(
+        batches,
+        sizes > settings.segment_bytes,
+        "the batch is larger than segment.bytes",
+        f"{settings.segment_bytes} or less",
+        sizes,
     )
 
 
@@ -281,6 +286,8 @@ def check_as_follower(
     log_end_offset: int,
     leader_epoch: int,
     settings: LogSettings,
+    *,
+    as_one_append: bool = True,
 ) -> IncomingBatches | None:
     """Check batches that were fetched from a leader.
 
@@ -293,6 +300,8 @@ def check_as_follower(
         out (KAFKA-18723).
     settings : LogSettings
         Of the topic; only the leader checks ``max.message.bytes``.
+    as_one_append : bool
+        Whether all of them have to fit one segment; else each has to.
 
     Returns
     -------
@@ -323,12 +332,15 @@ def check_as_follower(
             return None
         batches = batches.rows(0, int(later[0]))
     _check_offsets(batches, log_end_offset)
-    if len(batches.data) > settings.segment_bytes:
-        raise InputError(
-            "the batches are larger than segment.bytes",
-            expected=f"{settings.segment_bytes} bytes or less",
-            found=len(batches.data),
-        )
+    if as_one_append:
+        if len(batches.data) > settings.segment_bytes:
+            raise InputError(
+                "the batches are larger than segment.bytes",
+                expected=f"{settings.segment_bytes} bytes or less",
+                found=len(batches.data),
+            )
+    else:
+        _check_sizes(batches, settings)
     _check_leader_epochs(batches)
     return batches
 

@@ -1,0 +1,1 @@
+"""Tables to logs, and logs to logs without some of their records."""

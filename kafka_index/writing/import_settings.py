@@ -1,0 +1,113 @@
+"""The settings of an import, under Kafka's names."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Self
+
+from kafka_index.errors import ConfigError
+from kafka_index.growing import LogSettings, TimestampType
+from kafka_index.layout.integers import INT32_MAX
+from kafka_index.layout.records import COMPRESSION_NAMES
+
+_COMPRESSION, _BATCH_SIZE = "compression.type", "batch.size"
+_TIMESTAMP_TYPE = "message.timestamp.type"
+#: Values of ``compression.type`` that name no codec: nothing here has been compressed before.
+_NO_CODEC = frozenset(("producer", "uncompressed"))
+_DEFAULT_BATCH_BYTES = 16384
+
+
+class ImportMode(Enum):
+    """What happens to partitions that are there already."""
+
+    #: The import is refused.
+    CREATE = "create"
+    #: The records continue the log.
+    APPEND = "append"
+    #: The records replace what an earlier import has written.
+    OVERWRITE = "overwrite"
+
+
+@dataclass(frozen=True, slots=True)
+class ImportSettings:
+    """How records are written; small, and picklable.
+
+    Parameters
+    ----------
+    log : LogSettings
+        Of the topics.
+    compression : str
+        ``compression.type``: none, gzip, snappy, lz4 or zstd.
+    batch_bytes : int
+        ``batch.size``: the most bytes of a batch before it is compressed; a larger record has a
+        batch of its own.
+    timestamp_type : TimestampType, optional
+        ``message.timestamp.type``: LogAppendTime gives all records the time of the import. By
+        default each record has the type of its column ``timestampType``.
+    order_by : str, optional
+        The column in whose order records without offsets get theirs.
+    mode : ImportMode
+        What happens to partitions that are there already.
+    topic_ids : mapping of str to str
+        The topic ids that new partitions get, by topic.
+    now_ms : int
+        The time of the import.
+    """
+
+    log: LogSettings = field(default_factory=LogSettings)
+    compression: str = "none"
+    batch_bytes: int = _DEFAULT_BATCH_BYTES
+    timestamp_type: TimestampType | None = None
+    order_by: str | None = None
+    mode: ImportMode = ImportMode.CREATE
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+    now_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
+
+    @classmethod
+    def of_properties(
+        cls,
+        properties: Mapping[str, str],
+        *,
+        mode: ImportMode,
+        order_by: str | None = None,
+        topic_ids: Mapping[str, str] | None = None,
+    ) -> Self:
+        """Return the settings in properties under Kafka's names.
+
+        Raises
+        ------
+        ConfigError
+            A name is unknown, or its value is not valid.
+        """
+        left = dict(properties)
+        compression = left.pop(_COMPRESSION, "none")
+        if compression in _NO_CODEC:
+            compression = "none"
+        if compression not in COMPRESSION_NAMES:
+            raise ConfigError(
+                f"{_COMPRESSION} is unknown",
+                expected=f"one of {', '.join(COMPRESSION_NAMES)}",
+                found=repr(compression),
+            )
+        log = LogSettings.of_properties({name: left[name] for name in left if name != _BATCH_SIZE})
+        return cls(
+            log,
+            compression,
+            _batch_bytes(left),
+            log.message_timestamp_type if _TIMESTAMP_TYPE in left else None,
+            order_by,
+            mode,
+            topic_ids or {},
+        )
+
+
+def _batch_bytes(properties: Mapping[str, str]) -> int:
+    text = properties.get(_BATCH_SIZE, str(_DEFAULT_BATCH_BYTES))
+    if not text.isdecimal() or int(text) > INT32_MAX:
+        raise ConfigError(
+            f"{_BATCH_SIZE} has an invalid value", expected=f"0..{INT32_MAX}", found=repr(text)
+        )
+    return int(text)

@@ -1,0 +1,258 @@
+"""The records of one partition, appended to a log that is written aside."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from kafka_index.errors import InputError, KafkaIndexError
+from kafka_index.growing import GrowingPartitionLog
+from kafka_index.layout.names import (
+    CLEAN_SHUTDOWN,
+    PARTITION_METADATA,
+    TopicPartition,
+)
+from kafka_index.records.batch_encoder import BatchEncoder
+from kafka_index.storage import publish_error
+from kafka_index.storage.log_directory import LogDirectory
+from kafka_index.writing.import_columns import check_order, import_rows
+from kafka_index.writing.import_record import is_import, write_import_record
+from kafka_index.writing.import_settings import ImportMode, ImportSettings
+from kafka_index.writing.staging import Signature, StagedPartition, signature_of
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedPartition:
+    """A partition whose records are written, and that waits to be published.
+
+    Parameters
+    ----------
+    staged : StagedPartition
+        Its directory.
+    records : int
+        How many records were imported.
+    first_offset, end_offset : int
+        Offset of the first of them, and the end of the log.
+    segments, size_bytes : int
+        Of the whole log.
+    """
+
+    staged: StagedPartition
+    records: int
+    first_offset: int
+    end_offset: int
+    segments: int
+    size_bytes: int
+
+
+class PartitionImport:
+    """Writes the records of one partition aside.
+
+    Parameters
+    ----------
+    root : str
+        The data directory.
+    staging : str
+        An existing folder that no other process writes to.
+    partition : TopicPartition
+        Which.
+    settings : ImportSettings
+        How.
+
+    Raises
+    ------
+    InputError
+        The partition is there already, and may not be continued or replaced.
+    PublishError
+        The folder cannot be written.
+    """
+
+    def __init__(
+        self, root: str, staging: str, partition: TopicPartition, settings: ImportSettings
+    ) -> None:
+        self.partition = partition
+        self._settings = settings
+        self._target = os.path.join(root, partition.directory_name)
+        self._directory = os.path.join(staging, partition.directory_name)
+        self._replaces = signature_of(self._target)
+        self._log: GrowingPartitionLog | None = None
+        self._encoder: BatchEncoder | None = None
+        self._tail: pa.RecordBatch | None = None
+        self._last_order: pa.Scalar | None = None
+        self._records = 0
+        self._first_offset = -1
+        if self._replaces is not None:
+            self._check_target()
+
+    def append(self, batch: pa.RecordBatch) -> None:
+        """Append the next records of the partition.
+
+        Raises
+        ------
+        InputError
+            They cannot be written.
+        """
+        order_by = self._settings.order_by
+        try:
+            if order_by is not None and len(batch):
+                self._last_order = check_order(batch, order_by, self._last_order)
+            joined = batch if self._tail is None else pa.concat_batches([self._tail, batch])
+            written = self._write(joined, keeps_last=True)
+        except KafkaIndexError as error:
+            raise self._placed(error) from error
+        self._tail = joined.slice(written)
+
+    def finish(self) -> ImportedPartition:
+        """Write what is left, and close the log.
+
+        Raises
+        ------
+        InputError
+            There is no record, or the last ones cannot be written.
+        PublishError
+            The log cannot be written.
+        """
+        try:
+            if self._tail is not None and len(self._tail):
+                self._write(self._tail, keeps_last=False)
+        except KafkaIndexError as error:
+            raise self._placed(error) from error
+        if self._log is None:
+            raise InputError("there is no record to write", path=self._target)
+        log, self._tail = self._log, None
+        end_offset = log.log_end_offset
+        sizes = [segment.size_bytes for segment in log.segments]
+        log.close()
+        self._log = None
+        self._write_metadata()
+        write_import_record(self._directory)
+        return ImportedPartition(
+            StagedPartition(self.partition, self._directory, self._replaces),
+            self._records,
+            self._first_offset,
+            end_offset,
+            len(sizes),
+            sum(sizes),
+        )
+
+    def abort(self) -> None:
+        """Close the log, which is not published."""
+        if self._log is not None:
+            self._log.close()
+            self._log = None
+
+    def _write(self, batch: pa.RecordBatch, *, keeps_last: bool) -> int:
+        """Write records but those of a last batch that may grow; return how many."""
+        if not len(batch):
+            return 0
+        has_offsets = "offset" in batch.schema.names
+        if self._log is None:
+            first = batch.column("offset")[0].as_py() if has_offsets else None
+            self._log = self._open(first or 0)
+        log = self._log
+        found = import_rows(batch, self._settings, log.log_end_offset)
+        if self._encoder is None:
+            epochs = log.leader_epochs
+            epoch = epochs[-1].epoch if epochs else 0
+            settings = self._settings
+            self._encoder = BatchEncoder(settings.compression, settings.batch_bytes, epoch)
+            self._epoch = epoch
+            self._first_offset = int(found.rows.offsets[0])
+        written = 0
+        for encoded in self._encoder.encode(
+            found.rows,
+            found.groups,
+            uses_append_time=found.uses_append_time,
+            keeps_last=keeps_last,
+        ):
+            log.append_each_as_follower(encoded.data, self._epoch)
+            written += encoded.records
+        self._records += written
+        return written
+
+    def _open(self, first_offset: int) -> GrowingPartitionLog:
+        """Open the log aside: empty, or with all that it is to continue."""
+        log_start = max(first_offset, 0)
+        was_clean = True
+        try:
+            if self._replaces is None or self._settings.mode is ImportMode.OVERWRITE:
+                os.makedirs(self._directory)
+            else:
+                was_clean = is_import(self._target) or _was_stopped(os.path.dirname(self._target))
+                self._copy_target(self._replaces, may_link=was_clean)
+                root = LogDirectory(os.path.dirname(self._target))
+                log_start = root.log_start_offset(self.partition) or 0
+        except OSError as error:
+            raise publish_error(error, error.filename or self._directory, "copy the log") from error
+        return GrowingPartitionLog(
+            self._directory,
+            self._settings.log,
+            log_start_offset=log_start,
+            was_clean=was_clean,
+            clock=lambda: self._settings.now_ms,
+        )
+
+    def _copy_target(self, logs: Signature, *, may_link: bool) -> None:
+        """Copy the partition; logs of rolled segments, which nobody changes, become links."""
+        rolled = {name for name, _, _ in logs[:-1]} if may_link else set()
+        os.makedirs(self._directory)
+        with os.scandir(self._target) as entries:
+            for entry in entries:
+                if not entry.is_file():
+                    continue
+                copy = os.path.join(self._directory, entry.name)
+                if entry.name in rolled:
+                    os.link(entry.path, copy)
+                else:
+                    shutil.copy2(entry.path, copy)
+
+    def _check_target(self) -> None:
+        mode = self._settings.mode
+        if mode is ImportMode.CREATE:
+            raise InputError(
+                "the partition exists",
+                path=self._target,
+                hint="append to it, overwrite it if an import made it, or choose another folder",
+            )
+        if mode is ImportMode.OVERWRITE and not is_import(self._target):
+            raise not_an_import(self._target)
+
+    def _write_metadata(self) -> None:
+        """Write the topic id of a new partition, by which a broker knows that it is its own."""
+        path = os.path.join(self._directory, PARTITION_METADATA)
+        topic_id = self._settings.topic_ids.get(self.partition.topic)
+        if os.path.exists(path):
+            return
+        old = os.path.join(self._target, PARTITION_METADATA)
+        try:
+            if topic_id is not None:
+                with open(path, "w", encoding="utf-8") as file:
+                    file.write(f"version: 0\ntopic_id: {topic_id}\n")
+            elif os.path.exists(old):
+                shutil.copy2(old, path)
+        except OSError as error:
+            raise publish_error(error, path, "write a file") from error
+
+    def _placed(self, error: KafkaIndexError) -> KafkaIndexError:
+        if error.path is None:
+            error.path = self._target
+        return error
+
+
+def not_an_import(path: str) -> InputError:
+    """Return the error for what must not be overwritten."""
+    return InputError(
+        "the partition was not written by an import, or has changed since, and is not overwritten",
+        path=path,
+        hint="append to it, or remove it yourself",
+    )
+
+
+def _was_stopped(root: str) -> bool:
+    """Return whether a broker has closed its logs."""
+    return os.path.exists(os.path.join(root, CLEAN_SHUTDOWN))
+
+
