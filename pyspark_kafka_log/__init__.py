@@ -14,7 +14,7 @@ except ImportError:
     pass  # without Spark there is nothing to find
 else:
     if TYPE_CHECKING:
-        from pyspark.sql.datasource import DataSourceReader
+        from pyspark.sql.datasource import DataSourceReader, DataSourceWriter
         from pyspark.sql.types import StructType
 
     class DefaultSource(DataSource):
@@ -34,6 +34,11 @@ else:
             """Return the reader of a schema."""
             reader: DataSourceReader = self._source().reader(schema)
             return reader
+
+        def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001, because Spark calls it so
+            """Return the writer of rows."""
+            writer: DataSourceWriter = self._source().writer(schema, overwrite)
+            return writer
 
         def _source(self) -> Any:
             from kafka_index.spark.data_source import KafkaLogSource  # noqa: PLC0415, it is heavy

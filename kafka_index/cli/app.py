@@ -59,6 +59,10 @@ _COMMANDS = {
         "kafka_index.cli.verify_command",
         "Compare every file of a dump with what it should be.",
     ),
+    "import": (
+        "kafka_index.cli.import_command",
+        "Write tables of records as logs that a broker mounts.",
+    ),
     "predict": (
         "kafka_index.cli.predict_command",
         "Predict what a broker does to its log directories when it starts.",
@@ -71,6 +75,7 @@ _COMMANDS = {
 # What a command has written when a signal stops it.
 _AFTER_A_STOP = {
     "build": "; run again to continue",
+    "import": "; finished partitions are written",
     "lookup": "; no answers were written",
     "export": "; run again to continue",
     "restore": "; run again to continue",

@@ -82,9 +82,7 @@ def _writer(bits: int, *, swap: bool = True, offset: int = 0) -> Any:
 def field_writer(layout: np.dtype[np.void], name: str) -> Any:
     """Make the function that writes an int64 to a big-endian field of a structure at an address."""
     kind = layout[name]
-    return _writer(
-        8 * kind.itemsize, swap=kind.itemsize > 1, offset=field_position(layout, name)
-    )
+    return _writer(8 * kind.itemsize, swap=kind.itemsize > 1, offset=field_position(layout, name))
 
 
 def _prefetcher() -> Any:

@@ -17,7 +17,9 @@ import pyarrow.compute as pc
 from kafka_index.errors import InputError
 from kafka_index.kernels.record_columns import HEADER_ROWS
 from kafka_index.kernels.record_writing import (
+    PACKED_BASE_OFFSET,
     PACKED_FIRST_ROW,
+    PACKED_LAST_DELTA,
     PACKED_POSITION,
     PACKED_ROWS,
     PACKED_SIZE,
@@ -218,6 +220,13 @@ class BatchEncoder:
                 self._grow(needed)
                 continue
             packed = self._packed[:, :count]
+            last = packed[PACKED_BASE_OFFSET] + packed[PACKED_LAST_DELTA]
+            within = int(np.searchsorted(last, packed[PACKED_BASE_OFFSET, 0] + INT32_MAX, "right"))
+            if within < count:
+                # What is handed on together fits one segment.
+                count, is_end = within, False
+                following = int(packed[PACKED_FIRST_ROW, within])
+                packed = packed[:, :within]
             if is_end and keeps_last:
                 count -= 1
                 following = int(packed[PACKED_FIRST_ROW, -1])
@@ -283,5 +292,3 @@ class BatchEncoder:
             packed[PACKED_POSITION, number], packed[PACKED_SIZE, number] = position, size
             position += size
         return np.frombuffer(bytearray(b"".join(pieces)), np.uint8)
-
-

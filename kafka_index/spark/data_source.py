@@ -14,7 +14,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    InputPartition,
+)
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
@@ -88,6 +93,13 @@ class KafkaLogSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a schema, whose columns alone are read."""
         return KafkaLogReader(parse_options(self.options), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:  # noqa: FBT001, because Spark calls it so
+        """Return the writer of rows; without `overwrite` they continue the logs."""
+        # Tasks that read need nothing of it.
+        from kafka_index.spark.log_writer import KafkaLogWriter  # noqa: PLC0415
+
+        return KafkaLogWriter(self.options, schema, overwrite=overwrite)
 
 
 class SplitGroup(InputPartition):

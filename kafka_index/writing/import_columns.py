@@ -242,12 +242,8 @@ def _binary(batch: pa.RecordBatch, name: str) -> pa.Array:
 
 
 def _is_bytes(kind: pa.DataType) -> bool:
-    return (
-        pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind)
-    )
+    return kind in (pa.binary(), pa.large_binary(), pa.binary_view())
 
 
 def _is_text(kind: pa.DataType) -> bool:
-    return (
-        pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
-    )
+    return kind in (pa.string(), pa.large_string(), pa.string_view())

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from kafka_index.storage import publish_error
 from kafka_index.writing.staging import signature_of
@@ -16,7 +18,28 @@ IMPORT_RECORD = ".import.kafka-index"
 _VERSION = 1
 
 
-def write_import_record(directory: str) -> None:
+@dataclass(frozen=True, slots=True)
+class ImportCounts:
+    """What an import has written of a partition.
+
+    Parameters
+    ----------
+    records : int
+        How many records were imported.
+    first_offset, end_offset : int
+        Offset of the first of them, and the end of the log.
+    segments, size_bytes : int
+        Of the whole log.
+    """
+
+    records: int
+    first_offset: int
+    end_offset: int
+    segments: int
+    size_bytes: int
+
+
+def write_import_record(directory: str, run_id: str, counts: ImportCounts) -> None:
     """Record the logs of a partition directory.
 
     Raises
@@ -25,7 +48,7 @@ def write_import_record(directory: str) -> None:
         The file cannot be written.
     """
     path = os.path.join(directory, IMPORT_RECORD)
-    content = {"version": _VERSION, "logs": _sizes(directory)}
+    content = {"version": _VERSION, "logs": _sizes(directory), "run": run_id, **asdict(counts)}
     try:
         with open(path, "w", encoding="utf-8") as file:
             json.dump(content, file)
@@ -35,12 +58,25 @@ def write_import_record(directory: str) -> None:
 
 def is_import(directory: str) -> bool:
     """Return whether the logs of a partition are those that an import wrote."""
+    found = _read(directory)
+    return found.get("version") == _VERSION and found.get("logs") == _sizes(directory)
+
+
+def counts_of_run(directory: str, run_id: str) -> ImportCounts | None:
+    """Return what a run has imported into a partition; None when it did not."""
+    found = _read(directory)
+    if found.get("run") != run_id:
+        return None
+    return ImportCounts(**{name: found[name] for name in ImportCounts.__dataclass_fields__})
+
+
+def _read(directory: str) -> dict[str, Any]:
     try:
         with open(os.path.join(directory, IMPORT_RECORD), encoding="utf-8") as file:
             found = json.load(file)
     except (OSError, ValueError):
-        return False
-    return bool(found == {"version": _VERSION, "logs": _sizes(directory)})
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _sizes(directory: str) -> dict[str, int]:

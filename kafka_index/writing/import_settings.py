@@ -12,6 +12,7 @@ from kafka_index.errors import ConfigError
 from kafka_index.growing import LogSettings, TimestampType
 from kafka_index.layout.integers import INT32_MAX
 from kafka_index.layout.records import COMPRESSION_NAMES
+from kafka_index.tasks import new_run_id
 
 _COMPRESSION, _BATCH_SIZE = "compression.type", "batch.size"
 _TIMESTAMP_TYPE = "message.timestamp.type"
@@ -55,6 +56,8 @@ class ImportSettings:
         The topic ids that new partitions get, by topic.
     now_ms : int
         The time of the import.
+    run_id : str
+        No two imports share it.
     """
 
     log: LogSettings = field(default_factory=LogSettings)
@@ -65,6 +68,12 @@ class ImportSettings:
     mode: ImportMode = ImportMode.CREATE
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     now_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
+    run_id: str = field(default_factory=new_run_id)
+
+    @property
+    def max_batch_bytes(self) -> int:
+        """What a batch of several records may have: no more than a broker would append."""
+        return min(self.batch_bytes, self.log.max_message_bytes, self.log.segment_bytes)
 
     @classmethod
     def of_properties(

@@ -10,16 +10,13 @@ import pyarrow as pa
 
 from kafka_index.errors import InputError, KafkaIndexError
 from kafka_index.growing import GrowingPartitionLog
-from kafka_index.layout.names import (
-    CLEAN_SHUTDOWN,
-    PARTITION_METADATA,
-    TopicPartition,
-)
+from kafka_index.layout.names import TopicPartition
 from kafka_index.records.batch_encoder import BatchEncoder
+from kafka_index.startup.directory_files import CLEAN_SHUTDOWN, PARTITION_METADATA
 from kafka_index.storage import publish_error
 from kafka_index.storage.log_directory import LogDirectory
 from kafka_index.writing.import_columns import check_order, import_rows
-from kafka_index.writing.import_record import is_import, write_import_record
+from kafka_index.writing.import_record import ImportCounts, is_import, write_import_record
 from kafka_index.writing.import_settings import ImportMode, ImportSettings
 from kafka_index.writing.staging import Signature, StagedPartition, signature_of
 
@@ -32,20 +29,12 @@ class ImportedPartition:
     ----------
     staged : StagedPartition
         Its directory.
-    records : int
-        How many records were imported.
-    first_offset, end_offset : int
-        Offset of the first of them, and the end of the log.
-    segments, size_bytes : int
-        Of the whole log.
+    counts : ImportCounts
+        What was written.
     """
 
     staged: StagedPartition
-    records: int
-    first_offset: int
-    end_offset: int
-    segments: int
-    size_bytes: int
+    counts: ImportCounts
 
 
 class PartitionImport:
@@ -102,7 +91,8 @@ class PartitionImport:
             joined = batch if self._tail is None else pa.concat_batches([self._tail, batch])
             written = self._write(joined, keeps_last=True)
         except KafkaIndexError as error:
-            raise self._placed(error) from error
+            self._place(error)
+            raise
         self._tail = joined.slice(written)
 
     def finish(self) -> ImportedPartition:
@@ -119,7 +109,8 @@ class PartitionImport:
             if self._tail is not None and len(self._tail):
                 self._write(self._tail, keeps_last=False)
         except KafkaIndexError as error:
-            raise self._placed(error) from error
+            self._place(error)
+            raise
         if self._log is None:
             raise InputError("there is no record to write", path=self._target)
         log, self._tail = self._log, None
@@ -128,14 +119,10 @@ class PartitionImport:
         log.close()
         self._log = None
         self._write_metadata()
-        write_import_record(self._directory)
+        counts = ImportCounts(self._records, self._first_offset, end_offset, len(sizes), sum(sizes))
+        write_import_record(self._directory, self._settings.run_id, counts)
         return ImportedPartition(
-            StagedPartition(self.partition, self._directory, self._replaces),
-            self._records,
-            self._first_offset,
-            end_offset,
-            len(sizes),
-            sum(sizes),
+            StagedPartition(self.partition, self._directory, self._replaces), counts
         )
 
     def abort(self) -> None:
@@ -158,7 +145,7 @@ class PartitionImport:
             epochs = log.leader_epochs
             epoch = epochs[-1].epoch if epochs else 0
             settings = self._settings
-            self._encoder = BatchEncoder(settings.compression, settings.batch_bytes, epoch)
+            self._encoder = BatchEncoder(settings.compression, settings.max_batch_bytes, epoch)
             self._epoch = epoch
             self._first_offset = int(found.rows.offsets[0])
         written = 0
@@ -236,10 +223,9 @@ class PartitionImport:
         except OSError as error:
             raise publish_error(error, path, "write a file") from error
 
-    def _placed(self, error: KafkaIndexError) -> KafkaIndexError:
+    def _place(self, error: KafkaIndexError) -> None:
         if error.path is None:
             error.path = self._target
-        return error
 
 
 def not_an_import(path: str) -> InputError:
@@ -254,5 +240,3 @@ def not_an_import(path: str) -> InputError:
 def _was_stopped(root: str) -> bool:
     """Return whether a broker has closed its logs."""
     return os.path.exists(os.path.join(root, CLEAN_SHUTDOWN))
-
-

@@ -1,0 +1,77 @@
+"""Imports on either engine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+
+from kafka_index.engines import Engine, Listener
+from kafka_index.engines.session import open_session, prepare_executors
+from kafka_index.layout.names import TopicPartition, parse_partition_directory
+from kafka_index.writing.import_record import ImportCounts, counts_of_run
+from kafka_index.writing.import_settings import ImportSettings
+from kafka_index.writing.import_target import ImportTarget, partition_names
+from kafka_index.writing.local_import import import_sorted
+from kafka_index.writing.sorted_records import sorted_records
+from kafka_index.writing.table_files import TableFile
+
+_APP_NAME = "kafka-index import"
+_AFTER_FAILURE = "nothing was imported: run again"
+
+OnPartition = Callable[[TopicPartition, ImportCounts], None]
+
+
+def run_import(
+    engine: Engine,
+    files: Sequence[TableFile],
+    root: str,
+    settings: ImportSettings,
+    properties: dict[str, str],
+    listener: Listener,
+    on_partition: OnPartition,
+) -> None:
+    """Import files of records into a data directory.
+
+    Parameters
+    ----------
+    files : sequence of TableFile
+        One at least.
+    root : str
+        An absolute local path.
+    settings : ImportSettings
+        How; `properties` are the same as they were given.
+    listener : Listener
+        Follows the work.
+    on_partition : callable
+        Called with each partition that is in its place.
+    """
+    if not engine.on_spark:
+        listener.on_begin()
+        with ImportTarget(root, settings.mode) as target:
+            batches = sorted_records(files, settings, threads=engine.threads)
+            import_sorted(
+                batches,
+                target,
+                settings,
+                lambda each: on_partition(each.staged.partition, each.counts),
+            )
+        return
+    from kafka_index.spark.import_tables import import_tables
+    from kafka_index.spark.jobs import Jobs
+    from kafka_index.spark.shared_target import shared_target
+
+    os.makedirs(root, exist_ok=True)
+    with (
+        open_session(engine.master, _APP_NAME, after_failure=_AFTER_FAILURE) as session,
+        shared_target([root]) as target,
+        Jobs(session) as jobs,
+    ):
+        inputs = [each.path for each in files]
+        prepare_executors(session, jobs, target, inputs=inputs, outputs=[root])
+        listener.on_begin()
+        import_tables(session, files, root, settings, properties, jobs=jobs)
+    for name in partition_names(root):
+        counts = counts_of_run(os.path.join(root, name), settings.run_id)
+        partition = parse_partition_directory(name)
+        if counts is not None and partition is not None:
+            on_partition(partition, counts)

@@ -1,0 +1,90 @@
+"""Files of records to logs as a Spark job: read by tasks, shuffled by partition, and written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import astuple
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from kafka_index.spark.data_source import KafkaLogSource
+from kafka_index.spark.jobs import Jobs
+from kafka_index.writing.import_columns import check_columns
+from kafka_index.writing.import_settings import ImportMode, ImportSettings
+from kafka_index.writing.table_files import ROW_NUMBER, TableFile, read_tables, table_schema
+
+#: Rows of a file are numbered from this times its number on.
+_FILE_ROWS = 1 << 40
+
+
+def import_tables(
+    session: SparkSession,
+    files: Sequence[TableFile],
+    root: str,
+    settings: ImportSettings,
+    properties: dict[str, str],
+    *,
+    jobs: Jobs,
+) -> None:
+    """Import files of records into a data directory.
+
+    Parameters
+    ----------
+    files : sequence of TableFile
+        Each is read by one task.
+    root : str
+        The data directory, which driver and executors share.
+    settings : ImportSettings
+        How.
+    properties : dict of str to str
+        The settings under Kafka's names, as they were given.
+    jobs : Jobs
+        Names the job.
+    """
+    schema = table_schema(files[0], settings.order_by)
+    check_columns(schema.remove(len(schema) - 1), settings)
+    by = settings.order_by or "offset"
+    rows = _read(session, files, schema)
+    sorted_rows = (
+        rows.repartition("topic", "partition")
+        .sortWithinPartitions("topic", "partition", by, ROW_NUMBER)
+        .drop(ROW_NUMBER)
+    )
+    session.dataSource.register(KafkaLogSource)
+    overwrite = settings.mode is ImportMode.OVERWRITE
+    writer = sorted_rows.write.format(KafkaLogSource.name()).mode(
+        "overwrite" if overwrite else "append"
+    )
+    options = {
+        **properties,
+        "topicIds": json.dumps(dict(settings.topic_ids)),
+        "runId": settings.run_id,
+        "importMode": settings.mode.value,
+    }
+    if settings.order_by is not None:
+        options["orderBy"] = settings.order_by
+    with jobs.job(f"import {len(files):,} files"):
+        writer.options(**options).save(root)
+
+
+def _read(session: SparkSession, files: Sequence[TableFile], schema: pa.Schema) -> DataFrame:
+    rows = [(number, json.dumps(astuple(file))) for number, file in enumerate(files)]
+    frame = session.createDataFrame(rows, "number long, file string")
+
+    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number, text in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+                path, folders = json.loads(text)
+                file = TableFile(path, tuple((name, value) for name, value in folders))
+                place = schema.get_field_index(ROW_NUMBER)
+                for found in read_tables([file], schema):
+                    numbers = pa.array(
+                        found.column(place).to_numpy() + int(number) * _FILE_ROWS, pa.int64()
+                    )
+                    yield found.set_column(place, schema.field(place), numbers)
+
+    # A task for each file: a range partitioning would put several into one.
+    return frame.repartition(len(files), "number").mapInArrow(read, from_arrow_schema(schema))

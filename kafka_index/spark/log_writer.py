@@ -1,0 +1,206 @@
+"""The writer of the data source ``kafka-log``: DataFrames to logs that a broker mounts.
+
+Each task writes the partitions of its rows aside. The commit checks that no partition came from two
+tasks, and publishes them; otherwise nothing appears.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from kafka_index.errors import InputError, PublishError
+from kafka_index.layout.names import TopicPartition
+from kafka_index.spark.shared_target import NOT_SHARED_HINT
+from kafka_index.storage import DirectoryLock, local_path
+from kafka_index.stores import is_remote
+from kafka_index.writing.import_columns import check_columns, partitions_of
+from kafka_index.writing.import_settings import ImportMode, ImportSettings
+from kafka_index.writing.import_target import ImportTarget, check_overwrite
+from kafka_index.writing.partition_import import ImportedPartition, PartitionImport
+from kafka_index.writing.staging import (
+    create_staging,
+    remove_directory,
+    remove_leftovers,
+    staging_directory,
+)
+
+#: The last two are for the command ``import``, which refuses partitions that are there.
+_OWN = ("path", "orderby", "topicids", "runid", "importmode")
+_SHOWN = 3
+#: A task that writes more partitions at a time has as many logs open.
+_MAX_OPEN = 512
+
+
+@dataclass
+class PartitionsWritten(WriterCommitMessage):
+    """What a task has written aside."""
+
+    partitions: tuple[ImportedPartition, ...]
+
+
+class KafkaLogWriter(DataSourceArrowWriter):
+    """Writes records to log directories.
+
+    Parameters
+    ----------
+    options : mapping of str to str
+        ``path``, ``orderBy``, ``topicIds``, and settings under Kafka's names.
+    schema : StructType
+        The columns.
+    overwrite : bool
+        Replace what an earlier import has written, instead of continuing it.
+
+    Raises
+    ------
+    InputError, ConfigError
+        The columns or options are not right.
+    PublishError
+        A broker or another run holds the directory.
+    """
+
+    def __init__(self, options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> None:
+        given = {name.lower(): value for name, value in options.items()}
+        self._root = _root(given)
+        self._settings = _settings(given, overwrite=overwrite)
+        check_columns(to_arrow_schema(schema), self._settings)
+        self._staging = staging_directory(self._root)
+        os.makedirs(self._root, exist_ok=True)
+        # A broker that runs is refused before the work, and again at the commit.
+        with DirectoryLock.of_data_directories([self._root]):
+            if overwrite:
+                check_overwrite(self._root)
+            remove_leftovers(self._root)
+            create_staging(self._staging)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Write the rows of a task aside."""
+        if not os.path.isdir(self._staging):
+            raise PublishError(
+                "the executors do not see the output, or another run has taken it over",
+                path=self._staging,
+                hint=NOT_SHARED_HINT,
+            )
+        folder = os.path.join(self._staging, uuid.uuid4().hex)
+        os.mkdir(folder)
+        logs: dict[TopicPartition, PartitionImport] = {}
+        try:
+            for batch in iterator:
+                for partition, rows in partitions_of(batch):
+                    if partition not in logs:
+                        self._check_count(len(logs))
+                        logs[partition] = PartitionImport(
+                            self._root, folder, partition, self._settings
+                        )
+                    logs[partition].append(rows)
+            written = tuple(logs[partition].finish() for partition in sorted(logs))
+        except BaseException as error:
+            for log in logs.values():
+                log.abort()
+            remove_directory(folder)
+            if isinstance(error, InputError) and error.hint is None:
+                error.hint = f"sort the rows: df.{self._remedy()}"
+            raise
+        return PartitionsWritten(written)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Publish what all tasks have written.
+
+        Raises
+        ------
+        InputError
+            A partition came from two tasks. Nothing has been published.
+        """
+        partitions = _partitions(messages)
+        with ImportTarget(self._root, self._settings.mode, staging=self._staging) as target:
+            counts = Counter(each.staged.partition for each in partitions)
+            torn = sorted(each for each, count in counts.items() if count > 1)
+            if torn:
+                names = ", ".join(each.directory_name for each in torn[:_SHOWN])
+                more = f" and {len(torn) - _SHOWN} more" if len(torn) > _SHOWN else ""
+                raise InputError(
+                    f"the rows of a partition came from several tasks: {names}{more}; nothing was "
+                    "written",
+                    path=self._root,
+                    hint=f"write df.{self._remedy()}",
+                )
+            for each in partitions:
+                target.publish(each)
+            target.remove_others()
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:  # noqa: ARG002, because Spark passes it
+        """Remove what was written aside."""
+        remove_directory(self._staging)
+
+    def _remedy(self) -> str:
+        by = self._settings.order_by or "offset"
+        return (
+            'repartition("topic", "partition")'
+            f'.sortWithinPartitions("topic", "partition", {json.dumps(by)})'
+        )
+
+    def _check_count(self, count: int) -> None:
+        if count == _MAX_OPEN:
+            raise InputError(
+                "a task has the rows of too many partitions",
+                expected=f"{_MAX_OPEN} or less",
+                hint=f"use more tasks: df.repartition(n, ...) instead of df.{self._remedy()}",
+            )
+
+
+def _partitions(messages: Sequence[WriterCommitMessage | None]) -> list[ImportedPartition]:
+    return [
+        partition
+        for message in messages
+        if isinstance(message, PartitionsWritten)
+        for partition in message.partitions
+    ]
+
+
+def _root(options: Mapping[str, str]) -> str:
+    if "path" not in options:
+        raise InputError("the option path is missing", hint="name a data directory")
+    if is_remote(options["path"]):
+        raise InputError(
+            "logs are written to a file system, for a broker to mount",
+            path=options["path"],
+            hint="write to a folder that driver and executors share, and copy it",
+        )
+    return os.path.realpath(local_path(options["path"]))
+
+
+def _settings(options: Mapping[str, str], *, overwrite: bool) -> ImportSettings:
+    unknown = [name for name in options if name not in _OWN and "." not in name]
+    if unknown:
+        raise InputError(
+            "kafka-log has no such option for writing", found=unknown[0], hint="see docs/import.md"
+        )
+    try:
+        topic_ids = json.loads(options.get("topicids", "{}"))
+    except ValueError:
+        topic_ids = None
+    if not isinstance(topic_ids, dict):
+        raise InputError(
+            "topicIds is not JSON", expected='{"TOPIC": "ID"}', found=options.get("topicids")
+        )
+    settings = ImportSettings.of_properties(
+        {name: value for name, value in options.items() if name not in _OWN},
+        mode=ImportMode(options.get("importmode", _mode(overwrite).value)),
+        order_by=options.get("orderby"),
+        topic_ids=topic_ids,
+    )
+    run_id = options.get("runid")
+    return settings if run_id is None else replace(settings, run_id=run_id)
+
+
+def _mode(overwrite: bool) -> ImportMode:  # noqa: FBT001, because Spark has it so
+    return ImportMode.OVERWRITE if overwrite else ImportMode.APPEND

@@ -1,0 +1,119 @@
+"""The data directory that records are imported into: its lock, and what may be replaced in it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Self
+
+from kafka_index.layout.names import parse_partition_directory
+from kafka_index.storage import DirectoryLock, publish_error
+from kafka_index.writing.import_record import is_import
+from kafka_index.writing.import_settings import ImportMode
+from kafka_index.writing.partition_import import ImportedPartition, not_an_import
+from kafka_index.writing.staging import (
+    create_staging,
+    publish_directory,
+    remove_directory,
+    remove_leftovers,
+    staging_directory,
+)
+
+
+class ImportTarget:
+    """A data directory, held against brokers and other runs while it is open.
+
+    Parameters
+    ----------
+    root : str
+        An absolute local path; made if it is not there.
+    mode : ImportMode
+        What happens to partitions that are there already.
+    staging : str, optional
+        Where partitions wait; by default a new folder.
+
+    Raises
+    ------
+    InputError
+        A partition may not be replaced.
+    PublishError
+        A broker or another run holds the directory, or it cannot be written.
+    """
+
+    def __init__(self, root: str, mode: ImportMode, *, staging: str | None = None) -> None:
+        self.root = root
+        self.staging = staging or staging_directory(root)
+        self._mode = mode
+        self._is_resumed = staging is not None
+        self._published: set[str] = set()
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        """Lock the directory, and remove what killed runs have left in it."""
+        with ExitStack() as stack:
+            try:
+                os.makedirs(self.root, exist_ok=True)
+            except OSError as error:
+                raise publish_error(error, self.root, "make the output") from error
+            stack.enter_context(DirectoryLock.of_data_directories([self.root]))
+            if self._mode is ImportMode.OVERWRITE:
+                check_overwrite(self.root)
+            stack.callback(remove_directory, self.staging)
+            if not self._is_resumed:
+                remove_leftovers(self.root)
+                create_staging(self.staging)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Remove what was not published, and release the directory."""
+        self._stack.close()
+
+    def publish(self, partition: ImportedPartition) -> None:
+        """Give a partition its place."""
+        publish_directory(self.root, partition.staged)
+        self._published.add(partition.staged.partition.directory_name)
+
+    def remove_others(self) -> None:
+        """Remove the partitions that the new ones replace without having their names."""
+        if self._mode is not ImportMode.OVERWRITE:
+            return
+        for name in partition_names(self.root):
+            if name not in self._published:
+                path = os.path.join(self.root, name)
+                if not is_import(path):
+                    raise not_an_import(path)
+                os.rename(path, os.path.join(self.staging, name))
+
+
+def check_overwrite(root: str) -> None:
+    """Refuse to overwrite a directory with a partition that is not as an import wrote it.
+
+    Raises
+    ------
+    InputError
+        There is one.
+    """
+    for name in partition_names(root):
+        if not is_import(os.path.join(root, name)):
+            raise not_an_import(os.path.join(root, name))
+
+
+def partition_names(root: str) -> Iterable[str]:
+    """Return the names of the partition directories in a data directory."""
+    try:
+        names = sorted(os.listdir(root))
+    except FileNotFoundError:
+        return ()
+    return [
+        name
+        for name in names
+        if parse_partition_directory(name) is not None and os.path.isdir(os.path.join(root, name))
+    ]

@@ -1,0 +1,65 @@
+"""The records of files in the order of their partitions and offsets, sorted by DuckDB.
+
+DuckDB sorts on disk what does not fit in its memory, so that the size of a table does not matter.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+
+import pyarrow as pa
+
+from kafka_index.errors import InputError, PublishError
+from kafka_index.storage import workspace
+from kafka_index.writing.import_columns import check_columns
+from kafka_index.writing.import_settings import ImportSettings
+from kafka_index.writing.table_files import ROW_NUMBER, TableFile, read_tables, table_schema
+
+_BATCH_ROWS = 64 * 1024
+_MEMORY = "1GB"
+
+
+def sorted_records(
+    files: Sequence[TableFile], settings: ImportSettings, *, threads: int
+) -> Iterator[pa.RecordBatch]:
+    """Yield the records of files by topic, partition, and offset or the column to order by.
+
+    Raises
+    ------
+    InputError
+        A file cannot be read, or its columns are not those of records.
+    PublishError
+        There is no room to sort.
+    """
+    # It takes a while, and only imports need it.
+    import duckdb  # noqa: PLC0415
+
+    schema = table_schema(files[0], settings.order_by)
+    check_columns(schema.remove(len(schema) - 1), settings)
+    by = "offset" if settings.order_by is None else settings.order_by.replace('"', '""')
+    folder = os.path.join(workspace(), "sort")
+    options: dict[str, str | bool | int | float | list[str]] = {
+        "memory_limit": _MEMORY,
+        "threads": threads,
+        "temp_directory": folder,
+    }
+    reader = pa.RecordBatchReader.from_batches(schema, read_tables(files, schema))
+    with closing(duckdb.connect(":memory:", config=options)) as connection:
+        connection.register("records", reader)
+        query = f'SELECT * FROM records ORDER BY topic, "partition", "{by}", {ROW_NUMBER}'  # noqa: S608, because the name is quoted
+        try:
+            found = connection.sql(query).to_arrow_reader(_BATCH_ROWS)
+            names = [name for name in schema.names if name != ROW_NUMBER]
+            for batch in found:
+                yield batch.select(names)
+        except duckdb.OutOfMemoryException as error:
+            raise PublishError(
+                f"cannot sort the records: {error}", path=folder, hint="give TMPDIR more room"
+            ) from error
+        except duckdb.Error as error:
+            cause = error.__cause__ or error.__context__
+            if isinstance(cause, InputError):
+                raise cause from error
+            raise InputError(f"cannot read the records: {error}") from error

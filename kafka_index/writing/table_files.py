@@ -1,0 +1,288 @@
+"""Files of records: Parquet and JSON lines, in folders or not, as batches of the same columns.
+
+JSON lines have the members that `kafka_index.storage.json_lines` writes: bytes are base64, times
+ISO 8601 or ms.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from urllib.parse import unquote
+
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from kafka_index.errors import InputError
+from kafka_index.lookup.stored_files import input_stream, readable
+from kafka_index.records.record_table import RECORD_SCHEMA
+from kafka_index.storage import expand_input
+from kafka_index.storage.directories import directory_exists
+from kafka_index.stores import is_remote, store_of
+
+#: Where a row comes from: the last column of every batch, ascending over all files.
+ROW_NUMBER = "__row"
+
+_PARQUET = (".parquet",)
+_JSON = (".jsonl", ".json", ".ndjson")
+_PACKED = (".gz", ".bz2", ".zst", ".lz4")
+_BATCH_ROWS = 16 * 1024
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+#: Columns of records, in the types that they are read in. Times are in ms.
+_TYPES = {
+    "key": pa.large_binary(),
+    "value": pa.large_binary(),
+    "topic": pa.string(),
+    "partition": pa.int32(),
+    "offset": pa.int64(),
+    "timestamp": pa.int64(),
+    "timestampType": pa.int32(),
+    "headers": RECORD_SCHEMA.field("headers").type,
+    "is_control": pa.bool_(),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TableFile:
+    """A file of records.
+
+    Parameters
+    ----------
+    path : str
+        Where it is.
+    folders : tuple of (str, str)
+        Columns that its folders hold, such as ``topic=orders``.
+    """
+
+    path: str
+    folders: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def is_parquet(self) -> bool:
+        """Whether it is Parquet; JSON lines otherwise."""
+        return self.path.lower().endswith(_PARQUET)
+
+
+def list_table_files(inputs: Sequence[str]) -> list[TableFile]:
+    """Return the files that inputs name: files, folders of them, and globs of either.
+
+    Raises
+    ------
+    InputError
+        There is none, or a file that was named is neither Parquet nor JSON lines.
+    """
+    found: list[TableFile] = []
+    for given in inputs:
+        before = len(found)
+        for path in expand_input(given):
+            if directory_exists(path):
+                found += (TableFile(each, _folders(each, path)) for each in _files_below(path))
+            elif _is_table(path):
+                found.append(TableFile(path))
+            else:
+                raise InputError(
+                    "neither Parquet nor JSON lines",
+                    path=path,
+                    expected=", ".join((*_PARQUET, *_JSON)),
+                )
+        if len(found) == before:
+            raise InputError("no Parquet and no JSON lines in the folder", path=given)
+    return found
+
+
+def _is_table(path: str) -> bool:
+    name = path.lower()
+    for ending in _PACKED:
+        if name.endswith(ending):
+            return name.removesuffix(ending).endswith(_JSON)
+    return name.endswith((*_PARQUET, *_JSON))
+
+
+def _files_below(root: str) -> list[str]:
+    if is_remote(root):
+        pages = store_of(root).list_tree(root)
+        paths = [f"{root}/{path}" for page in pages for path in page.column("path").to_pylist()]
+    else:
+        paths = [os.path.join(at, name) for at, _, names in os.walk(root) for name in names]
+    # Names with these marks are not data: _SUCCESS, .part-0.crc, unfinished files.
+    return sorted(
+        path
+        for path in paths
+        if _is_table(path) and not any(map(_is_hidden, path[len(root) :].split("/")))
+    )
+
+
+def _is_hidden(name: str) -> bool:
+    return name.startswith(("_", ".")) and "=" not in name
+
+
+def _folders(path: str, root: str) -> tuple[tuple[str, str], ...]:
+    parts = path[len(root) :].split("/")[:-1]
+    pairs = (part.partition("=") for part in parts if "=" in part)
+    return tuple((name, unquote(value)) for name, _, value in pairs if name in _TYPES)
+
+
+def table_schema(file: TableFile, order_by: str | None) -> pa.Schema:
+    """Return the columns of a file that are read; all files of an import have to have them.
+
+    Raises
+    ------
+    InputError
+        It cannot be read, or has a column that records do not have.
+    """
+    given: dict[str, pa.DataType | None] = {}
+    if file.is_parquet:
+        with _errors_of(file):
+            given = {field.name: field.type for field in pq.read_schema(readable(file.path))}
+    else:
+        first = next(_json_rows(file), {})
+        given = {name: None if name in _TYPES else _type_of(first[name]) for name in first}
+    names = dict.fromkeys((*given, *(name for name, _ in file.folders)))
+    fields = [
+        pa.field(name, _TYPES.get(name) or given[name])
+        for name in names
+        if name in _TYPES or name not in RECORD_SCHEMA.names or name == order_by
+    ]
+    return pa.schema([*fields, pa.field(ROW_NUMBER, pa.int64())])
+
+
+def _type_of(value: object) -> pa.DataType:
+    return pa.array([value]).type
+
+
+def read_tables(files: Sequence[TableFile], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of files.
+
+    Raises
+    ------
+    InputError
+        A file cannot be read, or lacks a column.
+    """
+    row = 0
+    for file in files:
+        batches = _parquet_batches(file, schema) if file.is_parquet else _json_batches(file, schema)
+        for columns, count in batches:
+            numbers = pa.array(range(row, row + count), pa.int64())
+            yield pa.RecordBatch.from_arrays([*columns, numbers], schema=schema)
+            row += count
+
+
+def _parquet_batches(file: TableFile, schema: pa.Schema) -> Iterator[tuple[list[pa.Array], int]]:
+    folders = dict(file.folders)
+    wanted = [name for name in schema.names if name != ROW_NUMBER]
+    with _errors_of(file), pq.ParquetFile(readable(file.path)) as parquet:
+        inside = [name for name in wanted if name in parquet.schema_arrow.names]
+        for name in wanted:
+            if name not in inside and name not in folders:
+                raise InputError(f"the file has no column {name}", path=file.path)
+        for batch in parquet.iter_batches(_BATCH_ROWS, columns=inside):
+            yield (
+                [
+                    _converted(batch.column(name), schema.field(name).type)
+                    if name in inside
+                    else _repeated(folders[name], schema.field(name).type, len(batch))
+                    for name in wanted
+                ],
+                len(batch),
+            )
+
+
+def _converted(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    if pa.types.is_timestamp(column.type) and pa.types.is_int64(kind):
+        zone = column.type.tz
+        return column.cast(pa.timestamp("ms", zone), safe=False).view(pa.int64())
+    return column.cast(kind)
+
+
+def _repeated(text: str, kind: pa.DataType, count: int) -> pa.Array:
+    return pa.repeat(pa.scalar(text).cast(kind), count)
+
+
+def _json_batches(file: TableFile, schema: pa.Schema) -> Iterator[tuple[list[pa.Array], int]]:
+    wanted = [name for name in schema.names if name != ROW_NUMBER]
+    folders = dict(file.folders)
+    rows: list[dict[str, Any]] = []
+
+    def columns() -> tuple[list[pa.Array], int]:
+        arrays = [
+            _json_column([row.get(name, folders.get(name)) for row in rows], schema.field(name))
+            for name in wanted
+        ]
+        return arrays, len(rows)
+
+    with _errors_of(file):
+        for row in _json_rows(file):
+            rows.append(row)
+            if len(rows) == _BATCH_ROWS:
+                yield columns()
+                rows.clear()
+        if rows:
+            yield columns()
+
+
+def _json_rows(file: TableFile) -> Iterator[dict[str, Any]]:
+    with _errors_of(file), input_stream(file.path) as stream:
+        for number, line in enumerate(_lines(stream), start=1):
+            if not line.strip():
+                continue
+            try:
+                row = orjson.loads(line)
+            except orjson.JSONDecodeError as error:
+                raise InputError(f"line {number} is not JSON: {error}", path=file.path) from error
+            if not isinstance(row, dict):
+                raise InputError(f"line {number} is not an object", path=file.path)
+            yield row
+
+
+def _lines(stream: pa.NativeFile) -> Iterator[bytes]:
+    rest = b""
+    while data := stream.read(1 << 20):
+        *lines, rest = (rest + data).split(b"\n")
+        yield from lines
+    if rest:
+        yield rest
+
+
+def _json_column(values: list[Any], field: pa.Field) -> pa.Array:
+    if pa.types.is_large_binary(field.type):
+        values = [_bytes(value) for value in values]
+    elif field.name == "timestamp":
+        values = [_milliseconds(value) for value in values]
+    elif field.name == "partition":
+        values = [int(value) if isinstance(value, str) else value for value in values]
+    elif field.name == "headers":
+        values = [
+            None
+            if headers is None
+            else [{"key": each["key"], "value": _bytes(each.get("value"))} for each in headers]
+            for headers in values
+        ]
+    return pa.array(values, field.type)
+
+
+def _bytes(value: str | None) -> bytes | None:
+    return None if value is None else base64.b64decode(value, validate=True)
+
+
+def _milliseconds(value: str | int | None) -> int | None:
+    if not isinstance(value, str):
+        return value
+    return (datetime.fromisoformat(value) - _EPOCH) // timedelta(milliseconds=1)
+
+
+@contextmanager
+def _errors_of(file: TableFile) -> Iterator[None]:
+    """Raise InputError where a file is at fault."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise InputError("there is no such file", path=file.path) from error
+    except (pa.ArrowException, binascii.Error, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"cannot read the table: {error}", path=file.path) from error

@@ -1,0 +1,361 @@
+"""``import``: tables to logs, which are read again, continued and replaced."""
+
+from __future__ import annotations
+
+import json
+import os
+from base64 import b64encode
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import kafka_index
+from kafka_index.errors import InputError
+from kafka_index.growing import GrowingPartitionLog
+from kafka_index.records.record_table import RECORD_SCHEMA
+from kafka_index.storage import DirectoryLock
+from kafka_index.writing.import_settings import ImportMode, ImportSettings
+from kafka_index.writing.import_target import ImportTarget
+from kafka_index.writing.local_import import import_sorted
+from tests.support.command_line import DUMP, run_here
+from tests.support.growing import data_batch
+
+LISTED = "topic", "partition", "offset"
+NOW_MS = 1_700_000_000_000
+
+
+def table(count: int = 100, **columns: Any) -> pa.Table:
+    """Records of one partition; a column of None is left out."""
+    all_columns = {
+        "topic": ["orders"] * count,
+        "partition": [0] * count,
+        "offset": list(range(count)),
+        "key": [b"key-%d" % (number % 7) for number in range(count)],
+        "value": [b"value-%d" % number for number in range(count)],
+        "timestamp": [NOW_MS + number for number in range(count)],
+        **columns,
+    }
+    kinds = {"timestamp": pa.timestamp("ms", "UTC"), "key": pa.binary(), "value": pa.binary()}
+    return pa.table(
+        {
+            name: pa.array(values, kinds.get(name)) if isinstance(values, list) else values
+            for name, values in all_columns.items()
+            if values is not None
+        }
+    )
+
+
+def written(path: Path, *tables: pa.Table) -> Path:
+    path.mkdir()
+    for number, each in enumerate(tables):
+        pq.write_table(each, path / f"{number}.parquet")
+    return path
+
+
+def imported(source: Path, output: Path, *arguments: str) -> str:
+    result = run_here("import", "--input", source, "--output", output, *arguments)
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+def refused(source: Path, output: Path, *arguments: str, code: int = 2) -> str:
+    result = run_here("import", "--input", source, "--output", output, *arguments)
+    assert result.returncode == code, result.stdout + result.stderr
+    return result.stderr
+
+
+def records(output: Path) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = kafka_index.read_records(output).read_all().to_pylist()
+    return rows  # noqa: RET504, because mypy needs the type
+
+
+def batch_table(path: Path) -> list[dict[str, Any]]:
+    return [row for chunk in kafka_index.read_batches(path) for row in chunk.to_pylist()]
+
+
+def test_an_exported_dump_is_imported_with_the_same_records_at_the_same_offsets(
+    tmp_path: Path,
+) -> None:
+    before = kafka_index.read_records(DUMP).read_all()
+    shuffled = before.take(np.random.default_rng(7).permutation(len(before)))
+    source = written(tmp_path / "tables", shuffled.slice(0, 1000), shuffled.slice(1000))
+
+    stdout = imported(source, tmp_path / "logs", "--property", "segment.bytes=65536")
+
+    assert kafka_index.read_records(tmp_path / "logs").read_all().equals(before)
+    assert f"{len(before):,} records" in stdout
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_segments_are_rolled_and_batches_packed_by_the_settings(tmp_path: Path, codec: str) -> None:
+    source = written(tmp_path / "tables", table(2000))
+    output = tmp_path / "logs"
+    properties = ("segment.bytes=4000", "batch.size=1000", f"compression.type={codec}")
+
+    imported(source, output, *(each for name in properties for each in ("--property", name)))
+
+    assert [row["offset"] for row in records(output)] == list(range(2000))
+    logs = sorted((output / "orders-0").glob("*.log"))
+    assert len(logs) > 1
+    assert all(path.stat().st_size <= 4000 for path in logs)
+    batches = [each for path in logs for each in batch_table(path)]
+    assert {each["attributes"] & 7 for each in batches} == {
+        ["none", "gzip", "snappy", "lz4", "zstd"].index(codec)
+    }
+    assert max(each["record_count"] for each in batches) < 1000 / len(b"key-1value-100")
+
+
+def test_gaps_stay_and_the_log_starts_at_the_first_offset(tmp_path: Path) -> None:
+    offsets = [7, 8, 900, 2**31 + 900, 2**40]
+    imported(written(tmp_path / "tables", table(5, offset=offsets)), tmp_path / "logs")
+
+    assert [row["offset"] for row in records(tmp_path / "logs")] == offsets
+    assert (tmp_path / "logs" / "orders-0" / f"{7:020d}.log").exists()
+
+
+def test_offsets_are_assigned_in_the_order_of_a_column(tmp_path: Path) -> None:
+    rows = table(50, offset=None, at=[(number * 7) % 50 for number in range(50)])
+
+    imported(written(tmp_path / "tables", rows), tmp_path / "logs", "--order-by", "at")
+
+    order = sorted(range(50), key=lambda number: (number * 7) % 50)
+    assert [row["value"] for row in records(tmp_path / "logs")] == [
+        b"value-%d" % number for number in order
+    ]
+
+
+def test_nulls_headers_and_timestamp_types_are_kept(tmp_path: Path) -> None:
+    pairs = [None, [{"key": "a", "value": b"1"}, {"key": "a", "value": None}], None, None]
+    rows = table(
+        4,
+        key=[None, b"", b"k", b"k"],
+        value=[b"", None, b"v", b"v"],
+        headers=pa.array(pairs, RECORD_SCHEMA.field("headers").type),
+        timestampType=[0, 0, 1, 1],
+        timestamp=[-1, 5, 6, 6],
+    )
+    imported(written(tmp_path / "tables", rows), tmp_path / "logs")
+
+    found = kafka_index.read_records(tmp_path / "logs").read_all()
+    for name in ("key", "value", "headers", "timestampType"):
+        assert found[name].to_pylist() == rows[name].to_pylist()
+    assert found["timestamp"].cast("int64").to_pylist() == [-1, 5, 6, 6]
+
+
+def test_append_time_is_that_of_the_import(tmp_path: Path) -> None:
+    source = written(tmp_path / "tables", table(3))
+    imported(source, tmp_path / "logs", "--property", "message.timestamp.type=LogAppendTime")
+
+    found = records(tmp_path / "logs")
+    assert {row["timestampType"] for row in found} == {1}
+    assert len({row["timestamp"] for row in found}) == 1
+
+
+def test_json_lines_in_hive_folders_are_imported(tmp_path: Path) -> None:
+    folder = tmp_path / "tables" / "topic=a%20b".replace("%20", "-") / "partition=3"
+    folder.mkdir(parents=True)
+    rows = [
+        {
+            "key": None if number else b64encode(b"\xff").decode(),
+            "value": b64encode(b"v").decode(),
+            "offset": number,
+            "timestamp": "2024-05-01T00:00:00.123Z",
+            "headers": [{"key": "h", "value": b64encode(b"x").decode()}],
+        }
+        for number in range(3)
+    ]
+    (folder / "part.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "_SUCCESS.json").write_text("not a table")
+
+    imported(tmp_path / "tables", tmp_path / "logs")
+
+    found = records(tmp_path / "logs")
+    assert [(row["topic"], row["partition"], row["key"]) for row in found] == [
+        ("a-b", 3, b"\xff"),
+        ("a-b", 3, None),
+        ("a-b", 3, None),
+    ]
+    assert found[0]["timestamp"].isoformat() == "2024-05-01T00:00:00.123000+00:00"
+    assert found[0]["headers"] == [{"key": "h", "value": b"x"}]
+
+
+def test_append_continues_what_is_there(tmp_path: Path) -> None:
+    first, second = table(100), table(50, offset=list(range(120, 170)))
+    output = tmp_path / "logs"
+    imported(written(tmp_path / "first", first), output, "--property", "segment.bytes=2000")
+    logs = sorted((output / "orders-0").glob("*.log"))
+    rolled = {path.name: path.read_bytes() for path in logs[:-1]}
+
+    imported(written(tmp_path / "second", second), output, "--append")
+
+    assert [row["offset"] for row in records(output)] == [*range(100), *range(120, 170)]
+    assert rolled
+    assert (
+        rolled.items()
+        <= {path.name: path.read_bytes() for path in (output / "orders-0").glob("*.log")}.items()
+    )
+
+
+def test_append_continues_a_log_that_a_writer_left_unclosed(tmp_path: Path) -> None:
+    directory = tmp_path / "logs" / "orders-0"
+    log = GrowingPartitionLog(directory)
+    log.append_as_leader(data_batch(records=3), 4)
+    log.flush()
+    content = (directory / f"{0:020d}.log").read_bytes()
+    log.close()
+    (directory / f"{0:020d}.log").write_bytes(content + content[:20])
+
+    rows = table(2, offset=[3, 4])
+    imported(written(tmp_path / "tables", rows), tmp_path / "logs", "--append")
+
+    assert [row["offset"] for row in records(tmp_path / "logs")] == [0, 1, 2, 3, 4]
+    epochs = kafka_index.read_records(directory, columns=("leader_epoch",)).read_all()
+    assert set(epochs["leader_epoch"].to_pylist()) == {4}
+
+
+def test_an_offset_that_the_log_has_is_refused_and_nothing_changes(tmp_path: Path) -> None:
+    output = tmp_path / "logs"
+    imported(written(tmp_path / "tables", table()), output)
+    before = contents(output)
+
+    stderr = refused(tmp_path / "tables", output, "--append")
+
+    assert "an offset is before the end of the log" in stderr
+    assert contents(output) == before
+
+
+def contents(root: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()
+    }
+
+
+def test_a_partition_that_exists_is_refused_without_a_mode(tmp_path: Path) -> None:
+    imported(written(tmp_path / "tables", table()), tmp_path / "logs")
+
+    assert "the partition exists" in refused(tmp_path / "tables", tmp_path / "logs")
+
+
+def test_overwrite_replaces_everything_that_an_import_wrote(tmp_path: Path) -> None:
+    output = tmp_path / "logs"
+    other = table(10, topic=["other"] * 10)
+    imported(written(tmp_path / "first", table(), other), output)
+
+    imported(written(tmp_path / "second", table(5)), output, "--overwrite")
+
+    assert [row["offset"] for row in records(output)] == list(range(5))
+    assert sorted(path.name for path in output.iterdir()) == ["orders-0"]
+
+
+def test_overwrite_is_refused_where_something_else_has_written(tmp_path: Path) -> None:
+    output = tmp_path / "logs"
+    imported(written(tmp_path / "tables", table()), output)
+    with GrowingPartitionLog(output / "orders-0") as log:
+        log.append_as_leader(data_batch(), 0)
+    before = contents(output)
+
+    stderr = refused(tmp_path / "tables", output, "--overwrite")
+
+    assert "was not written by an import, or has changed since" in stderr
+    assert contents(output) == before
+
+
+def test_the_directory_of_a_running_broker_is_refused(tmp_path: Path) -> None:
+    output = tmp_path / "logs"
+    output.mkdir()
+    source = written(tmp_path / "tables", table())
+
+    with DirectoryLock.of_data_directories([str(output)]):
+        refused(source, output, "--append", code=3)
+
+    assert list(output.iterdir()) == []
+
+
+def test_a_run_that_fails_leaves_whole_partitions_alone(tmp_path: Path) -> None:
+    first, second = table(), table(2, topic=["second"] * 2, offset=[1, 1])
+    output = tmp_path / "logs"
+
+    stderr = refused(written(tmp_path / "tables", first, second), output)
+
+    assert "second-0: the offsets of a partition do not ascend" in stderr
+    assert [path.name for path in output.iterdir()] == ["orders-0"]
+    assert len(records(output)) == 100
+
+
+def test_what_a_killed_run_has_left_is_removed_by_the_next(tmp_path: Path) -> None:
+    output = tmp_path / "logs"
+    settings = ImportSettings(mode=ImportMode.CREATE)
+    child = os.fork()
+    if not child:
+        with ImportTarget(str(output), settings.mode) as target:
+            batches = table().to_batches()
+
+            def until_killed() -> Any:
+                yield from batches
+                os._exit(9)
+
+            import_sorted(until_killed(), target, settings, print)
+    os.waitpid(child, 0)
+    left = [path.name for path in output.iterdir() if path.is_dir()]
+    assert left
+    assert left[0].endswith("-delete")
+
+    imported(written(tmp_path / "tables", table()), output)
+
+    assert [path.name for path in output.iterdir()] == ["orders-0"]
+
+
+def test_a_topic_id_is_written_for_a_broker(tmp_path: Path) -> None:
+    source = written(tmp_path / "tables", table(1))
+    imported(source, tmp_path / "logs", "--topic-id", "orders=qnSv0rHxTBSGn8eDd0IlZA")
+
+    text = (tmp_path / "logs" / "orders-0" / "partition.metadata").read_text()
+    assert text == "version: 0\ntopic_id: qnSv0rHxTBSGn8eDd0IlZA\n"
+
+
+@pytest.mark.parametrize(
+    ("columns", "reason"),
+    [
+        ({"offset": None}, "no column to order its records by"),
+        ({"topic": None}, "no column topic"),
+        ({"key": None, "value": None}, "neither a column key nor value"),
+        ({"ofset": [0]}, "a column that a record does not have"),
+        ({"topic": [None]}, "a record without a topic"),
+        ({"topic": ["../up"]}, "not a legal topic name"),
+        ({"partition": [-1]}, "not a partition"),
+        ({"offset": [-5]}, "a negative offset"),
+        ({"timestamp": [-2]}, "a timestamp is negative"),
+        ({"timestamp": [None]}, "a record without a timestamp"),
+        ({"timestampType": [3]}, "not a timestamp type"),
+        ({"is_control": [True]}, "a control record"),
+    ],
+)
+def test_what_is_not_a_record_is_refused(
+    tmp_path: Path, columns: dict[str, Any], reason: str
+) -> None:
+    source = written(tmp_path / "tables", table(1, **columns))
+
+    assert reason in refused(source, tmp_path / "logs")
+    assert not list((tmp_path / "logs").glob("*/*.log"))
+
+
+def test_null_keys_are_refused_for_a_compacted_topic(tmp_path: Path) -> None:
+    source = written(tmp_path / "tables", table(1, key=[None]))
+
+    stderr = refused(source, tmp_path / "logs", "--property", "cleanup.policy=compact")
+
+    assert "a record without a key, and the topic is compacted" in stderr
+
+
+def test_records_that_are_not_sorted_are_refused(tmp_path: Path) -> None:
+    settings = ImportSettings(order_by="at")
+    batches = table(3, offset=None, at=[1, 3, 2]).to_batches()
+    with (
+        pytest.raises(InputError, match="are not in the order of at"),
+        ImportTarget(str(tmp_path / "logs"), settings.mode) as target,
+    ):
+        import_sorted(batches, target, settings, print)
