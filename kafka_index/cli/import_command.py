@@ -17,6 +17,7 @@ from kafka_index.cli.options import (
     engine_options,
     paths_options,
 )
+from kafka_index.cli.run_summary import run_summary
 from kafka_index.cli.text import format_bytes, format_count, plural
 from kafka_index.engines.import_engines import run_import
 from kafka_index.errors import ConfigError, InputError
@@ -209,6 +210,10 @@ class _Summary:
 
     def finish(self, root: str) -> ExitCode:
         """Print the summary."""
+        summary = run_summary()
+        summary.add_count("partitions", self.partitions)
+        summary.add_count("records", self._records)
+        summary.add_bytes("logs", self._bytes)
         if self._detail is not Detail.QUIET:
             click.echo(
                 f"{plural(self._records, 'record')} in {plural(self.partitions, 'partition')} "

@@ -70,7 +70,7 @@ def refused(source: Path, output: Path, *arguments: str, code: int = 2) -> str:
 
 def records(output: Path) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = kafka_index.read_records(output).read_all().to_pylist()
-    return rows  # noqa: RET504, because mypy needs the type
+    return rows
 
 
 def batch_table(path: Path) -> list[dict[str, Any]]:
