@@ -43,6 +43,8 @@ class KafkaIndexError(Exception):
         What the rules ask for, and what was there.
     hint : str, optional
         What to do next.
+    line : int, optional
+        Line of a text file, the first being 1; the message names it too.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class KafkaIndexError(Exception):
         expected: object = None,
         found: object = None,
         hint: str | None = None,
+        line: int | None = None,
     ) -> None:
         super().__init__(message)
         self.message = message
@@ -62,6 +65,7 @@ class KafkaIndexError(Exception):
         self.expected = None if expected is None else str(expected)
         self.found = None if found is None else str(found)
         self.hint = hint
+        self.line = line
 
     def __str__(self) -> str:
         """Return the error as one line: place, message, expected and found, hint."""
@@ -85,6 +89,7 @@ class KafkaIndexError(Exception):
             expected=self.expected,
             found=self.found,
             hint=self.hint,
+            line=self.line,
         )
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -96,16 +101,17 @@ class KafkaIndexError(Exception):
             self.expected,
             self.found,
             self.hint,
+            self.line,
         )
         cause = next(filter(_is_environment, _causes(self)), None)
         return _rebuild, (type(self), fields), {"__cause__": cause}
 
 
-_Fields = tuple[str, str | None, int | None, str | None, str | None, str | None]
+_Fields = tuple[str, str | None, int | None, str | None, str | None, str | None, int | None]
 
 
 def _rebuild(kind: type[KafkaIndexError], fields: _Fields) -> KafkaIndexError:
-    message, path, position_bytes, expected, found, hint = fields
+    message, path, position_bytes, expected, found, hint, line = fields
     return kind(
         message,
         path=path,
@@ -113,6 +119,7 @@ def _rebuild(kind: type[KafkaIndexError], fields: _Fields) -> KafkaIndexError:
         expected=expected,
         found=found,
         hint=hint,
+        line=line,
     )
 
 

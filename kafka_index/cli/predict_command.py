@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 
 import click
 
 from kafka_index.cli.exit_code import ExitCode
 from kafka_index.cli.options import command, max_decompressed_option, paths_options, report_option
-from kafka_index.cli.predict_text import print_prediction, segment_rows
+from kafka_index.cli.predict_text import count_prediction, print_prediction, segment_rows
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, LogConfig
 from kafka_index.errors import InputError
 from kafka_index.metadata import ClusterImage, read_metadata
 from kafka_index.metadata.decoding import CLUSTER_METADATA_TOPIC
 from kafka_index.records.decompression import shared_budget
-from kafka_index.startup import Prediction, StartConditions, Verdict, predict_directories
+from kafka_index.startup import StartConditions, Verdict, predict_directories, suggest
 from kafka_index.storage import local_path
 from kafka_index.storage.report_file import ReportFile
 
@@ -71,7 +70,8 @@ def make_command(*, as_job: bool) -> click.Command:
             None if metadata is None else _cluster(metadata, max_decompressed_bytes),
         )
         prediction = predict_directories(paths, conditions)
-        hint = _suggestion(paths, conditions, prediction)
+        hint = suggest(paths, conditions, prediction)
+        count_prediction(prediction)
         print_prediction(prediction, hint, sys.stdout, as_json=as_json, verbose=verbose)
         if report is not None:
             rows = segment_rows(prediction)
@@ -113,21 +113,3 @@ def _cluster(path: str, max_decompressed_bytes: int | None) -> ClusterImage:
     if found.cluster is None:
         raise InputError("there is no metadata log", path=path)
     return found.cluster
-
-
-def _suggestion(
-    paths: list[str], conditions: StartConditions, prediction: Prediction
-) -> str | None:
-    """Return what the same start does without the marker, where that loses less."""
-    if prediction.verdict is Verdict.SAFE or not prediction.has_marker:
-        return None
-    without = predict_directories(paths, replace(conditions, has_marker=False))
-    before, after = (
-        sum(one.lost.records for one in each.partitions) for each in (prediction, without)
-    )
-    stops_now = prediction.verdict is Verdict.DOES_NOT_START
-    starts_then = without.verdict is not Verdict.DOES_NOT_START
-    if starts_then and (stops_now or after < before):
-        now = "the broker does not start" if stops_now else f"{before} are lost"
-        return f"without .kafka_cleanshutdown {after} records are lost; now {now}. On a copy."
-    return None

@@ -8,8 +8,16 @@ from typing import TextIO
 
 import pyarrow as pa
 
+from kafka_index.cli.run_summary import run_summary
 from kafka_index.cli.text import Paint, format_bytes, format_time, plural
-from kafka_index.startup import Outcome, PartitionPrediction, Prediction, SegmentAction, Verdict
+from kafka_index.startup import (
+    LoadedLog,
+    Outcome,
+    PartitionPrediction,
+    Prediction,
+    SegmentAction,
+    Verdict,
+)
 
 _SEGMENTS = pa.schema(
     [
@@ -50,6 +58,22 @@ def print_prediction(
     )
     if hint is not None:
         stream.write(paint.notable(f"suggestion: {hint}") + "\n")
+
+
+def count_prediction(prediction: Prediction) -> None:
+    """Add what is predicted to the summary of the run."""
+    summary = run_summary()
+    for outcome in Outcome:
+        count = sum(one.outcome is outcome for one in prediction.partitions)
+        summary.add_count(f"partitions_{outcome.value}", count)
+    for action in SegmentAction:
+        count = sum(
+            segment.action is action for one in prediction.partitions for segment in one.segments
+        )
+        summary.add_count(f"segments_{action.value}", count)
+    summary.add_count("refused", len(prediction.refused))
+    summary.add_count("records_lost", sum(one.lost.records for one in prediction.partitions))
+    summary.add_bytes("log_read", sum(one.bytes_read for one in prediction.partitions))
 
 
 def segment_rows(prediction: Prediction) -> pa.Table:
@@ -97,6 +121,8 @@ def _lines(one: PartitionPrediction, *, verbose: bool) -> Iterator[str]:
             f"  {plural(lost.records, 'record')} lost or hidden: offsets {lost.first_offset} to "
             f"{lost.last_offset}, {first} to {last}"
         )
+    if one.loaded is not None and (verbose or one.loaded.first_unstable_offset is not None):
+        yield f"  {_state(one.loaded)}"
     for segment in one.segments:
         if verbose or segment.action is not SegmentAction.KEEP:
             cut = "" if segment.cut_at_bytes is None else f" at byte {segment.cut_at_bytes}"
@@ -106,6 +132,14 @@ def _lines(one: PartitionPrediction, *, verbose: bool) -> Iterator[str]:
         yield f"  {one.refusal.file}: {one.refusal.reason}"
     for note in one.notes:
         yield f"  {note}"
+
+
+def _state(loaded: LoadedLog) -> str:
+    epochs = ", ".join(f"{one.epoch} from {one.start_offset}" for one in loaded.epochs) or "none"
+    text = f"leader epochs {epochs}; {plural(len(loaded.producers), 'producer')}"
+    if loaded.first_unstable_offset is not None:
+        text += f"; a transaction is open from offset {loaded.first_unstable_offset}"
+    return text
 
 
 def _offsets(one: PartitionPrediction) -> str:

@@ -163,6 +163,7 @@ def _parse(
             path=path,
             expected=CHECKPOINT_VERSION,
             found=_quoted(lines[0]),
+            line=1,
         )
     if len(lines) < 2:
         return []
@@ -173,6 +174,7 @@ def _parse(
             path=path,
             expected="a count of entries",
             found=_quoted(lines[1]),
+            line=2,
         )
     entries: list[_Entry] = []
     for number, line in enumerate(lines[2:], start=3):
@@ -183,6 +185,7 @@ def _parse(
                 path=path,
                 expected=repr(form),
                 found=_quoted(line),
+                line=number,
             )
         entries.append(parsed)
     if len(entries) != count:
@@ -191,6 +194,7 @@ def _parse(
             path=path,
             expected=count,
             found=len(entries),
+            line=2,
         )
     return entries
 

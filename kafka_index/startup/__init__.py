@@ -3,6 +3,7 @@
 from kafka_index.startup.directories import StartConditions, predict_directories
 from kafka_index.startup.partition_loading import load_partition
 from kafka_index.startup.prediction import (
+    LoadedLog,
     Outcome,
     PartitionPrediction,
     Prediction,
@@ -11,8 +12,10 @@ from kafka_index.startup.prediction import (
     SegmentPrediction,
     Verdict,
 )
+from kafka_index.startup.suggestion import suggest
 
 __all__ = [
+    "LoadedLog",
     "Outcome",
     "PartitionPrediction",
     "Prediction",
@@ -23,4 +26,5 @@ __all__ = [
     "Verdict",
     "load_partition",
     "predict_directories",
+    "suggest",
 ]

@@ -23,7 +23,12 @@ from kafka_index.layout.names import (
 )
 from kafka_index.metadata import ClusterImage
 from kafka_index.metadata.decoding import CLUSTER_METADATA_TOPIC
-from kafka_index.startup.directory_files import CLEAN_SHUTDOWN, DirectoryFiles, read_topic_id
+from kafka_index.startup.directory_files import (
+    CLEAN_SHUTDOWN,
+    DirectoryFiles,
+    property_line,
+    read_topic_id,
+)
 from kafka_index.startup.found_files import FoundFiles, find_files
 from kafka_index.startup.lost_records import lost_records
 from kafka_index.startup.partition_loading import LoadedPartition, Loading, load_partition
@@ -107,6 +112,8 @@ class _Start:
                 "without --metadata it is not known which partitions are stray, nor the settings "
                 "of topics"
             )
+        if self._partitions:
+            self._notes.append("what retention deletes 30 seconds after the start is not predicted")
         return Prediction(
             self._verdict(),
             tuple(self._refused),
@@ -136,7 +143,11 @@ class _Start:
                 if first.setdefault(name, found) != found:
                     path = os.path.join(directory.path, META_PROPERTIES)
                     self._refused.append(
-                        Refusal(path, None, f"{name} is {found}, expected {first[name]}")
+                        Refusal(
+                            path,
+                            property_line(path, name),
+                            f"{name} is {found}, expected {first[name]}",
+                        )
                     )
 
     def _directory(self, directory: DirectoryFiles) -> None:
@@ -379,4 +390,4 @@ def _refusal(error: KafkaIndexError) -> Refusal:
     ]
     where = "" if error.position_bytes is None else f" at byte {error.position_bytes}"
     text = f"{error.message}{where}" + (f" ({', '.join(details)})" if details else "")
-    return Refusal(error.path or "", None, text)
+    return Refusal(error.path or "", error.line, text)

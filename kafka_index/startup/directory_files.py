@@ -98,9 +98,7 @@ class DirectoryFiles:
             try:
                 check_offset_checkpoint_form(text, path=path)
             except InputError:
-                raise StartRefusedError(
-                    error.message, path=path, expected=error.expected, found=error.found
-                ) from error
+                raise StartRefusedError.of(error, path) from error
             if name == REPLICATION_CHECKPOINT:
                 self.notes.append(
                     f"{path}: a field is not a number: the broker starts, and serves no partition"
@@ -163,6 +161,13 @@ def properties_of(text: str) -> dict[str, str]:
     return {name.strip(): value.strip() for name, _, value in pairs}
 
 
+def property_line(path: str, name: str) -> int | None:
+    """Return the line of a property in a ``meta.properties``."""
+    lines = (read_checkpoint_text(path) or "").splitlines()
+    names = (line.partition("=")[0].strip() for line in lines)
+    return next((number for number, found in enumerate(names, start=1) if found == name), None)
+
+
 def read_topic_id(directory: str) -> str | None:
     """Return the topic id of a partition directory; None where the file is missing.
 
@@ -182,6 +187,7 @@ def read_topic_id(directory: str) -> str | None:
             path=path,
             expected="version: 0 and topic_id",
             found=repr(text[:60]),
+            line=1 if len(lines) != 1 or lines[0].replace(" ", "") != "version:0" else 2,
         )
     name, _, topic_id = lines[1].partition(": ")
     try:
@@ -190,6 +196,6 @@ def read_topic_id(directory: str) -> str | None:
         topic_id = ZERO_UUID
     if name != "topic_id" or topic_id.strip() == ZERO_UUID:
         raise StartRefusedError(
-            "no topic id in the partition metadata", path=path, found=repr(lines[1][:60])
+            "no topic id in the partition metadata", path=path, found=repr(lines[1][:60]), line=2
         )
     return topic_id.strip()

@@ -112,13 +112,7 @@ class LoadedSegment:
         try:
             index.sanity_check()
         except UnknownVersionError as error:
-            raise StartRefusedError(
-                error.message,
-                path=path,
-                position_bytes=error.position_bytes,
-                expected=error.expected,
-                found=error.found,
-            ) from error
+            raise StartRefusedError.of(error, path) from error
         except CorruptIndexError:
             return False
         finally:

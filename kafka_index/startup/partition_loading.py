@@ -222,10 +222,4 @@ def _refusals(directory: str) -> Iterator[None]:
     except (CorruptLogError, InputError, InvalidEpochError) as error:
         if is_retriable(error):
             raise
-        raise StartRefusedError(
-            error.message,
-            path=error.path or directory,
-            position_bytes=error.position_bytes,
-            expected=error.expected,
-            found=error.found,
-        ) from error
+        raise StartRefusedError.of(error, directory) from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,6 +42,18 @@ class Verdict(Enum):
 
 class StartRefusedError(KafkaIndexError):
     """A broker does not start with what it finds: it exits, or the directory fails."""
+
+    @classmethod
+    def of(cls, error: KafkaIndexError, path: str) -> Self:
+        """Return the refusal for what another error says of a file, by default of this one."""
+        return cls(
+            error.message,
+            path=error.path or path,
+            position_bytes=error.position_bytes,
+            expected=error.expected,
+            found=error.found,
+            line=error.line,
+        )
 
 
 @dataclass(frozen=True, slots=True)

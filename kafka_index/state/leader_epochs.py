@@ -70,6 +70,7 @@ class LeaderEpochCache:
                     path=path,
                     expected=error.expected,
                     found=error.found,
+                    line=row + 3,
                 ) from None
         return cache
 

@@ -20,6 +20,7 @@ from kafka_index.startup import (
     StartConditions,
     Verdict,
     predict_directories,
+    suggest,
 )
 from tests.support.child_processes import in_child
 from tests.support.command_line import DUMP
@@ -293,3 +294,65 @@ def test_a_gap_of_a_compacted_topic_is_not_reported(data: Path) -> None:
     cluster.configs[2, "app-logs"] = {"cleanup.policy": "compact"}
 
     assert of(predict(data, cluster)).notes == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "line"),
+    [
+        ("recovery-point-offset-checkpoint", "0\n1\na 0\n", 3),
+        ("recovery-point-offset-checkpoint", "0\nx\n", 2),
+        ("log-start-offset-checkpoint", "1\n0\n", 1),
+        (f"{PARTITION}/leader-epoch-checkpoint", "0\n2\n0 0\n1 x\n", 4),
+        (f"{PARTITION}/leader-epoch-checkpoint", "0\n1\n-1 0\n", 3),
+        (f"{PARTITION}/partition.metadata", "version: 0\ntopic_id: ?\n", 2),
+    ],
+)
+def test_a_refusal_names_the_line(data: Path, name: str, text: str, line: int) -> None:
+    (data / name).write_text(text)
+
+    found = predict(data)
+
+    assert [(one.file, one.line) for one in found.refused] == [(str(data / name), line)]
+
+
+def test_a_refused_identity_names_the_line_of_the_property(data: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    text = (data / "meta.properties").read_text().replace("cluster.id=", "cluster.id=x")
+    (other / "meta.properties").write_text(text)
+    lines = text.splitlines()
+
+    found = predict_directories([str(data), str(other)], StartConditions(LogConfig()))
+
+    assert found.refused[0].line is not None
+    assert lines[found.refused[0].line - 1].startswith("cluster.id=x")
+
+
+def tear(data: Path, *, at_entry: bool) -> None:
+    """Cut the active log: behind its last index entry, or inside the batch of that."""
+    last = logs(data)[-1]
+    if at_entry:
+        _, position = struct.unpack(">ii", last.with_suffix(".index").read_bytes()[-8:])
+        last.write_bytes(last.read_bytes()[: position + 100])
+    else:
+        cut(last, 100)
+
+
+@pytest.mark.parametrize("at_entry", [True, False])
+def test_a_start_without_the_marker_is_suggested_where_it_is_better(
+    data: Path, *, at_entry: bool
+) -> None:
+    tear(data, at_entry=at_entry)
+    conditions = StartConditions(LogConfig())
+
+    text = suggest([str(data)], conditions, predict(data))
+
+    assert text is not None
+    assert "without .kafka_cleanshutdown 0 records are lost or hidden; now" in text
+    assert text.endswith("On a copy.")
+
+
+def test_nothing_is_suggested_where_it_does_not_help(data: Path) -> None:
+    (data / "log-start-offset-checkpoint").write_text("0\n1\napp-logs 0 999999\n")
+
+    assert suggest([str(data)], StartConditions(LogConfig()), predict(data)) is None
