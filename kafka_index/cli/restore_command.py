@@ -12,17 +12,21 @@ from kafka_index.cli.options import (
     choose_detail,
     command,
     detail_options,
+    max_decompressed_option,
     paths_options,
     report_option,
     settings_options,
     topics_option,
 )
-from kafka_index.cli.restore import RestoreOptions, run_restore
+from kafka_index.cli.restore import run_restore
 from kafka_index.cli.tiered_options import tiered_options
-from kafka_index.config import LogConfig
+from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, LogConfig
 from kafka_index.layout.integers import INT64_MAX
-from kafka_index.layout.names import TopicPartition, parse_partition_directory
-from kafka_index.restore import Link, Salvage
+from kafka_index.layout.names import TopicPartition, is_legal_topic, parse_partition_directory
+from kafka_index.restore.cluster import ClusterMode
+from kafka_index.restore.job import RestoreRequest
+from kafka_index.restore.log_files import Link
+from kafka_index.restore.log_restoring import Salvage
 from kafka_index.tiered.options import TieredOptions
 
 _HELP = """Make a data directory that a broker of 4.3.1 mounts at once: it reads nothing again, and
@@ -68,11 +72,18 @@ def make_command(*, as_job: bool) -> click.Command:
         link: str,
         topics: re.Pattern[str] | None,
         log_starts: dict[TopicPartition, int],
+        cluster: str,
+        seeds: tuple[str, ...],
+        node_id: int | None,
+        topic_configs: dict[str, dict[str, str]],
         new_topic_ids: bool,  # noqa: FBT001, because click passes options by name
+        metadata_output: str | None,
+        all_brokers_restored: bool,  # noqa: FBT001, because click passes options by name
         config_path: str | None,
         index_interval_bytes: int | None,
         report: str | None,
         threads: int | None,
+        max_decompressed_bytes: int | None,
         quiet: bool,  # noqa: FBT001, because click passes options by name
         verbose: bool,  # noqa: FBT001, because click passes options by name
     ) -> int:
@@ -80,8 +91,16 @@ def make_command(*, as_job: bool) -> click.Command:
             raise click.UsageError("no input: give --input PATH or --tiered URI")
         if output is None:
             raise click.UsageError("no output: give --output DIR")
+        if cluster == ClusterMode.SAME.value and (seeds or new_topic_ids):
+            given = "--seed" if seeds else "--new-topic-ids"
+            raise click.UsageError(f"{given} is for --cluster fresh")
+        if cluster == ClusterMode.FRESH.value and (all_brokers_restored or metadata_output):
+            given = "--metadata-output" if metadata_output else "--all-brokers-restored"
+            raise click.UsageError(f"{given} is for --cluster same")
+        if topic_configs and not seeds:
+            raise click.UsageError("--topic-config requires --seed")
         return run_restore(
-            RestoreOptions(
+            RestoreRequest(
                 inputs=(*inputs, *more_paths),
                 tiered=tiered,
                 output=output,
@@ -89,12 +108,19 @@ def make_command(*, as_job: bool) -> click.Command:
                 link=Link(link),
                 topics=topics,
                 log_starts=log_starts,
+                cluster=ClusterMode(cluster),
+                seeds=seeds,
+                node_id=node_id,
+                topic_configs=topic_configs,
                 new_topic_ids=new_topic_ids,
+                metadata_output=metadata_output,
+                all_brokers_restored=all_brokers_restored,
                 config=LogConfig.load(config_path, index_interval_bytes=index_interval_bytes),
-                report=report,
                 threads=threads or os.cpu_count() or 1,
-                detail=choose_detail(quiet=quiet, verbose=verbose),
-            )
+                max_decompressed_bytes=max_decompressed_bytes or DEFAULT_MAX_DECOMPRESSED_BYTES,
+            ),
+            report,
+            choose_detail(quiet=quiet, verbose=verbose),
         )
 
     return command(
@@ -136,9 +162,50 @@ def _options() -> list[Decorator]:
             help="Where a log starts, instead of the dump's checkpoint. May be repeated.",
         ),
         click.option(
+            "--cluster",
+            type=click.Choice([each.value for each in ClusterMode]),
+            default=ClusterMode.FRESH.value,
+            show_default=True,
+            help="For a fresh cluster, or for that of the dump, which must be wholly down: then "
+            "its metadata log is copied along.",
+        ),
+        click.option(
+            "--seed",
+            "seeds",
+            multiple=True,
+            metavar="METADATA_DIR",
+            help="With fresh: the formatted metadata log directory of a controller, which gets "
+            "topics, ids, settings, epochs and producer ids. Once for every controller.",
+        ),
+        click.option(
+            "--node-id",
+            type=click.IntRange(min=0),
+            metavar="N",
+            help="The broker that gets the output, where neither it nor --seed says.",
+        ),
+        click.option(
+            "--topic-config",
+            "topic_configs",
+            multiple=True,
+            callback=_topic_configs,
+            metavar="TOPIC:NAME=VALUE",
+            help="A setting of a seeded topic, before that of the dump's metadata log. May be "
+            "repeated.",
+        ),
+        click.option(
             "--new-topic-ids",
             is_flag=True,
-            help="Give new ids to topics whose id is not known.",
+            help="Give new ids to topics whose id is not known; groups may lose their offsets.",
+        ),
+        click.option(
+            "--metadata-output",
+            metavar="DIR",
+            help="With same: where the metadata log goes if it has a directory of its own.",
+        ),
+        click.option(
+            "--all-brokers-restored",
+            is_flag=True,
+            help="With same: all brokers of the cluster are restored to one point in time.",
         ),
         *settings_options(),
         report_option("a row per partition and per lost range"),
@@ -148,7 +215,21 @@ def _options() -> list[Decorator]:
             metavar="N",
             help="Logs worked on at a time.  [default: one per core]",
         ),
+        max_decompressed_option(),
     ]
+
+
+def _topic_configs(
+    _context: click.Context, _option: click.Parameter, texts: tuple[str, ...]
+) -> dict[str, dict[str, str]]:
+    found: dict[str, dict[str, str]] = {}
+    for text in texts:
+        topic, _, setting = text.partition(":")
+        name, separator, value = setting.partition("=")
+        if not (is_legal_topic(topic) and name and separator):
+            raise click.BadParameter(f"{text!r} is not TOPIC:NAME=VALUE")
+        found.setdefault(topic, {})[name] = value
+    return found
 
 
 def _log_starts(

@@ -10,6 +10,7 @@ from kafka_index.cli.progress import Outcome
 from kafka_index.cli.run_summary import run_summary
 from kafka_index.cli.terminal import Table
 from kafka_index.cli.text import format_bytes, format_count, plural, status_table
+from kafka_index.restore.job import RestoreResult
 from kafka_index.restore.partition_restoring import RestoredPartition
 from kafka_index.restore.plan import RestorePlan
 from kafka_index.restore.report import LEFT_OUT, RESTORED, SALVAGED, status_of
@@ -48,20 +49,9 @@ class RestoreOutcome(Outcome):
         """Count a partition that is settled; called by one thread at a time."""
         self._progress.advance(1, self._sizes.get(restored.partition, 0))
 
-    def print_summary(
-        self, partitions: Sequence[RestoredPartition], output: str, runbook: str | None
-    ) -> ExitCode:
-        """Print the summary and the runbook, and return the exit code.
-
-        Parameters
-        ----------
-        partitions : sequence of RestoredPartition
-            All of them.
-        output : str
-            The output directory.
-        runbook : str or None
-            None where the restore is not complete.
-        """
+    def print_summary(self, result: RestoreResult) -> ExitCode:
+        """Print the summary and the runbook, and return the exit code."""
+        partitions, output, runbook = result.partitions, result.output, result.runbook
         lines: list[str | Table] = [self._table(partitions)]
         damage = self._damage_lines(partitions)
         if runbook is None:

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from kafka_index.errors import CorruptRecordError
-from kafka_index.layout.message_bytes import MessageReader
-from kafka_index.layout.message_fields import Struct
+from kafka_index.layout.message_bytes import MessageReader, MessageWriter
+from kafka_index.layout.message_fields import Struct, Value
 from kafka_index.layout.message_schemas import MessageSchema
 from kafka_index.layout.messages import (
     CLUSTER_METADATA,
@@ -206,6 +206,15 @@ class ValueCodec:
             return DecodedRecord(schema.name, api_key, None, None, version, is_withheld=True)
         _withhold_config(message)
         return DecodedRecord(schema.name, api_key, None, message, version)
+
+    def encode(self, name: str, version: int, message: Mapping[str, Value]) -> bytes:
+        """Encode a value; fields that the message lacks have their defaults."""
+        schema = self._names[name]
+        writer = MessageWriter()
+        writer.unsigned_varint(_FRAME_VERSION)
+        writer.unsigned_varint(schema.api_key)
+        writer.unsigned_varint(version)
+        return bytes(writer.data) + schema.encode(message, version)
 
     def as_json(self, record: DecodedRecord) -> Mapping[str, object]:
         """Return a value as Kafka's ``kafka-dump-log`` prints it, without what is withheld."""

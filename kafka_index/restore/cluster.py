@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from uuid import uuid4
 
 from kafka_index.layout.message_bytes import uuid_text
 from kafka_index.restore.dump_files import Dump
+
+
+class ClusterMode(StrEnum):
+    """Which cluster the output is for."""
+
+    FRESH = "fresh"
+    SAME = "same"
+
 
 #: The broker epoch of a marker without one: the broker registers as after a clean shutdown.
 NO_BROKER_EPOCH = -2
@@ -33,11 +42,17 @@ class Identity:
 
 def dump_identity(dump: Dump) -> dict[str, str]:
     """Return the properties of the one broker that a dump is of; empty where that is not known."""
-    found = [each.properties for each in dump.directories.values() if each.properties]
+    roots = {id(each.root): each.root for copies in dump.replicas.values() for each in copies}
+    found = [each.properties for each in roots.values() if each.properties]
     if not found or not _agree(found, (CLUSTER_ID, NODE_ID)):
         return {}
     # Two directories of one broker have an id each, and what is restored is one directory.
     return dict(found[0]) if _agree(found, (DIRECTORY_ID,)) else found[0] | new_directory_id()
+
+
+def fresh_identity(cluster_id: str, node_id: str) -> dict[str, str]:
+    """Return the properties of a new directory of a broker."""
+    return {"version": "1", CLUSTER_ID: cluster_id, NODE_ID: node_id} | new_directory_id()
 
 
 def new_directory_id() -> dict[str, str]:

@@ -38,6 +38,8 @@ from kafka_index.stores import is_remote
 _METADATA_LOG = "__cluster_metadata-0"
 #: What `kafka-storage.sh format` writes.
 _FORMATTED = frozenset({META_PROPERTIES, "bootstrap.checkpoint", _METADATA_LOG})
+#: What seeding adds, where the directory is that of the metadata log, too.
+_SEEDED = frozenset({"bootstrap.checkpoint.orig"})
 _FIRST_SNAPSHOT = "00000000000000000000-0000000000.checkpoint"
 # Files of runs that ended before they had a plan.
 _OURS = re.compile(r"\.(kafka-index[a-z.-]+|[A-Za-z._-]+\.tmp)")
@@ -252,7 +254,7 @@ def _resumed(path: str, names: set[str], digest: str, partitions: Iterable[str])
         )
     foreign = {
         name
-        for name in names.difference(_FORMATTED, _ROOT_FILES, partitions, {BROKER_LOCK})
+        for name in names.difference(_FORMATTED, _SEEDED, _ROOT_FILES, partitions, {BROKER_LOCK})
         if not _OURS.fullmatch(name)
     }
     if foreign:

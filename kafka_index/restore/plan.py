@@ -35,6 +35,8 @@ class RestoreChoices:
         How logs are taken over.
     topic_ids : mapping of str to str
         The ids that were made for topics without one.
+    known_topic_ids : mapping of str to str
+        Those that are known, by topic.
     log_starts : mapping of TopicPartition to int
         Log starts that were given, which count instead of the dump's.
     compacted : frozenset of str
@@ -46,6 +48,7 @@ class RestoreChoices:
     salvage: Salvage = Salvage.PREFIX
     link: Link = Link.AUTO
     topic_ids: Mapping[str, str] = field(default_factory=dict)
+    known_topic_ids: Mapping[str, str] = field(default_factory=dict)
     log_starts: Mapping[TopicPartition, int] = field(default_factory=dict)
     compacted: frozenset[str] = COMPACTED_TOPICS
     settings: str = ""
@@ -141,7 +144,7 @@ def plan_restore(dump: Dump, choices: RestoreChoices) -> RestorePlan:
     ReadError
         A copy cannot be read.
     """
-    topic_ids = _topic_ids(dump, choices.topic_ids)
+    topic_ids = _topic_ids(dump, {**choices.topic_ids, **choices.known_topic_ids})
     partitions = []
     for partition in sorted(dump.replicas):
         base, *others = base_replica(dump.replicas[partition])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -33,6 +33,7 @@ from kafka_index.restore.partition_restoring import (
     remove_directory,
 )
 from kafka_index.restore.plan import PartitionPlan, RestorePlan
+from kafka_index.restore.seed import SeedContent, SeedDirectory, write_seed
 from kafka_index.storage import DirectoryLock, SegmentFile, publish_error
 from kafka_index.storage.scratch import sweep
 from kafka_index.tasks import new_run_id
@@ -105,8 +106,27 @@ def restore_logs(
     return Restored(partitions, link)
 
 
-def complete(plan: RestorePlan, output: Output, restored: Restored, identity: Identity) -> None:
+def complete(
+    plan: RestorePlan,
+    output: Output,
+    restored: Restored,
+    identity: Identity,
+    seeds: Sequence[tuple[SeedDirectory, SeedContent]],
+) -> None:
     """Write the files at the root, the marker last, and remove the plan.
+
+    Parameters
+    ----------
+    plan : RestorePlan
+        The plan.
+    output : Output
+        The output directory.
+    restored : Restored
+        What became of each partition.
+    identity : Identity
+        As what the output is mounted.
+    seeds : sequence of SeedDirectory and SeedContent
+        The controllers that are to know the topics.
 
     Raises
     ------
@@ -134,13 +154,15 @@ def complete(plan: RestorePlan, output: Output, restored: Restored, identity: Id
     if identity.properties and not output.properties:
         write_identity(output.path, identity.properties)
     show_identity(output)
+    for directory, content in seeds:
+        write_seed(directory, content)
     write_marker(output.path, identity.broker_epoch)
     Journal(output.path).remove()
 
 
-def output_lock(output: Output) -> DirectoryLock:
-    """Return the lock that keeps brokers and other runs out of the output."""
-    return DirectoryLock.of_data_directories([output.path])
+def output_lock(output: Output, seeds: Iterable[SeedDirectory]) -> DirectoryLock:
+    """Return the lock that keeps brokers and other runs out of all that is written."""
+    return DirectoryLock.of_data_directories([output.path, *(each.path for each in seeds)])
 
 
 @dataclass(eq=False)

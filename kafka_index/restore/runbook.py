@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from kafka_index.restore.cluster import CLUSTER_ID, NODE_ID, Identity
+from kafka_index.restore.cluster import CLUSTER_ID, NODE_ID, ClusterMode, Identity
 from kafka_index.restore.log_files import Link
 from kafka_index.restore.partition_restoring import RestoredPartition
 
@@ -29,7 +29,13 @@ class RunbookFacts:
     was_formatted : bool
         Whether the output had a ``meta.properties`` before.
     notes : sequence of str
-        What could not be read of the dump.
+        What could not be read of the dump, and what was assumed.
+    cluster : ClusterMode
+        Which cluster the output is for.
+    seeds : sequence of str
+        The metadata log directories that were seeded.
+    groups : mapping of str to sequence of str
+        The groups that lose their offsets, by topic.
     """
 
     output: str
@@ -38,6 +44,9 @@ class RunbookFacts:
     identity: Identity
     was_formatted: bool
     notes: Sequence[str]
+    cluster: ClusterMode
+    seeds: Sequence[str]
+    groups: Mapping[str, Sequence[str]]
 
 
 def runbook(facts: RunbookFacts) -> str:
@@ -85,19 +94,35 @@ def _remaining(facts: RunbookFacts) -> Iterator[str]:
         yield "  3. There is no meta.properties yet. Format the directory; what is there stays:"
         yield "       kafka-storage.sh format -t CLUSTER_ID -c server.properties"
     yield f"  4. Set log.dirs={facts.output} in server.properties."
-    yield "  5. The metadata of the cluster must have these topics with these ids before the"
-    yield "     broker starts, with this broker as their leader: a partition of an unknown topic"
-    yield "     id is moved aside, and an empty log takes its place. Topics that kafka-topics.sh"
-    yield "     creates get new ids. The metadata of the cluster that the dump is from has them."
+    yield from _cluster_steps(facts)
     yield "  6. Before the start, look at what it will do:"
     yield f"       kafka-index predict --input {facts.output} --metadata METADATA_DIR"
+
+
+def _cluster_steps(facts: RunbookFacts) -> Iterator[str]:
+    if facts.cluster is ClusterMode.SAME:
+        yield "  5. The metadata log was copied along. The whole cluster must be down, and every"
+        yield "     broker that comes back must be restored to the same point in time."
+    elif facts.seeds:
+        yield "  5. bootstrap.checkpoint of these directories has the topics (.orig: as before):"
+        yield from (f"       {path}" for path in facts.seeds)
+        yield "     All controllers of the cluster must have been seeded, and none started before."
+        yield "     Every partition has this broker as its only replica: add replicas when it runs"
+        yield "     (kafka-reassign-partitions.sh). Until then, topics with min.insync.replicas"
+        yield "     above 1 accept no record of acks=all."
+    else:
+        yield "  5. The metadata of the cluster must have these topics with these ids before the"
+        yield "     broker starts, with this broker as their leader: a partition of an unknown id"
+        yield "     is moved aside, and an empty log takes its place. kafka-topics.sh makes"
+        yield "     new ids. For a fresh cluster, restore with --seed; the metadata of the"
+        yield "     cluster that the dump is from has them (--cluster same)."
 
 
 def _not_restored(facts: RunbookFacts) -> Iterator[str]:
     left_out = [each for each in facts.partitions if each.is_left_out]
     salvaged = [each for each in facts.partitions if each.lost and not each.is_left_out]
     yield "WHAT CANNOT BE RESTORED"
-    if not left_out and not salvaged and not facts.notes:
+    if not (left_out or salvaged or facts.notes or facts.groups):
         yield "  Nothing is missing that the dump shows. What it cannot show: records that no log,"
         yield "  checkpoint or header of it has."
     for each in left_out[:_SHOWN]:
@@ -114,6 +139,8 @@ def _not_restored(facts: RunbookFacts) -> Iterator[str]:
             )
     if len(salvaged) > _SHOWN:
         yield f"  and losses of {len(salvaged) - _SHOWN} partitions more, in the report"
+    for topic, groups in facts.groups.items():
+        yield f"  {topic} has a new id: these groups may lose their offsets: {', '.join(groups)}"
     for note in facts.notes[:_SHOWN]:
         yield f"  {note}"
 

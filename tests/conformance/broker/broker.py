@@ -198,6 +198,12 @@ class Broker:
             self._process.wait()
             self._process = None
 
+    def bytes_read(self) -> int:
+        """How many bytes the running process has read so far."""
+        assert self._process is not None
+        lines = Path(f"/proc/{self._process.pid}/io").read_text(encoding="ascii").splitlines()
+        return int(lines[0].removeprefix("rchar: "))
+
     def log_text(self) -> str:
         """What the broker has logged since this object was made."""
         return self._log.read_text(encoding="utf-8", errors="replace")

@@ -32,7 +32,8 @@ import org.apache.kafka.common.serialization.StringSerializer;
 /**
  * Gives a broker all kinds of state, and prints what it then says of it as one JSON object.
  *
- * <p>Usage: {@code ClusterState BOOTSTRAP}. Members of groups and an open transaction are left as they are.
+ * <p>Usage: {@code ClusterState BOOTSTRAP [answer]}. Members of groups and an open transaction are left as they are. With
+ * {@code answer} it only prints.
  */
 public final class ClusterState {
     private static final ObjectMapper JSON = new ObjectMapper();
@@ -48,10 +49,12 @@ public final class ClusterState {
 
     public static void main(String[] args) throws Exception {
         ClusterState state = new ClusterState(args[0]);
-        state.topics();
-        state.configs();
-        state.groups();
-        state.transactions();
+        if (args.length == 1) {
+            state.topics();
+            state.configs();
+            state.groups();
+            state.transactions();
+        }
         System.out.println(JSON.writeValueAsString(state.answer()));
         System.out.flush();
         // No orderly exit: members would leave, and the open transaction would end.

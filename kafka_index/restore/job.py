@@ -1,0 +1,329 @@
+"""A restore as a whole: all checks first, then the partitions, then the root and the cluster."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, LogConfig
+from kafka_index.errors import InputError
+from kafka_index.layout.names import TopicPartition
+from kafka_index.records.decompression import shared_budget
+from kafka_index.restore.cluster import (
+    CLUSTER_ID,
+    NODE_ID,
+    ClusterMode,
+    Identity,
+    dump_identity,
+    fresh_identity,
+    new_uuid,
+)
+from kafka_index.restore.dump_files import Dump, read_dumps
+from kafka_index.restore.log_files import Link
+from kafka_index.restore.log_restoring import Salvage
+from kafka_index.restore.old_cluster import OldCluster
+from kafka_index.restore.output import Output, check_output
+from kafka_index.restore.partition_restoring import RestoredPartition
+from kafka_index.restore.plan import (
+    COMPACTED_TOPICS,
+    RestoreChoices,
+    RestorePlan,
+    found_topic_ids,
+    plan_restore,
+    topics_without_id,
+    with_topic_ids,
+)
+from kafka_index.restore.run import OnRestored, Restored, complete, output_lock, restore_logs
+from kafka_index.restore.runbook import RunbookFacts, runbook
+from kafka_index.restore.same_cluster import copy_metadata, is_separate, same_identity
+from kafka_index.restore.seed import SeedDirectory, check_seed, one_cluster
+from kafka_index.restore.seeding import NOT_IN_DUMP, partitions_not_in_dump, plan_seeding
+from kafka_index.stores import is_remote
+from kafka_index.tiered.options import TieredOptions
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreRequest:
+    """What is to be restored, and how; checked except against the disk.
+
+    Parameters
+    ----------
+    inputs : sequence of str
+        Dumps: data directories, partition directories, metadata log directories, globs.
+    output : str
+        The data directory to make.
+    tiered : TieredOptions, optional
+        Where remote segments are.
+    topics : re.Pattern, optional
+        Only topics that match it in full.
+    salvage : Salvage
+        What is kept of damaged partitions.
+    link : Link
+        How logs are taken over.
+    log_starts : mapping of TopicPartition to int
+        Log starts that count instead of the dump's.
+    cluster : ClusterMode
+        Whether the output is for a fresh cluster, or for the one of the dump.
+    seeds : sequence of str
+        Metadata log directories of the controllers of a fresh cluster.
+    node_id : int, optional
+        The broker of a fresh cluster that gets the output, where nothing else says.
+    topic_configs : mapping of str to mapping
+        Settings of topics, before those of the old metadata log.
+    new_topic_ids : bool
+        Whether topics whose id is not known get a new one.
+    metadata_output : str, optional
+        For the same cluster: where the metadata log goes if it has a directory of its own.
+    all_brokers_restored : bool
+        For the same cluster: all of its brokers are restored to one point in time.
+    config : LogConfig
+        The settings of indexes.
+    threads : int
+        Logs that are worked on at a time.
+    max_decompressed_bytes : int
+        The most that is held of decompressed metadata.
+    """
+
+    inputs: Sequence[str]
+    output: str
+    tiered: TieredOptions | None = None
+    topics: re.Pattern[str] | None = None
+    salvage: Salvage = Salvage.PREFIX
+    link: Link = Link.AUTO
+    log_starts: Mapping[TopicPartition, int] = field(default_factory=dict)
+    cluster: ClusterMode = ClusterMode.FRESH
+    seeds: Sequence[str] = ()
+    node_id: int | None = None
+    topic_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    new_topic_ids: bool = False
+    metadata_output: str | None = None
+    all_brokers_restored: bool = False
+    config: LogConfig = field(default_factory=LogConfig)
+    threads: int = 1
+    max_decompressed_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreResult:
+    """What became of a restore.
+
+    Parameters
+    ----------
+    partitions : sequence of RestoredPartition
+        All of them, sorted.
+    runbook : str or None
+        What remains to be done; None where the restore has to be run again to be complete.
+    output : str
+        The output directory.
+    """
+
+    partitions: Sequence[RestoredPartition]
+    runbook: str | None
+    output: str
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreJob:
+    """A restore whose checks have passed.
+
+    Parameters
+    ----------
+    request : RestoreRequest
+        What was asked for.
+    plan : RestorePlan
+        The partitions.
+    old : OldCluster
+        What is known of the cluster of the dump.
+    output : Output
+        The output directory.
+    seeds : sequence of SeedDirectory
+        The controllers to seed.
+    identity : Identity
+        As what the output is mounted.
+    """
+
+    request: RestoreRequest
+    plan: RestorePlan
+    old: OldCluster
+    output: Output
+    seeds: Sequence[SeedDirectory]
+    identity: Identity
+
+    @classmethod
+    def prepare(cls, request: RestoreRequest) -> RestoreJob:
+        """Check everything; only the output directory is made.
+
+        Raises
+        ------
+        KafkaIndexError
+            Something is refused, or cannot be read.
+        """
+        dump = read_dumps(request.inputs, request.tiered, topics=request.topics)
+        old = _old_cluster(request, dump)
+        plan = plan_restore(dump, _choices(request, dump, old))
+        output = _checked_output(request, plan)
+        if output.begun is not None:
+            plan = with_topic_ids(plan, output.begun.topic_ids)
+        seeds = [_checked_seed(path, output) for path in request.seeds]
+        if request.cluster is ClusterMode.SAME:
+            identity = _same_identity(request, dump, old, output)
+        else:
+            identity = _fresh_identity(request, dump, output, seeds)
+        return cls(request, plan, old, output, seeds, identity)
+
+    def run(self, on_restored: OnRestored) -> RestoreResult:
+        """Restore.
+
+        Parameters
+        ----------
+        on_restored : callable
+            Called with each partition, from one thread at a time.
+
+        Raises
+        ------
+        KafkaIndexError
+            The output cannot be written.
+        """
+        request, plan, output = self.request, self.plan, self.output
+        with output_lock(output, self.seeds):
+            restored = restore_logs(
+                plan, output, request.config, threads=request.threads, on_restored=on_restored
+            )
+            if any(each.retriable for each in restored.partitions):
+                return RestoreResult(restored.partitions, None, output.path)
+            notes = [*plan.dump.notes, *self.old.notes]
+            seeding = None
+            if self.seeds:
+                properties = output.properties or self.identity.properties
+                seeding = plan_seeding(
+                    plan, restored.partitions, self.old, request.topic_configs, properties
+                )
+                notes += seeding.notes
+                self._add_missing(restored, on_restored)
+            if request.cluster is ClusterMode.SAME:
+                self._copy_metadata()
+            contents = [] if seeding is None else [(each, seeding.content) for each in self.seeds]
+            complete(plan, output, restored, self.identity, contents)
+        facts = RunbookFacts(
+            output.path,
+            restored.partitions,
+            restored.link,
+            self.identity,
+            bool(output.properties),
+            notes,
+            request.cluster,
+            [each.path for each in self.seeds],
+            self.old.groups_of(plan.choices.topic_ids),
+        )
+        return RestoreResult(restored.partitions, runbook(facts), output.path)
+
+    def _add_missing(self, restored: Restored, on_restored: OnRestored) -> None:
+        """Add the partitions that the new cluster has, and no dump."""
+        for partition in partitions_not_in_dump(self.plan, self.old):
+            missing = RestoredPartition(partition, "", "")
+            missing.leave_out(NOT_IN_DUMP, "no dump has this partition; it begins empty")
+            restored.partitions.append(missing)
+            on_restored(missing)
+        restored.partitions.sort(key=lambda each: each.partition)
+
+    def _copy_metadata(self) -> None:
+        target = self.request.metadata_output or self.output.path
+        separate = is_separate(self.plan.dump)
+        copy_metadata(self.plan.dump, target, with_identity=separate)
+
+
+def _old_cluster(request: RestoreRequest, dump: Dump) -> OldCluster:
+    lacks_ids = bool(topics_without_id(dump, found_topic_ids(dump)))
+    with_groups = lacks_ids or bool(request.seeds)
+    return OldCluster.read(
+        dump, shared_budget(request.max_decompressed_bytes), with_groups=with_groups
+    )
+
+
+def _choices(request: RestoreRequest, dump: Dump, old: OldCluster) -> RestoreChoices:
+    unknown = set(request.log_starts).difference(dump.replicas)
+    if unknown:
+        name = min(unknown).directory_name
+        raise InputError("--log-start names a partition that is not in the input", found=name)
+    known = {**old.topic_ids(), **found_topic_ids(dump)}
+    missing = topics_without_id(dump, known)
+    made = {topic: new_uuid() for topic in missing} if request.new_topic_ids else {}
+    options = (
+        request.config,
+        request.cluster,
+        sorted((name, sorted(values.items())) for name, values in request.topic_configs.items()),
+    )
+    return RestoreChoices(
+        salvage=request.salvage,
+        link=request.link,
+        topic_ids=made,
+        known_topic_ids=known,
+        log_starts=request.log_starts,
+        compacted=COMPACTED_TOPICS | old.compacted_topics(),
+        settings=repr(options),
+    )
+
+
+def _checked_output(request: RestoreRequest, plan: RestorePlan) -> Output:
+    remote = () if request.tiered is None else request.tiered.uris
+    replicas = (each for copies in plan.dump.replicas.values() for each in copies)
+    inputs = [*request.inputs, *remote, *(each.directory for each in replicas)]
+    names = [each.partition.directory_name for each in plan.partitions]
+    return check_output(request.output, inputs, plan.digest, names)
+
+
+def _checked_seed(path: str, output: Output) -> SeedDirectory:
+    if is_remote(path):
+        raise InputError("a controller has a local directory", path=path)
+    is_output = os.path.realpath(path) == output.path
+    return check_seed(path, output.properties if is_output else None)
+
+
+def _fresh_identity(
+    request: RestoreRequest, dump: Dump, output: Output, seeds: Sequence[SeedDirectory]
+) -> Identity:
+    if not seeds:
+        return Identity({} if output.properties else dump_identity(dump))
+    cluster_id = one_cluster(seeds, output.properties.get(CLUSTER_ID))
+    if output.properties:
+        return Identity({})
+    nodes = {each.properties.get(NODE_ID, "") for each in seeds}
+    node_id = nodes.pop() if len(nodes) == 1 else ""
+    if request.node_id is not None:
+        node_id = str(request.node_id)
+    if not node_id:
+        raise InputError(
+            "it is not known which broker gets the output",
+            path=request.output,
+            hint="format the output as a log directory of that broker, or give --node-id",
+        )
+    return Identity(fresh_identity(cluster_id, node_id))
+
+
+def _same_identity(
+    request: RestoreRequest, dump: Dump, old: OldCluster, output: Output
+) -> Identity:
+    identity = same_identity(dump, old.image, all_brokers_restored=request.all_brokers_restored)
+    if output.properties and output.begun is None:
+        raise InputError(
+            "the output is formatted, and the same cluster has an identity already",
+            path=output.path,
+            hint="give an empty --output",
+        )
+    if is_separate(dump) and request.metadata_output is None:
+        raise InputError(
+            "the metadata log has a directory of its own in the dump",
+            path=dump.metadata_logs[0],
+            hint="give --metadata-output DIR, an empty directory that becomes metadata.log.dir",
+        )
+    target = request.metadata_output
+    is_there = target is not None and os.path.lexists(target)
+    if target is not None and is_there and output.begun is None and not _is_empty(target):
+        raise InputError("the metadata output is not an empty directory", path=target)
+    return identity
+
+
+def _is_empty(path: str) -> bool:
+    return os.path.isdir(path) and not os.listdir(path)

@@ -1,0 +1,180 @@
+"""What the dumps know of the cluster that they are from: its metadata log and its groups."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from kafka_index.errors import KafkaIndexError, is_retriable
+from kafka_index.layout.names import TopicPartition
+from kafka_index.metadata import ClusterImage, CommittedOffset, read_metadata
+from kafka_index.metadata.decoding import CLUSTER_METADATA_TOPIC, CONSUMER_OFFSETS_TOPIC
+from kafka_index.metadata.sensitive import HIDDEN
+from kafka_index.records.decompression import DecompressionBudget
+from kafka_index.restore.dump_files import Dump
+
+#: Of topics whose settings are not known: nothing of them is deleted for its age or size.
+_KEEP_ALL = {"retention.ms": "-1", "retention.bytes": "-1"}
+_COMPACT = {"cleanup.policy": "compact"}
+# As GroupCoordinatorConfig and TransactionCoordinator create them.
+_INTERNAL = {
+    "__consumer_offsets": _COMPACT | {"compression.type": "producer", "segment.bytes": "104857600"},
+    "__transaction_state": _COMPACT
+    | {"compression.type": "uncompressed", "segment.bytes": "104857600"},
+    "__share_group_state": {
+        "cleanup.policy": "delete",
+        "compression.type": "none",
+        "retention.ms": "-1",
+        "segment.bytes": "104857600",
+    },
+}
+
+
+@dataclass(slots=True)
+class OldCluster:
+    """What is known of the cluster.
+
+    Parameters
+    ----------
+    image : ClusterImage or None
+        Of its metadata log.
+    offsets : sequence of CommittedOffset
+        Of its groups.
+    notes : list of str
+        What could not be read.
+    """
+
+    image: ClusterImage | None = None
+    offsets: Sequence[CommittedOffset] = ()
+    notes: list[str] = field(default_factory=list)
+
+    @classmethod
+    def read(cls, dump: Dump, budget: DecompressionBudget, *, with_groups: bool) -> OldCluster:
+        """Read the metadata log of dumps, and where they are wanted the committed offsets.
+
+        Raises
+        ------
+        KafkaIndexError
+            Permission, disk, memory or network: another try may read them.
+        """
+        cluster = cls()
+        latest = -1
+        for directory in dump.metadata_logs:
+            try:
+                found = read_metadata([directory], budget=budget, topics=(CLUSTER_METADATA_TOPIC,))
+            except KafkaIndexError as error:
+                cluster._note(error)
+                continue
+            cluster.notes += [f"the metadata log: {each}" for each in found.faults.first]
+            if found.cluster is not None and found.sources[0].end_offset > latest:
+                cluster.image, latest = found.cluster, found.sources[0].end_offset
+        directories = [
+            replicas[0].directory
+            for partition, replicas in dump.replicas.items()
+            if partition.topic == CONSUMER_OFFSETS_TOPIC
+        ]
+        if directories and with_groups:
+            try:
+                found = read_metadata(directories, budget=budget, topics=(CONSUMER_OFFSETS_TOPIC,))
+                cluster.offsets = found.offsets or ()
+            except KafkaIndexError as error:
+                cluster._note(error)
+        return cluster
+
+    def topic_ids(self) -> dict[str, str]:
+        """Return the ids of topics: those of the metadata log, else those that groups committed."""
+        ids = {one.topic: one.topic_id for one in self.offsets if one.topic_id is not None}
+        if self.image is not None:
+            for topic in self.image.topics.values():
+                named = self.image.topic_named(topic.name)
+                ids[topic.name] = topic.topic_id if named is None else named.topic_id
+        return ids
+
+    def committed_epoch(self, partition: TopicPartition) -> int:
+        """Return the largest leader epoch that a group committed; -1 for none."""
+        epochs = (
+            one.leader_epoch
+            for one in self.offsets
+            if (one.topic, one.partition) == (partition.topic, partition.partition)
+        )
+        return max((epoch for epoch in epochs if epoch is not None), default=-1)
+
+    def groups_of(self, topics: Iterable[str]) -> dict[str, list[str]]:
+        """Return the groups that committed offsets of topics, by topic."""
+        wanted = set(topics)
+        found: dict[str, set[str]] = {}
+        for one in self.offsets:
+            if one.topic in wanted:
+                found.setdefault(one.topic, set()).add(one.group)
+        return {topic: sorted(groups) for topic, groups in sorted(found.items())}
+
+    def compacted_topics(self) -> frozenset[str]:
+        """Return the topics that are known to be compacted."""
+        image = self.image
+        if image is None:
+            return frozenset()
+        return frozenset(
+            topic.name
+            for topic in image.topics.values()
+            if "compact" in image.topic_configs(topic.name).get("cleanup.policy", "")
+        )
+
+    def leader_epoch(self, partition: TopicPartition) -> int:
+        """Return the leader epoch of the metadata log; -1 where it is not known."""
+        topic = None if self.image is None else self.image.topic_named(partition.topic)
+        image = None if topic is None else topic.partitions.get(partition.partition)
+        return -1 if image is None else image.leader_epoch
+
+    def partition_count(self, topic: str) -> int:
+        """Return how many partitions a topic had; 0 where that is not known."""
+        found = None if self.image is None else self.image.topic_named(topic)
+        return 0 if found is None else max(found.partitions, default=-1) + 1
+
+    def configs(self, topic: str, given: Mapping[str, str], *, is_compacted: bool) -> TopicConfigs:
+        """Return the settings of a topic.
+
+        Parameters
+        ----------
+        topic : str
+            Its name.
+        given : mapping of str to str
+            Settings that count before those of the metadata log.
+        is_compacted : bool
+            Whether its log was cleaned; counts where its settings are not known.
+        """
+        if self.image is None:
+            assumed = _INTERNAL.get(topic, _KEEP_ALL | (_COMPACT if is_compacted else {}))
+            return TopicConfigs({**assumed, **given}, is_assumed=True)
+        found = self.image.topic_configs(topic)
+        known = {name: value for name, value in found.items() if value != HIDDEN}
+        withheld = tuple(sorted(set(found).difference(known, given)))
+        return TopicConfigs({**known, **given}, withheld=withheld)
+
+    def next_producer_id(self, largest: int) -> int:
+        """Return the first producer id that no producer had; `largest` is of the logs."""
+        block = None if self.image is None else self.image.producer_ids
+        return max(largest + 1, 0 if block is None else block.next_producer_id)
+
+    def _note(self, error: KafkaIndexError) -> None:
+        if is_retriable(error):
+            raise error
+        self.notes.append(f"ignored: {error}")
+
+
+@dataclass(frozen=True, slots=True)
+class TopicConfigs:
+    """The settings of a topic.
+
+    Parameters
+    ----------
+    values : mapping of str to str
+        By name.
+    is_assumed : bool
+        They are not those of the old cluster, which are not known.
+    withheld : tuple of str
+        Names of settings that may be secret, and were not taken over.
+    """
+
+    values: Mapping[str, str]
+    is_assumed: bool = False
+    withheld: tuple[str, ...] = ()

@@ -1,0 +1,211 @@
+"""Brokers start on restored directories: in a fresh cluster that was seeded, and in their own.
+
+Records, offsets, timestamps and epochs, groups, transactions and producers are those of before, and
+no segment is read again.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.conformance.kafka_jars import class_path
+
+from .broker import Broker, Home, java
+from .client import ISOLATIONS, Client, Digest, Producer, ensure_classes
+from .topics import Topic, Traffic, Transactions, write_index_settings
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_COMPACT = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"}
+_SMALL = {"segment.bytes": "1048576"}
+TOPICS = (
+    Topic("restored.orders", (Traffic(batches=1500, value_bytes="200-900"),), _SMALL, 2),
+    Topic("restored.payments", (Transactions(batches=160, left_open="true"),), _SMALL, 2),
+    Topic("restored.profiles", (Traffic(keys=300),), _SMALL | _COMPACT),
+    Topic("restored.trimmed", (Traffic(),), _SMALL),
+)
+NAMES = [topic.name for topic in TOPICS]
+TRIMMED_TO = 500
+# As LogLoader and LogManager log where they read a segment again, or do not know a partition.
+_SURPRISES = (
+    "Could not find offset index file",
+    "Found a corrupted index file",
+    "Recovering unflushed segment",
+    "since no clean shutdown file was found",
+    "stray",
+    "Deleting segments due to",
+)
+_CLUSTER_METADATA = "__cluster_metadata"
+_SETTINGS = """
+share.coordinator.state.topic.num.partitions=1
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+"""
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What a cluster answers."""
+
+    digests: dict[str, dict[str, Digest]]
+    producers: dict[str, set[Producer]]
+    starts: list[str]
+    state: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Restored:
+    """What the broker on a restored directory answers, its log, and what it read at its start."""
+
+    answers: Answers
+    log_text: str
+    bytes_read: int
+    report: list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Original:
+    """The cluster of the dump; `bytes_read` is that of a clean restart."""
+
+    home: Home
+    answers: Answers
+    bytes_read: int
+
+
+def cluster_state(broker: Broker, *mode: str) -> dict[str, Any]:
+    classes = f"{ensure_classes()}:{class_path()}"
+    command = java("-cp", classes, "ClusterState", broker.bootstrap, *mode, level="error")
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def ask(broker: Broker, room: Path, state: dict[str, Any]) -> Answers:
+    with Client(broker.bootstrap, room) as client:
+        client.await_in_sync(1, NAMES)
+        every = [(topic.name, n, -2) for topic in TOPICS for n in range(topic.partitions)]
+        return Answers(
+            {isolation: client.digests(isolation, NAMES) for isolation in ISOLATIONS},
+            client.producers(NAMES),
+            [line.split()[0] for line in client.times(every)],
+            state,
+        )
+
+
+@pytest.fixture(scope="module")
+def original(room: Path) -> Original:
+    home = Home(room / "restored-original")
+    broker = Broker(home)
+    add_settings(home)
+    with broker, Client(broker.bootstrap, room) as client:
+        for topic in TOPICS:
+            client.create(topic)
+            client.fill(topic)
+        client.delete_records("restored.trimmed", 0, TRIMMED_TO)
+        state = cluster_state(broker)
+        answers = ask(broker, room, state)
+    kept = home.copy_to(room / "restored-kept")
+    with broker:
+        bytes_read = broker.bytes_read()
+    return Original(kept, answers, bytes_read)
+
+
+def add_settings(home: Home) -> None:
+    settings = home.root / "server.properties"
+    settings.write_text(settings.read_text() + _SETTINGS)
+
+
+def restore(dump: Home, output: Path, config: Path, *more: str) -> list[dict[str, Any]]:
+    report = config.parent / f"{output.parent.name}.json"
+    command = [sys.executable, "-m", "kafka_index.cli", "restore", "--config", str(config)]
+    paths = ["--input", str(dump.data), str(dump.metadata), "--output", str(output)]
+    done = subprocess.run(
+        [*command, *paths, "--report", str(report), *more],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return [json.loads(line) for line in report.read_text().splitlines()]
+
+
+def start(home: Home, room: Path, report: list[dict[str, Any]]) -> Restored:
+    broker = Broker(home)
+    add_settings(home)
+    with broker:
+        bytes_read = broker.bytes_read()
+        answers = ask(broker, room, cluster_state(broker, "answer"))
+    return Restored(answers, broker.log_text(), bytes_read, report)
+
+
+@pytest.fixture(scope="module", params=["fresh", "same"])
+def restored(request: pytest.FixtureRequest, room: Path, original: Original) -> Restored:
+    config = room / "restored.properties"
+    write_index_settings(TOPICS, config)
+    home = Home(room / f"restored-{request.param}")
+    if request.param == "fresh":
+        Broker(home)  # formats its directories
+        report = restore(original.home, home.data, config, "--seed", str(home.metadata))
+    else:
+        home.root.mkdir()
+        more = ("--cluster", "same", "--metadata-output", str(home.metadata))
+        report = restore(original.home, home.data, config, *more)
+    return start(home, room, report)
+
+
+@pytest.mark.parametrize("isolation", ISOLATIONS)
+def test_consumers_get_what_they_got_before(
+    original: Original, restored: Restored, isolation: str
+) -> None:
+    assert restored.answers.digests[isolation] == original.answers.digests[isolation]
+
+
+def test_log_starts_are_as_before(original: Original, restored: Restored) -> None:
+    assert restored.answers.starts == original.answers.starts
+    assert str(TRIMMED_TO) in restored.answers.starts
+
+
+def test_leaders_know_the_producers_that_they_knew(original: Original, restored: Restored) -> None:
+    before, now = original.answers.producers, restored.answers.producers
+    names = [name for name in before if not name.startswith("restored.profiles")]
+    assert {name: now[name] for name in names} == {name: before[name] for name in names}
+    assert any(one.current_txn_first_offset is not None for name in names for one in now[name])
+
+
+@pytest.mark.parametrize("what", ["topics", "configs", "offsets"])
+def test_topics_settings_and_groups_are_as_before(
+    original: Original, restored: Restored, what: str
+) -> None:
+    assert restored.answers.state[what] == original.answers.state[what]
+
+
+def test_transactional_ids_are_as_before(original: Original, restored: Restored) -> None:
+    before, now = original.answers.state["transactions"], restored.answers.state["transactions"]
+    # One that was open may have expired meanwhile, and begins another epoch then.
+    ids = {name: (one["producer_id"], one["timeout_ms"]) for name, one in now.items()}
+    assert ids == {name: (one["producer_id"], one["timeout_ms"]) for name, one in before.items()}
+
+
+def test_no_segment_is_read_again_and_no_partition_is_unknown(restored: Restored) -> None:
+    lines = [line for line in restored.log_text.splitlines() if _CLUSTER_METADATA not in line]
+    surprising = [line for line in lines if any(text in line for text in _SURPRISES)]
+    assert surprising == []
+    assert any("since clean shutdown file was found" in line for line in lines)
+
+
+def test_the_start_reads_no_more_than_a_clean_restart(
+    original: Original, restored: Restored
+) -> None:
+    assert restored.bytes_read <= 1.1 * original.bytes_read
+
+
+def test_nothing_is_lost(restored: Restored) -> None:
+    assert {row["status"] for row in restored.report} == {"restored"}

@@ -1,0 +1,224 @@
+"""Restores into a fresh cluster, and into their own: what is written, and what is refused."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kafka_index.metadata import read_metadata
+from kafka_index.records.decompression import DecompressionBudget
+from tests.support.command_line import DUMP
+from tests.support.restoring import MARKER, contents, copy_dump, restore
+from tests.support.segments import batch
+
+PARTITIONS = ("payments-0", "payments-1", "__consumer_offsets-0", "__cluster_metadata-0")
+NODE = "version=1\ncluster.id=fresh-cluster\nnode.id=7\ndirectory.id=AAAAAAAAAAAAAAAAAAAABw\n"
+
+
+@pytest.fixture
+def dump(tmp_path: Path) -> Path:
+    return copy_dump(tmp_path / "dump", *PARTITIONS)
+
+
+@pytest.fixture
+def controller(tmp_path: Path) -> Path:
+    """A metadata log directory, as formatting leaves it."""
+    path = tmp_path / "metadata"
+    path.mkdir()
+    shutil.copy2(DUMP / "bootstrap.checkpoint", path)
+    (path / "meta.properties").write_text(NODE)
+    return path
+
+
+def test_a_fresh_cluster_knows_topics_ids_settings_and_epochs(
+    tmp_path: Path, dump: Path, controller: Path
+) -> None:
+    run = restore(dump, tmp_path / "out", "--seed", controller)
+
+    assert run.code == 0, run.done.stderr
+    old = read_metadata([str(DUMP)], budget=DecompressionBudget(2**24)).cluster
+    new = read_metadata([str(metadata_log(controller))], budget=DecompressionBudget(2**24)).cluster
+    assert old is not None
+    assert new is not None
+    assert {topic.name for topic in new.topics.values()} == {"payments", "__consumer_offsets"}
+    for topic in new.topics.values():
+        before = old.topic_named(topic.name)
+        assert before is not None
+        assert topic.topic_id == before.topic_id
+        assert new.topic_configs(topic.name).items() <= old.topic_configs(topic.name).items()
+        assert set(topic.partitions) == set(before.partitions)
+        for number, partition in topic.partitions.items():
+            assert (partition.replicas, partition.isr, partition.leader) == ((7,), (7,), 7)
+            assert partition.leader_epoch > before.partitions[number].leader_epoch
+    properties = (tmp_path / "out/meta.properties").read_text()
+    assert "node.id=7" in properties
+    assert "cluster.id=fresh-cluster" in properties
+    assert all(
+        one.directories[0] in properties
+        for topic in new.topics.values()
+        for one in topic.partitions.values()
+    )
+
+
+def metadata_log(controller: Path) -> Path:
+    """The metadata log of a controller that has not started: bootstrap records alone."""
+    (controller / "__cluster_metadata-0").mkdir(exist_ok=True)
+    return controller
+
+
+def test_the_bootstrap_records_stay_and_are_kept_aside(
+    tmp_path: Path, dump: Path, controller: Path
+) -> None:
+    before = (controller / "bootstrap.checkpoint").read_bytes()
+
+    restore(dump, tmp_path / "out", "--seed", controller)
+
+    assert (controller / "bootstrap.checkpoint.orig").read_bytes() == before
+    after = (controller / "bootstrap.checkpoint").read_bytes()
+    footer = len(before) - 75
+    assert after.startswith(before[:footer])
+    assert after.endswith(before[footer + 8 :])
+
+
+def used(controller: Path) -> None:
+    log = controller / "__cluster_metadata-0"
+    log.mkdir()
+    (log / "00000000000000000000.log").write_bytes(batch(0))
+
+
+def unformatted(controller: Path) -> None:
+    (controller / "meta.properties").unlink()
+
+
+def without_bootstrap(controller: Path) -> None:
+    (controller / "bootstrap.checkpoint").unlink()
+
+
+def damaged(controller: Path) -> None:
+    path = controller / "bootstrap.checkpoint"
+    data = bytearray(path.read_bytes())
+    data[120] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("change", [used, unformatted, without_bootstrap, damaged])
+def test_a_controller_that_cannot_be_seeded_is_refused_before_anything_is_written(
+    tmp_path: Path, dump: Path, controller: Path, change: Callable[[Path], None]
+) -> None:
+    change(controller)
+    before = contents(controller)
+
+    run = restore(dump, tmp_path / "out", "--seed", controller)
+
+    assert run.code == 2
+    assert contents(controller) == before
+    assert not contents(tmp_path / "out")
+
+
+def test_controllers_of_two_clusters_are_refused(
+    tmp_path: Path, dump: Path, controller: Path
+) -> None:
+    shutil.copytree(controller, tmp_path / "other")
+    (tmp_path / "other/meta.properties").write_text(NODE.replace("fresh-cluster", "another"))
+
+    run = restore(dump, tmp_path / "out", "--seed", controller, "--seed", tmp_path / "other")
+
+    assert run.code == 2
+    assert "another cluster" in run.done.stderr
+
+
+def test_an_output_formatted_for_another_cluster_is_refused(
+    tmp_path: Path, dump: Path, controller: Path
+) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/meta.properties").write_text(NODE.replace("fresh-cluster", "another"))
+
+    assert restore(dump, tmp_path / "out", "--seed", controller).code == 2
+
+
+def test_a_partition_that_no_dump_has_is_said_to_begin_empty(
+    tmp_path: Path, dump: Path, controller: Path
+) -> None:
+    shutil.rmtree(dump / "payments-1")
+
+    run = restore(dump, tmp_path / "out", "--seed", controller)
+
+    assert run.code == 1
+    assert run.partitions("left_out") == {"payments-1"}
+    assert "begins empty" in run.done.stdout
+
+
+def test_topic_ids_are_read_from_the_metadata_log(tmp_path: Path, dump: Path) -> None:
+    known = (dump / "payments-0/partition.metadata").read_text()
+    for path in dump.glob("*/partition.metadata"):
+        path.unlink()
+
+    run = restore(dump, tmp_path / "out")
+
+    assert run.code == 0, run.done.stderr
+    assert (tmp_path / "out/payments-0/partition.metadata").read_text() == known
+
+
+def test_settings_that_are_given_count_first(tmp_path: Path, dump: Path, controller: Path) -> None:
+    restore(
+        *(dump, tmp_path / "out", "--seed", controller),
+        *("--topic-config", "payments:retention.ms=12345"),
+    )
+
+    new = read_metadata([str(metadata_log(controller))], budget=DecompressionBudget(2**24)).cluster
+    assert new is not None
+    assert new.topic_configs("payments")["retention.ms"] == "12345"
+
+
+def test_without_a_metadata_log_nothing_is_deleted_for_its_age(
+    tmp_path: Path, dump: Path, controller: Path
+) -> None:
+    shutil.rmtree(dump / "__cluster_metadata-0")
+
+    run = restore(dump, tmp_path / "out", "--seed", controller)
+
+    new = read_metadata([str(metadata_log(controller))], budget=DecompressionBudget(2**24)).cluster
+    assert new is not None
+    assert new.topic_configs("payments") == {"retention.ms": "-1", "retention.bytes": "-1"}
+    assert new.topic_configs("__consumer_offsets")["cleanup.policy"] == "compact"
+    assert "settings of these topics are not known" in run.done.stdout
+
+
+def test_the_same_cluster_gets_its_metadata_log_and_its_identity(
+    tmp_path: Path, dump: Path
+) -> None:
+    run = restore(dump, tmp_path / "out", "--cluster", "same")
+
+    assert run.code == 0, run.done.stderr
+    made, before = contents(tmp_path / "out"), contents(dump)
+    names = {name for name in before if name.startswith("__cluster_metadata-0/")}
+    assert names
+    assert all(made[name] == before[name] for name in names | {"bootstrap.checkpoint", MARKER})
+    assert sorted(made["meta.properties"].splitlines()) == sorted(
+        line for line in before["meta.properties"].splitlines() if not line.startswith(b"#")
+    )
+
+
+def test_the_same_cluster_needs_its_metadata_log(tmp_path: Path, dump: Path) -> None:
+    shutil.rmtree(dump / "__cluster_metadata-0")
+
+    run = restore(dump, tmp_path / "out", "--cluster", "same")
+
+    assert run.code == 2
+    assert "metadata log" in run.done.stderr
+
+
+def test_the_epoch_of_the_sole_broker_is_that_of_its_registration(
+    tmp_path: Path, dump: Path
+) -> None:
+    (dump / MARKER).unlink()
+
+    restore(dump, tmp_path / "out", "--cluster", "same")
+
+    old = read_metadata([str(dump)], budget=DecompressionBudget(2**24)).cluster
+    assert old is not None
+    (broker,) = old.brokers.values()
+    assert f'"brokerEpoch":{broker.broker_epoch}}}' in (tmp_path / "out" / MARKER).read_text()
