@@ -9,11 +9,9 @@ from os import PathLike
 import numpy as np
 import pyarrow as pa
 
-from kafka_index.kernels import read_headers
 from kafka_index.kernels.headers import (
     HEADER_BASE_SEQUENCE,
     HEADER_BASE_TIMESTAMP,
-    HEADER_COLUMNS,
     HEADER_CONTROL_TIMESTAMP,
     HEADER_CONTROL_TYPE,
     HEADER_COORDINATOR_EPOCH,
@@ -22,11 +20,10 @@ from kafka_index.kernels.headers import (
     HEADER_PRODUCER_EPOCH,
     HEADER_RECORD_COUNT,
 )
-from kafka_index.kernels.scan import CHUNK_BATCHES
-from kafka_index.layout.integers import Longs
-from kafka_index.layout.names import parse_partition_directory
+from kafka_index.layout.names import TopicPartition, parse_partition_directory
 from kafka_index.records.batch_source import ScanStop
-from kafka_index.records.batch_table import BATCH_SCHEMA, BatchColumns
+from kafka_index.records.batch_table import BATCH_SCHEMA
+from kafka_index.records.record_table import WindowBatches
 from kafka_index.scan.segment_scan import LogFileSource, base_offset_of
 
 
@@ -51,10 +48,7 @@ class read_batches:  # noqa: N801, because it is used as a function that can be 
         self._source = LogFileSource(path, verify_crc=verify_crc)
         self._base_offset = base_offset_of(self._source.path)
         directory = os.path.basename(os.path.dirname(os.path.abspath(self._source.path)))
-        partition = parse_partition_directory(directory)
-        self._topic = "" if partition is None else partition.topic
-        self._partition = -1 if partition is None else partition.partition
-        self._headers = np.empty((HEADER_COLUMNS, CHUNK_BATCHES), np.int64)
+        self._partition = parse_partition_directory(directory) or TopicPartition("", -1)
 
     @property
     def stop(self) -> ScanStop | None:
@@ -64,39 +58,55 @@ class read_batches:  # noqa: N801, because it is used as a function that can be 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         """Scan the log."""
         for data, start, batches in self._source.windows():
-            read_headers(data, start, batches.position_bytes, self._headers)
-            yield self._record_batch(batches, self._headers[:, : batches.rows])
+            yield batch_rows(
+                WindowBatches(data, start, batches), self._partition, self._base_offset
+            )
 
-    def _record_batch(self, batches: BatchColumns, headers: Longs) -> pa.RecordBatch:
-        count = batches.rows
-        control_type = headers[HEADER_CONTROL_TYPE]
-        no_control = control_type < 0
-        values: dict[str, object] = {
-            "topic": pa.repeat(self._topic, count),
-            "partition": pa.repeat(self._partition, count),
-            "segment_base_offset": pa.repeat(self._base_offset, count),
-            "position_bytes": batches.position_bytes,
-            "size_bytes": batches.size_bytes,
-            "base_offset": batches.base_offset,
-            "last_offset": batches.last_offset,
-            "leader_epoch": batches.leader_epoch,
-            "magic": headers[HEADER_MAGIC],
-            "attributes": batches.attributes,
-            "crc": headers[HEADER_CRC],
-            "base_timestamp_ms": headers[HEADER_BASE_TIMESTAMP],
-            "max_timestamp_ms": batches.max_timestamp_ms,
-            "producer_id": batches.producer_id,
-            "producer_epoch": headers[HEADER_PRODUCER_EPOCH],
-            "base_sequence": headers[HEADER_BASE_SEQUENCE],
-            "record_count": headers[HEADER_RECORD_COUNT],
-            "control_type": pa.array(control_type, mask=no_control),
-            "coordinator_epoch": pa.array(headers[HEADER_COORDINATOR_EPOCH], mask=no_control),
-            "control_timestamp_ms": pa.array(headers[HEADER_CONTROL_TIMESTAMP], mask=no_control),
-        }
-        # Copies, because the next chunk reuses the memory.
-        arrays = [
-            (value if isinstance(value, pa.Array) else pa.array(np.array(value))).cast(field.type)
-            for field in BATCH_SCHEMA
-            for value in (values[field.name],)
-        ]
-        return pa.record_batch(arrays, schema=BATCH_SCHEMA)
+
+def batch_rows(
+    source: WindowBatches, partition: TopicPartition, segment_base_offset: int
+) -> pa.RecordBatch:
+    """Return batches of a window as rows of `BATCH_SCHEMA`.
+
+    Parameters
+    ----------
+    source : WindowBatches
+        The batches.
+    partition : TopicPartition
+        Whose they are.
+    segment_base_offset : int
+        Of their segment.
+    """
+    batches, headers = source.batches, source.read_headers()
+    count = batches.rows
+    control_type = headers[HEADER_CONTROL_TYPE]
+    no_control = control_type < 0
+    values: dict[str, object] = {
+        "topic": pa.repeat(partition.topic, count),
+        "partition": pa.repeat(partition.partition, count),
+        "segment_base_offset": pa.repeat(segment_base_offset, count),
+        "position_bytes": batches.position_bytes,
+        "size_bytes": batches.size_bytes,
+        "base_offset": batches.base_offset,
+        "last_offset": batches.last_offset,
+        "leader_epoch": batches.leader_epoch,
+        "magic": headers[HEADER_MAGIC],
+        "attributes": batches.attributes,
+        "crc": headers[HEADER_CRC],
+        "base_timestamp_ms": headers[HEADER_BASE_TIMESTAMP],
+        "max_timestamp_ms": batches.max_timestamp_ms,
+        "producer_id": batches.producer_id,
+        "producer_epoch": headers[HEADER_PRODUCER_EPOCH],
+        "base_sequence": headers[HEADER_BASE_SEQUENCE],
+        "record_count": headers[HEADER_RECORD_COUNT],
+        "control_type": pa.array(control_type, mask=no_control),
+        "coordinator_epoch": pa.array(headers[HEADER_COORDINATOR_EPOCH], mask=no_control),
+        "control_timestamp_ms": pa.array(headers[HEADER_CONTROL_TIMESTAMP], mask=no_control),
+    }
+    # Copies, because the next chunk reuses the memory.
+    arrays = [
+        (value if isinstance(value, pa.Array) else pa.array(np.array(value))).cast(field.type)
+        for field in BATCH_SCHEMA
+        for value in (values[field.name],)
+    ]
+    return pa.record_batch(arrays, schema=BATCH_SCHEMA)

@@ -20,7 +20,7 @@ from pyspark.sql.datasource import (
     DataSourceReader,
     InputPartition,
 )
-from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -36,17 +36,14 @@ from pyspark.sql.types import (
 )
 
 from kafka_index.errors import InputError
+from kafka_index.layout.names import TopicPartition
+from kafka_index.reading import PartitionFiles
 from kafka_index.records.record_table import CORRUPT_RECORD
 from kafka_index.spark.source_options import SourceOptions, parse_options
-from kafka_index.tables import (
-    OnDamage,
-    ReadPlan,
-    ReadSettings,
-    RecordReader,
-    RecordSplit,
-    plan_read,
-)
-from kafka_index.tables.records import list_partitions
+from kafka_index.stores import configure_stores
+from kafka_index.tables import OnDamage, ReadPlan, ReadSettings, RecordReader, RecordSplit
+from kafka_index.tables.batch_reader import BatchReader, batch_schema
+from kafka_index.tables.records import list_partitions, plan_partitions
 
 _log = logging.getLogger(__name__)
 
@@ -87,12 +84,18 @@ class KafkaLogSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the schema that the options ask for."""
-        names = parse_options(self.options).settings.schema.names
-        return StructType([StructField(name, _TYPES[name]) for name in names])
+        options = parse_options(self.options)
+        return StructType([StructField(name, kind) for name, kind in source_types(options).items()])
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a schema, whose columns alone are read."""
-        return KafkaLogReader(parse_options(self.options), schema)
+        options = parse_options(self.options)
+        if not options.push_filters:
+            return KafkaLogReader(options, schema)
+        # A reader that has the method fails where Spark's setting is off, as it is by default.
+        from kafka_index.spark.filtering_reader import FilteringReader  # noqa: PLC0415
+
+        return FilteringReader(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:  # noqa: FBT001, because Spark calls it so
         """Return the writer of rows; without `overwrite` they continue the logs."""
@@ -100,6 +103,14 @@ class KafkaLogSource(DataSource):
         from kafka_index.spark.log_writer import KafkaLogWriter  # noqa: PLC0415
 
         return KafkaLogWriter(self.options, schema, overwrite=overwrite)
+
+
+def source_types(options: SourceOptions) -> dict[str, DataType]:
+    """Return the columns that options ask for, with their types."""
+    if options.rows is None:
+        return {name: _TYPES[name] for name in options.settings.schema.names}
+    fields = batch_schema(options.rows, options.settings)
+    return {field.name: from_arrow_type(field.type) for field in fields}
 
 
 class SplitGroup(InputPartition):
@@ -129,87 +140,143 @@ class KafkaLogReader(DataSourceReader):
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
         self._schema = schema
-        self._settings = _settings_of(options.settings, schema)
+        self._settings = _settings_of(options, schema)
+        # Offsets that are wanted, both inclusive; None for all.
+        self._within: tuple[int, int] | None = None
 
     def partitions(self) -> Sequence[InputPartition]:
         """Plan the read, a group of splits for each task."""
         options = self._options
         if options.ignored:
             _log.warning("options without effect on logs at rest: %s", ", ".join(options.ignored))
-        if options.fail_on_data_loss:
-            _check_data_loss(options)
-        plan = self._plan(_TASK_BYTES)
+        configure_stores(options.storage)
+        files = list_partitions(
+            options.paths,
+            topics=options.topics,
+            partitions=options.partitions,
+            tiered=options.tiered,
+            indexes=options.indexes,
+        )
+        check_partitions(options, files)
+        plan = self._plan(files, _TASK_BYTES)
         task_bytes = _TASK_BYTES
         if options.min_partitions > 1:
             task_bytes = max(1, min(_TASK_BYTES, plan.size_bytes // options.min_partitions))
-            plan = self._plan(task_bytes)
+            plan = self._plan(files, task_bytes)
+        if options.max_records is not None:
+            return [SplitGroup([split]) for split in plan.splits] or [SplitGroup(())]
         return _groups(plan.splits, task_bytes) or [SplitGroup(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the records of a group of splits."""
+        """Yield the rows of a group of splits."""
         assert isinstance(partition, SplitGroup)  # noqa: S101, because mypy needs it
+        # The keys of tiered storage were added when its segments were listed.
+        tiered = self._options.tiered
+        keys = () if tiered is None else tiered.keys
+        configure_stores(replace(self._options.storage, tiered_keys=keys))
         schema = _arrow_schema(self._schema)
         for split in partition.splits:
-            for batch in RecordReader(split, self._settings):
+            for batch in self._rows(split):
                 ordered = batch.select(schema.names)
                 yield pa.RecordBatch.from_arrays(
                     [
-                        column.cast(to.type)
+                        _cast(column, to.type)
                         for column, to in zip(ordered.columns, schema, strict=True)
                     ],
                     schema=schema,
                 )
 
-    def _plan(self, max_split_bytes: int) -> ReadPlan:
+    def _rows(self, split: RecordSplit) -> RecordReader | BatchReader:
+        if self._options.rows is None:
+            return RecordReader(split, self._settings)
+        return BatchReader(split, self._options.rows, self._settings)
+
+    def _plan(self, files: Sequence[PartitionFiles], max_split_bytes: int) -> ReadPlan:
         options = self._options
-        return plan_read(
-            options.paths,
-            topics=options.topics,
-            partitions=options.partitions,
-            bounds=options.bounds,
-            settings=self._settings,
-            indexes=options.indexes,
+        return plan_partitions(
+            files,
+            options.bounds,
+            self._settings,
             max_split_bytes=max_split_bytes,
+            max_split_records=options.max_records,
+            within=self._within,
         )
 
 
-def _settings_of(settings: ReadSettings, schema: StructType) -> ReadSettings:
+def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    try:
+        return column.cast(kind)
+    except pa.ArrowInvalid as error:
+        raise InputError(
+            f"a value that Spark cannot represent: {error}",
+            hint="leave out the column, or read with kafka_index.read_records",
+        ) from error
+
+
+def _settings_of(options: SourceOptions, schema: StructType) -> ReadSettings:
     """Return the settings for the columns of a schema."""
+    settings = options.settings
+    known = source_types(options) if options.rows is not None else _TYPES
     for one in schema.fields:
-        if _TYPES.get(one.name) != one.dataType:
-            expected = _TYPES.get(one.name)
+        expected = known.get(one.name)
+        if expected != one.dataType:
             raise InputError(
                 f"kafka-log has no column {one.name} of this type",
-                expected=", ".join(_TYPES) if expected is None else expected.simpleString(),
+                expected=", ".join(known) if expected is None else expected.simpleString(),
                 found=one.dataType.simpleString(),
             )
-    names = [name for name in schema.names if name != CORRUPT_RECORD]
     if CORRUPT_RECORD in schema.names and settings.on_damage is not OnDamage.PERMISSIVE:
         raise InputError(f"the column {CORRUPT_RECORD} is that of the mode PERMISSIVE")
+    if options.rows is not None:
+        return settings
+    names = [name for name in schema.names if name != CORRUPT_RECORD]
     # Without any column the rows still have to be counted.
     return replace(settings, columns=tuple(names) or ("offset",))
 
 
-def _check_data_loss(options: SourceOptions) -> None:
-    """Refuse starting offsets that a log no longer has."""
-    starts = options.bounds.starting_offsets
-    if not isinstance(starts, Mapping):
-        return
-    for files in list_partitions(
-        options.paths,
-        topics=options.topics,
-        partitions=options.partitions,
-        indexes=options.indexes,
+def check_partitions(options: SourceOptions, files: Sequence[PartitionFiles]) -> None:
+    """Refuse what names other partitions than those that are there, as Spark's Kafka source does.
+
+    Raises
+    ------
+    InputError
+        A topic or a partition that is named is not in the dump, or bounds by partition leave one
+        out.
+    """
+    found = {(one.topic, one.partition) for one in files}
+    topics = {topic for topic, _ in found}
+    where = ", ".join(options.paths)
+    for name in options.topic_names:
+        if name not in topics:
+            raise InputError("the topic is not in the logs", path=where, found=name)
+    assigned = {
+        (topic, number)
+        for topic, numbers in (options.partitions or {}).items()
+        for number in numbers
+    }
+    _refuse_difference(assigned - found, "assigned partitions that are not in the logs", where)
+    bounds = options.bounds
+    for bound in (
+        bounds.starting_offsets,
+        bounds.ending_offsets,
+        bounds.starting_timestamp,
+        bounds.ending_timestamp,
     ):
-        start = starts.get(files.topic, {}).get(files.partition)
-        if start is not None and 0 <= start < files.log_start_offset:
-            raise InputError(
-                "the log does not have the starting offset any more",
-                path=files.segments[0].partition_directory,
-                expected=f"{files.log_start_offset} or more",
-                found=start,
-                hint="set failOnDataLoss to false to begin where the log does",
-            )
+        if isinstance(bound, Mapping):
+            named = {(topic, number) for topic, numbers in bound.items() for number in numbers}
+            _refuse_difference(named - found, "bounds of partitions that are not read", where)
+            _refuse_difference(found - named, "bounds by partition leave some out", where)
+
+
+def _refuse_difference(partitions: set[tuple[str, int]], what: str, where: str) -> None:
+    if partitions:
+        names = [TopicPartition(*one).directory_name for one in sorted(partitions)[:5]]
+        raise InputError(
+            what,
+            path=where,
+            found=", ".join(names),
+            hint="name all partitions that are read, and no others",
+        )
 
 
 def _groups(splits: Sequence[RecordSplit], task_bytes: int) -> list[SplitGroup]:

@@ -7,17 +7,28 @@ honour is refused by name; one about connections or tuning is ignored.
 
 from __future__ import annotations
 
-import json
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES
 from kafka_index.errors import InputError
 from kafka_index.records.record_table import DEFAULT_COLUMNS
+from kafka_index.spark.option_values import (
+    malformed,
+    parse_choice,
+    parse_flag,
+    parse_json,
+    parse_names,
+    parse_number,
+)
+from kafka_index.spark.source_bounds import parse_bounds
+from kafka_index.stores.options import StorageOptions, parse_storage_options
 from kafka_index.tables import Isolation, OnDamage, ReadSettings
-from kafka_index.tables.bounds import EARLIEST, LATEST, BoundOptions, Offsets, Timestamps
+from kafka_index.tables.batch_reader import BatchForm
+from kafka_index.tables.bounds import BoundOptions
+from kafka_index.tiered.options import TieredOptions
 
 _MODES = {
     "FAILFAST": OnDamage.FAILFAST,
@@ -41,14 +52,36 @@ _KNOWN = frozenset(
         "failOnDataLoss",
         "includeHeaders",
         "minPartitions",
+        "maxRecordsPerPartition",
         "kafka.isolation.level",
+        "tiered",
+        "tieredFormat",
+        "keyPrefix",
+        "tieredKeys",
+        "topicIds",
         "columns",
         "includeControlRecords",
         "rows",
         "mode",
+        "pushFilters",
         "maxDecompressedBytes",
     )
 )
+_STORAGE = "storage."
+#: What Spark's Kafka source refuses too: they change rows, or where a read begins.
+_REFUSED = frozenset(
+    f"kafka.{name}"
+    for name in (
+        "auto.offset.reset",
+        "enable.auto.commit",
+        "interceptor.classes",
+        "key.deserializer",
+        "value.deserializer",
+    )
+)
+#: Kafka's own topics, which a pattern does not subscribe to.
+_INTERNAL = ("__consumer_offsets", "__transaction_state", "__share_group_state")
+_TIERED_COMPANIONS = ("tieredformat", "keyprefix", "tieredkeys", "topicids")
 #: Options of Spark's Kafka source that change no rows of a batch read.
 _IGNORED = frozenset(
     name.lower()
@@ -58,8 +91,9 @@ _IGNORED = frozenset(
         "fetchOffset.numRetries",
         "fetchOffset.retryIntervalMs",
         "kafkaConsumer.pollTimeoutMs",
-        "maxRecordsPerPartition",
-        "includeTimestamp",
+        "maxOffsetsPerTrigger",
+        "minOffsetsPerTrigger",
+        "maxTriggerDelay",
     )
 )
 
@@ -70,40 +104,50 @@ class SourceOptions:
 
     Parameters
     ----------
-    path : str
-        Data directories or topic-partition directories, separated by commas.
+    paths : tuple of str
+        Data directories or topic-partition directories.
+    tiered : TieredOptions, optional
+        Where remote segments are.
+    storage : StorageOptions
+        Options of the stores.
     indexes : str, optional
         Folder of index files.
     topics : str, optional
         The pattern of topics.
+    topic_names : tuple of str
+        Topics that have to be there.
     partitions : mapping of str to list of int, optional
-        The partitions of topics.
+        The partitions of topics, which have to be there.
     bounds : BoundOptions
         Where to begin and end.
     settings : ReadSettings
         How to read.
-    fail_on_data_loss : bool
-        Whether a starting offset that the log no longer has is an error.
+    rows : BatchForm, optional
+        Whether rows are batches; by default they are records.
     min_partitions : int
         At least so many tasks, where the logs allow it.
+    max_records : int, optional
+        The most offsets that a task reads.
+    push_filters : bool
+        Whether Spark pushes filters to the reader.
     ignored : tuple of str
         Options that have no effect.
     """
 
-    path: str
+    paths: tuple[str, ...] = ()
+    tiered: TieredOptions | None = None
+    storage: StorageOptions = field(default_factory=StorageOptions)
     indexes: str | None = None
     topics: str | None = None
+    topic_names: tuple[str, ...] = ()
     partitions: Mapping[str, list[int]] | None = None
     bounds: BoundOptions = field(default_factory=BoundOptions)
     settings: ReadSettings = field(default_factory=ReadSettings)
-    fail_on_data_loss: bool = True
+    rows: BatchForm | None = None
     min_partitions: int = 1
+    max_records: int | None = None
+    push_filters: bool = False
     ignored: tuple[str, ...] = ()
-
-    @property
-    def paths(self) -> list[str]:
-        """The paths."""
-        return [path.strip() for path in self.path.split(",")]
 
 
 def parse_options(given: Mapping[str, str]) -> SourceOptions:
@@ -121,139 +165,142 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
     """
     options = {name.lower(): value for name, value in given.items()}
     ignored = _check_names(options)
-    if "path" not in options:
+    paths = parse_names(options, "path")
+    tiered = _tiered(options)
+    if not paths and tiered is None:
         raise InputError("the option path is missing", hint="name a data directory")
-    topics, partitions = _subscription(options)
+    topics, topic_names, partitions = _subscription(options)
+    rows = parse_choice(
+        options, "rows", {"records": None, **{form.value: form for form in BatchForm}}
+    )
+    _refuse_of_records(options, rows)
     return SourceOptions(
-        path=options["path"],
+        paths=paths,
+        tiered=tiered,
+        storage=_storage(given),
         indexes=options.get("indexes"),
         topics=topics,
+        topic_names=topic_names,
         partitions=partitions,
-        bounds=_bounds(options),
+        bounds=parse_bounds(options),
         settings=ReadSettings(
             columns=_columns(options),
-            isolation=_choice(
+            isolation=parse_choice(
                 options, "kafka.isolation.level", {one.value: one for one in Isolation}
             ),
-            include_control=_flag(options, "includecontrolrecords", default=False),
-            on_damage=_choice(options, "mode", _MODES),
-            max_decompressed_bytes=_number(
-                options, "maxdecompressedbytes", DEFAULT_MAX_DECOMPRESSED_BYTES
+            include_control=parse_flag(options, "includecontrolrecords", default=False),
+            on_damage=parse_choice(options, "mode", _MODES),
+            max_decompressed_bytes=parse_number(
+                options, "maxdecompressedbytes", DEFAULT_MAX_DECOMPRESSED_BYTES, least=1
             ),
         ),
-        fail_on_data_loss=_flag(options, "failondataloss", default=True),
-        min_partitions=_number(options, "minpartitions", 1),
+        rows=rows,
+        min_partitions=parse_number(options, "minpartitions", 1, least=1),
+        max_records=_max_records(options),
+        push_filters=parse_flag(options, "pushfilters", default=False),
         ignored=tuple(ignored),
     )
+
+
+def _max_records(options: Mapping[str, str]) -> int | None:
+    name = "maxrecordsperpartition"
+    return parse_number(options, name, 1, least=1) if name in options else None
+
+
+def _tiered(options: Mapping[str, str]) -> TieredOptions | None:
+    uris = parse_names(options, "tiered")
+    if not uris:
+        given = [name for name in _TIERED_COMPANIONS if name in options]
+        if given:
+            raise InputError(f"the option {given[0]} requires tiered")
+        return None
+    keys = []
+    for text in parse_names(options, "tieredkeys"):
+        key_id, separator, path = text.partition("=")
+        if not (key_id and separator and path):
+            raise malformed(options, "tieredkeys", "KEYID=FILE")
+        keys.append((key_id, os.path.abspath(path)))
+    layout = parse_choice(
+        options, "tieredformat", {"auto": None, "aiven": "aiven", "local": "local"}
+    )
+    return TieredOptions(
+        uris, layout, options.get("keyprefix"), parse_names(options, "topicids"), tuple(keys)
+    )
+
+
+def _storage(given: Mapping[str, str]) -> StorageOptions:
+    """Return the options of stores, ``storage.KEY``."""
+    return parse_storage_options(
+        f"{name[len(_STORAGE) :]}={value}"
+        for name, value in given.items()
+        if name.lower().startswith(_STORAGE)
+    )
+
+
+def _refuse_of_records(options: Mapping[str, str], rows: BatchForm | None) -> None:
+    """Refuse options about records where rows are batches."""
+    if rows is None:
+        return
+    for name in ("columns", "includeheaders", "includecontrolrecords", "kafka.isolation.level"):
+        if name in options:
+            raise InputError(f"the option {name} is about records, not about rows={rows.value}")
 
 
 def _check_names(options: Mapping[str, str]) -> list[str]:
     """Return the options without effect; refuse those that there are not."""
     ignored = []
     for name in options:
-        if name in _KNOWN:
+        if name in _KNOWN or name.startswith(_STORAGE):
             continue
+        if name in _REFUSED:
+            raise InputError(
+                "logs at rest cannot honour this option, nor does Spark's Kafka source", found=name
+            )
         if name in _IGNORED or name.startswith("kafka."):
             ignored.append(name)
             continue
         raise InputError("kafka-log has no such option", found=name, hint="see docs/records.md")
-    if options.get("rows", "records").lower() != "records":
-        raise InputError("not a form of rows", expected="records", found=options["rows"])
     return sorted(ignored)
 
 
 def _subscription(
     options: Mapping[str, str],
-) -> tuple[str | None, Mapping[str, list[int]] | None]:
+) -> tuple[str | None, tuple[str, ...], Mapping[str, list[int]] | None]:
+    """Return a pattern of topics, topics by name, and partitions."""
     named = [name for name in _SUBSCRIPTIONS if name.lower() in options]
     if len(named) > 1:
         raise InputError(f"give one of {', '.join(_SUBSCRIPTIONS)}", found=", ".join(named))
     if "subscribe" in options:
-        names = [name.strip() for name in options["subscribe"].split(",")]
-        return "|".join(map(re.escape, names)), None
+        names = parse_names(options, "subscribe")
+        if not names:
+            raise malformed(options, "subscribe", "names of topics")
+        return "|".join(map(re.escape, names)), names, None
     if "assign" in options:
-        return None, _json(options, "assign")
-    return options.get("subscribepattern"), None
-
-
-def _bounds(options: Mapping[str, str]) -> BoundOptions:
-    """Return the bounds; a time for all wins over times by partition, and these over offsets."""
-    start_time = _timestamps(options, "startingtimestamp", "startingoffsetsbytimestamp")
-    end_time = _timestamps(options, "endingtimestamp", "endingoffsetsbytimestamp")
-    start = None if start_time is not None else _offsets(options, "startingoffsets", "earliest")
-    end = None if end_time is not None else _offsets(options, "endingoffsets", "latest")
-    if start == LATEST:
-        raise InputError("startingOffsets of a batch read cannot be latest")
-    if end == EARLIEST:
-        raise InputError("endingOffsets cannot be earliest")
-    strategy = options.get("startingoffsetsbytimestampstrategy", "error").lower()
-    if strategy not in ("error", "latest"):
-        raise InputError("not a strategy", expected="error or latest", found=strategy)
-    return BoundOptions(start, end, start_time, end_time, needs_start=strategy == "error")
-
-
-def _offsets(options: Mapping[str, str], name: str, default: str) -> Offsets:
-    text = options.get(name, default).strip()
-    special = {"earliest": EARLIEST, "latest": LATEST}.get(text.lower())
-    return special if special is not None else _by_partition(options, name)
-
-
-def _timestamps(options: Mapping[str, str], for_all: str, by_partition: str) -> Timestamps | None:
-    if for_all in options:
-        return _number(options, for_all, 0)
-    return _by_partition(options, by_partition) if by_partition in options else None
-
-
-def _by_partition(options: Mapping[str, str], name: str) -> dict[str, dict[int, int]]:
+        return None, (), _assigned(options)
+    pattern = options.get("subscribepattern")
+    if pattern is None:
+        return None, (), None
+    pattern = pattern.strip()
     try:
-        return {
-            topic: {int(partition): int(value) for partition, value in values.items()}
-            for topic, values in _json(options, name).items()
-        }
+        re.compile(pattern)
+    except re.error as error:
+        raise malformed(options, "subscribepattern", "a regular expression") from error
+    if not pattern:
+        raise malformed(options, "subscribepattern", "a regular expression")
+    return rf"(?!(?:{'|'.join(_INTERNAL)})\Z)(?:{pattern})", (), None
+
+
+def _assigned(options: Mapping[str, str]) -> dict[str, list[int]]:
+    assigned = parse_json(options, "assign")
+    try:
+        return {topic: [int(number) for number in numbers] for topic, numbers in assigned.items()}
     except (AttributeError, TypeError, ValueError) as error:
-        raise _malformed(options, name, '{"topic": {"0": 123}}') from error
+        raise malformed(options, "assign", '{"topic": [0, 1]}') from error
 
 
 def _columns(options: Mapping[str, str]) -> tuple[str, ...]:
     if "columns" in options:
         return tuple(name.strip() for name in options["columns"].split(","))
     # As in Spark's Kafka source, headers are a column on request.
-    with_headers = _flag(options, "includeheaders", default=False)
+    with_headers = parse_flag(options, "includeheaders", default=False)
     return DEFAULT_COLUMNS if with_headers else DEFAULT_COLUMNS[:-1]
-
-
-def _json(options: Mapping[str, str], name: str) -> Any:
-    try:
-        return json.loads(options[name])
-    except ValueError as error:
-        raise _malformed(options, name, "JSON") from error
-
-
-def _number(options: Mapping[str, str], name: str, default: int) -> int:
-    try:
-        number = int(options.get(name, default))
-    except ValueError as error:
-        raise _malformed(options, name, "a number") from error
-    if number < 0:
-        raise _malformed(options, name, "0 or more")
-    return number
-
-
-def _flag(options: Mapping[str, str], name: str, *, default: bool) -> bool:
-    text = options.get(name, str(default)).lower()
-    if text not in ("true", "false"):
-        raise _malformed(options, name, "true or false")
-    return text == "true"
-
-
-def _choice(options: Mapping[str, str], name: str, choices: Mapping[str, Any]) -> Any:
-    """Return the value of a choice, in any case; the first of them by default."""
-    text = options.get(name, next(iter(choices)))
-    for choice, value in choices.items():
-        if choice.lower() == text.lower():
-            return value
-    raise _malformed(options, name, ", ".join(choices))
-
-
-def _malformed(options: Mapping[str, str], name: str, expected: str) -> InputError:
-    return InputError(f"the option {name} is malformed", expected=expected, found=options.get(name))

@@ -55,11 +55,14 @@ class ReadBounds:
         The bounds.
     needs_start : bool
         Whether it is an error that no record is as late as a start in time.
+    needs_offsets : bool
+        Whether it is an error that the log does not have an offset that is given.
     """
 
     start: Bound = Bound(EARLIEST)
     end: Bound = Bound(LATEST)
     needs_start: bool = False
+    needs_offsets: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +75,7 @@ class BoundOptions:
         The earliest and the latest by default, also for partitions that a mapping leaves out.
     starting_timestamp, ending_timestamp : Timestamps, optional
         Instead of offsets.
-    needs_start : bool
+    needs_start, needs_offsets : bool
         As for `ReadBounds`.
 
     Raises
@@ -86,6 +89,7 @@ class BoundOptions:
     starting_timestamp: Timestamps | None = None
     ending_timestamp: Timestamps | None = None
     needs_start: bool = False
+    needs_offsets: bool = False
 
     def __post_init__(self) -> None:
         for end in ("starting", "ending"):
@@ -101,6 +105,7 @@ class BoundOptions:
             _bound(self.starting_offsets, self.starting_timestamp, partition, EARLIEST),
             _bound(self.ending_offsets, self.ending_timestamp, partition, LATEST),
             self.needs_start,
+            self.needs_offsets,
         )
 
 
@@ -152,17 +157,64 @@ def resolve_bounds(log: PartitionLog, bounds: ReadBounds) -> tuple[int, int | No
     has_end = log.files.high_watermark is not None
     end = log.end_offset if has_end else None
     start = _resolve(log, bounds.start)
-    if start is None and bounds.needs_start and bounds.start.is_timestamp:
-        raise InputError(
-            f"no record is as late as the starting timestamp {bounds.start.value}",
-            path=log.files.segments[0].partition_directory,
-            hint="give an earlier one, or set startingOffsetsByTimestampStrategy to latest",
-        )
+    if start is None:
+        check_start(log, bounds)
     first = log.end_offset if start is None else max(start, log.log_start_offset)
     wanted = _resolve(log, bounds.end)
     if wanted is not None:
         end = wanted if end is None else min(wanted, end)
     return first, end
+
+
+def check_start(log: PartitionLog, bounds: ReadBounds) -> None:
+    """Refuse a start in time that no record is as late as, if there has to be one.
+
+    Raises
+    ------
+    InputError
+        It is such a start.
+    """
+    if bounds.needs_start and bounds.start.is_timestamp:
+        raise InputError(
+            f"no record is as late as the starting timestamp {bounds.start.value}",
+            path=log.files.segments[0].partition_directory,
+            hint="give an earlier one, or set startingOffsetsByTimestampStrategy to latest",
+        )
+
+
+def check_offsets(log: PartitionLog, bounds: ReadBounds, end_offset: int) -> None:
+    """Refuse offsets that are not in the log, if they have to be.
+
+    Parameters
+    ----------
+    log : PartitionLog
+        The partition.
+    bounds : ReadBounds
+        What is asked of it.
+    end_offset : int
+        Where it ends for the reader: the log end offset, or the last stable offset.
+
+    Raises
+    ------
+    InputError
+        One is not. An end below the start of the log is fine: there is nothing to read.
+    """
+    if not bounds.needs_offsets:
+        return
+    earliest = log.log_start_offset
+    for what, bound, first in (
+        ("starting", bounds.start, earliest),
+        ("ending", bounds.end, 0),
+    ):
+        if bound.is_timestamp or bound.value < 0 or first <= bound.value <= end_offset:
+            continue
+        raise InputError(
+            f"the log does not have the {what} offset",
+            path=log.files.segments[0].partition_directory,
+            expected=f"{earliest}..{end_offset}",
+            found=bound.value,
+            hint="set failOnDataLoss to false to read what is there",
+        )
 
 
 def _resolve(log: PartitionLog, bound: Bound) -> int | None:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 
 from kafka_index.errors import CorruptLogError
 from kafka_index.layout.integers import INT64_MAX, Longs
 from kafka_index.reading import LogSegment, PartitionLog
-from kafka_index.tables.bounds import ReadBounds, resolve_bounds
+from kafka_index.tables.bounds import ReadBounds, check_offsets, check_start, resolve_bounds
 from kafka_index.tables.range_scan import LogRange
 from kafka_index.tables.settings import Isolation, OnDamage, ReadSettings
 from kafka_index.tables.transactions import AbortedTransactions, read_transactions
@@ -92,6 +93,13 @@ class OffsetRange:
     end_offset: int | None
     aborted: AbortedTransactions | None = None
 
+    def within(self, least: int, most: int) -> OffsetRange:
+        """Return what it has of other offsets, both ends inclusive."""
+        first, end = max(self.first_offset, least), self.end_offset
+        if most < INT64_MAX:
+            end = most + 1 if end is None else min(end, most + 1)
+        return replace(self, first_offset=first, end_offset=end)
+
 
 def plan_partition(
     log: PartitionLog,
@@ -99,6 +107,8 @@ def plan_partition(
     settings: ReadSettings,
     *,
     max_split_bytes: int | None = None,
+    max_split_records: int | None = None,
+    within: tuple[int, int] | None = None,
 ) -> Iterator[RecordSplit]:
     """Yield the splits of a partition.
 
@@ -112,6 +122,10 @@ def plan_partition(
         How it will be read.
     max_split_bytes : int, optional
         Where a split is larger, it is cut at batches that index entries lead to.
+    max_split_records : int, optional
+        The most offsets of a split, and so of records.
+    within : tuple of (int, int), optional
+        Offsets that are wanted, both inclusive, whatever the bounds are.
 
     Raises
     ------
@@ -119,7 +133,24 @@ def plan_partition(
         A bound, or what isolation needs, cannot be read.
     """
     offsets = resolve_range(log, bounds, settings)
-    yield from split_range(log, offsets, settings, max_split_bytes=max_split_bytes)
+    if within is not None:
+        offsets = offsets.within(*within)
+    pieces = [offsets]
+    if max_split_records is not None:
+        pieces = _divide(log, offsets, max_split_records)
+    for piece in pieces:
+        yield from split_range(log, piece, settings, max_split_bytes=max_split_bytes)
+
+
+def _divide(log: PartitionLog, offsets: OffsetRange, max_records: int) -> list[OffsetRange]:
+    """Divide a range into equal ones, as Spark's ``KafkaOffsetRangeCalculator`` does."""
+    first = offsets.first_offset
+    end = log.end_offset if offsets.end_offset is None else offsets.end_offset
+    count = -(-(end - first) // max_records)
+    if count < 2:
+        return [offsets]
+    bounds = [first + (end - first) * number // count for number in range(count + 1)]
+    return [replace(offsets, first_offset=a, end_offset=b) for a, b in pairwise(bounds)]
 
 
 def resolve_range(log: PartitionLog, bounds: ReadBounds, settings: ReadSettings) -> OffsetRange:
@@ -134,7 +165,12 @@ def resolve_range(log: PartitionLog, bounds: ReadBounds, settings: ReadSettings)
         aborted = transactions.aborted
         if settings.isolation is Isolation.READ_COMMITTED:
             stable = transactions.last_stable_offset
+            if first_offset >= stable:
+                check_start(log, bounds)
             end_offset = stable if end_offset is None else min(end_offset, stable)
+            check_offsets(log, bounds, stable)
+    if settings.isolation is Isolation.READ_UNCOMMITTED and bounds.needs_offsets:
+        check_offsets(log, bounds, log.end_offset)
     return OffsetRange(first_offset, end_offset, aborted)
 
 

@@ -25,6 +25,46 @@ _MIN_BATCH_BYTES = 1 << 20
 _MANY_RECORDS = 2048
 
 
+class Damages:
+    """Does at damage what is asked for.
+
+    Parameters
+    ----------
+    split : RecordSplit
+        What is read.
+    settings : ReadSettings
+        What happens at damage.
+    on_left_out : callable, optional
+        Callback for damage that is left out; by default a warning is logged.
+    """
+
+    def __init__(
+        self,
+        split: RecordSplit,
+        settings: ReadSettings,
+        on_left_out: Callable[[CorruptLogError], None] | None = None,
+    ) -> None:
+        self._split = split
+        self._settings = settings
+        self._on_left_out = on_left_out or _warn
+
+    def row(self, error: CorruptLogError, schema: pa.Schema) -> pa.RecordBatch | None:
+        """Return the row for a damage, None where it is left out; or raise it."""
+        if self._settings.on_damage is OnDamage.FAILFAST:
+            raise error
+        if self._settings.on_damage is OnDamage.DROP:
+            self._on_left_out(error)
+            return None
+        known = {
+            "topic": self._split.topic,
+            "partition": self._split.partition,
+            "position_bytes": error.position_bytes,
+            CORRUPT_RECORD: str(error),
+        }
+        row = {name: known.get(name) for name in schema.names}
+        return pa.RecordBatch.from_pylist([row], schema=schema)
+
+
 class RecordReader:
     """Reads the records of a split, in the order of the log.
 
@@ -56,7 +96,7 @@ class RecordReader:
         self._schema = settings.schema
         self._table = RecordTable(split.topic, split.partition, settings.columns)
         self._filter = settings.record_filter
-        self._on_left_out = on_left_out or _warn
+        self._damages = Damages(split, settings, on_left_out)
         self._decoder = RecordDecoder(
             shared_budget(settings.max_decompressed_bytes),
             with_bytes=self._table.needs_bytes
@@ -98,7 +138,7 @@ class RecordReader:
             for found in scan.windows():
                 self.bytes_read = read_before + scan.bytes_read
                 if isinstance(found, CorruptLogError):
-                    yield from self._damage(found)
+                    yield from self._damage_rows(found)
                 else:
                     yield from self._decode(found, path)
                     if self._is_past_end(found.batches):
@@ -117,7 +157,8 @@ class RecordReader:
             last_offset=self._split.last_offset,
         ):
             if isinstance(found, BatchDamage):
-                yield from self._damage(found.error.at(path, int(positions[found.batch])))
+                error = found.error.at(path, int(positions[found.batch]))
+                yield from self._damage_rows(error)
             elif found is not None:
                 yield self._with_damage_column(found)
 
@@ -152,21 +193,10 @@ class RecordReader:
     def _is_past_end(self, batches: BatchColumns) -> bool:
         return bool(batches.rows) and int(batches.base_offset[-1]) > self._split.last_offset
 
-    def _damage(self, error: CorruptLogError) -> Iterator[pa.RecordBatch]:
-        """Do what is asked for at damage."""
-        if self._settings.on_damage is OnDamage.FAILFAST:
-            raise error
-        if self._settings.on_damage is OnDamage.DROP:
-            self._on_left_out(error)
-            return
-        known = {
-            "topic": self._split.topic,
-            "partition": self._split.partition,
-            "position_bytes": error.position_bytes,
-            CORRUPT_RECORD: str(error),
-        }
-        row = {name: known.get(name) for name in self._schema.names}
-        yield pa.RecordBatch.from_pylist([row], schema=self._schema)
+    def _damage_rows(self, error: CorruptLogError) -> Iterator[pa.RecordBatch]:
+        row = self._damages.row(error, self._schema)
+        if row is not None:
+            yield row
 
     def _with_damage_column(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         if self._settings.on_damage is not OnDamage.PERMISSIVE:

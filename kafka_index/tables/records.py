@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from os import PathLike
 from typing import TypeVar
 
@@ -156,25 +156,62 @@ def plan_read(
     InputError, CorruptLogError
         As for `read_records`.
     """
-    settings = settings or ReadSettings()
-    bounds = bounds or BoundOptions()
-    splits: list[RecordSplit] = []
-    for files in list_partitions(
+    files = list_partitions(
         paths,
         topics=topics,
         partitions=partitions,
         tiered=tiered,
         indexes=indexes,
         upper_bound=upper_bound,
-    ):
-        partition = TopicPartition(files.topic, files.partition)
+    )
+    return plan_partitions(files, bounds, settings, max_split_bytes=max_split_bytes)
+
+
+def plan_partitions(
+    partitions: Iterable[PartitionFiles],
+    bounds: BoundOptions | None = None,
+    settings: ReadSettings | None = None,
+    *,
+    max_split_bytes: int | None = None,
+    max_split_records: int | None = None,
+    within: tuple[int, int] | None = None,
+) -> ReadPlan:
+    """Plan a read of partitions that have been listed.
+
+    Parameters
+    ----------
+    partitions : iterable of PartitionFiles
+        From `list_partitions`.
+    bounds, settings, max_split_bytes
+        As for `plan_read`.
+    max_split_records : int, optional
+        The most offsets of a split, and so of records.
+    within : tuple of (int, int), optional
+        Offsets that are wanted of each partition, both inclusive, whatever the bounds are.
+
+    Raises
+    ------
+    InputError, CorruptLogError
+        As for `read_records`.
+    """
+    settings = settings or ReadSettings()
+    bounds = bounds or BoundOptions()
+    splits: list[RecordSplit] = []
+    for files in partitions:
+        own = bounds.of(TopicPartition(files.topic, files.partition))
         with PartitionLog(
             files,
             config=IndexConfig(),
             max_decompressed_bytes=settings.max_decompressed_bytes,
         ) as log:
-            own = bounds.of(partition)
-            splits += plan_partition(log, own, settings, max_split_bytes=max_split_bytes)
+            splits += plan_partition(
+                log,
+                own,
+                settings,
+                max_split_bytes=max_split_bytes,
+                max_split_records=max_split_records,
+                within=within,
+            )
     return ReadPlan(tuple(splits), settings)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,17 +10,22 @@ from pathlib import Path
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+from pyspark.sql.datasource import EqualTo, Filter, GreaterThanOrEqual, LessThan, Not
 from pyspark.sql.types import LongType, StructType
 
 import kafka_index
 from kafka_index.errors import InputError
-from kafka_index.spark.data_source import KafkaLogSource
+from kafka_index.scan import read_batches
+from kafka_index.spark.data_source import KafkaLogSource, SplitGroup
+from kafka_index.spark.filtering_reader import FilteringReader
 from kafka_index.spark.source_options import parse_options
 from kafka_index.tables import Isolation, OnDamage
 from kafka_index.tables.bounds import EARLIEST
-from tests.support.command_line import DUMP
-from tests.support.record_tables import rows_of, write_partition
+from kafka_index.tiered.options import TieredOptions
+from tests.support.command_line import DUMP, build_here, copy_partitions, index_files
+from tests.support.record_tables import batch_of, rows_of, write_partition
 from tests.support.segments import batch, marker
+from tests.support.tiered import ENCRYPTED, setting
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -91,7 +97,133 @@ def test_an_offset_that_the_log_no_longer_has_is_data_loss(
     reader = source.read.format("kafka-log").option("startingOffsets", '{"topic": {"0": 1}}')
     with pytest.raises(PySparkException, match="does not have the starting offset"):
         reader.load(str(tmp_path)).collect()
-    assert reader.option("failOnDataLoss", "false").load(str(tmp_path)).count() == 2
+    beyond = source.read.format("kafka-log").option("endingOffsets", '{"topic": {"0": 8}}')
+    with pytest.raises(PySparkException, match=r"does not have the ending offset.*5\.\.7"):
+        beyond.load(str(tmp_path)).collect()
+    for one in (reader, beyond):
+        assert one.option("failOnDataLoss", "false").load(str(tmp_path)).count() == 2
+
+
+def test_partitions_that_are_named_have_to_be_there(source: SparkSession, tmp_path: Path) -> None:
+    for number in range(2):
+        write_partition(tmp_path, {0: batch(0, 3)}, f"t-{number}")
+    for name, value, reason in (
+        ("subscribe", "t,u", "topic is not in the logs"),
+        ("assign", '{"t": [0, 2]}', "assigned partitions that are not in the logs.*t-2"),
+        ("startingOffsets", '{"t": {"0": 1}}', "leave some out.*t-1"),
+        ("endingOffsetsByTimestamp", '{"t": {"0": 1, "1": 1, "2": 1}}', "not read.*t-2"),
+    ):
+        reader = source.read.format("kafka-log").option(name, value)
+        with pytest.raises(PySparkException, match=reason):
+            reader.load(str(tmp_path)).collect()
+    reader = source.read.format("kafka-log").option("assign", '{"t": [1]}')
+    assert {row.partition for row in reader.load(str(tmp_path)).collect()} == {1}
+
+
+def test_tasks_have_no_more_records_than_allowed(source: SparkSession, tmp_path: Path) -> None:
+    log = b"".join(batch(7 * number, 7, last_offset_delta=6) for number in range(10))
+    write_partition(tmp_path, {0: log})
+    reader = source.read.format("kafka-log").option("maxRecordsPerPartition", "9")
+    frame = reader.load(str(tmp_path)).selectExpr("spark_partition_id() AS task", "offset")
+    tasks: dict[int, list[int]] = {}
+    for row in frame.collect():
+        tasks.setdefault(row.task, []).append(row.offset)
+    assert sorted(offset for offsets in tasks.values() for offset in offsets) == list(range(70))
+    # Spark's Kafka source divides 70 offsets into 8 equal ranges.
+    assert sorted(map(len, tasks.values())) == [8, 8, 9, 9, 9, 9, 9, 9]
+
+
+def test_raw_batches_are_what_builds_take(source: SparkSession, tmp_path: Path) -> None:
+    dump = copy_partitions(tmp_path / "dump", "orders.eu-west-0", "payments-0")
+    raw = source.read.format("kafka-log").option("rows", "raw").load(str(dump))
+    raw.repartition(3).write.parquet(str(tmp_path / "raw"))
+    for given, out in ((dump, "of-logs"), (tmp_path / "raw", "of-raw")):
+        assert build_here("--input", given, "--output", tmp_path / out).returncode == 0
+    assert index_files(tmp_path / "of-raw") == index_files(tmp_path / "of-logs")
+    assert len(index_files(tmp_path / "of-raw")) > 2
+
+
+def test_batches_are_the_batch_table(source: SparkSession, tmp_path: Path) -> None:
+    aborted = batch(2, 2, producer_id=7, producer_epoch=0, base_sequence=0, transactional=True)
+    log = batch(0, 2) + aborted + marker(4, 7, 0, commit=False) + batch(5, 3, crc=7)
+    folder = write_partition(tmp_path, {0: log})
+    reader = source.read.format("kafka-log").option("rows", "batches").option("mode", "PERMISSIVE")
+    *rows, damage = reader.load(str(tmp_path)).collect()
+    expected = [
+        row for found in read_batches(folder / f"{0:020d}.log") for row in found.to_pylist()
+    ]
+    assert [row.asDict() for row in rows] == [one | {"_corrupt_record": None} for one in expected]
+    assert rows[2].control_type == 0
+    assert "bad_crc" in damage["_corrupt_record"]
+    assert damage.position_bytes == len(log) - len(batch(5, 3))
+
+
+def test_filters_that_are_pushed_change_no_rows_and_read_less(
+    source: SparkSession, tmp_path: Path
+) -> None:
+    for number in range(3):
+        log = b"".join(
+            batch_of(at, [(1_700_000_000_000 + 1000 * at, b"k%d" % (at % 3), b"v" * 50)])
+            for at in range(2000)
+        )
+        write_partition(tmp_path, {0: log}, f"t-{number}", indexed=True)
+    conditions = (
+        "offset >= 1700 AND offset < 1750 AND partition = 1",
+        "timestamp > timestamp_millis(1700000000000 + 1990000) AND key = X'6b31'",
+        "topic IN ('t', 'u') AND partition IN (0, 2) AND offset = 7",
+        "timestamp = timestamp_micros(1700000000000500)",
+        "NOT partition = 1 AND offset <= 3",
+    )
+    source.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    try:
+        pushing = source.read.format("kafka-log").option("pushFilters", "true").load(str(tmp_path))
+        found = [sorted(pushing.where(one).collect()) for one in conditions]
+        planned = pushing.where(conditions[0]).rdd.getNumPartitions()
+    finally:
+        source.conf.unset("spark.sql.python.filterPushdown.enabled")
+    plain = source.read.format("kafka-log").load(str(tmp_path))
+    assert found == [sorted(plain.where(one).collect()) for one in conditions]
+    assert [len(rows) for rows in found] == [50, 9, 2, 0, 8]
+    assert planned == 1
+
+
+def test_a_reader_that_is_filtered_plans_only_the_bytes_it_needs(tmp_path: Path) -> None:
+    for number in range(3):
+        log = b"".join(batch(10 * at, 10) for at in range(2000))
+        write_partition(tmp_path, {0: log}, f"t-{number}", indexed=True)
+    options = parse_options({"path": str(tmp_path), "pushFilters": "true"})
+    reader = FilteringReader(options, StructType().add("offset", LongType()))
+    filters: list[Filter] = [
+        GreaterThanOrEqual(("offset",), 10_005),
+        LessThan(("offset",), 10_007),
+        EqualTo(("partition",), 2),
+        Not(EqualTo(("partition",), 0)),
+    ]
+    assert list(reader.pushFilters(filters)) == filters
+    (group,) = reader.partitions()
+    assert isinstance(group, SplitGroup)
+    assert sum(split.size_bytes for split in group.splits) == len(batch(0, 10))
+    assert [row for rows in reader.read(group) for row in rows["offset"].to_pylist()] == [
+        10_005,
+        10_006,
+    ]
+
+
+def test_encrypted_remote_segments_are_read_with_the_options_of_tiered_storage(
+    source: SparkSession,
+) -> None:
+    at = setting(ENCRYPTED)
+    reader = source.read.format("kafka-log").option("tiered", at.remote)
+    pairs = ",".join(f"{key}={file}" for key, file in at.keys)
+    names = ("topic", "partition", "offset", "key", "value")
+    found = sorted(
+        tuple(row[name] for name in names)
+        for row in reader.option("tieredKeys", pairs).load(at.data).collect()
+    )
+    tiered = TieredOptions((at.remote,), keys=at.keys)
+    expected = kafka_index.read_records(at.data, tiered=tiered, columns=names)
+    assert found == sorted(rows_of(expected.read_all(), *names))
+    assert found
 
 
 # -------------------------------------------------------------------------- without a session
@@ -131,7 +263,36 @@ def test_without_spark_the_module_has_no_source() -> None:
         ({"path": "x", "startingTimestamp": "-5"}, "startingtimestamp is malformed"),
         ({"path": "x", "mode": "LENIENT"}, "mode is malformed"),
         ({"path": "x", "startingOfsets": "earliest"}, "no such option.*startingofsets"),
-        ({"path": "x", "rows": "raw"}, "not a form of rows"),
+        ({"path": "x", "rows": "lines"}, "rows is malformed"),
+        ({"path": "x", "rows": "raw", "includeHeaders": "true"}, "is about records"),
+        ({"path": "x", "rows": "raw", "kafka.isolation.level": "read_committed"}, "about records"),
+        ({"path": "x", "kafka.auto.offset.reset": "latest"}, "cannot honour.*auto.offset.reset"),
+        ({"path": "x", "kafka.interceptor.classes": "x"}, "cannot honour"),
+        ({"path": "x", "minPartitions": "0"}, "minpartitions is malformed"),
+        ({"path": "x", "maxRecordsPerPartition": "0"}, "maxrecordsperpartition is malformed"),
+        ({"path": "x", "subscribe": " , "}, "subscribe is malformed"),
+        ({"path": "x", "subscribePattern": "("}, "subscribepattern is malformed"),
+        ({"path": "x", "assign": '{"t": 0}'}, "assign is malformed"),
+        ({"path": "x", "startingOffsets": '{"t": {"0": -1}}'}, "cannot be latest"),
+        ({"path": "x", "endingOffsets": '{"t": {"0": -2}}'}, "cannot be earliest"),
+        (
+            {
+                "path": "x",
+                "startingOffsets": '{"t": {"0": 5}}',
+                "endingOffsets": '{"t": {"0": 4}}',
+            },
+            "starts after its end",
+        ),
+        (
+            {
+                "path": "x",
+                "startingOffsetsByTimestamp": '{"t": {"0": 5}}',
+                "endingOffsetsByTimestamp": '{"t": {"1": 9}}',
+            },
+            "has one bound",
+        ),
+        ({"path": "x", "tieredFormat": "aiven"}, "requires tiered"),
+        ({"tiered": "x", "tieredKeys": "key"}, "tieredkeys is malformed"),
         ({"path": "x", "failOnDataLoss": "maybe"}, "failondataloss is malformed"),
     ],
 )
@@ -144,7 +305,7 @@ def test_options_are_those_of_sparks_kafka_source() -> None:
     options = parse_options(
         {
             "PATH": "/a, /b",
-            "subscribePattern": "or.*",
+            "subscribePattern": " or.*|__consumer_offsets ",
             "startingOffsetsByTimestamp": '{"t": {"0": 1000}}',
             "endingTimestamp": "2000",
             "endingOffsets": "latest",
@@ -152,8 +313,11 @@ def test_options_are_those_of_sparks_kafka_source() -> None:
             "mode": "dropmalformed",
         }
     )
-    assert options.paths == ["/a", "/b"]
-    assert options.topics == "or.*"
+    assert options.paths == ("/a", "/b")
+    assert options.topics is not None
+    # As in Kafka's clients, a pattern does not match internal topics.
+    assert re.fullmatch(options.topics, "orders")
+    assert not re.fullmatch(options.topics, "__consumer_offsets")
     assert options.bounds.starting_timestamp == {"t": {0: 1000}}
     assert options.bounds.ending_timestamp == 2000
     assert options.bounds.starting_offsets is None
@@ -161,7 +325,21 @@ def test_options_are_those_of_sparks_kafka_source() -> None:
     assert options.settings.isolation is Isolation.READ_UNCOMMITTED
     assert options.ignored == ("kafka.security.protocol",)
     assert parse_options({"path": "x"}).bounds.starting_offsets == EARLIEST
-    assert parse_options({"path": "x", "subscribe": "a.b,c"}).topics == r"a\.b|c"
+    subscribed = parse_options({"path": "x", "subscribe": "a.b,c"})
+    assert subscribed.topics == r"a\.b|c"
+    assert subscribed.topic_names == ("a.b", "c")
+
+
+def test_options_of_streams_have_no_effect_on_a_batch_read() -> None:
+    names = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "groupIdPrefix")
+    options = parse_options({"path": "x", **dict.fromkeys(names, "5")})
+    assert options.ignored == tuple(sorted(map(str.lower, names)))
+
+
+def test_options_of_stores_are_passed_on() -> None:
+    options = parse_options({"path": "x", "storage.region": "eu-west-1", "tiered": "s3://b/t"})
+    assert options.storage.items == (("region", "eu-west-1"),)
+    assert options.tiered == TieredOptions(("s3://b/t",))
 
 
 def test_a_schema_of_other_types_is_refused() -> None:
