@@ -26,7 +26,7 @@ from kafka_index.layout.names import TopicPartition, is_legal_topic, parse_parti
 from kafka_index.restore.cluster import ClusterMode
 from kafka_index.restore.job import RestoreRequest
 from kafka_index.restore.log_files import Link
-from kafka_index.restore.log_restoring import Salvage
+from kafka_index.restore.lost_ranges import Salvage
 from kafka_index.tiered.options import TieredOptions
 
 _HELP = """Make a data directory that a broker of 4.3.1 mounts at once: it reads nothing again, and

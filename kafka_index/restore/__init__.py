@@ -1,7 +1,7 @@
 """Restoring dumps: data directories that a broker mounts at once, from logs that are only read."""
 
 from kafka_index.restore.log_files import Link
-from kafka_index.restore.log_restoring import LostRange, Salvage
+from kafka_index.restore.lost_ranges import LostRange, Salvage
 from kafka_index.restore.partition_restoring import RestoredPartition
 from kafka_index.restore.plan import RestoreChoices, RestorePlan, plan_restore
 

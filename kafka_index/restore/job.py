@@ -22,7 +22,7 @@ from kafka_index.restore.cluster import (
 )
 from kafka_index.restore.dump_files import Dump, read_dumps
 from kafka_index.restore.log_files import Link
-from kafka_index.restore.log_restoring import Salvage
+from kafka_index.restore.lost_ranges import Salvage
 from kafka_index.restore.old_cluster import OldCluster
 from kafka_index.restore.output import Output, check_output
 from kafka_index.restore.partition_restoring import RestoredPartition

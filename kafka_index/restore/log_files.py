@@ -113,7 +113,7 @@ def take_over(segment: SegmentFile, target: str, link: Link) -> None:
         ):
             pass
         elif is_remote(segment.log_path):
-            _write_pieces(source.stream(), target)
+            write_log(target, source.stream())
         else:
             _copy(segment.log_path, target, segment.log_size_bytes)
         how = None if segment.log_version else source.changed()
@@ -203,7 +203,14 @@ def _copy_range(old: int, new: int, size_bytes: int, offset: int) -> int:
     return os.sendfile(new, old, offset, size_bytes)
 
 
-def _write_pieces(pieces: Iterable[Bytes], target: str) -> None:
+def write_log(target: str, pieces: Iterable[Bytes]) -> None:
+    """Write a log of the output.
+
+    Raises
+    ------
+    PublishError
+        It cannot be written.
+    """
     try:
         with open(target, "wb") as new:
             new.writelines(piece.data for piece in pieces)

@@ -6,10 +6,9 @@ output. The partition counts as restored when all of its files are durable.
 
 from __future__ import annotations
 
-import itertools
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from kafka_index.build import BuildSettings, publish_partitions
@@ -17,14 +16,14 @@ from kafka_index.build.partition_start import PartitionStart
 from kafka_index.build.report import FAILED, SegmentReport
 from kafka_index.errors import KafkaIndexError, is_retriable
 from kafka_index.layout.names import TopicPartition
-from kafka_index.restore.log_restoring import LostRange, RestoredLog, Salvage
+from kafka_index.restore.gaps import below_committed, gap_losses, log_end, with_fills
+from kafka_index.restore.log_restoring import RestoredLog
+from kafka_index.restore.lost_ranges import LostRange, Salvage
 from kafka_index.restore.plan import PartitionPlan
 from kafka_index.startup.directory_files import PARTITION_METADATA
 from kafka_index.storage import SegmentFile, make_durable, publish_error
 
 DAMAGED = "damaged"
-GAP = "gap"
-BELOW_COMMITTED = "below_committed"
 LOG_START_ABOVE_END = "log_start_above_end"
 NO_LOGS = "no_logs"
 ERROR = "error"
@@ -151,21 +150,23 @@ def _finish(
     settings: BuildSettings,
     attempt_id: str,
 ) -> None:
+    logs = with_fills(plan, logs, directory, settings, attempt_id=attempt_id)
+    found.notes += [note for each in logs for note in each.filled]
     failed = next((each for each in logs if each.staged.report.status == FAILED), None)
     found.lost = [lost for each in logs for lost in each.lost]
     if failed is not None and salvage is not Salvage.NONE:
         found.leave_out(*_why_failed(failed.staged.report))
         found.retriable = failed.staged.report.retriable
         return
-    found.lost += _gaps(plan, logs)
+    found.lost += gap_losses(plan, logs)
     if salvage is Salvage.NONE and found.lost:
         reason = f"{found.lost[0].code}: {found.lost[0].reason}; --salvage none leaves it out"
         found.leave_out(DAMAGED, reason)
         return
     start = _start(found, plan, logs[0].source)
     _note_facts(found, logs, start)
-    end = _log_end(logs[-1])
-    found.lost += _below_committed(plan, logs[-1], end)
+    end = log_end(logs[-1])
+    found.lost += below_committed(plan, logs[-1], end)
     if salvage is Salvage.NONE and found.lost:
         found.leave_out(DAMAGED, f"{found.lost[-1].reason}; --salvage none leaves it out")
         return
@@ -204,11 +205,6 @@ def _why_failed(row: SegmentReport) -> tuple[str, str]:
     return row.reason_code or ERROR, f"{row.log_path}: {row.reason}"
 
 
-def _log_end(last: RestoredLog) -> int:
-    counts = last.staged.report.counts
-    return last.source.base_offset if counts is None else counts.next_offset
-
-
 def _start(found: RestoredPartition, plan: PartitionPlan, first: SegmentFile) -> PartitionStart:
     """Return the state before the first segment; what is malformed of it counts as absent."""
     try:
@@ -239,53 +235,6 @@ def _note_facts(
     found.last_epoch = max([each.facts.last_epoch for each in logs] + epochs)
     producers = start.state.entries["producer_id"].tolist()
     found.max_producer_id = max([each.facts.max_producer_id for each in logs] + producers)
-
-
-def _gaps(plan: PartitionPlan, logs: Sequence[RestoredLog]) -> Iterator[LostRange]:
-    """Yield the offsets between segments that compaction does not explain."""
-    if plan.is_compacted or any(each.facts.has_gaps for each in logs if not each.lost):
-        return
-    for before, after in itertools.pairwise(logs):
-        end = _log_end(before)
-        first = after.facts.first_offset
-        base_offset = after.source.base_offset if first is None else first
-        # What a salvaged log lacks at its end is a lost range already.
-        if base_offset > end and before.keeps_end:
-            yield _missing(
-                before.source,
-                (end, base_offset - 1),
-                GAP,
-                f"offsets {end} to {base_offset - 1} are in no segment",
-            )
-
-
-def _below_committed(plan: PartitionPlan, last: RestoredLog, end: int) -> Iterator[LostRange]:
-    """Yield the offsets that were committed once, and that the dump does not have."""
-    committed = plan.base.root.committed_to(plan.partition)
-    if committed > end and last.keeps_end:
-        yield _missing(
-            last.source,
-            (end, committed - 1),
-            BELOW_COMMITTED,
-            f"the log ends at {end}, and the checkpoints of the dump know {committed - end} "
-            "offsets more",
-        )
-
-
-def _missing(segment: SegmentFile, offsets: tuple[int, int], code: str, reason: str) -> LostRange:
-    return LostRange(
-        segment.base_offset,
-        segment.log_path,
-        offsets[0],
-        offsets[1],
-        None,
-        None,
-        None,
-        0,
-        None,
-        code,
-        reason,
-    )
 
 
 def _write_partition_metadata(directory: str, topic_id: str) -> None:

@@ -13,7 +13,7 @@ from kafka_index.errors import InputError
 from kafka_index.layout.names import TopicPartition
 from kafka_index.restore.dump_files import Dump, Replica
 from kafka_index.restore.log_files import Link
-from kafka_index.restore.log_restoring import Salvage
+from kafka_index.restore.lost_ranges import Salvage
 from kafka_index.restore.replicas import base_replica
 
 _NAMES_SHOWN = 5

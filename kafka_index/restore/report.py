@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import pyarrow as pa
 
-from kafka_index.restore.log_restoring import LostRange
+from kafka_index.restore.lost_ranges import LostRange
 from kafka_index.restore.partition_restoring import RestoredPartition
 
 RESTORED = "restored"

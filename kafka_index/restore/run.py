@@ -14,6 +14,7 @@ from kafka_index.config import LogConfig
 from kafka_index.errors import KafkaIndexError, is_retriable
 from kafka_index.layout.names import TopicPartition
 from kafka_index.restore.cluster import Identity
+from kafka_index.restore.filling import Filler
 from kafka_index.restore.journal import BegunPlan, Journal
 from kafka_index.restore.log_files import Link, choose_link
 from kafka_index.restore.log_restoring import RestoredLog, restore_log
@@ -33,6 +34,7 @@ from kafka_index.restore.partition_restoring import (
     remove_directory,
 )
 from kafka_index.restore.plan import PartitionPlan, RestorePlan
+from kafka_index.restore.salvaging import Neighbours
 from kafka_index.restore.seed import SeedContent, SeedDirectory, write_seed
 from kafka_index.storage import DirectoryLock, SegmentFile, publish_error
 from kafka_index.storage.scratch import sweep
@@ -194,7 +196,7 @@ class _Work:
         self._on_restored = on_restored
         self._lock = threading.Lock()
         self._settings = BuildSettings(config=config, target_root=output, run_id=new_run_id())
-        self._waiting: deque[tuple[_Partition, SegmentFile, int | None]] = deque()
+        self._waiting: deque[tuple[_Partition, SegmentFile, Neighbours]] = deque()
         self._stopped = threading.Event()
 
     def run(self, plans: Iterable[PartitionPlan], threads: int) -> None:
@@ -224,14 +226,15 @@ class _Work:
             os.makedirs(directory, exist_ok=True)
         except OSError as error:
             raise publish_error(error, directory, "make the directory") from error
-        following = [*(each.base_offset for each in segments[1:]), None]
-        for segment, base_offset in zip(segments, following, strict=True):
-            self._waiting.append((partition, segment, base_offset))
+        filler = Filler(plan.others)
+        around = zip([None, *segments[:-1]], [*segments[1:], None], strict=True)
+        for segment, (before, after) in zip(segments, around, strict=True):
+            self._waiting.append((partition, segment, Neighbours(before, after, filler)))
 
     def _drain(self, attempt_id: str) -> None:
         while not self._stopped.is_set():
             try:
-                partition, segment, following = self._waiting.popleft()
+                partition, segment, neighbours = self._waiting.popleft()
             except IndexError:
                 return
             try:
@@ -241,7 +244,7 @@ class _Work:
                     self._link,
                     self._choices.salvage,
                     self._settings,
-                    next_base_offset=following,
+                    neighbours=neighbours,
                     attempt_id=attempt_id,
                 )
             except KafkaIndexError as error:

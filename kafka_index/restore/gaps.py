@@ -1,0 +1,108 @@
+"""What is missing between the logs of a partition and after them; filling it from other copies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+from kafka_index.build import BuildSettings
+from kafka_index.restore.filling import Filler, first_mark, last_mark
+from kafka_index.restore.log_restoring import RestoredLog, restore_fill, segment_at
+from kafka_index.restore.lost_ranges import LostRange
+from kafka_index.restore.plan import PartitionPlan
+from kafka_index.storage import SegmentFile
+
+GAP = "gap"
+BELOW_COMMITTED = "below_committed"
+
+
+def log_end(last: RestoredLog) -> int:
+    """Return the offset after a log, as a broker reads it."""
+    counts = last.staged.report.counts
+    return last.source.base_offset if counts is None else counts.next_offset
+
+
+def gap_losses(plan: PartitionPlan, logs: Sequence[RestoredLog]) -> Iterator[LostRange]:
+    """Yield the offsets between segments that compaction does not explain."""
+    for before, after in _unexplained(plan, logs):
+        first, last = log_end(before), _first_offset(after) - 1
+        reason = f"offsets {first} to {last} are in no segment"
+        yield _missing(before.source, first, last, GAP, reason)
+
+
+def below_committed(plan: PartitionPlan, last: RestoredLog, end: int) -> Iterator[LostRange]:
+    """Yield the offsets that the checkpoints of the dumps know, and that no log has."""
+    roots = [each.root for each in (plan.base, *plan.others)]
+    committed = max(root.committed_to(plan.partition) for root in roots)
+    if committed > end and last.keeps_end:
+        reason = (
+            f"the log ends at {end}, and the checkpoints of the dump know {committed - end} "
+            "offsets more"
+        )
+        yield _missing(last.source, end, committed - 1, BELOW_COMMITTED, reason)
+
+
+def with_fills(
+    plan: PartitionPlan,
+    logs: Sequence[RestoredLog],
+    directory: str,
+    settings: BuildSettings,
+    *,
+    attempt_id: str,
+) -> Sequence[RestoredLog]:
+    """Return the logs with those that other copies have of missing segments.
+
+    Raises
+    ------
+    KafkaIndexError
+        A copy cannot be read, or the output not be written.
+    """
+    filler = Filler(plan.others)
+    if not filler:
+        return logs
+    more: list[RestoredLog] = []
+    for before, after in _unexplained(plan, logs):
+        fill = filler.find(last_mark(_now(before)), first_mark(_now(after)))
+        if fill is not None:
+            more += restore_fill(fill, before.source, directory, settings, attempt_id=attempt_id)
+    return sorted([*logs, *more], key=lambda each: each.source.base_offset)
+
+
+def _unexplained(
+    plan: PartitionPlan, logs: Sequence[RestoredLog]
+) -> Iterator[tuple[RestoredLog, RestoredLog]]:
+    """Yield the logs with offsets missing between them that compaction does not explain."""
+    if plan.is_compacted or any(each.facts.has_gaps for each in logs if not each.lost):
+        return
+    for before, after in pairwise(logs):
+        # What a salvaged log lacks at its end is a lost range already.
+        if before.keeps_end and _first_offset(after) > log_end(before):
+            yield before, after
+
+
+def _now(log: RestoredLog) -> SegmentFile:
+    """Return the log of the output as it is now."""
+    return segment_at(log.staged.segment.log_path, log.source)
+
+
+def _first_offset(log: RestoredLog) -> int:
+    found = log.facts.first_offset
+    return log.source.base_offset if found is None else found
+
+
+def _missing(
+    segment: SegmentFile, first_offset: int, last_offset: int, code: str, reason: str
+) -> LostRange:
+    return LostRange(
+        segment.base_offset,
+        segment.log_path,
+        first_offset,
+        last_offset,
+        None,
+        None,
+        None,
+        0,
+        None,
+        code,
+        reason,
+    )

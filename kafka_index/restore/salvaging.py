@@ -1,0 +1,272 @@
+"""Salvaging the copy of a damaged log: filled, cut, or without its bad batches."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from kafka_index.layout.integers import INT64_MAX
+from kafka_index.layout.records import LOG_OVERHEAD_BYTES
+from kafka_index.restore.filling import Fill, Filler, Piece, first_mark, last_mark
+from kafka_index.restore.log_files import cut
+from kafka_index.restore.lost_ranges import LostRange, Salvage
+from kafka_index.restore.sound_ranges import (
+    BatchMark,
+    HoleContent,
+    SoundRange,
+    hole_content,
+    sound_ranges,
+)
+from kafka_index.scan.scanner import entry_length
+from kafka_index.storage import Bytes, MappedFile, SegmentFile, publish_error
+
+_Hole = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbours:
+    """What lies around a segment in its dump.
+
+    Parameters
+    ----------
+    before, after : SegmentFile, optional
+        The segments before and after it.
+    filler : Filler
+        The other copies of the partition.
+    """
+
+    before: SegmentFile | None = None
+    after: SegmentFile | None = None
+    filler: Filler = field(default_factory=lambda: Filler(()))
+
+    @property
+    def next_base_offset(self) -> int | None:
+        """The base offset of the segment after it."""
+        return None if self.after is None else self.after.base_offset
+
+
+class Salvaging:
+    """The copy of a damaged log, and what is lost of it.
+
+    Parameters
+    ----------
+    source : SegmentFile
+        The log in the dump.
+    target : str
+        Its copy.
+    neighbours : Neighbours
+        What lies around it.
+    """
+
+    def __init__(self, source: SegmentFile, target: str, neighbours: Neighbours) -> None:
+        self._source = source
+        self._target = target
+        self._neighbours = neighbours
+        self._next_base_offset = neighbours.next_base_offset
+
+    def mend(
+        self, position_bytes: int, code: str, reason: str, salvage: Salvage
+    ) -> tuple[list[LostRange], list[str]]:
+        """Fill what other copies have, and leave out what they have not.
+
+        Parameters
+        ----------
+        position_bytes : int
+            Where recovery would cut the log.
+        code, reason : str
+            Why.
+        salvage : Salvage
+            What is kept; with ``none``, nothing changes unless all of it can be filled.
+
+        Returns
+        -------
+        list of LostRange
+            What is lost.
+        list of str
+            What was filled, for people.
+        """
+        with MappedFile(self._target) as file:
+            log = file.array
+            ranges = self._ranges(log)
+            holes = _holes(ranges, len(log))
+            fills = {hole: self._fill(hole, ranges, len(log)) for hole in holes}
+            missing = [hole for hole in holes if fills[hole] is None]
+            if salvage is Salvage.NONE and missing:
+                return self._all_lost(log, missing, ranges, code, reason), []
+            is_filled = len(missing) < len(holes)
+            if salvage is not Salvage.BATCHES and not is_filled:
+                return [self.cut_off(position_bytes, code, reason)], []
+            end = len(log)
+            if salvage is Salvage.PREFIX and missing:
+                end = missing[0][0]
+                missing = [(end, len(log))]
+            lost = self._all_lost(log, missing, ranges, code, reason)
+            filled = [
+                f"offset {self._first_offset(hole, ranges)}: filled from {fill.replica}"
+                for hole, fill in fills.items()
+                if fill is not None and hole[0] < end
+            ]
+            self._rewrite(self._pieces(ranges, fills, end))
+        return lost, filled
+
+    def cut_off(self, position_bytes: int, code: str, reason: str | None) -> LostRange:
+        """Cut the copy at a position; return what that loses."""
+        with MappedFile(self._target) as file:
+            ranges = self._ranges(file.array)
+            lost = self._lost(file.array, position_bytes, file.size_bytes, ranges, code, reason)
+        cut(self._target, position_bytes)
+        return lost
+
+    def drop_one(self, position_bytes: int, code: str, reason: str) -> LostRange:
+        """Leave one batch out of the copy; return what that loses."""
+        with MappedFile(self._target) as file:
+            log = file.array
+            end = min(
+                position_bytes + LOG_OVERHEAD_BYTES + entry_length(log[position_bytes:]), len(log)
+            )
+            lost = self._lost(log, position_bytes, end, self._ranges(log), code, reason)
+            kept = ((0, position_bytes), (end, len(log)))
+            self._rewrite([Piece(self._target, *each) for each in kept])
+        return lost
+
+    def _ranges(self, log: Bytes) -> list[SoundRange]:
+        base_offset, following = self._source.base_offset, self._next_base_offset
+        return sound_ranges(log, base_offset, INT64_MAX if following is None else following)
+
+    def _lost(
+        self,
+        log: Bytes,
+        start: int,
+        end: int,
+        ranges: Sequence[SoundRange],
+        code: str,
+        reason: str | None,
+    ) -> LostRange:
+        before = [each for each in ranges if each.end_bytes <= start]
+        first = before[-1].last.last_offset + 1 if before else self._source.base_offset
+        inside = [each for each in ranges if start < each.end_bytes and each.start_bytes < start]
+        if inside:
+            first = _next_offset(log, inside[0].start_bytes, start, first)
+        content = _content(log, start, end, ranges, first)
+        after = next((each for each in ranges if each.start_bytes >= end), None)
+        if after is not None:
+            last: int | None = after.first.base_offset - 1
+        elif self._next_base_offset is not None:
+            last = self._next_base_offset - 1
+        else:
+            last = content.last_offset
+        return LostRange(
+            self._source.base_offset,
+            self._source.log_path,
+            first,
+            last,
+            content.first_timestamp_ms,
+            content.last_timestamp_ms,
+            content.records,
+            end - start,
+            start,
+            code,
+            reason or code,
+        )
+
+    def _fill(self, hole: _Hole, ranges: Sequence[SoundRange], size_bytes: int) -> Fill | None:
+        """Return what fills a hole."""
+        filler = self._neighbours.filler
+        if not filler:
+            return None
+        before = next((each.last for each in ranges if each.end_bytes == hole[0]), None)
+        after = next((each.first for each in ranges if each.start_bytes == hole[1]), None)
+        if before is None and hole[0] == 0:
+            before = _mark_of(self._neighbours.before, is_last=True)
+        if after is None and hole[1] == size_bytes:
+            after = _mark_of(self._neighbours.after, is_last=False)
+        return filler.find(before, after)
+
+    def _pieces(
+        self, ranges: Sequence[SoundRange], fills: Mapping[_Hole, Fill | None], end: int
+    ) -> list[Piece]:
+        """Return what the log is made of, up to a position: sound ranges, and what fills holes."""
+        parts: list[tuple[int, Sequence[Piece]]] = [
+            (each.start_bytes, [Piece(self._target, each.start_bytes, each.end_bytes)])
+            for each in ranges
+        ]
+        parts += [(hole[0], fill.pieces) for hole, fill in fills.items() if fill is not None]
+        return [piece for at, pieces in sorted(parts) if at < end for piece in pieces]
+
+    def _all_lost(
+        self,
+        log: Bytes,
+        holes: Sequence[_Hole],
+        ranges: Sequence[SoundRange],
+        code: str,
+        reason: str,
+    ) -> list[LostRange]:
+        lost = [self._lost(log, start, end, ranges, code, reason) for start, end in holes]
+        # Bytes between two batches that follow each other are not a loss.
+        return [each for each in lost if not each.is_empty]
+
+    def _first_offset(self, hole: _Hole, ranges: Sequence[SoundRange]) -> int:
+        before = [each for each in ranges if each.end_bytes <= hole[0]]
+        return before[-1].last.last_offset + 1 if before else self._source.base_offset
+
+    def _rewrite(self, pieces: Sequence[Piece]) -> None:
+        """Write the copy anew, from pieces of it and of other logs."""
+        aside = f"{self._target}.salvaged"
+        mtime_ns = os.stat(self._target).st_mtime_ns
+        with ExitStack() as stack:
+            files = {
+                path: stack.enter_context(MappedFile(path)) for path in {p.path for p in pieces}
+            }
+            try:
+                with open(aside, "wb") as file:
+                    for piece in pieces:
+                        found = files[piece.path].array
+                        file.write(found[piece.start_bytes : piece.end_bytes].data)
+                os.utime(aside, ns=(mtime_ns, mtime_ns))
+                os.replace(aside, self._target)
+            except OSError as error:
+                raise publish_error(error, self._target, "write a salvaged log") from error
+
+
+def _holes(ranges: Sequence[SoundRange], size_bytes: int) -> list[_Hole]:
+    starts = [0, *(each.end_bytes for each in ranges)]
+    ends = [*(each.start_bytes for each in ranges), size_bytes]
+    return [(start, end) for start, end in zip(starts, ends, strict=True) if start < end]
+
+
+def _mark_of(segment: SegmentFile | None, *, is_last: bool) -> BatchMark | None:
+    if segment is None:
+        return None
+    return last_mark(segment) if is_last else first_mark(segment)
+
+
+def _content(
+    log: Bytes, start: int, end: int, ranges: Sequence[SoundRange], next_offset: int
+) -> HoleContent:
+    """Return what lies between two positions, sound ranges and holes one after the other."""
+    edges = sorted(
+        {start, end}
+        | {each.start_bytes for each in ranges if start < each.start_bytes < end}
+        | {each.end_bytes for each in ranges if start < each.end_bytes < end}
+    )
+    records: int | None = 0
+    last_offset = first_ms = last_ms = None
+    for a, b in pairwise(edges):
+        part = hole_content(log, a, b, next_offset)
+        records = None if records is None or part.records is None else records + part.records
+        if part.last_offset is not None:
+            last_offset = part.last_offset
+            next_offset = part.last_offset + 1
+        if part.first_timestamp_ms is not None and part.last_timestamp_ms is not None:
+            first_ms = min(part.first_timestamp_ms, first_ms or part.first_timestamp_ms)
+            last_ms = max(part.last_timestamp_ms, last_ms or part.last_timestamp_ms)
+    return HoleContent(records, last_offset, first_ms, last_ms)
+
+
+def _next_offset(log: Bytes, start: int, end: int, first: int) -> int:
+    """Return the offset after the sound batches between two positions."""
+    found = hole_content(log, start, end, first).last_offset
+    return first if found is None else found + 1
