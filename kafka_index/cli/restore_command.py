@@ -76,6 +76,7 @@ def make_command(*, as_job: bool) -> click.Command:
         seeds: tuple[str, ...],
         node_id: int | None,
         topic_configs: dict[str, dict[str, str]],
+        renames: dict[str, str],
         new_topic_ids: bool,  # noqa: FBT001, because click passes options by name
         metadata_output: str | None,
         all_brokers_restored: bool,  # noqa: FBT001, because click passes options by name
@@ -91,8 +92,8 @@ def make_command(*, as_job: bool) -> click.Command:
             raise click.UsageError("no input: give --input PATH or --tiered URI")
         if output is None:
             raise click.UsageError("no output: give --output DIR")
-        if cluster == ClusterMode.SAME.value and (seeds or new_topic_ids):
-            given = "--seed" if seeds else "--new-topic-ids"
+        if cluster == ClusterMode.SAME.value and (seeds or new_topic_ids or renames):
+            given = "--seed" if seeds else "--new-topic-ids" if new_topic_ids else "--rename"
             raise click.UsageError(f"{given} is for --cluster fresh")
         if cluster == ClusterMode.FRESH.value and (all_brokers_restored or metadata_output):
             given = "--metadata-output" if metadata_output else "--all-brokers-restored"
@@ -112,6 +113,7 @@ def make_command(*, as_job: bool) -> click.Command:
                 seeds=seeds,
                 node_id=node_id,
                 topic_configs=topic_configs,
+                renames=renames,
                 new_topic_ids=new_topic_ids,
                 metadata_output=metadata_output,
                 all_brokers_restored=all_brokers_restored,
@@ -193,6 +195,15 @@ def _options() -> list[Decorator]:
             "repeated.",
         ),
         click.option(
+            "--rename",
+            "renames",
+            multiple=True,
+            callback=_renames,
+            metavar="OLD=NEW",
+            help="With fresh: another name for a topic, which gets a new id; groups lose their "
+            "offsets of it. May be repeated.",
+        ),
+        click.option(
             "--new-topic-ids",
             is_flag=True,
             help="Give new ids to topics whose id is not known; groups may lose their offsets.",
@@ -229,6 +240,18 @@ def _topic_configs(
         if not (is_legal_topic(topic) and name and separator):
             raise click.BadParameter(f"{text!r} is not TOPIC:NAME=VALUE")
         found.setdefault(topic, {})[name] = value
+    return found
+
+
+def _renames(
+    _context: click.Context, _option: click.Parameter, texts: tuple[str, ...]
+) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for text in texts:
+        old, _, new = text.partition("=")
+        if not (is_legal_topic(old) and is_legal_topic(new)) or old in found:
+            raise click.BadParameter(f"{text!r} is not OLD=NEW, each once")
+        found[old] = new
     return found
 
 

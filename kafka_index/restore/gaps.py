@@ -32,8 +32,8 @@ def gap_losses(plan: PartitionPlan, logs: Sequence[RestoredLog]) -> Iterator[Los
 
 def below_committed(plan: PartitionPlan, last: RestoredLog, end: int) -> Iterator[LostRange]:
     """Yield the offsets that the checkpoints of the dumps know, and that no log has."""
-    roots = [each.root for each in (plan.base, *plan.others)]
-    committed = max(root.committed_to(plan.partition) for root in roots)
+    copies = (plan.base, *plan.others)
+    committed = max(each.root.committed_to(each.partition) for each in copies)
     if committed > end and last.keeps_end:
         reason = (
             f"the log ends at {end}, and the checkpoints of the dump know {committed - end} "

@@ -72,6 +72,8 @@ class RestoreRequest:
         The broker of a fresh cluster that gets the output, where nothing else says.
     topic_configs : mapping of str to mapping
         Settings of topics, before those of the old metadata log.
+    renames : mapping of str to str
+        New names of topics, by the old ones; such a topic gets a new id.
     new_topic_ids : bool
         Whether topics whose id is not known get a new one.
     metadata_output : str, optional
@@ -97,6 +99,7 @@ class RestoreRequest:
     seeds: Sequence[str] = ()
     node_id: int | None = None
     topic_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    renames: Mapping[str, str] = field(default_factory=dict)
     new_topic_ids: bool = False
     metadata_output: str | None = None
     all_brokers_restored: bool = False
@@ -215,7 +218,7 @@ class RestoreJob:
             notes,
             request.cluster,
             [each.path for each in self.seeds],
-            self.old.groups_of(plan.choices.topic_ids),
+            self.old.groups_of([*plan.choices.topic_ids, *request.renames]),
         )
         return RestoreResult(restored.partitions, runbook(facts), output.path)
 
@@ -236,7 +239,7 @@ class RestoreJob:
 
 def _old_cluster(request: RestoreRequest, dump: Dump) -> OldCluster:
     lacks_ids = bool(topics_without_id(dump, found_topic_ids(dump)))
-    with_groups = lacks_ids or bool(request.seeds)
+    with_groups = lacks_ids or bool(request.seeds or request.renames)
     return OldCluster.read(
         dump, shared_budget(request.max_decompressed_bytes), with_groups=with_groups
     )
@@ -250,6 +253,7 @@ def _choices(request: RestoreRequest, dump: Dump, old: OldCluster) -> RestoreCho
     known = {**old.topic_ids(), **found_topic_ids(dump)}
     missing = topics_without_id(dump, known)
     made = {topic: new_uuid() for topic in missing} if request.new_topic_ids else {}
+    made |= {new: new_uuid() for new in request.renames.values()}
     options = (
         request.config,
         request.cluster,
@@ -261,6 +265,7 @@ def _choices(request: RestoreRequest, dump: Dump, old: OldCluster) -> RestoreCho
         topic_ids=made,
         known_topic_ids=known,
         log_starts=request.log_starts,
+        renames=request.renames,
         compacted=COMPACTED_TOPICS | old.compacted_topics(),
         settings=repr(options),
     )

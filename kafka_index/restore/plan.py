@@ -15,8 +15,10 @@ from kafka_index.restore.dump_files import Dump, Replica
 from kafka_index.restore.log_files import Link
 from kafka_index.restore.lost_ranges import Salvage
 from kafka_index.restore.replicas import base_replica
+from kafka_index.storage import SegmentFile
 
 _NAMES_SHOWN = 5
+_INTERNAL = "__"
 #: Topics that are compacted in every cluster.
 COMPACTED_TOPICS = frozenset(
     {"__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata"}
@@ -39,6 +41,8 @@ class RestoreChoices:
         Those that are known, by topic.
     log_starts : mapping of TopicPartition to int
         Log starts that were given, which count instead of the dump's.
+    renames : mapping of str to str
+        New names of topics, by the old ones.
     compacted : frozenset of str
         Topics that are known to be compacted.
     settings : str
@@ -50,6 +54,7 @@ class RestoreChoices:
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     known_topic_ids: Mapping[str, str] = field(default_factory=dict)
     log_starts: Mapping[TopicPartition, int] = field(default_factory=dict)
+    renames: Mapping[str, str] = field(default_factory=dict)
     compacted: frozenset[str] = COMPACTED_TOPICS
     settings: str = ""
 
@@ -60,6 +65,8 @@ class PartitionPlan:
 
     Parameters
     ----------
+    partition : TopicPartition
+        Its name in the output.
     base : Replica
         Where its log comes from.
     others : tuple of Replica
@@ -72,16 +79,17 @@ class PartitionPlan:
         Whether offsets may be missing without a loss.
     """
 
+    partition: TopicPartition
     base: Replica
     others: tuple[Replica, ...]
     topic_id: str
     log_start_offset: int | None
     is_compacted: bool
 
-    @property
-    def partition(self) -> TopicPartition:
-        """The partition."""
-        return self.base.partition
+    def segments(self) -> list[SegmentFile]:
+        """Return the segments of the base, under the name that they have in the output."""
+        topic = self.partition.topic
+        return [replace(each, topic=topic) for each in self.base.segments.files()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,15 +152,18 @@ def plan_restore(dump: Dump, choices: RestoreChoices) -> RestorePlan:
     ReadError
         A copy cannot be read.
     """
-    topic_ids = _topic_ids(dump, {**choices.topic_ids, **choices.known_topic_ids})
+    _check_renames(dump, choices.renames)
+    topic_ids = _topic_ids(dump, choices)
     partitions = []
     for partition in sorted(dump.replicas):
         base, *others = base_replica(dump.replicas[partition])
+        topic = choices.renames.get(partition.topic, partition.topic)
         partitions.append(
             PartitionPlan(
+                TopicPartition(topic, partition.partition),
                 base,
                 tuple(others),
-                topic_ids[partition.topic],
+                topic_ids[topic],
                 _log_start(base, choices),
                 partition.topic in choices.compacted or _was_cleaned(base),
             )
@@ -162,6 +173,7 @@ def plan_restore(dump: Dump, choices: RestoreChoices) -> RestorePlan:
         for partition, directory in dump.without_logs.items()
         if partition not in dump.replicas
     }
+    partitions.sort(key=lambda each: each.partition)
     return RestorePlan(tuple(partitions), without_logs, choices, dump)
 
 
@@ -212,8 +224,28 @@ def names_shown(names: Sequence[str]) -> str:
     return f"{shown} and {more} more" if more > 0 else shown
 
 
-def _topic_ids(dump: Dump, more: Mapping[str, str]) -> dict[str, str]:
-    ids = {**more, **found_topic_ids(dump)}
+def _check_renames(dump: Dump, renames: Mapping[str, str]) -> None:
+    """Refuse names that are internal, taken, or not in the dump."""
+    topics = {partition.topic for partition in (*dump.replicas, *dump.without_logs)}
+    kept = topics.difference(renames)
+    for old, new in renames.items():
+        if old not in topics:
+            raise InputError("--rename names a topic that is not in the input", found=old)
+        for name in (old, new):
+            if name.startswith(_INTERNAL):
+                raise InputError("an internal topic cannot be renamed", found=f"{old}={new}")
+        if new in kept or list(renames.values()).count(new) > 1:
+            raise InputError(
+                "--rename gives two topics one name", found=new, hint="choose another name"
+            )
+
+
+def _topic_ids(dump: Dump, choices: RestoreChoices) -> dict[str, str]:
+    ids = {**choices.known_topic_ids, **found_topic_ids(dump)}
+    # A renamed topic is another topic.
+    ids = {topic: topic_id for topic, topic_id in ids.items() if topic not in choices.renames}
+    ids |= choices.topic_ids
+    ids |= {old: ids[new] for old, new in choices.renames.items() if old not in ids}
     missing = topics_without_id(dump, ids)
     if missing:
         raise InputError(

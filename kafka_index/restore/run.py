@@ -136,11 +136,12 @@ def complete(
         One cannot be written.
     """
     kept = [each for each in restored.partitions if not each.is_left_out]
-    roots = {each.partition: each.base.root for each in plan.partitions}
+    bases = {each.partition: each.base for each in plan.partitions}
     firsts = {each.partition: int(each.base.segments.base_offsets[0]) for each in plan.partitions}
     cleaned = {}
     for each in kept:
-        offset = roots[each.partition].cleaned_to(each.partition)
+        base = bases[each.partition]
+        offset = base.root.cleaned_to(base.partition)
         if offset is not None and each.log_start_offset <= offset <= each.log_end_offset:
             cleaned[each.partition] = offset
     write_checkpoints(
@@ -220,7 +221,7 @@ class _Work:
 
     def _add(self, plan: PartitionPlan) -> None:
         directory = os.path.join(self._output, plan.partition.directory_name)
-        segments = plan.base.segments.files()
+        segments = plan.segments()
         partition = _Partition(plan, directory, len(segments))
         try:
             os.makedirs(directory, exist_ok=True)
@@ -286,7 +287,7 @@ class _Work:
 
 
 def _sample(plan: RestorePlan) -> SegmentFile:
-    return plan.partitions[0].base.segments.files()[0]
+    return plan.partitions[0].segments()[0]
 
 
 def _remove_unfinished(

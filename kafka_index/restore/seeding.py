@@ -63,18 +63,20 @@ def plan_seeding(
     seeding = Seeding(content)
     topics, assumed = [], []
     largest = -1
+    before = {new: name for name, new in plan.choices.renames.items()}
     for topic, partitions in sorted(by_topic.items()):
         if topic not in ids:
             continue
-        found = old.configs(topic, configs.get(topic, {}), is_compacted=topic in compacted)
+        old_name = before.get(topic, topic)
+        found = old.configs(old_name, configs.get(topic, {}), is_compacted=topic in compacted)
         if found.is_assumed:
             assumed.append(topic)
         if found.withheld:
             names = ", ".join(found.withheld)
             seeding.notes.append(f"{topic}: these settings were not taken over: {names}")
         largest = max([largest, *(each.max_producer_id for each in partitions.values())])
-        numbers = range(max(old.partition_count(topic), max(partitions) + 1))
-        seeded = [_seeded(topic, number, partitions.get(number), old) for number in numbers]
+        numbers = range(max(old.partition_count(old_name), max(partitions) + 1))
+        seeded = [_seeded(old_name, number, partitions.get(number), old) for number in numbers]
         topics.append(SeededTopic(topic, ids[topic], found.values, seeded))
     if assumed:
         seeding.notes.append(
@@ -92,12 +94,12 @@ def partitions_not_in_dump(plan: RestorePlan, old: OldCluster) -> Sequence[Topic
     known = {each.partition for each in plan.partitions} | set(plan.without_logs)
     largest: dict[str, int] = {}
     for partition in known:
-        before = largest.get(partition.topic, -1)
-        largest[partition.topic] = max(before, partition.partition)
+        largest[partition.topic] = max(largest.get(partition.topic, -1), partition.partition)
+    before = {new: name for name, new in plan.choices.renames.items()}
     return [
         partition
         for topic, last in sorted(largest.items())
-        for number in range(max(last + 1, old.partition_count(topic)))
+        for number in range(max(last + 1, old.partition_count(before.get(topic, topic))))
         if (partition := TopicPartition(topic, number)) not in known
     ]
 
