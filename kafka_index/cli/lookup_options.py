@@ -155,10 +155,11 @@ def lookup_options(*, as_job: bool) -> list[Decorator]:
         ),
         click.option(
             "--upper-bound",
-            type=click.Choice(["log-end", "high-watermark"]),
+            type=click.Choice(["log-end", "high-watermark", "last-stable-offset"]),
             default="log-end",
             show_default=True,
-            help="The end of a log: its last record, or the end that consumers see.",
+            help="The end of a log: its last record, the end that consumers see, or the end that "
+            "consumers of committed transactions see.",
         ),
         *settings_options(),
         max_decompressed_option(),

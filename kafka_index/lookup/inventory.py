@@ -45,6 +45,7 @@ PARTITION_SCHEMA = pa.schema(
         pa.field("epoch_start_offsets", pa.list_(pa.int64()), nullable=False),
         pa.field("local_start_offset", pa.int64()),
         pa.field("tiered_end_offset", pa.int64()),
+        pa.field("is_stable", pa.bool_(), nullable=False),
         pa.field("first_segment", pa.int64(), nullable=False),
         pa.field("segment_count", pa.int64(), nullable=False),
     ]
@@ -172,6 +173,7 @@ class Inventory:
             epochs=tuple(map(EpochEntry, row["epochs"], row["epoch_start_offsets"])),
             local_start_offset=row["local_start_offset"],
             tiered_end_offset=row["tiered_end_offset"],
+            is_stable=row["is_stable"],
         )
 
     def files(self, topic: str, partition: int) -> PartitionFiles | None:
@@ -296,6 +298,7 @@ def _partition_table(partitions: Sequence[PartitionFiles], listing: Listing) -> 
                 "epoch_start_offsets": [entry.start_offset for entry in files.epochs],
                 "local_start_offset": files.local_start_offset,
                 "tiered_end_offset": files.tiered_end_offset,
+                "is_stable": files.is_stable,
                 "first_segment": first,
                 "segment_count": len(segments),
             }

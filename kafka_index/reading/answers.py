@@ -61,6 +61,8 @@ class UpperBound(Enum):
 
     LOG_END = "log-end"
     HIGH_WATERMARK = "high-watermark"
+    #: The high watermark, or where the first open transaction below it begins.
+    LAST_STABLE_OFFSET = "last-stable-offset"
 
 
 class SpecialTimestamp(IntEnum):

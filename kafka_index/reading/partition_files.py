@@ -43,6 +43,8 @@ class PartitionFiles:
         Of a tiered partition: base offset of the first local segment.
     tiered_end_offset : int, optional
         The last offset that was uploaded, -1 for none; None where the partition is not tiered.
+    is_stable : bool
+        Whether answers also end below the first open transaction.
     """
 
     topic: str
@@ -54,6 +56,7 @@ class PartitionFiles:
     epochs: tuple[EpochEntry, ...] = ()
     local_start_offset: int | None = None
     tiered_end_offset: int | None = None
+    is_stable: bool = False
 
     @property
     def is_tiered(self) -> bool:
@@ -67,7 +70,7 @@ class CheckpointReader:
     Parameters
     ----------
     upper_bound : UpperBound
-        Whether high watermarks are read.
+        Whether high watermarks are read, and whether answers end with the last stable offset.
 
     Attributes
     ----------
@@ -77,7 +80,8 @@ class CheckpointReader:
 
     def __init__(self, upper_bound: UpperBound) -> None:
         self.skipped: list[Skipped] = []
-        self._bounded = upper_bound is UpperBound.HIGH_WATERMARK
+        self._bounded = upper_bound is not UpperBound.LOG_END
+        self._is_stable = upper_bound is UpperBound.LAST_STABLE_OFFSET
         self._directories: dict[str, LogDirectory] = {}
 
     def read(
@@ -128,6 +132,7 @@ class CheckpointReader:
             log_start_offset=start,
             high_watermark=self._high_watermark(data_directory, partition, start),
             epochs=self._epochs(directory, checkpointed),
+            is_stable=self._is_stable,
         )
 
     def read_all(
@@ -186,6 +191,7 @@ class CheckpointReader:
             epochs=tiered.epochs,
             local_start_offset=tiered.local_start_offset,
             tiered_end_offset=tiered.tiered_end_offset,
+            is_stable=self._is_stable,
         )
 
     def _high_watermark(

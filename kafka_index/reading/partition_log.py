@@ -104,6 +104,7 @@ class PartitionLog:
             )
             for segment in files.segments
         )
+        self._last_stable_offset: int | None = None
         self._bases = np.array([segment.base_offset for segment in files.segments], np.int64)
         self._times = TimestampSearch(files.log_start_offset)
         # A search knows segments by number, and those of the local log alone have others.
@@ -133,7 +134,7 @@ class PartitionLog:
             Folder with such a folder of index files, as ``build --output`` writes it; beside the
             logs by default.
         upper_bound : UpperBound
-            Whether answers end at the high watermark.
+            Where answers end.
         config, max_decompressed_bytes
             As for the class.
 
@@ -198,10 +199,28 @@ class PartitionLog:
 
     @property
     def end_offset(self) -> int:
-        """Where answers end: the high watermark, if it is the bound, or the log end offset."""
+        """Where answers end: the bound that is asked for, or the log end offset.
+
+        Raises
+        ------
+        KafkaIndexError
+            The last segment cannot be read, or transactions cannot be followed up to the bound.
+        """
         end = self.log_end_offset
         bound = self.files.high_watermark
-        return end if bound is None else min(end, bound)
+        end = end if bound is None else min(end, bound)
+        return self._stable_end(end) if self.files.is_stable else end
+
+    def _stable_end(self, end_offset: int) -> int:
+        """Return the last stable offset, which is found once."""
+        if self._last_stable_offset is None:
+            from kafka_index.reading.transactions import (  # noqa: PLC0415, slow to import
+                last_stable_offset,
+            )
+
+            found = last_stable_offset(self.files, end_offset)
+            self._last_stable_offset = max(found, self.log_start_offset)
+        return self._last_stable_offset
 
     def offset_to_position(self, offset: int) -> LogOffsetPosition | None:
         """Find the batch that holds an offset, or comes next; None when there is none.

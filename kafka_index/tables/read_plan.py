@@ -16,10 +16,10 @@ import numpy as np
 from kafka_index.errors import CorruptLogError
 from kafka_index.layout.integers import INT64_MAX, Longs
 from kafka_index.reading import LogSegment, PartitionLog
+from kafka_index.reading.transactions import AbortedTransactions, read_transactions
 from kafka_index.tables.bounds import ReadBounds, check_offsets, check_start, resolve_bounds
 from kafka_index.tables.range_scan import LogRange
 from kafka_index.tables.settings import Isolation, OnDamage, ReadSettings
-from kafka_index.tables.transactions import AbortedTransactions, read_transactions
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +161,7 @@ def resolve_range(log: PartitionLog, bounds: ReadBounds, settings: ReadSettings)
     first_offset, end_offset = resolve_bounds(log, bounds)
     aborted = None
     if settings.isolation is Isolation.READ_COMMITTED or "is_aborted" in settings.columns:
-        transactions = read_transactions(log, first_offset)
+        transactions = read_transactions(log.files, first_offset, log.end_offset)
         aborted = transactions.aborted
         if settings.isolation is Isolation.READ_COMMITTED:
             stable = transactions.last_stable_offset

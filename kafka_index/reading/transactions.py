@@ -25,7 +25,7 @@ from kafka_index.layout.names import (
 )
 from kafka_index.layout.producer_state import ABORTED_TXN
 from kafka_index.layout.records import CONTROL_MASK, TRANSACTIONAL_MASK
-from kafka_index.reading import PartitionFiles, PartitionLog
+from kafka_index.reading.partition_files import PartitionFiles
 from kafka_index.records.batch_table import BatchColumns
 from kafka_index.scan import LogFileSource
 from kafka_index.state.partition_state import PartitionState
@@ -118,15 +118,25 @@ class TransactionBounds:
     aborted: AbortedTransactions
 
 
-def read_transactions(log: PartitionLog, first_offset: int) -> TransactionBounds:
+def last_stable_offset(files: PartitionFiles, end_offset: int) -> int:
+    """Return where ``read_committed`` ends below an end; errors are those of `read_transactions`.
+
+    Source: ``UnifiedLog.fetchLastStableOffsetMetadata``.
+    """
+    return read_transactions(files, end_offset, end_offset).last_stable_offset
+
+
+def read_transactions(
+    files: PartitionFiles, first_offset: int, end_offset: int
+) -> TransactionBounds:
     """Return the last stable offset, and the aborted transactions from an offset on.
 
     Parameters
     ----------
-    log : PartitionLog
-        The partition; its end offset is the bound that is asked for.
-    first_offset : int
-        Where the read begins.
+    files : PartitionFiles
+        The partition.
+    first_offset, end_offset : int
+        Where the read begins, and where it ends at most: at the high watermark, or the log end.
 
     Raises
     ------
@@ -135,8 +145,6 @@ def read_transactions(log: PartitionLog, first_offset: int) -> TransactionBounds
     InputError
         A file cannot be read.
     """
-    end_offset = log.end_offset
-    files = log.files
     bases = np.array([segment.base_offset for segment in files.segments], np.int64)
     first = max(int(np.searchsorted(bases, first_offset, "right")) - 1, 0)
     count = int(np.searchsorted(bases, end_offset))
