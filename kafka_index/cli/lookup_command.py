@@ -10,6 +10,7 @@ import click
 from kafka_index.cli.lookup_options import (
     BulkOptions,
     LogOptions,
+    TopicQuestion,
     given_options,
     lookup_options,
     make_question,
@@ -36,8 +37,10 @@ _HELP = """Find offsets and times in the logs below PATH, as a broker would.
     """
 
 _CONSOLE_EXAMPLES = """\
-  kafka-index lookup --logs /dump/broker-1 --topic orders --partition 0 \\
-          --timestamp 2024-05-01T00:00:00Z
+  kafka-index lookup --logs /dump/broker-1 --topic orders
+      kafka-index lookup --logs /dump/broker-1 --topic orders --timestamp 2024-05-01T00:00:00Z
+      kafka-index lookup --logs /dump/broker-1 --topic orders --partition 0 \\
+          --timestamp 2024-05-01T00:00:00Z --show-record
       kafka-index lookup --logs /dump/broker-1 --topic orders --partition 0 --offset 1234 --json
       kafka-index lookup --logs /dump/broker-1 --queries queries.parquet --by timestamp \\
           --output answers.parquet
@@ -53,7 +56,9 @@ _JOB_EXAMPLES = """\
           --indexes /mnt/indexes --queries /mnt/queries --by timestamp --output /mnt/answers
 """
 _IN_BULK = "--queries PATH --output PATH --by offset|timestamp"
-_SINGLE = "--topic NAME --partition N --offset|--timestamp ..."
+_SINGLE = "--topic NAME [--partition N]... [--offset N | --timestamp TIME]"
+# The default of --show-record is this level, too.
+_RECORD = (None, "record")
 
 
 def make_command(*, as_job: bool) -> click.Command:
@@ -83,9 +88,11 @@ def make_command(*, as_job: bool) -> click.Command:
         quiet: bool,  # noqa: FBT001, because click passes options by name
         verbose: bool,  # noqa: FBT001, because click passes options by name
         topic: str | None = None,
-        partition: int | None = None,
+        partitions: tuple[int, ...] = (),
         offset: int | None = None,
         timestamp: str | None = None,
+        show_record: bool = False,  # noqa: FBT001, FBT002, because click passes options by name
+        as_offsets: bool = False,  # noqa: FBT001, FBT002, because click passes options by name
         as_json: bool = False,  # noqa: FBT001, FBT002, because click passes options by name
         engine: str = "spark",
         master: str | None = None,
@@ -102,9 +109,11 @@ def make_command(*, as_job: bool) -> click.Command:
         detail = choose_detail(quiet=quiet, verbose=verbose)
         of_question = {
             "--topic": topic,
-            "--partition": partition,
+            "--partition": partitions or None,
             "--offset": offset,
             "--timestamp": timestamp,
+            "--show-record": show_record,
+            "--get-offsets": as_offsets,
             "--json": as_json,
         }
         if queries is None and given_options(of_question):
@@ -116,6 +125,7 @@ def make_command(*, as_job: bool) -> click.Command:
                 "--report": report,
                 "--starting-offsets": starting_offsets,
                 "--reset-offsets": reset_offsets,
+                "--fail-on": fail_on or None,
                 "--overwrite": overwrite,
                 "--group-by-partition": group_by_partition,
                 "--engine spark": engine == "spark",
@@ -123,14 +133,27 @@ def make_command(*, as_job: bool) -> click.Command:
                 "--threads": threads,
             }
             refuse_given(of_queries, "--queries, not with a single question")
-            question = make_question(topic, partition, offset, timestamp)
+            question = make_question(
+                topic, partitions, offset, timestamp, as_json=as_json, as_offsets=as_offsets
+            )
+            if show_record and (isinstance(question, TopicQuestion) or resolve not in _RECORD):
+                raise click.UsageError(
+                    "--show-record needs one --partition, --offset or --timestamp, and the level "
+                    "of records"
+                )
             # Imports take nearly all of the time: import only what a question needs, and collect
             # no garbage meanwhile, nor when the process ends.
             gc.disable()
-            from kafka_index.cli.lookup_question import answer_question  # noqa: PLC0415
-
             try:
-                return answer_question(question, where, detail, as_json=as_json)
+                if isinstance(question, TopicQuestion):
+                    from kafka_index.cli.lookup_topic import answer_topic  # noqa: PLC0415
+
+                    return answer_topic(question, where, detail)
+                from kafka_index.cli.lookup_question import answer_question  # noqa: PLC0415
+
+                return answer_question(
+                    question, where, detail, as_json=as_json, show_record=show_record
+                )
             finally:
                 gc.freeze()
                 gc.enable()
@@ -138,7 +161,7 @@ def make_command(*, as_job: bool) -> click.Command:
         if engine != "spark":
             refuse_given({"--group-by-partition": group_by_partition}, "--engine spark")
         if queries is None:
-            instead = "" if as_job else ", or --topic and --partition"
+            instead = "" if as_job else ", or --topic"
             raise click.UsageError(f"no queries: give --queries PATH{instead}")
         if output is None:
             raise click.UsageError("no output: give --output PATH")

@@ -21,6 +21,7 @@ from kafka_index.cli.options import (
 )
 from kafka_index.cli.text import parse_time
 from kafka_index.cli.tiered_options import tiered_options
+from kafka_index.cli.timestamp_units import MILLISECONDS, is_ambiguous
 from kafka_index.config import LogConfig
 from kafka_index.engines import Engine
 from kafka_index.layout.integers import INT32_MAX, INT64_MAX
@@ -68,7 +69,7 @@ class BulkOptions:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A single query.
+    """A query about one partition.
 
     Parameters
     ----------
@@ -80,6 +81,8 @@ class Question:
         The offset, or milliseconds since 1970.
     specials : bool
         Whether -1, -2 and -3 are places instead of times.
+    is_ambiguous : bool
+        Whether the time is a number that may be meant as seconds.
     """
 
     topic: str
@@ -87,26 +90,78 @@ class Question:
     by: str
     key: int
     specials: bool
+    is_ambiguous: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TopicQuestion:
+    """A query about several partitions, each by itself.
+
+    Parameters
+    ----------
+    topic : str
+        The topic.
+    partitions : tuple of int
+        Which partitions; none for all.
+    by : str, optional
+        ``offset`` or ``timestamp``; None asks only where partitions begin and end.
+    key, specials, is_ambiguous
+        As for `Question`.
+    form : str
+        ``table``, ``offsets`` or ``json``.
+    """
+
+    topic: str
+    partitions: tuple[int, ...]
+    by: str | None
+    key: int
+    specials: bool
+    is_ambiguous: bool
+    form: str
 
 
 def make_question(
-    topic: str | None, partition: int | None, offset: int | None, timestamp: str | None
-) -> Question:
-    """Return the single query of the options; refuse those that do not make one query."""
-    if topic is None or partition is None:
-        raise click.UsageError("a single question needs --topic and --partition")
-    if (offset is None) == (timestamp is None):
-        raise click.UsageError("a single question needs --offset or --timestamp, one of them")
-    if timestamp is None:
-        return Question(topic, partition, "offset", offset or 0, specials=False)
+    topic: str | None,
+    partitions: tuple[int, ...],
+    offset: int | None,
+    timestamp: str | None,
+    *,
+    as_json: bool,
+    as_offsets: bool,
+) -> Question | TopicQuestion:
+    """Return the query of the options; refuse those that make none."""
+    if topic is None:
+        raise click.UsageError("a single question needs --topic")
+    if offset is not None and timestamp is not None:
+        raise click.UsageError("a single question needs --offset or --timestamp, not both")
+    if as_json and as_offsets:
+        raise click.UsageError("--json and --get-offsets are mutually exclusive")
+    by: str | None = "offset"
+    key, specials, ambiguous = offset or 0, False, False
+    if timestamp is not None:
+        by = "timestamp"
+        key, specials, ambiguous = _time_of(timestamp)
+    elif offset is None:
+        by = None
+    if len(partitions) == 1 and by is not None and not as_offsets:
+        return Question(topic, partitions[0], by, key, specials, ambiguous)
+    form = "json" if as_json else "offsets" if as_offsets else "table"
+    numbers = tuple(sorted(set(partitions)))
+    return TopicQuestion(topic, numbers, by, key, specials, ambiguous, form)
+
+
+def _time_of(text: str) -> tuple[int, bool, bool]:
+    """Return milliseconds, whether they may be special, and whether they may be seconds."""
     try:
-        key, specials = parse_time(timestamp)
+        if text.startswith(MILLISECONDS):
+            return int(text.removeprefix(MILLISECONDS)), False, False
+        key, is_number = parse_time(text)
     except ValueError as error:
         raise click.BadParameter(
-            f"{timestamp!r} is neither milliseconds nor a time such as 2024-05-01T00:00:00Z",
+            f"{text!r} is neither milliseconds nor a time such as 2024-05-01T00:00:00Z",
             param_hint="--timestamp",
         ) from error
-    return Question(topic, partition, "timestamp", key, specials)
+    return key, is_number, is_number and is_ambiguous(key)
 
 
 def given_options(options: Mapping[str, object]) -> list[str]:
@@ -213,14 +268,34 @@ def _statuses(
 def _question_options() -> list[Decorator]:
     return [
         click.option("--topic", metavar="NAME", help="A single question, without --queries."),
-        click.option("--partition", type=click.IntRange(0, INT32_MAX), metavar="N"),
+        click.option(
+            "--partition",
+            "partitions",
+            type=click.IntRange(0, INT32_MAX),
+            multiple=True,
+            metavar="N",
+            help="A partition; may be repeated.  [default: all]",
+        ),
         click.option("--offset", type=click.IntRange(0, INT64_MAX), metavar="N"),
         click.option(
             "--timestamp",
             metavar="TIME",
-            help="Milliseconds since 1970, or 2024-05-01T00:00:00Z (UTC where no zone is given), "
-            "or -1 (the end), -2 (the start), -3 (the largest timestamp), -4 (the start of what "
-            "is local), -5 (the end of what is in tiered storage), -6 (what is uploaded next).",
+            help="Milliseconds since 1970 (ms:N where N looks like seconds), or "
+            "2024-05-01T00:00:00Z (UTC where no zone is given), or -1 (the end), -2 (the start), "
+            "-3 (the largest timestamp), -4 (the start of what is local), -5 (the end of what is "
+            "in tiered storage), -6 (what is uploaded next).",
         ),
-        click.option("--json", "as_json", is_flag=True, help="The answer as one JSON object."),
+        click.option(
+            "--show-record", is_flag=True, help="Print key, value and headers of the record found."
+        ),
+        click.option(
+            "--get-offsets",
+            "as_offsets",
+            is_flag=True,
+            help="Print TOPIC:PARTITION:OFFSET lines, as kafka-get-offsets does; without --offset "
+            "and --timestamp, of the ends.",
+        ),
+        click.option(
+            "--json", "as_json", is_flag=True, help="Print a JSON object for each partition."
+        ),
     ]

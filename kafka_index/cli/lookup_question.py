@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import re
-from collections.abc import Sequence
+import sys
 from typing import Any
 
 import click
@@ -18,32 +16,38 @@ from kafka_index.cli.lookup_options import LogOptions, Question
 from kafka_index.cli.lookup_summary import (
     EXPLAINED,
     exit_code,
-    finding_line,
+    print_findings,
     warn_of_starts,
     warn_of_unindexed,
 )
 from kafka_index.cli.options import Detail
+from kafka_index.cli.partition_paths import partition_directories
 from kafka_index.cli.run_summary import run_summary
-from kafka_index.cli.terminal import print_log
+from kafka_index.cli.terminal import print_text
 from kafka_index.cli.text import format_time, shown_path
-from kafka_index.errors import InputError
+from kafka_index.cli.timestamp_units import refuse_seconds
 from kafka_index.layout.names import (
-    DirectoryKind,
     TopicPartition,
-    is_legal_topic,
-    split_directory_name,
 )
 from kafka_index.lookup import By, Inventory, Keys, Lookups, LookupSettings, collect_inventory
-from kafka_index.reading.answers import Resolve, Status, UpperBound
-from kafka_index.reading.findings import UNREADABLE, Finding
-from kafka_index.storage import expand_directories
-from kafka_index.storage.directories import directory_exists, scan_directory
+from kafka_index.reading.answers import (
+    FOUND_TIMESTAMP,
+    Resolve,
+    SpecialTimestamp,
+    Status,
+    UpperBound,
+)
 
-_PARTITIONS_SHOWN = 10
+_OUTSIDE = (Status.BEFORE_LOG_START, Status.LOG_END, Status.AFTER_LOG_END)
 
 
 def answer_question(
-    question: Question, where: LogOptions, detail: Detail, *, as_json: bool
+    question: Question,
+    where: LogOptions,
+    detail: Detail,
+    *,
+    as_json: bool,
+    show_record: bool = False,
 ) -> ExitCode:
     """Answer a question.
 
@@ -57,6 +61,8 @@ def answer_question(
         QUIET: print only the answer, and damage.
     as_json : bool
         Print one JSON object.
+    show_record : bool
+        Print the record that is found, too.
 
     Raises
     ------
@@ -65,10 +71,13 @@ def answer_question(
     """
     partition = TopicPartition(question.topic, question.partition)
     by = By(question.by)
-    resolve = by.default_resolve if where.resolve is None else Resolve(where.resolve)
+    default = Resolve.RECORD if show_record else by.default_resolve
+    resolve = default if where.resolve is None else Resolve(where.resolve)
     inventory = collect_inventory(
         # Where remote segments are, the events of other directories matter too.
-        partition_directories(where.logs, partition) if where.tiered is None else where.logs,
+        partition_directories(where.logs, question.topic, [question.partition])
+        if where.tiered is None
+        else where.logs,
         tiered=where.tiered,
         topics=None if where.tiered is None else re.compile(re.escape(question.topic)),
         indexes=where.indexes,
@@ -83,67 +92,26 @@ def answer_question(
             Keys(np.array([question.key]), specials=question.specials),
         )
         findings = lookups.drain_findings()
+        bounds = _bounds(inventory, lookups, partition, Status(int(answers.status[0])))
+    if question.is_ambiguous:
+        _refuse_seconds(inventory, question, where)
     (answer,) = answers.to_arrow().to_pylist()
     run_summary().add_count(f"queries_{answer['status']}", 1)
     log_path = _log_path(inventory, partition, answer["segment_base_offset"])
+    record = None
+    if show_record and answer["found_offset"] is not None:
+        from kafka_index.cli.shown_record import read_record  # noqa: PLC0415, slow to import
+
+        record = read_record(question.topic, question.partition, answer["found_offset"], where)
     if as_json:
+        answer |= {"log_start_offset": bounds[0], "log_end_offset": bounds[1]}
+        answer |= {} if record is None else {"record": record.as_object()}
         click.echo(json.dumps(_as_json(question, resolve, answer, log_path), ensure_ascii=False))
     else:
-        for line in _lines(question, answer, log_path):
-            click.echo(line)
-    _print_findings(findings, detail)
+        lines = _lines(question, answer, log_path, bounds)
+        print_text(sys.stdout, [*lines, *([] if record is None else record.lines())])
+    print_findings(findings, detail)
     return exit_code(findings, unanswered=answers.status[0] == Status.UNREADABLE)
-
-
-def partition_directories(logs: Sequence[str], partition: TopicPartition) -> list[str]:
-    """Return the directories of one partition, without listing those of any other.
-
-    Parameters
-    ----------
-    logs : sequence of str
-        Data directories, topic-partition directories, or globs of either.
-    partition : TopicPartition
-        Which one.
-
-    Raises
-    ------
-    InputError
-        A path does not exist, or none holds that partition.
-    """
-    given = expand_directories(logs)
-    if not is_legal_topic(partition.topic):
-        raise InputError("not a legal topic", found=repr(partition.topic))
-    found = []
-    for directory in given:
-        inside = os.path.join(directory, partition.directory_name)
-        if directory_exists(inside):
-            found.append(inside)
-        elif os.path.basename(directory) == partition.directory_name:
-            found.append(directory)
-    if not found:
-        existing = _partitions_of(given, partition.topic)
-        raise InputError(
-            f"no partition {partition.directory_name} here",
-            path=", ".join(logs),
-            found=f"its partitions {existing}" if existing else f"none of {partition.topic}",
-        )
-    return found
-
-
-def _partitions_of(directories: Sequence[str], topic: str) -> str:
-    """Return the partitions of a topic that exist, as text."""
-    numbers = set()
-    for directory in directories:
-        names = [os.path.basename(directory)]
-        with contextlib.suppress(InputError):
-            names += [entry.name for entry in scan_directory(directory)]
-        for name in names:
-            split = split_directory_name(name)
-            if split is not None and split[1] is DirectoryKind.LIVE and split[0].topic == topic:
-                numbers.add(split[0].partition)
-    shown = ", ".join(map(str, sorted(numbers)[:_PARTITIONS_SHOWN]))
-    more = len(numbers) - _PARTITIONS_SHOWN
-    return f"{shown} and {more} more" if more > 0 else shown
 
 
 def _log_path(
@@ -170,13 +138,42 @@ def _as_json(
     }
 
 
-def _lines(question: Question, answer: dict[str, Any], log_path: str | None) -> list[str]:
+def _bounds(
+    inventory: Inventory, lookups: Lookups, partition: TopicPartition, status: Status
+) -> tuple[int | None, int | None]:
+    """Return where the log begins and ends, where that explains an answer."""
+    if status not in _OUTSIDE:
+        return None, None
+    topic, number = pa.array([partition.topic]), np.array([partition.partition], np.int64)
+    code = int(inventory.codes(topic, number)[0])
+    return lookups.start_offset(code), lookups.end_offset(code)
+
+
+def _refuse_seconds(inventory: Inventory, question: Question, where: LogOptions) -> None:
+    with Lookups(inventory, LookupSettings(By.TIMESTAMP, Resolve.RECORD, where.config)) as lookups:
+        largest = lookups.answer(
+            pa.array([question.topic]),
+            pa.array([question.partition]),
+            Keys(np.array([SpecialTimestamp.MAX_TIMESTAMP], np.int64)),
+        )
+    name = TopicPartition(question.topic, question.partition).directory_name
+    refuse_seconds(question.key, [int(largest.values[FOUND_TIMESTAMP, 0])], name)
+
+
+def _lines(
+    question: Question,
+    answer: dict[str, Any],
+    log_path: str | None,
+    bounds: tuple[int | None, int | None],
+) -> list[str]:
     status = Status[answer["status"].upper()]
     is_time = question.by == By.TIMESTAMP.value and not (question.specials and question.key < 0)
     key = _time(question.key) if is_time else question.key
     lines = [f"{question.topic}-{question.partition}, {question.by} {key}: {status.text}"]
     if status is not Status.FOUND:
-        lines[0] += f" ({EXPLAINED[status]})"
+        start, end = bounds
+        place = "" if start is None else f"; the log begins at {start} and ends at {end}"
+        lines[0] += f" ({EXPLAINED[status]}{place})"
     cells = {
         "offset": answer["found_offset"],
         "time": _known_time(answer["found_timestamp_ms"]),
@@ -219,9 +216,3 @@ def _entry(answer: dict[str, Any]) -> str | None:
         f"offset {answer['entry_offset']}, byte {answer['entry_position_bytes']}"
         f"{'' if time is None else f', time {time}'}"
     )
-
-
-def _print_findings(findings: Sequence[Finding], detail: Detail) -> None:
-    for finding in findings:
-        if finding.kind == UNREADABLE or detail is not Detail.QUIET:
-            print_log(f"{finding.kind}: {finding_line(finding)}")

@@ -131,6 +131,13 @@ def finding_line(finding: Finding) -> str:
     return f"{shown_path(finding.path)}{place}: {finding.reason}"
 
 
+def print_findings(findings: Iterable[Finding], detail: Detail) -> None:
+    """Print the findings about the log of a question; quietly only the damage."""
+    for finding in findings:
+        if finding.kind == UNREADABLE or detail is not Detail.QUIET:
+            print_log(f"{finding.kind}: {finding_line(finding)}")
+
+
 def _finding_lines(findings: Sequence[Finding], most: int | None = None) -> list[str]:
     lines = [f"  {finding_line(finding)}" for finding in findings[:most]]
     if most is not None and len(findings) > most:

@@ -192,6 +192,22 @@ class RecordText:
             rows = map(partial(_decoded, self._decode), rows)
         return (self._json if self._as_json else self._readable)(rows)
 
+    def members(self, records: PrintedRecords) -> Iterator[tuple[str, str]]:
+        """Yield the parts of the first record, each with its name, for people."""
+        row = next(records.rows())
+        if self._decode is not None:
+            row = _decoded(self._decode, row)
+        if row.is_control:
+            yield "control", _control_text(row).removeprefix("control: ")
+            return
+        if row.decoded is not None:
+            yield "record", decoded_text(row.decoded)
+            return
+        yield "key", "".join(_shown(row.key, self._keys))
+        yield "value", "".join(_shown(row.value, self._values))
+        for name, value in row.headers:
+            yield "header", f"{''.join(_shown(name, TEXT))} = {''.join(_shown(value, TEXT))}"
+
     def refusal(self, position_bytes: int, reason: str) -> Iterable[str]:
         """Return the lines for a batch none of whose records is printed; people get a remark."""
         if not self._as_json:

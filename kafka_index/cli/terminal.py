@@ -137,6 +137,7 @@ def _table_lines(stream: TextIO, table: Table) -> list[str]:
             Text(title),
             justify="left" if is_text else "right",
             overflow="fold",
+            no_wrap=not is_text,
             min_width=None if is_text else width,
         )
     for row in texts:

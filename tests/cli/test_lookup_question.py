@@ -63,7 +63,8 @@ def test_a_status_without_an_answer_is_explained() -> None:
     done = lookup("--logs", DUMP, *HERE, "--offset", 10**6)
     assert done.returncode == 0
     assert done.stdout == (
-        "orders.eu-west-0, offset 1000000: after_log_end (above the end of the log: out of range)\n"
+        "orders.eu-west-0, offset 1000000: after_log_end (above the end of the log: out of range; "
+        "the log begins at 0 and ends at 1463)\n"
     )
 
 
@@ -160,10 +161,10 @@ def test_damage_is_an_exit_code(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--offset", "5"], "--topic and --partition"),
-        (["--topic", "t", "--offset", "5"], "--topic and --partition"),
-        ([*HERE], "--offset or --timestamp"),
-        ([*HERE, "--offset", "5", "--timestamp", "5"], "one of them"),
+        (["--offset", "5"], "needs --topic"),
+        (["--topic", "t", "--offset", "5"], "no topic t here"),
+        ([*HERE, "--offset", "5", "--timestamp", "5"], "not both"),
+        ([*HERE, "--offset", "5", "--json", "--get-offsets"], "mutually exclusive"),
         ([*HERE, "--offset", "-5"], "--offset"),
         ([*HERE, "--timestamp", "tomorrow"], "2024-05-01T00:00:00Z"),
         ([*HERE, "--timestamp", str(2**63)], "--timestamp"),
@@ -171,7 +172,7 @@ def test_damage_is_an_exit_code(tmp_path: Path) -> None:
         ([*HERE, "--offset", "5", "--overwrite"], "--overwrite goes with --queries"),
         ([*HERE, "--offset", "5", "--engine", "spark"], "--engine spark goes with --queries"),
         ([*HERE, "--offset", "5", "--threads", "1"], "--threads goes with --queries"),
-        (["--json"], "--topic and --partition"),
+        (["--json"], "needs --topic"),
     ],
 )
 def test_wrong_usage_is_one_line_and_exit_code_2(arguments: list[str], message: str) -> None:

@@ -1,0 +1,77 @@
+"""The record that a lookup has found: key, value and headers."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from typing import Any
+
+from kafka_index.cli.dump_metadata import decoder_of
+from kafka_index.cli.lookup_options import LogOptions
+from kafka_index.cli.partition_paths import partition_directories
+from kafka_index.cli.record_text import NUMBER_COLUMNS, PrintedRecords, RecordText
+from kafka_index.errors import CorruptLogError
+from kafka_index.layout.names import TopicPartition
+from kafka_index.tables import read_records
+
+
+@dataclass(frozen=True, slots=True)
+class ShownRecord:
+    """A record to be printed.
+
+    Parameters
+    ----------
+    records : PrintedRecords
+        The record alone.
+    partition : TopicPartition
+        Its partition.
+    """
+
+    records: PrintedRecords
+    partition: TopicPartition
+
+    def lines(self) -> list[str]:
+        """Return its lines, as those of the answer before them."""
+        members = list(self._text(as_json=False).members(self.records))
+        width = max(len("leader epoch"), *(len(name) for name, _ in members))
+        return [f"  {name.ljust(width)}  {text}" for name, text in members]
+
+    def as_object(self) -> dict[str, Any]:
+        """Return it as ``dump --records --json`` prints it."""
+        record: dict[str, Any] = json.loads("".join(self._text(as_json=True).lines(self.records)))
+        return record
+
+    def _text(self, *, as_json: bool) -> RecordText:
+        decode = decoder_of(os.path.join(self.partition.directory_name, "log"))
+        return RecordText(as_json=as_json, keys=None, values=None, decode=decode)
+
+
+def read_record(topic: str, partition: int, offset: int, where: LogOptions) -> ShownRecord | None:
+    """Return a record; None where a place without a record was found, such as the end.
+
+    Raises
+    ------
+    KafkaIndexError
+        Its batch cannot be read.
+    """
+    paths = where.logs
+    if where.tiered is None:
+        paths = tuple(partition_directories(where.logs, topic, [partition]))
+    rows = read_records(
+        paths,
+        partitions={topic: [partition]},
+        starting_offsets={topic: {partition: offset}},
+        ending_offsets={topic: {partition: offset + 1}},
+        columns=[*NUMBER_COLUMNS, "key", "value", "headers"],
+        include_control=True,
+        tiered=where.tiered,
+        indexes=where.indexes,
+        max_decompressed_bytes=where.config.max_decompressed_bytes,
+    )
+    for batch in rows:
+        if batch.num_rows > 1:
+            raise CorruptLogError(f"offset {offset} is that of more than one record")
+        if batch.num_rows:
+            return ShownRecord(PrintedRecords.of_rows(batch), TopicPartition(topic, partition))
+    return None

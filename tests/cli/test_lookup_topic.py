@@ -1,0 +1,212 @@
+"""Questions about topics, as they are asked by hand every day."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click import unstyle
+
+from tests.support.command_line import (
+    COMMAND,
+    DUMP,
+    Argument,
+    copy_partitions,
+    environment,
+    json_rows,
+    lookup,
+)
+from tests.support.record_tables import write_partition
+from tests.support.segments import batch
+from tests.support.transactional_logs import segments
+
+LOGS = ("--logs", DUMP)
+TOPIC = (*LOGS, "--topic", "payments")
+ONE = (*TOPIC, "--partition", 0)
+ENDS = {0: 1574, 1: 1816}
+
+
+def rows(*arguments: Argument) -> list[dict[str, Any]]:
+    done = lookup(*arguments, "--json")
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_a_topic_is_a_table_of_its_partitions() -> None:
+    done = lookup(*TOPIC)
+    assert done.returncode == 0, done.stderr
+    header, *lines = done.stdout.splitlines()
+    assert header.split("  ")[0] == "partition"
+    assert [line.split()[:4] for line in lines] == [
+        ["0", "0", "1574", "1,574"],
+        ["1", "0", "1816", "1,816"],
+    ]
+    for line in lines:
+        first, last = map(datetime.fromisoformat, line.split()[4:6])
+        assert first < last
+
+
+def test_every_partition_answers_as_it_does_alone() -> None:
+    key = 1795245919114
+    for row in rows(*TOPIC, "--timestamp", key):
+        alone = rows(*TOPIC, "--partition", row["partition"], "--timestamp", key)[0]
+        for name in ("status", "found_offset", "found_timestamp_ms", "timestamp"):
+            assert row[name] == alone[name]
+
+
+def test_the_times_are_those_of_the_first_record_and_the_largest() -> None:
+    (row,) = rows(*ONE)
+    (first,) = rows(*ONE, "--offset", 0, "--resolve", "record")
+    (last,) = rows(*ONE, "--timestamp", -3)
+    assert row["first_timestamp_ms"] == first["found_timestamp_ms"]
+    assert row["max_timestamp_ms"] == last["found_timestamp_ms"]
+
+
+def test_several_partitions_can_be_named() -> None:
+    named = rows(*LOGS, "--topic", "orders.eu-west", "--partition", 2, "--partition", 0)
+    assert [row["partition"] for row in named] == [0, 2]
+
+
+def test_scripts_take_the_lines_of_kafka_get_offsets() -> None:
+    done = lookup(*TOPIC, "--get-offsets")
+    assert (done.stdout, done.stderr) == ("payments:0:1574\npayments:1:1816\n", "")
+    done = lookup(*ONE, "--offset", 7, "--get-offsets")
+    assert done.stdout == "payments:0:7\n"
+
+
+def test_a_partition_without_an_answer_is_not_a_line() -> None:
+    done = lookup(*TOPIC, "--timestamp", 10**14, "--get-offsets")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "no offset for payments:1: no_record_at_or_after" in done.stderr
+
+
+def test_a_partition_without_segments_is_listed(tmp_path: Path) -> None:
+    data = copy_partitions(tmp_path / "data", "payments-0")
+    (data / "payments-7").mkdir()
+    _, empty = rows("--logs", data, "--topic", "payments")
+    assert (empty["partition"], empty["start_offset"], empty["end_offset"]) == (7, None, None)
+
+
+def test_an_absent_topic_suggests_near_names() -> None:
+    done = lookup(*LOGS, "--topic", "paymnets", "--offset", 1)
+    assert done.returncode == 2
+    assert "did you mean payments?" in done.stderr
+
+
+def test_an_absent_partition_names_those_there_are() -> None:
+    done = lookup(*TOPIC, "--partition", 0, "--partition", 9, "--offset", 1)
+    assert done.returncode == 2
+    assert "no partition payments-9 here (found its partitions 0, 1)" in done.stderr
+
+
+def test_out_of_range_says_where_the_log_begins_and_ends() -> None:
+    done = lookup(*ONE, "--offset", 10**6)
+    assert "out of range; the log begins at 0 and ends at 1574)" in done.stdout
+    (answer,) = rows(*ONE, "--offset", 10**6)
+    assert (answer["log_start_offset"], answer["log_end_offset"]) == (0, 1574)
+
+
+@pytest.mark.parametrize("which", [ONE, TOPIC])
+def test_seconds_are_refused_where_the_log_has_later_times(which: tuple[Argument, ...]) -> None:
+    done = lookup(*which, "--timestamp", 1714550400)
+    assert done.returncode == 2
+    assert "looks like seconds (2024-05-01T08:00:00.000Z)" in done.stderr
+    assert "give 1714550400000, or ms:1714550400" in done.stderr
+
+
+@pytest.mark.parametrize("timestamp", ["ms:1714550400", 0, 10**11, -2, "1970-01-20T20:15:50Z"])
+def test_other_times_are_asked_as_they_are(timestamp: str | int) -> None:
+    (answer,) = rows(*ONE, "--timestamp", timestamp)
+    assert (answer["status"], answer["found_offset"]) == ("found", 0)
+
+
+def test_seconds_are_asked_where_the_log_itself_has_such_times(tmp_path: Path) -> None:
+    write_partition(tmp_path, {0: batch(0, 2, timestamps=[1714550400, 1714550401])})
+    (folder,) = tmp_path.iterdir()
+    topic, _, number = folder.name.rpartition("-")
+    asked = ("--logs", tmp_path, "--topic", topic, "--partition", number)
+    (answer,) = rows(*asked, "--timestamp", 1714550401)
+    assert answer["found_offset"] == 1
+
+
+def test_a_table_of_queries_may_hold_any_times(tmp_path: Path) -> None:
+    asked, answers = tmp_path / "q.csv", tmp_path / "a.csv"
+    asked.write_text("topic,partition,timestamp\npayments,0,1714550400\n")
+    done = lookup(*LOGS, "--queries", asked, "--by", "timestamp", "--output", answers)
+    assert done.returncode == 0, done.stderr
+    assert '"found"' in answers.read_text()
+
+
+def test_the_record_found_can_be_shown() -> None:
+    asked = (*LOGS, "--topic", "orders.eu-west", "--partition", 0, "--offset", 12, "--show-record")
+    lines = lookup(*asked).stdout.splitlines()
+    assert [line.split(maxsplit=1) for line in lines[-3:]] == [
+        ["key", '"order-4807"'],
+        ["value", '"opal nectar lichen meadow quartz delta tundra tundra"'],
+        ["header", '"flag" = null'],
+    ]
+    (answer,) = rows(*asked)
+    assert answer["record"]["offset"] == answer["found_offset"] == 12
+    assert answer["record"]["key"] == "order-4807"
+    assert answer["record"]["headers"] == [{"key": "flag", "value": None}]
+
+
+def test_a_control_record_can_be_shown() -> None:
+    batches = json_rows(min((DUMP / "payments-0").glob("*.log")))
+    marker = next(each for each in batches if each["control_type"] is not None)
+    asked = (*ONE, "--offset", marker["base_offset"], "--show-record")
+    (answer,) = rows(*asked)
+    assert answer["record"]["control_type"] == ("abort", "commit")[marker["control_type"]]
+    last = lookup(*asked).stdout.splitlines()[-1]
+    assert last.split()[:2] == ["control", f"{answer['record']['control_type']},"]
+
+
+def test_showing_a_record_needs_one_question() -> None:
+    assert lookup(*TOPIC, "--offset", 1, "--show-record").returncode == 2
+    assert lookup(*ONE, "--offset", 1, "--show-record", "--resolve", "batch").returncode == 2
+
+
+def test_lookups_can_end_at_the_last_stable_offset(tmp_path: Path) -> None:
+    folder = write_partition(tmp_path, segments(3))
+    topic, _, number = folder.name.rpartition("-")
+    asked = ("--logs", tmp_path, "--topic", topic, "--partition", number)
+    (log,) = rows(*asked)
+    # From the last batch back: the first offset of the transaction that is open first.
+    checkpoint = tmp_path / "replication-offset-checkpoint"
+    checkpoint.write_text(f"0\n1\n{topic} {number} {log['end_offset']}\n")
+    bounded = (*asked, "--upper-bound", "last-stable-offset")
+    (stable,) = rows(*bounded)
+    assert log["start_offset"] < stable["end_offset"] < log["end_offset"]
+    (at_end,) = rows(*bounded, "--timestamp", -1)
+    assert at_end["found_offset"] == stable["end_offset"]
+    (hidden,) = rows(*bounded, "--offset", stable["end_offset"] + 1)
+    assert hidden["status"] == "log_end"
+    # The high watermark is a bound too.
+    checkpoint.write_text(f"0\n1\n{topic} {number} 3\n")
+    assert rows(*bounded)[0]["end_offset"] <= 3
+
+
+def test_the_table_fits_a_terminal() -> None:
+    ours, theirs = pty.openpty()
+    variables = environment() | {"TERM": "xterm", "COLUMNS": "70"}
+    variables.pop("NO_COLOR", None)
+    command = [*COMMAND, "lookup", *map(str, TOPIC), "--timestamp", "1795245919114"]
+    with os.fdopen(ours, "rb", buffering=0) as terminal:
+        process = subprocess.Popen(command, stdout=theirs, stderr=theirs, env=variables)
+        os.close(theirs)
+        shown = b""
+        try:
+            while piece := terminal.read(10_000):
+                shown += piece
+        except OSError:
+            pass  # how Linux reports that the other side was closed
+        assert process.wait() == 0
+    lines = shown.decode().replace("\r\n", "\n").splitlines()
+    assert max(len(unstyle(line)) for line in lines) <= 70
+    assert "\x1b[32mfound\x1b[0m" in shown.decode()
