@@ -2,9 +2,10 @@
 
 The marker is put only where there is none. Its run writes it again every few seconds. A run that
 finds another's marker watches it: one that does not change for a while belongs to a killed run,
-and is taken over; so is at once one of a process of this machine that is gone. Nothing keeps out a
-run that was stopped for longer than that and continues; two runs over the same input write the
-same bytes.
+and is taken over; so is at once one of a process of this machine that is gone. Of several runs
+that take it over at the same moment, one gets in: it replaces the version that it has watched.
+Nothing keeps out a run that was stopped for longer than that and continues; two runs over the same
+input write the same bytes.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from types import TracebackType
 from typing import Self
 
 from kafka_index.errors import KafkaIndexError, PublishError
-from kafka_index.stores import Store, store_of
+from kafka_index.stores import FileInfo, Store, store_of
 
 #: The folder below an output in a store for what belongs to runs: the marker, and staged files.
 RUNS_FOLDER = ".kafka-index"
@@ -29,6 +30,8 @@ _REFRESH_SECONDS = 10.0
 # Several refreshes: one of them may fail, or be slow.
 _ABANDONED_SECONDS = 45.0
 _POLL_SECONDS = 1.0
+# The marker of the run that was faster is found sooner.
+_TAKE_OVERS = 5
 # The runs of this process that hold a marker.
 _held: set[str] = set()
 
@@ -64,9 +67,17 @@ class StoreLock:
             Another run is writing to the output, or the output cannot be written.
         """
         store = store_of(self.path)
+        attempts = 0
         while not store.put(self.path, self._content(), if_absent=True):
-            self._wait_until_abandoned(store)
-            store.delete([self.path])
+            abandoned = self._wait_until_abandoned(store)
+            if abandoned is None:
+                continue
+            if store.replace(self.path, self._content(), abandoned):
+                break
+            attempts += 1
+            if attempts == _TAKE_OVERS:
+                raise self._kept_out("another run is taking over this output")
+            time.sleep(_POLL_SECONDS)
         _held.add(self._run_id)
         self._thread.start()
         return self
@@ -98,21 +109,31 @@ class StoreLock:
         }
         return json.dumps(fields).encode()
 
-    def _wait_until_abandoned(self, store: Store) -> None:
-        """Return once the marker belongs to no run, or raise PublishError."""
+    def _wait_until_abandoned(self, store: Store) -> FileInfo | None:
+        """Return the marker once it belongs to no run; None when there is none any more.
+
+        Raises
+        ------
+        PublishError
+            It belongs to a run.
+        """
+        try:
+            info = store.info(self.path)
+        except FileNotFoundError:
+            return None
         first = _read(store, self.path)
         deadline = time.monotonic() + _ABANDONED_SECONDS
         while time.monotonic() < deadline and not _is_of_ended_process(first):
             time.sleep(_POLL_SECONDS)
             found = _read(store, self.path)
             if found is None:
-                return
+                return None
             if found != first:
-                raise PublishError(
-                    "another run is writing to this output",
-                    path=self.path,
-                    hint="wait for it, or choose another --output",
-                )
+                raise self._kept_out("another run is writing to this output")
+        return None if first is None else info
+
+    def _kept_out(self, message: str) -> PublishError:
+        return PublishError(message, path=self.path, hint="wait for it, or choose another --output")
 
     def _refresh(self) -> None:
         store = store_of(self.path)

@@ -16,6 +16,7 @@ import hdfs_native
 import pyarrow as pa
 
 from kafka_index.errors import InputError, KafkaIndexError, PublishError, ReadError
+from kafka_index.stores.claims import replace_by_claim
 from kafka_index.stores.hdfs_errors import publish_error, read_error, reason
 from kafka_index.stores.hdfs_file import HdfsFile
 from kafka_index.stores.options import StorageOptions
@@ -188,6 +189,10 @@ class HdfsStore:
         options = hdfs_native.WriteOptions(overwrite=True, create_parent=True)
         with self._client.create(name, options) as file:
             file.write(data)
+
+    def replace(self, path: str, data: bytes, info: FileInfo) -> bool:
+        """Write a file if its size and time are those of `info`, one process at a time."""
+        return replace_by_claim(self, path, data, info)
 
     def rename(self, source: str, target: str) -> None:
         """Rename a file."""

@@ -10,6 +10,7 @@ from contextlib import suppress
 import pyarrow as pa
 
 from kafka_index.errors import InputError
+from kafka_index.stores.claims import replace_by_claim
 from kafka_index.stores.durable_files import AtomicFile, publish_error
 from kafka_index.stores.mapped_file import MappedFile
 from kafka_index.stores.store import LISTING_SCHEMA, DirectoryEntry, FileInfo
@@ -85,6 +86,10 @@ class LocalStore:
                 return file.commit_if_absent()
             file.commit()
         return True
+
+    def replace(self, path: str, data: bytes, info: FileInfo) -> bool:
+        """Write a file if its size and time are those of `info`, one process at a time."""
+        return replace_by_claim(self, path, data, info)
 
     def rename(self, source: str, target: str) -> None:
         """Rename a file."""

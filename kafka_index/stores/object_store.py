@@ -186,6 +186,22 @@ class ObjectStore:
             raise publish_error(error, path, "write the object") from None
         return True
 
+    def replace(self, path: str, data: bytes, info: FileInfo) -> bool:
+        """Write an object if it has the ETag of `info`: the store compares it."""
+        mode = {"e_tag": info.version}
+        try:
+            repeated(
+                lambda: obstore.put(self._store, _key(path), data, mode=mode, use_multipart=False)
+            )
+        except (exceptions.PreconditionError, FileNotFoundError):
+            # A repeated request finds what the one before it wrote.
+            return self._holds(path, data, len(data))
+        except LIBRARY_ERRORS as error:
+            if is_not_found(error):
+                return False
+            raise publish_error(error, path, "write the object") from None
+        return True
+
     def rename(self, source: str, target: str) -> None:
         """Copy an object on the server, and delete the first one."""
         try:

@@ -143,6 +143,18 @@ class Store(Protocol):
         """Write a file whole, durably; return False where `if_absent` and there is one."""
         ...
 
+    def replace(self, path: str, data: bytes, info: FileInfo) -> bool:
+        """Write a small file whole if it is still the one that `info` describes.
+
+        Of several that try this at the same time, one succeeds.
+
+        Returns
+        -------
+        bool
+            Whether it was written.
+        """
+        ...
+
     def rename(self, source: str, target: str) -> None:
         """Give a file another name, replacing what has it."""
         ...

@@ -17,7 +17,7 @@ import pytest
 
 from kafka_index.errors import PublishError, is_retriable
 from kafka_index.storage import StoreLock, store_lock
-from kafka_index.stores import store_of
+from kafka_index.stores import FileInfo, Store, store_of
 from tests.servers.s3 import S3Server
 from tests.support.remote import new_bucket
 from tests.support.timeouts import wait_for
@@ -139,6 +139,48 @@ def test_a_killed_run_whose_process_number_is_now_ours_is_taken_over_at_once(roo
         found = marker(root)
         assert found is not None
         assert found["run"] == "ours"
+
+
+@pytest.mark.parametrize("runs", [2, 8])
+def test_of_runs_that_take_over_one_marker_at_the_same_moment_one_gets_in(
+    root: str, runs: int
+) -> None:
+    put_marker(root, run="theirs", host=socket.gethostname(), process=ended_process(), count=7)
+    seen = threading.Barrier(runs)
+    done = threading.Barrier(runs)
+    entered: list[str] = []
+    kept_out: list[str] = []
+
+    class Eager(StoreLock):
+        """Has watched the marker for long enough when all others have."""
+
+        def _wait_until_abandoned(self, store: Store) -> FileInfo | None:
+            if self._is_first:
+                self._is_first = False
+                info = store.info(self.path)
+                seen.wait()
+                return info
+            raise self._kept_out("another run is writing to this output")
+
+        _is_first = True
+
+    def take_over(number: int) -> None:
+        try:
+            with Eager(root, f"run{number}"):
+                entered.append(f"run{number}")
+                done.wait()
+        except PublishError as error:
+            kept_out.append(error.message)
+            done.wait()
+
+    threads = [threading.Thread(target=take_over, args=[number]) for number in range(runs)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert (len(entered), len(kept_out)) == (1, runs - 1)
+    assert marker(root) is None
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"{}"])

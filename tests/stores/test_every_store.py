@@ -90,6 +90,37 @@ def test_of_puts_if_absent_at_the_same_time_one_is_first(place: Place) -> None:
     assert place.store.read(place.at("lock")) == puts[won.index(True)]
 
 
+def test_a_file_is_replaced_in_the_version_that_was_seen_and_in_no_other(place: Place) -> None:
+    place.put(a=b"1")
+    path = place.at("a")
+    seen = place.store.info(path)
+
+    assert place.store.replace(path, b"22", seen)
+    assert not place.store.replace(path, b"333", seen)
+    assert place.store.read(path) == b"22"
+    assert not place.store.replace(place.at("none"), b"1", seen)
+    assert place.tree()["path"].to_pylist() == ["a"]
+
+
+def test_of_those_that_replace_a_file_at_the_same_time_one_succeeds(place: Place) -> None:
+    place.put(a=b"1")
+    path = place.at("a")
+    seen = place.store.info(path)
+    contents = [f"{n}".encode() * 1000 for n in range(8)]
+
+    def replace(data: bytes) -> bool:
+        try:
+            return place.store.replace(path, data, seen)
+        except PublishError:
+            return False  # another one is at it
+
+    with ThreadPoolExecutor(len(contents)) as pool:
+        won = list(pool.map(replace, contents))
+
+    assert won.count(True) == 1
+    assert place.store.read(path) == contents[won.index(True)]
+
+
 def _put_if_absent(store: Store, path: str, data: bytes) -> bool:
     try:
         return store.put(path, data, if_absent=True)

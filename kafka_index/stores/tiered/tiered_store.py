@@ -123,6 +123,10 @@ class TieredStore:
         """Refuse: remote segments are only read."""
         self._read_only(path)
 
+    def replace(self, path: str, data: bytes, info: FileInfo) -> bool:  # noqa: ARG002
+        """Refuse: remote segments are only read."""
+        self._read_only(path)
+
     def rename(self, source: str, target: str) -> None:  # noqa: ARG002
         """Refuse: remote segments are only read."""
         self._read_only(source)
