@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 
 from kafka_index.errors import InputError
@@ -19,11 +20,13 @@ from kafka_index.layout.names import (
 )
 from kafka_index.storage.directories import Entry, identity_of, scan_directory
 from kafka_index.storage.fast_listing import list_plain_partition
+from kafka_index.storage.paged_listing import StoredDirectory, list_directories
 from kafka_index.storage.partition_files import SegmentFile, Skipped, list_partition
 from kafka_index.storage.paths import expand_directories
 from kafka_index.storage.segment_table import PartitionSegments, SegmentTable
 from kafka_index.storage.tiered_partition import TieredPartition
-from kafka_index.stores import is_remote
+from kafka_index.stores import is_remote, scheme_of
+from kafka_index.stores.uris import OBJECT_SCHEMES
 
 __all__ = ["Listing", "SegmentFile", "Skipped", "list_dump"]
 
@@ -135,7 +138,7 @@ class _Walk:
             return
         entries = scan_directory(directory)
         if self._is_data_directory(entries, named_as_partition=split is not None):
-            self._visit_data_directory(entries)
+            self._visit_data_directory(directory, entries)
         elif split is None:
             raise InputError(
                 "holds segments, but its name does not name their partition",
@@ -145,7 +148,7 @@ class _Walk:
                 hint="rename the directory",
             )
         else:
-            self._visit_partition(directory, split[0], entries)
+            self._visit_partition(directory, split[0], partial(self._one_by_one, split[0], entries))
 
     @staticmethod
     def _is_data_directory(entries: list[Entry], *, named_as_partition: bool) -> bool:
@@ -163,7 +166,25 @@ class _Walk:
             return holds_partitions and not holds_logs
         return holds_partitions or not holds_logs
 
-    def _visit_data_directory(self, entries: list[Entry]) -> None:
+    def _visit_data_directory(self, directory: str, entries: list[Entry]) -> None:
+        live = dict(self._live_partitions(entries))
+        # Of a few topics among many the other objects would be listed for nothing.
+        if self._topics is None and scheme_of(directory) in OBJECT_SCHEMES:
+            self._visit_stored(directory, live)
+        for path, partition in live.items():
+            self._visit_partition(path, partition, partial(self._listed, partition, path))
+
+    def _visit_stored(self, root: str, live: dict[str, TopicPartition]) -> None:
+        """Visit partitions in an object store, page by page, and remove them from `live`."""
+        for found in list_directories(root):
+            path = f"{root}/{found.name}"
+            partition = live.pop(path, None)
+            if partition is not None:
+                find = partial(self._stored, partition, path, found)
+                self._visit_partition(path, partition, find)
+
+    def _live_partitions(self, entries: list[Entry]) -> Iterator[tuple[str, TopicPartition]]:
+        """Yield the live partition directories among entries; skip the others, with why."""
         for entry in entries:
             split = split_directory_name(entry.name)
             if not entry.is_directory():
@@ -177,10 +198,13 @@ class _Walk:
                 if self._wanted(split[0].topic):
                     self._skip(entry.path, _REASONS[split[1]])
             else:
-                self._visit_partition(entry.path, split[0], None)
+                yield entry.path, split[0]
 
     def _visit_partition(
-        self, directory: str, partition: TopicPartition, entries: list[Entry] | None
+        self,
+        directory: str,
+        partition: TopicPartition,
+        find: Callable[[], PartitionSegments | None],
     ) -> None:
         self.topics_seen.add(partition.topic)
         if not self._wanted(partition.topic):
@@ -192,11 +216,7 @@ class _Walk:
             if before[1] != partition:
                 self._skip(directory, f"the same directory as {before[0]}")
             return
-        segments = _plain(partition, directory) if entries is None else None
-        if segments is None:
-            segments = self._one_by_one(
-                partition, scan_directory(directory) if entries is None else entries
-            )
+        segments = find()
         if segments is not None and len(segments):
             self.partitions.append(segments)
         self.listing.partition_directories.append(directory)
@@ -207,6 +227,20 @@ class _Walk:
             if parent_identity not in self._parents_seen:
                 self._parents_seen.add(parent_identity)
                 self.listing.data_directories.append(parent)
+
+    def _listed(self, partition: TopicPartition, directory: str) -> PartitionSegments | None:
+        segments = _plain(partition, directory)
+        if segments is not None:
+            return segments
+        return self._one_by_one(partition, scan_directory(directory))
+
+    def _stored(
+        self, partition: TopicPartition, directory: str, found: StoredDirectory
+    ) -> PartitionSegments | None:
+        segments = found.plain_segments(partition, directory)
+        if segments is not None:
+            return segments
+        return self._one_by_one(partition, found.entries(directory))
 
     def _one_by_one(
         self, partition: TopicPartition, entries: list[Entry]

@@ -11,6 +11,7 @@ from kafka_index.errors import InputError
 from kafka_index.storage import Listing, list_dump
 from kafka_index.storage.paths import expand_input, refuse_overlap
 from kafka_index.stores import store_of
+from tests.servers.faults import FaultProxy, fault_proxy
 from tests.servers.s3 import S3Server
 from tests.storage.test_listing import batch, name, put
 from tests.support.remote import new_bucket, upload
@@ -59,6 +60,54 @@ def test_a_listed_object_has_its_version(tmp_path: Path, bucket: str) -> None:
     remote = upload(tmp_path, bucket)
     (segment,) = list_dump([remote], topics=None).segments
     assert segment.log_version == store_of(remote).info(segment.log_path).version != ""
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        name(5, ".log.swap"),
+        name(5, ".index.cleaned"),
+        name(5, ".log.deleted"),
+        "5.log",
+        "9" * 20 + ".log",
+        "٣" * 20 + ".log",
+        f"{name(5)}/inside",
+        f"{name(5, '.log.swap')}/inside",
+        "deep/folder/" + name(7),
+    ],
+)
+def test_odd_names_among_pages_are_taken_as_in_a_local_directory(
+    tmp_path: Path, bucket: str, odd: str
+) -> None:
+    put(tmp_path / "a-0", name(0), name(9), name(2**63 - 1), "leader-epoch-checkpoint", data=b"12")
+    put((tmp_path / "a-0" / odd).parent, Path(odd).name)
+    put(tmp_path / "a-1", name(3))
+    remote = upload(tmp_path, f"{bucket}/dump")
+    assert found(list_dump([remote], topics=None), remote) == found(
+        list_dump([str(tmp_path)], topics=None), str(tmp_path)
+    )
+
+
+@pytest.fixture
+def proxy(s3: S3Server) -> Iterator[FaultProxy]:
+    with fault_proxy(s3.endpoint) as between:
+        yield between
+
+
+def test_partitions_share_the_pages_of_a_listing(
+    s3: S3Server, proxy: FaultProxy, tmp_path: Path
+) -> None:
+    for partition in range(60):
+        offsets = range(0, 400, 10)
+        put(tmp_path / f"a-{partition}", *map(name, offsets), data=b"12345")
+    with new_bucket(s3.through(proxy.endpoint)) as bucket:
+        remote = upload(tmp_path, f"{bucket}/dump")
+        proxy.clear()
+        listing = list_dump([remote], topics=None)
+        # Is it a directory, which partitions are in it, and 2,400 objects.
+        assert len(proxy.gets()) <= 3 + 3
+        assert len(listing.segments) == 2400
+        assert all(each.log_version for each in listing.segments)
 
 
 @pytest.mark.parametrize(
