@@ -21,6 +21,7 @@ from kafka_index.build.plan import plan_waves
 from kafka_index.engines.session import build_session
 from kafka_index.spark.build import build_logs, build_waves
 from kafka_index.storage import SegmentFile, list_dump
+from kafka_index.storage.segment_table import SegmentTable
 
 _BATCH_BYTES = 1024
 _SEGMENTS = 384
@@ -122,7 +123,7 @@ def _run_local(segments: Sequence[SegmentFile], target: str) -> None:
 
 
 def _run_waves(session: SparkSession, segments: Sequence[SegmentFile], target: str) -> None:
-    waves = plan_waves(segments, cores=2)
+    waves = plan_waves(SegmentTable.of(segments), cores=2)
     for rows in build_waves(session, waves, BuildSettings(target_root=target), cores=2):
         _expect(rows.column("status").to_pylist())
 

@@ -7,16 +7,16 @@ of the partition.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache
-from itertools import groupby, islice
-from operator import attrgetter
+from itertools import islice
 
 import numpy as np
 import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from kafka_index.build.report import (
     BUILT,
@@ -32,7 +32,6 @@ from kafka_index.layout.names import (
     LEADER_EPOCH_CHECKPOINT,
     SNAPSHOT_SUFFIX,
     TXN_INDEX_SUFFIX,
-    TopicPartition,
     parse_segment_file,
 )
 from kafka_index.records.batch_source import PREALLOCATED_TAIL
@@ -45,6 +44,7 @@ from kafka_index.storage.partition_record import (
     RecordedFile,
     recorded_files,
 )
+from kafka_index.storage.segment_table import PartitionSegments, SegmentTable
 from kafka_index.storage.tiered_partition import TieredPartition
 
 _CACHED_PARTITIONS = 64
@@ -63,14 +63,14 @@ class PartitionStartFiles:
 
     @classmethod
     def of(
-        cls, first: SegmentFile, entries: Sequence[Entry], log_start_offset: int | None
+        cls, first_base_offset: int, entries: Sequence[Entry], log_start_offset: int | None
     ) -> PartitionStartFiles:
         """Return the start of a partition.
 
         Parameters
         ----------
-        first : SegmentFile
-            Its first segment.
+        first_base_offset : int
+            Of its first segment.
         entries : sequence of Entry
             The directory of its logs.
         log_start_offset : int, optional
@@ -82,7 +82,7 @@ class PartitionStartFiles:
                 if not entry.name.endswith(SNAPSHOT_SUFFIX):
                     continue
                 parsed = parse_segment_file(entry.name)
-                if parsed is None or parsed.transient or parsed.base_offset > first.base_offset:
+                if parsed is None or parsed.transient or parsed.base_offset > first_base_offset:
                     continue
             info = entry.info()
             files.append([entry.name, info.size_bytes, info.mtime_ns, info.version])
@@ -93,6 +93,10 @@ class PartitionStartFiles:
         """Return the start of a partition whose first segment may be remote."""
         epochs = [[entry.epoch, entry.start_offset] for entry in tiered.epochs]
         return cls(orjson.dumps([tiered.log_start_offset, epochs, tiered.is_lower_bound]).decode())
+
+
+#: Where no file depends on earlier segments.
+NO_START = PartitionStartFiles("")
 
 
 class KnownPartition:
@@ -151,7 +155,7 @@ class KnownPartition:
         return StagedSegment(segment, report, self.directory, files=tuple(kept))
 
     def unchanged_rows(
-        self, segments: Sequence[SegmentFile], settings: BuildSettings, start: PartitionStartFiles
+        self, segments: PartitionSegments, settings: BuildSettings, start: PartitionStartFiles
     ) -> pa.Table | None:
         """Return the report of the whole partition if nothing of it has changed, else None."""
         record = self.record
@@ -161,7 +165,7 @@ class KnownPartition:
             or record.outputs != tuple(sorted(settings.outputs))
             or (record.expire_after_ms, record.expire_at_ms) != expiration_of(settings)
             or record.start != start.text
-            or not record.allows(settings.scan_settings(segments[0].topic))
+            or not record.allows(settings.scan_settings(segments.partition.topic))
             or not _same_logs(record.segments, segments)
         ):
             return None
@@ -171,10 +175,21 @@ class KnownPartition:
         found = self._found
         if not all(file.is_untouched(found.get(name)) for name, file in self._files.items()):
             return None
-        if any(name not in self._files for name in self._found if _is_state_file(name)):
+        if settings.needs_state and self._has_stray_state():
             # A stray snapshot could be loaded by mistake.
             return None
         return _report_of(record.segments, segments)
+
+    def covers(self, outputs: frozenset[Output], files: pa.Table) -> bool:
+        """Return whether the record has these kinds of files, and every row of `files`."""
+        record = self.record
+        if record is None or not record.is_whole or not outputs.issubset(record.outputs):
+            return False
+        missing = files.join(record.files, files.column_names, join_type="left anti")
+        return not missing.num_rows
+
+    def _has_stray_state(self) -> bool:
+        return any(name not in self._files for name in self._found if _is_state_file(name))
 
     def _is_intact(self, file: RecordedFile) -> bool:
         return file.is_intact(self.directory, self._found.get(file.published.name))
@@ -218,18 +233,15 @@ class UnchangedPartitions:
         self._settings = settings
         self._log_directories: dict[str, LogDirectory] = {}
 
-    def split(
-        self, segments: Iterable[SegmentFile]
-    ) -> Iterator[tuple[list[SegmentFile], pa.Table | None]]:
+    def split(self, segments: SegmentTable) -> Iterator[tuple[PartitionSegments, pa.Table | None]]:
         """Yield each partition with its report; without one where it has to be built.
 
         Parameters
         ----------
-        segments : iterable of SegmentFile
-            By partition, every segment of each.
+        segments : SegmentTable
+            Every segment of each partition.
         """
-        key = attrgetter("topic", "partition")
-        partitions = (list(members) for _, members in groupby(segments, key=key))
+        partitions = iter(segments.partitions)
         if not wants_record(self._settings) or self._settings.force:
             yield from ((members, None) for members in partitions)
             return
@@ -237,23 +249,25 @@ class UnchangedPartitions:
             for some in _batched(partitions):
                 yield from zip(some, pool.map(self.rows_of, some), strict=True)
 
-    def rows_of(self, segments: Sequence[SegmentFile]) -> pa.Table | None:
+    def rows_of(self, segments: PartitionSegments) -> pa.Table | None:
         """Return the report of a partition, if it is right as it is; None to build it."""
-        first = segments[0]
-        partition = TopicPartition(first.topic, first.partition)
-        log_directory = first.partition_directory
+        partition, log_directory = segments.partition, segments.directory
         tiered = self._settings.tiered.get(partition)
         try:
             directory = target_directory(self._settings.target_root, partition, log_directory)
             record = PartitionRecord.read(directory)
             if record is None or not record.is_whole:
                 return None
-            if tiered is not None:
+            if not self._settings.needs_state:
+                start = NO_START
+            elif tiered is not None:
                 start = PartitionStartFiles.of_tiered(tiered)
             else:
                 root = self._log_directory(os.path.dirname(log_directory))
                 start = PartitionStartFiles.of(
-                    first, scan_directory(log_directory), root.log_start_offset(partition)
+                    int(segments.base_offsets[0]),
+                    scan_directory(log_directory),
+                    root.log_start_offset(partition),
                 )
         except KafkaIndexError:
             # Building meets the same error, and reports it.
@@ -312,35 +326,31 @@ def files_table(published: Sequence[PublishedFile], found: dict[str, Entry]) -> 
 
 def wants_record(settings: BuildSettings) -> bool:
     """Return whether a run writes and trusts records of partitions."""
-    return settings.needs_state and Output.INDEX in settings.outputs
+    return Output.INDEX in settings.outputs
 
 
-def _same_logs(recorded: pa.Table, segments: Sequence[SegmentFile]) -> bool:
+def _same_logs(recorded: pa.Table, segments: PartitionSegments) -> bool:
     if recorded.num_rows != len(segments):
         return False
     longs = (
-        ("segment_base_offset", [each.base_offset for each in segments]),
-        ("log_size_bytes", [each.log_size_bytes for each in segments]),
-        ("log_mtime_ns", [each.log_mtime_ns for each in segments]),
+        ("segment_base_offset", segments.base_offsets),
+        ("log_size_bytes", segments.sizes_bytes),
+        ("log_mtime_ns", segments.mtimes_ns),
     )
-    return (
-        all(np.array_equal(recorded.column(name).to_numpy(), found) for name, found in longs)
-        and recorded.column("log_version").to_pylist() == [each.log_version for each in segments]
-        and recorded.column("log_name").to_pylist()
-        == [os.path.basename(each.log_path) for each in segments]
-    )
+    texts = (("log_version", segments.log_versions()), ("log_name", segments.log_names()))
+    return all(
+        np.array_equal(recorded.column(name).to_numpy(), found) for name, found in longs
+    ) and all(recorded.column(name).equals(pa.chunked_array([found])) for name, found in texts)
 
 
-def _report_of(recorded: pa.Table, segments: Sequence[SegmentFile]) -> pa.Table:
+def _report_of(recorded: pa.Table, segments: PartitionSegments) -> pa.Table:
     count = len(segments)
-    status = [
-        UNCHANGED if each == BUILT else each for each in recorded.column("status").to_pylist()
-    ]
+    status = recorded.column("status")
     made = {
-        "topic": pa.repeat(segments[0].topic, count),
-        "partition": pa.repeat(pa.scalar(segments[0].partition, pa.int32()), count),
-        "log_path": pa.array([each.log_path for each in segments], pa.string()),
-        "status": pa.array(status, pa.string()),
+        "topic": pa.repeat(segments.partition.topic, count),
+        "partition": pa.repeat(pa.scalar(segments.partition.partition, pa.int32()), count),
+        "log_path": segments.log_paths(),
+        "status": pc.if_else(pc.equal(status, BUILT), UNCHANGED, status),
         "seconds": pa.repeat(0.0, count),
         "retriable": pa.repeat(pa.scalar(value=False), count),
     }
@@ -357,6 +367,6 @@ def _is_state_file(name: str) -> bool:
     return parsed is not None and not parsed.transient
 
 
-def _batched(partitions: Iterator[list[SegmentFile]]) -> Iterator[list[list[SegmentFile]]]:
+def _batched(partitions: Iterator[PartitionSegments]) -> Iterator[list[PartitionSegments]]:
     while some := list(islice(partitions, _PARTITIONS_AT_A_TIME)):
         yield some

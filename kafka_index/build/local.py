@@ -9,20 +9,20 @@ making files durable.
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Protocol, TypeVar
 
-from kafka_index.build.plan import partition_groups, partition_of, segment_groups
-from kafka_index.build.publish import GROUP_SEGMENTS, publish_partitions, publish_segments
+from kafka_index.build.plan import partition_groups, partition_of
+from kafka_index.build.publish import GROUP_SEGMENTS, publish_partitions
 from kafka_index.build.report import FAILED, SegmentReport
 from kafka_index.build.scan import stage_segments
 from kafka_index.build.settings import BuildSettings
 from kafka_index.build.staged_segment import StagedSegment
 from kafka_index.storage import SegmentFile
+from kafka_index.storage.segment_table import SegmentTable
 
 # A group is at most this, and at most a small share of the run, so that all threads publish.
 _GROUP_BYTES = 256 << 20
@@ -42,7 +42,7 @@ class BuildListener(Protocol):
 
 
 def run_local(
-    segments: Sequence[SegmentFile],
+    segments: Iterable[SegmentFile],
     settings: BuildSettings,
     *,
     threads: int,
@@ -53,7 +53,7 @@ def run_local(
 
     Parameters
     ----------
-    segments : sequence of SegmentFile
+    segments : SegmentTable, or iterable of SegmentFile
         By partition, every segment of each.
     settings : BuildSettings
         How and where to.
@@ -70,22 +70,19 @@ def run_local(
     bool
         False when it stopped at a segment that failed.
     """
-    planned = _plan(segments, settings, threads)
+    planned = _plan(SegmentTable.of(segments), threads)
     publisher = Publisher(map(len, planned), settings, listener, fail_fast=fail_fast)
-    # The largest of a group first: the last one, which the others wait for, is short.
-    waiting = deque(
-        (number, segment)
-        for number, members in enumerate(planned)
-        for segment in sorted(members, key=lambda segment: -segment.log_size_bytes)
-    )
+    waiting = _numbered(planned)
+    lock = threading.Lock()
 
     def scan(attempt_id: str) -> None:
         """Scan segments until there are none left."""
         while not publisher.stopped.is_set():
-            try:
-                number, segment = waiting.popleft()
-            except IndexError:
+            with lock:
+                work = next(waiting, None)
+            if work is None:
                 return
+            number, segment = work
             for staged in stage_segments([segment], settings, attempt_id=attempt_id):
                 publisher.add(number, staged, attempt_id)
 
@@ -93,18 +90,22 @@ def run_local(
     return publisher.run_threads(attempts, scan, threads=threads)
 
 
-def _plan(
-    segments: Sequence[SegmentFile], settings: BuildSettings, threads: int
-) -> list[list[SegmentFile]]:
-    """Return the groups that are published together."""
-    plan = partition_groups if settings.needs_state else segment_groups
-    total_bytes = sum(segment.log_size_bytes for segment in segments)
+def _plan(segments: SegmentTable, threads: int) -> list[SegmentTable]:
+    """Return the groups of partitions that are published together."""
     share = _GROUPS_PER_THREAD * threads
-    return plan(
+    return partition_groups(
         segments,
-        max_bytes=min(_GROUP_BYTES, total_bytes // share),
+        max_bytes=min(_GROUP_BYTES, segments.total_bytes // share),
         max_segments=min(GROUP_SEGMENTS, -(-len(segments) // share)),
     )
+
+
+def _numbered(groups: Sequence[SegmentTable]) -> Iterator[tuple[int, SegmentFile]]:
+    """Yield the segments with the numbers of their groups; those of one group exist at a time."""
+    for number, group in enumerate(groups):
+        # The largest of a group first: the last one, which the others wait for, is short.
+        for segment in sorted(group, key=lambda segment: -segment.log_size_bytes):
+            yield number, segment
 
 
 @dataclass(eq=False)
@@ -123,8 +124,7 @@ class Publisher:
     Parameters
     ----------
     counts : iterable of int
-        How many segments each group has. Where files depend on earlier segments, a group holds
-        whole partitions.
+        How many segments each group has; a group holds whole partitions.
     settings : BuildSettings
         How and where to.
     listener : BuildListener
@@ -187,7 +187,7 @@ class Publisher:
     def _report_unfinished(self) -> None:
         """Publish what needs no other segment; of unfinished partitions report what failed."""
         for group in self._groups:
-            if not self._settings.needs_state:
+            if group.staged and not self._settings.needs_state:
                 self._publish(group, "unfinished")
                 continue
             for staged in group.staged:
@@ -198,10 +198,6 @@ class Publisher:
     def _publish(self, group: _Group, attempt_id: str) -> None:
         waiting, group.staged = group.staged, []
         waiting.sort(key=lambda each: (partition_of(each.segment), each.segment.base_offset))
-        if not self._settings.needs_state:
-            for row in publish_segments(waiting, self._settings):
-                self.report(row)
-            return
         for row in publish_partitions(_partitions(waiting), self._settings, attempt_id=attempt_id):
             self.report(row)
         for staged in waiting:

@@ -78,7 +78,7 @@ def build_parquet(
     known, refused = split_refused(source, count_segments(source, groups, threads=threads))
     runnable = [each for each in known if can_order(each, source.form, limits)]
     bins = list(pack(runnable, source.form, limits, threads))
-    planned = _partition_groups(known) if settings.needs_state else bins
+    planned = _partition_groups(known)
     publisher = Publisher(
         map(len, planned), settings, _PathListener(source.path, listener), fail_fast=fail_fast
     )
@@ -88,10 +88,7 @@ def build_parquet(
     for segment in known:
         if not can_order(segment, source.form, limits):
             staged = failed_segment(source, segment, settings, UNORDERED, _UNORDERED)
-            if settings.needs_state:
-                publisher.add(group_of[segment.key], staged, "unordered")
-            else:
-                publisher.report(staged.report)
+            publisher.add(group_of[segment.key], staged, "unordered")
 
     def build(numbered: tuple[int, list[SegmentCount]]) -> None:
         if publisher.stopped.is_set():

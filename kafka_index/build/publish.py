@@ -1,8 +1,8 @@
-"""Publishing: scanned segments appear, one by one or as whole partitions.
+"""Publishing: scanned segments appear, partition by partition.
 
-Of whole partitions the fold first settles what depends on earlier segments; then everything is
-published, the partition's own files first, each segment's ``.index`` last. An attempt that was
-interrupted is resumed.
+The fold first settles what depends on earlier segments; then everything is published, the
+partition's own files first, each segment's ``.index`` last. An attempt that was interrupted is
+resumed.
 """
 
 from __future__ import annotations
@@ -34,38 +34,22 @@ from kafka_index.stores import store_of
 GROUP_SEGMENTS = 256
 
 
-def publish_segments(
-    staged: Iterable[StagedSegment], settings: BuildSettings
-) -> Iterator[SegmentReport]:
-    """Publish the indexes of segments, whatever came before them.
+def publish_segment(staged: StagedSegment, settings: BuildSettings) -> SegmentReport:
+    """Publish the indexes of one segment, which is recorded nowhere.
 
     Parameters
     ----------
-    staged : iterable of StagedSegment
+    staged : StagedSegment
         Staged with `settings`, which need no state.
     settings : BuildSettings
         How and where to.
 
-    Yields
-    ------
+    Returns
+    -------
     SegmentReport
-        One a segment, once its files are durably in place; in order within a group.
+        Its row, once its files are durably in place.
     """
-    group: list[StagedSegment] = []
-    try:
-        for each in staged:
-            group.append(each)
-            if len(group) == GROUP_SEGMENTS:
-                full, group = group, []
-                yield from _publish_group(
-                    [(each.publication(settings), each.report) for each in full]
-                )
-        full, group = group, []
-        yield from _publish_group([(each.publication(settings), each.report) for each in full])
-    finally:
-        # Whoever stops asking for rows gets no files for those not asked for.
-        for each in group:
-            each.remove_scratch(settings)
+    return _publish_group([(staged.publication(settings), staged.report)])[0]
 
 
 def publish_partitions(

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from kafka_index.build.fold import FoldedPartition
 from kafka_index.build.known_partition import (
+    NO_START,
     PartitionStartFiles,
     expiration_of,
     files_table,
@@ -115,15 +116,13 @@ def _record(
     if table is None:
         return None
     segment = partition.staged[0].segment
-    tiered = settings.tiered.get(TopicPartition(segment.topic, segment.partition))
-    if tiered is not None:
-        start = PartitionStartFiles.of_tiered(tiered)
-    else:
-        start = PartitionStartFiles.of(
-            segment, scan_directory(segment.partition_directory), partition.log_start_offset
-        )
+    known = known_partition(directory, settings.run_id)
+    if not settings.needs_state and known.covers(settings.outputs, table):
+        # It knows of the partition's other files, too.
+        return None
+    start = _start(partition, settings)
     after_ms, at_ms = expiration_of(settings)
-    before = known_partition(directory, settings.run_id).record
+    before = known.record
     record = PartitionRecord(
         settings.run_id,
         settings.scan_settings(segment.topic),
@@ -137,3 +136,17 @@ def _record(
     )
     is_same = before is not None and replace(record, run_id=before.run_id) == before
     return None if is_same else record
+
+
+def _start(partition: FoldedPartition, settings: BuildSettings) -> PartitionStartFiles:
+    if not settings.needs_state:
+        return NO_START
+    segment = partition.staged[0].segment
+    tiered = settings.tiered.get(TopicPartition(segment.topic, segment.partition))
+    if tiered is not None:
+        return PartitionStartFiles.of_tiered(tiered)
+    return PartitionStartFiles.of(
+        segment.base_offset,
+        scan_directory(segment.partition_directory),
+        partition.log_start_offset,
+    )

@@ -25,7 +25,6 @@ from kafka_index.scan import IndexBuilder, LogFileSource
 from kafka_index.state.partition_state import PartitionState
 from kafka_index.state.segment_state import PRODUCER_REFUSALS, ProducerTable, SegmentState
 from kafka_index.storage import (
-    BuildRecord,
     PublishedFile,
     SegmentCounts,
     SegmentFile,
@@ -33,7 +32,6 @@ from kafka_index.storage import (
     publish_error,
     target_directory,
     unchanged_record,
-    write_scratch,
 )
 from kafka_index.stores.tiered.segment_paths import is_segment_path
 
@@ -84,7 +82,7 @@ def keep_segment(segment: SegmentFile, settings: BuildSettings) -> StagedSegment
         kept = known_partition(directory, settings.run_id).keep(segment, settings)
         if kept is not None:
             return kept
-    # Of a run without a fold, or of an older version.
+    # Of an older version.
     record = unchanged_record(
         directory,
         segment,
@@ -201,9 +199,6 @@ def _scan(
     )
     if row.status == TRUNCATED and settings.in_place:
         return replace(row, reason=f"{row.reason}; {_NOT_IN_PLACE}"), files
-    if Output.INDEX in settings.outputs and not settings.needs_state:
-        record = _record(segment, row, settings, files)
-        write_scratch(scratch(paths.record), record.to_bytes(), attributes_of=attributes_of)
     return row, files
 
 
@@ -285,28 +280,6 @@ def _fill(
         if stop is None or not stop.refused:
             stop = builder.finish() or stop
     return builder, stop
-
-
-def _record(
-    segment: SegmentFile,
-    row: SegmentReport,
-    settings: BuildSettings,
-    files: Iterable[PublishedFile],
-) -> BuildRecord:
-    if row.counts is None:
-        raise ValueError(f"nothing was counted in {segment.log_path}")
-    return BuildRecord(
-        log_name=os.path.basename(segment.log_path),
-        log_size_bytes=segment.log_size_bytes,
-        log_mtime_ns=segment.log_mtime_ns,
-        settings=settings.scan_settings(segment.topic),
-        status=row.status,
-        reason=row.reason,
-        reason_code=row.reason_code,
-        position_bytes=row.position_bytes,
-        counts=row.counts,
-        files=tuple(files),
-    )
 
 
 def _timed(row: SegmentReport, source: BatchSource, started: float) -> SegmentReport:

@@ -1,4 +1,4 @@
-"""Segments one by one: each scanned, its two indexes published, and a row, whatever came before it.
+"""The two indexes of segments, whatever came before them: of listed logs, and of a single file.
 
 What depends on earlier segments is in `kafka_index.build.fold`.
 """
@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
+from itertools import groupby
 from os import PathLike
 
-from kafka_index.build.publish import publish_segments
+from kafka_index.build.plan import partition_of
+from kafka_index.build.publish import publish_partitions, publish_segment
 from kafka_index.build.report import SegmentReport
 from kafka_index.build.scan import stage_segment, stage_segments
 from kafka_index.build.settings import BuildSettings
@@ -30,7 +32,7 @@ def build_segments(
     Parameters
     ----------
     segments : iterable of SegmentFile
-        The logs.
+        The logs, by partition.
     settings : BuildSettings
         How and where to.
     attempt_id : str
@@ -39,10 +41,12 @@ def build_segments(
     Yields
     ------
     SegmentReport
-        One a segment, once its files are durably in place; in order within a group.
+        One a segment, once the files of its partition are durably in place.
     """
     settings = settings.indexes_alone()
-    return publish_segments(stage_segments(segments, settings, attempt_id=attempt_id), settings)
+    for _, members in groupby(segments, key=partition_of):
+        staged = list(stage_segments(members, settings, attempt_id=attempt_id))
+        yield from publish_partitions([staged], settings, attempt_id=attempt_id)
 
 
 def build_segment_files(
@@ -97,4 +101,4 @@ def build_segment_files(
     settings = BuildSettings(LogConfig(config), directory, verify_crc=verify_crc).indexes_alone()
     source = LogFileSource.of_segment(segment, verify_crc=verify_crc)
     staged = stage_segment(segment, source, settings, "single", directory)
-    return next(publish_segments([staged], settings))
+    return publish_segment(staged, settings)

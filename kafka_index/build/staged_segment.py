@@ -59,7 +59,7 @@ class SegmentPaths:
         )
 
     def published(self, settings: BuildSettings) -> tuple[str, ...]:
-        """Return those that are to appear before the record, in order: the index last."""
+        """Return those that are to appear, in order: the index last."""
         # Without a record beside it, nobody would know what the state belongs to.
         has_record = Output.INDEX in settings.outputs
         wanted = (
@@ -77,8 +77,6 @@ class SegmentPaths:
 
         files = tuple(map(staged, self.published(settings)))
         attributes_of = settings.attributes_of(self.log_path)
-        if Output.INDEX in settings.outputs and not settings.needs_state:
-            return Publication(files, staged(self.record), attributes_of)
         if Output.INDEX in settings.outputs:
             # Its partition has a record of its own, which is written after all segments.
             return Publication(files, attributes_of=attributes_of, old_record=self.record)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from typing import Protocol
 
 import pyarrow as pa
@@ -16,7 +15,7 @@ from kafka_index.build.parquet_input import ParquetInput
 from kafka_index.build.plan import plan_waves
 from kafka_index.engines import Engine, Listener
 from kafka_index.engines.session import open_session, prepare_executors
-from kafka_index.storage import SegmentFile
+from kafka_index.storage.segment_table import SegmentTable
 
 _APP_NAME = "kafka-index build"
 _AFTER_FAILURE = "finished segments are kept: run again to continue"
@@ -35,7 +34,7 @@ class EngineListener(Listener, BuildListener, Protocol):
 
 def run_build(
     engine: Engine,
-    segments: Sequence[SegmentFile],
+    segments: SegmentTable,
     settings: BuildSettings,
     listener: EngineListener,
     *,
@@ -63,7 +62,7 @@ def run_build(
             session,
             jobs,
             target,
-            inputs=[each.log_path for each in segments],
+            inputs=[each.directory for each in segments.partitions],
             outputs=directories,
         )
         listener.on_begin()
@@ -81,16 +80,16 @@ def run_build(
 
 
 def _keep_unchanged(
-    segments: Sequence[SegmentFile], settings: BuildSettings, listener: EngineListener
-) -> list[SegmentFile]:
+    segments: SegmentTable, settings: BuildSettings, listener: EngineListener
+) -> SegmentTable:
     """Report the partitions that are right as they are; return the segments of the others."""
     left = []
     for members, rows in UnchangedPartitions(settings).split(segments):
         if rows is None:
-            left += members
+            left.append(members)
         else:
             listener.on_unchanged(rows)
-    return left
+    return SegmentTable(left)
 
 
 def run_parquet_build(
@@ -113,7 +112,7 @@ def run_parquet_build(
     from kafka_index.spark.parquet import build_parquet as build_parquet_on_spark
     from kafka_index.spark.shared_target import shared_target
 
-    outputs = _target_directories([], settings)
+    outputs = _target_directories(SegmentTable([]), settings)
     files = [file.path for file in source.files]
     with (
         open_session(engine.master, _APP_NAME, after_failure=_AFTER_FAILURE) as session,
@@ -136,8 +135,8 @@ def run_parquet_build(
     listener.on_table(rows)
 
 
-def _target_directories(segments: Sequence[SegmentFile], settings: BuildSettings) -> list[str]:
+def _target_directories(segments: SegmentTable, settings: BuildSettings) -> list[str]:
     """Return the folders that files go to: the output, or in place the data directories."""
     if settings.target_root is not None:
         return [settings.target_root]
-    return sorted({os.path.dirname(segment.partition_directory) for segment in segments})
+    return sorted({os.path.dirname(each.directory) for each in segments.partitions})

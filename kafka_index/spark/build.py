@@ -1,14 +1,12 @@
 """Building from logs on Spark: a work row per segment in, a report row per segment out.
 
-A run is split into waves of whole partitions. Where files depend on earlier segments a wave is
-two jobs: one scans the segments, in any order, and one folds and publishes the partitions. Between
-them goes a row per segment; the producers and transactions that the scans found wait in files
-beside the target.
+A run is split into waves of whole partitions. A wave is two jobs: one scans the segments, in any
+order, and one folds and publishes the partitions. Between them goes a row per segment; what the
+scans wrote waits in files beside the target.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -23,7 +21,6 @@ from pyspark.sql import DataFrame, SparkSession
 from kafka_index.build import (
     WORK_SCHEMA,
     BuildSettings,
-    build_segments,
     plan_build,
     read_plan,
 )
@@ -33,15 +30,12 @@ from kafka_index.build.report import (
     BUILT,
     FAILED,
     REPORT_SCHEMA,
-    UNCHANGED,
     SegmentReport,
     has_failed,
     report_table,
 )
 from kafka_index.build.scan import keep_segment, stage_segments
 from kafka_index.build.staged_segment import StagedSegment
-from kafka_index.errors import KafkaIndexError
-from kafka_index.layout.names import TopicPartition
 from kafka_index.spark.jobs import Jobs
 from kafka_index.spark.shared_target import SharedTarget
 from kafka_index.spark.staged_rows import (
@@ -52,8 +46,7 @@ from kafka_index.spark.staged_rows import (
     whole_partitions,
 )
 from kafka_index.spark.tasks import current_attempt_id, spark_schema, task
-from kafka_index.storage import SegmentFile, record_path, target_directory
-from kafka_index.stores import store_of
+from kafka_index.storage.segment_table import SegmentTable
 from kafka_index.tasks import BIN
 
 _ROWS_AT_A_TIME = 256
@@ -61,7 +54,7 @@ _WAVES_AT_A_TIME = 2
 _Row = TypeVar("_Row")
 
 
-def build_indexes(
+def stage_logs(
     work: DataFrame,
     settings: BuildSettings,
     bins: int,
@@ -69,7 +62,7 @@ def build_indexes(
     fail_fast: bool = False,
     target: SharedTarget | None = None,
 ) -> DataFrame:
-    """Build the offset and time indexes of segments, one task per bin.
+    """Scan segments into scratch files, one task per bin.
 
     Parameters
     ----------
@@ -88,41 +81,13 @@ def build_indexes(
     Returns
     -------
     DataFrame
-        The build report, as `REPORT_SCHEMA` says. Nothing runs before it is read, and reading it
-        twice builds twice.
+        `STAGED_SCHEMA`, for `publish_partitions`. Nothing runs before it is read, and reading it
+        twice scans twice.
 
     Notes
     -----
     A work row holds all that its segment needs. If the input of a task ends early, as it can when
-    the job is cancelled, fewer segments are built and none is built wrongly.
-    """
-    since_ns = None if target is None else target.since_ns
-    function = partial(build_bin, settings=settings, fail_fast=fail_fast, since_ns=since_ns)
-    work = work.select(*WORK_SCHEMA.names)
-    return work.repartitionById(bins, BIN).mapInArrow(
-        task(function, target), spark_schema(REPORT_SCHEMA)
-    )
-
-
-def stage_logs(
-    work: DataFrame,
-    settings: BuildSettings,
-    bins: int,
-    *,
-    fail_fast: bool = False,
-    target: SharedTarget | None = None,
-) -> DataFrame:
-    """Scan segments into scratch files, one task per bin.
-
-    Parameters
-    ----------
-    work, settings, bins, fail_fast, target
-        As for `build_indexes`.
-
-    Returns
-    -------
-    DataFrame
-        `STAGED_SCHEMA`, for `publish_partitions`. Nothing runs before it is read.
+    the job is cancelled, fewer segments are scanned and none is scanned wrongly.
     """
     function = partial(stage_bin, settings=settings, fail_fast=fail_fast)
     work = work.select(*WORK_SCHEMA.names)
@@ -145,7 +110,7 @@ def publish_partitions(
     bins : int
         Number of bins.
     target : SharedTarget, optional
-        As for `build_indexes`.
+        As for `stage_logs`.
 
     Returns
     -------
@@ -162,7 +127,7 @@ def publish_partitions(
 
 def build_waves(
     session: SparkSession,
-    waves: Sequence[Sequence[SegmentFile]],
+    waves: Sequence[SegmentTable],
     settings: BuildSettings,
     *,
     cores: int,
@@ -179,18 +144,18 @@ def build_waves(
     ----------
     session : SparkSession
         Classic or Connect.
-    waves : sequence of sequence of SegmentFile
+    waves : sequence of SegmentTable
         Whole partitions each, as `kafka_index.build.plan.plan_waves` returns them.
     settings : BuildSettings
         How and where to.
     cores : int
         Tasks that run at a time.
     fail_fast : bool
-        As for `build_indexes`; one wave at a time, so that none is begun after a failure.
+        As for `stage_logs`; one wave at a time, so that none is begun after a failure.
     jobs : Jobs, optional
         Follows the segments.
     target : SharedTarget, optional
-        As for `build_indexes`.
+        As for `stage_logs`.
 
     Raises
     ------
@@ -200,7 +165,7 @@ def build_waves(
     """
     run = Jobs(session) if jobs is None else jobs
 
-    def build(wave: Sequence[SegmentFile]) -> pa.Table:
+    def build(wave: SegmentTable) -> pa.Table:
         bins = count_bins(wave, cores)
         plan = plan_build(wave, bins=bins)
         return build_logs(
@@ -231,36 +196,18 @@ def build_waves(
         begun = zip(waves[done:], futures[done:], strict=True)
         for wave, future in begun:
             if not future.cancelled():
-                yield _kept_rows(wave, settings, target) if future.exception() else future.result()
+                yield _kept_rows(wave, settings) if future.exception() else future.result()
         raise error
 
 
-def _kept_rows(
-    wave: Sequence[SegmentFile], settings: BuildSettings, target: SharedTarget | None
-) -> pa.Table:
+def _kept_rows(wave: SegmentTable, settings: BuildSettings) -> pa.Table:
     """Return the report of the segments of a failed wave whose files are in place."""
     kept = [keep_segment(segment, settings) for segment in wave]
     rows = [each.report for each in kept if each is not None]
-    if target is not None:
-        rows = [_as_built(row, settings, target.since_ns) for row in rows]
     if settings.force:
         # What was there before is not what was asked for.
         rows = [row for row in rows if row.status == BUILT]
     return report_table(rows)
-
-
-def _as_built(row: SegmentReport, settings: BuildSettings, since_ns: int) -> SegmentReport:
-    """Return a row as ``built`` if another attempt of this run built its segment before."""
-    if row.status != UNCHANGED:
-        return row
-    partition = TopicPartition(row.topic, row.partition)
-    directory = target_directory(settings.target_root, partition, os.path.dirname(row.log_path))
-    record = record_path(directory, row.segment_base_offset)
-    try:
-        written_ns = store_of(record).info(record).mtime_ns
-    except (KafkaIndexError, OSError):
-        return row
-    return replace(row, status=BUILT) if written_ns >= since_ns else row
 
 
 def build_logs(
@@ -282,19 +229,15 @@ def build_logs(
     plan : pa.Table
         `WORK_SCHEMA`, every segment of each partition in it.
     settings, bins, fail_fast
-        As for `build_indexes`.
+        As for `stage_logs`.
     jobs : Jobs, optional
         Follows the segments.
     target : SharedTarget, optional
-        As for `build_indexes`.
+        As for `stage_logs`.
     """
     run = Jobs(session) if jobs is None else jobs
     segments = f"{plan.num_rows:,} segments"
     work = session.createDataFrame(plan)
-    if not settings.needs_state:
-        with run.job(f"build {segments}", items=plan.num_rows):
-            reports = build_indexes(work, settings, bins, fail_fast=fail_fast, target=target)
-            return collect_report(reports)
     settings = replace(settings, shares_staged=True)
     with run.job(f"scan {segments}", items=plan.num_rows):
         scanned = stage_logs(work, settings, bins, fail_fast=fail_fast, target=target)
@@ -304,7 +247,8 @@ def build_logs(
         return failed.select(REPORT_SCHEMA.names)
     publishing = plan_publishing(staged, plan, bins=bins)
     partitions = publishing.group_by(["topic", "partition"]).aggregate([]).num_rows
-    with run.job(f"fold {partitions:,} partitions"):
+    verb = "fold" if settings.needs_state else "publish"
+    with run.job(f"{verb} {partitions:,} partitions"):
         rows = session.createDataFrame(publishing)
         return collect_report(publish_partitions(rows, settings, bins, target=target))
 
@@ -325,21 +269,6 @@ def publish_bin(
     canonical = (batch.cast(PUBLISHING_SCHEMA) for batch in batches)
     reports = publish_staged(whole_partitions(canonical), settings, attempt_id=current_attempt_id())
     yield from report_batches(reports, fail_fast=False)
-
-
-def build_bin(
-    batches: Iterable[pa.RecordBatch],
-    *,
-    settings: BuildSettings,
-    fail_fast: bool,
-    since_ns: int | None = None,
-) -> Iterator[pa.RecordBatch]:
-    """Build the segments of one bin: the function that a task runs."""
-    segments = chain.from_iterable(map(read_plan, batches))
-    reports = build_segments(segments, settings, attempt_id=current_attempt_id())
-    if since_ns is not None:
-        reports = (_as_built(row, settings, since_ns) for row in reports)
-    yield from report_batches(reports, fail_fast=fail_fast)
 
 
 def staged_batches(staged: Iterable[StagedSegment], *, fail_fast: bool) -> Iterator[pa.RecordBatch]:

@@ -53,14 +53,12 @@ from kafka_index.build.parquet_rows import (
     keep_segments,
     values_of_segments,
 )
-from kafka_index.build.publish import publish_segments
 from kafka_index.build.report import FAILED, REPORT_SCHEMA, has_failed, report_table
 from kafka_index.build.staged_segment import StagedSegment
 from kafka_index.errors import InputError
 from kafka_index.spark.build import (
     collect_report,
     publish_partitions,
-    report_batches,
     staged_batches,
 )
 from kafka_index.spark.jobs import Jobs
@@ -126,13 +124,13 @@ def build_parquet(
     bins : int
         Number of tasks.
     fail_fast : bool
-        As for `kafka_index.spark.build.build_indexes`.
+        As for `kafka_index.spark.build.stage_logs`.
     limits : GatherLimits
         Bounds of the memory of a task.
     jobs : Jobs, optional
         Follows the build, in `SHARES`.
     target : SharedTarget, optional
-        As for `kafka_index.spark.build.build_indexes`.
+        As for `kafka_index.spark.build.stage_logs`.
 
     Raises
     ------
@@ -203,7 +201,7 @@ def stage_work(
     settings: BuildSettings,
     fail_fast: bool,
 ) -> Iterator[pa.RecordBatch]:
-    """Stage the segments of one bin, or publish them if they need no others: a task's function."""
+    """Stage the segments of one bin: a task's function."""
 
     def staged() -> Iterator[StagedSegment]:
         for work in _read_work(batches):
@@ -212,7 +210,7 @@ def stage_work(
                 source, work.groups, work.segments, settings, attempt_id=attempt_id
             )
 
-    return _finish(staged(), settings, fail_fast=fail_fast)
+    return staged_batches(staged(), fail_fast=fail_fast)
 
 
 def stage_rows(
@@ -226,7 +224,7 @@ def stage_rows(
     schema = source.schema.append(pa.field(ROW_COUNT, pa.int64()))
     canonical = (batch.select(schema.names).cast(schema) for batch in batches)
     staged = stage_stream(canonical, source, settings, attempt_id=current_attempt_id())
-    return _finish(staged, settings, fail_fast=fail_fast)
+    return staged_batches(staged, fail_fast=fail_fast)
 
 
 def read_shuffled(
@@ -301,24 +299,22 @@ class _Build:
         shuffled: Sequence[SegmentCount],
     ) -> pa.Table:
         """Return the report of the segments that are known, those to read and to shuffle."""
-        verb = "scan" if self.settings.needs_state else "build"
-        name = f"{verb} {len(known):,} segments"
+        name = f"scan {len(known):,} segments"
         stages = _SHUFFLE_STAGES if shuffled else 1
         with (
             self.jobs.job(name, items=SHARES - _COUNT_SHARES, stages=stages),
             _bounded_batches(self.session),
         ):
-            if not self.settings.needs_state:
-                return collect_report(self._staged(self.settings, read, shuffled, REPORT_SCHEMA))
             settings = replace(self.settings, shares_staged=True)
-            staged = self._staged(settings, read, shuffled, STAGED_SCHEMA).toArrow()
+            staged = self._staged(settings, read, shuffled).toArrow()
         found = staged.cast(STAGED_SCHEMA)
         if self.fail_fast and has_failed(found):
             return found.filter(pc.field("status") == FAILED).select(REPORT_SCHEMA.names)
         names = [(segment.topic, segment.partition) for segment in known]
         topics, partitions = zip(*names, strict=True)
         plan = pa.table({"topic": topics, "partition": pa.array(partitions, pa.int32())})
-        with self.jobs.job(f"fold {len(set(names)):,} partitions"):
+        verb = "fold" if settings.needs_state else "publish"
+        with self.jobs.job(f"{verb} {len(set(names)):,} partitions"):
             rows = self.session.createDataFrame(plan_publishing(found, plan, bins=self.bins))
             return collect_report(publish_partitions(rows, settings, self.bins, target=self.target))
 
@@ -327,7 +323,6 @@ class _Build:
         settings: BuildSettings,
         read: Sequence[_BinWork],
         shuffled: Sequence[SegmentCount],
-        schema: pa.Schema,
     ) -> DataFrame:
         frames = []
         if read:
@@ -344,7 +339,7 @@ class _Build:
             stage = partial(
                 function, source=self.source, settings=settings, fail_fast=self.fail_fast
             )
-            staged.append(rows.mapInArrow(task(stage, self.target), spark_schema(schema)))
+            staged.append(rows.mapInArrow(task(stage, self.target), spark_schema(STAGED_SCHEMA)))
         return staged[0] if len(staged) == 1 else staged[0].unionAll(staged[1])
 
     def _shuffled_rows(self, segments: Sequence[SegmentCount], bins: int) -> DataFrame:
@@ -374,15 +369,6 @@ def _shuffled_groups(
             found[number].row_counts[segment.key] = segment.row_count
             found[number].bins[segment.key] = bin_number
     return list(found.values())
-
-
-def _finish(
-    staged: Iterator[StagedSegment], settings: BuildSettings, *, fail_fast: bool
-) -> Iterator[pa.RecordBatch]:
-    """Return staged segments as rows of `STAGED_SCHEMA`; published, those of the report."""
-    if settings.needs_state:
-        return staged_batches(staged, fail_fast=fail_fast)
-    return report_batches(publish_segments(staged, settings), fail_fast=fail_fast)
 
 
 def _work_rows(session: SparkSession, works: Sequence[object], numbers: Sequence[int]) -> DataFrame:

@@ -11,7 +11,6 @@ import contextlib
 import os
 import re
 import socket
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -37,13 +36,9 @@ class SharedTarget:
     markers : tuple of str
         A path in each folder that exists as long as the run. Stores that are no file systems are
         the same from everywhere and need none.
-    since_ns : int
-        When the run began, by the clock of the first folder's file system, else by the driver's, in
-        whole seconds as object stores have them.
     """
 
     markers: tuple[str, ...] = ()
-    since_ns: int = 0
 
     def check(self) -> None:
         """Look for the markers, in a task.
@@ -80,7 +75,6 @@ def shared_target(directories: Sequence[str]) -> Iterator[SharedTarget]:
     """
     name = _MARKER.format(run_id=new_run_id())
     markers: list[str] = []
-    since_ns = 0
     try:
         for directory in directories:
             if is_remote(directory):
@@ -94,12 +88,9 @@ def shared_target(directories: Sequence[str]) -> Iterator[SharedTarget]:
                     os.open(marker, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
                 )
                 markers.append(marker)
-                since_ns = since_ns or os.stat(marker).st_mtime_ns
             except OSError as error:
                 raise publish_error(error, directory, "mark the folder") from error
-        if not markers:
-            since_ns = int(time.time()) * 1_000_000_000
-        yield SharedTarget(tuple(markers), since_ns)
+        yield SharedTarget(tuple(markers))
     finally:
         for marker in markers:
             with contextlib.suppress(OSError):

@@ -8,16 +8,37 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import attrgetter
 from typing import overload
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from kafka_index.layout.integers import Longs
-from kafka_index.layout.names import LOG_SUFFIX, TopicPartition, segment_file_name
+from kafka_index.layout.names import (
+    LOG_SUFFIX,
+    OFFSET_DIGITS,
+    TopicPartition,
+    segment_file_name,
+)
 from kafka_index.storage.partition_files import SegmentFile
+
+#: A row per segment: a `SegmentFile`.
+SEGMENT_SCHEMA = pa.schema(
+    [
+        pa.field("topic", pa.string(), nullable=False),
+        pa.field("partition", pa.int32(), nullable=False),
+        pa.field("segment_base_offset", pa.int64(), nullable=False),
+        pa.field("log_path", pa.string(), nullable=False),
+        pa.field("log_size_bytes", pa.int64(), nullable=False),
+        pa.field("log_mtime_ns", pa.int64(), nullable=False),
+        pa.field("is_last", pa.bool_(), nullable=False),
+        pa.field("log_version", pa.string(), nullable=False),
+    ]
+)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -32,9 +53,11 @@ class PartitionSegments:
         The directory of its logs.
     base_offsets, sizes_bytes, mtimes_ns : ndarray of int64, shape (n,)
         Of each log.
+    versions : pa.StringArray, optional
+        Of each log in an object store.
     odd : tuple of SegmentFile
-        The segments themselves where the columns do not say all of them, as of objects with
-        versions and of swapped logs; otherwise empty.
+        The segments themselves where the columns do not say all of them, as of swapped logs and of
+        remote segments; otherwise empty.
     """
 
     partition: TopicPartition
@@ -42,20 +65,23 @@ class PartitionSegments:
     base_offsets: Longs
     sizes_bytes: Longs
     mtimes_ns: Longs
+    versions: pa.StringArray | None = None
     odd: tuple[SegmentFile, ...] = ()
 
     @classmethod
     def of(cls, segments: Sequence[SegmentFile]) -> PartitionSegments:
         """Return the columns of one or more segments of a partition, by base offset."""
         first = segments[0]
-        return cls(
+        versions = [each.log_version for each in segments]
+        plain = cls(
             TopicPartition(first.topic, first.partition),
             first.partition_directory,
             np.array([each.base_offset for each in segments], np.int64),
             np.array([each.log_size_bytes for each in segments], np.int64),
             np.array([each.log_mtime_ns for each in segments], np.int64),
-            tuple(segments),
+            pa.array(versions, pa.string()) if any(versions) else None,
         )
+        return plain if plain.files() == list(segments) else replace(plain, odd=tuple(segments))
 
     def __len__(self) -> int:
         """Return the number of segments."""
@@ -67,7 +93,12 @@ class PartitionSegments:
             return list(self.odd)
         topic, partition = self.partition.topic, self.partition.partition
         last = len(self) - 1
-        columns = (self.base_offsets.tolist(), self.sizes_bytes.tolist(), self.mtimes_ns.tolist())
+        columns = (
+            self.base_offsets.tolist(),
+            self.sizes_bytes.tolist(),
+            self.mtimes_ns.tolist(),
+            self.log_versions().to_pylist(),
+        )
         return [
             SegmentFile(
                 topic,
@@ -77,9 +108,56 @@ class PartitionSegments:
                 size_bytes,
                 mtime_ns,
                 number == last,
+                version,
             )
-            for number, (base_offset, size_bytes, mtime_ns) in enumerate(zip(*columns, strict=True))
+            for number, (base_offset, size_bytes, mtime_ns, version) in enumerate(
+                zip(*columns, strict=True)
+            )
         ]
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of all logs."""
+        return int(self.sizes_bytes.sum())
+
+    def log_names(self) -> pa.StringArray:
+        """Return the names of the logs."""
+        if self.odd:
+            return pa.array([os.path.basename(each.log_path) for each in self.odd], pa.string())
+        digits = pc.utf8_lpad(pa.array(self.base_offsets).cast(pa.string()), OFFSET_DIGITS, "0")
+        return pc.binary_join_element_wise(digits, LOG_SUFFIX, "")
+
+    def log_paths(self) -> pa.StringArray:
+        """Return the paths of the logs."""
+        if self.odd:
+            return pa.array([each.log_path for each in self.odd], pa.string())
+        folder = os.path.join(self.directory, "")
+        return pc.binary_join_element_wise(folder, self.log_names(), "")
+
+    def log_versions(self) -> pa.StringArray:
+        """Return the versions of the logs; empty where a store has none."""
+        if self.odd:
+            return pa.array([each.log_version for each in self.odd], pa.string())
+        return pa.repeat("", len(self)) if self.versions is None else self.versions
+
+    def rows(self) -> pa.RecordBatch:
+        """Return the segments as rows of `SEGMENT_SCHEMA`."""
+        count = len(self)
+        if self.odd:
+            is_last = pa.array([each.is_last for each in self.odd], pa.bool_())
+        else:
+            is_last = pa.array(np.arange(count) == count - 1)
+        columns = [
+            pa.repeat(self.partition.topic, count),
+            pa.repeat(pa.scalar(self.partition.partition, pa.int32()), count),
+            pa.array(self.base_offsets),
+            self.log_paths(),
+            pa.array(self.sizes_bytes),
+            pa.array(self.mtimes_ns),
+            is_last,
+            self.log_versions(),
+        ]
+        return pa.record_batch(columns, schema=SEGMENT_SCHEMA)
 
 
 class SegmentTable(Sequence[SegmentFile]):
@@ -106,7 +184,11 @@ class SegmentTable(Sequence[SegmentFile]):
     @property
     def total_bytes(self) -> int:
         """Size of all logs."""
-        return sum(int(each.sizes_bytes.sum()) for each in self.partitions)
+        return sum(each.size_bytes for each in self.partitions)
+
+    def rows(self) -> pa.Table:
+        """Return all segments as rows of `SEGMENT_SCHEMA`."""
+        return pa.Table.from_batches((each.rows() for each in self.partitions), SEGMENT_SCHEMA)
 
     def __len__(self) -> int:
         """Return the number of segments."""

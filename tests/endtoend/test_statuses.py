@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ from tests.support.command_line import (
 )
 
 PARTITION = "orders.eu-west-0"
+INDEXES_ALONE = ("--what", "index,timeindex")
+WHAT = pytest.mark.parametrize("what", [[], list(INDEXES_ALONE)], ids=["all", "indexes"])
 TRANSACTIONAL = "payments-0"
 
 
@@ -195,16 +198,88 @@ def _flip(path: Path) -> None:
         ("out/*/*.timeindex", Path.unlink),
     ],
 )
+@WHAT
 def test_a_segment_that_changed_is_built_again_and_no_other(
-    data: Path, tmp_path: Path, which: str, change: Callable[[Path], None]
+    data: Path, tmp_path: Path, which: str, change: Callable[[Path], None], what: list[str]
 ) -> None:
-    assert run(tmp_path, data)[0] == 0
+    assert run(tmp_path, data, *what)[0] == 0
     change(min(tmp_path.glob(which)))
 
-    code, rows = run(tmp_path, data)
+    code, rows = run(tmp_path, data, *what)
 
     assert (code, statuses(rows)) == (0, ["built"] + ["unchanged"] * 3)
     assert index_files(tmp_path / "out") == broker_files(PARTITION)
+
+
+class Opened:
+    """The names of the files that this process opens, inside of a context."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self._collects = False
+        sys.addaudithook(self._on_event)
+
+    def __enter__(self) -> list[str]:
+        self._collects = True
+        return self.names
+
+    def __exit__(self, *_: object) -> None:
+        self._collects = False
+
+    def _on_event(self, event: str, arguments: tuple[object, ...]) -> None:
+        if self._collects and event == "open" and isinstance(arguments[0], str):
+            self.names.append(os.path.basename(arguments[0]))
+
+
+@pytest.fixture(scope="module")
+def opened() -> Opened:
+    return Opened()
+
+
+@WHAT
+def test_a_rerun_opens_no_log_and_no_published_file(
+    data: Path, tmp_path: Path, opened: Opened, what: list[str]
+) -> None:
+    with opened as names:
+        assert run(tmp_path, data, *what)[0] == 0
+    assert {Path(name).suffix for name in names} >= {".log"}
+    names.clear()
+
+    with opened as names:
+        code, rows = run(tmp_path, data, *what)
+
+    assert (code, statuses(rows)) == (0, ["unchanged"] * 4)
+    assert ".partition.kafka-index" in names
+    kinds = (".log", ".index", ".timeindex", ".snapshot", ".kafka-index-state")
+    assert [name for name in names if name.endswith(kinds)] == []
+
+
+def test_indexes_alone_have_a_record_of_their_partition(data: Path, tmp_path: Path) -> None:
+    assert run(tmp_path, data, *INDEXES_ALONE)[0] == 0
+    hidden = [path.name for path in (tmp_path / "out" / PARTITION).glob(".*")]
+    assert hidden == [".partition.kafka-index"]
+    assert index_files(tmp_path / "out") == broker_files(PARTITION)
+
+
+def test_a_run_for_the_indexes_leaves_what_is_known_of_all_files(
+    data: Path, tmp_path: Path
+) -> None:
+    assert run(tmp_path, data)[0] == 0
+    record = tmp_path / "out" / PARTITION / ".partition.kafka-index"
+    before = record.read_bytes()
+
+    code, rows = run(tmp_path, data, *INDEXES_ALONE)
+
+    assert (code, statuses(rows)) == (0, ["unchanged"] * 4)
+    assert record.read_bytes() == before
+    assert statuses(run(tmp_path, data)[1]) == ["unchanged"] * 4
+
+
+def test_after_the_indexes_alone_all_other_files_are_built(data: Path, tmp_path: Path) -> None:
+    assert run(tmp_path, data, *INDEXES_ALONE)[0] == 0
+    code, rows = run(tmp_path, data)
+    assert (code, statuses(rows)) == (0, ["built"] * 4)
+    assert state_files(tmp_path / "out" / PARTITION) == state_files(DUMP / PARTITION)
 
 
 @pytest.mark.parametrize("change", [_flip, Path.unlink])

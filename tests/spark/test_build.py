@@ -11,7 +11,8 @@ from pyspark.sql import SparkSession
 
 from kafka_index.build import build_segments, plan_build
 from kafka_index.build.report import REPORT_SCHEMA, report_table
-from kafka_index.spark.build import build_bin, build_indexes, build_logs
+from kafka_index.spark.build import build_logs, publish_bin, stage_bin, stage_logs
+from kafka_index.spark.staged_rows import STAGED_SCHEMA, plan_publishing
 from kafka_index.spark.tasks import spark_schema
 from kafka_index.storage import create_scratch, list_dump, scratch_path, sweep
 from tests.support.dumps import dump, index_files, leftovers, outcomes, settings, write_logs
@@ -79,23 +80,29 @@ def test_work_without_rows_gives_a_report_without_rows(spark: SparkSession, tmp_
     plan = plan_build(list_dump([str(logs)], topics=None).segments, bins=2)
     work = spark.createDataFrame(plan).where("bin < 0")
 
-    report = build_indexes(work, settings(tmp_path / "spark"), 2)
+    staged = stage_logs(work, settings(tmp_path / "spark"), 2)
 
-    assert report.schema == spark_schema(REPORT_SCHEMA)
-    assert report.toArrow().num_rows == 0
+    assert staged.schema == spark_schema(STAGED_SCHEMA)
+    assert staged.toArrow().num_rows == 0
 
 
-def test_an_input_that_ends_early_builds_less_and_nothing_wrong(tmp_path: Path) -> None:
+def test_an_input_that_ends_early_is_published_in_whole_partitions_alone(tmp_path: Path) -> None:
     logs = write_logs(tmp_path / "logs", dump())
     _local(logs, tmp_path / "local")
+    short = settings(tmp_path / "short").indexes_alone()
     plan = plan_build(list_dump([str(logs)], topics=None).segments, bins=1)
-    first_two = plan.slice(0, 2).to_batches()
+    first_two = plan.slice(0, 2)
+    assert set(first_two["topic"].to_pylist()) == {"a.b-c", "orders"}
 
-    for _ in build_bin(first_two, settings=settings(tmp_path / "short"), fail_fast=False):
+    staged = pa.Table.from_batches(
+        stage_bin(first_two.to_batches(), settings=short, fail_fast=False)
+    )
+    rows = plan_publishing(staged, plan, bins=1)
+    for _ in publish_bin(rows.to_batches(), settings=short):
         pass
 
     built = index_files(tmp_path / "short")
-    assert len(built) == 4
+    assert {Path(name).parent.name for name in built} == {"a.b-c-7"}
     assert built.items() <= index_files(tmp_path / "local").items()
 
 

@@ -16,6 +16,7 @@ from kafka_index.build.scan import stage_segments
 from kafka_index.spark.build import build_logs, build_waves, publish_bin
 from kafka_index.spark.staged_rows import plan_publishing, staged_table
 from kafka_index.storage import list_dump, sweep
+from kafka_index.storage.segment_table import SegmentTable
 from tests.support.dumps import leftovers
 from tests.support.transactional_logs import built_files, log_path, segments, write
 
@@ -140,9 +141,8 @@ def test_an_input_that_ends_early_publishes_whole_partitions_only(tmp_path: Path
 def test_waves_give_the_files_and_rows_of_one_build(spark: SparkSession, tmp_path: Path) -> None:
     data = _data(tmp_path / "data")
     expected = _local(data, tmp_path / "local")
-    waves = partition_groups(
-        list_dump([str(data)], topics=None).segments, max_bytes=1, max_segments=1
-    )
+    listed = SegmentTable.of(list_dump([str(data)], topics=None).segments)
+    waves = partition_groups(listed, max_bytes=1, max_segments=1)
 
     tables = list(build_waves(spark, waves, _settings(tmp_path / "out"), cores=2))
 
@@ -157,7 +157,7 @@ def test_a_run_that_is_left_after_a_wave_has_published_that_wave_and_ends_the_ot
     data = _data(tmp_path / "data")
     for number in range(30):
         write(data / f"more-{number}", segments(2))
-    listed = list_dump([str(data)], topics=None).segments
+    listed = SegmentTable.of(list_dump([str(data)], topics=None).segments)
     waves = partition_groups(listed, max_bytes=1, max_segments=1)
     running = build_waves(spark, waves, _settings(tmp_path / "out"), cores=2)
 
