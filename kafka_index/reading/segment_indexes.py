@@ -23,7 +23,7 @@ from kafka_index.layout.names import OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, ind
 from kafka_index.layout.records import NO_TIMESTAMP
 from kafka_index.reading.fetched_indexes import BuiltIndexes, FetchedIndexes
 from kafka_index.reading.findings import INDEX_REFUSED, NO_INDEX, TAIL, UNREADABLE, SegmentFindings
-from kafka_index.reading.segment_log import SegmentLog
+from kafka_index.reading.segment_log import MAX_TAIL_BYTES, SegmentLog
 from kafka_index.records.batch_source import PREALLOCATED_TAIL, TORN_BATCH, TORN_HEADER, ScanStop
 from kafka_index.scan.file_records import LogEnd
 from kafka_index.scan.index_builder import IndexBuilder
@@ -31,8 +31,8 @@ from kafka_index.scan.segment_scan import LogFileSource
 from kafka_index.storage import SegmentFile
 from kafka_index.stores import is_remote
 
-#: An index that ends this far before its log, and further than an interval, lacks entries.
-_MAX_TAIL_BYTES = 16 << 20
+# At the end of a log: more than the padding of any record.
+_END_BYTES = 4096
 
 _Index = TypeVar("_Index", bound=AbstractIndex)
 
@@ -136,8 +136,8 @@ class SegmentIndexes:
         if self._end is None:
             index = self.offset_index
             start = min(index.lookup(index.last_offset).position, self._log.size_bytes)
-            end = min(start + _MAX_TAIL_BYTES, self._log.size_bytes)
-            self._log.request(np.array([start]), np.array([end]))
+            if self._log.size_bytes - start <= MAX_TAIL_BYTES:
+                self._log.request(np.array([start]), np.array([self._log.size_bytes]))
 
     def largest(self) -> Largest:
         """Return the largest timestamp of the segment."""
@@ -281,9 +281,22 @@ class SegmentIndexes:
             is_checked = self._segment.is_last or not log.is_remote
             if is_checked and self._entry_end(last_position, offset) < 0:
                 return f"no batch at byte {last_position} or soon after it ends at offset {offset}"
-        if not self._segment.is_last and self._is_long(log.size_bytes - last_position):
+        if self._is_long(log.size_bytes - last_position) and (
+            not self._segment.is_last or self._is_remote_data_at_end()
+        ):
             return f"it ends at byte {last_position} of the log, which has {log.size_bytes}"
         return None
+
+    def _is_remote_data_at_end(self) -> bool:
+        """Return whether a remote log ends in more than the zeros of preallocation.
+
+        Of a last segment an index may lack entries. What it lacks would be fetched by every walk,
+        and to build it the log is streamed once.
+        """
+        log = self._log
+        if not log.is_remote:
+            return False
+        return log.complete(lambda: bool(log.array[-_END_BYTES:].any()))
 
     def _misfit_of_times(self, index: TimeIndex) -> str | None:
         log = self._log
@@ -313,7 +326,7 @@ class SegmentIndexes:
         return log.complete(lambda: int(entry_end(log.address, log.size_bytes, position, offset)))
 
     def _is_long(self, tail_bytes: int) -> bool:
-        return tail_bytes > _MAX_TAIL_BYTES + self._interval
+        return tail_bytes > MAX_TAIL_BYTES + self._interval
 
     def _build(self) -> tuple[OffsetIndex, TimeIndex]:
         """Build both indexes in memory, from the headers of the log."""

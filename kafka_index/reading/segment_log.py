@@ -18,9 +18,21 @@ from kafka_index.records.batch_source import TOO_LARGE
 from kafka_index.records.decompression import shared_budget
 from kafka_index.records.record_decoder import BatchDamage, decode_entry
 from kafka_index.records.record_sections import BatchRecords, open_records
-from kafka_index.scan.file_records import LogEnd, batch_at, open_log, scan_to_end, stop_at
+from kafka_index.scan.file_records import (
+    LogEnd,
+    batch_at,
+    end_of_batches,
+    open_log,
+    scan_to_end,
+    stop_at,
+)
+from kafka_index.scan.segment_scan import LogFileSource
 from kafka_index.storage import Bytes, MappedFile, SegmentFile
 from kafka_index.stores import ByteSource
+
+#: What follows the last index entry is usually less: an index that ends further before its log
+#: lacks entries.
+MAX_TAIL_BYTES = 16 << 20
 
 _T = TypeVar("_T")
 
@@ -131,8 +143,17 @@ class SegmentLog:
         return self.complete(lambda: self._why_unreadable(position_bytes))
 
     def scan_to_end(self, last_entry: OffsetPosition) -> LogEnd:
-        """Verify the batches from the last index entry on, and return where they end."""
+        """Verify the batches from the last index entry on, and return where they end.
+
+        The long rest of a remote log is streamed, instead of being kept in memory.
+        """
         base_offset = self._segment.base_offset
+        if self.is_remote and self.size_bytes - last_entry.position > MAX_TAIL_BYTES:
+            source = LogFileSource(
+                self._segment.log_path, listed=self._segment, start_bytes=last_entry.position
+            )
+            ends = end_of_batches(source.chunks(), last_entry, base_offset)
+            return LogEnd(*ends, source.stop)
         end = self.complete(
             lambda: scan_to_end(self.array, last_entry, base_offset, verify_crc=True)
         )

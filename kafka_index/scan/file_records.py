@@ -5,7 +5,7 @@ Source: Kafka's ``FileRecords``. Lookups and growing logs share these functions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -167,16 +167,38 @@ def scan_to_end(
         Whether checksums are verified.
     """
     scanner = Scanner(base_offset, verify_crc=verify_crc, position_bytes=last_entry.position)
-    largest_base_offset = last_offset = NO_OFFSET
     code = SCAN_ROWS_FULL
-    while code == SCAN_ROWS_FULL:
-        code = scanner.scan(log, 0, len(log))
-        for batches in scanner.drain():
-            largest_base_offset = max(largest_base_offset, int(batches.base_offset.max()))
-            last_offset = int(batches.last_offset[-1])
+
+    def chunks() -> Iterator[BatchColumns]:
+        nonlocal code
+        while code == SCAN_ROWS_FULL:
+            code = scanner.scan(log, 0, len(log))
+            yield from scanner.drain()
+
+    end_bytes, following = end_of_batches(chunks(), last_entry, base_offset)
     stop = None if code == SCAN_END else scanner.stop(code, log, 0, len(log))
-    following = next_offset(base_offset, last_entry.offset, largest_base_offset, last_offset)
-    return LogEnd(int(scanner.position), following, stop)
+    return LogEnd(end_bytes, following, stop)
+
+
+def end_of_batches(
+    chunks: Iterable[BatchColumns], last_entry: OffsetPosition, base_offset: int
+) -> tuple[int, int]:
+    """Return the position after the last batch, and the offset after its last one.
+
+    Parameters
+    ----------
+    chunks : iterable of BatchColumns
+        The batches from the last index entry on.
+    last_entry, base_offset
+        As for `scan_to_end`.
+    """
+    largest_base_offset = last_offset = NO_OFFSET
+    end_bytes = last_entry.position
+    for batches in chunks:
+        largest_base_offset = max(largest_base_offset, int(batches.base_offset.max()))
+        last_offset = int(batches.last_offset[-1])
+        end_bytes = int(batches.position_bytes[-1] + batches.size_bytes[-1])
+    return end_bytes, next_offset(base_offset, last_entry.offset, largest_base_offset, last_offset)
 
 
 def next_offset(

@@ -54,6 +54,8 @@ class LogFileSource:
     listed : SegmentFile, optional
         The log as it was listed; one that has changed since is an error. By default the base
         offset is that in the file's name.
+    start_bytes : int
+        The position of a batch, to begin with that one.
 
     Attributes
     ----------
@@ -72,8 +74,10 @@ class LogFileSource:
         *,
         verify_crc: bool = True,
         listed: SegmentFile | None = None,
+        start_bytes: int = 0,
     ) -> None:
         self.path = os.fspath(path)
+        self._start_bytes = start_bytes
         self._verify_crc = verify_crc
         self._base_offset = base_offset_of(self.path) if listed is None else listed.base_offset
         self._listed = listed
@@ -105,11 +109,11 @@ class LogFileSource:
     def _scan_mapped(
         self, file: MappedFile, *, flush_windows: bool
     ) -> Iterator[tuple[Bytes, int, BatchColumns]]:
-        scanner = Scanner(self._base_offset, verify_crc=self._verify_crc)
+        scanner = self._scanner()
         walk = WindowWalk(file)
         if self._verify_crc:
             file.advise_sequential()
-            window, start = np.empty(0, np.uint8), 0
+            window, start = np.empty(0, np.uint8), self._start_bytes
         else:
             file.advise_random()
             window, start = file.array, 0
@@ -128,9 +132,9 @@ class LogFileSource:
     def _scan_stream(
         self, file: ByteSource, *, flush_windows: bool
     ) -> Iterator[tuple[Bytes, int, BatchColumns]]:
-        scanner = Scanner(self._base_offset, verify_crc=self._verify_crc)
-        with closing(StreamWalk(file)) as walk:
-            scanned = _Scanned(scanner, walk, self.log_size_bytes, np.empty(0, np.uint8), 0)
+        scanner, begin = self._scanner(), self._start_bytes
+        with closing(StreamWalk(file, begin)) as walk:
+            scanned = _Scanned(scanner, walk, self.log_size_bytes, np.empty(0, np.uint8), begin)
             yield from scanned.chunks(flush_windows=flush_windows)
             if scanned.code in (SCAN_BAD_LENGTH, SCAN_TORN_HEADER):
                 at = int(scanner.position)
@@ -145,6 +149,11 @@ class LogFileSource:
             how = file.changed()
             if how is not None:
                 raise log_changed(self.path, how)
+
+    def _scanner(self) -> Scanner:
+        return Scanner(
+            self._base_offset, verify_crc=self._verify_crc, position_bytes=self._start_bytes
+        )
 
 
 class _Walk(Protocol):

@@ -23,14 +23,15 @@ class StreamWalk:
     ----------
     file : ByteSource
         The file; its errors are raised by `window` and `after_zeros`.
+    start_bytes : int
+        Where to begin.
     """
 
-    def __init__(self, file: ByteSource) -> None:
+    def __init__(self, file: ByteSource, start_bytes: int = 0) -> None:
         self._size_bytes = file.size_bytes
-        self._stream = file.stream()
+        self._stream = file.stream(start_bytes)
         self._pieces: deque[Bytes] = deque()
-        self._start_bytes = 0
-        self._end_bytes = 0
+        self._start_bytes = self._end_bytes = start_bytes
 
     def window(self, position_bytes: int, size_bytes: int = WINDOW_BYTES) -> Bytes:
         """Return a window that begins at a position, not before that of the last one.

@@ -75,9 +75,10 @@ def test_a_log_that_is_gone_is_a_failed_row_and_the_next_is_built(tmp_path: Path
     assert str(gone) in str(rows[0].reason)
 
 
-def test_rows_not_asked_for_leave_no_files(tmp_path: Path) -> None:
-    for base_offset in range(0, 900, 3):
-        log_of(tmp_path / "dump" / "t-0", base_offset, batch(base_offset))
+def test_partitions_whose_rows_are_not_asked_for_are_not_begun(tmp_path: Path) -> None:
+    for name in ("t-0", "t-1"):
+        for base_offset in range(0, 900, 3):
+            log_of(tmp_path / "dump" / name, base_offset, batch(base_offset))
     segments = list_dump([str(tmp_path / "dump")], topics=None).segments
     rows = build_segments(
         segments, BuildSettings(target_root=str(tmp_path / "out")), attempt_id="test"
@@ -86,7 +87,8 @@ def test_rows_not_asked_for_leave_no_files(tmp_path: Path) -> None:
     del rows
     names = os.listdir(tmp_path / "out" / "t-0")
     assert not [name for name in names if name.endswith(".tmp")]
-    assert len([name for name in names if name.endswith(".index")]) == 256
+    assert len([name for name in names if name.endswith(".index")]) == 300
+    assert not (tmp_path / "out" / "t-1").exists()
 
 
 def test_one_log_is_built_whatever_its_folder_is_called(tmp_path: Path) -> None:

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kafka_index.reading import fetched_log
+from kafka_index.reading import fetched_log, segment_indexes, segment_log
 from kafka_index.reading.answers import Resolve
-from kafka_index.reading.findings import NO_INDEX
+from kafka_index.reading.findings import INDEX_REFUSED, NO_INDEX
 from kafka_index.reading.partition_log import PartitionLog
 from kafka_index.stores import store_of
 from tests.reading.test_ranged_logs import FURTHER, dumps, write
@@ -121,6 +121,30 @@ def test_a_log_that_was_replaced_is_named(remote: str) -> None:
         (finding,) = log.take_findings()
     assert (finding.path, finding.retriable) == (path, True)
     assert "changed" in finding.reason
+
+
+@pytest.mark.parametrize("zeros", [0, 3 * len(CONTENTS[0])])
+def test_a_last_segment_whose_index_lacks_entries_is_streamed_once(
+    local: Path, bucket: str, proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch, zeros: int
+) -> None:
+    monkeypatch.setattr(segment_log, "MAX_TAIL_BYTES", 32 << 10)
+    monkeypatch.setattr(segment_indexes, "MAX_TAIL_BYTES", 32 << 10)
+    log_name = f"{0:020d}.log"
+    remote = f"{bucket}/dump/{DIRECTORY}"
+    log = CONTENTS[0] + bytes(zeros)
+    store_of(remote).put(f"{remote}/{log_name}", log)
+    # As a killed broker leaves it that had not flushed it, or as it was copied before.
+    index = (local / f"{0:020d}.index").read_bytes()[: 8 if not zeros else None]
+    store_of(remote).put(f"{remote}/{0:020d}.index", index)
+    proxy.clear()
+    with PartitionLog.open(remote) as there, PartitionLog.open(local) as here:
+        for offset in (0, 1234, 7998, 7999):
+            assert ask_offset(there, offset) == ask_offset(here, offset)
+        assert there.log_end_offset == 8000
+        kinds = {finding.kind for finding in there.take_findings()}
+    assert (INDEX_REFUSED in kinds) == (not zeros)
+    # The log, its end, and the batches that were asked for.
+    assert proxy.sent_bytes(log_name) < len(log) + 64 * 4096
 
 
 def test_a_segment_without_indexes_is_read_whole_once(
