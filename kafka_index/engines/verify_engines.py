@@ -11,6 +11,7 @@ from kafka_index.build.plan import plan_waves
 from kafka_index.engines import Engine, Listener
 from kafka_index.engines.session import open_session, prepare_executors
 from kafka_index.storage import SegmentFile
+from kafka_index.storage.segment_table import SegmentTable
 from kafka_index.verification import PartitionFindings, VerifySettings, run_local
 
 _APP_NAME = "kafka-index verify"
@@ -54,14 +55,15 @@ def run_verify(
     from kafka_index.spark.shared_target import shared_target
     from kafka_index.spark.verify import verify_waves
 
+    table = SegmentTable.of(segments)
     with (
         open_session(engine.master, _APP_NAME, after_failure=_AFTER_FAILURE) as session,
         shared_target([]) as target,
-        Jobs(session, items=len(segments), on_progress=listener.on_share) as jobs,
+        Jobs(session, items=len(table), on_progress=listener.on_share) as jobs,
     ):
-        inputs = [each.log_path for each in segments]
+        inputs = [each.directory for each in table.partitions]
         cores = prepare_executors(session, jobs, target, inputs=inputs, outputs=[])
         listener.on_begin()
-        waves = plan_waves(segments, cores=cores)
+        waves = plan_waves(table, cores=cores)
         for rows in verify_waves(session, waves, settings, cores=cores, jobs=jobs):
             listener.on_table(rows)

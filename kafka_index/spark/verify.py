@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from kafka_index.build.plan import WORK_SCHEMA, count_bins, partition_of, plan_partitions, read_plan
 from kafka_index.spark.jobs import Jobs
 from kafka_index.spark.tasks import current_attempt_id, spark_schema, task
-from kafka_index.storage import SegmentFile
+from kafka_index.storage.segment_table import SegmentTable
 from kafka_index.tasks import BIN
 from kafka_index.verification import VERIFY_SCHEMA, VerifySettings, findings_table
 from kafka_index.verification.local import verify_partitions
@@ -24,7 +24,7 @@ from kafka_index.verification.local import verify_partitions
 
 def verify_waves(
     session: SparkSession,
-    waves: Sequence[Sequence[SegmentFile]],
+    waves: Sequence[SegmentTable],
     settings: VerifySettings,
     *,
     cores: int,
@@ -36,7 +36,7 @@ def verify_waves(
     ----------
     session : SparkSession
         Classic or Connect.
-    waves : sequence of sequence of SegmentFile
+    waves : sequence of SegmentTable
         Whole partitions each.
     settings : VerifySettings
         How to verify.

@@ -12,6 +12,7 @@ from kafka_index.build.plan import plan_waves
 from kafka_index.spark.jobs import Jobs
 from kafka_index.spark.verify import verify_waves
 from kafka_index.storage import list_dump
+from kafka_index.storage.segment_table import SegmentTable
 from kafka_index.verification import PartitionFindings, VerifySettings, findings_table, run_local
 from tests.support.command_line import DUMP
 
@@ -28,7 +29,7 @@ def test_rows_are_those_of_a_local_run(spark: SparkSession, tmp_path: Path) -> N
     here = findings_table(row for one in found for row in one.findings)
 
     with Jobs(spark) as jobs:
-        waves = plan_waves(segments, cores=2)
+        waves = plan_waves(SegmentTable.of(segments), cores=2)
         there = pa.concat_tables(verify_waves(spark, waves, settings, cores=2, jobs=jobs))
 
     order = [("path", "ascending"), ("kind", "ascending"), ("class", "ascending")]
