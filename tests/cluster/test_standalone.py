@@ -8,14 +8,15 @@ import signal
 from pathlib import Path
 
 import pyarrow.parquet as pq
+import pytest
 
 from kafka_index.lookup import By
 from tests.cluster.conftest import check_warm, event_log, finish, run, start
 from tests.spark.lookups import answer, files, make_dump, make_queries, write_queries
 from tests.support.builds import published, rubbish, state_files
 from tests.support.command_line import SETTINGS, index_files
+from tests.support.gates import Gate, Step
 from tests.support.spark_cluster import Cluster
-from tests.support.timeouts import wait_until
 
 
 def test_a_build_gives_the_files_of_the_local_engine(
@@ -74,18 +75,35 @@ def test_lookups_give_the_answers_of_the_local_engine(
     assert files(tmp_path / "out") == files(tmp_path / "local")
 
 
+PUBLISHED = 4
+
+
+@pytest.fixture
+def gate(tmp_path_factory: pytest.TempPathFactory) -> Gate:
+    step = Step("os.rename", ".index", PUBLISHED + 1)
+    return Gate(tmp_path_factory.mktemp("gate") / "gate", step)
+
+
 def test_a_build_whose_executor_is_killed_gives_the_same_bytes(
-    cluster: Cluster, python: Path, data: Path, expected: dict[str, bytes], tmp_path: Path
+    cluster: Cluster,
+    python: Path,
+    data: Path,
+    expected: dict[str, bytes],
+    tmp_path: Path,
+    gate: Gate,
 ) -> None:
     out, report = tmp_path / "out", tmp_path / "report.parquet"
     process = start(
         python,
         *("build", "--engine", "spark", "--master", cluster.master, "--config", SETTINGS),
         *("--input", data, "--output", out, "--what", "index,timeindex", "--report", report),
+        settings=gate.spark_settings,
     )
-    assert wait_until(process, lambda: len(published(out)) > 3, every=0.01)
+    gate.wait(process, lambda: len(published(out)) == PUBLISHED, processes=2)
     victim = cluster.executors()[0]
     os.kill(victim, signal.SIGKILL)
+    gate.wait_for_end(1)
+    gate.open()
     done = finish(process)
 
     assert done.returncode == 0, done.stderr
@@ -98,27 +116,34 @@ def test_a_build_whose_executor_is_killed_gives_the_same_bytes(
 
 
 def test_the_report_of_a_failed_job_has_what_is_in_place(
-    cluster: Cluster, python: Path, data: Path, expected: dict[str, bytes], tmp_path: Path
+    cluster: Cluster,
+    python: Path,
+    data: Path,
+    expected: dict[str, bytes],
+    tmp_path: Path,
+    gate: Gate,
 ) -> None:
     out, report = tmp_path / "out", tmp_path / "report.parquet"
     process = start(
         python,
         *("build", "--engine", "spark", "--master", cluster.master, "--config", SETTINGS),
         *("--input", data, "--output", out, "--what", "index,timeindex", "--report", report),
-        settings=["spark.task.maxFailures=1"],
+        settings=["spark.task.maxFailures=1", *gate.spark_settings],
     )
-    assert wait_until(process, lambda: len(published(out)) > 3, every=0.01)
+    gate.wait(process, lambda: len(published(out)) == PUBLISHED, processes=2)
     for pid in cluster.executors():
         os.kill(pid, signal.SIGKILL)
+    gate.wait_for_end(2)
+    gate.open()
     done = finish(process)
 
     assert done.returncode == 3, done.stderr
     assert done.stderr.startswith("kafka-index: error: the Spark job failed")
     assert done.stderr.count("\n") == 1
     found = index_files(out)
-    assert 0 < len(found) < len(expected)
+    assert sum(name.endswith(".index") for name in found) == PUBLISHED
     assert found.items() <= expected.items()
     rows = pq.read_table(report)
     assert set(rows["status"].to_pylist()) == {"built"}
-    assert rows.num_rows == sum(name.endswith(".index") for name in found)
+    assert rows.num_rows == PUBLISHED
     assert rubbish(tmp_path) == []

@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from tests.support.timeouts import wait_until
+from tests.support.timeouts import wait_for, wait_until
 
-#: What `on_the_way_of` sets, besides PYTHONPATH.
-VARIABLE = "KAFKA_INDEX_TEST_GATE"
+_VARIABLE = "KAFKA_INDEX_TEST_GATE"
 _AT_START = Path(__file__).with_name("at_start")
 
 
@@ -50,18 +49,43 @@ class Gate:
     def on_the_way_of(self, environment: Mapping[str, str]) -> dict[str, str]:
         """Return the environment of a process that stops here, as does all that it starts."""
         path = os.pathsep.join(filter(None, (str(_AT_START), environment.get("PYTHONPATH"))))
-        step = "\n".join((self._step.event, self._step.ending, str(self._folder)))
-        return {**environment, "PYTHONPATH": path, VARIABLE: step}
+        return {**environment, "PYTHONPATH": path, _VARIABLE: self._description}
+
+    @property
+    def spark_settings(self) -> list[str]:
+        """Settings with which the executors of a cluster, and their workers, stop here."""
+        names = {"PYTHONPATH": _AT_START, _VARIABLE: self._description}
+        return [f"spark.executorEnv.{name}={value}" for name, value in names.items()]
+
+    @property
+    def _description(self) -> str:
+        return f"{self._step.event}:{self._step.ending}:{self._folder}"
 
     @property
     def waiting(self) -> set[int]:
         """The processes that have come here."""
         return {int(path.name.split("-")[1]) for path in self._folder.glob("waiting-*")}
 
-    def wait(self, process: subprocess.Popen[str], done: Callable[[], bool] = lambda: True) -> None:
+    def wait(
+        self,
+        process: subprocess.Popen[str],
+        done: Callable[[], bool] = lambda: True,
+        *,
+        processes: int = 1,
+    ) -> None:
         """Wait until the steps before the gate are done, as the disk says, and someone waits."""
-        reached = wait_until(process, lambda: bool(self.waiting) and done(), every=0.005)
+        reached = wait_until(
+            process, lambda: len(self.waiting) >= processes and done(), every=0.005
+        )
         assert reached, process.communicate()
+
+    def wait_for_end(self, processes: int) -> None:
+        """Wait until so many of the processes that waited have ended."""
+
+        def ended() -> int:
+            return sum(not Path(f"/proc/{pid}").exists() for pid in self.waiting)
+
+        wait_for(lambda: ended() >= processes, 10, "the end of killed processes")
 
     def open(self) -> None:
         """Let all go on."""

@@ -57,4 +57,4 @@ def _main_thread_has_noticed() -> bool:
 
 _STEP = os.environ.get("KAFKA_INDEX_TEST_GATE")
 if _STEP is not None:
-    _hold_at(*_STEP.split("\n"))
+    _hold_at(*_STEP.split(":"))
