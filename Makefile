@@ -19,8 +19,10 @@ export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 WITH_JAVA = JAVA_HOME="$$(sh tools/java/java-home.sh $(VENV))" PATH="$(CURDIR)/$(BIN):$$PATH"
 
 PYTEST := $(BIN)/python -m pytest
-# Processes that share the tests, but those on Spark and of killed runs.
+# Processes that share the tests; the files that use one session of Spark, or one server, stay
+# together. Those that take longest come first.
 WORKERS := 2
+TOGETHER = -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
 SOURCES := kafka_index jobs examples benchmarks tests
 
 .PHONY: help
@@ -52,13 +54,11 @@ demo: $(STAMP) ## rebuild the indexes of a real broker's dump and compare them w
 
 .PHONY: test
 test: $(STAMP) ## run every test that does not need Kafka's own jars; WORKERS=0 uses one process
-	$(WITH_JAVA) $(PYTEST) -n $(WORKERS) --dist loadfile tests --ignore=tests/conformance \
-		--ignore=tests/spark --ignore=tests/endtoend --ignore=tests/cluster
-	$(WITH_JAVA) $(PYTEST) tests/spark tests/endtoend
+	$(WITH_JAVA) $(PYTEST) $(TOGETHER) tests --ignore=tests/conformance --ignore=tests/cluster
 
 .PHONY: cluster
 cluster: $(STAMP) ## run the tests on a standalone Spark cluster and on a Spark Connect server
-	$(WITH_JAVA) $(PYTEST) tests/cluster
+	$(WITH_JAVA) $(PYTEST) $(TOGETHER) tests/cluster
 
 # CASES is how many random segments are drawn, SEED draws what another run drew.
 .PHONY: conformance

@@ -26,6 +26,28 @@ def pytest_report_header() -> str:
     return report_header()
 
 
+# What costs so much to start that all tests that use it run in one process.
+_SHARED = ("spark", "hdfs", "cluster")
+_LONG = ("spark", "endtoend")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Group tests for ``--dist loadgroup``: by file, or by the costly server that a file uses.
+
+    The folders whose groups take long come first, so that the short ones fill the end.
+    """
+    tests = Path(__file__).parent
+    items.sort(key=lambda item: item.path.relative_to(tests).parts[0] not in _LONG)
+    group_of: dict[Path, str] = {}
+    for item in items:
+        for name in _SHARED:
+            if name in getattr(item, "fixturenames", ()):
+                group_of.setdefault(item.path, name)
+    for item in items:
+        name = group_of.get(item.path, str(item.path.relative_to(item.config.rootpath)))
+        item.add_marker(pytest.mark.xdist_group(name))
+
+
 @pytest.fixture(scope="session")
 def s3() -> Iterator[S3Server]:
     """A real S3 server, one for each process of the tests."""

@@ -18,6 +18,7 @@ from tests.support.command_line import DUMP, SETTINGS, kafka_index
 from tests.support.remote import download, new_bucket, upload
 
 SPARK = ("--engine", "spark", "--master", "local[2]")
+INDEXES_ALONE = ("--what", "index,timeindex")
 RECORDS = (".kafka-index", ".kafka-index-state")
 
 
@@ -46,18 +47,36 @@ def published(files: dict[str, bytes]) -> dict[str, bytes]:
     return {name: data for name, data in files.items() if not name.endswith(RECORDS)}
 
 
-@pytest.mark.parametrize("engine", [(), SPARK], ids=["local", "spark"])
-@pytest.mark.parametrize("is_stored", [True, False], ids=["from-store", "from-disk"])
-def test_a_build_into_a_bucket_publishes_what_a_local_one_does(
-    bucket: str, dump: str, expected: dict[str, bytes], engine: tuple[str, ...], *, is_stored: bool
-) -> None:
-    output = f"{bucket}/out-{len(engine)}-{is_stored}"
-    arguments = ("--input", dump if is_stored else DUMP, "--output", output, "--config", SETTINGS)
-    done = kafka_index("build", *arguments, *engine)
+@pytest.fixture(scope="module")
+def output(bucket: str, dump: str) -> str:
+    """What a build from the bucket has published into the bucket."""
+    uri = f"{bucket}/out"
+    done = kafka_index("build", "--input", dump, "--output", uri, "--config", SETTINGS)
     assert done.returncode == 0, done.stderr
+    return uri
+
+
+def check_published(output: str, expected: dict[str, bytes]) -> None:
     found = download(output)
     assert published(found) == expected
     assert not [name for name in found if name.startswith(".kafka-index/")]
+
+
+def test_a_build_from_and_into_a_bucket_publishes_what_a_local_one_does(
+    output: str, expected: dict[str, bytes]
+) -> None:
+    check_published(output, expected)
+
+
+@pytest.mark.parametrize("engine", [(), SPARK], ids=["local-from-disk", "spark-from-store"])
+def test_a_build_into_a_bucket_publishes_what_a_local_one_does(
+    bucket: str, dump: str, expected: dict[str, bytes], engine: tuple[str, ...]
+) -> None:
+    uri = f"{bucket}/out-{len(engine)}"
+    arguments = ("--input", dump if engine else DUMP, "--output", uri, "--config", SETTINGS)
+    done = kafka_index("build", *arguments, *engine)
+    assert done.returncode == 0, done.stderr
+    check_published(uri, expected)
 
 
 def test_a_build_from_a_bucket_to_a_disk_publishes_the_same(
@@ -71,10 +90,9 @@ def test_a_build_from_a_bucket_to_a_disk_publishes_the_same(
 
 
 def test_a_rerun_finds_everything_unchanged_and_reports_to_the_bucket(
-    bucket: str, dump: str
+    bucket: str, dump: str, output: str
 ) -> None:
-    arguments = ("--input", dump, "--output", f"{bucket}/again", "--config", SETTINGS)
-    assert kafka_index("build", *arguments).returncode == 0
+    arguments = ("--input", dump, "--output", output, "--config", SETTINGS)
     report = f"{bucket}/reports/rerun.parquet"
     done = kafka_index("build", *arguments, "--report", report)
     assert done.returncode == 0, done.stderr
@@ -83,17 +101,18 @@ def test_a_rerun_finds_everything_unchanged_and_reports_to_the_bucket(
     assert all(path.startswith(dump) for path in rows["log_path"].to_pylist())
 
 
-@pytest.mark.parametrize("engine", [(), SPARK], ids=["local", "spark"])
 def test_index_files_alone_are_built_into_a_bucket(
-    bucket: str, dump: str, expected: dict[str, bytes], engine: tuple[str, ...]
+    bucket: str, dump: str, expected: dict[str, bytes]
 ) -> None:
-    output = f"{bucket}/indexes-{len(engine)}"
+    output = f"{bucket}/indexes"
     arguments = ("--input", dump, "--output", output, "--config", SETTINGS)
-    done = kafka_index("build", *arguments, "--what", "index,timeindex", *engine)
+    done = kafka_index("build", *arguments, *INDEXES_ALONE)
     assert done.returncode == 0, done.stderr
-    wanted = {name: data for name, data in expected.items() if name.endswith("index")}
-    wanted = {name: data for name, data in wanted.items() if not name.endswith("txnindex")}
-    assert published(download(output)) == wanted
+    assert published(download(output)) == indexes_of(expected)
+
+
+def indexes_of(files: dict[str, bytes]) -> dict[str, bytes]:
+    return {n: data for n, data in files.items() if n.endswith((".index", ".timeindex"))}
 
 
 def test_building_in_place_in_a_bucket_is_wrong_usage(dump: str) -> None:
@@ -120,21 +139,18 @@ def test_a_damaged_object_is_a_row_that_names_it(bucket: str, tmp_path: Path) ->
 def test_a_build_of_hdfs_publishes_what_a_local_one_does(
     hdfs: HdfsServer, expected: dict[str, bytes], tmp_path: Path
 ) -> None:
-    # Two partitions: closing a file of HDFS takes half a second.
-    topic = "payments"
+    # One partition: closing a file of HDFS takes half a second.
+    partition = "payments-0"
     for entry in DUMP.iterdir():
         if entry.is_file():
             shutil.copy(entry, tmp_path)
-        elif entry.name.startswith(f"{topic}-"):
-            shutil.copytree(entry, tmp_path / entry.name)
-    dump = upload(tmp_path, f"{hdfs.uri.rstrip('/')}/dump")
-    output = f"{hdfs.uri.rstrip('/')}/out"
-    arguments = ("--input", dump, "--output", output, "--config", SETTINGS)
-    for engine in ((), ("--force", *SPARK)):
+    shutil.copytree(DUMP / partition, tmp_path / partition)
+    root = hdfs.uri.rstrip("/")
+    dump = upload(tmp_path, f"{root}/dump")
+    wanted = {name: data for name, data in expected.items() if name.startswith(f"{partition}/")}
+    for engine, files in (((), wanted), ((*SPARK, *INDEXES_ALONE), indexes_of(wanted))):
+        output = f"{root}/out-{len(engine)}"
+        arguments = ("--input", dump, "--output", output, "--config", SETTINGS)
         done = kafka_index("build", *arguments, *engine)
         assert done.returncode == 0, done.stderr
-        found = download(output)
-        assert published(found) == {
-            name: data for name, data in expected.items() if name.startswith(f"{topic}-")
-        }
-        assert not [name for name in found if name.startswith(".kafka-index/")]
+        check_published(output, files)

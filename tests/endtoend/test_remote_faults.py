@@ -13,7 +13,7 @@ from tests.servers.s3 import S3Server
 from tests.support.command_line import SETTINGS, build_here, copy_partitions
 from tests.support.remote import download, new_bucket, upload
 
-BUILDS = int(os.environ.get("KAFKA_INDEX_FAULT_BUILDS", "20"))
+BUILDS = int(os.environ.get("KAFKA_INDEX_FAULT_BUILDS", "6"))
 PARTITIONS = ("orders.eu-west-0", "payments-0")
 HIDDEN = (".kafka-index", ".kafka-index-state")
 
@@ -62,4 +62,4 @@ def test_no_wrong_byte_is_published_under_faults(s3: S3Server, tmp_path: Path) -
             assert not [name for name in found if name.startswith(".kafka-index/")]
     assert {request.fault for request in proxy.requests} >= {"unavailable", "dropped", "cut"}
     # The library retries more often than a request fails in a row.
-    assert unfinished <= BUILDS // 10
+    assert unfinished <= max(BUILDS // 10, 1)
