@@ -72,11 +72,11 @@ _COMMANDS = {
         "Make a data directory that a broker mounts at once, from a dump.",
     ),
 }
-# What a command has written when a signal stops it.
+# What to do after a signal has stopped a command.
 _AFTER_A_STOP = {
     "build": "; run again to continue",
     "import": "; finished partitions are written",
-    "lookup": "; no answers were written",
+    "lookup": "; run again to answer all queries",
     "export": "; run again to continue",
     "restore": "; run again to continue",
 }
@@ -197,8 +197,9 @@ class _StopSignals:
     """SIGINT and SIGTERM as exceptions in the main thread, and as the exit code of the first.
 
     A context manager. The code outlives the exception, which may be replaced on its way up by
-    an error of the connection to Spark that it broke. SIGINT is caught even where it was ignored
-    from the start, as in a shell's background job: it was sent to this process on purpose.
+    an error of the connection to Spark that it broke. SIGINT stays ignored where it was ignored
+    from the start, as in a shell's background job, which Ctrl-C is not meant for. SIGTERM, which
+    a scheduler sends to this process alone, is always caught.
     """
 
     def __init__(self) -> None:
@@ -207,10 +208,10 @@ class _StopSignals:
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
-            for number, act in (
-                (signal.SIGINT, self._on_interrupt),
-                (signal.SIGTERM, self._on_terminate),
-            ):
+            acts: dict[signal.Signals, Any] = {signal.SIGTERM: self._on_terminate}
+            if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+                acts[signal.SIGINT] = self._on_interrupt
+            for number, act in acts.items():
                 self._previous[number] = signal.signal(number, act)
         return self
 

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
+from types import TracebackType
 
 from kafka_index.cli.build_summary import skipped_lines
 from kafka_index.cli.exit_code import ExitCode
@@ -106,7 +107,7 @@ def run_lookup(options: BulkOptions, where: LogOptions) -> ExitCode:
         stack.enter_context(target)
         warn_of_unindexed(inventory, by, options.detail)
         warn_of_starts(inventory, options.detail)
-        with LookupOutcome(queries.rows, options.detail) as outcome:
+        with LookupOutcome(report, queries.rows, options.detail) as outcome:
             engines.run_lookup(
                 options.engine,
                 queries,
@@ -165,15 +166,37 @@ class LookupOutcome(Outcome):
 
     Parameters
     ----------
+    report : ReportFile, optional
+        Gets the rows of the splits that were answered when an error or a signal ends the run.
     total_queries : int, optional
         Number of queries; None when unknown.
     detail : Detail
         How much to print.
     """
 
-    def __init__(self, total_queries: int | None, detail: Detail) -> None:
+    def __init__(
+        self, report: ReportFile | None, total_queries: int | None, detail: Detail
+    ) -> None:
         super().__init__(total_queries or 0, None, detail, nouns=("query", "queries"))
         self.totals = LookupTotals()
+        self._report = report
+        self._total_queries = total_queries
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        super().__exit__(kind, error, traceback)
+        if error is None:
+            return
+        if self.totals.rows:
+            of_all = f" of {self._total_queries:,}" if self._total_queries else ""
+            error.add_note(f"{self.totals.rows:,}{of_all} queries were answered")
+            if self._report is not None:
+                self._report.write_table(self.totals.report_table())
+        error.add_note("no answers were written")
 
     def on_split(self, report: SplitReport) -> None:
         """Add the report of a finished split; called from any thread."""

@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import signal
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -175,7 +177,8 @@ def build_session(master: str | None, app_name: str) -> SparkSession:
         with jvm:
             if not submitted:
                 _prefer_given(conf)
-            session = SparkSession.builder.config(conf=conf).getOrCreate()
+            with _kept_interrupt_handler():
+                session = SparkSession.builder.config(conf=conf).getOrCreate()
             if not _is_on_this_machine(chosen):
                 ship_package(session)
     except EngineError:
@@ -186,6 +189,19 @@ def build_session(master: str | None, app_name: str) -> SparkSession:
             hint="check --master and the Spark settings",
         ) from error
     return session
+
+
+@contextmanager
+def _kept_interrupt_handler() -> Iterator[None]:
+    """Restore what SIGINT does: a SparkContext replaces it, even where the signal is ignored."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
 
 
 def _known_settings(*, submitted: bool) -> SparkConf:

@@ -159,9 +159,9 @@ def build_waves(
 
     Raises
     ------
-    Exception
-        A job failed, as PySpark or py4j raise it, once the reports of all that is in place have
-        been yielded.
+    BaseException
+        A job failed, as PySpark or py4j raise it, or a signal stopped the run, once the reports of
+        all that is in place have been yielded.
     """
     run = Jobs(session) if jobs is None else jobs
 
@@ -186,6 +186,10 @@ def build_waves(
             yield rows
             if fail_fast and has_failed(rows):
                 break
+    except GeneratorExit:
+        raise
+    except BaseException as stop:  # noqa: BLE001, because it is raised below
+        error = stop
     finally:
         # After an interrupt, an error or a failure: no further wave begins, and what runs ends.
         running = [future for future in futures if not future.cancel() and not future.done()]

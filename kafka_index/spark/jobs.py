@@ -112,19 +112,24 @@ class Jobs:
             key = f"{self._tag}-{self._started}"
             self._running[key] = job = _Job(items, stages)
         self._here.key = key
-        self._session.addTag(self._tag)
         context = None if is_connect(self._session) else self._session.sparkContext
-        if context is not None:
+        if context is None:
+            self._session.addTag(self._tag)
+        else:
+            # Tags of a classic session are known only to the thread that adds them.
+            context.addJobTag(self._tag)
             context.setLocalProperty(_GROUP, key)
             context.setLocalProperty(_DESCRIPTION, description)
         try:
             yield
             job.done = items
         finally:
-            if context is not None:
+            if context is None:
+                self._session.removeTag(self._tag)
+            else:
                 context.setLocalProperty(_GROUP, None)  # type: ignore[arg-type]
                 context.setLocalProperty(_DESCRIPTION, None)  # type: ignore[arg-type]
-            self._session.removeTag(self._tag)
+                context.removeJobTag(self._tag)
             self._here.key = None
             with self._guard:
                 self._finished += self._running.pop(key).done
@@ -132,7 +137,10 @@ class Jobs:
 
     def cancel(self) -> None:
         """Cancel the jobs that run, in whatever thread."""
-        self._session.interruptTag(self._tag)
+        if is_connect(self._session):
+            self._session.interruptTag(self._tag)
+        else:
+            self._session.sparkContext.cancelJobsWithTag(self._tag)
 
     def _show(self) -> None:
         with self._guard:

@@ -1,9 +1,6 @@
 import json
-import re
 import shutil
-import signal
 import subprocess
-import time
 from pathlib import Path
 
 import pyarrow.csv as pa_csv
@@ -24,7 +21,6 @@ from tests.support.command_line import (
     index_files,
     kafka_index,
 )
-from tests.support.timeouts import TIMEOUT_SECONDS
 
 PARTITION = "orders.eu-west-0"
 
@@ -243,35 +239,6 @@ def test_verbose_shows_where_an_error_arose(data: Path) -> None:
     assert result.returncode == 2
     assert "Traceback" in result.stderr
     assert result.stderr.splitlines()[-1].startswith("kafka-index: error: ")
-
-
-def test_ctrl_c_ends_with_one_line_and_130(data: Path, tmp_path: Path) -> None:
-    log = first_log(data)
-    content = log.read_bytes()
-    for number in range(1, 1500):
-        copy = data / f"copies-{number}"
-        copy.mkdir()
-        (copy / log.name).write_bytes(content)
-    process = subprocess.Popen(
-        [*COMMAND, "build", "--input", data, "--output", tmp_path / "out", "--threads", "1"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment(),
-    )
-    deadline = time.monotonic() + TIMEOUT_SECONDS
-    while not list(tmp_path.glob("out/copies-*/")) and time.monotonic() < deadline:
-        time.sleep(0.005)
-    process.send_signal(signal.SIGINT)
-    _, stderr = process.communicate(timeout=TIMEOUT_SECONDS)
-    assert process.returncode == 130
-    line = re.fullmatch(
-        r"kafka-index: error: interrupted; ([0-9,]+) of [0-9,]+ segments are finished and kept; "
-        r"run again to continue\n",
-        stderr,
-    )
-    assert line is not None, stderr
-    assert int(line[1].replace(",", "")) == len(list(tmp_path.glob("out/*/*.index")))
 
 
 def test_the_local_engine_starts_no_spark(data: Path, tmp_path: Path) -> None:

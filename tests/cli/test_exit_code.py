@@ -299,26 +299,51 @@ _REPLACED = "try: time.sleep(60)\n    except BaseException: raise ValueError('br
 _SWALLOWED = "try: time.sleep(60)\n    except BaseException: pass"
 
 
-@pytest.mark.parametrize("wait", ["time.sleep(60)", _REPLACED, _SWALLOWED])
-@pytest.mark.parametrize("ignored", [False, True])
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_decides_the_exit_code_whatever_becomes_of_its_exception(
-    wait: str, number: signal.Signals, code: int, *, ignored: bool
-) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-c", _WAITING.format(wait=wait)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment(),
-        preexec_fn=(lambda: signal.signal(number, signal.SIG_IGN)) if ignored else None,  # noqa: PLW1509, because there are no threads here
-    )
+def _start_waiting(wait: str, *, ignored: signal.Signals | None = None) -> subprocess.Popen[str]:
+    """Start a run that waits, in a process that has perhaps inherited an ignored signal."""
+    previous = None if ignored is None else signal.signal(ignored, signal.SIG_IGN)
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-c", _WAITING.format(wait=wait)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment(),
+        )
+    finally:
+        if ignored is not None:
+            signal.signal(ignored, previous)
     assert process.stdout is not None
     assert process.stdout.readline() == "running\n"
+    return process
+
+
+@pytest.mark.parametrize("wait", ["time.sleep(60)", _REPLACED, _SWALLOWED])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_decides_the_exit_code_whatever_becomes_of_its_exception(
+    wait: str, number: signal.Signals, code: int
+) -> None:
+    process = _start_waiting(wait)
     process.send_signal(number)
     _, stderr = process.communicate(timeout=TIMEOUT_SECONDS)
     assert process.returncode == code, stderr
     assert _is_one_line(stderr)
+
+
+def test_an_ignored_sigterm_is_caught_as_a_scheduler_sends_it_on_purpose() -> None:
+    process = _start_waiting("time.sleep(60)", ignored=signal.SIGTERM)
+    process.terminate()
+    _, stderr = process.communicate(timeout=TIMEOUT_SECONDS)
+    assert process.returncode == 143, stderr
+
+
+def test_an_ignored_sigint_stays_ignored() -> None:
+    # As in a background job of a shell: Ctrl-C is not meant for it.
+    process = _start_waiting("time.sleep(60)", ignored=signal.SIGINT)
+    process.send_signal(signal.SIGINT)
+    process.terminate()
+    _, stderr = process.communicate(timeout=TIMEOUT_SECONDS)
+    assert process.returncode == 143, stderr
 
 
 def test_handlers_of_signals_are_given_back() -> None:

@@ -6,15 +6,32 @@ import json
 import re
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kafka_index.storage.partition_record import PARTITION_RECORD
 from tests.support.builds import copy_dump, finish, rubbish, start
-from tests.support.command_line import build_here
+from tests.support.command_line import build_here, index_files
 from tests.support.gates import Gate, Step
 
 INTERRUPTED, TERMINATED = 130, 143
+
+
+def kept_and_planned(message: str, word: str) -> tuple[int, int]:
+    """What the one line on stderr says of a stopped build."""
+    match = re.fullmatch(
+        rf"kafka-index: error: {word}; ([0-9,]+) of ([0-9,]+) segments are finished and kept; "
+        r"run again to continue\n",
+        message,
+    )
+    assert match is not None, message
+    kept, planned = (int(number.replace(",", "")) for number in match.groups())
+    return kept, planned
+
+
+def rows_of(report: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in report.read_text().splitlines()]
 
 
 @pytest.mark.parametrize(
@@ -34,21 +51,47 @@ def test_a_stopped_build_keeps_and_reports_every_finished_partition(
     done = finish(process)
 
     assert done.returncode == code
-    message = re.fullmatch(
-        rf"kafka-index: error: {word}; ([0-9,]+) of ([0-9,]+) segments are finished and kept; "
-        r"run again to continue\n",
-        done.stderr,
-    )
-    assert message is not None, done.stderr
-    kept, planned = (int(number.replace(",", "")) for number in message.groups())
+    kept, planned = kept_and_planned(done.stderr, word)
     assert 0 < kept < planned
     assert rubbish(tmp_path) == []
-    rows = [json.loads(line) for line in report.read_text().splitlines()]
+    assert sum(name.endswith(".index") for name in index_files(tmp_path / "out")) == kept
+    rows = rows_of(report)
     assert [row["status"] for row in rows] == ["built"] * kept
 
     again = build_here(*arguments, "--report", report)
 
     assert again.returncode == 0, again.stderr
-    rows = [json.loads(line) for line in report.read_text().splitlines()]
+    rows = rows_of(report)
     assert len(rows) == planned
     assert sum(row["status"] == "unchanged" for row in rows) == kept
+
+
+def test_an_interrupted_build_on_spark_reports_the_partitions_that_are_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+    monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+    dump = copy_dump(tmp_path / "dump")
+    out, report = tmp_path / "out", tmp_path / "report.json"
+    gate = Gate(tmp_path / "gate", Step("os.rename", PARTITION_RECORD, 3))
+    process = start(
+        *("--input", dump, "--output", out, "--report", report, "--quiet"),
+        *("--engine", "spark", "--master", "local[2]"),
+        gate=gate,
+    )
+
+    def finished() -> list[Path]:
+        return list(out.glob(f"*/{PARTITION_RECORD}"))
+
+    gate.wait(process, lambda: len(finished()) == 2)
+    process.send_signal(signal.SIGINT)
+    done = finish(process)
+
+    assert done.returncode == INTERRUPTED, done.stderr
+    kept, planned = kept_and_planned(done.stderr, "interrupted")
+    assert 0 < kept < planned
+    rows = rows_of(report)
+    assert [row["status"] for row in rows] == ["built"] * kept
+    partitions = {f"{row['topic']}-{row['partition']}" for row in rows}
+    assert partitions == {record.parent.name for record in finished()}
+    assert rubbish(tmp_path) == []

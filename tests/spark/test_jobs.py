@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
+import pyarrow as pa
+from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from kafka_index.spark.jobs import Jobs
+from tests.support.timeouts import TIMEOUT_SECONDS, wait_for
+
+# Workers cannot import this module.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]
 
 
 def work(spark: SparkSession) -> None:
@@ -45,3 +55,23 @@ def test_a_job_has_its_name_in_the_context_and_not_after_it(spark: SparkSession)
         assert context.statusTracker().getJobIdsForGroup(group)
     assert context.getLocalProperty("spark.job.description") is None
     assert context.getLocalProperty("spark.jobGroup.id") is None
+
+
+def test_jobs_are_cancelled_from_another_thread(spark: SparkSession) -> None:
+    def wait(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        time.sleep(TIMEOUT_SECONDS)
+        yield from batches
+
+    jobs = Jobs(spark)
+    with ThreadPoolExecutor(1) as pool:
+
+        def run() -> None:
+            with jobs.job("wait"):
+                spark.range(0, 1, 1, 1).mapInArrow(wait, "id long").toArrow()
+
+        future = pool.submit(run)
+        tracker = spark.sparkContext.statusTracker()
+        wait_for(tracker.getActiveStageIds, 30, "a stage that runs")
+        jobs.cancel()
+        error = future.exception(timeout=TIMEOUT_SECONDS / 2)
+    assert "cancelled" in str(error)
