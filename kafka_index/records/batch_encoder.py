@@ -20,6 +20,7 @@ from kafka_index.kernels.record_writing import (
     PACKED_BASE_OFFSET,
     PACKED_FIRST_ROW,
     PACKED_LAST_DELTA,
+    PACKED_MAX_TIMESTAMP,
     PACKED_POSITION,
     PACKED_ROWS,
     PACKED_SIZE,
@@ -32,7 +33,7 @@ from kafka_index.kernels.record_writing import (
     pack_batches,
     seal_batches,
 )
-from kafka_index.layout.integers import INT32_MAX, Longs
+from kafka_index.layout.integers import INT32_MAX, INT64_MAX, Longs
 from kafka_index.layout.records import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
@@ -41,6 +42,7 @@ from kafka_index.layout.records import (
     TIMESTAMP_TYPE_MASK,
 )
 from kafka_index.records.compression import codec_of_name, compress
+from kafka_index.records.record_batch import BatchFields
 from kafka_index.storage import Bytes
 
 _NULL = -1
@@ -217,7 +219,7 @@ class BatchEncoder:
             following, count, needed = self._pack(rows, groups, row)
             is_end = following == len(rows)
             if not count and needed:
-                self._grow(needed)
+                self._data = _larger(self._data, needed)
                 continue
             packed = self._packed[:, :count]
             last = packed[PACKED_BASE_OFFSET] + packed[PACKED_LAST_DELTA]
@@ -257,12 +259,6 @@ class BatchEncoder:
         )
         return int(following), int(count), int(needed)
 
-    def _grow(self, needed: int) -> None:
-        if needed > INT32_MAX:
-            raise InputError("a record is too large", expected=f"{INT32_MAX} or less", found=needed)
-        # A batch of several records is begun again with each record that does not fit.
-        self._data = np.empty(max(needed, 2 * len(self._data)), np.uint8)
-
     def _seal(self, packed: Longs, uses_append_time: Longs) -> Bytes:
         packed = np.ascontiguousarray(packed)
         shared = np.empty((SHARED_ROWS, packed.shape[1]), np.int64)
@@ -292,3 +288,74 @@ class BatchEncoder:
             packed[PACKED_POSITION, number], packed[PACKED_SIZE, number] = position, size
             position += size
         return np.frombuffer(bytearray(b"".join(pieces)), np.uint8)
+
+
+def encode_batch(rows: RecordRows, base_offset: int, fields: BatchFields) -> bytes:
+    """Write one batch, as `kafka_index.records.write_record_batch` does.
+
+    Parameters
+    ----------
+    rows : RecordRows
+        One record at least.
+    base_offset : int
+        Absolute.
+    fields : BatchFields
+        The rest of the header.
+
+    Raises
+    ------
+    InputError
+        The batch is larger than Kafka's formats allow.
+    """
+    horizon = fields.delete_horizon_ms
+    base_timestamp = int(rows.timestamps_ms[0]) if horizon is None else horizon
+    packed = np.empty((PACKED_ROWS, 1), np.int64)
+    data: Bytes = np.empty(_CHUNK_BYTES // 16, np.uint8)
+    count = 0
+    while not count:
+        _, count, needed = pack_batches(
+            rows.offsets,
+            rows.timestamps_ms,
+            rows.keys,
+            rows.key_sizes,
+            rows.values,
+            rows.value_sizes,
+            rows.header_starts,
+            rows.headers,
+            np.zeros(len(rows), np.int64),
+            0,
+            INT64_MAX,
+            base_offset,
+            base_timestamp,
+            data,
+            packed,
+        )
+        if not count:
+            data = _larger(data, int(needed))
+    codec = codec_of_name(fields.compression)
+    end = int(packed[PACKED_SIZE, 0])
+    if codec:
+        records = compress(codec, data[RECORD_BATCH_OVERHEAD_BYTES:end].tobytes())
+        end = RECORD_BATCH_OVERHEAD_BYTES + len(records)
+        data = np.empty(end, np.uint8)
+        data[RECORD_BATCH_OVERHEAD_BYTES:] = np.frombuffer(records, np.uint8)
+        packed[PACKED_SIZE] = end
+    if fields.last_offset_delta is not None:
+        packed[PACKED_LAST_DELTA] = fields.last_offset_delta
+    if fields.log_append_time_ms is not None:
+        packed[PACKED_MAX_TIMESTAMP] = fields.log_append_time_ms
+    shared = np.empty((SHARED_ROWS, 1), np.int64)
+    shared[SHARED_ATTRIBUTES] = fields.attributes()
+    shared[SHARED_LEADER_EPOCH] = fields.leader_epoch
+    shared[SHARED_PRODUCER_ID] = fields.producer_id
+    shared[SHARED_PRODUCER_EPOCH] = fields.producer_epoch
+    shared[SHARED_BASE_SEQUENCE] = fields.base_sequence
+    seal_batches(data, packed, shared)
+    return data[:end].tobytes()
+
+
+def _larger(data: Bytes, needed: int) -> Bytes:
+    if needed > INT32_MAX:
+        raise InputError("a batch is too large", expected=f"{INT32_MAX} or less", found=needed)
+    # A batch of several records is begun again with each record that does not fit.
+    return np.empty(max(needed, 2 * len(data)), np.uint8)

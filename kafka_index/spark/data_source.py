@@ -174,7 +174,7 @@ class KafkaLogReader(DataSourceReader):
         tiered = self._options.tiered
         keys = () if tiered is None else tiered.keys
         configure_stores(replace(self._options.storage, tiered_keys=keys))
-        schema = _arrow_schema(self._schema)
+        schema = arrow_schema(self._schema)
         for split in partition.splits:
             for batch in self._rows(split):
                 ordered = batch.select(schema.names)
@@ -292,11 +292,11 @@ def _groups(splits: Sequence[RecordSplit], task_bytes: int) -> list[SplitGroup]:
     return [SplitGroup(group) for group in groups]
 
 
-def _arrow_schema(schema: StructType) -> pa.Schema:
+def arrow_schema(schema: StructType) -> pa.Schema:
     """Return the schema that Spark expects of record batches."""
     try:
-        found: pa.Schema = to_arrow_schema(schema, timezone="UTC")
+        found: pa.Schema = toarrow_schema(schema, timezone="UTC")
     except TypeError:
         # Spark before 4.2, where that is not a parameter.
-        found = to_arrow_schema(schema)
+        found = toarrow_schema(schema)
     return found

@@ -15,11 +15,11 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from kafka_index.errors import InputError, PublishError
 from kafka_index.layout.names import TopicPartition
+from kafka_index.spark.data_source import arrow_schema
 from kafka_index.spark.shared_target import NOT_SHARED_HINT
 from kafka_index.storage import DirectoryLock, local_path
 from kafka_index.stores import is_remote
@@ -72,7 +72,7 @@ class KafkaLogWriter(DataSourceArrowWriter):
         given = {name.lower(): value for name, value in options.items()}
         self._root = _root(given)
         self._settings = _settings(given, overwrite=overwrite)
-        check_columns(to_arrow_schema(schema), self._settings)
+        check_columns(arrow_schema(schema), self._settings)
         self._staging = staging_directory(self._root)
         os.makedirs(self._root, exist_ok=True)
         # A broker that runs is refused before the work, and again at the commit.

@@ -12,7 +12,7 @@ from kafka_index.errors import InputError
 from kafka_index.growing.incoming_batches import IncomingBatches
 from kafka_index.layout.records import COMPRESSION_NAMES, RECORD_BATCH_OVERHEAD_BYTES
 from kafka_index.records import BatchFields, Record, write_record_batch
-from kafka_index.records.batch_encoder import BatchEncoder, RecordRows
+from kafka_index.records.batch_encoder import BatchEncoder, RecordRows, encode_batch
 from kafka_index.records.record_table import RECORD_SCHEMA
 
 VALUES = st.none() | st.binary(max_size=200)
@@ -147,3 +147,37 @@ def test_a_header_without_a_name_is_refused() -> None:
 
     with pytest.raises(InputError, match="a header without a name"):
         RecordRows.of_arrays(np.array([0]), np.array([0]), nothing, nothing, headers)
+
+
+@given(
+    RECORDS,
+    st.sampled_from(COMPRESSION_NAMES),
+    st.none() | st.integers(0, 2**40),
+    st.none() | st.integers(0, 2**40),
+    st.integers(0, 5),
+)
+@settings(max_examples=50)
+def test_one_batch_is_that_of_the_builder(
+    records: list[Record],
+    compression: str,
+    append_time: int | None,
+    horizon: int | None,
+    wider: int,
+) -> None:
+    if append_time is not None:
+        records = [record._replace(timestamp_ms=append_time) for record in records]
+    gapped = [record._replace(offset_delta=3 * n) for n, record in enumerate(records)]
+    fields = BatchFields(
+        leader_epoch=4,
+        compression=compression,
+        log_append_time_ms=append_time,
+        producer_id=9,
+        producer_epoch=2,
+        base_sequence=7,
+        is_transactional=True,
+        delete_horizon_ms=horizon,
+        last_offset_delta=3 * len(records) + wider,
+    )
+    rows = rows_of(gapped, [100 + 3 * number for number in range(len(records))])
+
+    assert encode_batch(rows, 100, fields) == write_record_batch(gapped, 100, fields)

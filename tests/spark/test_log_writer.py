@@ -1,0 +1,101 @@
+"""``df.write.format("kafka-log")``: logs from DataFrames, and what is refused at the commit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+import kafka_index
+from kafka_index.spark.data_source import KafkaLogSource
+from kafka_index.storage import DirectoryLock
+from tests.support.command_line import DUMP, run_here
+from tests.support.record_tables import rows_of
+
+COLUMNS = ("topic", "partition", "offset", "timestamp", "timestampType", "key", "value")
+
+
+@pytest.fixture(scope="module")
+def session(spark: SparkSession) -> SparkSession:
+    spark.dataSource.register(KafkaLogSource)
+    return spark
+
+
+@pytest.fixture(scope="module")
+def frame(session: SparkSession) -> DataFrame:
+    reader = session.read.format("kafka-log").option("includeHeaders", "true")
+    return reader.option("subscribe", "orders.eu-west, payments").load(str(DUMP))
+
+
+def sorted_frame(frame: DataFrame) -> DataFrame:
+    return frame.repartition("topic", "partition").sortWithinPartitions(
+        "topic", "partition", "offset"
+    )
+
+
+def records(path: Path) -> list[tuple[object, ...]]:
+    return rows_of(kafka_index.read_records(path).read_all(), *COLUMNS)
+
+
+def test_rows_are_written_as_logs(frame: DataFrame, tmp_path: Path) -> None:
+    writer = sorted_frame(frame).write.format("kafka-log").mode("append")
+    writer.option("compression.type", "lz4").save(str(tmp_path / "logs"))
+
+    expected = kafka_index.read_records(DUMP, topics="orders.eu-west|payments").read_all()
+    found = kafka_index.read_records(tmp_path / "logs").read_all()
+    assert found.equals(expected)
+
+    sorted_frame(frame.where("offset < 5")).write.format("kafka-log").mode("overwrite").save(
+        str(tmp_path / "logs")
+    )
+    assert {row[2] for row in records(tmp_path / "logs")} <= set(range(5))
+
+
+def test_a_partition_from_two_tasks_is_refused_and_nothing_is_written(
+    frame: DataFrame, tmp_path: Path
+) -> None:
+    scattered = frame.repartition(3).sortWithinPartitions("topic", "partition", "offset")
+    with pytest.raises(
+        PySparkException, match=r'from several tasks.*repartition\("topic", "partition"\)'
+    ):
+        scattered.write.format("kafka-log").mode("append").save(str(tmp_path / "logs"))
+    assert list((tmp_path / "logs").iterdir()) == []
+
+
+def test_rows_that_are_not_sorted_are_refused_with_the_call_to_add(
+    frame: DataFrame, tmp_path: Path
+) -> None:
+    backward = frame.repartition("topic", "partition").sortWithinPartitions(frame.offset.desc())
+    with pytest.raises(PySparkException, match=r"do not ascend.*sortWithinPartitions"):
+        backward.write.format("kafka-log").mode("append").save(str(tmp_path / "logs"))
+    assert list((tmp_path / "logs").iterdir()) == []
+
+
+def test_the_directory_of_a_running_broker_is_refused(frame: DataFrame, tmp_path: Path) -> None:
+    with (
+        DirectoryLock.of_data_directories([str(tmp_path)]),
+        pytest.raises(PySparkException, match="a broker"),
+    ):
+        sorted_frame(frame).write.format("kafka-log").mode("append").save(str(tmp_path))
+
+
+def test_the_command_imports_on_spark(session: SparkSession, tmp_path: Path) -> None:
+    assert session
+    table = kafka_index.read_records(DUMP).read_all()
+    (tmp_path / "tables").mkdir()
+    half = len(table) // 2
+    pq.write_table(table.slice(0, half), tmp_path / "tables" / "a.parquet")
+    pq.write_table(table.slice(half), tmp_path / "tables" / "b.parquet")
+
+    arguments = ("--input", tmp_path / "tables", "--output", tmp_path / "logs", "--engine", "spark")
+    result = run_here("import", *arguments)
+
+    assert result.returncode == 0, result.stderr
+    assert f"{len(table):,} records" in result.stdout
+    assert kafka_index.read_records(tmp_path / "logs").read_all().equals(table)
+    again = run_here("import", *arguments)
+    assert again.returncode == 2
+    assert "the partition exists" in again.stderr
