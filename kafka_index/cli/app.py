@@ -63,6 +63,10 @@ _COMMANDS = {
         "kafka_index.cli.import_command",
         "Write tables of records as logs that a broker mounts.",
     ),
+    "rewrite": (
+        "kafka_index.cli.rewrite_command",
+        "Copy a dump without some of its records.",
+    ),
     "predict": (
         "kafka_index.cli.predict_command",
         "Predict what a broker does to its log directories when it starts.",
@@ -79,6 +83,7 @@ _AFTER_A_STOP = {
     "lookup": "; run again to answer all queries",
     "export": "; run again to continue",
     "restore": "; run again to continue",
+    "rewrite": "; run again to continue",
 }
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from kafka_index.engines import Engine, Listener
 from kafka_index.engines.session import open_session, prepare_executors
+from kafka_index.errors import InputError, KafkaIndexError, is_retriable
 from kafka_index.layout.names import TopicPartition, parse_partition_directory
 from kafka_index.writing.import_record import ImportCounts, counts_of_run
 from kafka_index.writing.import_settings import ImportSettings
@@ -16,7 +17,7 @@ from kafka_index.writing.sorted_records import sorted_records
 from kafka_index.writing.table_files import TableFile
 
 _APP_NAME = "kafka-index import"
-_AFTER_FAILURE = "nothing was imported: run again"
+_AFTER_FAILURE = "nothing was imported"
 
 OnPartition = Callable[[TopicPartition, ImportCounts], None]
 
@@ -56,6 +57,28 @@ def run_import(
                 lambda each: on_partition(each.staged.partition, each.counts),
             )
         return
+    try:
+        _import_on_spark(engine, files, root, settings, properties, listener)
+    except KafkaIndexError as error:
+        if is_retriable(error):
+            raise
+        # As a local import would have it: the table is not one that can be imported.
+        raise InputError(error.message, hint=_AFTER_FAILURE) from error
+    for name in partition_names(root):
+        counts = counts_of_run(os.path.join(root, name), settings.run_id)
+        partition = parse_partition_directory(name)
+        if counts is not None and partition is not None:
+            on_partition(partition, counts)
+
+
+def _import_on_spark(
+    engine: Engine,
+    files: Sequence[TableFile],
+    root: str,
+    settings: ImportSettings,
+    properties: dict[str, str],
+    listener: Listener,
+) -> None:
     from kafka_index.spark.import_tables import import_tables
     from kafka_index.spark.jobs import Jobs
     from kafka_index.spark.shared_target import shared_target
@@ -70,8 +93,3 @@ def run_import(
         prepare_executors(session, jobs, target, inputs=inputs, outputs=[root])
         listener.on_begin()
         import_tables(session, files, root, settings, properties, jobs=jobs)
-    for name in partition_names(root):
-        counts = counts_of_run(os.path.join(root, name), settings.run_id)
-        partition = parse_partition_directory(name)
-        if counts is not None and partition is not None:
-            on_partition(partition, counts)

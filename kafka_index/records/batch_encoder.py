@@ -313,7 +313,7 @@ def encode_batch(rows: RecordRows, base_offset: int, fields: BatchFields) -> byt
     data: Bytes = np.empty(_CHUNK_BYTES // 16, np.uint8)
     count = 0
     while not count:
-        _, count, needed = pack_batches(
+        _, packed_batches, needed = pack_batches(
             rows.offsets,
             rows.timestamps_ms,
             rows.keys,
@@ -330,6 +330,7 @@ def encode_batch(rows: RecordRows, base_offset: int, fields: BatchFields) -> byt
             data,
             packed,
         )
+        count = int(packed_batches)
         if not count:
             data = _larger(data, int(needed))
     codec = codec_of_name(fields.compression)

@@ -138,9 +138,7 @@ class ConditionMatcher:
         self._condition = condition
         self._database = duckdb.connect(":memory:", config={"threads": 1})
         self._database.execute(_MACROS)
-        self._query = (
-            f"SELECT coalesce(({condition.sql}), false) AS dropped FROM ({_VIEW})"  # noqa: S608, because every word is checked
-        )
+        self._query = f"SELECT coalesce(({condition.sql}), false) AS dropped FROM ({_VIEW})"  # noqa: S608, because every word is checked
 
     def match(self, rows: pa.RecordBatch) -> NDArray[np.bool_]:
         """Return which records satisfy the condition.

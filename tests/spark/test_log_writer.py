@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import col
 
 import kafka_index
 from kafka_index.spark.data_source import KafkaLogSource
@@ -68,7 +69,7 @@ def test_a_partition_from_two_tasks_is_refused_and_nothing_is_written(
 def test_rows_that_are_not_sorted_are_refused_with_the_call_to_add(
     frame: DataFrame, tmp_path: Path
 ) -> None:
-    backward = frame.repartition("topic", "partition").sortWithinPartitions(frame.offset.desc())
+    backward = frame.repartition("topic", "partition").sortWithinPartitions(col("offset").desc())
     with pytest.raises(PySparkException, match=r"do not ascend.*sortWithinPartitions"):
         backward.write.format("kafka-log").mode("append").save(str(tmp_path / "logs"))
     assert list((tmp_path / "logs").iterdir()) == []
@@ -83,7 +84,7 @@ def test_the_directory_of_a_running_broker_is_refused(frame: DataFrame, tmp_path
 
 
 def test_the_command_imports_on_spark(session: SparkSession, tmp_path: Path) -> None:
-    assert session
+    assert session is not None
     table = kafka_index.read_records(DUMP).read_all()
     (tmp_path / "tables").mkdir()
     half = len(table) // 2

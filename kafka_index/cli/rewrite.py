@@ -1,0 +1,171 @@
+"""A rewrite, from options to an exit code: match, decide, write, report, print."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from kafka_index.cli.exit_code import ExitCode
+from kafka_index.cli.options import Detail
+from kafka_index.cli.run_summary import run_summary
+from kafka_index.cli.terminal import Table, print_error, print_text
+from kafka_index.cli.text import format_count, plural
+from kafka_index.engines import Engine
+from kafka_index.engines.rewrite_engines import RewriteEngine
+from kafka_index.errors import InputError, KafkaIndexError, is_retriable
+from kafka_index.storage.report_file import ReportFile
+from kafka_index.writing.rewrite_output import RewriteOutput
+from kafka_index.writing.rewriting import (
+    MatchedPartition,
+    RewriteSettings,
+    digest_of,
+    plan_rewrite,
+    summary_by_topic,
+)
+
+_REPORT = pa.schema(
+    [
+        pa.field("topic", pa.string(), nullable=False),
+        pa.field("partition", pa.int32(), nullable=False),
+        pa.field("records", pa.int64()),
+        pa.field("dropped", pa.int64()),
+        pa.field("status", pa.string(), nullable=False),
+        pa.field("reason", pa.string()),
+    ]
+)
+_Outcomes = Sequence[tuple[MatchedPartition, KafkaIndexError | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class RewriteOptions:
+    """The options of a rewrite, checked except against the disk; without `output` a dry run."""
+
+    inputs: tuple[str, ...]
+    output: str | None
+    topics: re.Pattern[str] | None
+    settings: RewriteSettings
+    force: bool
+    report: str | None
+    engine: Engine
+    detail: Detail
+
+
+def run_rewrite(options: RewriteOptions) -> ExitCode:
+    """Run a rewrite, print its summary, and return its exit code.
+
+    Raises
+    ------
+    KafkaIndexError
+        The run as a whole cannot start, or is refused.
+    """
+    plans, directories = plan_rewrite(options.inputs, options.topics)
+    engine = RewriteEngine(options.engine, options.settings)
+    with ExitStack() as stack:
+        report = (
+            stack.enter_context(ReportFile(options.report, _REPORT)) if options.report else None
+        )
+        output = None
+        if options.output is not None:
+            inputs = [*options.inputs, *(plan.directory for plan in plans)]
+            digest = digest_of(plans, options.settings)
+            output = stack.enter_context(RewriteOutput(options.output, inputs, digest))
+        matched = engine.match(plans)
+        outcomes: _Outcomes = [(each, each.error) for each in matched]
+        if output is not None:
+            _decide(matched, force=options.force)
+            sound = [each for each in matched if each.error is None]
+            written = list(engine.rewrite(sound, output))
+            outcomes = [(each, each.error) for each in matched if each.error is not None]
+            outcomes = sorted([*outcomes, *written], key=lambda one: one[0].plan.partition)
+            done = {each.plan.partition for each, error in written if error is None}
+            if not any(error is not None and is_retriable(error) for _, error in outcomes):
+                output.finish(directories, done)
+        if report is not None:
+            report.write_table(_report(outcomes, is_dry=output is None))
+    _print(matched, outcomes, options, None if output is None else output.root)
+    errors = [error for _, error in outcomes if error is not None]
+    return ExitCode.first(ExitCode.of_part(retriable=is_retriable(error)) for error in errors)
+
+
+def _decide(matched: Sequence[MatchedPartition], *, force: bool) -> None:
+    """Refuse what is hardly meant."""
+    found = [each.match for each in matched if each.match is not None]
+    for each in matched:
+        if each.match is not None and each.match.revived is not None:
+            dropped, older = each.match.revived
+            raise InputError(
+                f"dropping the record at offset {dropped} would make the older one of its key at "
+                f"offset {older} the newest",
+                path=each.plan.directory,
+                hint="drop the whole key; or give --allow-revive, for instance because the topic "
+                "is not compacted",
+            )
+    if force or not found:
+        return
+    records = sum(each.records for each in found)
+    dropped = sum(each.dropped for each in found)
+    if not dropped:
+        raise InputError(
+            "no record matches, so that the output would be a copy",
+            found=plural(records, "record"),
+            hint="correct the keys or the condition, or give --force",
+        )
+    if dropped == records:
+        raise InputError(
+            "every record matches",
+            found=plural(records, "record"),
+            hint="correct the keys or the condition, or give --force",
+        )
+
+
+def _report(outcomes: _Outcomes, *, is_dry: bool) -> pa.Table:
+    rows = []
+    for each, error in outcomes:
+        status = "matched" if is_dry else "copied" if each.match is None else "rewritten"
+        rows.append(
+            {
+                "topic": each.plan.partition.topic,
+                "partition": each.plan.partition.partition,
+                "records": None if each.match is None else each.match.records,
+                "dropped": None if each.match is None else each.match.dropped,
+                "status": status if error is None else "left_out",
+                "reason": None if error is None else str(error),
+            }
+        )
+    return pa.Table.from_pylist(rows, schema=_REPORT)
+
+
+def _print(
+    matched: Sequence[MatchedPartition],
+    outcomes: _Outcomes,
+    options: RewriteOptions,
+    root: str | None,
+) -> None:
+    topics: Mapping[str, tuple[int, int, int]] = summary_by_topic(matched)
+    records = sum(records for _, records, _ in topics.values())
+    dropped = sum(dropped for _, _, dropped in topics.values())
+    summary = run_summary()
+    summary.add_count("partitions", len(matched))
+    summary.add_count("records", records)
+    summary.add_count("records_dropped", dropped)
+    left_out = [(each, error) for each, error in outcomes if error is not None]
+    summary.add_count("partitions_left_out", len(left_out))
+    for each, error in left_out:
+        print_error(f"left out: {each.plan.partition.directory_name}: {error}")
+    if options.detail is Detail.QUIET:
+        return
+    rows = [
+        [topic, *map(format_count, counts)]
+        for topic, counts in topics.items()
+        if counts[2] or root is None or options.detail is Detail.VERBOSE
+    ]
+    kept = plural(len(matched) - len(left_out), "partition")
+    where = "; nothing is written" if root is None else f"; {kept} in {root}"
+    total = f"{format_count(dropped)} of {plural(records, 'record')} dropped{where}"
+    table = Table(["topic", "partitions", "records", "dropped"], rows)
+    print_text(sys.stdout, [*([table] if rows else []), total])

@@ -1,0 +1,230 @@
+"""The first pass of a rewrite over a partition: what is dropped, and what has to stay.
+
+Every batch is verified and every record decoded before anything is written, so that a partition
+that cannot be read is left out as a whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from kafka_index.build.partition_start import PartitionStart
+from kafka_index.errors import CorruptLogError
+from kafka_index.kernels.markers import CONTROL_MESSAGE
+from kafka_index.layout.integers import Longs
+from kafka_index.layout.records import CONTROL_MASK, TRANSACTIONAL_MASK
+from kafka_index.reading.segment_indexes import is_tail
+from kafka_index.records.batch_table import BatchColumns
+from kafka_index.records.decompression import shared_budget
+from kafka_index.records.record_decoder import BatchDamage, RecordChunk, RecordDecoder
+from kafka_index.records.record_table import RecordTable, WindowBatches
+from kafka_index.scan import LogFileSource
+from kafka_index.state.segment_state import ProducerTable, SegmentState
+from kafka_index.storage import SegmentFile
+from kafka_index.writing.revival import Revival
+from kafka_index.writing.selection import Selection, SelectionMatcher
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionMatch:
+    """What a rewrite does to a partition; small, and picklable.
+
+    Parameters
+    ----------
+    records, dropped : int
+        Records of data, and how many of them are dropped.
+    revived : tuple of (int, int), optional
+        Offsets of a record that is dropped and of an older one of its key that would then be the
+        newest.
+    producer_ends : ndarray of int64, shape (n,)
+        Last offsets of the last batches of producers, sorted: these batches stay, empty at least.
+    unstable_offset : int, optional
+        Where the earliest open transaction begins: its batches stay, empty at least.
+    end_offset : int
+        The offset after the last batch, which stays likewise.
+    """
+
+    records: int
+    dropped: int
+    revived: tuple[int, int] | None
+    producer_ends: Longs
+    unstable_offset: int | None
+    end_offset: int
+
+    def stays(self, batches: BatchColumns) -> NDArray[np.bool_]:
+        """Return which batches stay even if all their records are dropped.
+
+        Source: ``Cleaner.checkBatchRetention``, which never meets an open transaction.
+        """
+        with_producer = batches.producer_id >= 0
+        stays = with_producer & np.isin(batches.last_offset, self.producer_ends)
+        stays |= batches.last_offset + 1 == self.end_offset
+        if self.unstable_offset is not None:
+            is_open = batches.attributes & TRANSACTIONAL_MASK != 0
+            is_open &= batches.control_type != CONTROL_MESSAGE
+            stays |= with_producer & is_open & (batches.last_offset >= self.unstable_offset)
+        return stays
+
+
+def match_partition(
+    segments: Sequence[SegmentFile],
+    selection: Selection,
+    *,
+    max_decompressed_bytes: int,
+    checks_revival: bool,
+) -> PartitionMatch:
+    """Read a partition once, or twice if it has to be known what would be revived.
+
+    Raises
+    ------
+    KafkaIndexError
+        The partition cannot be read, or is damaged.
+    """
+    pass_ = _Pass(selection, max_decompressed_bytes)
+    # All records of a key go together.
+    checks_revival &= selection.condition is not None
+    revival = Revival() if checks_revival else None
+    state = PartitionStart.read(segments[0], None, with_epochs=False).state
+    end_offset = segments[0].base_offset
+    for segment in segments:
+        table = ProducerTable()
+
+        def follow(
+            batches: BatchColumns, table: ProducerTable = table, segment: SegmentFile = segment
+        ) -> None:
+            _, stop = table.follow(batches)
+            if stop is not None:
+                raise CorruptLogError(
+                    stop.text, path=segment.log_path, position_bytes=stop.position_bytes
+                )
+
+        for source in pass_.windows(segment, follow):
+            end_offset = int(source.batches.last_offset[-1]) + 1
+            pass_.match(source, segment, None if revival is None else revival.note_dropped)
+        _, stop = state.apply(SegmentState.of_table(table))
+        if stop is not None:
+            raise CorruptLogError(
+                stop.text, path=segment.log_path, position_bytes=stop.position_bytes
+            )
+    records, dropped = pass_.records, pass_.dropped
+    if revival is not None and revival.has_keys:
+        for segment in segments:
+            for source in pass_.windows(segment):
+                pass_.match(source, segment, revival.note_kept)
+    entries = state.entries
+    opened = entries["current_txn_first_offset"]
+    opened = opened[opened >= 0]
+    return PartitionMatch(
+        records,
+        dropped,
+        None if revival is None else revival.find(),
+        np.sort(entries["last_offset"][entries["last_offset"] >= 0]),
+        int(opened.min()) if len(opened) else None,
+        end_offset,
+    )
+
+
+class _Pass:
+    """A pass over the records of a partition."""
+
+    def __init__(self, selection: Selection, max_decompressed_bytes: int) -> None:
+        self.records = self.dropped = 0
+        self._matcher = RecordMatcher(selection, max_decompressed_bytes)
+
+    def windows(
+        self, segment: SegmentFile, follow: Callable[[BatchColumns], None] | None = None
+    ) -> Iterator[WindowBatches]:
+        for source in sound_windows(segment):
+            if follow is not None:
+                follow(source.batches)
+            yield source
+
+    def match(
+        self,
+        source: WindowBatches,
+        segment: SegmentFile,
+        note: Callable[[pa.RecordBatch, NDArray[np.bool_]], None] | None,
+    ) -> None:
+        for _, rows, dropped in self._matcher.match(data_batches(source), segment):
+            self.records += len(dropped)
+            self.dropped += int(dropped.sum())
+            if note is not None:
+                note(rows, dropped)
+
+
+def sound_windows(segment: SegmentFile) -> Iterator[WindowBatches]:
+    """Yield the batches of a segment, verified.
+
+    Raises
+    ------
+    CorruptLogError
+        There is damage besides what a broker cuts off at any start.
+    """
+    scan = LogFileSource.of_segment(segment, verify_crc=True)
+    for window, start, batches in scan.windows():
+        if batches.rows:
+            yield WindowBatches(window, start, batches)
+    if scan.stop is not None and not is_tail(scan.stop, is_last=segment.is_last):
+        raise CorruptLogError(
+            scan.stop.text, path=segment.log_path, position_bytes=scan.stop.position_bytes
+        )
+
+
+def data_batches(source: WindowBatches) -> WindowBatches:
+    """Return the batches that are no control batches."""
+    is_data = source.batches.attributes & CONTROL_MASK == 0
+    # Messages of magic 0 and 1 have no such flag.
+    is_data |= source.batches.control_type == CONTROL_MESSAGE
+    if is_data.all():
+        return source
+    batches = BatchColumns(*(column[is_data] for column in source.batches))
+    return WindowBatches(source.window, source.position_bytes, batches)
+
+
+class RecordMatcher:
+    """Decodes the columns that decide, and decides."""
+
+    def __init__(self, selection: Selection, max_decompressed_bytes: int) -> None:
+        self._matcher: SelectionMatcher = selection.matcher()
+        self._columns = tuple(dict.fromkeys(("offset", "key", *self._matcher.columns)))
+        self._decoder = RecordDecoder(shared_budget(max_decompressed_bytes), with_bytes=True)
+
+    def match(
+        self, source: WindowBatches, segment: SegmentFile
+    ) -> Iterator[tuple[Longs, pa.RecordBatch, NDArray[np.bool_]]]:
+        """Yield, for each chunk of records, numbers of batches, records, and which are dropped.
+
+        Raises
+        ------
+        CorruptLogError
+            A batch cannot be decoded.
+        """
+        table = RecordTable(segment.topic, segment.partition, self._columns)
+
+        def convert(chunk: RecordChunk) -> tuple[Longs, pa.RecordBatch]:
+            numbers = np.arange(source.batches.rows)
+            return chunk.of_batches(numbers), table.convert(chunk, source)
+
+        for numbers, rows in decode(self._decoder, source, segment, convert):
+            yield numbers, rows, self._matcher.match(rows)
+
+
+def decode(
+    decoder: RecordDecoder,
+    source: WindowBatches,
+    segment: SegmentFile,
+    convert: Callable[[RecordChunk], tuple[Longs, pa.RecordBatch]],
+) -> Iterator[tuple[Longs, pa.RecordBatch]]:
+    """Decode batches, of which none may be damaged."""
+    positions = source.batches.position_bytes
+    for found in decoder.decode(
+        source.window, positions - source.position_bytes, source.batches.size_bytes, convert
+    ):
+        if isinstance(found, BatchDamage):
+            raise found.error.at(segment.log_path, int(positions[found.batch]))
+        yield found

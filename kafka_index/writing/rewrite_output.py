@@ -1,0 +1,135 @@
+"""The output directory of a rewrite: empty at first, and marked as unfinished until its end."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from types import TracebackType
+from typing import Self
+
+from kafka_index.errors import InputError
+from kafka_index.layout.checkpoints import format_offset_checkpoint, parse_offset_checkpoint
+from kafka_index.layout.names import (
+    BROKER_LOCK,
+    LOG_START_CHECKPOINT,
+    META_PROPERTIES,
+    REPLICATION_CHECKPOINT,
+    TopicPartition,
+)
+from kafka_index.storage import AtomicFile, DirectoryLock, check_target, make_durable, publish_error
+from kafka_index.storage.log_directory import read_checkpoint_text
+from kafka_index.writing.staging import (
+    create_staging,
+    remove_directory,
+    remove_leftovers,
+    staging_directory,
+)
+
+#: Holds the digest of the rewrite that the directory is the unfinished output of.
+_UNFINISHED = ".rewrite.kafka-index"
+#: What holds for the rewritten logs too: offsets do not change.
+_CHECKPOINTS = (LOG_START_CHECKPOINT, REPLICATION_CHECKPOINT, "cleaner-offset-checkpoint")
+
+
+class RewriteOutput:
+    """An output directory, held against other runs and brokers while it is open.
+
+    Parameters
+    ----------
+    path : str
+        As it was given; made if it is not there.
+    inputs : sequence of str
+        What is read.
+    digest : str
+        Of the rewrite.
+
+    Raises
+    ------
+    InputError
+        It is neither empty nor the unfinished output of the same rewrite, or lies in the input.
+    PublishError
+        It cannot be written, or is held.
+    """
+
+    def __init__(self, path: str, inputs: Sequence[str], digest: str) -> None:
+        self.root = check_target(path, inputs)
+        self.staging = staging_directory(self.root)
+        self._digest = digest
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        """Lock the directory, and mark it."""
+        with ExitStack() as stack:
+            stack.enter_context(DirectoryLock.of_data_directories([self.root]))
+            self._check()
+            stack.callback(remove_directory, self.staging)
+            remove_leftovers(self.root)
+            _write(os.path.join(self.root, _UNFINISHED), self._digest)
+            create_staging(self.staging)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Remove what was not published, and release the directory."""
+        self._stack.close()
+
+    def task_folder(self, name: str) -> str:
+        """Return a folder of the staging folder that one task writes to."""
+        return os.path.join(self.staging, name)
+
+    def finish(self, directories: Sequence[str], partitions: Collection[TopicPartition]) -> None:
+        """Write the files at the root, and remove the mark.
+
+        Parameters
+        ----------
+        directories : sequence of str
+            The data directories that were read.
+        partitions : collection of TopicPartition
+            What is in the output.
+        """
+        for name in _CHECKPOINTS:
+            offsets: dict[TopicPartition, int] = {}
+            for directory in directories:
+                offsets |= _offsets(os.path.join(directory, name))
+            kept = {each: offset for each, offset in offsets.items() if each in partitions}
+            if kept:
+                _write(os.path.join(self.root, name), format_offset_checkpoint(kept))
+        if len(directories) == 1:
+            text = read_checkpoint_text(os.path.join(directories[0], META_PROPERTIES))
+            if text is not None:
+                _write(os.path.join(self.root, META_PROPERTIES), text)
+        with suppress(FileNotFoundError):
+            os.unlink(os.path.join(self.root, _UNFINISHED))
+        for path, error in make_durable([self.root]).items():
+            raise publish_error(error, path, "make it durable")
+
+    def _check(self) -> None:
+        names = set(os.listdir(self.root)) - {BROKER_LOCK}
+        if not names:
+            return
+        found = read_checkpoint_text(os.path.join(self.root, _UNFINISHED))
+        if found is None:
+            raise InputError("the output is not empty", path=self.root, hint="give an empty folder")
+        if found != self._digest:
+            raise InputError(
+                "the output is that of an unfinished rewrite of something else",
+                path=self.root,
+                hint="remove it, or give another folder",
+            )
+
+
+def _offsets(path: str) -> Mapping[TopicPartition, int]:
+    text = read_checkpoint_text(path)
+    return {} if text is None else parse_offset_checkpoint(text, path=path)
+
+
+def _write(path: str, text: str) -> None:
+    with AtomicFile(path) as file:
+        file.write(text.encode())
+        file.commit()
