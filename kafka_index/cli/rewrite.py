@@ -64,7 +64,6 @@ def run_rewrite(options: RewriteOptions) -> ExitCode:
         The run as a whole cannot start, or is refused.
     """
     plans, directories = plan_rewrite(options.inputs, options.topics)
-    engine = RewriteEngine(options.engine, options.settings)
     with ExitStack() as stack:
         report = (
             stack.enter_context(ReportFile(options.report, _REPORT)) if options.report else None
@@ -74,7 +73,8 @@ def run_rewrite(options: RewriteOptions) -> ExitCode:
             inputs = [*options.inputs, *(plan.directory for plan in plans)]
             digest = digest_of(plans, options.settings)
             output = stack.enter_context(RewriteOutput(options.output, inputs, digest))
-        matched = engine.match(plans)
+        engine = stack.enter_context(RewriteEngine(options.engine, options.settings, plans, output))
+        matched = engine.match()
         outcomes: _Outcomes = [(each, each.error) for each in matched]
         if output is not None:
             _decide(matched, force=options.force)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import astuple
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.types import from_arrow_schema
 
 from kafka_index.spark.data_source import KafkaLogSource
 from kafka_index.spark.jobs import Jobs
+from kafka_index.spark.tasks import spark_schema, task
 from kafka_index.writing.import_columns import check_columns
 from kafka_index.writing.import_settings import ImportMode, ImportSettings
 from kafka_index.writing.table_files import ROW_NUMBER, TableFile, read_tables, table_schema
@@ -74,7 +74,7 @@ def _read(session: SparkSession, files: Sequence[TableFile], schema: pa.Schema) 
     rows = [(number, json.dumps(astuple(file))) for number, file in enumerate(files)]
     frame = session.createDataFrame(rows, "number long, file string")
 
-    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number, text in zip(*(column.to_pylist() for column in batch.columns), strict=True):
                 path, folders = json.loads(text)
@@ -87,4 +87,4 @@ def _read(session: SparkSession, files: Sequence[TableFile], schema: pa.Schema) 
                     yield found.set_column(place, schema.field(place), numbers)
 
     # A task for each file: a range partitioning would put several into one.
-    return frame.repartition(len(files), "number").mapInArrow(read, from_arrow_schema(schema))
+    return frame.repartition(len(files), "number").mapInArrow(task(read), spark_schema(schema))
