@@ -295,8 +295,8 @@ def _groups(splits: Sequence[RecordSplit], task_bytes: int) -> list[SplitGroup]:
 def arrow_schema(schema: StructType) -> pa.Schema:
     """Return the schema that Spark expects of record batches."""
     try:
-        found: pa.Schema = toarrow_schema(schema, timezone="UTC")
+        found: pa.Schema = to_arrow_schema(schema, timezone="UTC")
     except TypeError:
         # Spark before 4.2, where that is not a parameter.
-        found = toarrow_schema(schema)
+        found = to_arrow_schema(schema)
     return found

@@ -12,8 +12,13 @@ from pyspark.sql.functions import col
 
 import kafka_index
 from kafka_index.spark.data_source import KafkaLogSource
+from kafka_index.spark.import_tables import import_tables
+from kafka_index.spark.jobs import Jobs
 from kafka_index.storage import DirectoryLock
-from tests.support.command_line import DUMP, run_here
+from kafka_index.writing.import_record import counts_of_run
+from kafka_index.writing.import_settings import ImportMode, ImportSettings
+from kafka_index.writing.table_files import list_table_files
+from tests.support.command_line import DUMP
 from tests.support.record_tables import rows_of
 
 COLUMNS = ("topic", "partition", "offset", "timestamp", "timestampType", "key", "value")
@@ -83,20 +88,21 @@ def test_the_directory_of_a_running_broker_is_refused(frame: DataFrame, tmp_path
         sorted_frame(frame).write.format("kafka-log").mode("append").save(str(tmp_path))
 
 
-def test_the_command_imports_on_spark(session: SparkSession, tmp_path: Path) -> None:
-    assert session is not None
+def test_files_are_imported_on_spark(session: SparkSession, tmp_path: Path) -> None:
     table = kafka_index.read_records(DUMP).read_all()
     (tmp_path / "tables").mkdir()
     half = len(table) // 2
     pq.write_table(table.slice(0, half), tmp_path / "tables" / "a.parquet")
     pq.write_table(table.slice(half), tmp_path / "tables" / "b.parquet")
+    files = list_table_files([str(tmp_path / "tables")])
+    settings = ImportSettings.of_properties({"segment.bytes": "65536"}, mode=ImportMode.CREATE)
+    root = tmp_path / "logs"
 
-    arguments = ("--input", tmp_path / "tables", "--output", tmp_path / "logs", "--engine", "spark")
-    result = run_here("import", *arguments)
-
-    assert result.returncode == 0, result.stderr
-    assert f"{len(table):,} records" in result.stdout
-    assert kafka_index.read_records(tmp_path / "logs").read_all().equals(table)
-    again = run_here("import", *arguments)
-    assert again.returncode == 2
-    assert "the partition exists" in again.stderr
+    with Jobs(session) as jobs:
+        properties = {"segment.bytes": "65536"}
+        import_tables(session, files, str(root), settings, properties, jobs=jobs)
+        assert kafka_index.read_records(root).read_all().equals(table)
+        counts = [counts_of_run(str(path), settings.run_id) for path in root.iterdir()]
+        assert sum(each.records for each in counts if each is not None) == len(table)
+        with pytest.raises(PySparkException, match="the partition exists"):
+            import_tables(session, files, str(root), settings, properties, jobs=jobs)

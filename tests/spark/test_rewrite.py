@@ -6,7 +6,16 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from kafka_index.spark.jobs import Jobs
+from kafka_index.spark.rewrite import match_partitions, rewrite_partitions
+from kafka_index.spark.shared_target import SharedTarget
+from kafka_index.writing.condition import Condition
+from kafka_index.writing.rewrite_output import RewriteOutput
+from kafka_index.writing.rewriting import RewriteSettings, digest_of, plan_rewrite
+from kafka_index.writing.selection import Selection
 from tests.support.command_line import DUMP, run_here
+
+CONDITION = "offset < 100"
 
 
 def contents(root: Path) -> dict[str, bytes]:
@@ -16,13 +25,31 @@ def contents(root: Path) -> dict[str, bytes]:
 
 
 def test_a_rewrite_on_spark_is_that_of_threads(spark: SparkSession, tmp_path: Path) -> None:
-    assert spark is not None
-    arguments = ("--input", DUMP, "--drop-where", "offset < 100", "--topics", "p.*|orders.*")
+    result = run_here(
+        "rewrite", "--input", DUMP, "--drop-where", CONDITION, "--output", tmp_path / "local"
+    )
+    assert result.returncode == 0, result.stderr
 
-    for name, engine in (("local", "local"), ("spark", "spark")):
-        result = run_here("rewrite", *arguments, "--output", tmp_path / name, "--engine", engine)
-        assert result.returncode == 0, result.stderr
+    settings = RewriteSettings(Selection(condition=Condition.parse(CONDITION)))
+    plans, directories = plan_rewrite([str(DUMP)], None)
+    with (
+        Jobs(spark) as jobs,
+        RewriteOutput(str(tmp_path / "spark"), [str(DUMP)], digest_of(plans, settings)) as output,
+    ):
+        matched = match_partitions(spark, plans, settings, cores=2, jobs=jobs)
+        errors = rewrite_partitions(
+            spark,
+            matched,
+            output.root,
+            output.staging,
+            settings,
+            cores=2,
+            jobs=jobs,
+            target=SharedTarget(),
+        )
+        output.finish(directories, [plan.partition for plan in plans])
 
+    assert set(errors) == {None}
     found = contents(tmp_path / "spark")
     assert found
     assert found == contents(tmp_path / "local")
