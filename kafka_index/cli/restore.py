@@ -8,6 +8,8 @@ from kafka_index.cli.exit_code import ExitCode
 from kafka_index.cli.options import Detail
 from kafka_index.cli.restore_summary import RestoreOutcome
 from kafka_index.cli.terminal import print_log
+from kafka_index.engines import Engine
+from kafka_index.engines.restore_engines import restore_runner
 from kafka_index.restore.job import RestoreJob, RestoreRequest
 from kafka_index.restore.log_files import Link
 from kafka_index.restore.output import write_durably
@@ -20,13 +22,17 @@ _HARD_LINKS = (
 )
 
 
-def run_restore(request: RestoreRequest, report: str | None, detail: Detail) -> ExitCode:
+def run_restore(
+    request: RestoreRequest, engine: Engine, report: str | None, detail: Detail
+) -> ExitCode:
     """Run a restore, print its summary and runbook, and return its exit code.
 
     Parameters
     ----------
     request : RestoreRequest
         What is to be restored.
+    engine : Engine
+        What restores it.
     report : str, optional
         Where the report goes; the runbook is written beside it.
     detail : Detail
@@ -43,8 +49,7 @@ def run_restore(request: RestoreRequest, report: str | None, detail: Detail) -> 
         if request.link is Link.HARD and detail is not Detail.QUIET:
             print_log(_HARD_LINKS)
         with RestoreOutcome(job.plan, detail) as outcome:
-            outcome.on_begin()
-            result = job.run(outcome.on_restored)
+            result = job.run(restore_runner(engine, outcome), outcome.on_restored)
         if file is not None:
             file.write_table(report_rows(result.partitions))
     if result.runbook is not None and report is not None and not is_remote(report):

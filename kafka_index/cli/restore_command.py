@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 
 import click
@@ -10,8 +9,10 @@ import click
 from kafka_index.cli.options import (
     Decorator,
     choose_detail,
+    choose_engine,
     command,
     detail_options,
+    engine_options,
     max_decompressed_option,
     paths_options,
     report_option,
@@ -46,22 +47,21 @@ _HELP = """Make a data directory that a broker of 4.3.1 mounts at once: it reads
 
     \b
     Examples:
-      kafka-index restore --input /snapshot/data --output /var/kafka/data --report restore.parquet
+    """
+_CONSOLE_EXAMPLES = """\
+  kafka-index restore --input /snapshot/data --output /var/kafka/data --report restore.parquet
       kafka-index restore --input s3://backup/broker-1 --output /var/kafka/data --new-topic-ids
       kafka-index restore --input /backup/1 /backup/2 --output /var/kafka/data --salvage batches
-    """
+      kafka-index restore --input /dump/data /dump/metadata --output /var/kafka/data \\
+          --seed /var/kafka/metadata
+"""
+_JOB_EXAMPLES = """\
+  spark-submit jobs/restore.py --input /mnt/dump --output /mnt/restored/data
+"""
 
 
 def make_command(*, as_job: bool) -> click.Command:
-    """Return the ``restore`` command, which does not run as a job.
-
-    Parameters
-    ----------
-    as_job : bool
-        Must be false.
-    """
-    if as_job:
-        raise ValueError("restore does not run as a job")
+    """Return the ``restore`` command, or as a job for ``spark-submit`` that is always on Spark."""
 
     def restore(
         inputs: tuple[str, ...],
@@ -83,10 +83,12 @@ def make_command(*, as_job: bool) -> click.Command:
         config_path: str | None,
         index_interval_bytes: int | None,
         report: str | None,
-        threads: int | None,
         max_decompressed_bytes: int | None,
         quiet: bool,  # noqa: FBT001, because click passes options by name
         verbose: bool,  # noqa: FBT001, because click passes options by name
+        engine: str = "spark",
+        master: str | None = None,
+        threads: int | None = None,
     ) -> int:
         if not (inputs or more_paths or tiered):
             raise click.UsageError("no input: give --input PATH or --tiered URI")
@@ -118,17 +120,17 @@ def make_command(*, as_job: bool) -> click.Command:
                 metadata_output=metadata_output,
                 all_brokers_restored=all_brokers_restored,
                 config=LogConfig.load(config_path, index_interval_bytes=index_interval_bytes),
-                threads=threads or os.cpu_count() or 1,
                 max_decompressed_bytes=max_decompressed_bytes or DEFAULT_MAX_DECOMPRESSED_BYTES,
             ),
+            choose_engine(engine, master, threads),
             report,
             choose_detail(quiet=quiet, verbose=verbose),
         )
 
     return command(
         restore,
-        [*_options(), *detail_options()],
-        help_text=_HELP,
+        [*_options(), *([] if as_job else engine_options()), *detail_options()],
+        help_text=_HELP + (_JOB_EXAMPLES if as_job else _CONSOLE_EXAMPLES),
         usage="(--input PATH... | --tiered URI) --output DIR [OPTIONS]",
     )
 
@@ -220,12 +222,6 @@ def _options() -> list[Decorator]:
         ),
         *settings_options(),
         report_option("a row per partition and per lost range"),
-        click.option(
-            "--threads",
-            type=click.IntRange(min=1),
-            metavar="N",
-            help="Logs worked on at a time.  [default: one per core]",
-        ),
         max_decompressed_option(),
     ]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from kafka_index.errors import InputError, KafkaIndexError, is_retriable
 from kafka_index.layout.checkpoints import parse_offset_checkpoint
@@ -138,6 +138,15 @@ class Replica:
     root: DumpDirectory
     topic_id: str | None
     tiered: TieredPartition | None = None
+
+    def alone(self) -> Replica:
+        """Return the replica without what its data directory says of other partitions."""
+        own = {
+            name: {self.partition: offsets[self.partition]}
+            for name, offsets in self.root.offsets.items()
+            if self.partition in offsets
+        }
+        return replace(self, root=DumpDirectory(self.root.path, {}, own))
 
 
 @dataclass(slots=True)

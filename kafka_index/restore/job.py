@@ -35,7 +35,14 @@ from kafka_index.restore.plan import (
     topics_without_id,
     with_topic_ids,
 )
-from kafka_index.restore.run import OnRestored, Restored, complete, output_lock, restore_logs
+from kafka_index.restore.run import (
+    OnRestored,
+    Restored,
+    Runner,
+    complete,
+    output_lock,
+    restore_logs,
+)
 from kafka_index.restore.runbook import RunbookFacts, runbook
 from kafka_index.restore.same_cluster import copy_metadata, is_separate, same_identity
 from kafka_index.restore.seed import SeedDirectory, check_seed, one_cluster
@@ -82,8 +89,6 @@ class RestoreRequest:
         For the same cluster: all of its brokers are restored to one point in time.
     config : LogConfig
         The settings of indexes.
-    threads : int
-        Logs that are worked on at a time.
     max_decompressed_bytes : int
         The most that is held of decompressed metadata.
     """
@@ -104,7 +109,6 @@ class RestoreRequest:
     metadata_output: str | None = None
     all_brokers_restored: bool = False
     config: LogConfig = field(default_factory=LogConfig)
-    threads: int = 1
     max_decompressed_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES
 
 
@@ -176,11 +180,13 @@ class RestoreJob:
             identity = _fresh_identity(request, dump, output, seeds)
         return cls(request, plan, old, output, seeds, identity)
 
-    def run(self, on_restored: OnRestored) -> RestoreResult:
+    def run(self, runner: Runner, on_restored: OnRestored) -> RestoreResult:
         """Restore.
 
         Parameters
         ----------
+        runner : callable
+            The engine: `on_threads`, or one of `kafka_index.engines`.
         on_restored : callable
             Called with each partition, from one thread at a time.
 
@@ -192,7 +198,7 @@ class RestoreJob:
         request, plan, output = self.request, self.plan, self.output
         with output_lock(output, self.seeds):
             restored = restore_logs(
-                plan, output, request.config, threads=request.threads, on_restored=on_restored
+                plan, output, request.config, runner=runner, on_restored=on_restored
             )
             if any(each.retriable for each in restored.partitions):
                 return RestoreResult(restored.partitions, None, output.path)

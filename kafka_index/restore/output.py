@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -42,7 +43,9 @@ _FORMATTED = frozenset({META_PROPERTIES, "bootstrap.checkpoint", _METADATA_LOG})
 _SEEDED = frozenset({"bootstrap.checkpoint.orig"})
 _FIRST_SNAPSHOT = "00000000000000000000-0000000000.checkpoint"
 # Files of runs that ended before they had a plan.
-_OURS = re.compile(r"\.(kafka-index[a-z.-]+|[A-Za-z._-]+\.tmp)")
+_OURS = re.compile(r"\.(kafka-index[A-Za-z0-9_.-]+|[A-Za-z._-]+\.tmp)")
+#: How the folders of attempts begin, in which tasks restore partitions.
+STAGING = ".kafka-index-restoring."
 # Where the meta.properties of a formatted output is meanwhile: no broker starts without one.
 _HIDDEN_PROPERTIES = ".kafka-index-restore.properties"
 _ROOT_FILES = frozenset(
@@ -174,6 +177,24 @@ def show_identity(output: Output) -> None:
     """
     if output.properties:
         _rename(output.path, _HIDDEN_PROPERTIES, META_PROPERTIES)
+
+
+def remove_staging(output: str) -> None:
+    """Remove what attempts and runs that were killed have left.
+
+    Raises
+    ------
+    PublishError
+        Something cannot be removed.
+    """
+    try:
+        for entry in list(os.scandir(output)):
+            if entry.name.startswith(STAGING):
+                shutil.rmtree(entry.path)
+            elif entry.name.startswith((".kafka-index-probe", ".kafka-index.")):
+                os.unlink(entry.path)
+    except OSError as error:
+        raise publish_error(error, output, "remove what killed runs have left") from error
 
 
 def write_identity(output: str, properties: Mapping[str, str]) -> None:
