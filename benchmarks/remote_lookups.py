@@ -28,6 +28,7 @@ from kafka_index.lookup import By, Inventory, Keys, Lookups, LookupSettings, col
 from kafka_index.reading import fetched_indexes, fetched_log
 from kafka_index.reading.answers import Resolve, Status
 from kafka_index.stores import Bytes, ByteSource, store_of
+from kafka_index.stores.read_ahead import MAX_REQUESTS
 from tests.servers.s3 import S3Server, running_s3
 
 SEGMENTS = 64
@@ -123,7 +124,7 @@ def _measure_gap(inventory: Inventory) -> None:
     gap = small / ((large - small) / ((1 << 20) - (4 << 10)))
     print(
         f"a request of 4 KiB takes {1000 * small:.2f} ms, of 1 MiB {1000 * large:.2f} ms, "
-        f"{fetched_log.MAX_REQUESTS} at a time: worth a gap of {gap / 1024:.0f} KiB "
+        f"{MAX_REQUESTS} at a time: worth a gap of {gap / 1024:.0f} KiB "
         f"({fetched_log.MAX_GAP_BYTES >> 10} in use)"
     )
 

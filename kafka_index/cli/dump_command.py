@@ -16,7 +16,7 @@ from kafka_index.cli.dump_output import DumpOutput
 from kafka_index.cli.dump_records import dump_records
 from kafka_index.cli.dump_state import dump_leader_epochs, dump_snapshot, dump_transaction_index
 from kafka_index.cli.exit_code import ExitCode
-from kafka_index.cli.options import Decorator, command, max_decompressed_option
+from kafka_index.cli.options import Decorator, command, max_decompressed_option, refuse_job
 from kafka_index.cli.record_text import FORMS, RecordText
 from kafka_index.cli.terminal import print_error
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES
@@ -74,8 +74,7 @@ def make_command(*, as_job: bool) -> click.Command:
     as_job : bool
         Must be false.
     """
-    if as_job:
-        raise ValueError("dump does not run as a job")
+    refuse_job("dump", as_job=as_job)
 
     def dump(
         files: tuple[str, ...],

@@ -10,7 +10,7 @@ from kafka_index.cli.dump_output import DumpOutput
 from kafka_index.cli.exit_code import ExitCode
 from kafka_index.cli.metadata_summary import print_summary
 from kafka_index.cli.metadata_text import readable
-from kafka_index.cli.options import command, max_decompressed_option
+from kafka_index.cli.options import command, max_decompressed_option, refuse_job
 from kafka_index.cli.terminal import print_error
 from kafka_index.cli.text import plural
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES
@@ -53,8 +53,7 @@ def make_command(*, as_job: bool) -> click.Command:
     as_job : bool
         Must be false.
     """
-    if as_job:
-        raise ValueError("metadata does not run as a job")
+    refuse_job("metadata", as_job=as_job)
 
     def metadata(
         paths: tuple[str, ...],

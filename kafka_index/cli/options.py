@@ -76,6 +76,12 @@ def command(
     )(function)
 
 
+def refuse_job(name: str, *, as_job: bool) -> None:
+    """Refuse to make a command that does not run on Spark a job of ``spark-submit``."""
+    if as_job:
+        raise ValueError(f"{name} does not run as a job")
+
+
 def paths_options(flag: str, name: str, help_text: str) -> list[Decorator]:
     """Return an option that names several paths, each time it is given: `name`, ``more_paths``."""
     return [

@@ -7,7 +7,13 @@ import sys
 import click
 
 from kafka_index.cli.exit_code import ExitCode
-from kafka_index.cli.options import command, max_decompressed_option, paths_options, report_option
+from kafka_index.cli.options import (
+    command,
+    max_decompressed_option,
+    paths_options,
+    refuse_job,
+    report_option,
+)
 from kafka_index.cli.predict_text import count_prediction, print_prediction, segment_rows
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, LogConfig
 from kafka_index.errors import InputError
@@ -49,8 +55,7 @@ def make_command(*, as_job: bool) -> click.Command:
     as_job : bool
         Must be false.
     """
-    if as_job:
-        raise ValueError("predict does not run as a job")
+    refuse_job("predict", as_job=as_job)
 
     def predict(
         inputs: tuple[str, ...],

@@ -8,7 +8,7 @@ Source: Kafka's ``OffsetMetadataManager.replay``, ``replayEndTransactionMarker``
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -18,8 +18,9 @@ from kafka_index.layout.message_bytes import MessageReader
 from kafka_index.layout.message_fields import ZERO_UUID, Struct
 from kafka_index.layout.messages import CONSUMER_PROTOCOL
 from kafka_index.layout.records import CONTROL_COMMIT
-from kafka_index.metadata.decoding import GROUP_CODEC, RecordName, UnknownRecordError
+from kafka_index.metadata.decoding import GROUP_CODEC
 from kafka_index.metadata.topic_log import NO_PRODUCER_ID, LogRecord
+from kafka_index.metadata.topic_state import TopicState
 
 _LEGACY_OFFSET_COMMIT, _OFFSET_COMMIT = 0, 1
 _CONSUMER = "consumer"
@@ -110,17 +111,11 @@ class _Kept(NamedTuple):
     value: bytes
 
 
-class GroupState:
-    """Collects the records of ``__consumer_offsets``.
-
-    Attributes
-    ----------
-    counts : Counter of RecordName
-        How many records of each type there were.
-    """
+class GroupState(TopicState):
+    """Collects the records of ``__consumer_offsets``."""
 
     def __init__(self) -> None:
-        self.counts: Counter[RecordName] = Counter()
+        super().__init__()
         self._kept: dict[bytes, _Kept] = {}
         self._pending: dict[int, dict[bytes, _Kept]] = defaultdict(dict)
 
@@ -139,10 +134,7 @@ class GroupState:
             self._end_transaction(record.producer_id, MessageReader(key, 2).int16())
             return
         record_type = GROUP_CODEC.record_type(key)
-        try:
-            self.counts[RecordName(GROUP_CODEC.name_of(record_type), is_known=True)] += 1
-        except UnknownRecordError as error:
-            self.counts[RecordName(error.name, is_known=False)] += 1
+        if not self._is_known(lambda: GROUP_CODEC.name_of(record_type)):
             return
         if record_type == _LEGACY_OFFSET_COMMIT:
             key = _OFFSET_COMMIT.to_bytes(2, "big") + key[2:]

@@ -7,12 +7,13 @@ deleted, with its last state, as Kafka's ``RemoteLogMetadataCache`` and
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
+from functools import partial
 
 from kafka_index.errors import CorruptRecordError
-from kafka_index.metadata.decoding import REMOTE_LOG_CODEC, RecordName, UnknownRecordError
+from kafka_index.metadata.decoding import REMOTE_LOG_CODEC
 from kafka_index.metadata.topic_log import LogRecord
+from kafka_index.metadata.topic_state import TopicState
 from kafka_index.tiered.metadata_records import (
     PartitionDeleteEvent,
     RemoteSegmentId,
@@ -29,17 +30,11 @@ _NAMES = {
 }
 
 
-class RemoteLogState:
-    """Collects the records of ``__remote_log_metadata``.
-
-    Attributes
-    ----------
-    counts : Counter of RecordName
-        How many records of each type there were.
-    """
+class RemoteLogState(TopicState):
+    """Collects the records of ``__remote_log_metadata``."""
 
     def __init__(self) -> None:
-        self.counts: Counter[RecordName] = Counter()
+        super().__init__()
         self._segments: dict[RemoteSegmentId, SegmentEvent] = {}
 
     def add(self, record: LogRecord) -> None:
@@ -55,9 +50,9 @@ class RemoteLogState:
         try:
             event = parse_metadata_record(record.value or b"")
         except CorruptRecordError as error:
-            self.counts[_unknown(record.value, error)] += 1
+            self._is_known(partial(_name_of_unreadable, record.value, error))
             return
-        self.counts[RecordName(_NAMES[type(event)], is_known=True)] += 1
+        self._is_known(lambda: _NAMES[type(event)])
         if isinstance(event, SegmentEvent):
             self._segments[event.id] = event
         elif isinstance(event, StateEvent):
@@ -84,10 +79,7 @@ class RemoteLogState:
             )
 
 
-def _unknown(value: bytes | None, error: CorruptRecordError) -> RecordName:
-    """Return what an unreadable record is, where it comes from a later release."""
-    try:
-        REMOTE_LOG_CODEC.decode(value)
-    except UnknownRecordError as unknown:
-        return RecordName(unknown.name, is_known=False)
+def _name_of_unreadable(value: bytes | None, error: CorruptRecordError) -> str:
+    """Raise UnknownRecordError where a record comes from a later release, else its error."""
+    REMOTE_LOG_CODEC.decode(value)
     raise error

@@ -5,14 +5,14 @@ Source: Kafka's ``TransactionStateManager.loadTransactionMetadata`` and ``Transa
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 from typing import Final
 
 from kafka_index.errors import CorruptRecordError
 from kafka_index.layout.message_fields import Struct
-from kafka_index.metadata.decoding import TRANSACTION_CODEC, RecordName, UnknownRecordError
+from kafka_index.metadata.decoding import TRANSACTION_CODEC
 from kafka_index.metadata.topic_log import LogRecord
+from kafka_index.metadata.topic_state import TopicState
 
 #: The states of a transaction by their numbers (``TransactionState``).
 TRANSACTION_STATES: Final = (
@@ -65,17 +65,11 @@ class Transaction:
         )
 
 
-class TransactionLogState:
-    """Collects the records of ``__transaction_state``.
-
-    Attributes
-    ----------
-    counts : Counter of RecordName
-        How many records of each type there were.
-    """
+class TransactionLogState(TopicState):
+    """Collects the records of ``__transaction_state``."""
 
     def __init__(self) -> None:
-        self.counts: Counter[RecordName] = Counter()
+        super().__init__()
         self._kept: dict[bytes, bytes] = {}
 
     def add(self, record: LogRecord) -> None:
@@ -90,12 +84,9 @@ class TransactionLogState:
             return
         if record.key is None:
             raise CorruptRecordError("the record has no key")
-        try:
-            name = TRANSACTION_CODEC.name_of(TRANSACTION_CODEC.record_type(record.key))
-        except UnknownRecordError as error:
-            self.counts[RecordName(error.name, is_known=False)] += 1
+        record_type = TRANSACTION_CODEC.record_type(record.key)
+        if not self._is_known(lambda: TRANSACTION_CODEC.name_of(record_type)):
             return
-        self.counts[RecordName(name, is_known=True)] += 1
         if record.value is None:
             self._kept.pop(record.key, None)
         else:

@@ -26,9 +26,8 @@ from numpy.typing import NDArray
 from kafka_index.kernels.fault_guard import FaultGuard
 from kafka_index.layout.integers import Longs
 from kafka_index.stores import Bytes, ByteSource
+from kafka_index.stores.read_ahead import MAX_REQUESTS
 
-#: Requests that this process has under way at a time, for all logs.
-MAX_REQUESTS = 16
 #: Ranges with at most this between them are fetched as one (`benchmarks/remote_lookups.py`).
 MAX_GAP_BYTES = 512 << 10
 #: The most bytes of one request.
