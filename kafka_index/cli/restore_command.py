@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 
 import click
@@ -20,6 +21,7 @@ from kafka_index.cli.options import (
     topics_option,
 )
 from kafka_index.cli.restore import run_restore
+from kafka_index.cli.text import parse_time
 from kafka_index.cli.tiered_options import tiered_options
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, LogConfig
 from kafka_index.layout.integers import INT64_MAX
@@ -28,6 +30,8 @@ from kafka_index.restore.cluster import ClusterMode
 from kafka_index.restore.job import RestoreRequest
 from kafka_index.restore.log_files import Link
 from kafka_index.restore.lost_ranges import Salvage
+from kafka_index.restore.until import Until
+from kafka_index.tables.offsets_file import read_offsets_file
 from kafka_index.tiered.options import TieredOptions
 
 _HELP = """Make a data directory that a broker of 4.3.1 mounts at once: it reads nothing again, and
@@ -76,6 +80,8 @@ def make_command(*, as_job: bool) -> click.Command:
         seeds: tuple[str, ...],
         node_id: int | None,
         topic_configs: dict[str, dict[str, str]],
+        until: Until,
+        create_time: bool,  # noqa: FBT001, because click passes options by name
         renames: dict[str, str],
         new_topic_ids: bool,  # noqa: FBT001, because click passes options by name
         metadata_output: str | None,
@@ -115,6 +121,8 @@ def make_command(*, as_job: bool) -> click.Command:
                 seeds=seeds,
                 node_id=node_id,
                 topic_configs=topic_configs,
+                until=until,
+                goes_by_create_time=create_time,
                 renames=renames,
                 new_topic_ids=new_topic_ids,
                 metadata_output=metadata_output,
@@ -197,6 +205,18 @@ def _options() -> list[Decorator]:
             "repeated.",
         ),
         click.option(
+            "--until",
+            callback=_until,
+            metavar="TIME|FILE",
+            help="Where logs end: before the first batch with a later timestamp, or that reaches "
+            "the offset in FILE (Spark's startingOffsets, or lines of topic,partition,offset).",
+        ),
+        click.option(
+            "--create-time",
+            is_flag=True,
+            help="Let the time of --until count for topics with the timestamps of clients, too.",
+        ),
+        click.option(
             "--rename",
             "renames",
             multiple=True,
@@ -237,6 +257,17 @@ def _topic_configs(
             raise click.BadParameter(f"{text!r} is not TOPIC:NAME=VALUE")
         found.setdefault(topic, {})[name] = value
     return found
+
+
+def _until(_context: click.Context, _option: click.Parameter, value: str | None) -> Until:
+    if value is None:
+        return Until()
+    if os.path.exists(value):
+        return Until(offsets=read_offsets_file(value))
+    try:
+        return Until(time_ms=parse_time(value)[0])
+    except ValueError as error:
+        raise click.BadParameter(f"{value!r} is neither a file nor a time: {error}") from error
 
 
 def _renames(

@@ -23,7 +23,7 @@ from kafka_index.restore.cluster import (
 from kafka_index.restore.dump_files import Dump, read_dumps
 from kafka_index.restore.log_files import Link
 from kafka_index.restore.lost_ranges import Salvage
-from kafka_index.restore.old_cluster import OldCluster
+from kafka_index.restore.old_cluster import OldCluster, read_coordinators
 from kafka_index.restore.output import Output, check_output
 from kafka_index.restore.partition_restoring import RestoredPartition
 from kafka_index.restore.plan import (
@@ -47,6 +47,7 @@ from kafka_index.restore.runbook import RunbookFacts, runbook
 from kafka_index.restore.same_cluster import copy_metadata, is_separate, same_identity
 from kafka_index.restore.seed import SeedDirectory, check_seed, one_cluster
 from kafka_index.restore.seeding import NOT_IN_DUMP, partitions_not_in_dump, plan_seeding
+from kafka_index.restore.until import Until, check_offsets, check_times, cut_apart
 from kafka_index.stores import is_remote
 from kafka_index.tiered.options import TieredOptions
 
@@ -83,6 +84,10 @@ class RestoreRequest:
         New names of topics, by the old ones; such a topic gets a new id.
     new_topic_ids : bool
         Whether topics whose id is not known get a new one.
+    until : Until
+        Up to where partitions are restored.
+    goes_by_create_time : bool
+        Whether a point in time counts for topics with the timestamps of clients, too.
     metadata_output : str, optional
         For the same cluster: where the metadata log goes if it has a directory of its own.
     all_brokers_restored : bool
@@ -106,6 +111,8 @@ class RestoreRequest:
     topic_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     renames: Mapping[str, str] = field(default_factory=dict)
     new_topic_ids: bool = False
+    until: Until = field(default_factory=Until)
+    goes_by_create_time: bool = False
     metadata_output: str | None = None
     all_brokers_restored: bool = False
     config: LogConfig = field(default_factory=LogConfig)
@@ -168,6 +175,9 @@ class RestoreJob:
             Something is refused, or cannot be read.
         """
         dump = read_dumps(request.inputs, request.tiered, topics=request.topics)
+        if request.until.time_ms is not None and not request.goes_by_create_time:
+            check_times(dump)
+        check_offsets(dump, request.until)
         old = _old_cluster(request, dump)
         plan = plan_restore(dump, _choices(request, dump, old))
         output = _checked_output(request, plan)
@@ -202,7 +212,7 @@ class RestoreJob:
             )
             if any(each.retriable for each in restored.partitions):
                 return RestoreResult(restored.partitions, None, output.path)
-            notes = [*plan.dump.notes, *self.old.notes]
+            notes = [*plan.dump.notes, *self.old.notes, *self._cut_apart(restored)]
             seeding = None
             if self.seeds:
                 properties = output.properties or self.identity.properties
@@ -227,6 +237,22 @@ class RestoreJob:
             self.old.groups_of([*plan.choices.topic_ids, *request.renames]),
         )
         return RestoreResult(restored.partitions, runbook(facts), output.path)
+
+    def _cut_apart(self, restored: Restored) -> list[str]:
+        """Return what the ends of logs that were asked for cut apart, for people."""
+        limited = [each for each in restored.partitions if each.is_limited]
+        if not limited:
+            return []
+        found = read_coordinators(
+            self.output.path, shared_budget(self.request.max_decompressed_bytes)
+        )
+        apart = cut_apart(
+            {each.partition: each.log_end_offset for each in limited},
+            {each.partition: each.open_producers for each in limited},
+            found.offsets or (),
+            found.transactions or (),
+        )
+        return [*apart.offsets, *apart.transactions]
 
     def _add_missing(self, restored: Restored, on_restored: OnRestored) -> None:
         """Add the partitions that the new cluster has, and no dump."""
@@ -272,6 +298,7 @@ def _choices(request: RestoreRequest, dump: Dump, old: OldCluster) -> RestoreCho
         known_topic_ids=known,
         log_starts=request.log_starts,
         renames=request.renames,
+        until=request.until,
         compacted=COMPACTED_TOPICS | old.compacted_topics(),
         settings=repr(options),
     )

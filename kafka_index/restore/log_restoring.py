@@ -22,8 +22,9 @@ from kafka_index.records.batch_table import BatchColumns
 from kafka_index.restore.filling import Fill
 from kafka_index.restore.log_files import Link, cut, take_over, write_log
 from kafka_index.restore.lost_ranges import LostRange, Salvage
-from kafka_index.restore.salvaging import Neighbours, Salvaging
+from kafka_index.restore.salvaging import LogContext, Salvaging
 from kafka_index.restore.sound_ranges import mark_at
+from kafka_index.restore.until import Limit
 from kafka_index.scan import LogFileSource
 from kafka_index.storage import MappedFile, SegmentFile, publish_error
 
@@ -68,11 +69,28 @@ class LogFacts:
 
 
 class WatchedLog:
-    """A log as a build reads it (`BatchSource`), with the facts that its batches show."""
+    """A log as a build reads it (`BatchSource`), with the facts that its batches show.
 
-    def __init__(self, segment: SegmentFile) -> None:
+    Parameters
+    ----------
+    segment : SegmentFile
+        The log.
+    limit : Limit, optional
+        Where it ends.
+
+    Attributes
+    ----------
+    facts : LogFacts
+        Of the batches so far.
+    cut_at_bytes : int or None
+        Where the first batch beyond the limit begins.
+    """
+
+    def __init__(self, segment: SegmentFile, limit: Limit | None) -> None:
         self._source = LogFileSource.of_segment(segment, verify_crc=True)
+        self._limit = limit
         self.facts = LogFacts()
+        self.cut_at_bytes: int | None = None
 
     @property
     def log_size_bytes(self) -> int:
@@ -86,10 +104,17 @@ class WatchedLog:
 
     def chunks(self) -> Iterator[BatchColumns]:
         """Yield the batches."""
-        for batches in self._source.chunks():
+        for found in self._source.chunks():
+            batches = found
+            beyond = None if self._limit is None else self._limit.first_beyond(batches)
+            if beyond is not None:
+                self.cut_at_bytes = int(batches.position_bytes[beyond])
+                batches = BatchColumns(*(column[:beyond] for column in batches))
             if batches.rows:
                 self.facts.add(batches)
-            yield batches
+                yield batches
+            if beyond is not None:
+                return
 
 
 @dataclass(slots=True)
@@ -110,6 +135,8 @@ class RestoredLog:
         What was filled from other copies, for people.
     keeps_end : bool
         Whether the end of the log is that of the dump's: nothing was cut off.
+    is_limited : bool
+        Whether the log of the partition ends in it, by the limit that was given.
     """
 
     source: SegmentFile
@@ -118,6 +145,7 @@ class RestoredLog:
     lost: list[LostRange] = field(default_factory=list)
     filled: list[str] = field(default_factory=list)
     keeps_end: bool = True
+    is_limited: bool = False
 
 
 def restore_log(
@@ -127,7 +155,7 @@ def restore_log(
     salvage: Salvage,
     settings: BuildSettings,
     *,
-    neighbours: Neighbours,
+    context: LogContext,
     attempt_id: str,
 ) -> RestoredLog:
     """Take over a log, and stage its index files.
@@ -144,7 +172,7 @@ def restore_log(
         What is kept of it if it is damaged; with ``none`` it is only described.
     settings : BuildSettings
         How index files are written.
-    neighbours : Neighbours
+    context : LogContext
         What lies around it, and what may fill it.
     attempt_id : str
         Names scratch files.
@@ -157,7 +185,7 @@ def restore_log(
     name = segment_file_name(source.base_offset, LOG_SUFFIX)
     target = os.path.join(directory, name)
     take_over(source, target, link)
-    restored = _stage(source, target, settings, attempt_id)
+    restored = _stage(source, target, settings, attempt_id, context.limit)
     row = restored.staged.report
     if row.status == BUILT:
         return restored
@@ -167,28 +195,28 @@ def restore_log(
         cut(target, row.position_bytes)
         return restored
     code, reason = row.reason_code or FAILED, row.reason or FAILED
-    salvaging = Salvaging(source, target, neighbours)
+    salvaging = Salvaging(source, target, context)
     lost, filled = salvaging.mend(row.position_bytes, code, reason, salvage)
     if salvage is Salvage.NONE and lost:
         restored.lost = lost
         return restored
-    restored = _restage(restored, source, target, settings, attempt_id)
+    restored = _restage(restored, source, target, settings, attempt_id, context.limit)
     restored.lost, restored.filled = lost, filled
     for _ in range(_MAX_DROPS):
         row = restored.staged.report
         if row.status == BUILT or row.position_bytes is None:
             break
         # What its checksum does not show: offsets that go back, a marker that cannot be read.
-        again = Salvaging(source, target, neighbours)
+        again = Salvaging(source, target, context)
         code, reason = row.reason_code or FAILED, row.reason or FAILED
         if salvage is Salvage.BATCHES:
             lost.append(again.drop_one(row.position_bytes, code, reason))
         else:
             lost.append(again.cut_off(row.position_bytes, code, reason))
         lost[-1] = replace(lost[-1], position_bytes=None)
-        restored = _restage(restored, source, target, settings, attempt_id)
+        restored = _restage(restored, source, target, settings, attempt_id, context.limit)
         restored.lost, restored.filled = lost, filled
-    restored.keeps_end = not _touches_end(lost, restored.facts)
+    restored.keeps_end = not (restored.is_limited or _touches_end(lost, restored.facts))
     return restored
 
 
@@ -245,12 +273,21 @@ def segment_at(path: str, source: SegmentFile) -> SegmentFile:
 
 
 def _stage(
-    source: SegmentFile, target: str, settings: BuildSettings, attempt_id: str
+    source: SegmentFile,
+    target: str,
+    settings: BuildSettings,
+    attempt_id: str,
+    limit: Limit | None = None,
 ) -> RestoredLog:
     segment = segment_at(target, source)
-    watched = WatchedLog(segment)
+    watched = WatchedLog(segment, limit)
     staged = stage_segment(segment, watched, settings, attempt_id, os.path.dirname(target))
-    return RestoredLog(source, staged, watched.facts)
+    is_limited = watched.cut_at_bytes is not None and staged.report.status == BUILT
+    if is_limited and watched.cut_at_bytes is not None:
+        cut(target, watched.cut_at_bytes)
+    return RestoredLog(
+        source, staged, watched.facts, is_limited=is_limited, keeps_end=not is_limited
+    )
 
 
 def _restage(
@@ -259,9 +296,10 @@ def _restage(
     target: str,
     settings: BuildSettings,
     attempt_id: str,
+    limit: Limit | None,
 ) -> RestoredLog:
     before.staged.remove_scratch(settings)
-    return _stage(source, target, settings, attempt_id)
+    return _stage(source, target, settings, attempt_id, limit)
 
 
 def _touches_end(lost: Sequence[LostRange], facts: LogFacts) -> bool:

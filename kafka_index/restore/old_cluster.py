@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kafka_index.errors import KafkaIndexError, is_retriable
 from kafka_index.layout.names import TopicPartition
-from kafka_index.metadata import ClusterImage, CommittedOffset, read_metadata
-from kafka_index.metadata.decoding import CLUSTER_METADATA_TOPIC, CONSUMER_OFFSETS_TOPIC
+from kafka_index.metadata import (
+    ClusterImage,
+    ClusterMetadata,
+    CommittedOffset,
+    read_metadata,
+)
+from kafka_index.metadata.decoding import (
+    CLUSTER_METADATA_TOPIC,
+    CONSUMER_OFFSETS_TOPIC,
+    TRANSACTION_STATE_TOPIC,
+)
 from kafka_index.metadata.sensitive import HIDDEN
 from kafka_index.records.decompression import DecompressionBudget
 from kafka_index.restore.dump_files import Dump
@@ -178,3 +188,18 @@ class TopicConfigs:
     values: Mapping[str, str]
     is_assumed: bool = False
     withheld: tuple[str, ...] = ()
+
+
+def read_coordinators(data: str, budget: DecompressionBudget) -> ClusterMetadata:
+    """Read groups and transactions of a data directory; empty where it has none.
+
+    Raises
+    ------
+    KafkaIndexError
+        They cannot be read.
+    """
+    wanted = (CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC)
+    names = (each.rpartition("-")[0] for each in os.listdir(data))
+    if not set(wanted).intersection(names):
+        return ClusterMetadata()
+    return read_metadata([data], budget=budget, topics=wanted)

@@ -49,6 +49,10 @@ class RestoredPartition:
         The largest leader epoch of its batches and epochs; -1 for none.
     max_producer_id : int
         The largest producer id of its batches and snapshots; -1 for none.
+    is_limited : bool
+        Whether the log ends before that of the dump, as was asked for.
+    open_producers : list of int
+        The producers with a transaction that is open at the end.
     lost : list of LostRange
         What is not in the output.
     notes : list of str
@@ -68,6 +72,8 @@ class RestoredPartition:
     size_bytes: int = 0
     last_epoch: int = -1
     max_producer_id: int = -1
+    is_limited: bool = False
+    open_producers: list[int] = field(default_factory=list)
     lost: list[LostRange] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     code: str | None = None
@@ -150,6 +156,7 @@ def _finish(
     settings: BuildSettings,
     attempt_id: str,
 ) -> None:
+    logs = _up_to_limit(logs, settings)
     logs = with_fills(plan, logs, directory, settings, attempt_id=attempt_id)
     found.notes += [note for each in logs for note in each.filled]
     failed = next((each for each in logs if each.staged.report.status == FAILED), None)
@@ -193,12 +200,31 @@ def _finish(
         found.retriable = broken.retriable
         return
     found.notes += [f"{row.segment_base_offset}: {row.note}" for row in rows if row.note]
+    found.is_limited = logs[-1].is_limited
+    entries = start.state.entries
+    is_open = entries["current_txn_first_offset"] >= 0
+    found.open_producers = entries["producer_id"][is_open].tolist()
     found.log_start_offset = max(start.log_start_offset, logs[0].source.base_offset)
     found.log_end_offset = end
     _write_partition_metadata(directory, plan.topic_id)
     _make_durable(directory)
     found.segments = len(logs)
     found.size_bytes = sum(os.path.getsize(each.staged.segment.log_path) for each in logs)
+
+
+def _up_to_limit(logs: Sequence[RestoredLog], settings: BuildSettings) -> Sequence[RestoredLog]:
+    """Return the logs up to the one that the partition ends in; later ones are removed."""
+    last = next((at for at, each in enumerate(logs) if each.is_limited), None)
+    if last is None:
+        return logs
+    for each in logs[last + 1 :]:
+        each.staged.remove_scratch(settings)
+        path = each.staged.segment.log_path
+        try:
+            os.unlink(path)
+        except OSError as error:
+            raise publish_error(error, path, "remove a log after the end") from error
+    return logs[: last + 1]
 
 
 def _why_failed(row: SegmentReport) -> tuple[str, str]:

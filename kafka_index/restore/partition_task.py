@@ -21,7 +21,7 @@ from kafka_index.restore.partition_restoring import (
     remove_directory,
 )
 from kafka_index.restore.plan import PartitionPlan
-from kafka_index.restore.salvaging import Neighbours
+from kafka_index.restore.salvaging import LogContext
 from kafka_index.storage import SegmentFile, publish_error
 from kafka_index.tasks import new_run_id
 
@@ -68,13 +68,13 @@ class PartitionTask:
         """Return how its index files are written below a folder."""
         return BuildSettings(config=self.config, target_root=root, run_id=new_run_id())
 
-    def logs(self) -> Iterator[tuple[SegmentFile, Neighbours]]:
+    def logs(self) -> Iterator[tuple[SegmentFile, LogContext]]:
         """Yield its segments, by base offset."""
         segments = self.plan.segments()
         filler = Filler(self.plan.others)
         around = zip([None, *segments[:-1]], [*segments[1:], None], strict=True)
         for segment, (before, after) in zip(segments, around, strict=True):
-            yield segment, Neighbours(before, after, filler)
+            yield segment, LogContext(before, after, filler, self.plan.limit)
 
     def failed(self, error: KafkaIndexError) -> RestoredPartition:
         """Return the partition as left out for an error."""
@@ -107,10 +107,10 @@ def restore_partition(task: PartitionTask, *, attempt_id: str) -> RestoredPartit
                     task.link,
                     task.salvage,
                     settings,
-                    neighbours=neighbours,
+                    context=context,
                     attempt_id=attempt_id,
                 )
-                for segment, neighbours in task.logs()
+                for segment, context in task.logs()
             ]
             restored = finish_partition(
                 task.plan, logs, directory, task.salvage, settings, attempt_id=attempt_id

@@ -15,6 +15,7 @@ from kafka_index.restore.dump_files import Dump, Replica
 from kafka_index.restore.log_files import Link
 from kafka_index.restore.lost_ranges import Salvage
 from kafka_index.restore.replicas import base_replica
+from kafka_index.restore.until import Limit, Until
 from kafka_index.storage import SegmentFile
 
 _NAMES_SHOWN = 5
@@ -45,6 +46,8 @@ class RestoreChoices:
         New names of topics, by the old ones.
     compacted : frozenset of str
         Topics that are known to be compacted.
+    until : Until
+        Where logs end.
     settings : str
         The settings of indexes, as text.
     """
@@ -56,6 +59,7 @@ class RestoreChoices:
     log_starts: Mapping[TopicPartition, int] = field(default_factory=dict)
     renames: Mapping[str, str] = field(default_factory=dict)
     compacted: frozenset[str] = COMPACTED_TOPICS
+    until: Until = field(default_factory=Until)
     settings: str = ""
 
 
@@ -77,6 +81,8 @@ class PartitionPlan:
         As given, or checkpointed in the dump.
     is_compacted : bool
         Whether offsets may be missing without a loss.
+    limit : Limit, optional
+        Where its log ends.
     """
 
     partition: TopicPartition
@@ -85,6 +91,7 @@ class PartitionPlan:
     topic_id: str
     log_start_offset: int | None
     is_compacted: bool
+    limit: Limit | None = None
 
     def segments(self) -> list[SegmentFile]:
         """Return the segments of the base, under the name that they have in the output."""
@@ -124,7 +131,7 @@ class RestorePlan:
 
     def _lines(self) -> Iterator[str]:
         choices = self.choices
-        yield f"{choices.salvage} {choices.settings}"
+        yield f"{choices.salvage} {choices.until.text} {choices.settings}"
         for each in self.partitions:
             topic = each.partition.topic
             # An id that is made for this run is another one in each.
@@ -166,6 +173,7 @@ def plan_restore(dump: Dump, choices: RestoreChoices) -> RestorePlan:
                 topic_ids[topic],
                 _log_start(base, choices),
                 partition.topic in choices.compacted or _was_cleaned(base),
+                choices.until.limit_of(partition),
             )
         )
     without_logs = {

@@ -20,6 +20,7 @@ from kafka_index.restore.sound_ranges import (
     hole_content,
     sound_ranges,
 )
+from kafka_index.restore.until import Limit
 from kafka_index.scan.scanner import entry_length
 from kafka_index.storage import Bytes, MappedFile, SegmentFile, publish_error
 
@@ -27,8 +28,8 @@ _Hole = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Neighbours:
-    """What lies around a segment in its dump.
+class LogContext:
+    """What lies around a segment in its dump, and where the log ends.
 
     Parameters
     ----------
@@ -36,11 +37,14 @@ class Neighbours:
         The segments before and after it.
     filler : Filler
         The other copies of the partition.
+    limit : Limit, optional
+        Where the log of the partition ends.
     """
 
     before: SegmentFile | None = None
     after: SegmentFile | None = None
     filler: Filler = field(default_factory=lambda: Filler(()))
+    limit: Limit | None = None
 
     @property
     def next_base_offset(self) -> int | None:
@@ -57,15 +61,15 @@ class Salvaging:
         The log in the dump.
     target : str
         Its copy.
-    neighbours : Neighbours
+    context : LogContext
         What lies around it.
     """
 
-    def __init__(self, source: SegmentFile, target: str, neighbours: Neighbours) -> None:
+    def __init__(self, source: SegmentFile, target: str, context: LogContext) -> None:
         self._source = source
         self._target = target
-        self._neighbours = neighbours
-        self._next_base_offset = neighbours.next_base_offset
+        self._context = context
+        self._next_base_offset = context.next_base_offset
 
     def mend(
         self, position_bytes: int, code: str, reason: str, salvage: Salvage
@@ -174,15 +178,15 @@ class Salvaging:
 
     def _fill(self, hole: _Hole, ranges: Sequence[SoundRange], size_bytes: int) -> Fill | None:
         """Return what fills a hole."""
-        filler = self._neighbours.filler
+        filler = self._context.filler
         if not filler:
             return None
         before = next((each.last for each in ranges if each.end_bytes == hole[0]), None)
         after = next((each.first for each in ranges if each.start_bytes == hole[1]), None)
         if before is None and hole[0] == 0:
-            before = _mark_of(self._neighbours.before, is_last=True)
+            before = _mark_of(self._context.before, is_last=True)
         if after is None and hole[1] == size_bytes:
-            after = _mark_of(self._neighbours.after, is_last=False)
+            after = _mark_of(self._context.after, is_last=False)
         return filler.find(before, after)
 
     def _pieces(

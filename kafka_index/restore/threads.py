@@ -20,7 +20,7 @@ from kafka_index.restore.partition_restoring import (
     remove_directory,
 )
 from kafka_index.restore.partition_task import PartitionTask, make_directory
-from kafka_index.restore.salvaging import Neighbours
+from kafka_index.restore.salvaging import LogContext
 from kafka_index.storage import SegmentFile
 
 
@@ -53,7 +53,7 @@ class ThreadedRestore:
         self._tasks = tasks
         self._on_restored = on_restored
         self._lock = threading.Lock()
-        self._waiting: deque[tuple[_Partition, SegmentFile, Neighbours]] = deque()
+        self._waiting: deque[tuple[_Partition, SegmentFile, LogContext]] = deque()
         self._stopped = threading.Event()
 
     def run(self, threads: int) -> None:
@@ -84,7 +84,7 @@ class ThreadedRestore:
     def _drain(self, attempt_id: str) -> None:
         while not self._stopped.is_set():
             try:
-                partition, segment, neighbours = self._waiting.popleft()
+                partition, segment, context = self._waiting.popleft()
             except IndexError:
                 return
             try:
@@ -94,7 +94,7 @@ class ThreadedRestore:
                     partition.task.link,
                     partition.task.salvage,
                     partition.settings,
-                    neighbours=neighbours,
+                    context=context,
                     attempt_id=attempt_id,
                 )
             except KafkaIndexError as error:

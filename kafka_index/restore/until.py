@@ -1,0 +1,187 @@
+"""Restoring to a point in time, or to offsets: where each log ends, and what that cuts apart.
+
+A log ends before the first batch that has a timestamp above the time, or that reaches the offset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from kafka_index.errors import InputError
+from kafka_index.layout.names import TopicPartition
+from kafka_index.layout.records import (
+    MAGIC_RECORD_BATCH,
+    RECORD_BATCH_HEADER,
+    RECORD_BATCH_OVERHEAD_BYTES,
+    TIMESTAMP_TYPE_MASK,
+)
+from kafka_index.metadata import CommittedOffset, Transaction
+from kafka_index.records.batch_table import BatchColumns
+from kafka_index.restore.dump_files import Dump, Replica
+from kafka_index.stores import store_of
+
+_INTERNAL = "__"
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """Where a log ends; one of the two is given.
+
+    Parameters
+    ----------
+    time_ms : int, optional
+        No batch has a larger timestamp.
+    offset : int, optional
+        No batch reaches it.
+    """
+
+    time_ms: int | None = None
+    offset: int | None = None
+
+    def first_beyond(self, batches: BatchColumns) -> int | None:
+        """Return the row of the first batch that the log does not have; None for none."""
+        if self.time_ms is not None:
+            beyond = np.flatnonzero(batches.max_timestamp_ms > self.time_ms)
+        else:
+            beyond = np.flatnonzero(batches.last_offset >= (self.offset or 0))
+        return int(beyond[0]) if len(beyond) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Until:
+    """Up to where partitions are restored.
+
+    Parameters
+    ----------
+    time_ms : int, optional
+        A point in time, for all of them.
+    offsets : mapping of str to mapping of int to int
+        Ends, by topic and partition; others are restored whole.
+    """
+
+    time_ms: int | None = None
+    offsets: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+
+    def limit_of(self, partition: TopicPartition) -> Limit | None:
+        """Return where the log of a partition ends; None where it is restored whole."""
+        if self.time_ms is not None:
+            return Limit(time_ms=self.time_ms)
+        offset = self.offsets.get(partition.topic, {}).get(partition.partition)
+        return None if offset is None else Limit(offset=offset)
+
+    @property
+    def text(self) -> str:
+        """What tells it from others."""
+        offsets = sorted((topic, sorted(found.items())) for topic, found in self.offsets.items())
+        return f"{self.time_ms} {offsets}"
+
+
+def check_times(dump: Dump) -> None:
+    """Refuse topics whose timestamps are those of clients.
+
+    Internal topics are written by brokers.
+
+    Raises
+    ------
+    InputError
+        A topic has CreateTime.
+    """
+    topics = {
+        replica.partition.topic
+        for copies in dump.replicas.values()
+        for replica in copies
+        if not replica.partition.topic.startswith(_INTERNAL) and _has_create_time(replica)
+    }
+    if topics:
+        raise InputError(
+            "the timestamps of a topic are those of its clients (CreateTime): they say little "
+            "about when records were appended",
+            found=", ".join(sorted(topics)[:5]),
+            hint="give --create-time to go by them all the same, or --until with offsets",
+        )
+
+
+def check_offsets(dump: Dump, until: Until) -> None:
+    """Refuse offsets of partitions that are not in the dump.
+
+    Raises
+    ------
+    InputError
+        One is not.
+    """
+    for topic, offsets in until.offsets.items():
+        for number, offset in offsets.items():
+            partition = TopicPartition(topic, number)
+            if partition not in dump.replicas or offset < 0:
+                raise InputError(
+                    "--until names a partition that is not in the input, or no offset",
+                    found=f"{partition.directory_name}: {offset}",
+                )
+
+
+@dataclass(frozen=True, slots=True)
+class CutApart:
+    """What a restore to a point cuts apart, for people.
+
+    Parameters
+    ----------
+    offsets : sequence of str
+        Committed offsets that lie after the end of their log.
+    transactions : sequence of str
+        Transactions that are open at the end of some partition, and were completed after it.
+    """
+
+    offsets: Sequence[str]
+    transactions: Sequence[str]
+
+
+def cut_apart(
+    ends: Mapping[TopicPartition, int],
+    open_producers: Mapping[TopicPartition, Iterable[int]],
+    committed: Iterable[CommittedOffset],
+    transactions: Iterable[Transaction],
+) -> CutApart:
+    """Return what a restore to a point cuts apart.
+
+    Parameters
+    ----------
+    ends : mapping of TopicPartition to int
+        The log ends of partitions that were cut.
+    open_producers : mapping of TopicPartition to iterable of int
+        The producers with a transaction that is open there.
+    committed : iterable of CommittedOffset
+        Of the groups, as they are restored.
+    transactions : iterable of Transaction
+        The transactional ids of the dump.
+    """
+    beyond = sorted(
+        f"group {one.group} committed {one.offset} of {one.topic}-{one.partition}, which ends at "
+        f"{ends[TopicPartition(one.topic, one.partition)]}"
+        for one in committed
+        if one.offset > ends.get(TopicPartition(one.topic, one.partition), one.offset)
+    )
+    names = {one.producer_id: one.transactional_id for one in transactions}
+    places: dict[int, list[str]] = {}
+    for partition, producers in sorted(open_producers.items()):
+        for producer_id in producers:
+            places.setdefault(producer_id, []).append(partition.directory_name)
+    cut = [
+        f"transaction {names.get(producer_id, f'of producer {producer_id}')} is open at the end "
+        f"of {', '.join(found)}; it may be committed in other partitions"
+        for producer_id, found in sorted(places.items())
+    ]
+    return CutApart(beyond, cut)
+
+
+def _has_create_time(replica: Replica) -> bool:
+    """Return whether the first batch of a partition has the time of a client."""
+    for segment in replica.segments.files():
+        if segment.log_size_bytes >= RECORD_BATCH_OVERHEAD_BYTES:
+            data = store_of(segment.log_path).read(segment.log_path, RECORD_BATCH_OVERHEAD_BYTES)
+            header = np.frombuffer(data, RECORD_BATCH_HEADER, 1)[0]
+            is_new = header["magic"] >= MAGIC_RECORD_BATCH
+            return not (is_new and int(header["attributes"]) & TIMESTAMP_TYPE_MASK)
+    return False

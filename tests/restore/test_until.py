@@ -1,0 +1,105 @@
+"""Restores to a point in time, or to offsets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kafka_index.scan import read_batches
+from tests.support.command_line import run_here
+from tests.support.restoring import copy_dump, logs, restore
+
+PARTITION = "audit.trail-0"
+INTERNAL = ("__consumer_offsets-0", "__transaction_state-0")
+
+
+@pytest.fixture
+def dump(tmp_path: Path) -> Path:
+    return copy_dump(tmp_path / "dump", PARTITION, "payments-0", "payments-1", *INTERNAL)
+
+
+def batches(directory: Path) -> list[dict[str, Any]]:
+    return [
+        row for log in logs(directory) for table in read_batches(log) for row in table.to_pylist()
+    ]
+
+
+def test_a_time_of_clients_counts_only_where_that_is_asked_for(tmp_path: Path, dump: Path) -> None:
+    run = restore(dump, tmp_path / "out", "--until", "2026-01-01T00:00:00Z")
+
+    assert run.code == 2
+    assert "CreateTime" in run.done.stderr
+    assert "--create-time" in run.done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_logs_end_before_the_first_batch_with_a_later_timestamp(tmp_path: Path, dump: Path) -> None:
+    before = batches(dump / PARTITION)
+    time = before[len(before) // 2]["max_timestamp_ms"]
+    beyond = next(at for at, row in enumerate(before) if row["max_timestamp_ms"] > time)
+
+    run = restore(
+        *(dump, tmp_path / "out", "--topics", "audit.trail"), "--until", time, "--create-time"
+    )
+
+    assert run.code == 0, run.done.stdout + run.done.stderr
+    assert batches(tmp_path / "out" / PARTITION) == before[:beyond]
+    (row,) = run.rows
+    assert row["log_end_offset"] == before[beyond]["base_offset"]
+    assert run_here("predict", "--input", tmp_path / "out").stdout.startswith("safe")
+
+
+@pytest.mark.parametrize("link", ["copy", "hard"])
+def test_logs_end_before_the_batch_that_reaches_an_offset(
+    tmp_path: Path, dump: Path, link: str
+) -> None:
+    before = batches(dump / PARTITION)
+    sizes = {log.name: log.stat().st_size for log in logs(dump / PARTITION)}
+    at = len(before) // 3
+    offset = before[at]["base_offset"] + 1
+    (tmp_path / "offsets.csv").write_text(f"audit.trail,0,{offset}\n")
+
+    run = restore(
+        *(dump, tmp_path / "out", "--until", tmp_path / "offsets.csv", "--link", link),
+        *("--topics", "audit.trail|payments"),
+    )
+
+    assert run.code == 0, run.done.stdout
+    assert batches(tmp_path / "out" / PARTITION) == before[:at]
+    assert batches(tmp_path / "out/payments-0") == batches(dump / "payments-0")
+    assert {log.name: log.stat().st_size for log in logs(dump / PARTITION)} == sizes
+
+
+def test_an_end_before_the_first_record_leaves_an_empty_log(tmp_path: Path, dump: Path) -> None:
+    (tmp_path / "offsets.json").write_text('{"audit.trail": {"0": 0}}')
+
+    run = restore(
+        *(dump, tmp_path / "out", "--until", tmp_path / "offsets.json"),
+        *("--topics", "audit.trail"),
+    )
+
+    assert run.code == 0, run.done.stdout
+    (log,) = logs(tmp_path / "out" / PARTITION)
+    assert log.stat().st_size == 0
+    assert run.rows[0]["log_end_offset"] == 0
+
+
+def test_what_is_cut_apart_is_named(tmp_path: Path, dump: Path) -> None:
+    committed = [line for line in batches(dump / "payments-0") if line["control_type"] is not None]
+    # The marker of a transaction is beyond the end, its records are not.
+    (tmp_path / "offsets.csv").write_text(
+        f"payments,0,{committed[len(committed) // 2]['base_offset']}\n"
+    )
+
+    run = restore(dump, tmp_path / "out", "--until", tmp_path / "offsets.csv")
+
+    assert run.code == 0, run.done.stdout
+    assert "is open at the end of payments-0" in run.done.stdout
+
+
+def test_partitions_that_are_not_there_are_refused(tmp_path: Path, dump: Path) -> None:
+    (tmp_path / "offsets.csv").write_text("unknown,0,10\n")
+
+    assert restore(dump, tmp_path / "out", "--until", tmp_path / "offsets.csv").code == 2
