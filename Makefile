@@ -66,6 +66,13 @@ conformance: $(STAMP) ## compare with Kafka's own code; CASES=100000 draws more,
 	$(WITH_JAVA) KAFKA_INDEX_CASES="$(CASES)" KAFKA_INDEX_SEED="$(SEED)" \
 		$(PYTEST) -n $(WORKERS) --dist loadfile -p tests.conformance.campaign tests/conformance
 
+# What draws a tenth elsewhere draws all here (tests/support/campaign.py).
+CAMPAIGN := tests/restore/test_interrupted.py
+
+.PHONY: campaign
+campaign: $(STAMP) ## run the long judged runs in full; make test draws a tenth of them
+	$(WITH_JAVA) KAFKA_INDEX_CAMPAIGN=1 $(PYTEST) $(CAMPAIGN)
+
 .PHONY: golden
 golden: $(STAMP) ## let Kafka write anew every golden file that make test uses
 	$(WITH_JAVA) $(BIN)/python -m tests.conformance.make_golden

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.campaign import drawn
 from tests.support.command_line import SETTINGS, environment
 from tests.support.restoring import MARKER, contents, copy_dump, restore
 from tests.support.timeouts import TIMEOUT_SECONDS
@@ -32,6 +33,9 @@ sys.addaudithook(hook)
 runpy.run_module("kafka_index.cli", run_name="__main__")
 """
 _STEPS = (3, 100, 400, 494)
+# A restore of this dump has about this many of them.
+_LAST_STEP = 497
+_DRAWN = drawn(300)
 
 
 def killed_restore(dump: Path, output: Path, step: int) -> bool:
@@ -68,6 +72,35 @@ def test_a_killed_restore_has_no_marker_and_is_completed(
     assert run.code == 0, run.done.stderr
     assert run.partitions("restored") == set(PARTITIONS)
     assert contents(out) == contents(tmp_path / "whole")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, bytes]]:
+    """A dump, and the files of its restore."""
+    folder = tmp_path_factory.mktemp("killed")
+    dump = copy_dump(folder / "dump", *PARTITIONS)
+    restore(dump, folder / "whole")
+    return dump, contents(folder / "whole")
+
+
+@pytest.mark.skipif(drawn(10) < 10, reason="make campaign kills at all of these steps")
+@pytest.mark.parametrize("number", range(_DRAWN))
+def test_it_is_completed_wherever_it_was_killed(
+    tmp_path: Path, whole: tuple[Path, dict[str, bytes]], number: int
+) -> None:
+    dump, files = whole
+    out = tmp_path / "out"
+
+    killed = killed_restore(dump, out, 1 + number * _LAST_STEP // _DRAWN)
+    if (out / MARKER).exists():
+        made = contents(out)
+        assert {name: made[name] for name in files} == files
+    if killed:
+        run = restore(dump, out)
+        # Without the plan it was complete, and is not touched again.
+        is_complete = run.code == 2 and (out / MARKER).exists()
+        assert run.code == 0 or is_complete, run.done.stderr
+        assert {name: contents(out)[name] for name in files} == files
 
 
 def test_what_was_finished_is_not_read_again(tmp_path: Path, dump: Path) -> None:
