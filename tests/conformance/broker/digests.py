@@ -12,11 +12,14 @@ import kafka_index
 from .client import Digest
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
+
+    import pyarrow as pa
 
     from kafka_index.tiered.options import TieredOptions
 
-_COLUMNS = ("offset", "timestamp", "timestampType", "leader_epoch", "key", "value", "headers")
+COLUMNS = ("offset", "timestamp", "timestampType", "leader_epoch", "key", "value", "headers")
 
 
 def digest(
@@ -29,19 +32,26 @@ def digest(
     paths, of_topic, of_partition = data / f"{topic}-{partition}", None, None
     if tiered is not None:
         paths, of_topic, of_partition = data, re.escape(topic), {topic: [partition]}
+    return digest_of(
+        kafka_index.read_records(
+            paths,
+            topics=of_topic,
+            partitions=of_partition,
+            columns=COLUMNS,
+            isolation=isolation,
+            tiered=tiered,
+        )
+    )
+
+
+def digest_of(batches: Iterable[pa.RecordBatch]) -> Digest:
+    """What `Client.digests` makes of records in these columns, `COLUMNS`."""
     count, sha256 = 0, hashlib.sha256()
-    for batch in kafka_index.read_records(
-        paths,
-        topics=of_topic,
-        partitions=of_partition,
-        columns=_COLUMNS,
-        isolation=isolation,
-        tiered=tiered,
-    ):
+    for batch in batches:
         count += len(batch)
         columns = [
             column.cast("int64") if name == "timestamp" else column
-            for name, column in zip(_COLUMNS, batch.columns, strict=True)
+            for name, column in zip(COLUMNS, batch.columns, strict=True)
         ]
         for offset, time, time_type, epoch, key, value, headers in zip(
             *(column.to_pylist() for column in columns), strict=True
