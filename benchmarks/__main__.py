@@ -22,6 +22,7 @@ _NAMES = (
     "mount",
     "records",
     "stores",
+    "writing",
 )
 
 
