@@ -56,6 +56,10 @@ demo: $(STAMP) ## rebuild the indexes of a real broker's dump and compare them w
 test: $(STAMP) ## run every test that does not need Kafka's own jars; WORKERS=0 uses one process
 	$(WITH_JAVA) $(PYTEST) $(TOGETHER) tests --ignore=tests/conformance --ignore=tests/cluster
 
+.PHONY: smoke
+smoke: $(STAMP) ## run every command once, and one task on Spark: in less than a minute
+	$(WITH_JAVA) $(PYTEST) tests/test_smoke.py
+
 .PHONY: cluster
 cluster: $(STAMP) ## run the tests on a standalone Spark cluster and on a Spark Connect server
 	$(WITH_JAVA) $(PYTEST) $(TOGETHER) tests/cluster

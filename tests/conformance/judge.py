@@ -10,6 +10,8 @@ from __future__ import annotations
 import subprocess
 from typing import TYPE_CHECKING, Self
 
+from tests.support.timeouts import TIMEOUT_SECONDS
+
 from .judge_benches import JudgeBenches
 from .judge_build import class_path, ensure_judge, quiet_options, tool
 from .judge_results import BenchResult, LookupBenchResult, RecoverResult
@@ -155,7 +157,7 @@ class Judge(JudgeBenches):
         if self._process.stdin is not None and not self._process.stdin.closed:
             self._process.stdin.close()  # the end of its input is the end of the judge
         try:
-            self._process.wait(timeout=60)
+            self._process.wait(timeout=TIMEOUT_SECONDS)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()

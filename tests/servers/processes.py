@@ -11,12 +11,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from tests.support.timeouts import TIMEOUT_SECONDS
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
 _Found = TypeVar("_Found")
-
-START_SECONDS = 120
 
 
 def built_folder() -> Path:
@@ -93,7 +93,7 @@ def wait_for_port(process: subprocess.Popen[str], port: int, log: Path) -> None:
 def _wait_for(
     find: Callable[[], _Found | None], process: subprocess.Popen[str], log: Path
 ) -> _Found:
-    deadline = time.monotonic() + START_SECONDS
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     while process.poll() is None and time.monotonic() < deadline:
         found = find()
         if found is not None:

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from tests.support.command_line import environment
+from tests.support.timeouts import TIMEOUT_SECONDS
 
 _SCRIPT = """
 import os, signal, sys
@@ -24,7 +25,7 @@ if len(sys.argv) > 1:
 def _run(folder: Path, *arguments: str) -> int:
     environ = {**environment(), "TMPDIR": str(folder)}
     command = [sys.executable, "-c", _SCRIPT, *arguments]
-    return subprocess.run(command, env=environ, check=False, timeout=600).returncode
+    return subprocess.run(command, env=environ, check=False, timeout=TIMEOUT_SECONDS).returncode
 
 
 def test_a_workspace_lies_below_tmpdir_and_goes_with_its_process(tmp_path: Path) -> None:

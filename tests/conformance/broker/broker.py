@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from tests.conformance.kafka_jars import DEFAULT_VERSION, class_path, tool
+from tests.support.timeouts import TIMEOUT_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,8 +32,6 @@ _SETTINGS = Path(__file__).parent / "server.properties"
 _CLUSTER_ID = base64.urlsafe_b64encode(b"kafka-index-test").decode().rstrip("=")
 _STARTED = "Kafka Server started"
 _PORTS = (20_000, 32_000)
-_START_SECONDS = 300
-_STOP_SECONDS = 300
 _TAIL_CHARACTERS = 4000
 
 
@@ -165,7 +164,7 @@ class Broker:
         with self._log.open("ab") as out:
             command = self._java("kafka.Kafka", str(self._settings_file))
             self._process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT)
-        end = time.monotonic() + _START_SECONDS
+        end = time.monotonic() + TIMEOUT_SECONDS
         while _STARTED not in self.log_text()[said_before:]:
             if self._process.poll() is not None or time.monotonic() > end:
                 self.kill()
@@ -184,7 +183,7 @@ class Broker:
             return
         self._process.terminate()
         try:
-            self._process.wait(_STOP_SECONDS)
+            self._process.wait(TIMEOUT_SECONDS)
         except subprocess.TimeoutExpired:
             self.kill()
         self._process = None

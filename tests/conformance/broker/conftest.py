@@ -20,6 +20,7 @@ from tests.conformance.kafka_jars import (
     needing_kafka,
     tool,
 )
+from tests.support.timeouts import TIMEOUT_SECONDS
 
 from .broker import Broker, Home
 from .client import ISOLATIONS, Client, Digest, Producer
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-_WAIT_SECONDS = 300
 _COMPACTED_ALONE = {f"{topic.name}-0" for topic in TOPICS if topic.is_compacted}
 _COMPACTED = _COMPACTED_ALONE | {f"{topic.name}-0" for topic in FOLLOWED if topic.is_compacted}
 _NAMES = [topic.name for topic in TOPICS]
@@ -173,8 +173,8 @@ _TRAFFIC = {"written": _write, "older": _write_older, "killed": _kill}
 
 
 def _wait_for(what: str, done: Callable[[], bool]) -> None:
-    end = time.monotonic() + _WAIT_SECONDS
+    end = time.monotonic() + TIMEOUT_SECONDS
     while not done():
         if time.monotonic() > end:
-            raise TimeoutError(f"{what}: not within {_WAIT_SECONDS} s")
+            raise TimeoutError(f"{what}: not within {TIMEOUT_SECONDS} s")
         time.sleep(0.1)

@@ -24,6 +24,7 @@ from kafka_index.records.decompression import DecompressionBudget
 from kafka_index.storage import list_dump
 from tests.conformance.kafka_image import KafkaImage
 from tests.conformance.kafka_jars import class_path, tool
+from tests.support.timeouts import TIMEOUT_SECONDS
 
 from .broker import Broker, Home, java
 from .client import ensure_classes
@@ -68,7 +69,9 @@ def written(room: Path) -> Written:
     with broker:
         classes = f"{ensure_classes()}:{class_path()}"
         command = java("-cp", classes, "ClusterState", broker.bootstrap, level="error")
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=TIMEOUT_SECONDS
+        )
         assert done.returncode == 0, done.stderr
     paths = [str(home.metadata), str(home.data)]
     found = read_metadata(paths, budget=DecompressionBudget(2**24))

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.conformance.kafka_jars import class_path
+from tests.support.timeouts import TIMEOUT_SECONDS
 
 from .broker import Broker, Home, java
 from .client import ISOLATIONS, Client, Digest, Producer, ensure_classes
@@ -82,7 +83,9 @@ class Original:
 def cluster_state(broker: Broker, *mode: str) -> dict[str, Any]:
     classes = f"{ensure_classes()}:{class_path()}"
     command = java("-cp", classes, "ClusterState", broker.bootstrap, *mode, level="error")
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=TIMEOUT_SECONDS
+    )
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return found

@@ -21,6 +21,7 @@ from kafka_index.tiered.listing import list_logs
 from kafka_index.tiered.options import TieredOptions
 from tests.conformance.kafka_jars import tiered_storage_jar
 from tests.support.command_line import build_here
+from tests.support.timeouts import TIMEOUT_SECONDS
 
 from .broker import Broker, Home
 from .client import ISOLATIONS, Client, Digest
@@ -52,7 +53,6 @@ _TOPICS = (
     Topic("tiered.payments", (Transactions(batches=160), Traffic(batches=20)), _TIERED),
     Topic("not-tiered", (Traffic(batches=60),), {"internal.segment.bytes": "16384"}),
 )
-_WAIT_SECONDS = 300
 _QUERIES = 120
 
 
@@ -100,7 +100,7 @@ def _wait_until_only_the_active_segments_are_local(data: Path) -> None:
         if "remote.storage.enable" in topic.settings
         for number in range(topic.partitions)
     ]
-    end = time.monotonic() + _WAIT_SECONDS
+    end = time.monotonic() + TIMEOUT_SECONDS
     while any(len(list(folder.glob("*.log"))) != 1 for folder in tiered):
         assert time.monotonic() < end, "the segments were not uploaded"
         time.sleep(0.2)

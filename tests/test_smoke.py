@@ -1,0 +1,116 @@
+"""Every command once over the example dump, and one task on Spark: ``make smoke``.
+
+For a first look after a change; what each command has to do is tested in the other folders.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.support.command_line import DUMP, SETTINGS, Argument, kafka_index, run_here
+from tests.support.dumps import index_files
+
+PARTITION = "payments-0"
+#: A record of it.
+OFFSET = 1
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One partition of a broker, and the files at the root of its data directory."""
+    folder = tmp_path_factory.mktemp("smoke") / "data"
+    folder.mkdir()
+    for path in DUMP.iterdir():
+        if path.is_file():
+            shutil.copy(path, folder)
+    shutil.copytree(DUMP / PARTITION, folder / PARTITION)
+    return folder
+
+
+def run(command: str, *arguments: Argument) -> str:
+    done = run_here(command, *arguments)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_build_writes_what_the_broker_wrote(data: Path, tmp_path: Path) -> None:
+    run("build", "--input", data, "--output", tmp_path / "out", "--config", SETTINGS)
+    assert index_files(tmp_path / "out") == index_files(data)
+
+
+def test_build_on_spark_does_too(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+    monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+    where: tuple[Argument, ...] = ("--input", data, "--output", tmp_path / "out")
+    done = kafka_index(
+        "build", *where, "--config", SETTINGS, "--engine", "spark", "--master", "local[1]"
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert index_files(tmp_path / "out") == index_files(data)
+
+
+def test_verify_finds_it_sound(data: Path) -> None:
+    run("verify", "--input", data, "--config", SETTINGS)
+
+
+def test_dump_prints_records(data: Path) -> None:
+    log = min((data / PARTITION).glob("*.log"))
+    lines = run("dump", "--records", "--json", log).splitlines()
+    assert OFFSET in {json.loads(line).get("offset") for line in lines}
+
+
+def test_lookup_answers_a_question(data: Path) -> None:
+    topic, _, partition = PARTITION.rpartition("-")
+    run("lookup", "--logs", data, "--topic", topic, "--partition", partition, "--offset", OFFSET)
+
+
+def test_lookup_answers_a_file_of_queries(data: Path, tmp_path: Path) -> None:
+    topic, _, partition = PARTITION.rpartition("-")
+    queries, out = tmp_path / "queries.csv", tmp_path / "answers.csv"
+    queries.write_text(f"topic,partition,offset\n{topic},{partition},{OFFSET}\n")
+    run("lookup", "--logs", data, "--queries", queries, "--by", "offset", "--output", out)
+    assert ',"found",' in out.read_text()
+
+
+def test_export_find_and_import_agree_on_the_records(data: Path, tmp_path: Path) -> None:
+    exported, imported = tmp_path / "exported", tmp_path / "imported"
+    run("export", "--input", data, "--output", exported)
+    run("import", "--input", exported, "--output", imported)
+    found = [
+        [(row["offset"], row["key"], row["value"]) for row in map(json.loads, lines.splitlines())]
+        for lines in (
+            run("find", "--input", where, "--key-regex", ".", "--json")
+            for where in (data, imported)
+        )
+    ]
+    assert found[0] == found[1] != []
+
+
+def test_metadata_prints_the_topics() -> None:
+    assert "payments" in run("metadata", DUMP, "--what", "topics")
+
+
+def test_predict_says_that_a_start_is_safe(data: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(data, tmp_path / "copy")
+    assert run("predict", "--input", copy, "--config", SETTINGS).startswith("safe")
+
+
+def test_restore_makes_a_directory_that_a_start_is_safe_for(data: Path, tmp_path: Path) -> None:
+    target = tmp_path / "restored"
+    run("restore", "--input", data, "--output", target, "--config", SETTINGS)
+    assert run("predict", "--input", target).startswith("safe")
+
+
+def test_rewrite_drops_a_key(data: Path, tmp_path: Path) -> None:
+    lines = run("find", "--input", data, "--key-regex", ".", "--json").splitlines()
+    key = json.loads(lines[0])["key"]
+    keys, target = tmp_path / "keys.txt", tmp_path / "rewritten"
+    keys.write_text(f"{key}\n")
+    run("rewrite", "--input", data, "--output", target, "--drop-keys", keys)
+    assert run_here("find", "--input", target, "--key", key).returncode == 2
