@@ -23,6 +23,7 @@ _NAMES = (
     "records",
     "stores",
     "writing",
+    "verify",
 )
 
 

@@ -105,7 +105,8 @@ def translate_offset(
         len(log),
         np.array([offset], np.int64),
         np.array([floor.offset], np.int64),
-        np.array([floor.position], np.int64),
+        # An entry that is not one may lead before the log.
+        np.array([max(floor.position, 0)], np.int64),
         found,
         misfit=unreadable,
         budget=budget,

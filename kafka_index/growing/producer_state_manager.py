@@ -192,9 +192,9 @@ class ProducerStateManager:
         marks: Sequence[int],
     ) -> None:
         first = floor_segment(segments, self.end_offset)
-        for segment, following in zip(
-            segments[first:], [*segments[first + 1 :], None], strict=True
-        ):
+        for place in range(first, len(segments)):
+            segment = segments[place]
+            following = segments[place + 1] if place + 1 < len(segments) else None
             if segment.base_offset >= last_offset:
                 break
             self.end_offset = max(segment.base_offset, self.end_offset, log_start_offset)

@@ -166,7 +166,9 @@ def scan_to_end(
     verify_crc : bool
         Whether checksums are verified.
     """
-    scanner = Scanner(base_offset, verify_crc=verify_crc, position_bytes=last_entry.position)
+    # An entry that is not one may lead before the log (LogSegment.translateOffset).
+    start = max(last_entry.position, 0)
+    scanner = Scanner(base_offset, verify_crc=verify_crc, position_bytes=start)
     code = SCAN_ROWS_FULL
 
     def chunks() -> Iterator[BatchColumns]:
@@ -193,7 +195,7 @@ def end_of_batches(
         As for `scan_to_end`.
     """
     largest_base_offset = last_offset = NO_OFFSET
-    end_bytes = last_entry.position
+    end_bytes = max(last_entry.position, 0)
     for batches in chunks:
         largest_base_offset = max(largest_base_offset, int(batches.base_offset.max()))
         last_offset = int(batches.last_offset[-1])

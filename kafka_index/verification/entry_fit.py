@@ -171,12 +171,12 @@ class TimeEntryFit:
     def __init__(self, entries: StoredEntries) -> None:
         self._offsets, self._times = entries.offsets, entries.values
         self._latest = np.full(len(self._offsets), NO_TIMESTAMP, np.int64)
-        self._max_timestamp = NO_TIMESTAMP
 
     def observe(self, batches: BatchColumns) -> None:
         """Follow the latest timestamp before each entry's offset."""
+        if not len(self._offsets):
+            return
         last, times = batches.last_offset, batches.max_timestamp_ms
-        self._max_timestamp = max(self._max_timestamp, int(times.max()))
         first = int(np.searchsorted(self._offsets, int(last.min()), side="right"))
         if first == len(self._offsets):
             return
@@ -189,13 +189,15 @@ class TimeEntryFit:
         seen = np.where(ended > 0, latest[np.maximum(ended, 1) - 1], NO_TIMESTAMP)
         np.maximum(self._latest[first:], seen, out=self._latest[first:])
 
-    def misfit(self, end_offset: int, *, is_closed: bool) -> Misfit | None:
+    def misfit(self, end_offset: int, max_timestamp_ms: int, *, is_closed: bool) -> Misfit | None:
         """Return the first entry that does not fit, once the whole log was seen.
 
         Parameters
         ----------
         end_offset : int
             The offset after the last batch.
+        max_timestamp_ms : int
+            The largest timestamp of the log.
         is_closed : bool
             The last entry must have the largest timestamp of the log.
         """
@@ -210,24 +212,23 @@ class TimeEntryFit:
                 f"timestamp {int(self._latest[row])} or later",
                 self._entry(row),
             )
-        if count and (int(self._offsets[-1]) >= end_offset or self._is_later()):
+        if count and (
+            int(self._offsets[-1]) >= end_offset or int(self._times[-1]) > max_timestamp_ms
+        ):
             row = int(np.searchsorted(self._offsets, end_offset))
-            row = min(row, int(np.searchsorted(self._times, self._max_timestamp, side="right")))
+            row = min(row, int(np.searchsorted(self._times, max_timestamp_ms, side="right")))
             kind = FileClass.STALE if row or count == 1 else FileClass.FOREIGN
-            expected = f"an offset below {end_offset}, a timestamp up to {self._max_timestamp}"
+            expected = f"an offset below {end_offset}, a timestamp up to {max_timestamp_ms}"
             return Misfit(kind, row, expected, self._entry(row))
         last = int(self._times[-1]) if count else NO_TIMESTAMP
-        if is_closed and last < self._max_timestamp:
+        if is_closed and last < max_timestamp_ms:
             return Misfit(
                 FileClass.INCOMPLETE,
                 count,
-                f"a last entry of timestamp {self._max_timestamp}",
+                f"a last entry of timestamp {max_timestamp_ms}",
                 f"timestamp {last}" if count else "no entry",
             )
         return None
-
-    def _is_later(self) -> bool:
-        return int(self._times[-1]) > self._max_timestamp
 
     def _entry(self, row: int) -> str:
         return f"timestamp {int(self._times[row])} at offset {int(self._offsets[row])}"

@@ -59,6 +59,8 @@ class LogFacts:
         The first ones.
     hole_count : int
         How many there are.
+    overlap : Hole or None
+        The first batch that begins before the one before it ends: its offset, and the one expected.
     epochs : list of EpochRun
         In order.
     """
@@ -69,34 +71,42 @@ class LogFacts:
     max_timestamp_ms: int = NO_TIMESTAMP
     holes: list[Hole] = field(default_factory=list)
     hole_count: int = 0
+    overlap: Hole | None = None
     epochs: list[EpochRun] = field(default_factory=list)
 
     def observe(self, batches: BatchColumns) -> None:
         """Look at a chunk of batches."""
         last = batches.last_offset
-        expected = np.concatenate(([self.end_offset], last[:-1] + 1))
-        # Messages of magic 0 and 1 have no epoch, and a wrapper only its last offset.
-        rows = np.flatnonzero(
-            (batches.base_offset > expected) & (batches.leader_epoch != NO_LEADER_EPOCH)
+        is_contiguous = int(batches.base_offset[0]) == self.end_offset and bool(
+            (batches.base_offset[1:] - last[:-1] == 1).all()
         )
-        self.hole_count += len(rows)
-        for row in rows[: _MAX_HOLES - len(self.holes)].tolist():
-            self.holes.append(
-                Hole(
-                    int(expected[row]),
-                    int(batches.base_offset[row]),
-                    int(batches.position_bytes[row]),
-                )
-            )
+        if not is_contiguous:
+            self._observe_breaks(batches)
         self._observe_epochs(batches)
         self.batches += batches.rows
         self.end_offset = int(last[-1]) + 1
         self.end_bytes = batches.end_bytes
         self.max_timestamp_ms = max(self.max_timestamp_ms, int(batches.max_timestamp_ms.max()))
 
+    def _observe_breaks(self, batches: BatchColumns) -> None:
+        """Record the batches that do not begin where the one before ends."""
+        expected = np.concatenate(([self.end_offset], batches.last_offset[:-1] + 1))
+        # Messages of magic 0 and 1 have no epoch, and a wrapper only its last offset.
+        has_epoch = batches.leader_epoch != NO_LEADER_EPOCH
+        rows = np.flatnonzero((batches.base_offset > expected) & has_epoch)
+        self.hole_count += len(rows)
+        for row in rows[: _MAX_HOLES - len(self.holes)].tolist():
+            self.holes.append(_break(batches, row, int(expected[row])))
+        early = np.flatnonzero((batches.base_offset < expected) & has_epoch)
+        if len(early) and self.overlap is None:
+            row = int(early[0])
+            offset, expected_offset, position = _break(batches, row, int(expected[row]))
+            self.overlap = Hole(expected_offset, offset, position)
+
     def _observe_epochs(self, batches: BatchColumns) -> None:
         epochs = batches.leader_epoch
-        starts = [0, *(np.flatnonzero(np.diff(epochs)) + 1).tolist()]
+        is_one = bool((epochs == epochs[0]).all())
+        starts = [0] if is_one else [0, *(np.flatnonzero(np.diff(epochs)) + 1).tolist()]
         for start, end in zip(starts, [*starts[1:], batches.rows], strict=True):
             run = EpochRun(
                 int(epochs[start]),
@@ -110,6 +120,10 @@ class LogFacts:
                 self.epochs[-1] = run
             else:
                 self.epochs.append(run)
+
+
+def _break(batches: BatchColumns, row: int, expected: int) -> Hole:
+    return Hole(expected, int(batches.base_offset[row]), int(batches.position_bytes[row]))
 
 
 class ObservedSource:

@@ -72,6 +72,8 @@ class LogJudge:
         )
         gap = self._gap_before(check)
         judgement = self._damage(check, row)
+        if judgement is None and check.whole.overlap is not None:
+            judgement = _overlap(check.whole.overlap)
         if judgement is None and gap is not None and not self.is_compacted:
             judgement = _gap(gap)
         if judgement is None and check.whole.holes and not self.is_compacted:
@@ -161,6 +163,17 @@ def _is_damage(row: SegmentReport) -> bool:
     if row.reason_code == STATE_UNKNOWN or (row.status == FAILED and row.reason_code == ERROR):
         return False
     return row.status == FAILED or row.is_damage or row.is_preallocated_tail
+
+
+def _overlap(overlap: Hole) -> Judgement:
+    return Judgement(
+        FileClass.OVERLAP,
+        harmful=True,
+        position_bytes=overlap.position_bytes,
+        expected=f"offset {overlap.end_offset} or more",
+        found=f"offset {overlap.first_offset}",
+        effect=_OVERLAPS,
+    )
 
 
 def _gap(hole: Hole) -> Judgement:

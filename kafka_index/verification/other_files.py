@@ -11,6 +11,7 @@ from kafka_index.layout.names import (
     LOG_SUFFIX,
     SNAPSHOT_SUFFIX,
     SWAP_SUFFIX,
+    TRANSIENT_SUFFIXES,
     TopicPartition,
     index_name_for,
     parse_segment_file,
@@ -53,7 +54,9 @@ def other_files(
     swaps = {name for name in live if name.endswith(SWAP_SUFFIX)}
     owned = {index_name_for(name, suffix) for name in live for suffix in INDEX_SUFFIXES} | live
     owned |= {name.removesuffix(SWAP_SUFFIX) + SWAP_SUFFIX for name in swaps}
-    for entry in sorted(scan_directory(directory), key=lambda entry: entry.name):
+    entries = sorted(scan_directory(directory), key=lambda entry: entry.name)
+    names = {entry.name for entry in entries}
+    for entry in entries:
         name = entry.name
         if name in owned or is_scratch(name):
             continue
@@ -71,8 +74,23 @@ def other_files(
             effect = "A broker that starts here renames or deletes it." if reason is None else None
             yield finding.judged(Judgement(FileClass.LEFTOVER, found=reason, effect=effect))
         elif parsed.kind != SNAPSHOT_SUFFIX:
-            effect = "It has no log: a broker that starts here deletes it."
-            yield finding.judged(Judgement(FileClass.ORPHAN, effect=effect))
+            yield finding.judged(_orphan(name, names, is_empty=entry.info().size_bytes == 0))
+
+
+def _orphan(name: str, names: set[str], *, is_empty: bool) -> Judgement:
+    """Return the judgement of an index without a log; a deletion takes the log away first."""
+    log_name = f"{name.partition('.')[0]}{LOG_SUFFIX}"
+    is_deleted = any(log_name + suffix in names for suffix in TRANSIENT_SUFFIXES)
+    if is_empty or is_deleted:
+        effect = "It has no log: a broker that starts here deletes it."
+        return Judgement(FileClass.ORPHAN, effect=effect)
+    return Judgement(
+        FileClass.ORPHAN,
+        harmful=True,
+        expected=log_name,
+        found="no such log",
+        effect="A broker that starts here deletes it; the records that it was made of are gone.",
+    )
 
 
 def _misnamed(finding: Finding, name: str, directory: str) -> Iterator[Finding]:

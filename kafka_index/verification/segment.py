@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
+from typing import ClassVar
 
 from kafka_index.build.report import FAILED, SegmentReport
 from kafka_index.build.scan import stage_segment
@@ -19,17 +22,21 @@ from kafka_index.layout.names import (
 from kafka_index.records.batch_source import BAD_CRC
 from kafka_index.scan import LogFileSource
 from kafka_index.storage import SegmentFile, remove_scratch
-from kafka_index.stores import store_of
+from kafka_index.stores import is_remote, store_of
 from kafka_index.verification.entry_fit import (
     OffsetEntryFit,
-    StoredEntries,
     TimeEntryFit,
     read_offset_entries,
     read_time_entries,
 )
 from kafka_index.verification.findings import FileClass, FileKind, Finding, Judgement
-from kafka_index.verification.index_files import SegmentPlace, judge_offset_index, judge_time_index
-from kafka_index.verification.log_facts import LogFacts, ObservedSource
+from kafka_index.verification.index_files import (
+    IDENTICAL,
+    SegmentPlace,
+    judge_offset_index,
+    judge_time_index,
+)
+from kafka_index.verification.log_facts import BatchObserver, LogFacts, ObservedSource
 from kafka_index.verification.settings import VerifySettings
 
 
@@ -122,83 +129,100 @@ def check_segment(
     attempt_id : str
         Names scratch files; no two scans at a time share it.
     """
-    base_offset = segment.base_offset
-    offsets = _StoredIndex.read(segment, settings, OFFSET_INDEX_SUFFIX)
-    times = _StoredIndex.read(segment, settings, TIME_INDEX_SUFFIX)
-    offset_fit, time_fit = OffsetEntryFit(offsets.entries), TimeEntryFit(times.entries)
-    facts = LogFacts(base_offset)
+    offsets, times = _StoredOffsets(segment, settings), _StoredTimes(segment, settings)
+    facts = whole = LogFacts(segment.base_offset)
     source = LogFileSource.of_segment(segment, verify_crc=not settings.fast)
-    # Entries that do not ascend are not compared.
-    observers = [facts, *offsets.observer(offset_fit), *times.observer(time_fit)]
+    # Reading a remote log again would cost more than comparing entries that may be those built.
+    compared = [offsets, times] if is_remote(segment.log_path) else []
+    observers: list[BatchObserver] = [facts, *chain(*(each.observers() for each in compared))]
     build = settings.build_settings()
     staged = stage_segment(segment, ObservedSource(source, observers), build, attempt_id)
-    whole = facts
+    built = _built(staged, settings, attempt_id)
     if staged.report.reason_code == BAD_CRC or staged.report.status == FAILED:
         # A broker that does not verify checksums reads on.
-        whole = LogFacts(base_offset)
-        offset_fit, time_fit = OffsetEntryFit(offsets.entries), TimeEntryFit(times.entries)
-        rest = [whole, *offsets.observer(offset_fit), *times.observer(time_fit)]
-        _read_headers(segment, rest)
+        whole = LogFacts(segment.base_offset)
+        _read_headers(segment, [whole, *offsets.observers(), *times.observers()])
+    elif not compared:
+        unequal = [
+            each
+            for each, data in zip((offsets, times), built, strict=True)
+            if each.file.data not in (None, data)
+        ]
+        _read_headers(segment, list(chain(*(each.observers() for each in unequal))))
     check = SegmentCheck(segment, place, staged, facts, whole)
-    built = _built(staged, settings, attempt_id)
-    judges: tuple[tuple[_StoredIndex, Callable[[], Judgement]], ...] = (
-        (
-            offsets,
-            lambda: judge_offset_index(
-                offsets.data,
-                built[0],
-                offsets.entries,
-                offset_fit.misfit(whole.end_offset, whole.end_bytes),
-                place,
-            ),
-        ),
-        (
-            times,
-            lambda: judge_time_index(
-                times.data,
-                built[1],
-                times.entries,
-                time_fit.misfit(whole.end_offset, is_closed=place.is_clean or not place.is_last),
-                place,
-            ),
-        ),
-    )
-    for stored, judge in judges:
-        if staged.report.retriable:
-            if stored.is_there:
-                check.findings.append(_without_log(stored.file.finding))
-        elif stored.file.data is not None:
-            check.findings.append(stored.file.finding.judged(judge()))
-        elif not stored.file.was_read:
-            check.findings.append(stored.file.finding)
-    check.has_offset_index = offsets.is_there
-    check.has_time_index = times.is_there
+    for stored, data in zip((offsets, times), built, strict=True):
+        finding = stored.file.finding
+        if stored.file.data is None:
+            check.findings += [] if stored.file.was_read else [finding]
+        elif staged.report.retriable:
+            check.findings.append(_without_log(finding))
+        elif stored.data == data:
+            check.findings.append(finding.judged(IDENTICAL))
+        else:
+            check.findings.append(finding.judged(stored.judge(data, whole, place)))
+    check.has_offset_index, check.has_time_index = offsets.is_there, times.is_there
     return check
 
 
-@dataclass(slots=True)
-class _StoredIndex:
-    file: StoredFile
-    entries: StoredEntries
+class _StoredIndex(ABC):
+    """An index file that lies there; its entries are read when they are needed."""
 
-    @classmethod
-    def read(cls, segment: SegmentFile, settings: VerifySettings, suffix: str) -> _StoredIndex:
-        is_offsets = suffix == OFFSET_INDEX_SUFFIX
-        kind = FileKind.INDEX if is_offsets else FileKind.TIME_INDEX
-        file = read_stored(segment, index_path(segment, settings, suffix), kind)
-        read = read_offset_entries if is_offsets else read_time_entries
-        return cls(file, read(file.data or b"", segment.base_offset))
+    kind: ClassVar[FileKind]
+    suffix: ClassVar[str]
+
+    def __init__(self, segment: SegmentFile, settings: VerifySettings) -> None:
+        self._base_offset = segment.base_offset
+        self.file = read_stored(segment, index_path(segment, settings, self.suffix), self.kind)
 
     @property
     def data(self) -> bytes:
+        """The bytes of the file, nothing for none."""
         return self.file.data or b""
 
     @property
     def is_there(self) -> bool:
+        """Whether there is such a file."""
         return self.file.data is not None or not self.file.was_read
 
-    def observer(self, fit: OffsetEntryFit | TimeEntryFit) -> list[OffsetEntryFit | TimeEntryFit]:
-        return [fit] if self.entries.disorder is None else []
+    @abstractmethod
+    def observers(self) -> list[BatchObserver]:
+        """Return what compares entries that ascend with batches, anew."""
+
+    @abstractmethod
+    def judge(self, built: bytes | None, whole: LogFacts, place: SegmentPlace) -> Judgement:
+        """Judge the file, once the observers have seen the log."""
+
+
+class _StoredOffsets(_StoredIndex):
+    kind = FileKind.INDEX
+    suffix = OFFSET_INDEX_SUFFIX
+
+    def observers(self) -> list[BatchObserver]:
+        self._entries = read_offset_entries(self.data, self._base_offset)
+        self._fit = OffsetEntryFit(self._entries)
+        return [self._fit] if self._entries.disorder is None else []
+
+    def judge(self, built: bytes | None, whole: LogFacts, place: SegmentPlace) -> Judgement:
+        misfit = self._fit.misfit(whole.end_offset, whole.end_bytes)
+        return judge_offset_index(self.data, built, self._entries, misfit, place)
+
+
+class _StoredTimes(_StoredIndex):
+    kind = FileKind.TIME_INDEX
+    suffix = TIME_INDEX_SUFFIX
+
+    def observers(self) -> list[BatchObserver]:
+        self._entries = read_time_entries(self.data, self._base_offset)
+        self._fit = TimeEntryFit(self._entries)
+        return [self._fit] if self._entries.disorder is None else []
+
+    def judge(self, built: bytes | None, whole: LogFacts, place: SegmentPlace) -> Judgement:
+        misfit = self._fit.misfit(
+            whole.end_offset,
+            whole.max_timestamp_ms,
+            is_closed=place.is_clean or not place.is_last,
+        )
+        return judge_time_index(self.data, built, self._entries, misfit, place)
 
 
 def _without_log(finding: Finding) -> Finding:
@@ -211,9 +235,9 @@ def _without_log(finding: Finding) -> Finding:
     )
 
 
-def _read_headers(
-    segment: SegmentFile, observers: list[LogFacts | OffsetEntryFit | TimeEntryFit]
-) -> None:
+def _read_headers(segment: SegmentFile, observers: Sequence[BatchObserver]) -> None:
+    if not observers:
+        return
     try:
         for batches in LogFileSource.of_segment(segment, verify_crc=False).chunks():
             for observer in observers:

@@ -56,7 +56,7 @@ class Case:
 
 
 @dataclass
-class _Writer:
+class Writer:
     """Writes batches of producers that a broker would accept."""
 
     offset: int = 0
@@ -100,7 +100,7 @@ FAULTS = (
 
 @st.composite
 def cases(draw: st.DrawFn) -> Case:
-    writer = _Writer()
+    writer = Writer()
     logs: dict[int, list[bytes]] = {}
     for _ in range(draw(st.integers(1, 4))):
         entries = draw(

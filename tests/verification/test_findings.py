@@ -374,3 +374,21 @@ def test_the_row_of_a_partition_says_what_a_start_does_to_it(data: Path) -> None
     assert row.kind is FileKind.PARTITION
     assert row.harmful
     assert "loses or hides" in (row.effect or "")
+
+
+def test_an_index_whose_log_is_gone_shows_that_records_are(data: Path) -> None:
+    first = logs(data)[0]
+    first.unlink()
+
+    orphans = [row for row in findings(data) if row.file_class is FileClass.ORPHAN]
+
+    assert {Path(row.path).suffix for row in orphans if row.harmful} == {".index", ".timeindex"}
+
+
+def test_an_empty_time_index_is_short(data: Path) -> None:
+    path = logs(data)[0].with_suffix(".timeindex")
+    path.write_bytes(b"")
+
+    row = only(data)
+
+    assert (row.file_class, row.harmful) == (FileClass.INCOMPLETE, True)

@@ -1,0 +1,124 @@
+"""Verification beside a build of the same dump, headers only beside both, and a predicted start.
+
+One core, warm page cache. The build writes all files of the partition; the verification compares
+files that such a build has written. Seconds of the processor, in turn, so that whatever else the
+machine does counts for none of them.
+"""
+
+from __future__ import annotations
+
+import shutil
+import statistics
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from benchmarks.dumps import build
+from benchmarks.logs import warm, write_log
+from kafka_index.build import BuildSettings
+from kafka_index.config import LogConfig
+from kafka_index.startup import StartConditions, Verdict, predict_directories
+from kafka_index.startup.directory_files import CLEAN_SHUTDOWN
+from kafka_index.storage import list_dump
+from kafka_index.verification import PartitionFindings, VerifySettings, run_local
+
+BATCH_BYTES = (1024, 16384)
+_ROUNDS = 5
+_LOG_BYTES = 1 << 30
+_BUILD_GOAL = 0.9
+# Checksums take little where the processor computes them at 13 GB/s.
+_FAST_GOAL = 3.0
+_PARTITIONS = 10_000
+_PREDICTION_SECONDS = 60
+_META = "version=1\ncluster.id=AAAAAAAAAAAAAAAAAAAAAA\nnode.id=1\n"
+_TOPIC_ID = "version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ\n"
+
+
+def run(scratch: Path) -> bool:
+    """Measure, print, and return whether all goals are reached."""
+    return all([_beside_a_build(scratch), _prediction(scratch)])
+
+
+def _beside_a_build(scratch: Path) -> bool:
+    print("Verification, one core, GB/s of processor time (median of rounds, in turn)")
+    print("batch bytes    build   verify   x build     fast   x verify    goals")
+    reached = True
+    for batch_bytes in BATCH_BYTES:
+        # As large as brokers make them by default: what a file costs counts less then.
+        log = write_log(scratch / f"large-logs-{batch_bytes}" / "topic-0", batch_bytes, _LOG_BYTES)
+        with TemporaryDirectory(dir=scratch) as folder:
+            data, output = Path(folder, "data"), Path(folder, "output")
+            (data / log.parent.name).mkdir(parents=True)
+            (data / log.parent.name / log.name).hardlink_to(log)
+            segments = list_dump([str(data)], topics=None).segments
+            # Files to compare with, beside the log.
+            build(segments, BuildSettings())
+            warm(log)
+            works: list[Callable[[], None]] = [
+                partial(_build, str(output), data),
+                partial(_verify, data, fast=False),
+                partial(_verify, data, fast=True),
+            ]
+            seconds = [statistics.median(times) for times in _in_turn(works)]
+        size = log.stat().st_size / 1e9
+        built, verified, fast = (size / each for each in seconds)
+        goals = [verified / built >= _BUILD_GOAL]
+        if batch_bytes == BATCH_BYTES[-1]:
+            goals.append(fast / verified >= _FAST_GOAL)
+        reached &= all(goals)
+        print(
+            f"{batch_bytes:11,} {built:8.2f} {verified:8.2f} {verified / built:9.2f} "
+            f"{fast:8.2f} {fast / verified:10.2f}    {'reached' if all(goals) else 'MISSED'}"
+        )
+    return reached
+
+
+def _in_turn(works: list[Callable[[], None]]) -> list[list[float]]:
+    times: list[list[float]] = [[] for _ in works]
+    for work in works:
+        work()
+    for _ in range(_ROUNDS):
+        for work, found in zip(works, times, strict=True):
+            started = time.process_time()
+            work()
+            found.append(time.process_time() - started)
+    return times
+
+
+def _build(output: str, data: Path) -> None:
+    shutil.rmtree(output, ignore_errors=True)
+    build(list_dump([str(data)], topics=None).segments, BuildSettings(target_root=output))
+
+
+def _verify(data: Path, *, fast: bool) -> None:
+    found: list[PartitionFindings] = []
+    segments = list_dump([str(data)], topics=None).segments
+    settings = VerifySettings(0, fast=fast)
+    run_local(segments, settings, threads=1, on_partition=found.append)
+    if any(one.is_harmful for one in found):
+        raise RuntimeError(f"{data} has something harmful")
+
+
+def _prediction(scratch: Path) -> bool:
+    with TemporaryDirectory(dir=scratch) as folder:
+        data = Path(folder)
+        source = write_log(data / "topic-0", 1024, 64 << 10)
+        build(list_dump([str(data)], topics=None).segments, BuildSettings())
+        (source.parent / "partition.metadata").write_text(_TOPIC_ID)
+        for number in range(1, _PARTITIONS):
+            shutil.copytree(source.parent, data / f"topic-{number}")
+        (data / "meta.properties").write_text(_META)
+        (data / CLEAN_SHUTDOWN).write_text('{"version":0,"brokerEpoch":1}')
+        started, used = time.perf_counter(), time.process_time()
+        prediction = predict_directories([str(data)], StartConditions(LogConfig()))
+        seconds, used = time.perf_counter() - started, time.process_time() - used
+        if prediction.verdict is not Verdict.SAFE or len(prediction.partitions) != _PARTITIONS:
+            raise RuntimeError(f"a start on {data} is not safe: {prediction.refused}")
+    is_reached = used < _PREDICTION_SECONDS
+    print(
+        f"predict: {_PARTITIONS:,} partitions in {seconds:.1f} s, {used:.1f} s of the processor "
+        f"(goal {_PREDICTION_SECONDS} s): {'reached' if is_reached else 'MISSED'}"
+    )
+    return is_reached
