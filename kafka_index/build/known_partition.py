@@ -172,11 +172,7 @@ class KnownPartition:
         codes = record.segments.column("scan_reason_code").to_pylist()
         if PREALLOCATED_TAIL in codes[:-1]:
             return None
-        found = self._found
-        if not all(file.is_untouched(found.get(name)) for name, file in self._files.items()):
-            return None
-        if settings.needs_state and self._has_stray_state():
-            # A stray snapshot could be loaded by mistake.
+        if not self._is_untouched(record.files, needs_state=settings.needs_state):
             return None
         return _report_of(record.segments, segments)
 
@@ -188,8 +184,22 @@ class KnownPartition:
         missing = files.join(record.files, files.column_names, join_type="left anti")
         return not missing.num_rows
 
-    def _has_stray_state(self) -> bool:
-        return any(name not in self._files for name in self._found if _is_state_file(name))
+    def _is_untouched(self, files: pa.Table, *, needs_state: bool) -> bool:
+        """Return whether the recorded files are there as they were, and no other state file is."""
+        names, *changes = (files[name].to_pylist() for name in ("name", "size_bytes", "change"))
+        recorded = dict(zip(names, zip(*changes, strict=True), strict=True))
+        untouched = 0
+        for name, entry in self._found.items():
+            was = recorded.get(name)
+            if was is None:
+                # A stray snapshot could be loaded by mistake.
+                if needs_state and _is_state_file(name):
+                    return False
+            elif entry.size_and_change() != was:
+                return False
+            else:
+                untouched += 1
+        return untouched == len(recorded)
 
     def _is_intact(self, file: RecordedFile) -> bool:
         return file.is_intact(self.directory, self._found.get(file.published.name))
