@@ -307,7 +307,9 @@ def _choices(request: RestoreRequest, dump: Dump, old: OldCluster) -> RestoreCho
 def _checked_output(request: RestoreRequest, plan: RestorePlan) -> Output:
     remote = () if request.tiered is None else request.tiered.uris
     replicas = (each for copies in plan.dump.replicas.values() for each in copies)
-    inputs = [*request.inputs, *remote, *(each.directory for each in replicas)]
+    # A directory may be a link that leads elsewhere; remote ones are nowhere near the output.
+    directories = (each.directory for each in replicas if not is_remote(each.directory))
+    inputs = [*request.inputs, *remote, *directories]
     names = [each.partition.directory_name for each in plan.partitions]
     return check_output(request.output, inputs, plan.digest, names)
 
