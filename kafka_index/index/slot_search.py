@@ -263,7 +263,7 @@ def ascending(targets: Longs) -> tuple[Longs, Longs]:
     """
     count = len(targets)
     targets = np.ascontiguousarray(targets, np.int64)
-    if is_ascending(targets):
+    if count < 2 or is_ascending(targets):
         return targets, np.arange(count)
     least, largest = int(targets.min()), int(targets.max())
     row_bits = max(count - 1, 1).bit_length()

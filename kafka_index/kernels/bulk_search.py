@@ -41,7 +41,8 @@ def gallop_floor(
         slot = high
         step <<= 1
         high = slot + step
-    high = min(high, entries)
+    if high > entries:
+        high = entries
     while slot + 1 < high:
         middle = (slot + high) >> 1
         if read_key(address, middle, entry_bytes, 0, key_bytes) <= target:

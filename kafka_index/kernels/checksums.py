@@ -104,29 +104,23 @@ _TABLES = _tables()
 @compiled
 def crc32(address: np.uint64, size: np.uint64) -> np.int64:
     """Return the CRC-32 (IEEE) of the bytes at an address, as a non-negative int64."""
-    value = np.uint64(0xFFFFFFFF)
-    mask = np.uint64(0xFF)
+    mask = np.uint64(0xFFFFFFFF)
+    value = mask
     position = address
     end = address + size
     while position + np.uint64(8) <= end:
-        low = value ^ (np.uint64(read_int32_little(position)) & np.uint64(0xFFFFFFFF))
-        high = np.uint64(read_int32_little(position + np.uint64(4)))
-        value = np.uint64(
-            _TABLES[7, low & mask]
-            ^ _TABLES[6, (low >> np.uint64(8)) & mask]
-            ^ _TABLES[5, (low >> np.uint64(16)) & mask]
-            ^ _TABLES[4, (low >> np.uint64(24)) & mask]
-            ^ _TABLES[3, high & mask]
-            ^ _TABLES[2, (high >> np.uint64(8)) & mask]
-            ^ _TABLES[1, (high >> np.uint64(16)) & mask]
-            ^ _TABLES[0, (high >> np.uint64(24)) & mask]
-        )
+        low = value ^ (np.uint64(read_int32_little(position)) & mask)
+        word = low | np.uint64(read_int32_little(position + np.uint64(4))) << np.uint64(32)
+        value = np.uint64(0)
+        for lane in range(8):
+            byte = word >> np.uint64(8 * lane) & np.uint64(0xFF)
+            value ^= np.uint64(_TABLES[7 - lane, byte])
         position += np.uint64(8)
     while position < end:
-        byte = np.uint64(read_int8(position))
-        value = (value >> np.uint64(8)) ^ np.uint64(_TABLES[0, (value ^ byte) & mask])
+        last = (value ^ np.uint64(read_int8(position))) & np.uint64(0xFF)
+        value = (value >> np.uint64(8)) ^ np.uint64(_TABLES[0, last])
         position += np.uint64(1)
-    return np.int64(value ^ np.uint64(0xFFFFFFFF))
+    return np.int64(value ^ mask)
 
 
 @compiled

@@ -26,14 +26,19 @@ from collections.abc import Callable, Iterator
 from importlib import metadata
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, TypeVar, overload
+from typing import Any, ClassVar, TypeVar
 
 import numba
 import numpy as np
-from numba.core import caching, compiler, config, serialize
+from numba import types
+from numba.core import caching, codegen, compiler, config, registry, serialize
 
 # The one place where numba, which has no types of its own, is `Any`.
 _config: Any = config
+_Compiler: Any = compiler.Compiler
+_CPUDispatcher: Any = registry.CPUDispatcher
+_JITCodeLibrary: Any = codegen.JITCodeLibrary
+_unliteral: Any = types.unliteral
 _rebuild: Any = compiler.CompileResult._rebuild  # noqa: SLF001
 _dumps: Any = serialize.dumps
 
@@ -47,59 +52,104 @@ _IMPORT = re.compile(rb"^(?:from|import) " + _PACKAGE.encode() + rb"\.([a-z0-9_.
 _DIGEST_BYTES = hashlib.sha256().digest_size
 
 
-@overload
-def compiled(function: _Function) -> _Function: ...
-
-
-@overload
-def compiled(*, signature: object = None) -> Callable[[_Function], _Function]: ...
-
-
-def compiled(
-    function: _Function | None = None, *, signature: object = None
-) -> _Function | Callable[[_Function], _Function]:
-    """Compile a kernel: no GIL, no fast-math, numpy's division, machine code cached.
-
-    Used as ``@compiled`` or as ``@compiled(signature=...)``.
+def compiled(function: _Function) -> _Function:
+    """Compile a kernel at its first call: no GIL, no fast-math, numpy's division, code cached.
 
     Parameters
     ----------
     function : callable
         A module-level function of `kafka_index.kernels` (any other is compiled, but not cached).
-    signature : str or numba signature or list of them, optional
-        Compile for these argument types, and no others, while the module is imported. Without
-        it, each new combination of argument types is compiled at its first call.
 
     Returns
     -------
     callable
         The compiled function; `function` itself under ``NUMBA_DISABLE_JIT=1``.
     """
-    if function is None:
-        return functools.partial(_compile, signature=signature)
-    return _compile(function, signature=signature)
-
-
-def _compile(function: _Function, *, signature: object) -> _Function:
     if _config.DISABLE_JIT:
         return function
-    dispatcher: Any = numba.njit(nogil=True, error_model="numpy")(function)
-    folder = _cache_folder() if function.__module__.startswith(_KERNELS) else None
-    if folder is not None:
-        dispatcher._cache = _ContentCache(function, folder)  # noqa: SLF001
-    if signature is not None:
-        for one in signature if isinstance(signature, list) else [signature]:
-            dispatcher.compile(one)
-        dispatcher.disable_compile()
-    result: _Function = dispatcher
+    result: _Function = _Kernel(function)
     return result
+
+
+class _CachedDispatcher(_CPUDispatcher):  # type: ignore[misc]
+    """A function compiled for each combination of argument types, and cached."""
+
+    #: What is compiled of it, in the names of its files.
+    kind = ""
+    pipeline: Any = _Compiler
+    options: ClassVar[dict[str, object]] = {
+        "nopython": True,
+        "nogil": True,
+        "error_model": "numpy",
+        "no_cfunc_wrapper": True,
+    }
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__(function, targetoptions=dict(self.options), pipeline_class=self.pipeline)
+        folder = _cache_folder() if function.__module__.startswith(_KERNELS) else None
+        if folder is not None:
+            self._cache = _ContentCache(function, folder, self.kind)
+
+
+class _LinkedLibrary(_JITCodeLibrary):  # type: ignore[misc]
+    """The code of a kernel as others link it: as it was before machine code was made of it.
+
+    LLVM rewrites sums of addresses meanwhile (CodeGenPrepare), so that an offset of 0 that an
+    inlined call has may become a null pointer, and the read from it be removed as undefined.
+    """
+
+    def _finalize_final_module(self) -> None:
+        self._finalized = True
+        self._get_module_for_linking()
+        super()._finalize_final_module()
+
+
+class _LinkedCompiler(_Compiler):  # type: ignore[misc]
+    """Numba's compiler into a `_LinkedLibrary`."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        library = _LinkedLibrary(self.state.targetctx.codegen(), "kernel")
+        library.enable_object_caching()
+        self.state.library = library
+
+
+class _Inlined(_CachedDispatcher):
+    """A kernel as the others call it.
+
+    Half of the time of compiling one went into what only Python needs, an entry point, and into
+    variants for the values of literal arguments, which LLVM knows once it is inlined.
+    """
+
+    kind = "-inlined"
+    pipeline = _LinkedCompiler
+    options: ClassVar[dict[str, object]] = {
+        **_CachedDispatcher.options,
+        "no_cpython_wrapper": True,
+    }
+
+    def get_call_template(self, args: Any, kws: Any) -> Any:
+        return super().get_call_template([_unliteral(kind) for kind in args], kws)
+
+
+class _Kernel(_CachedDispatcher):
+    """A kernel as Python calls it."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__(function)
+        self._inlined = _Inlined(function)
+
+    @property
+    def _numba_type_(self) -> Any:
+        """What the name of the kernel is to numba, inside of others."""
+        return types.Dispatcher(self._inlined)
 
 
 class _ContentCache(caching._Cache):  # noqa: SLF001
     """The compiled signatures of one function, a file each."""
 
-    def __init__(self, function: Callable[..., Any], folder: Path) -> None:
-        name = f"{function.__module__[len(_KERNELS) :]}.{function.__qualname__}"
+    def __init__(self, function: Callable[..., Any], folder: Path, kind: str) -> None:
+        name = f"{function.__module__[len(_KERNELS) :]}.{function.__qualname__}{kind}"
         self._name = f"{name}-{_content_hash(function.__module__)}"
         self._folder = folder
         self._enabled = True

@@ -39,6 +39,7 @@ def binary_search(
     low: int,
     high: int,
     trace: NDArray[np.int64],
+    reads: int,
 ) -> tuple[int, int]:
     """Search slots ``low..high`` for the last key at or below a target.
 
@@ -54,13 +55,14 @@ def binary_search(
         First and last slot; the key of ``low`` must not be above the target.
     trace : ndarray of int64
         Filled with the slots that were read, as far as it reaches; empty for no trace.
+    reads : int
+        How many slots were read before.
 
     Returns
     -------
     tuple of int
-        The slot, and how many slots were read.
+        The slot, and how many slots were read until now.
     """
-    reads = 0
     while low < high:
         middle = (low + high + 1) >> 1
         key = read_key(address, middle, entry_bytes, key_position, key_bytes)
@@ -103,12 +105,14 @@ def find_floor(
     reads = 0
     high = entries - 1
     if warm_entries > 0:
-        first_warm = max(0, entries - 1 - warm_entries)
+        first_warm = entries - 1 - warm_entries
+        if first_warm < 0:
+            first_warm = 0
         if len(trace) > reads:
             trace[reads] = first_warm
         reads += 1
         if read_key(address, first_warm, entry_bytes, key_position, key_bytes) < target:
-            slot, more = binary_search(
+            return binary_search(
                 address,
                 entry_bytes,
                 key_position,
@@ -116,19 +120,18 @@ def find_floor(
                 target,
                 first_warm,
                 high,
-                trace[reads:],
+                trace,
+                reads,
             )
-            return slot, reads + more
         high = first_warm
     if len(trace) > reads:
         trace[reads] = 0
     reads += 1
     if read_key(address, 0, entry_bytes, key_position, key_bytes) > target:
         return NOT_FOUND, reads
-    slot, more = binary_search(
-        address, entry_bytes, key_position, key_bytes, target, 0, high, trace[reads:]
+    return binary_search(
+        address, entry_bytes, key_position, key_bytes, target, 0, high, trace, reads
     )
-    return slot, reads + more
 
 
 @compiled
@@ -144,7 +147,7 @@ def find_floors(
 ) -> None:
     """Do `find_floor` for many targets in any order, into ``slots`` of the same length."""
     address = np.uint64(data.ctypes.data)
-    no_trace = np.empty(0, np.int64)
+    no_trace = slots[:0]
     for query in range(len(targets)):
         slots[query] = find_floor(
             address,
