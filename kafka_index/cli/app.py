@@ -75,6 +75,10 @@ _COMMANDS = {
         "kafka_index.cli.restore_command",
         "Make a data directory that a broker mounts at once, from a dump.",
     ),
+    "warm-up": (
+        "kafka_index.cli.warm_up_command",
+        "Compile everything beforehand, for images.",
+    ),
 }
 # What to do after a signal has stopped a command.
 _AFTER_A_STOP = {
@@ -168,7 +172,36 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return complete(_cli, _PROGRAM)
     given = sys.argv[1:] if arguments is None else list(arguments)
     name = next((argument for argument in given if argument in _COMMANDS), "")
+    if name and not any(word in given for word in ("-h", "--help", "spark")):
+        _leave_out_pandas()
     return _run(lambda: _cli, name, given, _PROGRAM)
+
+
+class _NoPandas:
+    """An importer for which there is no pandas."""
+
+    @staticmethod
+    def find_spec(name: str, _path: object = None, _target: object = None) -> None:
+        if name == "pandas":
+            raise ModuleNotFoundError(name)
+
+
+def _leave_out_pandas() -> None:
+    """Let pyarrow find no pandas now, which stays importable for others.
+
+    With its first array pyarrow imports it, to recognise objects of pandas where there are none;
+    that takes as long as the rest of a short command.
+    """
+    if "pandas" in sys.modules:
+        return
+    importer = _NoPandas()
+    sys.meta_path.insert(0, importer)
+    try:
+        from pyarrow import lib  # noqa: PLC0415, slow to import
+
+        lib.array([0])
+    finally:
+        sys.meta_path.remove(importer)
 
 
 def job_main(name: str, arguments: Sequence[str] | None = None) -> None:

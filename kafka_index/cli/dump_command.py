@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable
 
 import click
 
+from kafka_index.cli.decoded_records import decoder_of
 from kafka_index.cli.dump_files import DumpedFile, dumped_files
 from kafka_index.cli.dump_index import dump_offset_index, dump_time_index
 from kafka_index.cli.dump_log import dump_log
-from kafka_index.cli.dump_metadata import decoder_of
 from kafka_index.cli.dump_output import DumpOutput
 from kafka_index.cli.dump_records import dump_records
 from kafka_index.cli.dump_state import dump_leader_epochs, dump_snapshot, dump_transaction_index

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Callable
-from dataclasses import dataclass
 
+from kafka_index.cli.decoded_records import Decode, Decoded
 from kafka_index.errors import CorruptRecordError
-from kafka_index.layout.names import parse_partition_directory
 from kafka_index.metadata.decoding import (
     CLUSTER_METADATA_TOPIC,
     CONSUMER_OFFSETS_TOPIC,
@@ -23,41 +20,6 @@ from kafka_index.metadata.decoding import (
     CoordinatorCodec,
     has_secret,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Decoded:
-    """A record, decoded.
-
-    Parameters
-    ----------
-    key, value : str or None
-        JSON; None where there is none.
-    error : str or None
-        Why it is not decoded.
-    hides_value : bool
-        Whether the bytes of the value must not be shown.
-    """
-
-    key: str | None = None
-    value: str | None = None
-    error: str | None = None
-    hides_value: bool = False
-
-
-#: Decodes key and value of a record that is not a control record.
-Decode = Callable[[bytes | None, bytes | None], Decoded]
-
-
-def decoder_of(path: str) -> Decode | None:
-    """Return what decodes the records of a log; None where they are not Kafka's own."""
-    partition = parse_partition_directory(os.path.basename(os.path.dirname(os.path.abspath(path))))
-    return None if partition is None else decoder_of_topic(partition.topic)
-
-
-def decoder_of_topic(topic: str) -> Decode | None:
-    """Return what decodes the records of a topic; None where they are not Kafka's own."""
-    return _DECODERS.get(topic)
 
 
 def _decode_metadata(_key: bytes | None, value: bytes | None) -> Decoded:
@@ -89,7 +51,8 @@ def _coordinator_decoder(codec: CoordinatorCodec) -> Decode:
     return decode
 
 
-_DECODERS: dict[str, Decode] = {
+#: What decodes the records of each of them.
+DECODERS: dict[str, Decode] = {
     CLUSTER_METADATA_TOPIC: _decode_metadata,
     REMOTE_LOG_METADATA_TOPIC: _decode_remote,
     CONSUMER_OFFSETS_TOPIC: _coordinator_decoder(GROUP_CODEC),

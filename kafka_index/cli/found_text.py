@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 
-from kafka_index.cli.dump_metadata import decoder_of_topic
+from kafka_index.cli.decoded_records import decoder_of_topic
 from kafka_index.cli.record_text import (
     NONE,
     NUMBER_COLUMNS,

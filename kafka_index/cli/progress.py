@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Self, TextIO
 from kafka_index.cli.options import Detail
 from kafka_index.cli.terminal import Table, log_time, print_text, rich_console, terminal_size
 from kafka_index.cli.text import Paint, format_bytes, format_count, format_seconds, plural
+from kafka_index.kernels.compile_clock import compile_clock
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Display
@@ -63,11 +64,13 @@ class Progress:
         self._count = 0
         self._bytes = 0
         self._started = time.monotonic()
+        self._compiled_before = 0.0
         self._done = threading.Event()
         self._thread: threading.Thread | None = None
 
     def __enter__(self) -> Self:
         self._started = time.monotonic()
+        self._compiled_before = compile_clock.seconds
         if self._enabled:
             self._thread = threading.Thread(target=self._show, name="progress", daemon=True)
             self._thread.start()
@@ -99,7 +102,10 @@ class Progress:
         """Return the state as one line of text."""
         with self._guard:
             count, size_bytes = self._count, self._bytes
-        seconds = max(time.monotonic() - self._started, 1e-9)
+        compiling = compile_clock.seconds - self._compiled_before
+        seconds = max(time.monotonic() - self._started - compiling, 1e-9)
+        if not count and compile_clock.is_running:
+            return "compiling kernels, once"
         if self._total_bytes is None:
             done, total, rate = count, self._total, f"{format_count(round(count / seconds))}/s"
         else:

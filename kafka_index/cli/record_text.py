@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kafka_index.cli.dump_metadata import Decode, Decoded
+from kafka_index.cli.decoded_records import Decode, Decoded
 from kafka_index.kernels.record_columns import FIELD_HEADER_COUNT, FIELD_KEY, FIELD_VALUE
 from kafka_index.layout.integers import Longs
 from kafka_index.layout.records import (

@@ -20,18 +20,21 @@ import pickle
 import platform
 import re
 import stat
+import sys
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator
 from importlib import metadata
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numba
 import numpy as np
 from numba import types
 from numba.core import caching, codegen, compiler, config, registry, serialize
+
+from kafka_index.kernels.compile_clock import compile_clock
 
 # The one place where numba, which has no types of its own, is `Any`.
 _config: Any = config
@@ -50,6 +53,21 @@ _KERNELS = __name__.rpartition(".")[0] + "."
 #: An import of another module of the package, whose code or constants may be compiled in.
 _IMPORT = re.compile(rb"^(?:from|import) " + _PACKAGE.encode() + rb"\.([a-z0-9_.]+)", re.MULTILINE)
 _DIGEST_BYTES = hashlib.sha256().digest_size
+#: The name of a folder for what these versions of the compiler have made.
+_VERSIONS = "kernels-{}".format(
+    hashlib.sha256(
+        repr(
+            (
+                platform.python_implementation(),
+                platform.python_version(),
+                platform.machine(),
+                numba.__version__,
+                metadata.version("llvmlite"),
+                np.__version__,
+            )
+        ).encode()
+    ).hexdigest()[:16]
+)
 
 
 def compiled(function: _Function) -> _Function:
@@ -86,9 +104,8 @@ class _CachedDispatcher(_CPUDispatcher):  # type: ignore[misc]
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__(function, targetoptions=dict(self.options), pipeline_class=self.pipeline)
-        folder = _cache_folder() if function.__module__.startswith(_KERNELS) else None
-        if folder is not None:
-            self._cache = _ContentCache(function, folder, self.kind)
+        if function.__module__.startswith(_KERNELS):
+            self._cache = _ContentCache(function, self.kind)
 
 
 class _LinkedLibrary(_JITCodeLibrary):  # type: ignore[misc]
@@ -148,15 +165,14 @@ class _Kernel(_CachedDispatcher):
 class _ContentCache(caching._Cache):  # noqa: SLF001
     """The compiled signatures of one function, a file each."""
 
-    def __init__(self, function: Callable[..., Any], folder: Path, kind: str) -> None:
-        name = f"{function.__module__[len(_KERNELS) :]}.{function.__qualname__}{kind}"
-        self._name = f"{name}-{_content_hash(function.__module__)}"
-        self._folder = folder
+    def __init__(self, function: Callable[..., Any], kind: str) -> None:
+        self._module = function.__module__
+        self._function = f"{self._module[len(_KERNELS) :]}.{function.__qualname__}{kind}"
         self._enabled = True
 
     @property
     def cache_path(self) -> str:
-        return str(self._folder)
+        return str(cache_folders().writable)
 
     def enable(self) -> None:
         self._enabled = True
@@ -165,31 +181,27 @@ class _ContentCache(caching._Cache):  # noqa: SLF001
         self._enabled = False
 
     def flush(self) -> None:
-        for path in self._folder.glob(f"{self._name}-*.bin"):
+        folder = cache_folders().writable
+        for path in [] if folder is None else folder.glob(f"{self._name}-*.bin"):
             path.unlink(missing_ok=True)
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         target_context.refresh()
-        if not self._enabled:
-            return None
-        path = self._path(sig, target_context.codegen())
-        try:
-            content = path.read_bytes()
-        except OSError:
-            return None
-        digest, payload = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
-        if hashlib.sha256(payload).digest() != digest:
-            return None
-        try:
-            return _rebuild(target_context, *pickle.loads(payload))  # noqa: S301, a folder of ours
-        except Exception as error:  # noqa: BLE001, because it can be compiled again
-            _log.debug("cannot use the compiled kernel %s: %s", path, error)
-            return None
+        found = self._load(sig, target_context) if self._enabled else None
+        if found is None:
+            # Numba compiles it, and saves it at the end.
+            compile_clock.start()
+        return found
 
     def save_overload(self, sig: Any, data: Any) -> None:
+        compile_clock.stop()
         if not self._enabled or data.lifted or data.library.has_dynamic_globals:
             return
-        path = self._path(sig, data.codegen)
+        folder = cache_folders().writable
+        if folder is None:
+            _warn_of_unwritable_cache()
+            return
+        path = folder / self._file(sig, data.codegen)
         scratch = path.with_name(f"{path.name}.{uuid.uuid4().hex}.tmp")
         try:
             payload = _dumps(data._reduce())  # noqa: SLF001
@@ -200,20 +212,47 @@ class _ContentCache(caching._Cache):  # noqa: SLF001
             with contextlib.suppress(OSError):
                 scratch.unlink(missing_ok=True)
 
-    def _path(self, sig: Any, codegen: Any) -> Path:
+    def _load(self, sig: Any, target_context: Any) -> Any:
+        for folder in cache_folders().readable:
+            path = folder / self._file(sig, target_context.codegen())
+            try:
+                content = path.read_bytes()
+            except OSError:
+                continue
+            digest, payload = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
+            if hashlib.sha256(payload).digest() != digest:
+                continue
+            try:
+                return _rebuild(target_context, *pickle.loads(payload))  # noqa: S301, a folder of ours
+            except Exception as error:  # noqa: BLE001, because it can be compiled again
+                _log.debug("cannot use the compiled kernel %s: %s", path, error)
+        return None
+
+    @property
+    def _name(self) -> str:
+        return f"{self._function}-{_content_hash(self._module)}"
+
+    def _file(self, sig: Any, codegen: Any) -> str:
         # The argument types, and the triple, name and features of the CPU.
         key = repr((sig, codegen.magic_tuple()))
-        return self._folder / f"{self._name}-{hashlib.sha256(key.encode()).hexdigest()[:32]}.bin"
+        return f"{self._name}-{hashlib.sha256(key.encode()).hexdigest()[:32]}.bin"
+
+
+class CacheFolders(NamedTuple):
+    """Where compiled kernels are looked for, and where they are kept; None where they cannot be."""
+
+    readable: tuple[Path, ...]
+    writable: Path | None
 
 
 @functools.cache
-def _cache_folder() -> Path | None:
-    """Return a private folder for these versions of the compiler, or None if none is writable."""
-    versions = (platform.python_implementation(), platform.python_version(), platform.machine())
-    libraries = (numba.__version__, metadata.version("llvmlite"), np.__version__)
-    name = f"kernels-{hashlib.sha256(repr(versions + libraries).encode()).hexdigest()[:16]}"
+def cache_folders() -> CacheFolders:
+    """Return the folders for these versions of the compiler that no other user can write to."""
+    shared = shared_folder()
+    readable = [shared] if _is_trusted(shared) else []
+    writable = None
     for parent in _candidates():
-        folder = parent / name
+        folder = parent / _VERSIONS
         try:
             for level in (parent, folder):
                 level.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -222,9 +261,44 @@ def _cache_folder() -> Path | None:
             tempfile.TemporaryFile(dir=folder).close()
         except OSError as error:
             _log.debug("no cache of compiled kernels in %s: %s", folder, error)
-        else:
-            return folder
-    return None
+            if folder not in readable and _is_trusted(folder):
+                readable.append(folder)
+            continue
+        readable.append(folder)
+        writable = folder
+        break
+    return CacheFolders(tuple(dict.fromkeys(readable)), writable)
+
+
+def shared_folder() -> Path:
+    """Return the folder beside the installed packages, for whoever may run them."""
+    return Path(sys.prefix, "var", "cache", _PACKAGE, _VERSIONS)
+
+
+def keep_in_shared_folder() -> None:
+    """Keep the kernels that this process compiles in `shared_folder`.
+
+    Raises
+    ------
+    OSError
+        It cannot be written.
+    """
+    folder = shared_folder()
+    folder.mkdir(parents=True, exist_ok=True)
+    for level in (folder.parent, folder):
+        level.chmod(0o755)
+    tempfile.TemporaryFile(dir=folder).close()
+    _config.CACHE_DIR = str(folder.parents[1])
+    cache_folders.cache_clear()
+
+
+@functools.cache
+def _warn_of_unwritable_cache() -> None:
+    _log.warning(
+        "compiled kernels cannot be kept in %s, so every run compiles them again; set "
+        "NUMBA_CACHE_DIR to a folder that you alone can write to",
+        " or ".join(map(str, _candidates())) or "any folder",
+    )
 
 
 def _candidates() -> Iterator[Path]:
@@ -241,10 +315,24 @@ def _is_private(folder: Path) -> bool:
     """Return whether nobody else can write machine code to a folder."""
     if not hasattr(os, "geteuid"):
         return True
+    return _is_written_by(folder, {os.geteuid()})
+
+
+def _is_trusted(folder: Path) -> bool:
+    """Return whether only those can write to a folder who can change this package, or all."""
+    if not hasattr(os, "geteuid"):
+        return folder.is_dir()
+    with contextlib.suppress(OSError):
+        owners = {0, os.geteuid(), os.stat(sys.prefix).st_uid}
+        return _is_written_by(folder, owners) and _is_written_by(folder.parent, owners)
+    return False
+
+
+def _is_written_by(folder: Path, owners: set[int]) -> bool:
     status = folder.lstat()
     return (
         stat.S_ISDIR(status.st_mode)
-        and status.st_uid == os.geteuid()
+        and status.st_uid in owners
         and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
     )
 

@@ -13,8 +13,10 @@ import pytest
 from tests.spark.test_cluster import ROOT, package_zip
 from tests.support.timeouts import TIMEOUT_SECONDS
 
-#: Compiles one kernel and prints how often it came from the cache.
+#: Compiles one kernel and prints how often it came from the cache; the packages are in no prefix.
 PROBE = """
+import sys
+sys.prefix = sys.argv[1]
 import numpy as np
 from kafka_index.kernels import find_floors
 nothing = np.empty(0, np.int64)
@@ -23,7 +25,21 @@ print(sum(find_floors.stats.cache_hits.values()), find_floors.stats.cache_path)
 """
 
 
-def _start(package: Path, cache: Path) -> subprocess.Popen[str]:
+#: Keeps a kernel for all users of an installation, then finds it as one who cannot write.
+SHARED = """
+import os, sys, tempfile
+sys.prefix, tempfile.tempdir = sys.argv[1], os.environ["TMPDIR"]
+from kafka_index.kernels import compile_cache
+if sys.argv[2] == "keep":
+    compile_cache.keep_in_shared_folder()
+else:
+    assert compile_cache.cache_folders().writable is None
+"""
+
+
+def _start(
+    package: Path, cache: Path, program: str = PROBE, arguments: tuple[str, ...] = ("/nonexistent",)
+) -> subprocess.Popen[str]:
     environment = {name: value for name, value in os.environ.items() if name != "NUMBA_CACHE_DIR"}
     environment |= {
         "PYTHONPATH": str(package),
@@ -32,19 +48,27 @@ def _start(package: Path, cache: Path) -> subprocess.Popen[str]:
         "NUMBA_DISABLE_JIT": "0",
     }
     return subprocess.Popen(
-        [sys.executable, "-W", "error", "-P", "-c", PROBE],
+        [sys.executable, "-W", "error", "-P", "-c", program, *arguments],
         env=environment,
         cwd="/",
         stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
     )
 
 
 def _probe(package: Path, cache: Path) -> list[str]:
     process = _start(package, cache)
-    output, _ = process.communicate(timeout=TIMEOUT_SECONDS)
-    assert process.returncode == 0
+    output, errors = process.communicate(timeout=TIMEOUT_SECONDS)
+    assert (process.returncode, errors) == (0, "")
     return output.split()
+
+
+def _nowhere(folder: Path) -> Path:
+    """Where nobody can make a folder, not even root."""
+    file = folder / "file"
+    file.touch()
+    return file / "below"
 
 
 def test_the_next_zip_of_the_same_content_compiles_nothing(tmp_path: Path) -> None:
@@ -91,3 +115,37 @@ def test_a_kernel_is_compiled_again_when_a_module_that_it_imports_changes(
         source.write("# changed\n")
 
     assert _probe(package, cache)[0] == hits
+
+
+def test_a_cache_that_cannot_be_written_is_one_warning(tmp_path: Path) -> None:
+    package = package_zip(tmp_path / "a.zip")
+    program = "import os, tempfile; tempfile.tempdir = os.environ['TMPDIR']" + PROBE
+    process = _start(package, _nowhere(tmp_path), program)
+    output, errors = process.communicate(timeout=TIMEOUT_SECONDS)
+    assert (process.returncode, output.split()[0]) == (0, "0")
+    assert errors.count("\n") == 1
+    assert "NUMBA_CACHE_DIR" in errors
+
+
+def test_kernels_beside_the_packages_serve_who_cannot_write_any(tmp_path: Path) -> None:
+    package, prefix = package_zip(tmp_path / "a.zip"), tmp_path / "prefix"
+    hits = []
+    for step, cache in (("keep", tmp_path / "cache"), ("find", _nowhere(tmp_path))):
+        process = _start(package, cache, SHARED + PROBE, (str(prefix), step))
+        output, errors = process.communicate(timeout=TIMEOUT_SECONDS)
+        assert (process.returncode, errors) == (0, "")
+        hits.append(output.split()[0])
+    assert hits == ["0", "1"]
+    assert not (tmp_path / "cache").exists()
+
+
+def test_kernels_that_others_can_write_to_are_not_loaded(tmp_path: Path) -> None:
+    package, prefix = package_zip(tmp_path / "a.zip"), tmp_path / "prefix"
+    _start(package, tmp_path / "cache", SHARED + PROBE, (str(prefix), "keep")).communicate(
+        timeout=TIMEOUT_SECONDS
+    )
+    for folder in prefix.rglob("kernels-*"):
+        folder.chmod(0o777)
+    process = _start(package, _nowhere(tmp_path), SHARED + PROBE, (str(prefix), "find"))
+    output, _ = process.communicate(timeout=TIMEOUT_SECONDS)
+    assert output.split()[0] == "0"

@@ -1,0 +1,75 @@
+"""What short commands import: no more than they need, as imports take most of their time."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.command_line import DUMP, environment
+from tests.support.timeouts import TIMEOUT_SECONDS
+
+LOG = next(DUMP.glob("app-logs-0/*.log"))
+QUESTION = ("lookup", "--logs", DUMP, "--topic", "app-logs", "--partition", "0", "--offset", "1")
+SLOW = ("pandas", "pyspark", "rich", "obstore", "hdfs_native")
+
+
+def imported(*arguments: str | os.PathLike[str]) -> set[str]:
+    """The modules that a command has imported when it is done."""
+    program = (
+        "import sys; from kafka_index.cli import main; code = main();"
+        "print(*sys.modules, file=sys.stderr); sys.exit(code)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment(),
+        timeout=TIMEOUT_SECONDS,
+    )
+    assert done.returncode == 0, done.stderr
+    return set(done.stderr.split())
+
+
+@pytest.mark.parametrize(
+    "command",
+    [QUESTION, ("dump", LOG), ("dump", "--records", LOG)],
+    ids=["lookup", "dump", "records"],
+)
+def test_a_short_command_imports_no_library_that_it_does_not_need(
+    command: tuple[str | os.PathLike[str], ...],
+) -> None:
+    assert imported(*command).isdisjoint(SLOW)
+
+
+def test_a_question_imports_neither_builds_nor_metadata() -> None:
+    rooms = {name.split(".")[1] for name in imported(*QUESTION) if name.startswith("kafka_index.")}
+    assert rooms.isdisjoint({"build", "metadata", "growing", "spark", "startup", "tables"})
+
+
+def test_a_dump_of_records_imports_the_metadata_room_for_kafkas_own_topics_alone() -> None:
+    codecs = "kafka_index.metadata.decoding"
+    own = next(DUMP.glob("__consumer_offsets-0/*.log"))
+    assert codecs not in imported("dump", "--records", LOG)
+    assert codecs in imported("dump", "--records", own)
+
+
+def test_a_run_on_threads_leaves_pandas_importable(tmp_path: Path) -> None:
+    program = (
+        "from kafka_index.cli import main;"
+        f"assert main(['build', '--input', {str(DUMP)!r}, '--output', {str(tmp_path)!r}]) == 0;"
+        "import pandas, pyarrow; pyarrow.table({'a': [1]}).to_pandas()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment(),
+        timeout=TIMEOUT_SECONDS,
+    )
+    assert done.returncode == 0, done.stderr
