@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
-from kafka_index.cli.dump_metadata import decoder_of
+from kafka_index.cli.decoded_records import decoder_of
 from kafka_index.cli.lookup_options import LogOptions
 from kafka_index.cli.partition_paths import partition_directories
 from kafka_index.cli.record_text import NUMBER_COLUMNS, PrintedRecords, RecordText
