@@ -21,6 +21,7 @@ _NAMES = (
     "append",
     "mount",
     "records",
+    "spark_records",
     "stores",
     "writing",
     "verify",

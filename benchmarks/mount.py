@@ -41,9 +41,9 @@ _SEGMENTS = 8
 _SEGMENT_BYTES = 16 << 20
 _ROUNDS = 3
 _GOAL = 3.0
-_TOPIC = Topic("dump", (), {"segment.bytes": str(_SEGMENT_BYTES)}, _PARTITIONS)
+TOPIC = Topic("dump", (), {"segment.bytes": str(_SEGMENT_BYTES)}, _PARTITIONS)
 # Those of kafka-server-start.sh and kafka-run-class.sh.
-_JAVA_OPTIONS = ("-server", "-Xms1g", "-Xmx1g", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20")
+JAVA_OPTIONS = ("-server", "-Xms1g", "-Xmx1g", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20")
 _LOADED = re.compile(r"Loaded (\d+) logs in (\d+)ms")
 _REBUILT = "recovering segment and rebuilding index files"
 
@@ -67,7 +67,7 @@ def run(scratch: Path) -> bool:
     reached = True
     for batch_bytes in BATCH_BYTES:
         with TemporaryDirectory(dir=scratch) as folder:
-            home = _make_dump(Path(folder), benchmark_log(scratch, batch_bytes), batch_bytes)
+            home = make_dump(Path(folder), benchmark_log(scratch, batch_bytes), batch_bytes)
             build_seconds(home)  # for the cache of machine code
             alone, builds, built = [], [], []
             for _ in range(_ROUNDS):
@@ -92,7 +92,7 @@ def run(scratch: Path) -> bool:
 def start(home: Home) -> Start:
     """Start a broker, measure, and stop it."""
     (home.data / CLEAN_SHUTDOWN).write_text('{"version":0,"brokerEpoch":-1}', encoding="utf-8")
-    broker = Broker(home, java_options=_JAVA_OPTIONS)
+    broker = Broker(home, java_options=JAVA_OPTIONS)
     began = time.perf_counter()
     with broker:
         started_seconds = time.perf_counter() - began
@@ -124,7 +124,7 @@ def _warm_logs_alone(home: Home) -> None:
         warm(log)
 
 
-def _make_dump(folder: Path, log: Path, batch_bytes: int) -> Home:
+def make_dump(folder: Path, log: Path, batch_bytes: int) -> Home:
     """Let a broker make the topic, and fill it while no broker runs.
 
     All segments are the first batches of one log: a base offset is not under the checksum.
@@ -132,11 +132,11 @@ def _make_dump(folder: Path, log: Path, batch_bytes: int) -> Home:
     home = Home(folder / "broker")
     broker = Broker(home)
     with broker, Client(broker.bootstrap, folder) as client:
-        client.create(_TOPIC)
+        client.create(TOPIC)
     batches = np.fromfile(log, np.uint8, _SEGMENT_BYTES).reshape(-1, batch_bytes)
     numbers = np.arange(len(batches)) * records_in(batch_bytes)
     for partition in range(_PARTITIONS):
-        directory = home.data / f"{_TOPIC.name}-{partition}"
+        directory = home.data / f"{TOPIC.name}-{partition}"
         for empty in directory.glob("0*"):
             empty.unlink()
         for segment in range(_SEGMENTS):

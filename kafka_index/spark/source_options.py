@@ -81,6 +81,7 @@ _REFUSED = frozenset(
 )
 #: Kafka's own topics, which a pattern does not subscribe to.
 _INTERNAL = ("__consumer_offsets", "__transaction_state", "__share_group_state")
+_FLAGS = re.compile(r"\(\?([imsx]+)\)")
 _TIERED_COMPANIONS = ("tieredformat", "keyprefix", "tieredkeys", "topicids")
 #: Options of Spark's Kafka source that change no rows of a batch read.
 _IGNORED = frozenset(
@@ -281,13 +282,20 @@ def _subscription(
     if pattern is None:
         return None, (), None
     pattern = pattern.strip()
-    try:
-        re.compile(pattern)
-    except re.error as error:
-        raise malformed(options, "subscribepattern", "a regular expression") from error
     if not pattern:
         raise malformed(options, "subscribepattern", "a regular expression")
-    return rf"(?!(?:{'|'.join(_INTERNAL)})\Z)(?:{pattern})", (), None
+    # Flags that apply to all of it are only allowed at its start.
+    flags = _FLAGS.match(pattern)
+    if flags is not None:
+        pattern = f"(?{flags[1]}:{pattern[flags.end() :]})"
+    internal = "|".join(_INTERNAL)
+    # As there, the pattern has to match some part of a name.
+    found = rf"(?!(?:{internal})\Z).*(?:{pattern}).*"
+    try:
+        re.compile(found)
+    except re.error as error:
+        raise malformed(options, "subscribepattern", "a regular expression") from error
+    return found, (), None
 
 
 def _assigned(options: Mapping[str, str]) -> dict[str, list[int]]:

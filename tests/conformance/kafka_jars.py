@@ -76,6 +76,20 @@ def jars(version: str = DEFAULT_VERSION) -> tuple[Path, ...]:
     return tuple(sorted(folder.glob("*.jar")))
 
 
+def spark_kafka_jars() -> tuple[Path, ...]:
+    """The jars of Spark's own Kafka source, for a Spark that has the rest; fetched if missing.
+
+    Raises
+    ------
+    JudgeUnavailable
+        As for `class_path`.
+    """
+    project = _JUDGE / "spark-kafka"
+    folder = _JUDGE / "target" / project.name / "lib"
+    ensure_made(folder, project_hash(project), lambda: fetch_jars(project, folder))
+    return tuple(sorted(folder.glob("*.jar")))
+
+
 def tiered_storage_jar() -> Path:
     """The jar with LocalTieredStorage, for brokers of `DEFAULT_VERSION`; fetched if missing.
 

@@ -305,7 +305,7 @@ def test_options_are_those_of_sparks_kafka_source() -> None:
     options = parse_options(
         {
             "PATH": "/a, /b",
-            "subscribePattern": " or.*|__consumer_offsets ",
+            "subscribePattern": " (?i)OR|__consumer_offsets|^a$ ",
             "startingOffsetsByTimestamp": '{"t": {"0": 1000}}',
             "endingTimestamp": "2000",
             "endingOffsets": "latest",
@@ -315,9 +315,10 @@ def test_options_are_those_of_sparks_kafka_source() -> None:
     )
     assert options.paths == ("/a", "/b")
     assert options.topics is not None
-    # As in Kafka's clients, a pattern does not match internal topics.
-    assert re.fullmatch(options.topics, "orders")
-    assert not re.fullmatch(options.topics, "__consumer_offsets")
+    # A pattern matches some part of a name, and no internal topics.
+    names = ("orders", "my-orders", "a", "ba", "__consumer_offsets", "__consumer_offsets2")
+    found = [name for name in names if re.fullmatch(options.topics, name)]
+    assert found == ["orders", "my-orders", "a", "__consumer_offsets2"]
     assert options.bounds.starting_timestamp == {"t": {0: 1000}}
     assert options.bounds.ending_timestamp == 2000
     assert options.bounds.starting_offsets is None
