@@ -16,9 +16,7 @@ from kafka_index.cli.options import (
 )
 from kafka_index.cli.predict_text import count_prediction, print_prediction, segment_rows
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, LogConfig
-from kafka_index.errors import InputError
-from kafka_index.metadata import ClusterImage, read_metadata
-from kafka_index.metadata.decoding import CLUSTER_METADATA_TOPIC
+from kafka_index.metadata import ClusterImage, read_cluster
 from kafka_index.records.decompression import shared_budget
 from kafka_index.startup import StartConditions, Verdict, predict_directories, suggest
 from kafka_index.storage import local_path
@@ -107,14 +105,5 @@ def make_command(*, as_job: bool) -> click.Command:
 
 
 def _cluster(path: str, max_decompressed_bytes: int | None) -> ClusterImage:
-    found = read_metadata(
-        [path],
-        budget=shared_budget(max_decompressed_bytes or DEFAULT_MAX_DECOMPRESSED_BYTES),
-        topics=(CLUSTER_METADATA_TOPIC,),
-    )
-    if found.faults.first:
-        # A partition whose record is missing would be called stray.
-        raise InputError(f"the metadata log is damaged: {found.faults.first[0]}")
-    if found.cluster is None:
-        raise InputError("there is no metadata log", path=path)
-    return found.cluster
+    budget = shared_budget(max_decompressed_bytes or DEFAULT_MAX_DECOMPRESSED_BYTES)
+    return read_cluster([path], budget=budget)

@@ -13,11 +13,13 @@ import pyarrow as pa
 from kafka_index.cli.exit_code import ExitCode
 from kafka_index.cli.options import Detail
 from kafka_index.cli.run_summary import run_summary
-from kafka_index.cli.terminal import Table, print_error, print_text
+from kafka_index.cli.terminal import Table, print_error, print_log, print_text
 from kafka_index.cli.text import format_count, plural
 from kafka_index.engines import Engine
 from kafka_index.engines.rewrite_engines import RewriteEngine
 from kafka_index.errors import InputError, KafkaIndexError, is_retriable
+from kafka_index.metadata import read_cluster
+from kafka_index.records.decompression import shared_budget
 from kafka_index.storage.report_file import ReportFile
 from kafka_index.writing.rewrite_output import RewriteOutput
 from kafka_index.writing.rewriting import (
@@ -48,6 +50,7 @@ class RewriteOptions:
     inputs: tuple[str, ...]
     output: str | None
     topics: re.Pattern[str] | None
+    metadata: str | None
     settings: RewriteSettings
     force: bool
     report: str | None
@@ -63,7 +66,11 @@ def run_rewrite(options: RewriteOptions) -> ExitCode:
     KafkaIndexError
         The run as a whole cannot start, or is refused.
     """
-    plans, directories = plan_rewrite(options.inputs, options.topics)
+    cluster = None
+    if options.metadata is not None:
+        budget = shared_budget(options.settings.max_decompressed_bytes)
+        cluster = read_cluster([options.metadata], budget=budget)
+    plans, directories = plan_rewrite(options.inputs, options.topics, cluster)
     with ExitStack() as stack:
         report = (
             stack.enter_context(ReportFile(options.report, _REPORT)) if options.report else None
@@ -76,7 +83,12 @@ def run_rewrite(options: RewriteOptions) -> ExitCode:
         engine = stack.enter_context(RewriteEngine(options.engine, options.settings, plans, output))
         matched = engine.match()
         outcomes: _Outcomes = [(each, each.error) for each in matched]
-        if output is not None:
+        if output is None:
+            try:
+                _decide(matched, force=options.force)
+            except InputError as error:
+                print_log(f"would be refused: {error}")
+        else:
             _decide(matched, force=options.force)
             sound = [each for each in matched if each.error is None]
             written = list(engine.rewrite(sound, output))
@@ -102,8 +114,8 @@ def _decide(matched: Sequence[MatchedPartition], *, force: bool) -> None:
                 f"dropping the record at offset {dropped} would make the older one of its key at "
                 f"offset {older} the newest",
                 path=each.plan.directory,
-                hint="drop the whole key; or give --allow-revive, for instance because the topic "
-                "is not compacted",
+                hint="drop the whole key; or give --metadata, where the topic is not compacted; or "
+                "--allow-revive",
             )
     if force or not found:
         return

@@ -68,6 +68,11 @@ def _options() -> list[Decorator]:
             "--force", is_flag=True, help="Go on even if no record matches, or every record."
         ),
         click.option(
+            "--metadata",
+            metavar="DIR",
+            help="The metadata log directory, which says what topics are compacted.",
+        ),
+        click.option(
             "--allow-revive",
             is_flag=True,
             help="Drop the newest record of a key even if an older one stays.",
@@ -91,6 +96,7 @@ def make_command(*, as_job: bool) -> click.Command:
         index_interval_bytes: int | None,
         dry_run: bool,  # noqa: FBT001, because click passes options by name
         force: bool,  # noqa: FBT001, because click passes options by name
+        metadata: str | None,
         allow_revive: bool,  # noqa: FBT001, because click passes options by name
         max_decompressed_bytes: int | None,
         report: str | None,
@@ -117,6 +123,7 @@ def make_command(*, as_job: bool) -> click.Command:
                 inputs=paths,
                 output=output,
                 topics=topics,
+                metadata=metadata,
                 settings=RewriteSettings(
                     _selection(drop_keys, drop_where),
                     LogConfig.load(config_path, index_interval_bytes=index_interval_bytes),

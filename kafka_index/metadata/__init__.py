@@ -6,7 +6,12 @@ from kafka_index.metadata.cluster_image import (
     PartitionImage,
     TopicImage,
 )
-from kafka_index.metadata.directory import METADATA_TOPICS, ClusterMetadata, read_metadata
+from kafka_index.metadata.directory import (
+    METADATA_TOPICS,
+    ClusterMetadata,
+    read_cluster,
+    read_metadata,
+)
 from kafka_index.metadata.group_state import CommittedOffset, Group
 from kafka_index.metadata.tables import METADATA_TABLES, MetadataTable
 from kafka_index.metadata.transaction_state import Transaction
@@ -23,5 +28,6 @@ __all__ = [
     "PartitionImage",
     "TopicImage",
     "Transaction",
+    "read_cluster",
     "read_metadata",
 ]

@@ -165,6 +165,23 @@ def read_metadata(
     return reading.found
 
 
+def read_cluster(paths: Sequence[str], *, budget: DecompressionBudget) -> ClusterImage:
+    """Read the state of the cluster alone, which has to be whole.
+
+    Raises
+    ------
+    InputError
+        There is no metadata log, or it is damaged.
+    """
+    found = read_metadata(paths, budget=budget, topics=(CLUSTER_METADATA_TOPIC,))
+    if found.faults.first:
+        # A partition or a setting whose record is missing would be taken for one that is not.
+        raise InputError(f"the metadata log is damaged: {found.faults.first[0]}")
+    if found.cluster is None:
+        raise InputError("there is no metadata log", path=paths[0])
+    return found.cluster
+
+
 def _directories(segments: Iterable[SegmentFile]) -> list[str]:
     return [segment.partition_directory for segment in segments]
 

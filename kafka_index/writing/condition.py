@@ -46,6 +46,10 @@ _MACROS = """
 _PROBE = b"x"
 
 
+class SelectionError(InputError):
+    """What is to be dropped cannot be found out, whatever the partition."""
+
+
 @dataclass(frozen=True, slots=True)
 class Condition:
     """A condition that has been checked; small, and picklable.
@@ -156,11 +160,13 @@ class ConditionMatcher:
             found = self._database.sql(self._query).to_arrow_table()
         except self._error as error:
             line = str(error).strip().splitlines()[0]
-            raise InputError(
+            raise SelectionError(
                 f"not a condition: {line}", found=self._condition.text, hint="see docs/rewrite.md"
             ) from error
         column = found.column("dropped")
         if not pa.types.is_boolean(column.type):
-            raise InputError("the condition is neither true nor false", found=self._condition.text)
+            raise SelectionError(
+                "the condition is neither true nor false", found=self._condition.text
+            )
         matches: NDArray[np.bool_] = column.to_numpy().astype(np.bool_)
         return matches

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from kafka_index.errors import InputError
+from kafka_index.writing.condition import SelectionError
 
 #: More keys are not remembered: about 200 bytes each.
 _MAX_KEYS = 5_000_000
@@ -38,7 +38,7 @@ class Revival:
             if key is not None:
                 self._keys[key] = [offset, -1, -1]
         if len(self._keys) > _MAX_KEYS:
-            raise InputError(
+            raise SelectionError(
                 "too many keys are dropped to find out what would be revived",
                 expected=f"{_MAX_KEYS} or fewer",
                 hint="rewrite topic by topic, or give --allow-revive",

@@ -16,7 +16,7 @@ from kafka_index.build.report import FAILED
 from kafka_index.build.scan import stage_segments
 from kafka_index.build.settings import BuildSettings
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, LogConfig
-from kafka_index.errors import CorruptLogError, InputError, KafkaIndexError, is_retriable
+from kafka_index.errors import CorruptLogError, KafkaIndexError
 from kafka_index.layout.checkpoints import format_offset_checkpoint
 from kafka_index.layout.names import (
     LEADER_EPOCH_CHECKPOINT,
@@ -24,18 +24,21 @@ from kafka_index.layout.names import (
     TopicPartition,
     parse_segment_file,
 )
+from kafka_index.metadata import ClusterImage
 from kafka_index.startup.directory_files import PARTITION_METADATA
 from kafka_index.state.snapshots import list_snapshots, snapshot_path
 from kafka_index.storage import SegmentFile, list_dump, publish_error
 from kafka_index.storage.log_directory import LogDirectory
 from kafka_index.storage.partition_record import PARTITION_RECORD
 from kafka_index.stores import store_of
+from kafka_index.writing.condition import SelectionError
 from kafka_index.writing.partition_match import PartitionMatch, match_partition
 from kafka_index.writing.partition_rewrite import SegmentRewriter
 from kafka_index.writing.selection import Selection
 from kafka_index.writing.staging import StagedPartition, publish_directory, remove_directory
 
 #: Topics that Kafka keeps its own state in (``Topic.INTERNAL_TOPICS`` and the metadata topics).
+CLEANUP_POLICY = "cleanup.policy"
 _INTERNAL = re.compile(r"__.*")
 
 
@@ -71,10 +74,13 @@ class PartitionPlan:
         Which.
     segments : tuple of SegmentFile
         Its segments, by base offset.
+    may_be_compacted : bool
+        False where the metadata log says that it is not.
     """
 
     partition: TopicPartition
     segments: tuple[SegmentFile, ...]
+    may_be_compacted: bool = True
 
     @property
     def directory(self) -> str:
@@ -112,9 +118,18 @@ class MatchedPartition:
 
 
 def plan_rewrite(
-    inputs: Sequence[str], topics: re.Pattern[str] | None
+    inputs: Sequence[str],
+    topics: re.Pattern[str] | None,
+    cluster: ClusterImage | None = None,
 ) -> tuple[list[PartitionPlan], list[str]]:
     """Return the partitions of a dump, and its data directories.
+
+    Parameters
+    ----------
+    inputs, topics
+        As for `kafka_index.storage.list_dump`.
+    cluster : ClusterImage, optional
+        The cluster, which knows the settings of topics.
 
     Raises
     ------
@@ -123,10 +138,16 @@ def plan_rewrite(
     """
     listing = list_dump(inputs, topics=topics)
     plans = [
-        PartitionPlan(partition, tuple(members))
+        PartitionPlan(partition, tuple(members), _may_be_compacted(partition.topic, cluster))
         for partition, members in groupby(listing.segments, key=partition_of)
     ]
     return plans, listing.data_directories
+
+
+def _may_be_compacted(topic: str, cluster: ClusterImage | None) -> bool:
+    if cluster is None or cluster.topic_named(topic) is None:
+        return True
+    return "compact" in cluster.topic_configs(topic).get(CLEANUP_POLICY, "delete")
 
 
 def digest_of(plans: Sequence[PartitionPlan], settings: RewriteSettings) -> str:
@@ -149,12 +170,9 @@ def match(plan: PartitionPlan, settings: RewriteSettings) -> MatchedPartition:
             plan.segments,
             settings.selection,
             max_decompressed_bytes=settings.max_decompressed_bytes,
-            checks_revival=not settings.allows_revival,
+            checks_revival=plan.may_be_compacted and not settings.allows_revival,
         )
-    except InputError as error:
-        if is_retriable(error):
-            return MatchedPartition(plan, error=error)
-        # The condition, or what it asks for, and not the partition.
+    except SelectionError:
         raise
     except KafkaIndexError as error:
         return MatchedPartition(plan, error=error)
