@@ -1,4 +1,4 @@
-"""How much the tests of long judged runs draw: all of it in ``make campaign``, else a tenth."""
+"""How much long judged tests draw: everything in ``make campaign``, else a tenth or less."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ import os
 _IN_FULL = os.environ.get("KAFKA_INDEX_CAMPAIGN") == "1"
 
 
-def drawn(full: int) -> int:
+def drawn(full: int, *, one_in: int = 10) -> int:
     """Return how many cases this run draws, of so many in full."""
-    return full if _IN_FULL else max(full // 10, 1)
+    return full if _IN_FULL else max(full // one_in, 1)
