@@ -35,7 +35,8 @@ def hammer(read: Callable[[], None], change: Callable[[], None]) -> None:
     for thread in threads:
         thread.start()
     deadline = time.monotonic() + SECONDS
-    while time.monotonic() < deadline and not failures:
+    while (time.monotonic() < deadline or not all(reads)) and not failures:
+        assert time.monotonic() < deadline + TIMEOUT_SECONDS, "a reader never got its turn"
         change()
     end.set()
     for thread in threads:
@@ -43,7 +44,6 @@ def hammer(read: Callable[[], None], change: Callable[[], None]) -> None:
         assert not thread.is_alive()
     if failures:
         raise failures[0]
-    assert all(reads), "a reader never got its turn"
 
 
 def test_lookups_are_right_while_the_file_is_resized(kind: Kind, tmp_path: Path) -> None:

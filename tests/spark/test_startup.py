@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.command_line import COMMAND, DUMP, environment
+from tests.support.gates import Gate, Step
 from tests.support.timeouts import scaled, wait_for
 
 
@@ -45,10 +46,16 @@ def test_a_signal_while_spark_starts_leaves_no_process(
     tmp_path: Path, number: signal.Signals, code: int, word: str, after_seconds: float
 ) -> None:
     mark = uuid.uuid4().hex
+    # However fast the machine is, the work is not over before the signal.
+    gate = Gate(tmp_path / "gate", Step("os.rename", ".index", 1))
     arguments = ["--engine", "spark", "--master", "local[1]", "--input", str(DUMP)]
     process = subprocess.Popen(
         [*COMMAND, "build", *arguments, "--output", str(tmp_path / "out")],
-        env={**environment(), "SPARK_LOCAL_IP": "127.0.0.1", "KAFKA_INDEX_TEST_MARK": mark},
+        env={
+            **gate.on_the_way_of(environment()),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "KAFKA_INDEX_TEST_MARK": mark,
+        },
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
