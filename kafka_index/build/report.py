@@ -1,4 +1,4 @@
-"""The build report: a row per segment, and the file it is written to."""
+"""The build report: a row per segment."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import pyarrow.compute as pc
 from kafka_index.errors import KafkaIndexError, is_retriable
 from kafka_index.records.batch_source import PREALLOCATED_TAIL
 from kafka_index.storage import SegmentCounts, SegmentFile
-from kafka_index.storage.report_file import ReportFile
 
 BUILT = "built"
 UNCHANGED = "unchanged"
@@ -23,8 +22,6 @@ STATUSES = (BUILT, UNCHANGED, TRUNCATED, FAILED)
 
 #: The reason code of a segment that an error ended: its file, or its target, cannot be used.
 ERROR = "error"
-
-_ROWS_AT_A_TIME = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,34 +161,3 @@ def report_rows(table: pa.Table) -> list[SegmentReport]:
 def has_failed(rows: pa.Table) -> bool:
     """Return whether a segment of a report has failed."""
     return bool(pc.any(pc.equal(rows.column("status"), FAILED)).as_py())
-
-
-class ReportWriter(ReportFile):
-    """Writes the build report row by row; see `ReportFile`.
-
-    Parameters
-    ----------
-    path : str
-        Ends in ``.parquet``, ``.json`` (one object a line) or ``.csv``.
-    """
-
-    def __init__(self, path: str) -> None:
-        super().__init__(path, REPORT_SCHEMA)
-        self._pending: list[SegmentReport] = []
-
-    def write(self, rows: Sequence[SegmentReport]) -> None:
-        """Add rows."""
-        self._pending += rows
-        self._count(len(rows))
-        if len(self._pending) >= _ROWS_AT_A_TIME:
-            self._finish()
-
-    def write_table(self, table: pa.Table) -> None:
-        """Add the rows of a table of `REPORT_SCHEMA`."""
-        self._finish()
-        super().write_table(table)
-
-    def _finish(self) -> None:
-        if self._pending:
-            self._write(report_table(self._pending))
-            self._pending = []

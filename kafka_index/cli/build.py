@@ -12,7 +12,7 @@ from kafka_index.build import ALL_OUTPUTS, INDEX_OUTPUTS, BuildSettings, Output
 from kafka_index.build.parquet import check_settings
 from kafka_index.build.parquet_input import ParquetInput, is_parquet_path, open_parquet
 from kafka_index.build.parquet_plan import count_segments, list_row_groups
-from kafka_index.build.report import ReportWriter
+from kafka_index.build.report_writer import ReportWriter
 from kafka_index.cli.build_summary import BuildOutcome, skipped_lines
 from kafka_index.cli.exit_code import ExitCode
 from kafka_index.cli.options import Detail
@@ -34,6 +34,7 @@ from kafka_index.storage import (
     lock_of_output,
     swept_target,
 )
+from kafka_index.storage.paths import absolute_path
 from kafka_index.storage.segment_table import SegmentTable
 from kafka_index.tiered.listing import list_logs
 from kafka_index.tiered.options import TieredOptions
@@ -59,6 +60,7 @@ class BuildOptions:
     force: bool
     dry_run: bool
     report: str | None
+    report_kinds: frozenset[str]
     fail_fast: bool
     engine: Engine
     detail: Detail
@@ -112,7 +114,7 @@ def _wants_parquet(options: BuildOptions) -> bool:
 def _build_logs(options: BuildOptions, listing: Listing) -> ExitCode:
     segments = SegmentTable.of(listing.segments)
     with ExitStack() as stack:
-        writer = stack.enter_context(ReportWriter(options.report)) if options.report else None
+        writer = _report(options, stack)
         if options.output is None:
             target_root = None
             stack.enter_context(DirectoryLock.of_data_directories(listing.data_directories))
@@ -130,6 +132,8 @@ def _build_logs(options: BuildOptions, listing: Listing) -> ExitCode:
             engines.run_build(
                 options.engine, segments, settings, outcome, fail_fast=options.fail_fast
             )
+        if writer is not None:
+            writer.write_rest(listing.skipped)
     where = "beside the logs" if target_root is None else f"in {target_root}"
     return outcome.print_summary(listing.skipped, where)
 
@@ -140,7 +144,7 @@ def _build_parquet(options: BuildOptions, source: ParquetInput) -> ExitCode:
     outputs = INDEX_OUTPUTS if source.missing_for_state else ALL_OUTPUTS
     check_settings(source, _settings(options, options.output, outputs))
     with ExitStack() as stack:
-        writer = stack.enter_context(ReportWriter(options.report)) if options.report else None
+        writer = _report(options, stack)
         target_root = check_target(options.output, options.inputs)
         settings = _settings(options, target_root, outputs)
         stack.enter_context(lock_of_output(target_root, settings.run_id))
@@ -149,7 +153,23 @@ def _build_parquet(options: BuildOptions, source: ParquetInput) -> ExitCode:
             engines.run_parquet_build(
                 options.engine, source, settings, outcome, fail_fast=options.fail_fast
             )
+        if writer is not None:
+            writer.write_rest([])
     return outcome.print_summary([], f"in {target_root}")
+
+
+def _report(options: BuildOptions, stack: ExitStack) -> ReportWriter | None:
+    """Open the report that is asked for."""
+    if options.report is None:
+        return None
+    root = None if options.output is None else absolute_path(options.output)
+    writer = ReportWriter(
+        options.report,
+        target_root=root,
+        run_id=run_summary().run_id,
+        kinds=options.report_kinds,
+    )
+    return stack.enter_context(writer)
 
 
 def _settings(

@@ -6,6 +6,7 @@ import re
 
 import click
 
+from kafka_index.build.report_writer import KINDS, SEGMENT
 from kafka_index.build.settings import Output
 from kafka_index.cli.build import BuildOptions, run_build
 from kafka_index.cli.options import (
@@ -124,6 +125,15 @@ def _options() -> list[Decorator]:
             help="Print the segments that would be checked, and write nothing.",
         ),
         report_option("a row per segment"),
+        click.option(
+            "--report-rows",
+            "report_kinds",
+            default=SEGMENT,
+            show_default=True,
+            callback=_kinds,
+            metavar="LIST",
+            help=f"What the report has rows of, separated by commas: {', '.join(KINDS)}.",
+        ),
         click.option("--fail-fast", is_flag=True, help="Stop at the first segment that fails."),
     ]
 
@@ -141,6 +151,16 @@ def _outputs(
             f"{unknown[0] if unknown else 'nothing'} is not one of {', '.join(Output)}"
         )
     return frozenset(map(Output, names))
+
+
+def _kinds(_context: click.Context, _option: click.Parameter, value: str) -> frozenset[str]:
+    """Return the kinds of rows of a list of names."""
+    names = [name.strip() for name in value.split(",") if name.strip()]
+    unknown = [name for name in names if name not in KINDS]
+    if unknown or not names:
+        wrong = unknown[0] if unknown else "nothing"
+        raise click.BadParameter(f"{wrong} is not one of {', '.join(KINDS)}")
+    return frozenset(names)
 
 
 def _moment(_context: click.Context, _option: click.Parameter, value: str | None) -> int | None:
@@ -173,6 +193,7 @@ def make_command(*, as_job: bool) -> click.Command:
         force: bool,  # noqa: FBT001, because click passes options by name
         dry_run: bool,  # noqa: FBT001, because click passes options by name
         report: str | None,
+        report_kinds: frozenset[str],
         fail_fast: bool,  # noqa: FBT001, because click passes options by name
         quiet: bool,  # noqa: FBT001, because click passes options by name
         verbose: bool,  # noqa: FBT001, because click passes options by name
@@ -219,6 +240,7 @@ def make_command(*, as_job: bool) -> click.Command:
                 force=force,
                 dry_run=dry_run,
                 report=report,
+                report_kinds=report_kinds,
                 fail_fast=fail_fast,
                 engine=choose_engine(engine, master, threads),
                 detail=choose_detail(quiet=quiet, verbose=verbose),

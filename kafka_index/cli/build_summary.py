@@ -14,10 +14,10 @@ from kafka_index.build.report import (
     STATUSES,
     TRUNCATED,
     UNCHANGED,
-    ReportWriter,
     SegmentReport,
     report_rows,
 )
+from kafka_index.build.report_writer import ReportWriter
 from kafka_index.cli.exit_code import ExitCode
 from kafka_index.cli.options import Detail
 from kafka_index.cli.progress import Outcome

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kafka_index.errors import InputError
-from kafka_index.layout.names import LEADER_EPOCH_CHECKPOINT, parse_segment_file
+from kafka_index.layout.names import parse_segment_file
 from kafka_index.storage import expand_input, local_path
 from kafka_index.stores import Bytes, is_remote, store_of
 
@@ -25,7 +25,7 @@ class DumpedFile:
     base_offset : int
         The offset that its name holds; 0 for a checkpoint.
     kind : str
-        Its suffix, or the name of the checkpoint of leader epochs.
+        Its suffix, or its name.
     """
 
     path: str
@@ -67,7 +67,7 @@ def dumped_files(given: Iterable[str], kinds: Collection[str]) -> list[DumpedFil
         Paths or URIs. A glob of a URI is expanded, as the shell does for paths, to what can be
         dumped.
     kinds : collection of str
-        The suffixes of files that can be dumped.
+        The suffixes and names of files that can be dumped.
 
     Raises
     ------
@@ -118,8 +118,8 @@ def _known(path: str, kinds: Collection[str]) -> DumpedFile | None:
     parsed = parse_segment_file(name)
     if parsed is not None and parsed.kind in kinds:
         return DumpedFile(path, parsed.base_offset, parsed.kind)
-    if name == LEADER_EPOCH_CHECKPOINT:
-        return DumpedFile(path, 0, LEADER_EPOCH_CHECKPOINT)
+    if name in kinds:
+        return DumpedFile(path, 0, name)
     return None
 
 
@@ -127,6 +127,8 @@ def _unknown_kind(path: str, kinds: Collection[str]) -> InputError:
     return InputError(
         "not a kind of file that can be dumped",
         path=path,
-        expected=f"20 digits and one of {', '.join(kinds)}; or {LEADER_EPOCH_CHECKPOINT}",
+        expected="20 digits and one of "
+        f"{', '.join(kind for kind in kinds if kind.startswith('.'))}; or "
+        f"{', '.join(kind for kind in kinds if not kind.startswith('.'))}",
         found=os.path.basename(path) or "a folder",
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 
@@ -68,11 +69,17 @@ def _dump(
     output.begin(f"{index.path}: {title}")
     fault: KafkaIndexError | None = None
     before: tuple[int, int] | None = None
+    floor: tuple[int, int] | None = None
     for start in range(0, index.entries, _CHUNK_ENTRIES):
         columns = index.read_entries(start, min(start + _CHUNK_ENTRIES, index.entries))
-        output.rows(pa.RecordBatch.from_arrays([pa.array(c) for c in columns], list(form.names)))
+        if output.selection.offset is None:
+            _print(columns, form, output)
+        else:
+            floor = _floor(columns, form, output.selection.offset, floor)
         fault = fault or _first_fault(index, form, start, columns, before)
         before = int(columns[0][-1]), int(columns[1][-1])
+    if floor is not None:
+        _print(tuple(np.array([value], np.int64) for value in floor), form, output)
     if index.entries < slots:
         padding = plural(slots - index.entries, "preallocated entry", "preallocated entries")
         output.remark(f"{padding} of zeros after them")
@@ -87,6 +94,20 @@ def _dump(
         )
     output.fault(fault)
     return fault
+
+
+def _print(columns: Sequence[Longs], form: _Form, output: DumpOutput) -> None:
+    output.rows(pa.RecordBatch.from_arrays([pa.array(c) for c in columns], list(form.names)))
+
+
+def _floor(
+    columns: tuple[Longs, Longs], form: _Form, offset: int, before: tuple[int, int] | None
+) -> tuple[int, int] | None:
+    """Return the last entry so far that is not above an offset."""
+    rows = np.flatnonzero(columns[form.offset_column] <= offset)
+    if not rows.size:
+        return before
+    return int(columns[0][rows[-1]]), int(columns[1][rows[-1]])
 
 
 def _first_fault(

@@ -38,6 +38,12 @@ def dump_log(file: DumpedFile, output: DumpOutput, *, verify_crc: bool) -> Kafka
     for batch in batches:
         count += batch.num_rows
         output.rows(batch if output.as_json else _readable(batch))
+        if output.is_full:
+            output.limited()
+            return None
+        if output.selection.is_past(batch.column("last_offset")[-1].as_py()):
+            output.remark(f"{plural(output.printed, 'batch', 'batches')} of the offset")
+            return None
     return log_end(file.path, size_bytes, batches.stop, plural(count, "batch", "batches"), output)
 
 

@@ -5,20 +5,62 @@ Both are made column by column with Arrow's kernels: a 2 GiB log can hold 25 mil
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TextIO
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kafka_index.cli.text import Paint
+from kafka_index.cli.dump_selection import Selection
+from kafka_index.cli.record_text import Row
+from kafka_index.cli.terminal import print_text, terminal_size
+from kafka_index.cli.text import Paint, plural
 from kafka_index.errors import KafkaIndexError
+from kafka_index.layout.records import NO_TIMESTAMP
 from kafka_index.storage.json_lines import json_lines
 
 _LINES_AT_A_TIME = 8192
 _GAP = "  "
 _NULL = "-"
 _WRITE_CHARS = 64 * 1024
+_CUT = "…"
+# Columns of times, which people read as such.
+_TIMES = frozenset(
+    {
+        "timestamp_ms",
+        "base_timestamp_ms",
+        "max_timestamp_ms",
+        "control_timestamp_ms",
+        "first_timestamp_ms",
+        "last_timestamp",
+    }
+)
+# The last millisecond of the year 9999.
+_LAST_TIME_MS = 253402300799999
+#: The columns of wide tables, the most important first; all others come before them.
+_RANKED = (
+    "damage",
+    "base_offset",
+    "next_offset",
+    "last_offset",
+    "position_bytes",
+    "size_bytes",
+    "max_timestamp",
+    "first_timestamp",
+    "attributes",
+    "record_count",
+    "leader_epoch",
+    "producer_id",
+    "base_sequence",
+    "producer_epoch",
+    "control_type",
+    "base_timestamp",
+    "magic",
+    "crc",
+    "coordinator_epoch",
+    "control_timestamp",
+)
+_RANKS = {name: rank for rank, name in enumerate(_RANKED)}
 
 
 class DumpOutput:
@@ -30,33 +72,72 @@ class DumpOutput:
         Usually stdout.
     as_json : bool
         Print rows as JSON objects, and nothing else.
+    is_wide : bool
+        Print all columns also where the terminal is narrower.
+    selection : Selection, optional
+        The rows to print; all by default.
+
+    Attributes
+    ----------
+    printed : int
+        Rows of the file that were printed.
     """
 
-    def __init__(self, stream: TextIO, *, as_json: bool) -> None:
+    def __init__(
+        self,
+        stream: TextIO,
+        *,
+        as_json: bool,
+        is_wide: bool = False,
+        selection: Selection | None = None,
+    ) -> None:
         self._stream = stream
         self.as_json = as_json
+        self.selection = selection or Selection()
         self._paint = Paint(stream)
-        self._rows = AlignedRows()
+        is_bounded = stream.isatty() and not (as_json or is_wide)
+        self._columns = terminal_size(stream)[0] if is_bounded else None
+        self._rows = AlignedRows(self._columns)
         self._files = 0
+        self.printed = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no more rows of the file are to be printed."""
+        return self.selection.limit is not None and self.printed >= self.selection.limit
 
     def begin(self, title: str) -> None:
         """Print the title of a file."""
-        self._rows = AlignedRows()
+        self._rows = AlignedRows(self._columns)
+        self.printed = 0
         if not self.as_json:
             if self._files:
                 self._stream.write("\n")
-            self._stream.write(self._paint.strong(title) + "\n")
+            print_text(self._stream, [self._paint.strong(title)])
         self._files += 1
 
     def rows(self, batch: pa.RecordBatch) -> None:
-        """Print rows."""
+        """Print those of the rows that are selected."""
+        batch = self.selection.of_rows(batch)
+        if self.selection.limit is not None:
+            batch = batch.slice(0, max(self.selection.limit - self.printed, 0))
+        self.printed += batch.num_rows
         for start in range(0, batch.num_rows, _LINES_AT_A_TIME):
             part = batch.slice(start, _LINES_AT_A_TIME)
-            lines = json_lines(part).to_pylist() if self.as_json else self._rows.lines(part)
+            lines = (
+                json_lines(part).to_pylist()
+                if self.as_json
+                else self._rows.lines(with_readable_times(part))
+            )
             self._stream.write("\n".join(lines) + "\n")
 
     def write(self, pieces: Iterable[str]) -> None:
-        """Write rows that are already text, in pieces, line ends included."""
+        """Write rows that are already text, in pieces, line ends included.
+
+        On a terminal each line is cut at its width, unless the output is wide.
+        """
+        if self._columns is not None:
+            pieces = _cut(pieces, self._columns)
         waiting: list[str] = []
         size = 0
         for piece in pieces:
@@ -68,6 +149,19 @@ class DumpOutput:
                 size = 0
         self._stream.write("".join(waiting))
 
+    def of_records(self, rows: Iterable[Row]) -> Iterator[Row]:
+        """Yield those of some records that are selected."""
+        for row in rows:
+            if self.is_full:
+                return
+            if self.selection.has_record(row):
+                self.printed += 1
+                yield row
+
+    def limited(self) -> None:
+        """Print a remark that there may be more rows than were asked for."""
+        self.remark(f"stopped after {plural(self.printed, 'row')} (--limit)")
+
     def fault(self, fault: KafkaIndexError | None) -> None:
         """Print a remark about the fault of a file, if it has one."""
         if fault is not None:
@@ -77,7 +171,12 @@ class DumpOutput:
     def remark(self, text: str, *, bad: bool = False) -> None:
         """Print a line about the file, unless the output is JSON."""
         if not self.as_json:
-            self._stream.write((self._paint.bad if bad else self._paint.faint)(text) + "\n")
+            text = (self._paint.bad if bad else self._paint.faint)(text)
+            print_text(self._stream, [text])
+            if self._rows.left_out:
+                more = plural(len(self._rows.left_out), "more column")
+                print_text(self._stream, [self._paint.faint(f"{more} with --wide")])
+                self._rows.left_out = ()
 
 
 class AlignedRows:
@@ -85,21 +184,87 @@ class AlignedRows:
 
     A column is as wide as its widest cell so far: the table may widen from one batch to the next,
     but no cell is cut.
+
+    Parameters
+    ----------
+    max_width : int, optional
+        Leave out the least important columns of a table that is wider with its first batch.
+
+    Attributes
+    ----------
+    left_out : tuple of str
+        Their names.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, max_width: int | None = None) -> None:
+        self._max_width = max_width
         self._widths: dict[str, int] = {}
+        self.left_out: tuple[str, ...] = ()
 
     def lines(self, batch: pa.RecordBatch) -> Iterator[str]:
         """Yield a line per row, and the header before the first batch."""
         first = not self._widths
-        cells = []
-        for name, column in zip(batch.schema.names, batch.columns, strict=True):
-            texts = pc.fill_null(column.cast(pa.string()), _NULL)
-            longest = pc.max(pc.utf8_length(texts)).as_py() or 0
-            width = max(self._widths.get(name, len(name)), longest)
-            self._widths[name] = width
-            cells.append(pc.utf8_lpad(texts, width))
+        texts = {
+            name: pc.fill_null(column.cast(pa.string()), _NULL)
+            for name, column in zip(batch.schema.names, batch.columns, strict=True)
+        }
+        widths = {
+            name: max(self._widths.get(name, len(name)), pc.max(pc.utf8_length(cells)).as_py() or 0)
+            for name, cells in texts.items()
+            if first or name in self._widths
+        }
+        if first and self._max_width is not None:
+            kept = _fitting(widths, self._max_width)
+            self.left_out = tuple(name for name in widths if name not in kept)
+            widths = {name: width for name, width in widths.items() if name in kept}
+        self._widths = widths
         if first:
-            yield _GAP.join(name.rjust(width) for name, width in self._widths.items())
+            yield _GAP.join(name.rjust(width) for name, width in widths.items())
+        cells = [pc.utf8_lpad(texts[name], width) for name, width in widths.items()]
         yield from pc.binary_join_element_wise(*cells, _GAP).to_pylist()
+
+
+def _fitting(widths: Mapping[str, int], max_width: int) -> set[str]:
+    """Return the most important columns that fit."""
+    ranked = sorted(widths, key=lambda name: _RANKS.get(name, -1))
+    kept: set[str] = set()
+    room = max_width
+    for name in ranked:
+        room -= widths[name] + (len(_GAP) if kept else 0)
+        if room < 0 and kept:
+            break
+        kept.add(name)
+    return kept
+
+
+def with_readable_times(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return rows whose times are ISO 8601, under names without a unit."""
+    names, columns = [], []
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        is_time = name in _TIMES
+        names.append(name.removesuffix("_ms") if is_time else name)
+        columns.append(_readable_times(column) if is_time else column)
+    return pa.RecordBatch.from_arrays(columns, names)
+
+
+def _readable_times(column: pa.Array) -> pa.Array:
+    in_calendar = pc.and_(pc.greater_equal(column, 0), pc.less_equal(column, _LAST_TIME_MS))
+    known = pc.if_else(in_calendar, column, None).cast(pa.timestamp("ms", "UTC"))
+    texts = pc.strftime(known, format="%Y-%m-%dT%H:%M:%SZ")
+    numbers = pc.if_else(pc.equal(column, NO_TIMESTAMP), None, column).cast(pa.string())
+    return pc.coalesce(texts, numbers)
+
+
+def _cut(pieces: Iterable[str], width: int) -> Iterator[str]:
+    """Yield pieces of lines that are not wider than a terminal."""
+    used = 0
+    for piece in pieces:
+        ends = piece.endswith("\n")
+        text = piece.removesuffix("\n")
+        if used < width and text:
+            room = width - used
+            yield text if len(text) <= room else text[: room - 1] + _CUT
+        used += len(text)
+        if ends:
+            yield "\n"
+            used = 0

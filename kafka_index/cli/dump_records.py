@@ -11,6 +11,7 @@ from kafka_index.cli.record_text import PrintedRecords, RecordText
 from kafka_index.cli.text import format_count, plural
 from kafka_index.errors import KafkaIndexError, TooLargeError
 from kafka_index.records.batch_source import TOO_LARGE
+from kafka_index.records.batch_table import BatchColumns
 from kafka_index.records.decompression import DecompressionBudget
 from kafka_index.records.record_decoder import BatchDamage, RecordDecoder
 from kafka_index.records.record_table import WindowBatches
@@ -39,14 +40,19 @@ def dump_records(
     decoder = RecordDecoder(budget)
     count = 0
     damage: KafkaIndexError | None = None
-    for window, start, batches in source.windows():
+    for window, start, found_batches in source.windows():
+        held = output.selection.of_batches(found_batches)
+        batches = BatchColumns(*(column[held] for column in found_batches))
         rows = WindowBatches(window, start, batches)
         convert = partial(PrintedRecords.of_chunk, source=rows)
         positions = batches.position_bytes
         for found in decoder.decode(window, positions - start, batches.size_bytes, convert):
             if not isinstance(found, BatchDamage):
-                output.write(text.lines(found))
+                output.write(text.lines(found, output.of_records))
                 count += len(found)
+                if output.is_full:
+                    output.limited()
+                    return damage
                 continue
             position, error = int(positions[found.batch]), found.error
             word = "damaged"
@@ -55,5 +61,8 @@ def dump_records(
                 output.write(text.refusal(position, TOO_LARGE))
             output.remark(f"{word}: the batch at byte {position}: {error.message}", bad=True)
             damage = damage or error.at(path, position)
+        if found_batches.rows and output.selection.is_past(int(found_batches.last_offset[-1])):
+            output.remark(f"{plural(output.printed, 'record')} at the offset")
+            return damage
     end = log_end(path, size_bytes, source.stop, plural(count, "record"), output)
     return damage or end

@@ -16,8 +16,8 @@ from kafka_index.cli.record_text import (
     RecordText,
     Row,
     decoded_text,
+    readable_time,
 )
-from kafka_index.cli.text import format_time
 
 #: What has to be read of each record.
 FOUND_COLUMNS = ("topic", "partition", *NUMBER_COLUMNS, "key", "value", "headers")
@@ -49,8 +49,7 @@ class FoundText(RecordText):
 
     def _readable(self, rows: Iterable[Row]) -> Iterator[str]:
         for row in rows:
-            time = format_time(row.timestamp_ms) if row.timestamp_ms >= 0 else None
-            cells = (self._partition, str(row.offset), time or str(row.timestamp_ms))
+            cells = (self._partition, str(row.offset), readable_time(row.timestamp_ms))
             header = ("partition", "offset", "timestamp")
             if not self._widths:
                 widths = [max(map(len, pair)) for pair in zip(header, cells, strict=True)]

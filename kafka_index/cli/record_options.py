@@ -73,23 +73,24 @@ def time_options() -> list[Decorator]:
         click.option(
             "--from",
             "from_ms",
-            callback=_milliseconds,
+            callback=milliseconds,
             metavar="TIME",
             help=f"Only records whose own timestamp is this or later. {what}",
         ),
         click.option(
             "--to",
             "to_ms",
-            callback=_milliseconds,
+            callback=milliseconds,
             metavar="TIME",
             help="Only records whose own timestamp is earlier than this.",
         ),
     ]
 
 
-def _milliseconds(
+def milliseconds(
     _context: click.Context, _option: click.Parameter, value: str | None
 ) -> int | None:
+    """Return the value of an option that is a time, for its callback."""
     if value is None:
         return None
     try:

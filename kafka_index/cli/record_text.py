@@ -21,11 +21,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kafka_index.cli.decoded_records import Decode, Decoded
+from kafka_index.cli.text import format_time
 from kafka_index.kernels.record_columns import FIELD_HEADER_COUNT, FIELD_KEY, FIELD_VALUE
 from kafka_index.layout.integers import Longs
 from kafka_index.layout.records import (
     CONTROL_ABORT,
     CONTROL_COMMIT,
+    NO_TIMESTAMP,
 )
 from kafka_index.records.record_decoder import RecordChunk
 from kafka_index.records.record_table import (
@@ -61,7 +63,7 @@ NUMBER_COLUMNS = (
     "sequence",
     "is_control",
 )
-_COLUMNS = ("position_bytes", "offset", "timestamp_ms", "producer_id", "sequence")
+_COLUMNS = ("position_bytes", "offset", "timestamp", "producer_id", "sequence")
 _GAP = "  "
 #: A key or value with more bytes is written in pieces of this size.
 _PIECE_BYTES = 64 * 1024
@@ -182,12 +184,25 @@ class RecordText:
         # Members of every JSON object before the others.
         self._first_members = ""
 
-    def lines(self, records: PrintedRecords) -> Iterator[str]:
+    def lines(
+        self,
+        records: PrintedRecords,
+        select: Callable[[Iterable[Row]], Iterator[Row]] | None = None,
+    ) -> Iterator[str]:
         """Yield the lines of records in pieces, line ends included.
 
+        Parameters
+        ----------
+        records : PrintedRecords
+            The records.
+        select : callable, optional
+            Returns those that are printed; all by default.
+
+        Notes
+        -----
         The first line of all is preceded by the names of the columns.
         """
-        rows = records.rows()
+        rows = records.rows() if select is None else select(records.rows())
         if self._decode is not None:
             rows = map(partial(_decoded, self._decode), rows)
         return (self._json if self._as_json else self._readable)(rows)
@@ -220,7 +235,7 @@ class RecordText:
             numbers = (
                 str(row.position_bytes),
                 str(row.offset),
-                str(row.timestamp_ms),
+                readable_time(row.timestamp_ms),
                 str(row.producer_id),
                 str(row.sequence),
             )
@@ -296,6 +311,14 @@ class RecordText:
                 yield from _json_value(value, self._values)
             before = '}, {"key": '
         yield "}]"
+
+
+def readable_time(timestamp_ms: int) -> str:
+    """Return a time for people; a dash for none."""
+    if timestamp_ms == NO_TIMESTAMP:
+        return "-"
+    time = format_time(timestamp_ms) if timestamp_ms >= 0 else None
+    return time or str(timestamp_ms)
 
 
 def _decoded(decode: Decode, row: Row) -> Row:

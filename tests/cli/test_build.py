@@ -7,13 +7,14 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 import pytest
 
-from kafka_index.build.report import REPORT_SCHEMA
+from kafka_index.build.report_writer import FILE_SCHEMA
 from kafka_index.storage import DirectoryLock
 from tests.support.command_line import (
     COMMAND,
     DUMP,
     SETTINGS,
     broker_files,
+    build_here,
     copy_partitions,
     environment,
     files_below,
@@ -173,9 +174,11 @@ def test_reports_of_all_endings_hold_the_same_rows(data: Path, tmp_path: Path) -
             tables[ending] = pa_csv.read_csv(report).to_pylist()
         else:
             tables[ending] = [json.loads(line) for line in report.read_text().splitlines()]
-        assert list(tables[ending][0]) == REPORT_SCHEMA.names
+        assert list(tables[ending][0]) == FILE_SCHEMA.names
         for row in tables[ending]:
-            row.pop("seconds")
+            # What differs from run to run.
+            for name in ("seconds", "output_path", "run_id"):
+                row.pop(name)
             row["reason"] = row["reason"] or None
         tables[ending].sort(key=lambda row: row["segment_base_offset"])
     assert tables["parquet"] == tables["json"] == tables["csv"]
@@ -289,3 +292,41 @@ def test_outputs_of_several_options_add_up_with_their_notes(data: Path, tmp_path
     written = {path.suffix for path in (tmp_path / "out" / PARTITION).glob("0*")}
     assert written == {".index", ".timeindex", ".snapshot"}
     assert "1 segment has a note" in result.stdout
+
+
+def test_a_report_may_have_partitions_and_what_was_passed_over(tmp_path: Path) -> None:
+    data = copy_partitions(tmp_path / "data", "payments-0", "reserved-for.later-0")
+    flip_byte(first_log(data), 30_000)
+    (data / "orders").mkdir()
+    report, summary = tmp_path / "report.json", tmp_path / "summary.json"
+    asked = ("--report", report, "--report-rows", "segment,partition,skipped", "--summary", summary)
+    assert build_here("--input", data, "--output", tmp_path / "out", *asked).returncode == 1
+    rows = [json.loads(line) for line in report.read_text().splitlines()]
+    segments, partitions, skipped = (
+        [row for row in rows if row["kind"] == kind] for kind in ("segment", "partition", "skipped")
+    )
+    assert {row["run_id"] for row in rows} == {json.loads(summary.read_text())["run_id"]}
+    payments, reserved = partitions
+    own = [row for row in segments if row["topic"] == "payments"]
+    assert (payments["topic"], payments["status"], payments["segments"]) == (
+        "payments",
+        "truncated",
+        len(own),
+    )
+    for name in ("log_size_bytes", "batch_count", "offset_entries", "time_entries"):
+        assert payments[name] == sum(row[name] for row in own)
+    for name in ("next_offset", "max_timestamp_ms"):
+        assert payments[name] == max(row[name] for row in own)
+    assert {row["output_path"] for row in (payments, *own)} == {str(tmp_path / "out/payments-0")}
+    assert (reserved["status"], reserved["max_timestamp_ms"]) == ("built", None)
+    assert [(row["log_path"], row["status"]) for row in skipped] == [
+        (str(data / "orders"), "skipped")
+    ]
+    assert all(row["reason"] for row in skipped)
+
+
+def test_in_place_the_output_is_the_partition_directory(data: Path, tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    assert build_here("--input", data, "--in-place", "--report", report).returncode == 0
+    rows = [json.loads(line) for line in report.read_text().splitlines()]
+    assert {row["output_path"] for row in rows} == {str(data / PARTITION)}

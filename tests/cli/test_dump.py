@@ -170,7 +170,7 @@ def test_damage_in_one_file_does_not_hide_the_next(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["notes.txt", "12.log", "00000000000000000000.checkpoint", "recovery-point-offset-checkpoint"],
+    ["notes.txt", "12.log", "00000000000000000000.checkpoint", "bootstrap.checkpoint"],
 )
 def test_an_unknown_kind_of_file_is_exit_code_2(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(b"")

@@ -107,7 +107,7 @@ def test_people_see_a_line_per_record_in_columns(log: Path) -> None:
     title, names, first, second, last, end = table(log)
     assert title.startswith(f"{log}: records, base offset 100, ")
     assert names.split() == [
-        "position_bytes", "offset", "timestamp_ms", "producer_id", "sequence", "key", "value",
+        "position_bytes", "offset", "timestamp", "producer_id", "sequence", "key", "value",
     ]  # fmt: skip
     assert first.split("  ")[-3:] == [
         '"one"',

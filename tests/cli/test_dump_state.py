@@ -9,6 +9,7 @@ from pathlib import Path
 import google_crc32c
 import pytest
 
+from kafka_index.cli.text import format_time
 from tests.support.command_line import DUMP, dump, json_rows
 
 PARTITION = DUMP / "payments-0"
@@ -47,8 +48,12 @@ def test_a_snapshot_has_a_row_per_producer() -> None:
     title, names, *rows = dump(SNAPSHOT).stdout.splitlines()
     count = f"{len(entries)} entries"
     assert title == f"{SNAPSHOT}: producer snapshot at offset {int(SNAPSHOT.stem)}, {count}"
-    assert names.split() == ENTRY_NAMES
-    assert [tuple(map(int, row.split())) for row in rows] == entries
+    time = ENTRY_NAMES.index("timestamp_ms")
+    assert names.split() == [*ENTRY_NAMES[:time], "timestamp", *ENTRY_NAMES[time + 1 :]]
+    for row, entry in zip(rows, entries, strict=True):
+        cells = row.split()
+        assert cells.pop(time) == format_time(entry[time])
+        assert [*map(int, cells)] == [*entry[:time], *entry[time + 1 :]]
 
 
 def test_leader_epochs_have_a_row_per_epoch(tmp_path: Path) -> None:

@@ -7,12 +7,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from kafka_index.build.report import (
-    REPORT_SCHEMA,
-    ReportWriter,
     SegmentReport,
     report_rows,
     report_table,
 )
+from kafka_index.build.report_writer import FILE_SCHEMA, ReportWriter
 from kafka_index.errors import InputError, PublishError
 from kafka_index.storage import SegmentCounts
 from tests.support.builds import small_disk
@@ -96,7 +95,7 @@ def test_a_report_without_rows_can_be_read(ending: str, tmp_path: Path) -> None:
         pass
     assert path.exists()
     if ending == "parquet":
-        assert pq.read_schema(path).names == REPORT_SCHEMA.names
+        assert pq.read_schema(path).names == FILE_SCHEMA.names
 
 
 def test_two_writers_of_one_report_exclude_each_other(tmp_path: Path) -> None:

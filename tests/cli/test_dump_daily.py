@@ -1,0 +1,225 @@
+"""Dumps as they are asked for by hand: some rows, directories, checkpoints, on a terminal."""
+
+from __future__ import annotations
+
+import os
+import pty
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click import unstyle
+
+from tests.support.command_line import (
+    COMMAND,
+    DUMP,
+    Argument,
+    copy_partitions,
+    dump,
+    environment,
+    json_rows,
+)
+
+PARTITION = DUMP / "payments-0"
+LOG = sorted(PARTITION.glob("*.log"))[1]
+BATCHES = json_rows(LOG)
+RECORDS = json_rows("--records", LOG)
+MIDDLE = BATCHES[len(BATCHES) // 2]
+
+
+def offsets(rows: list[dict[str, Any]]) -> list[int]:
+    return [row["offset"] for row in rows]
+
+
+def shown(columns: int, *arguments: Argument) -> list[str]:
+    """Return the lines that a dump prints on a terminal of this width."""
+    ours, theirs = pty.openpty()
+    variables = environment() | {"TERM": "xterm", "COLUMNS": str(columns)}
+    command = [*COMMAND, "dump", *map(str, arguments)]
+    with os.fdopen(ours, "rb", buffering=0) as terminal:
+        process = subprocess.Popen(command, stdout=theirs, stderr=theirs, env=variables)
+        os.close(theirs)
+        output = b""
+        try:
+            while piece := terminal.read(10_000):
+                output += piece
+        except OSError:
+            pass  # how Linux reports that the other side was closed
+        assert process.wait() == 0
+    return list(map(unstyle, output.decode().replace("\r\n", "\n").splitlines()))
+
+
+# ------------------------------------------------------------------------------------ some rows
+
+
+def test_an_offset_is_its_batch_or_its_record() -> None:
+    offset = MIDDLE["base_offset"] + 1
+    assert json_rows(LOG, "--offset", offset) == [MIDDLE]
+    assert offsets(json_rows("--records", LOG, "--offset", offset)) == [offset]
+
+
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+def test_an_offset_is_the_index_entry_that_a_search_starts_from(suffix: str) -> None:
+    index = LOG.with_suffix(suffix)
+    entries = json_rows(index)
+    offset = MIDDLE["last_offset"]
+    expected = [entry for entry in entries if entry["offset"] <= offset][-1:]
+    assert expected
+    assert json_rows(index, "--offset", offset) == expected
+
+
+def test_an_offset_is_the_transactions_that_span_it() -> None:
+    index = LOG.with_suffix(".txnindex")
+    entries = json_rows(index)
+    offset = entries[0]["last_offset"]
+    assert json_rows(index, "--offset", offset) == [
+        entry for entry in entries if entry["first_offset"] <= offset <= entry["last_offset"]
+    ]
+
+
+def test_a_range_of_times_is_its_records_and_the_batches_that_hold_them() -> None:
+    start, end = MIDDLE["base_timestamp_ms"], MIDDLE["max_timestamp_ms"] + 1
+    asked = ("--from", start, "--to", end)
+    expected = [row for row in RECORDS if start <= row["timestamp_ms"] < end]
+    assert json_rows("--records", LOG, *asked) == expected
+    batches = json_rows(LOG, *asked)
+    assert MIDDLE in batches
+    assert batches == [
+        row
+        for row in BATCHES
+        if row["max_timestamp_ms"] >= start and row["base_timestamp_ms"] < end
+    ]
+
+
+def test_a_time_is_the_first_that_reaches_it() -> None:
+    time = MIDDLE["max_timestamp_ms"]
+    expected = next(row for row in RECORDS if row["timestamp_ms"] >= time)
+    assert json_rows("--records", LOG, "--time", time) == [expected]
+    (entry,) = json_rows(LOG.with_suffix(".timeindex"), "--time", time)
+    assert entry["timestamp_ms"] >= time
+
+
+def test_a_limit_is_that_of_each_file() -> None:
+    assert json_rows(LOG, "--limit", 3) == BATCHES[:3]
+    assert json_rows("--records", LOG, "--limit", 3) == RECORDS[:3]
+    assert len(json_rows(*sorted(PARTITION.glob("*.index")), "--limit", 2)) == 6
+    assert dump(LOG, "--limit", 3).stdout.splitlines()[-1] == "stopped after 3 rows (--limit)"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((PARTITION / "leader-epoch-checkpoint", "--offset", 1), "--offset requires .log"),
+        ((LOG.with_suffix(".index"), "--from", 1), "--from, --to and --time require .log"),
+        ((PARTITION, "--offset", 1), "require files, not a directory"),
+        ((LOG, "--time", 1, "--limit", 2), "--time excludes"),
+        ((LOG, "--from", "tomorrow"), "tomorrow"),
+    ],
+)
+def test_what_a_file_does_not_have_cannot_be_asked_for(
+    arguments: tuple[Argument, ...], message: str
+) -> None:
+    done = dump(*arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert message in done.stderr
+
+
+# ---------------------------------------------------------------------------------- directories
+
+
+def test_a_directory_is_a_line_for_each_segment() -> None:
+    logs = sorted(PARTITION.glob("*.log"))
+    rows = json_rows(PARTITION)
+    assert [row["base_offset"] for row in rows] == [int(log.stem) for log in logs]
+    second = rows[1]
+    assert second == {
+        "topic": "payments",
+        "partition": 0,
+        "base_offset": BATCHES[0]["base_offset"],
+        "next_offset": BATCHES[-1]["last_offset"] + 1,
+        "first_timestamp_ms": BATCHES[0]["base_timestamp_ms"],
+        "max_timestamp_ms": max(row["max_timestamp_ms"] for row in BATCHES),
+        "size_bytes": LOG.stat().st_size,
+        "batches": len(BATCHES),
+        "codecs": "none+lz4",
+        "damage": None,
+    }
+    assert len(json_rows(DUMP)) == len(list(DUMP.glob("*/*.log")))
+
+
+def test_the_damage_of_a_directory_is_found(tmp_path: Path) -> None:
+    data = copy_partitions(tmp_path, "payments-0")
+    log = sorted(data.glob("*/*.log"))[1]
+    content = bytearray(log.read_bytes())
+    content[MIDDLE["position_bytes"] + 70] ^= 1
+    log.write_bytes(content)
+    done = dump(data)
+    assert done.returncode == 1
+    place = f"bad_crc at byte {MIDDLE['position_bytes']}"
+    assert [line.endswith(place) for line in done.stdout.splitlines()[2:5]] == [False, True, False]
+    assert f"{log}: at byte {MIDDLE['position_bytes']}: bad_crc" in done.stderr
+
+
+# ---------------------------------------------------------------------------------- checkpoints
+
+
+def test_the_checkpoints_of_the_root_are_rows() -> None:
+    rows = json_rows(DUMP / "replication-offset-checkpoint")
+    assert {"topic": "payments", "partition": 1, "offset": 1816} in rows
+    done = dump(DUMP / "recovery-point-offset-checkpoint")
+    assert done.returncode == 0, done.stderr
+
+
+def test_properties_are_rows() -> None:
+    (version, topic_id) = json_rows(PARTITION / "partition.metadata")
+    assert (version["name"], version["value"]) == ("version", "0")
+    assert topic_id["name"] == "topic_id"
+    names = {row["name"] for row in json_rows(DUMP / "meta.properties")}
+    assert {"node.id", "version"} <= names
+
+
+def test_malformed_ones_are_damage(tmp_path: Path) -> None:
+    checkpoint = tmp_path / "recovery-point-offset-checkpoint"
+    checkpoint.write_text("0\n2\npayments 0 7\n")
+    metadata = tmp_path / "partition.metadata"
+    shutil.copy(PARTITION / "partition.metadata", metadata)
+    metadata.write_text(metadata.read_text().replace("version: 0", "version: 7"))
+    done = dump(checkpoint, metadata)
+    assert done.returncode == 1
+    assert "recovery-point-offset-checkpoint" in done.stderr
+    assert "malformed partition metadata" in done.stderr
+
+
+# ------------------------------------------------------------------------------------- terminals
+
+
+def test_times_are_shown_as_such() -> None:
+    line = dump(LOG, "--limit", 1).stdout.splitlines()
+    assert "max_timestamp " in line[1] + " "
+    assert "2026-11-21T07:25:18.778Z" in line[2]
+    record = dump("--records", LOG, "--limit", 1).stdout.splitlines()
+    assert "2026-11-21T07:25:18.772Z" in record[2]
+
+
+def test_a_table_fits_the_terminal_unless_it_is_to_be_wide() -> None:
+    lines = shown(80, LOG, "--limit", 2)
+    assert max(map(len, lines[1:])) <= 80
+    columns = ["position_bytes", "size_bytes", "base_offset", "last_offset"]
+    assert columns in [line.split()[:4] for line in lines]
+    assert lines[-1].endswith("more columns with --wide")
+    wide = shown(80, LOG, "--limit", 2, "--wide")
+    (header,) = [line for line in wide if line.startswith("position_bytes")]
+    assert header.endswith("control_timestamp")
+
+
+def test_records_are_cut_at_the_terminal() -> None:
+    lines = shown(80, "--records", LOG, "--limit", 2)
+    cut = [line for line in lines if line.endswith("…")]
+    assert {len(line) for line in cut} == {80}
+
+
+def test_a_table_in_a_file_has_all_columns() -> None:
+    header = dump(LOG, "--limit", 1).stdout.splitlines()[1]
+    assert "control_timestamp" in header
