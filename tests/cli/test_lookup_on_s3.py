@@ -16,6 +16,8 @@ from tests.support.remote import download, new_bucket, upload
 
 from .query_files import queries, write_queries
 
+#: What an output was made of, beside it.
+RECORD = ".out.kafka-index-lookup"
 TOPIC = "orders.eu-west"
 ROWS = [(TOPIC, partition % 2, offset) for partition, offset in enumerate(range(0, 3000, 17))]
 
@@ -66,7 +68,8 @@ def test_answers_are_the_bytes_of_a_local_run(
         for path in (here / "out").rglob("*")
         if path.is_file() and not path.name.startswith(".")
     }
-    assert download(f"{there}/out") == local
+    stored = download(f"{there}/out")
+    assert {name: data for name, data in stored.items() if not name.startswith(".")} == local
     report = (here / "out.report.json").read_text()
     assert store_of(there).read(f"{there}/out.report.json").decode() == report
 
@@ -79,7 +82,9 @@ def test_an_output_is_refused_overwritten_and_never_left_in_halves(
     assert lookup(*common).returncode == 0
     first = download(f"{bucket}/out")
     assert sorted(first) == ["_SUCCESS", "part-00000-q.parquet"]
-    refused = lookup(*common)
+    again = lookup(*common)
+    assert (again.returncode, download(f"{bucket}/out")) == (0, first)
+    refused = lookup(*common, "--resolve", "record")
     assert (refused.returncode, "exists already" in refused.stderr) == (2, True)
 
     # What a run leaves that was killed while it published, and one that was killed before.
@@ -89,7 +94,7 @@ def test_an_output_is_refused_overwritten_and_never_left_in_halves(
     store.put(f"{bucket}/.out.0123456789abcdef.tmp/part-00000-q.parquet", b"?")
     assert lookup(*common).returncode == 0
     assert download(f"{bucket}/out") == first
-    assert not any(name.startswith(".") for name in download(bucket))
+    assert [name for name in download(bucket) if name.startswith(".")] == [RECORD]
 
     assert lookup(*common, "--overwrite").returncode == 0
     assert download(f"{bucket}/out") == first
