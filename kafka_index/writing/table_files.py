@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kafka_index.errors import InputError
+from kafka_index.layout.times import parse_integer
 from kafka_index.records.record_table import RECORD_SCHEMA
 from kafka_index.storage import expand_input
 from kafka_index.storage.directories import directory_exists
@@ -274,6 +275,10 @@ def _bytes(value: str | None) -> bytes | None:
 def _milliseconds(value: str | int | None) -> int | None:
     if not isinstance(value, str):
         return value
+    # An export has milliseconds in digits where a time is no day of the calendar.
+    number = parse_integer(value)
+    if number is not None:
+        return number
     return (datetime.fromisoformat(value) - _EPOCH) // timedelta(milliseconds=1)
 
 

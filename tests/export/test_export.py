@@ -75,6 +75,18 @@ def test_json_lines_hold_bytes_as_base64(tmp_path: Path) -> None:
     assert file.name == f"{0:020d}-{1:020d}.jsonl"
 
 
+@pytest.mark.parametrize("form", ["parquet", "jsonl"])
+def test_what_is_exported_is_imported_at_the_same_offsets(tmp_path: Path, form: str) -> None:
+    # Among them are timestamps outside of the calendar, headers, nulls and compacted gaps.
+    topics = "imported-history|orders.*|customer-profiles"
+    out, logs = tmp_path / "out", tmp_path / "logs"
+    export(0, "--input", DUMP, "--topics", topics, "--output", out, "--format", form)
+    assert run_here("import", "--input", out, "--output", logs).returncode == 0
+    columns = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
+    expected = read(DUMP, topics=topics, columns=columns)
+    assert read(logs, columns=columns).equals(expected)
+
+
 def test_times_are_those_of_each_record(tmp_path: Path) -> None:
     times = [50, 10, 40, 20, 30, 60]
     log = b"".join(
