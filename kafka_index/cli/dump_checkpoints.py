@@ -15,10 +15,10 @@ from kafka_index.layout.names import (
     CLEANER_CHECKPOINT,
     LOG_START_CHECKPOINT,
     META_PROPERTIES,
+    PARTITION_METADATA,
     RECOVERY_POINT_CHECKPOINT,
     REPLICATION_CHECKPOINT,
 )
-from kafka_index.startup.directory_files import PARTITION_METADATA, properties_of, read_topic_id
 from kafka_index.storage.log_directory import read_checkpoint_text
 
 #: Files of offsets in a data directory.
@@ -52,6 +52,11 @@ def dump_offset_checkpoint(file: DumpedFile, output: DumpOutput) -> KafkaIndexEr
 
 def dump_properties(file: DumpedFile, output: DumpOutput) -> KafkaIndexError | None:
     """Print ``meta.properties`` or ``partition.metadata``; return what a broker refuses in it."""
+    from kafka_index.startup.directory_files import (  # noqa: PLC0415, slow to import
+        properties_of,
+        read_topic_id,
+    )
+
     text = _text(file)
     is_metadata = file.kind == PARTITION_METADATA
     pairs = properties_of(text.replace(":", "=") if is_metadata else text)

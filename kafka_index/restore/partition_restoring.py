@@ -15,12 +15,11 @@ from kafka_index.build import BuildSettings, publish_partitions
 from kafka_index.build.partition_start import PartitionStart
 from kafka_index.build.report import FAILED, SegmentReport
 from kafka_index.errors import KafkaIndexError, is_retriable
-from kafka_index.layout.names import TopicPartition
+from kafka_index.layout.names import PARTITION_METADATA, TopicPartition
 from kafka_index.restore.gaps import below_committed, gap_losses, log_end, with_fills
 from kafka_index.restore.log_restoring import RestoredLog
 from kafka_index.restore.lost_ranges import LostRange, Salvage
 from kafka_index.restore.plan import PartitionPlan
-from kafka_index.startup.directory_files import PARTITION_METADATA
 from kafka_index.storage import SegmentFile, make_durable, publish_error
 
 DAMAGED = "damaged"

@@ -18,6 +18,7 @@ from kafka_index.layout.names import (
     BROKER_LOCK,
     LOG_START_CHECKPOINT,
     META_PROPERTIES,
+    PARTITION_METADATA,
     RECOVERY_POINT_CHECKPOINT,
     REPLICATION_CHECKPOINT,
     TopicPartition,
@@ -26,7 +27,6 @@ from kafka_index.startup.prediction import StartRefusedError
 from kafka_index.storage.log_directory import read_checkpoint_text
 
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
-PARTITION_METADATA = "partition.metadata"
 
 Offsets = dict[TopicPartition, int]
 

@@ -9,6 +9,7 @@ from kafka_index.errors import KafkaIndexError
 from kafka_index.layout.names import (
     INDEX_SUFFIXES,
     LOG_SUFFIX,
+    PARTITION_METADATA,
     SNAPSHOT_SUFFIX,
     SWAP_SUFFIX,
     TRANSIENT_SUFFIXES,
@@ -16,7 +17,7 @@ from kafka_index.layout.names import (
     index_name_for,
     parse_segment_file,
 )
-from kafka_index.startup.directory_files import PARTITION_METADATA, read_topic_id
+from kafka_index.startup.directory_files import read_topic_id
 from kafka_index.startup.found_files import check_segment_file_name
 from kafka_index.startup.prediction import StartRefusedError
 from kafka_index.storage import SegmentFile, is_scratch

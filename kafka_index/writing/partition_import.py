@@ -10,9 +10,9 @@ import pyarrow as pa
 
 from kafka_index.errors import InputError, KafkaIndexError
 from kafka_index.growing import GrowingPartitionLog
-from kafka_index.layout.names import TopicPartition
+from kafka_index.layout.names import PARTITION_METADATA, TopicPartition
 from kafka_index.records.batch_encoder import BatchEncoder
-from kafka_index.startup.directory_files import CLEAN_SHUTDOWN, PARTITION_METADATA
+from kafka_index.startup.directory_files import CLEAN_SHUTDOWN
 from kafka_index.storage import publish_error
 from kafka_index.storage.log_directory import LogDirectory
 from kafka_index.writing.import_columns import check_order, import_rows

@@ -21,11 +21,11 @@ from kafka_index.layout.checkpoints import format_offset_checkpoint
 from kafka_index.layout.names import (
     LEADER_EPOCH_CHECKPOINT,
     LOG_START_CHECKPOINT,
+    PARTITION_METADATA,
     TopicPartition,
     parse_segment_file,
 )
 from kafka_index.metadata import ClusterImage
-from kafka_index.startup.directory_files import PARTITION_METADATA
 from kafka_index.state.snapshots import list_snapshots, snapshot_path
 from kafka_index.storage import SegmentFile, list_dump, publish_error
 from kafka_index.storage.log_directory import LogDirectory
