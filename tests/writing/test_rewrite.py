@@ -6,6 +6,8 @@ import base64
 import itertools
 import random
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +18,7 @@ from kafka_index.growing import GrowingPartitionLog
 from kafka_index.records import BatchFields, Record, write_empty_batch, write_record_batch
 from kafka_index.storage import DirectoryLock
 from kafka_index.writing.condition import Condition
-from kafka_index.writing.rewriting import RewriteSettings, digest_of, plan_rewrite
-from kafka_index.writing.selection import Selection, parse_keys
-from tests.support.command_line import DUMP, build_here, run_here
+from tests.support.command_line import DUMP, build_here, environment, run_here
 from tests.support.packing import PACKERS
 from tests.support.record_tables import write_partition
 from tests.support.segments import marker, message
@@ -478,29 +478,43 @@ def test_a_directory_that_is_held_is_refused(tmp_path: Path) -> None:
         )
 
 
-def test_an_unfinished_rewrite_is_continued_and_no_other(tmp_path: Path) -> None:
+_KILLED = """
+import os, sys
+from kafka_index.cli import main
+from kafka_index.writing import rewriting
+
+publish, left = rewriting.publish_directory, int(sys.argv[1])
+
+def publish_until_killed(*arguments):
+    global left
+    if not left:
+        os._exit(9)
+    left -= 1
+    publish(*arguments)
+
+rewriting.publish_directory = publish_until_killed
+main(sys.argv[2:])
+"""
+
+
+@pytest.mark.parametrize("published", [0, 1])
+def test_a_killed_rewrite_is_continued_and_no_other(tmp_path: Path, published: int) -> None:
     for name in ("a-0", "b-0"):
         write_partition(tmp_path / "in", {0: batch(0, b"k", b"drop")}, name)
-    out = tmp_path / "out"
     keys = keys_file(tmp_path, "drop")
-    rewritten(tmp_path / "in", out, "--drop-keys", keys)
-    finished = contents(out)
-    _unfinish(out, tmp_path, keys)
+    rewritten(tmp_path / "in", tmp_path / "whole", "--drop-keys", keys)
+    out = tmp_path / "out"
+    arguments = ["rewrite", "--input", tmp_path / "in", "--output", out, "--drop-keys", keys]
+    program = [sys.executable, "-c", _KILLED, published, *arguments, "--threads", "1"]
+    killed = subprocess.run(list(map(str, program)), check=False, env=environment())
+    assert killed.returncode == 9
+    assert sorted(path.name for path in out.glob("?-0")) == ["a-0", "b-0"][:published]
 
     stderr = refused(tmp_path / "in", out, "--drop-where", "offset = 0")
     assert "unfinished rewrite of something else" in stderr
 
     rewritten(tmp_path / "in", out, "--drop-keys", keys)
-    assert contents(out) == finished
-
-
-def _unfinish(out: Path, folder: Path, keys: Path) -> None:
-    """Leave an output as a run leaves it that is killed before its last partition."""
-    plans, _ = plan_rewrite([str(folder / "in")], None)
-    selection = Selection(parse_keys(keys.read_text().splitlines(), path="keys"))
-    shutil.rmtree(out / "b-0")
-    digest = digest_of(plans, RewriteSettings(selection))
-    (out / ".rewrite.kafka-index").write_text(digest)
+    assert contents(out) == contents(tmp_path / "whole")
 
 
 def test_drawn_logs_lose_what_matches_and_nothing_else(tmp_path: Path) -> None:
