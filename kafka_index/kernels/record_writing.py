@@ -251,3 +251,28 @@ def seal_batches(
         _write_record_count(start, packed[PACKED_COUNT, number])
         _, checksum = checksums_of(start, size)
         _write_crc(start, checksum)
+
+
+def warm_up(nothing: NDArray[np.int64]) -> None:
+    """Load or compile the encoding of records, over none."""
+    columns = np.empty((PACKED_ROWS, 0), np.int64)
+    starts = np.zeros(1, np.int64)
+    data = np.empty(0, np.uint8)
+    pack_batches(
+        nothing,
+        nothing,
+        nothing,
+        nothing,
+        nothing,
+        nothing,
+        starts,
+        columns,
+        nothing,
+        0,
+        0,
+        -1,
+        0,
+        data,
+        columns,
+    )
+    seal_batches(data, columns, columns)

@@ -120,8 +120,9 @@ class RecordRows:
             fields[2], fields[3] = _addresses(contents)
             owners = (*owners, names, contents)
         return cls(
-            np.ascontiguousarray(offsets, np.int64),
-            np.ascontiguousarray(timestamps_ms, np.int64),
+            # Copies: of arrays that are read-only, as Arrow's are, another kernel would be compiled.
+            np.array(offsets, np.int64),
+            np.array(timestamps_ms, np.int64),
             *_addresses(keys),
             *_addresses(values),
             starts,
