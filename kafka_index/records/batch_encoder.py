@@ -120,7 +120,7 @@ class RecordRows:
             fields[2], fields[3] = _addresses(contents)
             owners = (*owners, names, contents)
         return cls(
-            # Copies: of arrays that are read-only, as Arrow's are, another kernel would be compiled.
+            # Copies: for read-only arrays, as Arrow's are, another kernel would be compiled.
             np.array(offsets, np.int64),
             np.array(timestamps_ms, np.int64),
             *_addresses(keys),
