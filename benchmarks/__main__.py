@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 _NAMES = (
+    "first_minute",
     "recover",
     "headers",
     "spark_job",
