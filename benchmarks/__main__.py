@@ -26,6 +26,7 @@ _NAMES = (
     "stores",
     "writing",
     "verify",
+    "restore",
 )
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from kafka_index.errors import InputError, KafkaIndexError, is_retriable
@@ -278,9 +278,3 @@ def refuse_running(path: str, hint: str) -> None:
         refuse_held(path)
     except InputError as error:
         raise InputError(error.message, path=error.path, hint=hint) from None
-
-
-def cluster_ids(directories: Mapping[str, DumpDirectory]) -> list[str]:
-    """Return the cluster ids of dumps, each once."""
-    found = (each.properties.get("cluster.id") for each in directories.values())
-    return list(dict.fromkeys(cluster_id for cluster_id in found if cluster_id))

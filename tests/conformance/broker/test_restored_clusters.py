@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.conformance.kafka_jars import class_path
+from tests.support.restoring import contents
 from tests.support.timeouts import TIMEOUT_SECONDS
 
 from .broker import Broker, Home, java
@@ -27,12 +28,14 @@ if TYPE_CHECKING:
 _COMPACT = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"}
 _SMALL = {"segment.bytes": "1048576"}
 TOPICS = (
-    Topic("restored.orders", (Traffic(batches=1500, value_bytes="200-900"),), _SMALL, 2),
+    Topic("restored.orders", (Traffic(batches=700, value_bytes="200-900"),), _SMALL, 2),
     Topic("restored.payments", (Transactions(batches=160, left_open="true"),), _SMALL, 2),
     Topic("restored.profiles", (Traffic(keys=300),), _SMALL | _COMPACT),
     Topic("restored.trimmed", (Traffic(),), _SMALL),
 )
 NAMES = [topic.name for topic in TOPICS]
+#: More for one of them.
+APPENDED = Topic("restored.orders", (Traffic(batches=20),), _SMALL, 2)
 TRIMMED_TO = 500
 # As LogLoader and LogManager log where they read a segment again, or do not know a partition.
 _SURPRISES = (
@@ -69,6 +72,7 @@ class Restored:
     log_text: str
     bytes_read: int
     report: list[dict[str, Any]]
+    followed: dict[str, Digest]
 
 
 @dataclass(frozen=True)
@@ -140,13 +144,35 @@ def restore(dump: Home, output: Path, config: Path, *more: str) -> list[dict[str
     return [json.loads(line) for line in report.read_text().splitlines()]
 
 
-def start(home: Home, room: Path, report: list[dict[str, Any]]) -> Restored:
+def start(
+    home: Home, room: Path, report: list[dict[str, Any]], *, with_followers: bool
+) -> Restored:
     broker = Broker(home)
     add_settings(home)
+    followed = {}
     with broker:
         bytes_read = broker.bytes_read()
         answers = ask(broker, room, cluster_state(broker, "answer"))
-    return Restored(answers, broker.log_text(), bytes_read, report)
+        if with_followers:
+            followed = follow(broker, room)
+    return Restored(answers, broker.log_text(), bytes_read, report, followed)
+
+
+def follow(leader: Broker, room: Path) -> dict[str, Digest]:
+    """Let two empty brokers follow, and append; what consumers get then of what was appended to."""
+    second, third = (
+        Broker(Home(room / f"restored-follower-{node}"), node, leader.controller_port)
+        for node in (2, 3)
+    )
+    with second, third, Client(leader.bootstrap, room) as client:
+        client.reassign((1, 2, 3), NAMES)
+        client.await_in_sync(3, NAMES)
+        before = client.digests(ISOLATIONS[0], NAMES)
+        client.fill(APPENDED)
+        client.await_in_sync(3, NAMES)
+        after = client.digests(ISOLATIONS[0], [APPENDED.name])
+        assert all(after[name].records > before[name].records for name in after)
+    return before
 
 
 @pytest.fixture(scope="module", params=["fresh", "same"])
@@ -161,7 +187,10 @@ def restored(request: pytest.FixtureRequest, room: Path, original: Original) -> 
         home.root.mkdir()
         more = ("--cluster", "same", "--metadata-output", str(home.metadata))
         report = restore(original.home, home.data, config, *more)
-    return start(home, room, report)
+    before = contents(original.home.root)
+    found = start(home, room, report, with_followers=request.param == "fresh")
+    assert contents(original.home.root) == before
+    return found
 
 
 @pytest.mark.parametrize("isolation", ISOLATIONS)
@@ -208,6 +237,11 @@ def test_the_start_reads_no_more_than_a_clean_restart(
     original: Original, restored: Restored
 ) -> None:
     assert restored.bytes_read <= 1.1 * original.bytes_read
+
+
+def test_empty_brokers_follow_the_restored_one(original: Original, restored: Restored) -> None:
+    if restored.followed:
+        assert restored.followed == original.answers.digests[ISOLATIONS[0]]
 
 
 def test_nothing_is_lost(restored: Restored) -> None:

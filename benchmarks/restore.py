@@ -1,0 +1,101 @@
+"""A restore beside a build of the same dump, and beside copying it first.
+
+One thread, warm page cache, batches of 1 KB. Rolled segments are linked or copied, the active one
+is always copied; so the dump has many small segments. Seconds of the processor, those of ``cp``
+included, in turn.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import statistics
+import subprocess
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+
+from benchmarks.dumps import build
+from kafka_index.build import BuildSettings
+from kafka_index.records import BatchFields, Record, write_record_batch
+from kafka_index.restore.job import RestoreJob, RestoreRequest
+from kafka_index.restore.log_files import Link
+from kafka_index.restore.run import on_threads
+from kafka_index.storage import list_dump
+
+_SEGMENTS = 32
+_SEGMENT_BYTES = 32 << 20
+_ROUNDS = 5
+_GOAL = 1.2
+_OFFSET_BYTES = 8
+
+
+def run(scratch: Path) -> bool:
+    """Measure, print, and return whether all goals are reached."""
+    with TemporaryDirectory(dir=scratch) as folder:
+        dump, output = Path(folder, "dump"), Path(folder, "output")
+        _write_dump(dump / "topic-0")
+        works: list[Callable[[], None]] = [
+            partial(_build, dump, output),
+            partial(_restore, dump, output, Link.HARD),
+            partial(_copy, dump, output),
+            partial(_restore, dump, output, Link.COPY),
+        ]
+        seconds = [statistics.median(times) for times in _in_turn(works, output)]
+    built, linked, copied, restored = seconds
+    print("Restore, one thread, seconds of the processor (median of rounds, in turn)")
+    print("  build     links   x build    cp, sync   copies   x cp, sync and build    goals")
+    reached = linked <= _GOAL * built and restored <= _GOAL * (copied + built)
+    print(
+        f"{built:7.2f} {linked:9.2f} {linked / built:9.2f} {copied:11.2f} {restored:8.2f} "
+        f"{restored / (copied + built):22.2f}    {'reached' if reached else 'MISSED'}"
+    )
+    return reached
+
+
+def _in_turn(works: list[Callable[[], None]], output: Path) -> list[list[float]]:
+    times: list[list[float]] = [[] for _ in works]
+    for number in range(_ROUNDS + 1):
+        for work, found in zip(works, times, strict=True):
+            started = sum(os.times()[:4])
+            work()
+            if number:
+                found.append(sum(os.times()[:4]) - started)
+            shutil.rmtree(output)
+    return times
+
+
+def _build(dump: Path, output: Path) -> None:
+    output.mkdir()
+    build(list_dump([str(dump)], topics=None).segments, BuildSettings(target_root=str(output)))
+
+
+def _restore(dump: Path, output: Path, link: Link) -> None:
+    job = RestoreJob.prepare(RestoreRequest([str(dump)], str(output), link=link))
+    result = job.run(on_threads(1), lambda _: None)
+    if any(each.is_left_out or each.lost for each in result.partitions):
+        raise RuntimeError(f"{dump} was not restored")
+
+
+def _copy(dump: Path, output: Path) -> None:
+    subprocess.run(["cp", "-r", str(dump), str(output)], check=True)
+    os.sync()
+
+
+def _write_dump(directory: Path) -> None:
+    """Write segments of batches of about 1 KB, whose offsets are all that differs."""
+    directory.mkdir(parents=True)
+    record = Record(1_700_000_000_000, b"key", os.urandom(900))
+    batch = write_record_batch([record], 0, BatchFields(leader_epoch=1))
+    count = _SEGMENT_BYTES // len(batch)
+    batches = np.frombuffer(batch * count, np.uint8).reshape(count, len(batch)).copy()
+    for number in range(_SEGMENTS):
+        first = number * count
+        offsets = np.arange(first, first + count, dtype=">i8")
+        batches[:, :_OFFSET_BYTES] = offsets.view(np.uint8).reshape(count, _OFFSET_BYTES)
+        (directory / f"{first:020d}.log").write_bytes(batches.tobytes())
+    topic_id = "version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAABw"
+    (directory / "partition.metadata").write_text(topic_id)
