@@ -28,6 +28,7 @@ from kafka_index.cli.exit_code import ExitCode
 from kafka_index.cli.options import Decorator, command, max_decompressed_option, refuse_job
 from kafka_index.cli.record_options import milliseconds, time_options
 from kafka_index.cli.record_text import FORMS, RecordText
+from kafka_index.cli.run_summary import run_summary
 from kafka_index.cli.terminal import print_error
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES
 from kafka_index.errors import InputError, KafkaIndexError, is_retriable
@@ -145,6 +146,8 @@ def make_command(*, as_job: bool) -> click.Command:
                 damage.append(fault)
                 print_error(str(fault))
         damage += _dump_files(known, kinds, output)
+        run_summary().add_count("files", len(known) + len(directories))
+        run_summary().add_count("damaged", len(damage))
         return ExitCode.first(ExitCode.of_part(retriable=is_retriable(each)) for each in damage)
 
     return command(dump, _options(), help_text=_HELP, usage="[OPTIONS]")

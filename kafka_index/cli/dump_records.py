@@ -7,6 +7,7 @@ from functools import partial
 from kafka_index.cli.dump_files import DumpedFile
 from kafka_index.cli.dump_log import log_end
 from kafka_index.cli.dump_output import DumpOutput
+from kafka_index.cli.dump_selection import Selection
 from kafka_index.cli.record_text import PrintedRecords, RecordText
 from kafka_index.cli.text import format_count, plural
 from kafka_index.errors import KafkaIndexError, TooLargeError
@@ -38,6 +39,7 @@ def dump_records(
     output.begin(f"{path}: {title}")
     source = LogFileSource(path, verify_crc=verify_crc)
     decoder = RecordDecoder(budget)
+    select = None if output.selection == Selection() else output.of_records
     count = 0
     damage: KafkaIndexError | None = None
     for window, start, found_batches in source.windows():
@@ -48,7 +50,7 @@ def dump_records(
         positions = batches.position_bytes
         for found in decoder.decode(window, positions - start, batches.size_bytes, convert):
             if not isinstance(found, BatchDamage):
-                output.write(text.lines(found, output.of_records))
+                output.write(text.lines(found, select))
                 count += len(found)
                 if output.is_full:
                     output.limited()

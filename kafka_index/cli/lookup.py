@@ -23,10 +23,10 @@ from kafka_index.cli.lookup_summary import (
 from kafka_index.cli.options import Detail
 from kafka_index.cli.progress import Outcome
 from kafka_index.cli.run_summary import run_summary
-from kafka_index.cli.terminal import Table, print_error, print_text
+from kafka_index.cli.terminal import Table, print_error, print_log, print_text
 from kafka_index.cli.text import format_count, format_seconds, plural, status_table
 from kafka_index.engines import lookup_engines as engines
-from kafka_index.errors import InputError
+from kafka_index.errors import InputError, KafkaIndexError
 from kafka_index.lookup import (
     LOOKUP_REPORT_SCHEMA,
     By,
@@ -133,8 +133,12 @@ def run_lookup(options: BulkOptions, where: LogOptions) -> ExitCode:
         (status.text, count) for status, count in outcome.totals.queries_of_status.items()
     )
     if digest is not None:
-        record = AnswerRecord(digest, written(output, others), queries_of_status, code)
-        record.write(output)
+        try:
+            record = AnswerRecord(digest, written(output, others), queries_of_status, code)
+            record.write(output)
+        except (KafkaIndexError, OSError) as error:
+            # The answers are whole: only a rerun will not know it.
+            print_log(f"the run is not recorded: {error}")
     return _with_failing(code, queries_of_status, options)
 
 

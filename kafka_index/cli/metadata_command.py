@@ -11,6 +11,7 @@ from kafka_index.cli.exit_code import ExitCode
 from kafka_index.cli.metadata_summary import print_summary
 from kafka_index.cli.metadata_text import readable
 from kafka_index.cli.options import command, max_decompressed_option, refuse_job
+from kafka_index.cli.run_summary import run_summary
 from kafka_index.cli.terminal import print_error
 from kafka_index.cli.text import plural
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES
@@ -116,6 +117,7 @@ def _print_table(what: str, found: ClusterMetadata, *, as_json: bool) -> None:
 
 def _report(faults: Faults) -> ExitCode:
     """Print the faults; return the exit code."""
+    run_summary().add_count("faults", faults.total)
     for fault in faults.first[:_ERRORS_SHOWN]:
         print_error(str(fault))
     more = faults.total - min(len(faults.first), _ERRORS_SHOWN)
