@@ -11,7 +11,7 @@ import numpy as np
 
 from kafka_index.build.fold import FoldedPartition, fold_partition
 from kafka_index.build.report import FAILED
-from kafka_index.errors import KafkaIndexError
+from kafka_index.errors import KafkaIndexError, is_retriable
 from kafka_index.growing.growing_segment import floor_segment
 from kafka_index.kernels import read_headers
 from kafka_index.kernels.headers import HEADER_COLUMNS, HEADER_RECORD_COUNT
@@ -306,6 +306,9 @@ class _Finish:
             harmful=bool(harmful),
             found=f"offsets {start} to {end}",
         )
+        error = self.folded.error
+        if error is not None and is_retriable(error):
+            return row.unreadable(error)
         if not harmful or self.settings.indexes is not None or self.settings.tiered:
             return row
         return started(row, self.root, self.settings, end)

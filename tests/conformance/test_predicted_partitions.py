@@ -183,7 +183,7 @@ def predicted(files: PartitionFiles, case: Case) -> Iterator[LoadedPartition]:
 
 
 @given(cases())
-@drawn_cases(0.25)
+@drawn_cases(0.1)
 def test_a_partition_is_loaded_as_predicted(judge: Judge, scratch: Path, case: Case) -> None:
     files = partition_files(scratch, case.logs)
     load(judge, files.directory, settings=case.settings()).close()

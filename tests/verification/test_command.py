@@ -14,7 +14,8 @@ import pytest
 
 from kafka_index.cli.exit_code import ExitCode
 from kafka_index.verification import VERIFY_SCHEMA
-from tests.support.command_line import COMMAND, DUMP, environment, run_here
+from tests.support.builds import small_disk
+from tests.support.command_line import COMMAND, DUMP, environment, kafka_index, run_here
 from tests.support.gates import Gate, Step
 from tests.support.timeouts import TIMEOUT_SECONDS
 
@@ -166,12 +167,20 @@ def test_a_log_that_changes_meanwhile_is_named_and_worth_a_retry(
     assert "could not be read, or changed meanwhile" in out
 
 
-@pytest.mark.parametrize("count", [1, 3])
-def test_a_killed_run_leaves_no_report(data: Path, tmp_path: Path, count: int) -> None:
+@pytest.mark.parametrize(
+    "step",
+    [
+        Step("open", ".log", 1),
+        Step("open", ".snapshot", 2),
+        Step("os.rename", "report.parquet", 1),
+    ],
+    ids=lambda step: f"{step.ending}-{step.count}",
+)
+def test_a_killed_run_leaves_no_report(data: Path, tmp_path: Path, step: Step) -> None:
     report = tmp_path / "out" / "report.parquet"
     report.parent.mkdir()
     report.write_bytes(b"an older one")
-    gate = Gate(tmp_path / "gate", Step("open", ".log", count))
+    gate = Gate(tmp_path / "gate", step)
     process = subprocess.Popen(
         [*COMMAND, "verify", "--input", str(data), "--report", str(report), "--threads", "1"],
         env=gate.on_the_way_of(environment()),
@@ -184,3 +193,34 @@ def test_a_killed_run_leaves_no_report(data: Path, tmp_path: Path, count: int) -
     process.communicate(timeout=TIMEOUT_SECONDS)
 
     assert report.read_bytes() == b"an older one"
+
+
+def test_a_report_that_finds_no_room_is_worth_a_retry_and_leaves_the_older_one(
+    data: Path, tmp_path: Path
+) -> None:
+    with small_disk(tmp_path / "disk", "4k") as disk:
+        report = disk / "report.json"
+        report.write_text("{}\n")
+
+        done = kafka_index("verify", "--input", data, "--report", report)
+
+        assert done.returncode == ExitCode.ENVIRONMENT, done.stdout
+        assert "report" in done.stderr
+        assert report.read_text() == "{}\n"
+        assert [path.name for path in disk.iterdir()] == [report.name]
+
+
+def test_no_room_for_what_files_should_be_is_worth_a_retry(data: Path, tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", "16k") as disk:
+        done = subprocess.run(
+            [*COMMAND, "verify", "--input", str(data)],
+            env={**environment(), "TMPDIR": str(disk)},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=TIMEOUT_SECONDS,
+        )
+
+    assert done.returncode == ExitCode.ENVIRONMENT, done.stderr
+    assert "could not be read, or changed meanwhile" in done.stdout
+    assert "harmful file" not in done.stdout.replace("0 with harmful files", "")
