@@ -9,6 +9,7 @@ import json
 import shutil
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from tests.support.command_line import DUMP, SETTINGS, Argument, kafka_index, run_here
@@ -47,12 +48,14 @@ def test_build_on_spark_does_too(
 ) -> None:
     monkeypatch.setenv("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
     monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
-    where: tuple[Argument, ...] = ("--input", data, "--output", tmp_path / "out")
+    report = tmp_path / "report.parquet"
     done = kafka_index(
-        "build", *where, "--config", SETTINGS, "--engine", "spark", "--master", "local[1]"
+        *("build", "--input", data, "--output", tmp_path / "out", "--config", SETTINGS),
+        *("--report", report, "--engine", "spark", "--master", "local[1]"),
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert index_files(tmp_path / "out") == index_files(data)
+    assert set(pq.read_table(report)["status"].to_pylist()) == {"built"}
 
 
 def test_verify_finds_it_sound(data: Path) -> None:

@@ -47,15 +47,6 @@ def test_writes_what_the_broker_wrote(tmp_path: Path) -> None:
     assert str(tmp_path / "out") in result.stdout
 
 
-def test_the_spark_engine_writes_the_same_files(data: Path, tmp_path: Path) -> None:
-    report = tmp_path / "report.parquet"
-    arguments = ("--input", data, "--output", tmp_path / "out", "--report", report)
-    result = kafka_index("build", *arguments, "--engine", "spark", "--master", "local[1]")
-    assert result.returncode == 0, result.stderr
-    assert index_files(tmp_path / "out") == broker_files(PARTITION)
-    assert pq.read_table(report)["status"].to_pylist() == ["built"] * 4
-
-
 def test_an_option_wins_over_the_settings_file(tmp_path: Path) -> None:
     name = "trace-spans.fine-0"
     data = copy_partitions(tmp_path / "data", name)

@@ -8,13 +8,11 @@ import sys
 import zipfile
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import pyspark
 
 import kafka_index
 from kafka_index.lookup import By
 from tests.spark.lookups import answer, files, make_dump, make_queries, write_queries
-from tests.support.dumps import dump, index_files, write_logs
 from tests.support.timeouts import TIMEOUT_SECONDS
 
 ROOT = Path(kafka_index.__file__).resolve().parent.parent
@@ -63,20 +61,6 @@ def submit(folder: Path, name: str, *options: str | Path) -> subprocess.Complete
     assert done.returncode == 0, done.stdout + done.stderr
     assert "workers start cold" not in done.stdout + done.stderr
     return done
-
-
-def test_a_build_runs_on_a_cluster_with_the_package_in_a_zip(tmp_path: Path) -> None:
-    logs = write_logs(tmp_path / "logs", dump())
-    report = tmp_path / "report.parquet"
-
-    submit(
-        tmp_path,
-        "build_index.py",
-        *("--input", logs, "--output", tmp_path / "out", "--report", report),
-    )
-
-    assert set(pq.read_table(report)["status"].to_pylist()) == {"built"}
-    assert len(index_files(tmp_path / "out")) == 2 * len(dump())
 
 
 def test_lookups_run_on_a_cluster_with_the_package_in_a_zip(tmp_path: Path) -> None:
