@@ -7,26 +7,29 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from kafka_index.kernels.scan import CHUNK_BATCHES
 from tests.support.builds import finish, rubbish, start, with_rows
 from tests.support.command_line import Argument, build_here
 from tests.support.dumps import index_files
+from tests.support.gates import StopInScan
 from tests.support.segments import batch
 from tests.support.timeouts import wait_until
 
-BATCHES = 600_000
-_ATTEMPTS = 8
+# More than three chunks of a scan.
+BATCHES = 4 * CHUNK_BATCHES
 _LOG = "00000000000000000000.log"
 _OTHER = "00000000000000700000.log"
 
 
 @pytest.fixture(scope="module")
 def long_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A log of many small batches, which take a while to walk."""
+    """A log of many small batches."""
     path = tmp_path_factory.mktemp("long") / _LOG
     path.write_bytes(_log(0, BATCHES))
     return path
@@ -70,20 +73,9 @@ def _write_into(log: Path) -> None:
         file.write(b"\xff" * 50)
 
 
-def _stop_in_the_scan(process: subprocess.Popen[str], log: Path) -> bool:
-    """Stop a build that scans a log; False when the scan was over already."""
-    folder = Path("/proc", str(process.pid))
-
-    def scanned() -> bool:
-        return f" {log}\n" in (folder / "maps").read_text()
-
-    def stopped() -> bool:
-        return (folder / "stat").read_text().rpartition(")")[2].split()[0] == "T"
-
-    if not wait_until(process, scanned):
-        return False
-    os.kill(process.pid, signal.SIGSTOP)
-    return wait_until(process, stopped) and scanned()
+def _is_stopped(process: subprocess.Popen[str]) -> bool:
+    stat = Path("/proc", str(process.pid), "stat").read_text()
+    return stat.rpartition(")")[2].split()[0] == "T"
 
 
 @pytest.mark.parametrize("options", [[], ["--no-verify-crc"]], ids=["verified", "headers"])
@@ -120,21 +112,12 @@ def test_a_log_that_changes_under_the_scan_fails_and_is_built_when_it_rests(
     ]
 
     def build_and_change(*more: Argument) -> subprocess.CompletedProcess[str]:
-        for _ in range(_ATTEMPTS):
-            shutil.rmtree(out, ignore_errors=True)
-            shutil.copyfile(long_log, log)
-            process = start(*arguments, *more)
-            try:
-                stopped = _stop_in_the_scan(process, log)
-                if stopped:
-                    change(log)
-            finally:
-                if process.poll() is None:
-                    os.kill(process.pid, signal.SIGCONT)
-            done = finish(process)
-            if stopped:
-                return done
-        pytest.fail("the scan was over too soon, each time")
+        shutil.copyfile(long_log, log)
+        process = start(*arguments, *more, gate=StopInScan(3))
+        assert wait_until(process, partial(_is_stopped, process), every=0.005)
+        change(log)
+        os.kill(process.pid, signal.SIGCONT)
+        return finish(process)
 
     done, rows = with_rows(build_and_change, tmp_path)
 

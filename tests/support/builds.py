@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from tests.support.command_line import COMMAND, DUMP, Argument, environment
-from tests.support.gates import Gate, Step
+from tests.support.gates import Gate, Step, StopInScan
 from tests.support.timeouts import TIMEOUT_SECONDS
 
 TRANSACTIONAL_TOPICS = ("payments",)
@@ -54,7 +54,7 @@ def start(
     *arguments: Argument,
     command_name: str = "build",
     privileged: bool = True,
-    gate: Gate | None = None,
+    gate: Gate | StopInScan | None = None,
 ) -> subprocess.Popen[str]:
     """Start the command line, in a session of its own; it may stop at a gate."""
     command = [*COMMAND, command_name, *map(str, arguments)]
@@ -71,7 +71,7 @@ def build_killed_at(step: Step, *arguments: Argument) -> None:
     assert done.returncode == -signal.SIGKILL, done.stderr
 
 
-def _start(command: list[str], gate: Gate | None = None) -> subprocess.Popen[str]:
+def _start(command: list[str], gate: Gate | StopInScan | None = None) -> subprocess.Popen[str]:
     return subprocess.Popen(
         command,
         stdout=subprocess.PIPE,

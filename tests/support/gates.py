@@ -15,8 +15,24 @@ from typing import Literal
 
 from tests.support.timeouts import wait_for, wait_until
 
-_VARIABLE = "KAFKA_INDEX_TEST_GATE"
+_GATE, _CHUNK = "KAFKA_INDEX_TEST_GATE", "KAFKA_INDEX_TEST_CHUNK"
 _AT_START = Path(__file__).with_name("at_start")
+
+
+@dataclass(frozen=True)
+class StopInScan:
+    """A process stops itself, as SIGSTOP does, before the n-th chunk that it scans."""
+
+    chunk: int
+
+    def on_the_way_of(self, environment: Mapping[str, str]) -> dict[str, str]:
+        """Return the environment of the process."""
+        return _at_start(environment, _CHUNK, str(self.chunk))
+
+
+def _at_start(environment: Mapping[str, str], name: str, value: str) -> dict[str, str]:
+    path = os.pathsep.join(filter(None, (str(_AT_START), environment.get("PYTHONPATH"))))
+    return {**environment, "PYTHONPATH": path, name: value}
 
 
 @dataclass(frozen=True)
@@ -48,13 +64,12 @@ class Gate:
 
     def on_the_way_of(self, environment: Mapping[str, str]) -> dict[str, str]:
         """Return the environment of a process that stops here, as does all that it starts."""
-        path = os.pathsep.join(filter(None, (str(_AT_START), environment.get("PYTHONPATH"))))
-        return {**environment, "PYTHONPATH": path, _VARIABLE: self._description}
+        return _at_start(environment, _GATE, self._description)
 
     @property
     def spark_settings(self) -> list[str]:
         """Settings with which the executors of a cluster, and their workers, stop here."""
-        names = {"PYTHONPATH": _AT_START, _VARIABLE: self._description}
+        names = {"PYTHONPATH": _AT_START, _GATE: self._description}
         return [f"spark.executorEnv.{name}={value}" for name, value in names.items()]
 
     @property

@@ -1,15 +1,18 @@
 """Holds processes at a step; Python imports this when it starts, where it is on the path.
 
 See `tests.support.gates`. The step is a file that is about to be opened, renamed or removed, at
-which Python's audit hooks are called: in workers of Spark, too, and in no line of the product.
+which Python's audit hooks are called: in workers of Spark, too, and in no line of the product. Or
+it is a chunk of a scan.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
 import time
+from types import FrameType
 
 _POLL_SECONDS = 0.005
 
@@ -55,6 +58,25 @@ def _main_thread_has_noticed() -> bool:
     return False
 
 
+def _stop_before_chunk(count: int) -> None:
+    """Stop this process, as SIGSTOP does, before the n-th chunk that it scans."""
+    left = count
+
+    def profile(frame: FrameType, event: str, _argument: object) -> None:
+        nonlocal left
+        code = frame.f_code
+        if event == "call" and code.co_name == "scan" and code.co_filename.endswith("scanner.py"):
+            left -= 1
+            if left == 0:
+                # To this thread, which stops before it returns from here.
+                signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
+
+    threading.setprofile(profile)
+
+
 _STEP = os.environ.get("KAFKA_INDEX_TEST_GATE")
 if _STEP is not None:
     _hold_at(*_STEP.split(":"))
+_CHUNK = os.environ.get("KAFKA_INDEX_TEST_CHUNK")
+if _CHUNK is not None:
+    _stop_before_chunk(int(_CHUNK))
