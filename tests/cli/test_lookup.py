@@ -337,7 +337,7 @@ LOGS = ["--logs", "{logs}"]
     ("arguments", "message"),
     [
         ([], "give --logs"),
-        (LOGS, "give --queries PATH, or --topic and --partition"),
+        (LOGS, "give --queries PATH, or --topic"),
         ([*LOGS, *WRITES[:4]], "give --output"),
         ([*LOGS, *WRITES[:2], *WRITES[4:]], "give --by"),
         ([*LOGS, *WRITES, "--json"], "--json goes with a single question"),
