@@ -11,7 +11,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self, TextIO
 
 from kafka_index.cli.options import Detail
-from kafka_index.cli.terminal import Table, log_time, print_text, rich_console, terminal_size
+from kafka_index.cli.terminal import (
+    Table,
+    log_time,
+    print_log,
+    print_text,
+    rich_console,
+    terminal_size,
+)
 from kafka_index.cli.text import Paint, format_bytes, format_count, format_seconds, plural
 from kafka_index.kernels.compile_clock import compile_clock
 
@@ -21,6 +28,7 @@ if TYPE_CHECKING:
 _LIVE_SECONDS = 0.2
 _LOG_SECONDS = 30.0
 _BAR_WIDTH = 20
+_COMPILING = "compiling kernels, once"
 
 
 class Progress:
@@ -105,7 +113,7 @@ class Progress:
         compiling = compile_clock.seconds - self._compiled_before
         seconds = max(time.monotonic() - self._started - compiling, 1e-9)
         if not count and compile_clock.is_running:
-            return "compiling kernels, once"
+            return _COMPILING
         if self._total_bytes is None:
             done, total, rate = count, self._total, f"{format_count(round(count / seconds))}/s"
         else:
@@ -173,6 +181,12 @@ class Progress:
         task = display.task_ids[0]
         display.console.width, _ = terminal_size(self._stream)
         display.update(task, completed=self._share(), description=self.line(), refresh=True)
+
+
+def announce_compilation() -> None:
+    """Let the first compilation print a line, on a terminal, of a command without a live line."""
+    if sys.stderr.isatty():
+        compile_clock.on_first = lambda: print_log(_COMPILING)
 
 
 class Outcome:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import io
 import re
+import sys
 
 import pytest
 
-from kafka_index.cli.progress import Progress
+from kafka_index.cli.progress import Progress, announce_compilation
 from kafka_index.kernels.compile_clock import CompileClock, compile_clock
 from tests.support.command_line import kafka_index, run_here
 
@@ -31,6 +32,20 @@ def test_a_compilation_is_shown_and_not_counted_in_the_rate(
         progress.advance(5)
         # Nearly no time is left for the work itself.
         assert re.search(r"\d,\d{3},\d{3},\d{3}/s", progress.line())
+
+
+def test_a_question_on_a_terminal_says_that_it_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setattr(compile_clock, "on_first", None)
+    announce_compilation()
+    assert compile_clock.on_first is not None
+    compile_clock.on_first()
+    assert terminal.getvalue() == "kafka-index: compiling kernels, once\n"
 
 
 def test_compilations_inside_of_others_are_counted_once() -> None:
