@@ -171,6 +171,10 @@ class StagedSegment:
                 path = scratch
         return SegmentState.read(path)
 
+    def is_published(self) -> bool:
+        """Return whether it has files that are to be published, and all of its own are."""
+        return not self.is_withheld and bool(self.files) and self.is_in_place()
+
     def is_in_place(self) -> bool:
         """Return whether all files of its own are published as they were written."""
         return all(

@@ -42,6 +42,7 @@ from kafka_index.spark.staged_rows import (
     PUBLISHING_SCHEMA,
     STAGED_SCHEMA,
     plan_publishing,
+    read_staged,
     staged_table,
     whole_partitions,
 )
@@ -165,15 +166,25 @@ def build_waves(
     """
     run = Jobs(session) if jobs is None else jobs
 
-    def build(wave: SegmentTable) -> pa.Table:
+    # What the first jobs of the waves that are under way have found.
+    staged_of: dict[int, pa.Table] = {}
+
+    def build(number: int, wave: SegmentTable) -> pa.Table:
         bins = count_bins(wave, cores)
         plan = plan_build(wave, bins=bins)
         return build_logs(
-            session, plan, settings, bins=bins, fail_fast=fail_fast, jobs=run, target=target
+            session,
+            plan,
+            settings,
+            bins=bins,
+            fail_fast=fail_fast,
+            jobs=run,
+            target=target,
+            on_staged=partial(staged_of.__setitem__, number),
         )
 
     pool = ThreadPoolExecutor(1 if fail_fast else _WAVES_AT_A_TIME, thread_name_prefix="wave")
-    futures = [pool.submit(build, wave) for wave in waves]
+    futures = [pool.submit(build, number, wave) for number, wave in enumerate(waves)]
     error: BaseException | None = None
     done = 0
     try:
@@ -181,6 +192,7 @@ def build_waves(
             error = future.exception()
             if error is not None:
                 break
+            staged_of.pop(done, None)
             done += 1
             rows = future.result()
             yield rows
@@ -197,15 +209,26 @@ def build_waves(
             run.cancel()
         pool.shutdown()
     if error is not None:
-        begun = zip(waves[done:], futures[done:], strict=True)
-        for wave, future in begun:
+        for number, future in enumerate(futures[done:], start=done):
             if not future.cancelled():
-                yield _kept_rows(wave, settings) if future.exception() else future.result()
+                failed = future.exception() is not None
+                staged = staged_of.get(number)
+                yield _rows_in_place(waves[number], staged, settings) if failed else future.result()
         raise error
 
 
-def _kept_rows(wave: SegmentTable, settings: BuildSettings) -> pa.Table:
+def _rows_in_place(
+    wave: SegmentTable, staged: pa.Table | None, settings: BuildSettings
+) -> pa.Table:
     """Return the report of the segments of a failed wave whose files are in place."""
+    if staged is None:
+        return _kept_rows(wave, settings)
+    sound = staged.filter(pc.field("status") != FAILED)
+    return report_table([each.report for each in read_staged(sound) if each.is_published()])
+
+
+def _kept_rows(wave: SegmentTable, settings: BuildSettings) -> pa.Table:
+    """Return the report of the segments of a wave that are right as they are."""
     kept = [keep_segment(segment, settings) for segment in wave]
     rows = [each.report for each in kept if each is not None]
     if settings.force:
@@ -223,6 +246,7 @@ def build_logs(
     fail_fast: bool = False,
     jobs: Jobs | None = None,
     target: SharedTarget | None = None,
+    on_staged: Callable[[pa.Table], None] | None = None,
 ) -> pa.Table:
     """Build the segments of a plan and return the whole report.
 
@@ -238,6 +262,8 @@ def build_logs(
         Follows the segments.
     target : SharedTarget, optional
         As for `stage_logs`.
+    on_staged : callable, optional
+        Called with the rows of the scan, before anything is published.
     """
     run = Jobs(session) if jobs is None else jobs
     segments = f"{plan.num_rows:,} segments"
@@ -249,6 +275,8 @@ def build_logs(
     if fail_fast and has_failed(staged):
         failed = staged.filter(pc.field("status") == FAILED)
         return failed.select(REPORT_SCHEMA.names)
+    if on_staged is not None:
+        on_staged(staged)
     publishing = plan_publishing(staged, plan, bins=bins)
     partitions = publishing.group_by(["topic", "partition"]).aggregate([]).num_rows
     verb = "fold" if settings.needs_state else "publish"

@@ -88,6 +88,7 @@ def test_a_glob_names_what_can_be_dumped(remote: str) -> None:
     assert [line.removeprefix(f"{remote}/").split(":")[0] for line in printed] == [
         *dumped,
         "leader-epoch-checkpoint",
+        "partition.metadata",
     ]
 
 
