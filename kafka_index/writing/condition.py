@@ -31,14 +31,15 @@ _OTHER_ZONE = re.compile(r"'[0-9]{4}-[0-9]{2}-[0-9]{2}.*:.*[+-][0-9]{2}(:?[0-9]{
 _HEADER_NAME = re.compile(r"header_of\(headers, ('(?:[^']|'')*')\)")
 _PLACE = re.compile(r"\s*(?P<rest>\S.{0,20})?")
 _TEXT_HEADER = re.compile(r"\s*\(\s*('(?:[^']|'')*')\s*\)")
-#: In DuckDB: keys and headers as text. What is not UTF-8 is not NULL either, and equal to no text
-#: that anyone writes.
+#: In DuckDB: keys and headers as text. What is not UTF-8 is U+FFFD alone: it is not NULL, and is no
+#: text that anyone writes.
 _VIEW = """
     SELECT topic, "partition", "offset", try(epoch_ms("timestamp")) AS "timestamp",
         text_of(key) AS key, headers FROM rows
 """
 _MACROS = """
-    CREATE MACRO text_of(bytes) AS coalesce(try(decode(bytes)), chr(65533) || bytes::VARCHAR);
+    CREATE MACRO text_of(bytes) AS
+        coalesce(try(decode(bytes)), CASE WHEN bytes IS NOT NULL THEN chr(65533) END);
     CREATE MACRO header_of(pairs, name) AS
         text_of(list_last(list_filter(pairs, lambda pair: pair.key = name)).value);
 """

@@ -410,6 +410,7 @@ def test_a_line_that_is_no_key_is_refused(tmp_path: Path) -> None:
         ("timestamp >= '1970-01-01T00:00:00.002Z'", [2, 3]),
         ("topic = 'topic' AND partition = 0 AND offset > 2", [3]),
         ("key LIKE '%a%'", [0]),
+        ("key LIKE '%F%'", []),
     ],
 )
 def test_conditions_are_those_of_sql(tmp_path: Path, condition: str, dropped: list[int]) -> None:
