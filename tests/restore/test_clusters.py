@@ -11,6 +11,7 @@ import pytest
 from kafka_index.metadata import read_metadata
 from kafka_index.records.decompression import DecompressionBudget
 from tests.support.command_line import DUMP
+from tests.support.metadata import cluster_record, log_batch, uuid_of, write_log
 from tests.support.restoring import MARKER, contents, copy_dump, restore
 from tests.support.segments import batch
 
@@ -222,3 +223,32 @@ def test_the_epoch_of_the_sole_broker_is_that_of_its_registration(
     assert old is not None
     (broker,) = old.brokers.values()
     assert f'"brokerEpoch":{broker.broker_epoch}}}' in (tmp_path / "out" / MARKER).read_text()
+
+
+def with_brokers(dump: Path, *numbers: int) -> None:
+    """Give a dump a metadata log that knows some brokers, and nothing else."""
+    shutil.rmtree(dump / "__cluster_metadata-0")
+    records = [
+        cluster_record(
+            "RegisterBrokerRecord", brokerId=number, incarnationId=uuid_of(number), brokerEpoch=40
+        )
+        for number in numbers
+    ]
+    write_log(dump / "__cluster_metadata-0", log_batch(0, *records))
+
+
+def test_the_same_cluster_is_refused_while_other_brokers_are_not_restored(
+    tmp_path: Path, dump: Path
+) -> None:
+    with_brokers(dump, 1, 2)
+    (dump / MARKER).unlink()
+
+    run = restore(dump, tmp_path / "out", "--cluster", "same")
+    assert run.code == 2
+    assert "--all-brokers-restored" in run.done.stderr
+    assert not (tmp_path / "out" / MARKER).exists()
+
+    run = restore(dump, tmp_path / "out", "--cluster", "same", "--all-brokers-restored")
+    assert run.code == 0, run.done.stderr
+    # Which of the brokers' epochs is the last one is not known then.
+    assert '"brokerEpoch":-1}' in (tmp_path / "out" / MARKER).read_text()
