@@ -90,7 +90,7 @@ def test_records_are_a_table_for_people(tmp_path: Path) -> None:
     assert find(0, tmp_path, "--key", "k").splitlines() == [
         "partition  offset  timestamp                 key  value",
         'a.b-3      7       1970-01-01T00:00:00.000Z  "k"  "v"',
-        'a.b-3      8       -1                        "k"  null',
+        'a.b-3      8       -                         "k"  null',
     ]
 
 
