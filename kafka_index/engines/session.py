@@ -201,7 +201,8 @@ def _kept_interrupt_handler() -> Iterator[None]:
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, handler)
+        if handler is not None:  # as it is where no Python code has set it
+            signal.signal(signal.SIGINT, handler)
 
 
 def _known_settings(*, submitted: bool) -> SparkConf:
