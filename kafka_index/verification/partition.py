@@ -26,7 +26,7 @@ from kafka_index.scan import LogFileSource
 from kafka_index.state.partition_state import ProducerExpiration
 from kafka_index.storage import SegmentFile, StagedFile
 from kafka_index.storage.log_directory import read_checkpoint_text
-from kafka_index.stores import is_remote
+from kafka_index.stores.tiered.segment_paths import is_segment_path
 from kafka_index.verification.data_directory import CLEANER_CHECKPOINT, DataDirectory
 from kafka_index.verification.findings import (
     FileClass,
@@ -123,7 +123,7 @@ class _Finish:
             found += self._transactions(check, built, is_known=is_known)
         start = max(self._log_start(), self.checks[0].segment.base_offset)
         end = judge.end_offset if judge.end_offset is not None else start
-        if not is_remote(directory):
+        if not is_segment_path(self.checks[-1].segment.log_path):
             is_whole = judge.is_state_known and self.folded.snapshots is not None
             found += judge_snapshots(
                 partition,

@@ -81,7 +81,7 @@ def judge_snapshots(
         elif offset < max(base_offsets) or offset <= start:
             judgement = Judgement(FileClass.ORPHAN, effect=_REMOVED)
         else:
-            judgement = _within(data, offset, wanted.get(end))
+            judgement = _within(data, offset, wanted.get(end), expiration)
         yield finding.judged(judgement)
     yield from _missing(partition, directory, set(found), wanted, is_clean=is_clean)
 
@@ -105,7 +105,9 @@ def _missing(
         yield _finding(partition, directory, last).judged(judgement)
 
 
-def _within(data: bytes, offset: int, at_end: bytes | None) -> Judgement:
+def _within(
+    data: bytes, offset: int, at_end: bytes | None, expiration: ProducerExpiration
+) -> Judgement:
     """Return the judgement of a snapshot taken inside the last segment, as at a shutdown.
 
     A producer whose last batch lies before it was the same then.
@@ -125,7 +127,8 @@ def _within(data: bytes, offset: int, at_end: bytes | None) -> Judgement:
     if at_end is not None:
         missing = [
             int(row["producer_id"])
-            for row in decode_snapshot(at_end)
+            # Those that are idle now may have been dropped then.
+            for row in expiration.live(decode_snapshot(at_end))
             if 0 <= int(row["last_offset"]) < offset
             and stored.get(int(row["producer_id"])) != int(row["last_offset"])
         ]
