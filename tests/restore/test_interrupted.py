@@ -35,7 +35,8 @@ runpy.run_module("kafka_index.cli", run_name="__main__")
 _STEPS = (3, 100, 400, 494)
 # A restore of this dump has about this many of them.
 _LAST_STEP = 497
-_DRAWN = drawn(300)
+# One of them but in make campaign, where the processes of each take their time.
+_DRAWN = 300 if drawn(10) == 10 else 1
 
 
 def killed_restore(dump: Path, output: Path, step: int) -> bool:
@@ -83,7 +84,6 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, byt
     return dump, contents(folder / "whole")
 
 
-@pytest.mark.skipif(drawn(10) < 10, reason="make campaign kills at all of these steps")
 @pytest.mark.parametrize("number", range(_DRAWN))
 def test_it_is_completed_wherever_it_was_killed(
     tmp_path: Path, whole: tuple[Path, dict[str, bytes]], number: int
