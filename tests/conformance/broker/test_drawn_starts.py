@@ -1,0 +1,240 @@
+"""A broker starts on drawn data directories, or does not, and finds what was predicted.
+
+Each partition is in one of the states that a crash, a copy or a restore leaves. ``make campaign``
+draws a hundred directories, other runs one.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from kafka_index.config import LogConfig
+from kafka_index.metadata import read_metadata
+from kafka_index.records.decompression import DecompressionBudget
+from kafka_index.startup import (
+    Outcome,
+    PartitionPrediction,
+    StartConditions,
+    Verdict,
+    predict_directories,
+)
+from kafka_index.state.snapshots import decode_snapshot, list_snapshots, snapshot_path
+from tests.support.campaign import drawn
+
+from .broker import CLEAN_SHUTDOWN, Broker, BrokerError, Home
+from .client import Client
+from .topics import Topic, Traffic, Transactions
+
+TOPIC = Topic("drawn", (Traffic(batches=500),), {"internal.segment.bytes": "24576"}, 8)
+PAYMENTS = Topic("drawn.payments", (Transactions(batches=160, left_open="true"),), {}, 2)
+NAMES = [(topic.name, number) for topic in (TOPIC, PAYMENTS) for number in range(topic.partitions)]
+#: One of a hundred, but in a campaign.
+DIRECTORIES = 100 if drawn(100) == 100 else 1
+#: One directory in so many may hold what keeps the whole broker from starting.
+_ONE_IN = 5
+_SEED = 4_3_1
+
+State = Callable[[Path, random.Random], None]
+
+
+def logs(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.log"))
+
+
+def torn(folder: Path, draw: random.Random) -> None:
+    last = logs(folder)[-1]
+    last.write_bytes(last.read_bytes()[: draw.randrange(last.stat().st_size + 1)])
+
+
+def flipped(folder: Path, draw: random.Random) -> None:
+    """Change a byte inside the records of a batch: its checksum is wrong."""
+    path = draw.choice(logs(folder))
+    data = bytearray(path.read_bytes())
+    if len(data) > 100:
+        data[-draw.randrange(1, 8)] ^= 1
+        path.write_bytes(data)
+
+
+def shortened(folder: Path, draw: random.Random) -> None:
+    path = draw.choice(logs(folder)[:-1] or logs(folder))
+    path.write_bytes(path.read_bytes()[: -draw.randrange(1, 200)])
+
+
+def without_segment(folder: Path, draw: random.Random) -> None:
+    stem = draw.choice(logs(folder)).stem
+    for path in folder.glob(f"{stem}.*"):
+        path.unlink()
+
+
+def without_log(folder: Path, draw: random.Random) -> None:
+    draw.choice(logs(folder)).unlink()
+
+
+def without_index(folder: Path, draw: random.Random) -> None:
+    draw.choice(logs(folder)).with_suffix(draw.choice((".index", ".timeindex"))).unlink()
+
+
+def without_snapshots(folder: Path, _draw: random.Random) -> None:
+    for path in folder.glob("*.snapshot"):
+        path.unlink()
+
+
+def with_bad_snapshot(folder: Path, draw: random.Random) -> None:
+    path = draw.choice(sorted(folder.glob("*.snapshot")) or logs(folder))
+    if path.suffix == ".snapshot":
+        path.write_bytes(path.read_bytes()[: draw.randrange(10)])
+
+
+def without_epochs(folder: Path, draw: random.Random) -> None:
+    path = folder / "leader-epoch-checkpoint"
+    if draw.random() < 0.5:
+        path.unlink()
+    else:
+        path.write_text("")
+
+
+def with_leftovers(folder: Path, draw: random.Random) -> None:
+    path = draw.choice(logs(folder))
+    ending = draw.choice((".deleted", ".cleaned"))
+    shutil.copy(path, path.with_name(path.name + ending))
+
+
+def stray(folder: Path, _draw: random.Random) -> None:
+    (folder / "partition.metadata").unlink()
+
+
+def missing(folder: Path, _draw: random.Random) -> None:
+    shutil.rmtree(folder)
+
+
+def intact(_folder: Path, _draw: random.Random) -> None:
+    """Leave it as it is."""
+
+
+def with_zeros(folder: Path, draw: random.Random) -> None:
+    last = logs(folder)[-1]
+    last.write_bytes(last.read_bytes() + bytes(draw.randrange(1, 100)))
+
+
+def with_bad_epochs(folder: Path, _draw: random.Random) -> None:
+    (folder / "leader-epoch-checkpoint").write_text("0\n1\n0\n")
+
+
+STATES: tuple[State, ...] = (
+    intact,
+    *(torn, torn, flipped, flipped, shortened, without_segment, without_log, without_index),
+    *(without_snapshots, with_bad_snapshot, without_epochs, with_leftovers, stray, missing),
+)
+REFUSED: tuple[State, ...] = (with_zeros, with_bad_epochs)
+
+
+@pytest.fixture(scope="module")
+def stopped(room: Path) -> Home:
+    """A broker that stopped cleanly."""
+    broker = Broker(Home(room / "to-be-drawn"))
+    with broker, Client(broker.bootstrap, room) as client:
+        for topic in (TOPIC, PAYMENTS):
+            client.create(topic)
+            client.fill(topic)
+    return broker.home
+
+
+def change(data: Path, draw: random.Random, *, may_refuse: bool) -> list[str]:
+    """Bring each partition into a drawn state; return the names of the states."""
+    names = []
+    for topic, number in NAMES:
+        state = draw.choice(STATES)
+        state(data / f"{topic}-{number}", draw)
+        names.append(state.__name__)
+    if may_refuse:
+        folders = [data / f"{topic}-{number}" for topic, number in NAMES]
+        state = draw.choice(REFUSED)
+        state(draw.choice([folder for folder in folders if folder.exists() and logs(folder)]), draw)
+        names.append(state.__name__)
+    if draw.random() < 0.5:
+        (data / CLEAN_SHUTDOWN).unlink()
+    if draw.random() < 0.3:
+        (data / "recovery-point-offset-checkpoint").unlink()
+    if draw.random() < 0.3:
+        topic, number = draw.choice(NAMES)
+        offset = draw.choice((5, 300, 10_000_000))
+        text = f"0\n1\n{topic} {number} {offset}\n"
+        (data / "log-start-offset-checkpoint").write_text(text)
+    return names
+
+
+@dataclass(frozen=True)
+class Answers:
+    """Log start and end of each partition, as a client gets them."""
+
+    offsets: dict[str, tuple[int, int]]
+
+
+def ask(home: Home, room: Path) -> Answers:
+    with Broker(home) as broker, Client(broker.bootstrap, room) as client:
+        lines = client.times([(*name, end) for name in NAMES for end in (-2, -1)])
+    found = [int(line.split()[0]) for line in lines]
+    return Answers(
+        {
+            f"{topic}-{number}": (found[2 * at], found[2 * at + 1])
+            for at, (topic, number) in enumerate(NAMES)
+        }
+    )
+
+
+@pytest.mark.parametrize("number", range(DIRECTORIES))
+def test_a_drawn_directory_starts_as_predicted(room: Path, stopped: Home, number: int) -> None:
+    draw = random.Random(_SEED + number)
+    home = stopped.copy_to(room / f"drawn-{number}")
+    states = change(home.data, draw, may_refuse=number % _ONE_IN == _ONE_IN - 1)
+    metadata = read_metadata([str(home.metadata)], budget=DecompressionBudget(2**24))
+    prediction = predict_directories(
+        [str(home.data)], StartConditions(LogConfig(), metadata.cluster)
+    )
+    try:
+        answers = ask(home, room)
+    except BrokerError:
+        assert prediction.verdict is Verdict.DOES_NOT_START, states
+        shutil.rmtree(home.root)
+        return
+    assert prediction.verdict is not Verdict.DOES_NOT_START, (states, prediction.refused)
+    expected = {f"{one.topic}-{one.partition}": one for one in prediction.partitions}
+    for name, offsets in answers.offsets.items():
+        one = expected[name]
+        is_replaced = one.loaded is None or one.outcome is Outcome.STRAY
+        loaded = (0, 0) if is_replaced else served(one)
+        assert offsets == loaded, (name, states)
+        if not is_replaced:
+            assert_state(home.data / name, one)
+    shutil.rmtree(home.root)
+
+
+def served(one: PartitionPrediction) -> tuple[int, int]:
+    assert one.loaded is not None
+    return one.loaded.log_start_offset, one.loaded.log_end_offset
+
+
+def assert_state(folder: Path, one: PartitionPrediction) -> None:
+    """Compare segments, epochs and producers with what the broker has left when it stopped."""
+    assert one.loaded is not None
+    left = {int(path.stem) for path in logs(folder)}
+    # Segments before the log start are deleted soon.
+    kept = [base for base in one.loaded.base_offsets if base >= one.loaded.log_start_offset]
+    assert set(kept) <= left, folder
+    lines = (folder / "leader-epoch-checkpoint").read_text().splitlines()[2:]
+    epochs = [tuple(map(int, line.split())) for line in lines]
+    predicted = [(entry.epoch, entry.start_offset) for entry in one.loaded.epochs]
+    # The leader adds its own epoch, at the log end.
+    assert epochs[: len(predicted)] == predicted, folder
+    assert all(start >= one.loaded.log_end_offset for _, start in epochs[len(predicted) :]), folder
+    last = max(list_snapshots(str(folder)), default=None)
+    producers = set(one.loaded.producers["producer_id"].tolist())
+    if last is not None and last == one.loaded.log_end_offset:
+        entries = decode_snapshot(Path(snapshot_path(str(folder), last)).read_bytes())
+        assert set(entries["producer_id"].tolist()) == producers, folder
