@@ -1,10 +1,11 @@
-"""Logs and indexes in an object store, which executors reach by the options of the driver."""
+"""Logs and indexes in S3 and HDFS, which executors reach by the options of the driver."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from tests.cluster.conftest import event_log, run
+from tests.servers.hdfs import HdfsServer
 from tests.servers.s3 import S3Server
 from tests.support.command_line import SETTINGS
 from tests.support.remote import download, new_bucket, upload
@@ -50,3 +51,27 @@ def test_a_build_from_and_into_a_bucket_gives_the_files_of_the_local_engine(
     written += [log.read_text() for log in events.rglob("*") if log.is_file()]
     assert len(written) > 2
     assert not any(s3.secret_key in text for text in written)
+
+
+def test_a_build_from_and_into_hdfs_gives_the_files_of_the_local_engine(
+    cluster: Cluster, python: Path, hdfs: HdfsServer, data: Path, expected: dict[str, bytes]
+) -> None:
+    root = f"{hdfs.uri}/cluster"
+    names = sorted(path.name for path in data.glob("payments-*"))
+    assert names
+    for name in names:
+        upload(data / name, f"{root}/dump/{name}")
+
+    done = run(
+        python,
+        *("build", "--engine", "spark", "--master", cluster.master, "--config", SETTINGS),
+        *("--input", f"{root}/dump", "--output", f"{root}/out"),
+    )
+
+    assert (done.returncode, done.stderr) == (0, "")
+    found = download(f"{root}/out")
+    indexes = (".index", ".timeindex")
+    assert {name: data for name, data in found.items() if name.endswith(indexes)} == {
+        name: data for name, data in expected.items() if name.split("/")[0] in names
+    }
+    assert not [name for name in found if name.startswith(".kafka-index/")]
