@@ -176,4 +176,8 @@ def test_a_partition_ends_at_its_high_watermark_if_that_is_the_bound(tmp_path: P
         with Lookups(inventory, LookupSettings(By.OFFSET, Resolve.BATCH)) as lookups:
             ends[bound] = [lookups.end_offset(code) for code in range(3)]
             assert [lookups.start_offset(code) for code in range(3)] == [0, 100, 0]
-    assert ends == {UpperBound.LOG_END: [50, 150, 20], UpperBound.HIGH_WATERMARK: [33, 100, 0]}
+    assert ends == {
+        UpperBound.LOG_END: [50, 150, 20],
+        UpperBound.HIGH_WATERMARK: [33, 100, 0],
+        UpperBound.LAST_STABLE_OFFSET: [33, 100, 0],
+    }
