@@ -1,7 +1,35 @@
-"""Rebuild the indexes of Kafka logs as the broker writes them, and look up offsets and times.
+"""Rebuild the indexes of Kafka logs as the broker writes them, and read logs at rest.
 
-The names below are loaded when they are first used, so that importing the package costs nothing,
-and neither this package nor anything it loads imports Spark unless Spark is asked for.
+    >>> import kafka_index
+    >>> report = kafka_index.build_indexes("/dump/broker-1", "/tmp/indexes")
+    >>> kafka_index.verify("/dump/broker-1").is_harmful
+    >>> records = kafka_index.read_records("/dump/broker-1", topics="orders").read_all()
+
+Dumps: data directories, partition directories, or globs of either; local paths or URIs.
+    build_indexes        write .index, .timeindex and what else a broker keeps beside its logs
+    verify               compare every file with what it should be
+    lookup_offsets       where offsets are: batches and positions, for a table of queries
+    lookup_timestamps    the first records at or after timestamps, for a table of queries
+    read_records         records as Arrow record batches
+    restore_dump         make a data directory that a broker mounts
+
+Partitions and files, read-only:
+    PartitionLog         one partition: its bounds, and lookups of offsets and timestamps
+    LogSegment           one segment of it
+    OffsetIndex, TimeIndex, TransactionIndex, LazyIndex, LeaderEpochCache
+    read_batches         the batches of a log, as the rows of the batch table
+    build_segment_files  the index files of one log
+
+Writing logs as a broker does:
+    GrowingPartitionLog, GrowingLogSegment, LogSettings
+    write_record_batch   encode records as a batch, from Record and BatchFields
+
+Settings and results:
+    LogConfig, IndexConfig, Resolve, UpperBound, SegmentReport
+    KafkaIndexError      every error: path, byte position, expected, found, hint
+
+`help(kafka_index.build_indexes)` and so on has the details. The names are loaded when they are
+first used, so that importing the package costs nothing, and Spark is not imported.
 """
 
 from __future__ import annotations
@@ -11,8 +39,10 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from kafka_index.build import SegmentReport as SegmentReport
+    from kafka_index.build import build_indexes as build_indexes
     from kafka_index.build import build_segment_files as build_segment_files
     from kafka_index.config import IndexConfig as IndexConfig
+    from kafka_index.config import LogConfig as LogConfig
     from kafka_index.errors import KafkaIndexError as KafkaIndexError
     from kafka_index.growing import GrowingLogSegment as GrowingLogSegment
     from kafka_index.growing import GrowingPartitionLog as GrowingPartitionLog
@@ -21,6 +51,8 @@ if TYPE_CHECKING:
     from kafka_index.index import OffsetIndex as OffsetIndex
     from kafka_index.index import TimeIndex as TimeIndex
     from kafka_index.index import TransactionIndex as TransactionIndex
+    from kafka_index.lookup import lookup_offsets as lookup_offsets
+    from kafka_index.lookup import lookup_timestamps as lookup_timestamps
     from kafka_index.reading import LogSegment as LogSegment
     from kafka_index.reading import PartitionLog as PartitionLog
     from kafka_index.reading import Resolve as Resolve
@@ -28,6 +60,7 @@ if TYPE_CHECKING:
     from kafka_index.records import BatchFields as BatchFields
     from kafka_index.records import Record as Record
     from kafka_index.records import write_record_batch as write_record_batch
+    from kafka_index.restore import restore_dump as restore_dump
     from kafka_index.scan import read_batches as read_batches
     from kafka_index.state import LeaderEpochCache as LeaderEpochCache
     from kafka_index.tables import read_records as read_records
@@ -43,6 +76,7 @@ _HOMES = {
     "KafkaIndexError": "errors",
     "LazyIndex": "index",
     "LeaderEpochCache": "state",
+    "LogConfig": "config",
     "LogSegment": "reading",
     "LogSettings": "growing",
     "OffsetIndex": "index",
@@ -53,9 +87,13 @@ _HOMES = {
     "TimeIndex": "index",
     "TransactionIndex": "index",
     "UpperBound": "reading",
+    "build_indexes": "build",
     "build_segment_files": "build",
+    "lookup_offsets": "lookup",
+    "lookup_timestamps": "lookup",
     "read_batches": "scan",
     "read_records": "tables",
+    "restore_dump": "restore",
     "verify": "verification",
     "write_record_batch": "records",
 }

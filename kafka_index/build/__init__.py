@@ -1,5 +1,6 @@
 """Building indexes: plan, scan, fold, publish, report; and the engine of local threads."""
 
+from kafka_index.build.library import build_indexes
 from kafka_index.build.local import run_local
 from kafka_index.build.plan import WORK_SCHEMA, plan_build, read_plan
 from kafka_index.build.publish import publish_partitions
@@ -15,6 +16,7 @@ __all__ = [
     "BuildSettings",
     "Output",
     "SegmentReport",
+    "build_indexes",
     "build_segment_files",
     "build_segments",
     "plan_build",

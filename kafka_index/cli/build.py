@@ -13,6 +13,7 @@ from kafka_index.build.parquet import check_settings
 from kafka_index.build.parquet_input import ParquetInput, is_parquet_path, open_parquet
 from kafka_index.build.parquet_plan import count_segments, list_row_groups
 from kafka_index.build.report_writer import ReportWriter
+from kafka_index.build.target import held_target
 from kafka_index.cli.build_summary import BuildOutcome, skipped_lines
 from kafka_index.cli.exit_code import ExitCode
 from kafka_index.cli.options import Detail
@@ -26,7 +27,6 @@ from kafka_index.errors import InputError
 from kafka_index.layout.names import TopicPartition
 from kafka_index.state.partition_state import ProducerExpiration
 from kafka_index.storage import (
-    DirectoryLock,
     Listing,
     Skipped,
     check_target,
@@ -115,19 +115,11 @@ def _build_logs(options: BuildOptions, listing: Listing) -> ExitCode:
     segments = SegmentTable.of(listing.segments)
     with ExitStack() as stack:
         writer = _report(options, stack)
-        if options.output is None:
-            target_root = None
-            stack.enter_context(DirectoryLock.of_data_directories(listing.data_directories))
-        else:
-            remote = () if options.tiered is None else options.tiered.uris
-            inputs = [*options.inputs, *remote, *listing.partition_directories]
-            target_root = check_target(options.output, inputs)
-        settings = replace(_settings(options, target_root, ALL_OUTPUTS), tiered=listing.tiered)
-        if target_root is not None:
-            stack.enter_context(lock_of_output(target_root, settings.run_id))
-        stack.enter_context(
-            swept_target(target_root, listing.partition_directories, run_id=settings.run_id)
+        inputs = [*options.inputs, *(() if options.tiered is None else options.tiered.uris)]
+        target_root = stack.enter_context(
+            held_target(options.output, listing, inputs, run_id=run_summary().run_id)
         )
+        settings = replace(_settings(options, target_root, ALL_OUTPUTS), tiered=listing.tiered)
         with BuildOutcome(writer, len(segments), segments.total_bytes, options.detail) as outcome:
             engines.run_build(
                 options.engine, segments, settings, outcome, fail_fast=options.fail_fast

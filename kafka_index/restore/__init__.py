@@ -1,5 +1,7 @@
 """Restoring dumps: data directories that a broker mounts at once, from logs that are only read."""
 
+from kafka_index.restore.job import RestoreResult
+from kafka_index.restore.library import restore_dump
 from kafka_index.restore.log_files import Link
 from kafka_index.restore.lost_ranges import LostRange, Salvage
 from kafka_index.restore.partition_restoring import RestoredPartition
@@ -10,7 +12,9 @@ __all__ = [
     "LostRange",
     "RestoreChoices",
     "RestorePlan",
+    "RestoreResult",
     "RestoredPartition",
     "Salvage",
     "plan_restore",
+    "restore_dump",
 ]

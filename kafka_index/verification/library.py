@@ -40,7 +40,7 @@ class Verification:
 
 
 def verify(
-    inputs: Sequence[str | os.PathLike[str]],
+    inputs: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     *,
     indexes: str | None = None,
     topics: str | None = None,
@@ -54,7 +54,7 @@ def verify(
 
     Parameters
     ----------
-    inputs : sequence of path
+    inputs : path, or sequence of path
         Data directories, partition directories, or globs of either; local paths or URIs.
     indexes : str, optional
         Folder that mirrors the partition directories and holds the files to verify; by default
@@ -84,7 +84,8 @@ def verify(
         Nothing is found, or a path cannot be listed.
     """
     pattern = None if topics is None else re.compile(topics)
-    listing = list_logs([os.fspath(path) for path in inputs], tiered, topics=pattern)
+    paths = [inputs] if isinstance(inputs, str | os.PathLike) else inputs
+    listing = list_logs([os.fspath(path) for path in paths], tiered, topics=pattern)
     found = Verification()
     settings = VerifySettings(
         system_clock() if now_ms is None else now_ms,

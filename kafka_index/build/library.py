@@ -1,0 +1,115 @@
+"""Building from Python."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from os import PathLike
+
+import pyarrow as pa
+
+from kafka_index.build.known_partition import UnchangedPartitions
+from kafka_index.build.local import run_local
+from kafka_index.build.report import REPORT_SCHEMA, SegmentReport, report_table
+from kafka_index.build.settings import BuildSettings
+from kafka_index.build.target import held_target
+from kafka_index.config import LogConfig
+from kafka_index.storage.segment_table import SegmentTable
+from kafka_index.tasks import new_run_id
+from kafka_index.tiered.listing import list_logs
+from kafka_index.tiered.options import TieredOptions
+
+_ORDER = [(name, "ascending") for name in ("topic", "partition", "segment_base_offset")]
+
+
+def build_indexes(
+    paths: str | PathLike[str] | Sequence[str | PathLike[str]],
+    output: str | PathLike[str] | None,
+    *,
+    topics: str | re.Pattern[str] | None = None,
+    config: LogConfig | None = None,
+    tiered: TieredOptions | None = None,
+    verify_crc: bool = True,
+    force: bool = False,
+    threads: int | None = None,
+) -> pa.Table:
+    """Build what a broker keeps next to its logs, as ``kafka-index build`` does on threads.
+
+    Parameters
+    ----------
+    paths : path, or sequence of path
+        Data directories, partition directories, or globs of either; local paths or URIs.
+    output : path or None
+        Folder for a folder of files per partition, a local path or URI. None: beside the logs, in
+        directories that no broker uses.
+    topics : str or re.Pattern, optional
+        Only topics that match it in full.
+    config : LogConfig, optional
+        Kafka's settings; ``LogConfig.load`` reads a broker's ``server.properties``.
+    tiered : TieredOptions, optional
+        Where remote segments are.
+    verify_crc : bool
+        Whether checksums are verified.
+    force : bool
+        Build also what an earlier run has recorded as done.
+    threads : int, optional
+        Segments scanned at a time; by default one a core.
+
+    Returns
+    -------
+    pa.Table
+        A row per segment, sorted, with the columns of ``build --report``. A damaged segment is a
+        row with the status ``truncated`` or ``failed``, not an exception.
+
+    Raises
+    ------
+    InputError
+        Nothing is found, a path cannot be listed, or the output overlaps the input.
+    PublishError
+        The output cannot be made, locked or written.
+    """
+    inputs = [paths] if isinstance(paths, str | PathLike) else paths
+    names = [os.fspath(path) for path in inputs]
+    pattern = re.compile(topics) if isinstance(topics, str) else topics
+    listing = list_logs(names, tiered, topics=pattern)
+    run_id = new_run_id()
+    read = [*names, *(() if tiered is None else tiered.uris)]
+    target = None if output is None else os.fspath(output)
+    rows = _Rows()
+    with held_target(target, listing, read, run_id=run_id) as root:
+        settings = BuildSettings(
+            config=config or LogConfig(),
+            target_root=root,
+            verify_crc=verify_crc,
+            force=force,
+            run_id=run_id,
+            tiered=listing.tiered,
+        )
+        left, kept = [], []
+        for members, unchanged in UnchangedPartitions(settings).split(
+            SegmentTable.of(listing.segments)
+        ):
+            if unchanged is None:
+                left.append(members)
+            else:
+                kept.append(unchanged)
+        run_local(
+            SegmentTable(left), settings, threads=threads or os.cpu_count() or 1, listener=rows
+        )
+    tables = [table.select(REPORT_SCHEMA.names) for table in (*kept, report_table(rows.reports))]
+    return pa.concat_tables(tables).sort_by(_ORDER)
+
+
+class _Rows:
+    """Keeps the final rows of segments."""
+
+    def __init__(self) -> None:
+        self.reports: list[SegmentReport] = []
+
+    def on_scanned(self, row: SegmentReport) -> None:
+        """Wait for the final row."""
+
+    def on_report(self, row: SegmentReport) -> None:
+        """Keep the final row of a segment."""
+        self.reports.append(row)

@@ -1,0 +1,55 @@
+"""The target of a run: checked, locked and swept, whoever builds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+
+from kafka_index.storage import (
+    DirectoryLock,
+    Listing,
+    check_target,
+    lock_of_output,
+    swept_target,
+)
+
+
+@contextmanager
+def held_target(
+    output: str | None, listing: Listing, inputs: Sequence[str], *, run_id: str
+) -> Iterator[str | None]:
+    """Hold the target of a build of logs.
+
+    Parameters
+    ----------
+    output : str, optional
+        Where files go, a path or URI; None for beside the logs.
+    listing : Listing
+        What is built.
+    inputs : sequence of str
+        The paths, globs and URIs it was listed from.
+    run_id : str
+        The id of the run.
+
+    Yields
+    ------
+    str or None
+        The root of the output; None beside the logs.
+
+    Raises
+    ------
+    InputError
+        The output overlaps the input.
+    PublishError
+        It cannot be made, locked or written.
+    """
+    with ExitStack() as stack:
+        if output is None:
+            root = None
+            stack.enter_context(DirectoryLock.of_data_directories(listing.data_directories))
+        else:
+            root = check_target(output, [*inputs, *listing.partition_directories])
+            stack.enter_context(lock_of_output(root, run_id))
+        directories = listing.partition_directories
+        stack.enter_context(swept_target(root, directories, run_id=run_id))
+        yield root

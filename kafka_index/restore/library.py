@@ -1,0 +1,79 @@
+"""Restoring from Python."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from os import PathLike
+
+from kafka_index.config import LogConfig
+from kafka_index.restore.job import RestoreJob, RestoreRequest, RestoreResult
+from kafka_index.restore.log_files import Link
+from kafka_index.restore.lost_ranges import Salvage
+from kafka_index.restore.run import on_threads
+
+
+def restore_dump(
+    paths: str | PathLike[str] | Sequence[str | PathLike[str]],
+    output: str | PathLike[str],
+    *,
+    topics: str | re.Pattern[str] | None = None,
+    salvage: Salvage = Salvage.PREFIX,
+    link: Link = Link.AUTO,
+    seeds: Sequence[str | PathLike[str]] = (),
+    new_topic_ids: bool = False,
+    config: LogConfig | None = None,
+    threads: int | None = None,
+) -> RestoreResult:
+    """Make a data directory that a broker of a fresh cluster mounts, as ``kafka-index restore``.
+
+    Parameters
+    ----------
+    paths : path, or sequence of path
+        Dumps: data directories, partition directories, metadata log directories, or globs.
+    output : path
+        The data directory to make, on a local disk.
+    topics : str or re.Pattern, optional
+        Only topics that match it in full.
+    salvage : Salvage
+        What is kept of damaged partitions.
+    link : Link
+        How logs are taken over: reflinked, copied, or hard-linked.
+    seeds : sequence of path
+        Metadata log directories of the controllers that are to know the topics.
+    new_topic_ids : bool
+        Whether topics whose id is not known get a new one; by default they are refused.
+    config : LogConfig, optional
+        Kafka's settings.
+    threads : int, optional
+        Logs restored at a time; by default one a core.
+
+    Returns
+    -------
+    RestoreResult
+        A row per partition, and the runbook: what remains to be done. The runbook is None where
+        the same call has to be made again to finish.
+
+    Raises
+    ------
+    KafkaIndexError
+        Something is refused or cannot be read, or the output cannot be written.
+
+    Notes
+    -----
+    `kafka_index.restore.job.RestoreRequest` has the options that the command has beyond these.
+    """
+    inputs = [paths] if isinstance(paths, str | PathLike) else paths
+    request = RestoreRequest(
+        [os.fspath(path) for path in inputs],
+        os.fspath(output),
+        topics=re.compile(topics) if isinstance(topics, str) else topics,
+        salvage=salvage,
+        link=link,
+        seeds=[os.fspath(path) for path in seeds],
+        new_topic_ids=new_topic_ids,
+        config=config or LogConfig(),
+    )
+    job = RestoreJob.prepare(request)
+    return job.run(on_threads(threads or os.cpu_count() or 1), lambda _: None)
