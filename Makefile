@@ -104,6 +104,11 @@ check: lint types ## everything that has to hold: style, contracts, types, tests
 benchmark: $(STAMP) ## measure against Kafka's own code on this machine
 	$(WITH_JAVA) $(BIN)/python -m benchmarks
 
+.PHONY: docs
+docs: $(STAMP) ## build the site of the documentation into build/site, and check its links
+	$(BIN)/python -m pip install --quiet --editable '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
 .PHONY: package
 package: $(STAMP) ## build wheel, source archive and the zip for --py-files into dist/
 	rm -rf build dist

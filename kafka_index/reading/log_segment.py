@@ -378,8 +378,18 @@ class LogSegment:
             In ms, in any order.
         starting_offset : int, optional
             No record below it counts; by default all do.
-        resolve, Returns, Raises
-            As for `lookup_offsets`.
+        resolve : Resolve
+            How far to go.
+
+        Returns
+        -------
+        pa.RecordBatch
+            As from `lookup_offsets`.
+
+        Raises
+        ------
+        KafkaIndexError
+            The log cannot be read.
         """
         targets, rows = ascending(np.asarray(timestamps_ms, np.int64))
         answers = Answers.empty(len(rows), resolve, Status.NO_RECORD_AT_OR_AFTER)

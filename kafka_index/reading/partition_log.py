@@ -273,8 +273,13 @@ class PartitionLog:
         ----------
         timestamps_ms : array of int64, shape (n,)
             In ms, in any order; -1 to -6 are `SpecialTimestamp`.
-        resolve, Returns
-            As for `lookup_offsets`.
+        resolve : Resolve
+            How far to go.
+
+        Returns
+        -------
+        pa.RecordBatch
+            As from `lookup_offsets`.
         """
         return self.answer_timestamps(np.asarray(timestamps_ms, np.int64), resolve).to_arrow()
 
