@@ -60,6 +60,11 @@ def test_build_indexes_refuses_an_output_within_its_input(data: Path) -> None:
         build(data, data / "out")
 
 
+def test_build_indexes_refuses_to_write_beside_remote_logs() -> None:
+    with pytest.raises(kafka_index.KafkaIndexError, match="on a local disk only"):
+        kafka_index.build_indexes("s3://bucket/broker-1", None)
+
+
 def test_verify_accepts_a_single_path() -> None:
     found = kafka_index.verify(DUMP / PARTITION, config=LogConfig.load(SETTINGS), threads=1)
     assert [one.partition for one in found.partitions] == [0]

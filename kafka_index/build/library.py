@@ -15,7 +15,9 @@ from kafka_index.build.report import REPORT_SCHEMA, SegmentReport, report_table
 from kafka_index.build.settings import BuildSettings
 from kafka_index.build.target import held_target
 from kafka_index.config import LogConfig
+from kafka_index.errors import InputError
 from kafka_index.storage.segment_table import SegmentTable
+from kafka_index.stores import is_remote
 from kafka_index.tasks import new_run_id
 from kafka_index.tiered.listing import list_logs
 from kafka_index.tiered.options import TieredOptions
@@ -42,7 +44,7 @@ def build_indexes(
         Data directories, partition directories, or globs of either; local paths or URIs.
     output : path or None
         Folder for a folder of files per partition, a local path or URI. None: beside the logs, in
-        directories that no broker uses.
+        local directories that no broker uses.
     topics : str or re.Pattern, optional
         Only topics that match it in full.
     config : LogConfig, optional
@@ -65,13 +67,21 @@ def build_indexes(
     Raises
     ------
     InputError
-        Nothing is found, a path cannot be listed, or the output overlaps the input.
+        Nothing is found, a path cannot be listed, the output overlaps the input, or there is none
+        and the logs are remote.
     PublishError
         The output cannot be made, locked or written.
     """
     inputs = [paths] if isinstance(paths, str | PathLike) else paths
     names = [os.fspath(path) for path in inputs]
     pattern = re.compile(topics) if isinstance(topics, str) else topics
+    remote = [*filter(is_remote, names), *(() if tiered is None else tiered.uris)]
+    if output is None and (remote or tiered is not None):
+        raise InputError(
+            "files are written beside logs on a local disk only",
+            path=remote[0] if remote else None,
+            hint="give an output",
+        )
     listing = list_logs(names, tiered, topics=pattern)
     run_id = new_run_id()
     read = [*names, *(() if tiered is None else tiered.uris)]
