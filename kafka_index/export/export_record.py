@@ -29,10 +29,13 @@ class DamagedRange:
     ----------
     first_offset, end_offset : int
         The range, the second exclusive.
+    records : int, optional
+        How many records of it are in place; None where an earlier version has not counted them.
     """
 
     first_offset: int
     end_offset: int
+    records: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 from kafka_index.errors import CorruptLogError, KafkaIndexError, PublishError, is_retriable
 from kafka_index.export.data_files import SplitFiles, remove_data_files
@@ -36,37 +37,73 @@ def export_split(work: SplitWork, settings: ExportSettings, *, attempt: str) -> 
     PublishError
         A data file cannot be written.
     """
-    left_out: list[LeftOut] = []
-    count = 0
-
-    def leave_out(error: CorruptLogError) -> None:
-        nonlocal count
-        count += 1
-        if len(left_out) < _MAX_LEFT_OUT:
-            left_out.append(LeftOut.of(error))
-
-    with SplitFiles(work.folder, settings, f"{attempt}_{work.number}") as files:
-        try:
-            for batch in RecordReader(work.split, settings.read_settings, on_left_out=leave_out):
+    try:
+        if work.is_repeated and (kept := _kept_files(work, settings)) is not None:
+            return kept
+        damage = _Damage()
+        with SplitFiles(work.folder, settings, f"{attempt}_{work.number}") as files:
+            for batch in RecordReader(work.split, settings.read_settings, on_left_out=damage.add):
                 files.write(batch)
-        except PublishError:
-            raise
-        except KafkaIndexError as error:
-            return SplitResult(
-                work.number, failure=LeftOut.of(error), is_retriable=is_retriable(error)
+            files.finish()
+    except PublishError:
+        raise
+    except KafkaIndexError as error:
+        return SplitResult(work.number, failure=LeftOut.of(error), is_retriable=is_retriable(error))
+    if work.is_repeated:
+        # What is in place from before holds less: it ends where the damage was.
+        remove_data_files(work.folder, work.first_offset, work.end_offset, keep=files.paths)
+    return SplitResult(
+        work.number,
+        files.records,
+        len(files.paths),
+        files.size_bytes,
+        tuple(damage.first),
+        damage.count,
+    )
+
+
+class _Damage:
+    """Collects what was left out."""
+
+    def __init__(self) -> None:
+        self.first: list[LeftOut] = []
+        self.count = 0
+
+    def add(self, error: CorruptLogError) -> None:
+        self.count += 1
+        if len(self.first) < _MAX_LEFT_OUT:
+            self.first.append(LeftOut.of(error))
+
+
+def _kept_files(work: SplitWork, settings: ExportSettings) -> SplitResult | None:
+    """Return the result that leaves data files of before in place; None if they are superseded.
+
+    They are replaced by all records of the range, never by others that may be fewer: a batch that
+    was exported can be damaged by now, and a segment missing.
+    """
+    damage = _Damage()
+    # Neither keys nor values need to be copied to be counted.
+    counted = replace(settings.read_settings, columns=("offset",))
+    records = sum(map(len, RecordReader(work.split, counted, on_left_out=damage.add)))
+    if not damage.count:
+        if work.records_before is None or records >= work.records_before:
+            return None
+        damage.count = 1
+        damage.first.append(
+            LeftOut(
+                work.folder,
+                None,
+                f"the log holds {records} records of offsets {work.first_offset} to "
+                f"{work.end_offset - 1}, of which {work.records_before} were exported: their data "
+                "files are kept; export a complete copy of the log",
             )
-        files.finish()
-        if work.is_repeated:
-            # What is in place from before holds less: it ends where the damage was.
-            remove_data_files(work.folder, work.first_offset, work.end_offset, keep=files.paths)
-        return SplitResult(
-            work.number,
-            files.records,
-            len(files.paths),
-            files.size_bytes,
-            tuple(left_out),
-            count,
         )
+    return SplitResult(
+        work.number,
+        left_out=tuple(damage.first),
+        left_out_count=damage.count,
+        is_kept=True,
+    )
 
 
 def export_local(

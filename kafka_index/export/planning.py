@@ -7,7 +7,7 @@ follows in order: it never covers a split before all earlier ones are in place.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
@@ -29,6 +29,7 @@ from kafka_index.startup.directory_files import read_topic_id
 from kafka_index.stores import is_remote
 from kafka_index.tables.bounds import EARLIEST, Bound, ReadBounds
 from kafka_index.tables.read_plan import RecordSplit, resolve_range, split_range
+from kafka_index.tables.settings import ReadSettings
 
 #: About the bytes of logs that one data file is made of.
 SPLIT_BYTES = 128 * 1024 * 1024
@@ -50,6 +51,8 @@ class SplitWork:
         Its share of the partition's offsets, the second exclusive.
     is_repeated : bool
         Whether it was exported before, without what was damaged then.
+    records_before : int, optional
+        How many records are in place from then, where that is known.
     """
 
     number: int
@@ -58,6 +61,7 @@ class SplitWork:
     first_offset: int
     end_offset: int
     is_repeated: bool = False
+    records_before: int | None = None
 
 
 @dataclass(slots=True)
@@ -124,7 +128,7 @@ class PartitionExport:
             if found.failure is not None:
                 self.failure, self.is_retriable = found.failure, found.is_retriable
                 break
-            record = _extended(record, work, is_damaged=found.left_out_count > 0)
+            record = _extended(record, work, found)
             self._done += 1
         if record != before:
             record.write(self.folder)
@@ -263,19 +267,25 @@ def _plan_partition(
             files, config=IndexConfig(), max_decompressed_bytes=read.max_decompressed_bytes
         ) as log:
             remove_data_files(folder, record.next_offset)
-            for first, end, is_repeated in _ranges(log, record):
-                bounds = ReadBounds(Bound(first), Bound(end))
-                offsets = resolve_range(log, bounds, read)
-                end_offset = end if offsets.end_offset is None else offsets.end_offset
-                # Offsets below the log's start are gone: the first split stands for them too.
-                splits = list(split_range(log, offsets, read, max_split_bytes=split_bytes))
-                export.works += _works(
-                    splits,
-                    number + len(export.works),
-                    SplitWork(0, splits[0], folder, first, end_offset, is_repeated)
-                    if splits
-                    else None,
-                )
+            for part in _repeated_ranges(log, record):
+                # In one piece, however large: data files in place are replaced as a whole.
+                _, splits = _splits(log, part.first_offset, part.end_offset, read, None)
+                export.works += [
+                    SplitWork(
+                        number + len(export.works),
+                        split,
+                        folder,
+                        part.first_offset,
+                        part.end_offset,
+                        is_repeated=True,
+                        records_before=part.records,
+                    )
+                    for split in splits
+                ]
+            if record.next_offset < log.end_offset:
+                first = record.next_offset
+                end, splits = _splits(log, first, log.end_offset, read, split_bytes)
+                export.works += _works(splits, number + len(export.works), folder, first, end)
         export.record, export.begin_offset = record, record.next_offset
     except KafkaIndexError as error:
         export.works.clear()
@@ -283,14 +293,24 @@ def _plan_partition(
     return export
 
 
+def _splits(
+    log: PartitionLog, first: int, end: int, read: ReadSettings, split_bytes: int | None
+) -> tuple[int, list[RecordSplit]]:
+    """Return where a range of offsets ends that can be exported by now, and its splits."""
+    offsets = resolve_range(log, ReadBounds(Bound(first), Bound(end)), read)
+    splits = list(split_range(log, offsets, read, max_split_bytes=split_bytes))
+    return end if offsets.end_offset is None else offsets.end_offset, splits
+
+
 def _works(
-    splits: Sequence[RecordSplit], number: int, whole: SplitWork | None
+    splits: Sequence[RecordSplit], number: int, folder: str, first_offset: int, end_offset: int
 ) -> Iterator[SplitWork]:
-    if whole is None:
+    if not splits:
         return
-    starts = [whole.first_offset, *(split.start_offset for split in splits[1:])]
-    for split, (first, end) in zip(splits, pairwise([*starts, whole.end_offset]), strict=True):
-        yield replace(whole, number=number, split=split, first_offset=first, end_offset=end)
+    # Offsets below the log's start are gone: the first split stands for them too.
+    starts = [first_offset, *(split.start_offset for split in splits[1:])]
+    for split, (first, end) in zip(splits, pairwise([*starts, end_offset]), strict=True):
+        yield SplitWork(number, split, folder, first, end)
         number += 1
 
 
@@ -346,23 +366,22 @@ def _topic_id(files: PartitionFiles) -> str | None:
         return None
 
 
-def _ranges(log: PartitionLog, record: ExportRecord) -> Iterable[tuple[int, int, bool]]:
-    """Return what is to be exported: what was damaged, again, and what is new."""
-    ranges = [(one.first_offset, one.end_offset, True) for one in record.damaged]
-    end = log.end_offset
-    if record.next_offset < end:
-        ranges.append((record.next_offset, end, False))
-    return ranges
+def _repeated_ranges(log: PartitionLog, record: ExportRecord) -> list[DamagedRange]:
+    """Return what was damaged, without ranges whose first segments retention has deleted since."""
+    return [one for one in record.damaged if one.first_offset >= log.log_start_offset]
 
 
-def _extended(record: ExportRecord, work: SplitWork, *, is_damaged: bool) -> ExportRecord:
+def _extended(record: ExportRecord, work: SplitWork, result: SplitResult) -> ExportRecord:
     """Return a record that covers a split too."""
-    own = DamagedRange(work.first_offset, work.end_offset)
+    if result.is_kept:
+        return record
     others = [
         one
         for one in record.damaged
-        if one.end_offset <= own.first_offset or one.first_offset >= own.end_offset
+        if one.end_offset <= work.first_offset or one.first_offset >= work.end_offset
     ]
-    damaged = sorted([*others, own] if is_damaged else others, key=lambda one: one.first_offset)
+    if result.left_out_count:
+        others.append(DamagedRange(work.first_offset, work.end_offset, result.records))
+    damaged = sorted(others, key=lambda one: one.first_offset)
     next_offset = record.next_offset if work.is_repeated else work.end_offset
     return replace(record, next_offset=next_offset, damaged=tuple(damaged))

@@ -55,6 +55,8 @@ class SplitResult:
         The first places of damage.
     left_out_count : int
         How many there are.
+    is_kept : bool
+        Whether nothing was written, because the data files of an earlier run may hold more.
     failure : LeftOut, optional
         Why the split was not exported; then nothing of it is there.
     is_retriable : bool
@@ -67,5 +69,6 @@ class SplitResult:
     size_bytes: int = 0
     left_out: tuple[LeftOut, ...] = ()
     left_out_count: int = 0
+    is_kept: bool = False
     failure: LeftOut | None = None
     is_retriable: bool = False

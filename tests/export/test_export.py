@@ -334,3 +334,37 @@ def test_an_export_from_and_to_a_store_is_that_of_the_local_dump(
     (data,) = _data(tmp_path / "out")
     assert stored[str(data.relative_to(tmp_path / "out"))] == data.read_bytes()
     assert len(stored) == 2
+
+
+def test_a_repeat_keeps_what_the_log_no_longer_holds(tmp_path: Path) -> None:
+    sound = [batch(3 * number, 3) for number in range(4)]
+    folder = write_partition(
+        tmp_path / "dump",
+        {0: sound[0], 3: batch(3, 3, crc=7), 6: sound[2], 9: sound[3]},
+    )
+    arguments = ("--input", tmp_path / "dump", "--output", tmp_path / "out")
+    export(1, *arguments)
+    (folder / f"{0:020d}.log").unlink()
+    (folder / f"{3:020d}.log").write_bytes(sound[1])
+    export(0, *arguments)
+    assert exported(tmp_path / "out")["offset"].to_pylist() == [0, 1, 2, 6, 7, 8, 9, 10, 11]
+
+
+@pytest.mark.parametrize("then", ["damaged", "missing"])
+def test_a_repeat_keeps_what_was_damaged_or_lost_since(tmp_path: Path, then: str) -> None:
+    sound = [batch(3 * number, 3) for number in range(4)]
+    folder = write_partition(
+        tmp_path / "dump",
+        {0: sound[0], 3: batch(3, 3, crc=7), 6: sound[2] + sound[3]},
+    )
+    arguments = ("--input", tmp_path / "dump", "--output", tmp_path / "out")
+    export(1, *arguments)
+    (folder / f"{3:020d}.log").write_bytes(sound[1])
+    last = folder / f"{6:020d}.log"
+    last.unlink() if then == "missing" else last.write_bytes(sound[2] + batch(9, 3, crc=7))
+    export(1, *arguments)
+    assert exported(tmp_path / "out")["offset"].to_pylist() == [0, 1, 2, 6, 7, 8, 9, 10, 11]
+    # A complete copy supersedes it.
+    last.write_bytes(sound[2] + sound[3])
+    export(0, *arguments)
+    assert exported(tmp_path / "out")["offset"].to_pylist() == list(range(12))
