@@ -192,7 +192,7 @@ def split_range(
     strict = settings.on_damage is OnDamage.FAILFAST
     ranges = list(_ranges(log, first_offset, end_offset, strict=strict))
     whole = RecordSplit(log.topic, log.partition, first_offset, last_offset, (), aborted)
-    for parts in _split(log, ranges, max_split_bytes):
+    for parts in _split(log, ranges, max_split_bytes, strict=strict):
         yield replace(whole, ranges=parts, start_offset=parts[0].start_offset)
 
 
@@ -242,12 +242,12 @@ def _end_of(segment: LogSegment, offset: int, *, strict: bool) -> int:
 
 
 def _split(
-    log: PartitionLog, ranges: Sequence[LogRange], max_bytes: int | None
+    log: PartitionLog, ranges: Sequence[LogRange], max_bytes: int | None, *, strict: bool
 ) -> Iterator[tuple[LogRange, ...]]:
     """Yield the ranges in groups of no more bytes than that, as far as batches allow."""
     group: list[LogRange] = []
     room = max_bytes or 0
-    for part in ranges if max_bytes is None else _cut(log, ranges, max_bytes):
+    for part in ranges if max_bytes is None else _cut(log, ranges, max_bytes, strict=strict):
         if max_bytes is not None and group and part.size_bytes > room:
             yield tuple(group)
             group, room = [], max_bytes
@@ -257,7 +257,9 @@ def _split(
         yield tuple(group)
 
 
-def _cut(log: PartitionLog, ranges: Sequence[LogRange], max_bytes: int) -> Iterator[LogRange]:
+def _cut(
+    log: PartitionLog, ranges: Sequence[LogRange], max_bytes: int, *, strict: bool
+) -> Iterator[LogRange]:
     """Yield ranges of about equal sizes, none much larger than that."""
     segments = {segment.base_offset: segment for segment in log.segments}
     for part in ranges:
@@ -265,9 +267,10 @@ def _cut(log: PartitionLog, ranges: Sequence[LogRange], max_bytes: int) -> Itera
         starts = [(part.start_bytes, part.start_offset)]
         if pieces > 1:
             wanted = part.start_bytes + part.size_bytes * np.arange(1, pieces) // pieces
+            segment = segments[part.segment.base_offset]
             starts += [
                 found
-                for found in _batch_starts(segments[part.segment.base_offset], wanted)
+                for found in _batch_starts(segment, wanted, strict=strict)
                 if part.start_bytes < found[0] < part.end_bytes
             ]
         ends = [*(position for position, _ in starts[1:]), part.end_bytes]
@@ -275,7 +278,7 @@ def _cut(log: PartitionLog, ranges: Sequence[LogRange], max_bytes: int) -> Itera
             yield LogRange(part.segment, start, end, offset)
 
 
-def _batch_starts(segment: LogSegment, wanted: Longs) -> list[tuple[int, int]]:
+def _batch_starts(segment: LogSegment, wanted: Longs, *, strict: bool) -> list[tuple[int, int]]:
     """Return position and offset of batches near some positions, ascending.
 
     They follow those that index entries lead to: the offset of an entry is a batch's last.
@@ -287,7 +290,13 @@ def _batch_starts(segment: LogSegment, wanted: Longs) -> list[tuple[int, int]]:
     starts: list[tuple[int, int]] = []
     for offset in offsets[entries].tolist():
         # The entry is compared with the log, and the batch that it ends with is found.
-        indexed, batch = map(segment.offset_to_position, (offset, offset + 1))
+        try:
+            indexed, batch = map(segment.offset_to_position, (offset, offset + 1))
+        except CorruptLogError:
+            if strict:
+                raise
+            # Damage hides it: the split before is larger, and the read passes over the damage.
+            continue
         if batch is None or indexed is None:
             break
         if indexed.position < batch.position and (not starts or starts[-1][0] < batch.position):
