@@ -132,6 +132,8 @@ class RestorePlan:
     def _lines(self) -> Iterator[str]:
         choices = self.choices
         yield f"{choices.salvage} {choices.until.text} {choices.settings}"
+        # Links share the fate of the dump: copies that complete them would hide that.
+        yield f"hard links: {choices.link is Link.HARD}"
         for each in self.partitions:
             topic = each.partition.topic
             # An id that is made for this run is another one in each.

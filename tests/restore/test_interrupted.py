@@ -39,11 +39,20 @@ _LAST_STEP = 497
 _DRAWN = 300 if drawn(10) == 10 else 1
 
 
-def killed_restore(dump: Path, output: Path, step: int) -> bool:
+def killed_restore(dump: Path, output: Path, step: int, *more: str) -> bool:
     """Restore in a process that is killed at a step; whether it was."""
     arguments = ["restore", "--input", dump, "--config", SETTINGS, "--threads", 1, "--quiet"]
     done = subprocess.run(
-        [sys.executable, "-c", _KILLED, str(step), *map(str, arguments), "--output", str(output)],
+        [
+            sys.executable,
+            "-c",
+            _KILLED,
+            str(step),
+            *map(str, arguments),
+            *more,
+            "--output",
+            str(output),
+        ],
         capture_output=True,
         check=False,
         env=environment(),
@@ -127,6 +136,17 @@ def test_another_plan_does_not_complete_it(tmp_path: Path, dump: Path) -> None:
     assert run.code == 2
     assert "another plan" in run.done.stderr
     assert contents(out) == before
+
+
+def test_copies_do_not_complete_hard_links(tmp_path: Path, dump: Path) -> None:
+    out = tmp_path / "out"
+    assert killed_restore(dump, out, _STEPS[1], "--link", "hard")
+
+    run = restore(dump, out, "--link", "copy")
+
+    assert run.code == 2
+    assert "another plan" in run.done.stderr
+    assert not (out / MARKER).exists()
 
 
 def test_an_output_that_was_used_meanwhile_is_refused(tmp_path: Path, dump: Path) -> None:
