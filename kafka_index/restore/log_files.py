@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import stat
 from collections.abc import Iterable
 from contextlib import closing
 from enum import StrEnum
@@ -108,9 +109,8 @@ def take_over(segment: SegmentFile, target: str, link: Link) -> None:
     _remove(target)
     is_rolled = not segment.is_last and segment.log_path.endswith(LOG_SUFFIX)
     with closing(open_log(segment.log_path, segment)) as source:
-        if (link is Link.HARD and is_rolled and _link(segment.log_path, target)) or (
-            link is Link.REFLINK and _clone_new(segment.log_path, target)
-        ):
+        is_linked = link is Link.HARD and is_rolled and _link(segment.log_path, target)
+        if is_linked or (link is Link.REFLINK and _clone_new(segment.log_path, target)):
             pass
         elif is_remote(segment.log_path):
             write_log(target, source.stream())
@@ -119,13 +119,14 @@ def take_over(segment: SegmentFile, target: str, link: Link) -> None:
         how = None if segment.log_version else source.changed()
         if how is not None:
             raise log_changed(segment.log_path, how)
-    if not is_remote(segment.log_path):
+    # A link is the file of the dump, and has its time.
+    if not is_linked and not is_remote(segment.log_path):
         _take_time(target, segment.log_mtime_ns)
 
 
 def own_copy(path: str) -> None:
     """Give a path a file of its own, where it is a link to a log of the dump."""
-    if os.stat(path).st_nlink == 1:
+    if _is_own(os.lstat(path)):
         return
     aside = f"{path}.copy"
     found = os.stat(path)
@@ -148,15 +149,30 @@ def cut(path: str, size_bytes: int) -> None:
     own_copy(path)
     mtime_ns = os.stat(path).st_mtime_ns
     try:
-        os.truncate(path, size_bytes)
+        with open(path, "r+b", opener=_open_unlinked) as file:
+            file.truncate(size_bytes)
     except OSError as error:
         raise publish_error(error, path, "cut the copy of a log") from error
     _take_time(path, mtime_ns)
 
 
+def _is_own(info: os.stat_result) -> bool:
+    return stat.S_ISREG(info.st_mode) and info.st_nlink == 1
+
+
+def _open_unlinked(path: str, flags: int) -> int:
+    """Open a log to change it; never through a link of any kind, which may lead to the dump."""
+    opened = os.open(path, flags | os.O_NOFOLLOW)
+    if not _is_own(os.fstat(opened)):
+        os.close(opened)
+        raise OSError(errno.EMLINK, "the file has another name", path)
+    return opened
+
+
 def _link(source: str, target: str) -> bool:
     try:
-        os.link(source, target)
+        # A log may be a symbolic link, which is not followed otherwise.
+        os.link(os.path.realpath(source), target)
     except OSError as error:
         if error.errno in _NO_LINKS:
             return False

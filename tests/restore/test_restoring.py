@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -155,6 +156,34 @@ def test_a_hard_link_is_asked_for_and_never_the_active_segment(tmp_path: Path) -
     assert {links[name] for name in rolled} == {2}
     assert links[active] == 1
     assert {count for name, count in links.items() if not name.endswith(".log")} == {1}
+
+
+def test_a_hard_link_is_the_file_of_the_dump_even_where_that_is_a_symbolic_link(
+    tmp_path: Path,
+) -> None:
+    dump = copy_dump(tmp_path / "dump", "audit.trail-0")
+    log = next((dump / "audit.trail-0").glob("00000000000000000000.log"))
+    log.rename(tmp_path / "kept.log")
+    log.symlink_to(tmp_path / "kept.log")
+
+    restore(dump, tmp_path / "out", "--link", "hard")
+
+    made = tmp_path / "out/audit.trail-0" / log.name
+    assert not made.is_symlink()
+    assert made.samefile(tmp_path / "kept.log")
+
+
+def test_a_hard_link_leaves_the_times_of_the_dump(tmp_path: Path) -> None:
+    dump = copy_dump(tmp_path / "dump", "audit.trail-0")
+    log = next((dump / "audit.trail-0").glob("00000000000000000000.log"))
+    # Reading sets no access time that is ahead of the clock.
+    ahead_ns = (int(time.time()) + 1_000_000) * 10**9
+    os.utime(log, ns=(ahead_ns, log.stat().st_mtime_ns))
+
+    restore(dump, tmp_path / "out", "--link", "hard")
+
+    assert log.stat().st_nlink == 2
+    assert log.stat().st_atime_ns == ahead_ns
 
 
 def test_a_log_start_above_the_end_leaves_the_partition_out(tmp_path: Path) -> None:

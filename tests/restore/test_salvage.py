@@ -184,3 +184,20 @@ def test_a_hard_link_is_replaced_before_it_is_cut(tmp_path: Path, dump: Path) ->
     assert run.code == 1
     assert logs(dump / PARTITION)[1].read_bytes() == before
     assert logs(tmp_path / "out" / PARTITION)[1].stat().st_nlink == 1
+
+
+def test_a_log_that_is_a_symbolic_link_is_not_cut_in_the_dump(tmp_path: Path, dump: Path) -> None:
+    second = logs(dump / PARTITION)[1]
+    damage_batch(second, 5)
+    kept = tmp_path / "kept.log"
+    second.rename(kept)
+    second.symlink_to(kept)
+    before = kept.read_bytes()
+
+    run = restore(dump, tmp_path / "out", "--link", "hard")
+
+    assert run.code == 1
+    assert kept.read_bytes() == before
+    made = logs(tmp_path / "out" / PARTITION)
+    assert not any(log.is_symlink() for log in made)
+    assert len(made[1].read_bytes()) < len(before)
