@@ -81,6 +81,7 @@ class VerifyOutcome(Outcome):
         self._harmful: Counter[str] = Counter()
         self._partitions = self._harmful_partitions = self._logs_only = self._retriable = 0
         self._shown: list[dict[str, object]] = []
+        self._unread: list[dict[str, object]] = []
 
     def on_partition(self, found: PartitionFindings) -> None:
         """Add what was found in a partition; called by one thread at a time."""
@@ -108,6 +109,11 @@ class VerifyOutcome(Outcome):
         self._logs_only += pc.sum(is_logs_only).as_py() or 0
         wanted = rows.filter(rows["harmful"]).select(_COLUMNS)
         self._shown += wanted.slice(0, _SHOWN - len(self._shown)).to_pylist()
+        unread = files.filter(files["retriable"])
+        if not unread.num_rows:
+            unread = partitions.filter(partitions["retriable"])
+        unread = unread.select(_COLUMNS)
+        self._unread += unread.slice(0, _SHOWN - len(self._unread)).to_pylist()
 
     def print_summary(self, skipped: Sequence[Skipped], *, fast: bool) -> ExitCode:
         """Print the summary and return the exit code.
@@ -159,7 +165,7 @@ class VerifyOutcome(Outcome):
         lines += skipped_lines(skipped, paint, every=every)
         if not harmful and not self._retriable:
             lines += ["", paint.good("nothing harmful was found")]
-        self._print(lines, self._damage_lines())
+        self._print(lines, [*self._damage_lines(), *self._unread_lines()])
         codes = [ExitCode.DAMAGE] if harmful or self._harmful_partitions else []
         if self._retriable:
             codes.append(ExitCode.ENVIRONMENT)
@@ -179,14 +185,22 @@ class VerifyOutcome(Outcome):
         if not harmful:
             return []
         lines = ["", self._paint.bad(f"{plural(self._harmful.total(), 'harmful file')}:")]
-        for row in self._shown:
-            place = "" if row["position_bytes"] is None else f" at byte {row['position_bytes']}"
-            what = f"{row['kind']}: {row['class']}{place}"
-            found = "" if row["found"] is None else f": {row['found']}"
-            effect = "" if row["effect"] is None else f". {row['effect']}"
-            lines.append(f"  {shown_path(str(row['path']))}: {what}{found}{effect}")
+        lines += map(_row_line, self._shown)
         if harmful > len(self._shown):
             lines.append(
                 f"  and {format_count(harmful - len(self._shown))} more rows in the report"
             )
         return lines
+
+    def _unread_lines(self) -> list[str]:
+        if not self._unread:
+            return []
+        return ["", self._paint.bad("could not be read:"), *map(_row_line, self._unread)]
+
+
+def _row_line(row: Mapping[str, object]) -> str:
+    place = "" if row["position_bytes"] is None else f" at byte {row['position_bytes']}"
+    what = f"{row['kind']}: {row['class']}{place}"
+    found = "" if row["found"] is None else f": {row['found']}"
+    effect = "" if row["effect"] is None else f". {row['effect']}"
+    return f"  {shown_path(str(row['path']))}: {what}{found}{effect}"

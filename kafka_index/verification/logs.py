@@ -43,13 +43,17 @@ class LogJudge:
     is_state_known : bool
         Whether producers and transactions are known at the end of what was judged.
     end_offset : int or None
-        The end of the segments so far, by their headers.
+        The end of the segments so far, by their headers; None before the first one, and after a
+        log that could not be read.
+    has_unread_log : bool
+        Whether a log could not be read because of permission, disk, memory or a change meanwhile.
     """
 
     is_compacted: bool
     lost: list[LostRange] = field(default_factory=list)
     is_state_known: bool = True
     end_offset: int | None = None
+    has_unread_log: bool = False
 
     def judge(self, check: SegmentCheck, row: SegmentReport) -> Finding:
         """Return the row of the next segment's log.
@@ -80,13 +84,13 @@ class LogJudge:
             judgement = self._holes(check)
         if judgement is None:
             judgement = _sound(check, gap, is_last=place.is_last)
-        if row.reason_code == ERROR and row.status == FAILED:
-            finding = _unreadable(finding, row)
-        else:
-            finding = finding.judged(judgement)
+        is_read = not (row.reason_code == ERROR and row.status == FAILED)
+        finding = finding.judged(judgement) if is_read else _unreadable(finding, row)
+        self.has_unread_log |= finding.retriable
         if finding.harmful or (row.status == FAILED and row.reason_code != STATE_UNKNOWN):
             self.is_state_known = False
-        self.end_offset = max(check.whole.end_offset, self.end_offset or 0)
+        # Where a log ends that was not read is not known: what comes after it is no gap.
+        self.end_offset = max(check.whole.end_offset, self.end_offset or 0) if is_read else None
         return finding
 
     def _gap_before(self, check: SegmentCheck) -> Hole | None:
@@ -197,12 +201,12 @@ def _sound(check: SegmentCheck, gap: Hole | None, *, is_last: bool) -> Judgement
 
 
 def _unreadable(finding: Finding, row: SegmentReport) -> Finding:
-    return finding.judged(
-        Judgement(
-            FileClass.UNREADABLE,
-            harmful=not row.retriable,
-            position_bytes=row.position_bytes,
-            found=row.reason,
-            effect="It was not verified.",
-        )
+    return replace(
+        finding,
+        file_class=FileClass.UNREADABLE,
+        harmful=not row.retriable,
+        position_bytes=row.position_bytes,
+        found=row.reason,
+        effect="It was not verified.",
+        retriable=row.retriable,
     )

@@ -122,7 +122,7 @@ class _Finish:
             is_known = judge.is_state_known and self.folded.error is None
             found += self._transactions(check, built, is_known=is_known)
         start = max(self._log_start(), self.checks[0].segment.base_offset)
-        end = judge.end_offset if judge.end_offset is not None else start
+        end = judge.end_offset
         if not is_segment_path(self.checks[-1].segment.log_path):
             is_whole = judge.is_state_known and self.folded.snapshots is not None
             found += judge_snapshots(
@@ -140,11 +140,13 @@ class _Finish:
         found += self._epochs(end)
         found += other_files(partition, directory, self.verification.segments)
         found += judge_metadata(partition, directory, is_known=self.root.is_known)
-        found += self.root.partition_findings(partition, end)
+        if end is not None:
+            found += self.root.partition_findings(partition, end)
         if not self._has_anything(found):
             found = [one for one in found if one.kind in (FileKind.LOG, FileKind.ROOT)]
             found.append(self._no_files())
-        found.append(self._partition_row(found, start, end))
+        row = self._partition_row(found, start, end)
+        found.append(_with_unread_log(row) if judge.has_unread_log else row)
         return PartitionFindings(
             partition.topic,
             partition.partition,
@@ -250,7 +252,7 @@ class _Finish:
                     return True
         return False
 
-    def _epochs(self, end: int) -> Iterator[Finding]:
+    def _epochs(self, end: int | None) -> Iterator[Finding]:
         partition = self.verification.partition
         path = os.path.join(self._index_directory, LEADER_EPOCH_CHECKPOINT)
         finding = Finding(
@@ -293,7 +295,7 @@ class _Finish:
             effect="A broker reads every log and rebuilds the rest; it needs partition.metadata.",
         )
 
-    def _partition_row(self, found: Sequence[Finding], start: int, end: int) -> Finding:
+    def _partition_row(self, found: Sequence[Finding], start: int, end: int | None) -> Finding:
         partition = self.verification.partition
         harmful = [one for one in found if one.harmful]
         row = Finding(
@@ -304,14 +306,25 @@ class _Finish:
             FileKind.PARTITION,
             harmful[0].file_class if harmful else FileClass.SOUND,
             harmful=bool(harmful),
-            found=f"offsets {start} to {end}",
+            found=f"offsets {start} to {'an end that is not known' if end is None else end}",
         )
         error = self.folded.error
         if error is not None and is_retriable(error):
             return row.unreadable(error)
-        if not harmful or self.settings.indexes is not None or self.settings.tiered:
+        is_loaded = self.settings.indexes is None and not self.settings.tiered
+        if not harmful or not is_loaded or end is None:
             return row
         return started(row, self.root, self.settings, end)
+
+
+def _with_unread_log(row: Finding) -> Finding:
+    """Return the row of a partition with a log that another run may be able to read."""
+    return replace(
+        row,
+        file_class=FileClass.UNREADABLE,
+        effect="A log of it could not be read: it was not verified as a whole.",
+        retriable=True,
+    )
 
 
 def _has_thinned_batch(segment: SegmentFile) -> bool:

@@ -24,7 +24,7 @@ def judge_snapshots(
     directory: str,
     built: Mapping[str, bytes] | None,
     expiration: ProducerExpiration,
-    offsets: tuple[int, int],
+    offsets: tuple[int, int | None],
     base_offsets: Sequence[int],
     *,
     is_clean: bool,
@@ -43,7 +43,7 @@ def judge_snapshots(
     expiration : ProducerExpiration
         Whose idle producers a broker that starts now drops.
     offsets : tuple of int
-        Where the log starts, and where it ends.
+        Where the log starts, and where it ends; None where the end is not known.
     base_offsets : sequence of int
         Of the segments.
     is_clean, is_compacted : bool
@@ -66,7 +66,7 @@ def judge_snapshots(
         except KafkaIndexError as error:
             yield finding.unreadable(error)
             continue
-        if offset > end:
+        if end is not None and offset > end:
             judgement = Judgement(
                 FileClass.STALE,
                 harmful=True,
@@ -81,7 +81,7 @@ def judge_snapshots(
         elif offset < max(base_offsets) or offset <= start:
             judgement = Judgement(FileClass.ORPHAN, effect=_REMOVED)
         else:
-            judgement = _within(data, offset, wanted.get(end), expiration)
+            judgement = _within(data, offset, None if end is None else wanted.get(end), expiration)
         yield finding.judged(judgement)
     yield from _missing(partition, directory, set(found), wanted, is_clean=is_clean)
 
