@@ -44,7 +44,7 @@ class DumpedFile:
         """Return its bytes, of a file that is small."""
         try:
             return store_of(self.path).read(self.path)
-        except OSError as error:
+        except FileNotFoundError as error:
             reason = error.strerror or "no such file"
             raise InputError(f"cannot read the file: {reason}", path=self.path) from error
 

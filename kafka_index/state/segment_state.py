@@ -212,7 +212,14 @@ class SegmentState:
                 for name in table.dtype.names or ():
                     table[name] = data[start : start + len(table)]
                     start += len(table)
-        except (OSError, ValueError, OverflowError, MemoryError, pa.ArrowException) as error:
+        except (
+            InputError,
+            OSError,
+            ValueError,
+            OverflowError,
+            MemoryError,
+            pa.ArrowException,
+        ) as error:
             raise InputError(
                 f"cannot read the kept state of a scanned segment: {error}",
                 path=path,

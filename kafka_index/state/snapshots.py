@@ -198,8 +198,8 @@ def load_latest_snapshot(
 
     Raises
     ------
-    OSError
-        A snapshot cannot be read; one of a store raises `KafkaIndexError`.
+    FileNotFoundError, KafkaIndexError
+        A snapshot is gone, or cannot be read.
 
     Notes
     -----

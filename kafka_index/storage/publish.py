@@ -29,7 +29,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache
 
-from kafka_index.errors import KafkaIndexError, PublishError
+from kafka_index.errors import InputError, KafkaIndexError, PublishError
 from kafka_index.layout.names import OFFSET_INDEX_SUFFIX, SWAP_SUFFIX
 from kafka_index.storage.scratch import remove_scratch, take_attributes
 from kafka_index.stores import is_remote, store_of
@@ -183,8 +183,10 @@ def _content_of(staged: StagedFile) -> bytes:
             path=staged.scratch_path,
             hint="is another run writing to the same target?",
         ) from error
-    except OSError as error:
-        raise publish_error(error, staged.scratch_path, "read the finished file") from error
+    except InputError as error:
+        raise PublishError(
+            f"cannot read the finished file: {error.message}", path=staged.scratch_path
+        ) from error
 
 
 @cache

@@ -34,8 +34,13 @@ class LocalStore:
 
     def read(self, path: str, max_bytes: int | None = None) -> bytes:
         """Return the bytes of a small file, or its first ones."""
-        with open(path, "rb") as file:
-            return file.read(-1 if max_bytes is None else max_bytes)
+        try:
+            with open(path, "rb") as file:
+                return file.read(-1 if max_bytes is None else max_bytes)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise InputError(f"cannot read the file: {error.strerror}", path=path) from error
 
     def list_directory(self, path: str) -> list[DirectoryEntry]:
         """Return the entries of a directory, without those that are neither file nor directory."""

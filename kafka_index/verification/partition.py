@@ -145,8 +145,8 @@ class _Finish:
         if not self._has_anything(found):
             found = [one for one in found if one.kind in (FileKind.LOG, FileKind.ROOT)]
             found.append(self._no_files())
-        row = self._partition_row(found, start, end)
-        found.append(_with_unread_log(row) if judge.has_unread_log else row)
+        whole = self._partition_row(found, start, end)
+        found.append(_with_unread_log(whole) if judge.has_unread_log else whole)
         return PartitionFindings(
             partition.topic,
             partition.partition,

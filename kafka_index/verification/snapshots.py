@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from kafka_index.errors import CorruptSnapshotError, KafkaIndexError
+from kafka_index.errors import CorruptSnapshotError, KafkaIndexError, ReadError
 from kafka_index.layout.names import SNAPSHOT_SUFFIX, TopicPartition, parse_segment_file
 from kafka_index.state.partition_state import ProducerExpiration
 from kafka_index.state.snapshots import decode_snapshot, list_snapshots, snapshot_path
@@ -62,7 +62,7 @@ def judge_snapshots(
     for offset in found:
         finding = _finding(partition, directory, offset)
         try:
-            data = store_of(finding.path).read(finding.path)
+            data = _read(finding.path)
         except KafkaIndexError as error:
             yield finding.unreadable(error)
             continue
@@ -84,6 +84,13 @@ def judge_snapshots(
             judgement = _within(data, offset, None if end is None else wanted.get(end), expiration)
         yield finding.judged(judgement)
     yield from _missing(partition, directory, set(found), wanted, is_clean=is_clean)
+
+
+def _read(path: str) -> bytes:
+    try:
+        return store_of(path).read(path)
+    except FileNotFoundError as error:
+        raise ReadError("the snapshot was removed after it was listed", path=path) from error
 
 
 def _missing(

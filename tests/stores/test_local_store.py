@@ -57,3 +57,12 @@ def test_ranges_are_those_asked_for(tmp_path: Path) -> None:
 def test_an_unknown_scheme_is_refused() -> None:
     with pytest.raises(InputError, match="ftp:// are not supported"):
         store_of("ftp://host/path")
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    path = str(tmp_path)
+
+    with pytest.raises(InputError, match="cannot read the file: Is a directory") as raised:
+        store_of(path).read(path)
+
+    assert raised.value.path == path
