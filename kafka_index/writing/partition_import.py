@@ -14,11 +14,12 @@ from kafka_index.layout.names import PARTITION_METADATA, TopicPartition
 from kafka_index.records.batch_encoder import BatchEncoder
 from kafka_index.startup.directory_files import CLEAN_SHUTDOWN
 from kafka_index.storage import publish_error
+from kafka_index.storage.file_copy import copy_file
 from kafka_index.storage.log_directory import LogDirectory
 from kafka_index.writing.import_columns import check_order, import_rows
 from kafka_index.writing.import_record import ImportCounts, is_import, write_import_record
 from kafka_index.writing.import_settings import ImportMode, ImportSettings
-from kafka_index.writing.staging import Signature, StagedPartition, signature_of
+from kafka_index.writing.staging import StagedPartition, signature_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +170,7 @@ class PartitionImport:
                 os.makedirs(self._directory)
             else:
                 was_clean = is_import(self._target) or _was_stopped(os.path.dirname(self._target))
-                self._copy_target(self._replaces, may_link=was_clean)
+                self._copy_target()
                 root = LogDirectory(os.path.dirname(self._target))
                 log_start = root.log_start_offset(self.partition) or 0
         except OSError as error:
@@ -182,19 +183,13 @@ class PartitionImport:
             clock=lambda: self._settings.now_ms,
         )
 
-    def _copy_target(self, logs: Signature, *, may_link: bool) -> None:
-        """Copy the partition; logs of rolled segments, which nobody changes, become links."""
-        rolled = {name for name, _, _ in logs[:-1]} if may_link else set()
+    def _copy_target(self) -> None:
+        """Copy the partition; never as links, since loading may cut any of its logs."""
         os.makedirs(self._directory)
         with os.scandir(self._target) as entries:
             for entry in entries:
-                if not entry.is_file():
-                    continue
-                copy = os.path.join(self._directory, entry.name)
-                if entry.name in rolled:
-                    os.link(entry.path, copy)
-                else:
-                    shutil.copy2(entry.path, copy)
+                if entry.is_file():
+                    copy_file(entry.path, os.path.join(self._directory, entry.name))
 
     def _check_target(self) -> None:
         mode = self._settings.mode

@@ -217,6 +217,33 @@ def test_append_continues_a_log_that_a_writer_left_unclosed(tmp_path: Path) -> N
     assert set(epochs["leader_epoch"].to_pylist()) == {4}
 
 
+def rolled_log(output: Path, source: Path) -> list[Path]:
+    """Logs of a partition with several segments."""
+    imported(written(source, table(300)), output, "--property", "segment.bytes=2000")
+    logs = sorted((output / "orders-0").glob("*.log"))
+    assert len(logs) > 2
+    return logs
+
+
+def damage(log: Path) -> None:
+    content = bytearray(log.read_bytes())
+    content[len(content) // 2] ^= 1
+    log.write_bytes(content)
+
+
+def test_an_append_that_fails_leaves_the_logs_alone(tmp_path: Path) -> None:
+    output = tmp_path / "logs"
+    log = rolled_log(output, tmp_path / "first")[1]
+    (output / ".kafka_cleanshutdown").write_text('{"version":0,"brokerEpoch":-1}')
+    log.with_suffix(".index").unlink()
+    damage(log)
+    before = contents(output)
+
+    refused(written(tmp_path / "second", table(2, offset=[300, 1])), output, "--append")
+
+    assert contents(output) == before
+
+
 def test_an_offset_that_the_log_has_is_refused_and_nothing_changes(tmp_path: Path) -> None:
     output = tmp_path / "logs"
     imported(written(tmp_path / "tables", table()), output)
