@@ -9,6 +9,7 @@ from kafka_index.errors import InputError
 from kafka_index.layout.checkpoints import parse_offset_checkpoint
 from kafka_index.layout.names import (
     LOG_START_CHECKPOINT,
+    RECOVERY_POINT_CHECKPOINT,
     REPLICATION_CHECKPOINT,
     TopicPartition,
 )
@@ -51,6 +52,17 @@ class LogDirectory:
         offsets = self._high_watermarks
         return None if offsets is None else offsets.get(partition)
 
+    def committed_end(self, partition: TopicPartition) -> int:
+        """Return where a log ends at the earliest: what is before was committed, or flushed.
+
+        Raises
+        ------
+        InputError
+            A checkpoint cannot be read or is malformed.
+        """
+        flushed = (self._recovery_points or {}).get(partition, 0)
+        return max(self.high_watermark(partition) or 0, flushed)
+
     @property
     def has_high_watermarks(self) -> bool:
         """Whether there is a checkpoint of high watermarks at all."""
@@ -63,6 +75,10 @@ class LogDirectory:
     @cached_property
     def _high_watermarks(self) -> dict[TopicPartition, int] | None:
         return self._read(REPLICATION_CHECKPOINT)
+
+    @cached_property
+    def _recovery_points(self) -> dict[TopicPartition, int] | None:
+        return self._read(RECOVERY_POINT_CHECKPOINT)
 
     def _read(self, name: str) -> dict[TopicPartition, int] | None:
         path = os.path.join(self.path, name)

@@ -19,6 +19,7 @@ from kafka_index.storage.log_directory import LogDirectory
 from kafka_index.writing.import_columns import check_order, import_rows
 from kafka_index.writing.import_record import ImportCounts, is_import, write_import_record
 from kafka_index.writing.import_settings import ImportMode, ImportSettings
+from kafka_index.writing.loaded_log import check_loaded
 from kafka_index.writing.staging import StagedPartition, signature_of
 
 
@@ -163,18 +164,27 @@ class PartitionImport:
 
     def _open(self, first_offset: int) -> GrowingPartitionLog:
         """Open the log aside: empty, or with all that it is to continue."""
-        log_start = max(first_offset, 0)
-        was_clean = True
-        try:
-            if self._replaces is None or self._settings.mode is ImportMode.OVERWRITE:
+        if self._replaces is None or self._settings.mode is ImportMode.OVERWRITE:
+            try:
                 os.makedirs(self._directory)
-            else:
-                was_clean = is_import(self._target) or _was_stopped(os.path.dirname(self._target))
-                self._copy_target()
-                root = LogDirectory(os.path.dirname(self._target))
-                log_start = root.log_start_offset(self.partition) or 0
+            except OSError as error:
+                raise publish_error(error, self._directory, "make a folder") from error
+            return self._load(max(first_offset, 0), was_clean=True)
+        try:
+            was_clean = is_import(self._target) or _was_stopped(os.path.dirname(self._target))
+            self._copy_target()
         except OSError as error:
             raise publish_error(error, error.filename or self._directory, "copy the log") from error
+        root = LogDirectory(os.path.dirname(self._target))
+        log = self._load(root.log_start_offset(self.partition) or 0, was_clean=was_clean)
+        try:
+            check_loaded(log, self._target, self.partition, self._replaces)
+        except BaseException:
+            log.close()
+            raise
+        return log
+
+    def _load(self, log_start: int, *, was_clean: bool) -> GrowingPartitionLog:
         return GrowingPartitionLog(
             self._directory,
             self._settings.log,

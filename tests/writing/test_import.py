@@ -244,6 +244,37 @@ def test_an_append_that_fails_leaves_the_logs_alone(tmp_path: Path) -> None:
     assert contents(output) == before
 
 
+@pytest.mark.parametrize("place", [0, 1, -1])
+def test_append_refuses_a_damaged_log_instead_of_cutting_it(tmp_path: Path, place: int) -> None:
+    output = tmp_path / "logs"
+    log = rolled_log(output, tmp_path / "first")[place]
+    # As if a broker had written it, and was killed.
+    (output / "orders-0" / ".import.kafka-index").unlink()
+    damage(log)
+    before = contents(output)
+
+    stderr = refused(written(tmp_path / "second", table(2, offset=[300, 301])), output, "--append")
+
+    assert log.name in stderr
+    assert "the log is damaged" in stderr
+    assert contents(output) == before
+
+
+@pytest.mark.parametrize("name", ["replication", "recovery-point"])
+def test_append_refuses_a_torn_tail_that_was_committed(tmp_path: Path, name: str) -> None:
+    output = tmp_path / "logs"
+    log = rolled_log(output, tmp_path / "first")[-1]
+    (output / "orders-0" / ".import.kafka-index").unlink()
+    log.write_bytes(log.read_bytes()[:-1])
+    (output / f"{name}-offset-checkpoint").write_text("0\n1\norders 0 300\n")
+    before = contents(output)
+
+    stderr = refused(written(tmp_path / "second", table(1, offset=[300])), output, "--append")
+
+    assert "committed records are lost" in stderr
+    assert contents(output) == before
+
+
 def test_an_offset_that_the_log_has_is_refused_and_nothing_changes(tmp_path: Path) -> None:
     output = tmp_path / "logs"
     imported(written(tmp_path / "tables", table()), output)
