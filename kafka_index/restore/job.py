@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, LogConfig
 from kafka_index.errors import InputError
@@ -24,7 +24,7 @@ from kafka_index.restore.dump_files import Dump, read_dumps
 from kafka_index.restore.log_files import Link
 from kafka_index.restore.lost_ranges import Salvage
 from kafka_index.restore.old_cluster import OldCluster, read_coordinators
-from kafka_index.restore.output import Output, check_output
+from kafka_index.restore.output import Output, check_again, check_output
 from kafka_index.restore.partition_restoring import RestoredPartition
 from kafka_index.restore.plan import (
     COMPACTED_TOPICS,
@@ -205,26 +205,37 @@ class RestoreJob:
         KafkaIndexError
             The output cannot be written.
         """
+        with output_lock(self.output, self.seeds):
+            return self._as_it_is_now().run_locked(runner, on_restored)
+
+    def _as_it_is_now(self) -> RestoreJob:
+        """Return the job for the output as it is since the lock is held."""
+        output = check_again(self.output, self.plan.digest, _directory_names(self.plan))
+        if output.begun is None:
+            return replace(self, output=output)
+        return replace(self, output=output, plan=with_topic_ids(self.plan, output.begun.topic_ids))
+
+    def run_locked(self, runner: Runner, on_restored: OnRestored) -> RestoreResult:
+        """Restore as `run` does, with the lock held and the output checked since."""
         request, plan, output = self.request, self.plan, self.output
-        with output_lock(output, self.seeds):
-            restored = restore_logs(
-                plan, output, request.config, runner=runner, on_restored=on_restored
+        restored = restore_logs(
+            plan, output, request.config, runner=runner, on_restored=on_restored
+        )
+        if any(each.retriable for each in restored.partitions):
+            return RestoreResult(restored.partitions, None, output.path)
+        notes = [*plan.dump.notes, *self.old.notes, *self._cut_apart(restored)]
+        seeding = None
+        if self.seeds:
+            properties = output.properties or self.identity.properties
+            seeding = plan_seeding(
+                plan, restored.partitions, self.old, request.topic_configs, properties
             )
-            if any(each.retriable for each in restored.partitions):
-                return RestoreResult(restored.partitions, None, output.path)
-            notes = [*plan.dump.notes, *self.old.notes, *self._cut_apart(restored)]
-            seeding = None
-            if self.seeds:
-                properties = output.properties or self.identity.properties
-                seeding = plan_seeding(
-                    plan, restored.partitions, self.old, request.topic_configs, properties
-                )
-                notes += seeding.notes
-                self._add_missing(restored, on_restored)
-            if request.cluster is ClusterMode.SAME:
-                self._copy_metadata()
-            contents = [] if seeding is None else [(each, seeding.content) for each in self.seeds]
-            complete(plan, output, restored, self.identity, contents)
+            notes += seeding.notes
+            self._add_missing(restored, on_restored)
+        if request.cluster is ClusterMode.SAME:
+            self._copy_metadata()
+        contents = [] if seeding is None else [(each, seeding.content) for each in self.seeds]
+        complete(plan, output, restored, self.identity, contents)
         facts = RunbookFacts(
             output.path,
             restored.partitions,
@@ -310,8 +321,11 @@ def _checked_output(request: RestoreRequest, plan: RestorePlan) -> Output:
     # A directory may be a link that leads elsewhere; remote ones are nowhere near the output.
     directories = (each.directory for each in replicas if not is_remote(each.directory))
     inputs = [*request.inputs, *remote, *directories]
-    names = [each.partition.directory_name for each in plan.partitions]
-    return check_output(request.output, inputs, plan.digest, names)
+    return check_output(request.output, inputs, plan.digest, _directory_names(plan))
+
+
+def _directory_names(plan: RestorePlan) -> list[str]:
+    return [each.partition.directory_name for each in plan.partitions]
 
 
 def _checked_seed(path: str, output: Output) -> SeedDirectory:

@@ -114,12 +114,59 @@ def check_output(
         raise InputError("the output is not a directory", path=given, hint=hint)
     if os.path.isdir(path):
         refuse_running(path, "nothing was written; choose another --output")
-        names = set(os.listdir(path))
-        if PLAN_FILE in names:
-            return _resumed(path, names, digest, partitions)
-        _refuse_foreign(path, names)
+        found = _as_found(path, digest, partitions)
+        if found.begun is not None:
+            return found
     check_target(path, [])
     return Output(path, None, _properties(path))
+
+
+def check_again(output: Output, digest: str, partitions: Iterable[str]) -> Output:
+    """Return an output directory as it is now that its lock is held.
+
+    Another run, or a broker, may have used it between the check and the lock.
+
+    Parameters
+    ----------
+    output : Output
+        As it was checked.
+    digest : str
+        Of the plan.
+    partitions : iterable of str
+        The names of its partition directories.
+
+    Raises
+    ------
+    InputError
+        It holds anything but an unfinished restore of the same plan, or has another identity.
+    """
+    # No look at the broker's lock: closing that file would let go of it.
+    found = _as_found(output.path, digest, partitions)
+    if found.properties != output.properties:
+        raise InputError(
+            "the output has changed since it was checked",
+            path=output.path,
+            hint="is another restore running? run this one again",
+        )
+    return found
+
+
+def remove_marker(output: str) -> None:
+    """Remove the marker of a clean shutdown, durably: what follows changes the output.
+
+    Raises
+    ------
+    PublishError
+        It cannot be removed.
+    """
+    path = os.path.join(output, CLEAN_SHUTDOWN)
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise publish_error(error, path, "remove the marker") from error
+    sync_directory(output)
 
 
 def write_checkpoints(
@@ -263,6 +310,14 @@ def _rename(output: str, name: str, new_name: str) -> None:
     except OSError as error:
         raise publish_error(error, os.path.join(output, name), "rename the file") from error
     sync_directory(output)
+
+
+def _as_found(path: str, digest: str, partitions: Iterable[str]) -> Output:
+    names = set(os.listdir(path))
+    if PLAN_FILE in names:
+        return _resumed(path, names, digest, partitions)
+    _refuse_foreign(path, names)
+    return Output(path, None, _properties(path))
 
 
 def _resumed(path: str, names: set[str], digest: str, partitions: Iterable[str]) -> Output:

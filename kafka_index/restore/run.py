@@ -14,6 +14,7 @@ from kafka_index.restore.log_files import Link, choose_link
 from kafka_index.restore.output import (
     Output,
     hide_identity,
+    remove_marker,
     remove_staging,
     show_identity,
     write_checkpoints,
@@ -82,6 +83,8 @@ def restore_logs(
     KafkaIndexError
         The output cannot be written, or has changed since an earlier run.
     """
+    # The run before may have been killed after its last step.
+    remove_marker(output.path)
     journal = Journal(output.path)
     finished = {} if output.begun is None else journal.finished()
     if output.begun is None:

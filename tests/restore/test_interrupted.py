@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from kafka_index.errors import InputError
+from kafka_index.restore.job import RestoreJob, RestoreRequest
+from kafka_index.restore.run import on_threads
 from tests.support.campaign import drawn
 from tests.support.command_line import SETTINGS, environment
 from tests.support.restoring import MARKER, contents, copy_dump, restore
@@ -147,6 +150,58 @@ def test_copies_do_not_complete_hard_links(tmp_path: Path, dump: Path) -> None:
     assert run.code == 2
     assert "another plan" in run.done.stderr
     assert not (out / MARKER).exists()
+
+
+def test_a_restore_that_is_completed_has_no_marker_meanwhile(tmp_path: Path, dump: Path) -> None:
+    out = tmp_path / "out"
+    request = RestoreRequest(inputs=[str(dump)], output=str(out))
+    with pytest.raises(KeyboardInterrupt):
+        RestoreJob.prepare(request).run(_interrupted, lambda _: None)
+    # As after a kill between the last two steps, of which the second removes the plan.
+    (out / MARKER).write_text('{"version":0,"brokerEpoch":-2}')
+
+    with pytest.raises(KeyboardInterrupt):
+        RestoreJob.prepare(request).run(_interrupted, lambda _: None)
+
+    assert not (out / MARKER).exists()
+
+
+def test_a_restore_that_another_run_has_completed_meanwhile_is_left_alone(
+    tmp_path: Path, dump: Path
+) -> None:
+    request = RestoreRequest(inputs=[str(dump)], output=str(tmp_path / "out"))
+    first, second = RestoreJob.prepare(request), RestoreJob.prepare(request)
+    first.run(on_threads(1), lambda _: None)
+    before = contents(tmp_path / "out")
+
+    with pytest.raises(InputError, match="not empty"):
+        second.run(on_threads(1), lambda _: None)
+
+    assert contents(tmp_path / "out") == before
+
+
+def test_a_restore_that_another_run_has_begun_meanwhile_is_completed_with_its_ids(
+    tmp_path: Path, dump: Path
+) -> None:
+    for path in (*dump.glob("*/partition.metadata"), *dump.glob("__cluster_metadata-0/*")):
+        path.unlink()
+    out = tmp_path / "out"
+    request = RestoreRequest(inputs=[str(dump)], output=str(out), new_topic_ids=True)
+    job = RestoreJob.prepare(request)
+    prepared = job.plan.choices.topic_ids["payments"]
+    first = RestoreJob.prepare(request)
+    with pytest.raises(KeyboardInterrupt):
+        first.run(_interrupted, lambda _: None)
+
+    job.run(on_threads(1), lambda _: None)
+
+    made = (out / "payments-0/partition.metadata").read_text()
+    assert prepared not in made
+    assert first.plan.choices.topic_ids["payments"] in made
+
+
+def _interrupted(*_: object) -> None:
+    raise KeyboardInterrupt
 
 
 def test_an_output_that_was_used_meanwhile_is_refused(tmp_path: Path, dump: Path) -> None:
