@@ -80,6 +80,8 @@ class BatchReader:
         batches, split = source.batches, self._split
         kept = batches.last_offset >= split.first_offset
         kept &= batches.base_offset <= split.last_offset
+        if split.first_base_offset is not None:
+            kept &= batches.base_offset >= split.first_base_offset
         columns = BatchColumns(*(column[kept] for column in batches))
         return WindowBatches(source.window, source.position_bytes, columns)
 

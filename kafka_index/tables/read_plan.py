@@ -38,6 +38,9 @@ class RecordSplit:
         Transactions that overlap with them, where it matters.
     start_offset : int
         Where the split begins: splits of one partition divide its offsets.
+    first_base_offset : int, optional
+        Where offsets are divided, a batch can have some on both sides: as a row of batches it
+        belongs to the earlier split. Its base offset is below this one then.
     """
 
     topic: str
@@ -47,6 +50,7 @@ class RecordSplit:
     ranges: tuple[LogRange, ...]
     aborted: AbortedTransactions | None = None
     start_offset: int = 0
+    first_base_offset: int | None = None
 
     @property
     def size_bytes(self) -> int:
@@ -87,11 +91,14 @@ class OffsetRange:
         Where it ends, exclusive; None at the end of the log, wherever that is.
     aborted : AbortedTransactions, optional
         Transactions that overlap with them, where it matters.
+    first_base_offset : int, optional
+        As for `RecordSplit`.
     """
 
     first_offset: int
     end_offset: int | None
     aborted: AbortedTransactions | None = None
+    first_base_offset: int | None = None
 
     def within(self, least: int, most: int) -> OffsetRange:
         """Return what it has of other offsets, both ends inclusive."""
@@ -150,7 +157,15 @@ def _divide(log: PartitionLog, offsets: OffsetRange, max_records: int) -> list[O
     if count < 2:
         return [offsets]
     bounds = [first + (end - first) * number // count for number in range(count + 1)]
-    return [replace(offsets, first_offset=a, end_offset=b) for a, b in pairwise(bounds)]
+    return [
+        replace(
+            offsets,
+            first_offset=start,
+            end_offset=stop,
+            first_base_offset=start if start > first else None,
+        )
+        for start, stop in pairwise(bounds)
+    ]
 
 
 def resolve_range(log: PartitionLog, bounds: ReadBounds, settings: ReadSettings) -> OffsetRange:
@@ -191,7 +206,15 @@ def split_range(
         aborted = aborted.within(first_offset, last_offset)
     strict = settings.on_damage is OnDamage.FAILFAST
     ranges = list(_ranges(log, first_offset, end_offset, strict=strict))
-    whole = RecordSplit(log.topic, log.partition, first_offset, last_offset, (), aborted)
+    whole = RecordSplit(
+        log.topic,
+        log.partition,
+        first_offset,
+        last_offset,
+        (),
+        aborted,
+        first_base_offset=offsets.first_base_offset,
+    )
     for parts in _split(log, ranges, max_split_bytes, strict=strict):
         yield replace(whole, ranges=parts, start_offset=parts[0].start_offset)
 
