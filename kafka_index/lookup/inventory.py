@@ -10,7 +10,6 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
-from kafka_index.errors import InputError
 from kafka_index.layout.checkpoints import EpochEntry
 from kafka_index.layout.integers import Longs
 from kafka_index.layout.names import (
@@ -25,8 +24,7 @@ from kafka_index.reading.answers import UpperBound
 from kafka_index.reading.fetched_indexes import FetchedIndexes
 from kafka_index.reading.partition_files import CheckpointReader, PartitionFiles
 from kafka_index.storage import Listing, SegmentFile, Skipped
-from kafka_index.storage.directories import directory_exists
-from kafka_index.storage.paths import absolute_path
+from kafka_index.storage.paths import index_root_of
 from kafka_index.stores import is_remote
 from kafka_index.stores.tiered.segment_paths import is_segment_path
 from kafka_index.tiered.listing import list_logs
@@ -241,7 +239,7 @@ def collect_inventory(
     InputError
         As `list_logs` and `CheckpointReader`; or the folder of index files does not exist.
     """
-    index_root = None if indexes is None else _check_indexes(indexes)
+    index_root = None if indexes is None else index_root_of(indexes)
     listing = list_logs(logs, tiered, topics=topics)
     reader = CheckpointReader(upper_bound)
     partitions = reader.read_all(listing.segments, index_root, listing.tiered)
@@ -252,17 +250,6 @@ def collect_inventory(
         _segment_table(listing.segments),
         [*listing.skipped, *reader.skipped],
     )
-
-
-def _check_indexes(indexes: str) -> str:
-    path = absolute_path(indexes)
-    if not directory_exists(path):
-        raise InputError(
-            "the folder of index files does not exist",
-            path=indexes,
-            hint="name a folder with a folder for each partition, as build --output writes it",
-        )
-    return path
 
 
 def _without_segments(

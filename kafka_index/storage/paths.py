@@ -41,6 +41,25 @@ def absolute_path(path: str) -> str:
     return f"{root}/{key}" if key else root
 
 
+def index_root_of(path: str) -> str:
+    """Return the absolute path, or URI, of the folder with a folder of index files per partition.
+
+    Raises
+    ------
+    InputError
+        As `absolute_path`; or there is no such folder. Without this check logs would be read
+        as if they had no index files.
+    """
+    root = absolute_path(path)
+    if not directory_exists(root):
+        raise InputError(
+            "the folder of index files does not exist",
+            path=path,
+            hint="name a folder with a folder for each partition, as build --output writes it",
+        )
+    return root
+
+
 def local_path(path: str) -> str:
     """Return a user's path as a plain local path.
 

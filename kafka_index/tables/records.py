@@ -16,6 +16,7 @@ from kafka_index.layout.names import TopicPartition
 from kafka_index.reading import PartitionFiles, PartitionLog, UpperBound
 from kafka_index.reading.partition_files import CheckpointReader
 from kafka_index.records.record_table import DEFAULT_COLUMNS
+from kafka_index.storage.paths import index_root_of
 from kafka_index.tables.bounds import BoundOptions, Offsets, Timestamps
 from kafka_index.tables.read_plan import ReadPlan, RecordSplit, plan_partition
 from kafka_index.tables.record_reader import RecordReader
@@ -225,6 +226,7 @@ def list_partitions(
     upper_bound: UpperBound = UpperBound.LOG_END,
 ) -> list[PartitionFiles]:
     """Return the partitions that `read_records` reads; parameters and errors are its own."""
+    root = None if indexes is None else index_root_of(os.fspath(indexes))
     inputs = [paths] if isinstance(paths, str | PathLike) else paths
     pattern = re.compile(topics) if isinstance(topics, str) else topics
     listing = list_logs([os.fspath(path) for path in inputs], tiered, topics=pattern)
@@ -241,7 +243,6 @@ def list_partitions(
                     for number in numbers
                 ),
             )
-    root = None if indexes is None else os.path.abspath(indexes)
     return CheckpointReader(upper_bound).read_all(segments, root, listing.tiered)
 
 
