@@ -55,6 +55,8 @@ class Comparison:
         The copy that lacks batches inside the common range.
     missing : tuple of int
         The first of those, and how many.
+    in_neither : tuple of int, optional
+        Where one copy ends, and where the other begins after it: they share no offset.
     """
 
     first_offset: int | None = None
@@ -64,6 +66,7 @@ class Comparison:
     ends: tuple[int, int] = (0, 0)
     missing_from: Side | None = None
     missing: tuple[int, int] = (0, 0)
+    in_neither: tuple[int, int] | None = None
 
 
 def compare_copies(first: Sequence[SegmentFile], second: Sequence[SegmentFile]) -> Comparison:
@@ -143,6 +146,10 @@ def _compare(one: _Copy, other: _Copy) -> Comparison:
     start = max(int(one.rows[_BASE, 0]), int(other.rows[_BASE, 0]))
     for copy in (one, other):
         copy.skip_to(start)
+    for copy in (one, other):
+        if copy.is_empty() and copy.end_offset < start:
+            between = copy.end_offset, start
+            return Comparison(ends=(_end(one), _end(other)), in_neither=between)
     found = Comparison(start, start)
     missing: dict[Side, tuple[int, int]] = {}
     while not (one.is_empty() or other.is_empty()):
@@ -218,6 +225,15 @@ def _judged(found: Comparison) -> Judgement:
             expected="the same batches in both copies",
             found=f"{found.missing_from.value} lacks {count} batches from offset {offset} on",
             effect="Records are missing in it, unless compaction has removed them.",
+        )
+    if found.in_neither is not None:
+        end, start = found.in_neither
+        return Judgement(
+            FileClass.GAP,
+            harmful=True,
+            expected="copies with offsets in common",
+            found=f"the copies share no offset: {end} to {start - 1} are in neither",
+            effect="Records are missing in both, unless compaction has removed them.",
         )
     ours, theirs = found.ends
     if ours == theirs:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from kafka_index.storage import SegmentFile, list_dump
 from kafka_index.verification import FileClass
 from kafka_index.verification.copies import comparison_finding
@@ -86,6 +88,27 @@ def test_batches_that_one_copy_lacks_are_a_gap(tmp_path: Path) -> None:
         "the second copy lacks 2 batches from offset 3 on",
         True,
     )
+
+
+@pytest.mark.parametrize("is_first_later", [False, True])
+def test_offsets_between_the_copies_that_neither_has_are_a_gap(
+    tmp_path: Path, *, is_first_later: bool
+) -> None:
+    copies = [{0: [records(0), records(3)]}, {9: [records(9)]}]
+    ours, theirs = reversed(copies) if is_first_later else copies
+
+    assert compared(tmp_path, ours, theirs) == (
+        FileClass.GAP,
+        "the copies share no offset: 6 to 8 are in neither",
+        True,
+    )
+
+
+def test_a_copy_that_begins_where_the_other_ends_is_no_gap(tmp_path: Path) -> None:
+    ours = {0: [records(0), records(3)]}
+    theirs = {6: [records(6)]}
+
+    assert compared(tmp_path, ours, theirs)[0] is FileClass.PREFIX
 
 
 def test_a_partition_that_one_copy_lacks_is_missing() -> None:
