@@ -49,6 +49,9 @@ from kafka_index.storage.report_file import ReportFile
 from kafka_index.stores import is_remote
 from kafka_index.stores.staged_file import whole_file
 
+# What a run over the same inputs would end with again.
+_FINAL = (ExitCode.DONE, ExitCode.DAMAGE)
+
 
 def run_lookup(options: BulkOptions, where: LogOptions) -> ExitCode:
     """Answer the queries of files, and print a summary.
@@ -84,7 +87,8 @@ def run_lookup(options: BulkOptions, where: LogOptions) -> ExitCode:
         absolute_path(path) for path in (*(path for path, _ in texts), options.report) if path
     ]
     done = None if options.overwrite else AnswerRecord.read(output)
-    if done is not None and done.is_of(digest, output, others):
+    is_repeat = done is not None and done.is_of(digest, output, others)
+    if done is not None and is_repeat and done.exit_code in _FINAL:
         return _print_done(done, output, options)
     with ExitStack() as stack:
         # A file that cannot be written ends the run before the work.
@@ -93,7 +97,8 @@ def run_lookup(options: BulkOptions, where: LogOptions) -> ExitCode:
             queries,
             output_format=form,
             inputs=inputs,
-            overwrite=options.overwrite,
+            # A retry replaces the answers of a run that could not read everything.
+            overwrite=options.overwrite or is_repeat,
         )
         _refuse_side_files(target.path, inputs, [path for path, _ in texts], options.report)
         report = (

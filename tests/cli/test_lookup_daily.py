@@ -10,7 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.support.command_line import DUMP, Argument, lookup
+from tests.support.builds import finish, start
+from tests.support.command_line import DUMP, Argument, copy_partitions, lookup
 
 CSV = """topic,partition,offset
 payments,0,5
@@ -156,3 +157,25 @@ def test_starting_offsets_that_do_not_exist_leave_no_answers(asked: Path, tmp_pa
     assert "starting offset" in done.stderr
     assert not answers.exists()
     assert not starts.exists()
+
+
+def test_a_rerun_after_the_environment_failed_answers_again(tmp_path: Path) -> None:
+    data = copy_partitions(tmp_path / "data", "payments-0")
+    asked, answers = tmp_path / "queries.csv", tmp_path / "answers.csv"
+    asked.write_text("topic,partition,offset\npayments,0,5\n")
+    logs = list(data.glob("*/*.log"))
+    for log in logs:
+        log.chmod(0)
+    read = ("--logs", data, "--by", "offset", "--resolve", "record")
+    arguments = (*read, "--queries", asked, "--output", answers)
+    failed = finish(start(*arguments, command_name="lookup", privileged=False))
+    assert failed.returncode == 3, failed.stderr
+    assert "unreadable" in answers.read_text()
+    for log in logs:
+        log.chmod(0o644)
+
+    again = lookup(*arguments)
+
+    assert again.returncode == 0, again.stderr
+    assert "unreadable" not in answers.read_text()
+    assert "nothing to do" in lookup(*arguments).stdout
