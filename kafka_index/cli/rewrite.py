@@ -90,6 +90,7 @@ def run_rewrite(options: RewriteOptions) -> ExitCode:
                 print_log(f"would be refused: {error}")
         else:
             _decide(matched, force=options.force)
+            output.begin()
             sound = [each for each in matched if each.error is None]
             written = list(engine.rewrite(sound, output))
             outcomes = [(each, each.error) for each in matched if each.error is not None]

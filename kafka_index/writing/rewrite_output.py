@@ -1,4 +1,8 @@
-"""The output directory of a rewrite: empty at first, and marked as unfinished until its end."""
+"""The output directory of a rewrite: empty at first, and marked as unfinished until its end.
+
+The mark has no digest until it is decided that the rewrite is written: a refused rewrite, and one
+killed before that, leave a directory that any other may be written to.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +30,8 @@ from kafka_index.writing.staging import (
     staging_directory,
 )
 
-#: Holds the digest of the rewrite that the directory is the unfinished output of.
+#: Holds the digest of the rewrite that the directory is the unfinished output of; empty before the
+#: decision.
 _UNFINISHED = ".rewrite.kafka-index"
 #: What holds for the rewritten logs too: offsets do not change.
 _CHECKPOINTS = (LOG_START_CHECKPOINT, REPLICATION_CHECKPOINT, "cleaner-offset-checkpoint")
@@ -56,19 +61,33 @@ class RewriteOutput:
         self.root = check_target(path, inputs)
         self.staging = staging_directory(self.root)
         self._digest = digest
+        self._mark = os.path.join(self.root, _UNFINISHED)
+        self._is_begun = False
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
-        """Lock the directory, and mark it."""
+        """Lock the directory, and mark it as one to be decided about."""
         with ExitStack() as stack:
             stack.enter_context(DirectoryLock.of_data_directories([self.root]))
-            self._check()
-            stack.callback(remove_directory, self.staging)
-            remove_leftovers(self.root)
-            _write(os.path.join(self.root, _UNFINISHED), self._digest)
-            create_staging(self.staging)
+            if not self._is_continued():
+                _write(self._mark, "")
+                stack.callback(self._remove_undecided)
             self._stack = stack.pop_all()
         return self
+
+    def begin(self) -> None:
+        """Mark the directory as the unfinished output of this rewrite, before it is written to.
+
+        Raises
+        ------
+        PublishError
+            It cannot be written.
+        """
+        self._is_begun = True
+        _write(self._mark, self._digest)
+        self._stack.callback(remove_directory, self.staging)
+        remove_leftovers(self.root)
+        create_staging(self.staging)
 
     def __exit__(
         self,
@@ -105,23 +124,30 @@ class RewriteOutput:
             if text is not None:
                 _write(os.path.join(self.root, META_PROPERTIES), text)
         with suppress(FileNotFoundError):
-            os.unlink(os.path.join(self.root, _UNFINISHED))
+            os.unlink(self._mark)
         for path, error in make_durable([self.root]).items():
             raise publish_error(error, path, "make it durable")
 
-    def _check(self) -> None:
+    def _is_continued(self) -> bool:
+        """Return whether the directory is the unfinished output of this rewrite."""
         names = set(os.listdir(self.root)) - {BROKER_LOCK}
         if not names:
-            return
-        found = read_checkpoint_text(os.path.join(self.root, _UNFINISHED))
-        if found is None:
+            return False
+        found = read_checkpoint_text(self._mark)
+        if found is None or (not found and any(not name.startswith(".") for name in names)):
             raise InputError("the output is not empty", path=self.root, hint="give an empty folder")
-        if found != self._digest:
+        if found not in ("", self._digest):
             raise InputError(
                 "the output is that of an unfinished rewrite of something else",
                 path=self.root,
                 hint="remove it, or give another folder",
             )
+        return bool(found)
+
+    def _remove_undecided(self) -> None:
+        if not self._is_begun:
+            with suppress(OSError):
+                os.unlink(self._mark)
 
 
 def _offsets(path: str) -> Mapping[TopicPartition, int]:

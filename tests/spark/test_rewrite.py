@@ -36,6 +36,7 @@ def test_a_rewrite_on_spark_is_that_of_threads(spark: SparkSession, tmp_path: Pa
         Jobs(spark) as jobs,
         RewriteOutput(str(tmp_path / "spark"), [str(DUMP)], digest_of(plans, settings)) as output,
     ):
+        output.begin()
         matched = match_partitions(spark, plans, settings, cores=2, jobs=jobs)
         errors = rewrite_partitions(
             spark,

@@ -327,6 +327,30 @@ def test_nothing_and_everything_are_refused_without_force(
     assert [row["offset"] for row in rows(tmp_path / "out")] == expected
 
 
+@pytest.mark.parametrize("condition", ["offset >= 0", "offset > 9"])
+def test_a_refused_rewrite_does_not_stand_in_the_way_of_the_corrected_one(
+    tmp_path: Path, condition: str
+) -> None:
+    write_partition(tmp_path / "in", {0: batch(0, b"k", b"drop")})
+    refused(tmp_path / "in", tmp_path / "out", "--drop-where", condition)
+    assert not set(contents(tmp_path / "out")) - {".lock"}
+
+    rewritten(tmp_path / "in", tmp_path / "out", "--drop-keys", keys_file(tmp_path, "drop"))
+
+    assert [row["offset"] for row in rows(tmp_path / "out")] == [0]
+
+
+def test_a_rewrite_killed_before_the_decision_does_not_stand_in_the_way(tmp_path: Path) -> None:
+    write_partition(tmp_path / "in", {0: batch(0, b"k", b"drop")})
+    (tmp_path / "out").mkdir()
+    # What it leaves: a mark without the digest of a rewrite.
+    (tmp_path / "out" / ".rewrite.kafka-index").touch()
+
+    rewritten(tmp_path / "in", tmp_path / "out", "--drop-keys", keys_file(tmp_path, "drop"))
+
+    assert [row["offset"] for row in rows(tmp_path / "out")] == [0]
+
+
 def test_an_older_record_is_not_revived(tmp_path: Path) -> None:
     tombstone = write_record_batch([Record(NOW_MS, b"k")], 1, BatchFields(leader_epoch=0))
     write_partition(tmp_path / "in", {0: batch(0, b"k") + tombstone + batch(2, b"other")})
