@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from kafka_index.spark.jobs import Jobs
 from kafka_index.spark.split_tasks import run_splits
 from kafka_index.tables import ReadSettings, RecordSplit
-from kafka_index.tables.matches import SplitMatches, match_in_waves, match_split
+from kafka_index.tables.matches import SplitMatches, match_in_waves, match_split, matched_bytes
 
 _SPLITS_PER_WORKER = 4
 _Numbered = tuple[int, RecordSplit]
@@ -44,7 +44,7 @@ def match_on_spark(
             session,
             list(enumerate(wave)),
             [split.size_bytes for split in wave],
-            partial(_match, settings=settings, limit=limit),
+            partial(_match, settings=settings, limit=limit, max_bytes=matched_bytes(len(wave))),
             workers=workers,
             jobs=jobs,
             description=f"search {len(wave):,} splits of records",
@@ -55,7 +55,7 @@ def match_on_spark(
 
 
 def _match(
-    numbered: _Numbered, *, settings: ReadSettings, limit: int | None
+    numbered: _Numbered, *, settings: ReadSettings, limit: int | None, max_bytes: int
 ) -> tuple[int, SplitMatches]:
     number, split = numbered
-    return number, match_split(split, settings, limit=limit)
+    return number, match_split(split, settings, limit=limit, max_bytes=max_bytes)

@@ -21,8 +21,11 @@ from kafka_index.tables.read_plan import RecordSplit
 from kafka_index.tables.record_reader import RecordReader
 from kafka_index.tables.settings import ReadSettings
 
-#: About the most bytes of matches that come back at a time.
+#: About the most bytes of matches that come back from a split at a time.
 MATCHED_BYTES = 4 * 1024 * 1024
+#: About the most that come back from splits that are searched together.
+_WAVE_BYTES = 256 * 1024 * 1024
+_MIN_MATCHED_BYTES = 64 * 1024
 _MAX_ERRORS = 20
 
 
@@ -45,11 +48,20 @@ class SplitMatches:
     rest: RecordSplit | None = None
 
 
+def matched_bytes(splits: int) -> int:
+    """Return about how many bytes of matches may come back from each of some splits together.
+
+    A driver that collects them is of one size, however many tasks the cluster runs.
+    """
+    return min(MATCHED_BYTES, max(_MIN_MATCHED_BYTES, _WAVE_BYTES // splits))
+
+
 def match_split(
     split: RecordSplit,
     settings: ReadSettings,
     *,
     limit: int | None = None,
+    max_bytes: int | None = None,
     is_stopped: Callable[[], bool] = lambda: False,
 ) -> SplitMatches:
     """Return the first matches of a split.
@@ -62,31 +74,45 @@ def match_split(
         With a filter, the column ``offset``, and `OnDamage.DROP`.
     limit : int, optional
         No more records are needed.
+    max_bytes : int, optional
+        About the most bytes of matches that come back; by default `MATCHED_BYTES`. A record that is
+        larger comes back all the same.
     is_stopped : callable
         Whether nothing more is needed, by now.
     """
     batches: list[pa.RecordBatch] = []
     errors: list[KafkaIndexError] = []
     rows = size_bytes = 0
+    room = MATCHED_BYTES if max_bytes is None else max_bytes
 
     def pass_over(error: CorruptLogError) -> None:
         if len(errors) < _MAX_ERRORS:
             errors.append(error)
 
     try:
-        for batch in RecordReader(split, settings, on_left_out=pass_over):
+        for found in RecordReader(split, settings, on_left_out=pass_over):
+            batch = _fitting(found, room - size_bytes)
             batches.append(batch)
             rows += len(batch)
             size_bytes += batch.nbytes
             if is_stopped() or (limit is not None and rows >= limit):
                 break
-            if size_bytes >= MATCHED_BYTES:
+            if len(batch) < len(found) or size_bytes >= room:
                 following = batch.column("offset")[-1].as_py() + 1
                 rest = replace(split, first_offset=max(split.first_offset, following))
                 return SplitMatches(tuple(batches), tuple(errors), rest)
     except KafkaIndexError as error:
         errors.append(error)
     return SplitMatches(tuple(batches), tuple(errors))
+
+
+def _fitting(batch: pa.RecordBatch, room_bytes: int) -> pa.RecordBatch:
+    """Return the first records that fit, at least one."""
+    # Taken, not sliced: a slice is pickled with the whole of its buffers.
+    while batch.nbytes > room_bytes and len(batch) > 1:
+        fitting = len(batch) * max(room_bytes, 0) // batch.nbytes
+        batch = batch.take(np.arange(max(min(fitting, len(batch) - 1), 1)))
+    return batch
 
 
 def match_local(

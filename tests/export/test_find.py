@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 import kafka_index
-from kafka_index.tables import OnDamage, ReadSettings, plan_read
-from kafka_index.tables.matches import limit_matches, match_local, match_split
+from kafka_index.tables import OnDamage, ReadSettings, RecordSplit, plan_read
+from kafka_index.tables.matches import limit_matches, match_local, match_split, matched_bytes
 from kafka_index.tables.record_filter import RecordFilter
 from tests.support.command_line import DUMP, Argument, run_here
 from tests.support.packing import PACKERS
@@ -126,6 +127,40 @@ def test_many_matches_come_back_in_pieces(tmp_path: Path, monkeypatch: pytest.Mo
     assert all(sum(one.nbytes for one in matches.batches) < 8 << 20 for matches in found)
     table = pa.Table.from_batches(one for matches in found for one in matches.batches)
     assert table["offset"].to_pylist() == list(range(35_000))
+
+
+def test_what_comes_back_together_is_bounded_whatever_the_number_of_splits(tmp_path: Path) -> None:
+    assert 4000 * matched_bytes(4000) <= 256 << 20
+    log = b"".join(batch_of(at, [(1000, b"k", bytes(900))] * 7) for at in range(0, 3500, 7))
+    write_partition(tmp_path, {0: log})
+    settings = ReadSettings(
+        columns=("offset", "value"),
+        on_damage=OnDamage.DROP,
+        record_filter=RecordFilter(key=b"k"),
+    )
+    rest: RecordSplit | None = plan_read(tmp_path, settings=settings).splits[0]
+    offsets: list[int] = []
+    while rest is not None:
+        matches = match_split(rest, settings, max_bytes=1 << 20)
+        assert len(pickle.dumps(matches)) < (1 << 20) + 10_000
+        offsets += [at for rows in matches.batches for at in rows["offset"].to_pylist()]
+        rest = matches.rest
+    assert offsets == list(range(3500))
+
+
+def test_a_record_larger_than_what_comes_back_at_a_time_is_found(tmp_path: Path) -> None:
+    log = b"".join(batch_of(at, [(1000, b"k", bytes(200_000))]) for at in range(3))
+    write_partition(tmp_path, {0: log})
+    settings = ReadSettings(
+        columns=("offset", "value"),
+        on_damage=OnDamage.DROP,
+        record_filter=RecordFilter(key=b"k"),
+    )
+    (split,) = plan_read(tmp_path, settings=settings).splits
+    matches = match_split(split, settings, max_bytes=1000)
+    assert [len(rows) for rows in matches.batches] == [1]
+    assert matches.rest is not None
+    assert matches.rest.first_offset == 1
 
 
 def test_damage_is_passed_over_and_reported(tmp_path: Path) -> None:
