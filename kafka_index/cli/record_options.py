@@ -87,6 +87,15 @@ def time_options() -> list[Decorator]:
     ]
 
 
+def first_time(from_ms: int | None, to_ms: int | None) -> int | None:
+    """Return the first time of a range.
+
+    A record without a timestamp has -1, and is in no range of times, not even in one that has only
+    an end.
+    """
+    return 0 if from_ms is None and to_ms is not None else from_ms
+
+
 def milliseconds(
     _context: click.Context, _option: click.Parameter, value: str | None
 ) -> int | None:

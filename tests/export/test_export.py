@@ -368,3 +368,10 @@ def test_a_repeat_keeps_what_was_damaged_or_lost_since(tmp_path: Path, then: str
     last.write_bytes(sound[2] + sound[3])
     export(0, *arguments)
     assert exported(tmp_path / "out")["offset"].to_pylist() == list(range(12))
+
+
+def test_records_without_a_timestamp_are_before_no_time(tmp_path: Path) -> None:
+    log = b"".join(batch_of(at, [(time, None, b"v")]) for at, time in enumerate([50, -1, 10]))
+    write_partition(tmp_path / "dump", {0: log})
+    export(0, "--input", tmp_path / "dump", "--output", tmp_path / "out", "--to", 50)
+    assert exported(tmp_path / "out")["offset"].to_pylist() == [2]

@@ -103,6 +103,15 @@ def test_times_are_those_of_each_record(tmp_path: Path) -> None:
     assert [row["offset"] for row in found] == [2, 3]
 
 
+def test_records_without_a_timestamp_are_before_no_time(tmp_path: Path) -> None:
+    times = [50, -1, 10]
+    log = b"".join(batch_of(at, [(time, b"k", b"v")]) for at, time in enumerate(times))
+    write_partition(tmp_path, {0: log})
+    found = rows(find(0, tmp_path, "--key", "k", "--to", 50, "--json"))
+    assert [row["offset"] for row in found] == [2]
+    assert len(rows(find(0, tmp_path, "--key", "k", "--json"))) == 3
+
+
 def test_a_limit_is_kept_across_splits(tmp_path: Path) -> None:
     for number in range(3):
         log = b"".join(batch_of(at, [(1000, b"k", b"v")] * 3) for at in range(0, 30, 3))
