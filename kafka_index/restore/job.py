@@ -24,7 +24,7 @@ from kafka_index.restore.dump_files import Dump, read_dumps
 from kafka_index.restore.log_files import Link
 from kafka_index.restore.lost_ranges import Salvage
 from kafka_index.restore.old_cluster import OldCluster, read_coordinators
-from kafka_index.restore.output import Output, check_again, check_output
+from kafka_index.restore.output import Output, check_again, check_output, make_directory
 from kafka_index.restore.partition_restoring import RestoredPartition
 from kafka_index.restore.plan import (
     COMPACTED_TOPICS,
@@ -44,10 +44,17 @@ from kafka_index.restore.run import (
     restore_logs,
 )
 from kafka_index.restore.runbook import RunbookFacts, runbook
-from kafka_index.restore.same_cluster import copy_metadata, is_separate, same_identity
+from kafka_index.restore.same_cluster import (
+    check_metadata_output,
+    copy_metadata,
+    is_separate,
+    refuse_used_metadata,
+    same_identity,
+)
 from kafka_index.restore.seed import SeedDirectory, check_seed, one_cluster
 from kafka_index.restore.seeding import NOT_IN_DUMP, partitions_not_in_dump, plan_seeding
 from kafka_index.restore.until import Until, check_offsets, check_times, cut_apart
+from kafka_index.storage import refuse_overlap
 from kafka_index.stores import is_remote
 from kafka_index.tiered.options import TieredOptions
 
@@ -183,7 +190,7 @@ class RestoreJob:
         output = _checked_output(request, plan)
         if output.begun is not None:
             plan = with_topic_ids(plan, output.begun.topic_ids)
-        seeds = [_checked_seed(path, output) for path in request.seeds]
+        seeds = [_checked_seed(path, output, _inputs(request, dump)) for path in request.seeds]
         if request.cluster is ClusterMode.SAME:
             identity = _same_identity(request, dump, old, output)
         else:
@@ -205,12 +212,22 @@ class RestoreJob:
         KafkaIndexError
             The output cannot be written.
         """
-        with output_lock(self.output, self.seeds):
+        separate = self._metadata_outputs()
+        for path in separate:
+            make_directory(path)
+        with output_lock(self.output, self.seeds, separate):
             return self._as_it_is_now().run_locked(runner, on_restored)
+
+    def _metadata_outputs(self) -> list[str]:
+        """Return the directory of the metadata log, where it has one of its own."""
+        given = self.request.metadata_output
+        return [] if given is None else [os.path.realpath(given)]
 
     def _as_it_is_now(self) -> RestoreJob:
         """Return the job for the output as it is since the lock is held."""
         output = check_again(self.output, self.plan.digest, _directory_names(self.plan))
+        for path in self._metadata_outputs():
+            refuse_used_metadata(self.plan.dump, path, is_begun=output.begun is not None)
         if output.begun is None:
             return replace(self, output=output)
         return replace(self, output=output, plan=with_topic_ids(self.plan, output.begun.topic_ids))
@@ -275,7 +292,7 @@ class RestoreJob:
         restored.partitions.sort(key=lambda each: each.partition)
 
     def _copy_metadata(self) -> None:
-        target = self.request.metadata_output or self.output.path
+        target = next(iter(self._metadata_outputs()), self.output.path)
         separate = is_separate(self.plan.dump)
         copy_metadata(self.plan.dump, target, with_identity=separate)
 
@@ -300,6 +317,7 @@ def _choices(request: RestoreRequest, dump: Dump, old: OldCluster) -> RestoreCho
     options = (
         request.config,
         request.cluster,
+        request.metadata_output and os.path.realpath(request.metadata_output),
         sorted((name, sorted(values.items())) for name, values in request.topic_configs.items()),
     )
     return RestoreChoices(
@@ -316,21 +334,28 @@ def _choices(request: RestoreRequest, dump: Dump, old: OldCluster) -> RestoreCho
 
 
 def _checked_output(request: RestoreRequest, plan: RestorePlan) -> Output:
-    remote = () if request.tiered is None else request.tiered.uris
-    replicas = (each for copies in plan.dump.replicas.values() for each in copies)
-    # A directory may be a link that leads elsewhere; remote ones are nowhere near the output.
-    directories = (each.directory for each in replicas if not is_remote(each.directory))
-    inputs = [*request.inputs, *remote, *directories]
+    inputs = _inputs(request, plan.dump)
     return check_output(request.output, inputs, plan.digest, _directory_names(plan))
+
+
+def _inputs(request: RestoreRequest, dump: Dump) -> list[str]:
+    """Return all that is read: what was given, and what it leads to."""
+    remote = () if request.tiered is None else request.tiered.uris
+    replicas = (each for copies in dump.replicas.values() for each in copies)
+    directories = (*(each.directory for each in replicas), *dump.metadata_logs)
+    # A directory may be a link that leads elsewhere; remote ones are nowhere near the output.
+    return [*request.inputs, *remote, *(each for each in directories if not is_remote(each))]
 
 
 def _directory_names(plan: RestorePlan) -> list[str]:
     return [each.partition.directory_name for each in plan.partitions]
 
 
-def _checked_seed(path: str, output: Output) -> SeedDirectory:
+def _checked_seed(path: str, output: Output, inputs: Sequence[str]) -> SeedDirectory:
     if is_remote(path):
         raise InputError("a controller has a local directory", path=path)
+    hint = "seed the metadata log directory of a fresh cluster"
+    refuse_overlap(os.path.realpath(path), path, inputs, hint=hint)
     is_output = os.path.realpath(path) == output.path
     return check_seed(path, output.properties if is_output else None)
 
@@ -372,12 +397,8 @@ def _same_identity(
             path=dump.metadata_logs[0],
             hint="give --metadata-output DIR, an empty directory that becomes metadata.log.dir",
         )
-    target = request.metadata_output
-    is_there = target is not None and os.path.lexists(target)
-    if target is not None and is_there and output.begun is None and not _is_empty(target):
-        raise InputError("the metadata output is not an empty directory", path=target)
+    if request.metadata_output is not None:
+        read = [*_inputs(request, dump), output.path]
+        is_begun = output.begun is not None
+        check_metadata_output(dump, request.metadata_output, read, is_begun=is_begun)
     return identity
-
-
-def _is_empty(path: str) -> bool:
-    return os.path.isdir(path) and not os.listdir(path)

@@ -151,6 +151,20 @@ def check_again(output: Output, digest: str, partitions: Iterable[str]) -> Outpu
     return found
 
 
+def make_directory(path: str) -> None:
+    """Make a directory, if it is missing.
+
+    Raises
+    ------
+    PublishError
+        It cannot be made.
+    """
+    try:
+        os.makedirs(path, exist_ok=True)
+    except OSError as error:
+        raise publish_error(error, path, "make the directory") from error
+
+
 def remove_marker(output: str) -> None:
     """Remove the marker of a clean shutdown, durably: what follows changes the output.
 

@@ -182,9 +182,11 @@ def complete(
     Journal(output.path).remove()
 
 
-def output_lock(output: Output, seeds: Iterable[SeedDirectory]) -> DirectoryLock:
+def output_lock(
+    output: Output, seeds: Iterable[SeedDirectory], others: Iterable[str]
+) -> DirectoryLock:
     """Return the lock that keeps brokers and other runs out of all that is written."""
-    return DirectoryLock.of_data_directories([output.path, *(each.path for each in seeds)])
+    return DirectoryLock.of_data_directories([output.path, *(each.path for each in seeds), *others])
 
 
 def _sample(plan: RestorePlan) -> SegmentFile:

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import closing
 
 from kafka_index.errors import InputError, KafkaIndexError, is_retriable
-from kafka_index.layout.names import META_PROPERTIES
+from kafka_index.layout.names import BROKER_LOCK, META_PROPERTIES
 from kafka_index.metadata import ClusterImage
 from kafka_index.metadata.decoding import CLUSTER_METADATA_TOPIC
 from kafka_index.restore.cluster import CLUSTER_ID, NODE_ID, Identity
-from kafka_index.restore.dump_files import Dump
+from kafka_index.restore.dump_files import Dump, refuse_running
 from kafka_index.restore.output import sync_directory
 from kafka_index.scan.file_records import open_log
 from kafka_index.startup.directory_files import CLEAN_SHUTDOWN
-from kafka_index.storage import AtomicFile, publish_error
+from kafka_index.storage import AtomicFile, publish_error, refuse_overlap
 from kafka_index.storage.directories import scan_directory
 from kafka_index.storage.log_directory import read_checkpoint_text
+from kafka_index.stores import is_remote
 
 METADATA_LOG = f"{CLUSTER_METADATA_TOPIC}-0"
 _BOOTSTRAP = "bootstrap.checkpoint"
@@ -81,6 +83,82 @@ def is_separate(dump: Dump) -> bool:
     """Return whether the metadata log is in a directory of its own."""
     home = os.path.dirname(dump.metadata_logs[0])
     return all(each.root.path != home for found in dump.replicas.values() for each in found)
+
+
+def check_metadata_output(dump: Dump, given: str, read: Iterable[str], *, is_begun: bool) -> None:
+    """Check a directory that gets the metadata log; nothing is written.
+
+    Parameters
+    ----------
+    dump : Dump
+        With one metadata log.
+    given : str
+        The directory, as it was given.
+    read : iterable of str
+        What it must not overlap: the input, and the output.
+    is_begun : bool
+        Whether an unfinished restore may have copied to it.
+
+    Raises
+    ------
+    InputError
+        It is not local, overlaps with what is read, a running controller holds it, or it holds
+        anything but what an unfinished restore copied.
+    """
+    if is_remote(given):
+        raise InputError("a controller has a local directory", path=given)
+    path = os.path.realpath(given)
+    hint = "give another --metadata-output"
+    refuse_overlap(path, given, [*read, *_local(dump.metadata_logs)], hint=hint)
+    if not os.path.lexists(path):
+        return
+    if not os.path.isdir(path):
+        raise InputError("the metadata output is not a directory", path=given, hint=hint)
+    refuse_running(path, "nothing was written; give another --metadata-output")
+    refuse_used_metadata(dump, given, is_begun=is_begun)
+
+
+def refuse_used_metadata(dump: Dump, target: str, *, is_begun: bool) -> None:
+    """Refuse a directory for the metadata log that holds more than an unfinished restore copied.
+
+    Raises
+    ------
+    InputError
+        It does: a controller may have written there.
+    """
+    source = dump.metadata_logs[0]
+    copied = {METADATA_LOG, _BOOTSTRAP, META_PROPERTIES} if is_begun else set()
+    foreign = _foreign(target, copied)
+    if foreign is None and is_begun:
+        sizes = {each.name: each.size_and_change()[0] for each in scan_directory(source)}
+        foreign = _foreign(os.path.join(target, METADATA_LOG), set(sizes), sizes)
+    if foreign is not None:
+        raise InputError(
+            "the metadata output is not an empty directory",
+            path=target,
+            found=foreign,
+            hint="was a controller started on it? give another --metadata-output",
+        )
+
+
+def _foreign(
+    directory: str, names: Collection[str], sizes: Mapping[str, int] | None = None
+) -> str | None:
+    """Return the first entry that is not of these names, and sizes; None for none."""
+    if not os.path.isdir(directory):
+        return None
+    for entry in sorted(os.scandir(directory), key=lambda each: each.name):
+        is_scratch = entry.name.startswith(".") and entry.name.endswith(".tmp")
+        if entry.name == BROKER_LOCK or (is_scratch and names):
+            continue
+        is_changed = sizes is not None and entry.stat().st_size != sizes.get(entry.name)
+        if entry.name not in names or is_changed:
+            return entry.name
+    return None
+
+
+def _local(paths: Iterable[str]) -> list[str]:
+    return [each for each in paths if not is_remote(each)]
 
 
 def copy_metadata(dump: Dump, target: str, *, with_identity: bool) -> None:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from kafka_index.errors import InputError
 from kafka_index.metadata import read_metadata
 from kafka_index.records.decompression import DecompressionBudget
+from kafka_index.restore.cluster import ClusterMode
+from kafka_index.restore.job import RestoreJob, RestoreRequest
 from tests.support.command_line import DUMP
 from tests.support.metadata import cluster_record, log_batch, uuid_of, write_log
-from tests.support.restoring import MARKER, contents, copy_dump, restore
+from tests.support.restoring import MARKER, RestoreRun, contents, copy_dump, restore
 from tests.support.segments import batch
 
 PARTITIONS = ("payments-0", "payments-1", "__consumer_offsets-0", "__cluster_metadata-0")
@@ -252,3 +256,117 @@ def test_the_same_cluster_is_refused_while_other_brokers_are_not_restored(
     assert run.code == 0, run.done.stderr
     # Which of the brokers' epochs is the last one is not known then.
     assert '"brokerEpoch":-1}' in (tmp_path / "out" / MARKER).read_text()
+
+
+@pytest.fixture
+def metadata(tmp_path: Path, dump: Path) -> Path:
+    """The metadata log of the dump, in a directory of its own."""
+    path = tmp_path / "separate"
+    path.mkdir()
+    (dump / "__cluster_metadata-0").rename(path / "__cluster_metadata-0")
+    (dump / "bootstrap.checkpoint").rename(path / "bootstrap.checkpoint")
+    shutil.copy2(dump / "meta.properties", path)
+    return path
+
+
+def restore_same(tmp_path: Path, dump: Path, metadata: Path, target: Path) -> RestoreRun:
+    return restore(
+        *(dump, tmp_path / "out", "--input", metadata),
+        *("--cluster", "same", "--metadata-output", target),
+    )
+
+
+def test_a_metadata_log_in_a_directory_of_its_own_gets_one(
+    tmp_path: Path, dump: Path, metadata: Path
+) -> None:
+    run = restore_same(tmp_path, dump, metadata, tmp_path / "new")
+
+    assert run.code == 0, run.done.stderr
+    assert contents(tmp_path / "new") == contents(metadata)
+
+
+@pytest.mark.parametrize(
+    "place", ["separate", "dump", "separate/__cluster_metadata-0/in", "out/in"]
+)
+def test_a_metadata_output_in_the_input_or_output_is_refused(
+    tmp_path: Path, dump: Path, metadata: Path, place: str
+) -> None:
+    before = contents(metadata), contents(dump)
+
+    run = restore_same(tmp_path, dump, metadata, tmp_path / place)
+
+    assert run.code == 2
+    assert "--metadata-output" in run.done.stderr
+    assert (contents(metadata), contents(dump)) == before
+    assert not contents(tmp_path / "out")
+
+
+def begin_same(tmp_path: Path, dump: Path, metadata: Path) -> RestoreRequest:
+    """Begin a restore to the same cluster, which ends when the logs are there."""
+    request = RestoreRequest(
+        inputs=[str(dump), str(metadata)],
+        output=str(tmp_path / "out"),
+        cluster=ClusterMode.SAME,
+        metadata_output=str(tmp_path / "new"),
+    )
+    with pytest.raises(KeyboardInterrupt):
+        RestoreJob.prepare(request).run(_interrupted, lambda _: None)
+    return request
+
+
+def _interrupted(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_a_metadata_output_that_a_controller_used_meanwhile_is_refused(
+    tmp_path: Path, dump: Path, metadata: Path
+) -> None:
+    request = begin_same(tmp_path, dump, metadata)
+    shutil.copytree(metadata, tmp_path / "new", dirs_exist_ok=True)
+    log = next((tmp_path / "new").glob("*/*.log"))
+    log.write_bytes(log.read_bytes() + b"more")
+    before = contents(tmp_path / "new")
+
+    with pytest.raises(InputError, match="not an empty directory"):
+        RestoreJob.prepare(request)
+
+    assert contents(tmp_path / "new") == before
+
+
+def test_another_metadata_output_does_not_complete_a_restore(
+    tmp_path: Path, dump: Path, metadata: Path
+) -> None:
+    request = begin_same(tmp_path, dump, metadata)
+
+    with pytest.raises(InputError, match="another plan"):
+        RestoreJob.prepare(replace(request, metadata_output=str(tmp_path / "other")))
+
+
+def test_the_metadata_output_is_locked(tmp_path: Path, dump: Path, metadata: Path) -> None:
+    request = RestoreRequest(
+        inputs=[str(dump), str(metadata)],
+        output=str(tmp_path / "out"),
+        cluster=ClusterMode.SAME,
+        metadata_output=str(tmp_path / "new"),
+    )
+    locked: list[bool] = []
+
+    def look(*_: object) -> None:
+        locked.append((tmp_path / "new/.lock").exists())
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        RestoreJob.prepare(request).run(look, lambda _: None)
+
+    assert locked == [True]
+
+
+def test_a_seed_in_the_input_is_refused(tmp_path: Path, dump: Path, controller: Path) -> None:
+    inside = dump / "controller"
+    shutil.copytree(controller, inside)
+
+    run = restore(dump, tmp_path / "out", "--seed", inside)
+
+    assert run.code == 2
+    assert "lies inside the input" in run.done.stderr
+    assert not (inside / "bootstrap.checkpoint.orig").exists()
