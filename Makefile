@@ -77,7 +77,7 @@ CAMPAIGN := tests/restore/test_interrupted.py tests/endtoend/test_remote_faults.
 .PHONY: campaign
 campaign: $(STAMP) ## run the long judged runs in full; make test draws a tenth of them, or less
 	$(WITH_JAVA) KAFKA_INDEX_CAMPAIGN=1 $(PYTEST) $(CAMPAIGN)
-	$(WITH_JAVA) KAFKA_INDEX_CASES=20000 $(PYTEST) -p tests.conformance.campaign \
+	$(WITH_JAVA) KAFKA_INDEX_CASES=40000 $(PYTEST) -p tests.conformance.campaign \
 		tests/conformance/test_predicted_partitions.py tests/conformance/test_verified_mutations.py
 
 .PHONY: golden

@@ -28,8 +28,9 @@ BATCH_BYTES = (1024, 16384)
 _ROUNDS = 5
 _LOG_BYTES = 1 << 30
 _BUILD_GOAL = 0.9
-# Checksums take little where the processor computes them at 13 GB/s.
-_FAST_GOAL = 3.0
+# Out of reach where the processor computes checksums at 13 GB/s: making the indexes alone takes a
+# fifth of a verification there.
+_FAST_GOAL = 5.0
 _PARTITIONS = 10_000
 _PREDICTION_SECONDS = 60
 _META = "version=1\ncluster.id=AAAAAAAAAAAAAAAAAAAAAA\nnode.id=1\n"
