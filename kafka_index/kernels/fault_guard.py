@@ -47,6 +47,8 @@ _noted = np.zeros((_SLOTS, _NOTED), np.uint64)
 _previous_action = ctypes.create_string_buffer(_SIGACTION_BYTES)
 _previous_address = ctypes.addressof(_previous_action)
 _free_slots = list(range(_SLOTS - 1, -1, -1))
+# How often each slot was taken: a guard whose map went without its release has lost its own.
+_times_taken = [0] * _SLOTS
 _lock = threading.Lock()
 _handler_address: int | None = None
 
@@ -63,20 +65,32 @@ class FaultGuard:
     """
 
     def __init__(self, address: int, size_bytes: int) -> None:
-        self._slot: int | None = None
+        self._taken_slot: int | None = None
+        self._time_taken = 0
         with _lock:
-            if not _install() or not _free_slots:
+            if not _install():
                 return
-            self._slot = _free_slots.pop()
+            _free_stale_slots(address, address + size_bytes)
+            if not _free_slots:
+                return
+            slot = _free_slots.pop()
+            _times_taken[slot] += 1
+            self._taken_slot, self._time_taken = slot, _times_taken[slot]
             # The end last: a range that is half written holds no address.
-            _table[self._slot, _FAULTS] = 0
-            _table[self._slot, _START] = address
-            _table[self._slot, _END] = address + size_bytes
+            _table[slot, _FAULTS] = 0
+            _table[slot, _START] = address
+            _table[slot, _END] = address + size_bytes
+
+    @property
+    def _slot(self) -> int | None:
+        slot = self._taken_slot
+        return slot if slot is not None and _times_taken[slot] == self._time_taken else None
 
     @property
     def faulted(self) -> bool:
         """Whether a page was lost, so that what was read cannot be trusted."""
-        return self._slot is not None and bool(_table[self._slot, _FAULTS])
+        slot = self._slot
+        return slot is not None and bool(_table[slot, _FAULTS])
 
     @property
     def is_active(self) -> bool:
@@ -85,11 +99,12 @@ class FaultGuard:
 
     def drain_faults(self) -> tuple[NDArray[np.uint64], bool]:
         """Return the addresses that faulted since the last call, and whether these are all."""
-        if self._slot is None:
+        slot = self._slot
+        if slot is None:
             return np.empty(0, np.uint64), True
-        count = int(_table[self._slot, _FAULTS])
-        found = _noted[self._slot, : min(count, _NOTED)].copy()
-        _table[self._slot, _FAULTS] = 0
+        count = int(_table[slot, _FAULTS])
+        found = _noted[slot, : min(count, _NOTED)].copy()
+        _table[slot, _FAULTS] = 0
         return found, count <= _NOTED
 
     def rearm(self) -> None:
@@ -100,11 +115,28 @@ class FaultGuard:
     def release(self) -> None:
         """Remove the guard; to be called before the file is unmapped."""
         with _lock:
-            if self._slot is not None:
-                _table[self._slot, _END] = 0
-                _table[self._slot, _START] = 0
-                _free_slots.append(self._slot)
-                self._slot = None
+            slot = self._slot
+            if slot is not None:
+                _free_slot(slot)
+            self._taken_slot = None
+
+
+def _free_slot(slot: int) -> None:
+    _table[slot, _END] = 0
+    _table[slot, _START] = 0
+    _times_taken[slot] += 1
+    _free_slots.append(slot)
+
+
+def _free_stale_slots(start: int, end: int) -> None:
+    """Free the slots of maps that went without a release: new memory lies where they were.
+
+    The handler takes the first range that holds an address. One that is left of an earlier map
+    would take the faults of the new one, whose owner would trust the zeros.
+    """
+    overlaps = (_table[:, _START] < end) & (_table[:, _END] > start)
+    for slot in np.flatnonzero(overlaps).tolist():
+        _free_slot(slot)
 
 
 @cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from kafka_index.kernels.fault_guard import FaultGuard
 from kafka_index.storage import MappedFile
 
 _REINSTALL = """
@@ -60,6 +62,34 @@ def test_a_file_that_keeps_its_pages_is_not_noted(path: Path) -> None:
     with MappedFile(path) as file:
         assert int(np.sum(file.array, dtype=np.int64)) == 100_000
         assert not file.faulted
+
+
+def test_a_map_left_without_its_release_takes_no_faults_of_a_later_one(path: Path) -> None:
+    with MappedFile(path) as file:
+        # As an earlier map that was collected at this address leaves it.
+        address = file.array.ctypes.data
+        left = FaultGuard(address - mmap.PAGESIZE, 2 * mmap.PAGESIZE)
+        later = FaultGuard(address, file.size_bytes)
+        with path.open("r+b") as other:
+            other.truncate(0)
+        assert int(file.array[0]) == 0
+        assert later.faulted
+        assert not left.faulted
+        later.release()
+
+
+def test_the_release_of_a_guard_that_lost_its_slot_leaves_the_slot_to_its_owner(path: Path) -> None:
+    with MappedFile(path) as file:
+        address = file.array.ctypes.data
+        left = FaultGuard(address, mmap.PAGESIZE)
+        later = FaultGuard(address, file.size_bytes)
+        left.release()
+        with path.open("r+b") as other:
+            other.truncate(0)
+        assert int(file.array[0]) == 0
+        assert later.faulted
+        assert later.drain_faults()[0].tolist() == [address]
+        later.release()
 
 
 def test_the_guard_comes_back_after_something_else_took_its_place(path: Path) -> None:
