@@ -85,8 +85,11 @@ def match_split(
     rows = size_bytes = 0
     room = MATCHED_BYTES if max_bytes is None else max_bytes
 
+    # A split that is resumed is scanned from its start.
+    passed = _PassedDamage(split)
+
     def pass_over(error: CorruptLogError) -> None:
-        if len(errors) < _MAX_ERRORS:
+        if passed.add(error) and len(errors) < _MAX_ERRORS:
             errors.append(error)
 
     try:
@@ -99,11 +102,36 @@ def match_split(
                 break
             if len(batch) < len(found) or size_bytes >= room:
                 following = batch.column("offset")[-1].as_py() + 1
-                rest = replace(split, first_offset=max(split.first_offset, following))
+                rest = replace(
+                    split,
+                    first_offset=max(split.first_offset, following),
+                    passed_damage=passed.last,
+                )
                 return SplitMatches(tuple(batches), tuple(errors), rest)
     except KafkaIndexError as error:
         errors.append(error)
     return SplitMatches(tuple(batches), tuple(errors))
+
+
+class _PassedDamage:
+    """Follows how far the damage of a split was reported."""
+
+    def __init__(self, split: RecordSplit) -> None:
+        self._order = {part.segment.log_path: at for at, part in enumerate(split.ranges)}
+        self.last = split.passed_damage
+
+    def add(self, error: CorruptLogError) -> bool:
+        """Add damage; return whether it comes after what was added before."""
+        if error.path is None or error.position_bytes is None:
+            return True
+        place = (error.path, error.position_bytes)
+        is_new = self.last is None or self._key(place) > self._key(self.last)
+        if is_new:
+            self.last = place
+        return is_new
+
+    def _key(self, place: tuple[str, int]) -> tuple[int, int]:
+        return self._order.get(place[0], -1), place[1]
 
 
 def _fitting(batch: pa.RecordBatch, room_bytes: int) -> pa.RecordBatch:

@@ -41,6 +41,8 @@ class RecordSplit:
     first_base_offset : int, optional
         Where offsets are divided, a batch can have some on both sides: as a row of batches it
         belongs to the earlier split. Its base offset is below this one then.
+    passed_damage : tuple of (str, int), optional
+        Path and byte position of the last damage that was reported, where a read is resumed.
     """
 
     topic: str
@@ -51,6 +53,7 @@ class RecordSplit:
     aborted: AbortedTransactions | None = None
     start_offset: int = 0
     first_base_offset: int | None = None
+    passed_damage: tuple[str, int] | None = None
 
     @property
     def size_bytes(self) -> int:

@@ -182,6 +182,30 @@ def test_damage_is_passed_over_and_reported(tmp_path: Path) -> None:
     assert "bad_crc" in find(1, tmp_path, "--key", "absent")
 
 
+def test_damage_is_reported_once_however_often_a_split_is_resumed(tmp_path: Path) -> None:
+    def segment(start: int) -> bytes:
+        bad = batch(start + 5, 1, crc=7)
+        sound = (batch_of(start + at, [(1000, b"k", bytes(200_000))]) for at in range(10))
+        return b"".join(bad if at == 5 else one for at, one in enumerate(sound))
+
+    folder = write_partition(tmp_path, {start: segment(start) for start in (0, 10)})
+    settings = ReadSettings(
+        columns=("offset", "value"),
+        on_damage=OnDamage.DROP,
+        record_filter=RecordFilter(key=b"k"),
+    )
+    rest: RecordSplit | None = plan_read(tmp_path, settings=settings).splits[0]
+    offsets: list[int] = []
+    reported: list[str | None] = []
+    while rest is not None:
+        matches = match_split(rest, settings, max_bytes=1000)
+        offsets += [at for rows in matches.batches for at in rows["offset"].to_pylist()]
+        reported += [error.path for error in matches.errors]
+        rest = matches.rest
+    assert offsets == [at for at in range(20) if at % 10 != 5]
+    assert reported == [str(folder / f"{start:020d}.log") for start in (0, 10)]
+
+
 def test_no_match_is_nothing_found(tmp_path: Path) -> None:
     write_partition(tmp_path, {0: batch_of(0, [(1000, b"k", b"v")])})
     assert "no record meets the conditions" in find(2, tmp_path, "--key", "absent")
