@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
@@ -23,11 +24,30 @@ def log_end(last: RestoredLog) -> int:
 
 
 def gap_losses(plan: PartitionPlan, logs: Sequence[RestoredLog]) -> Iterator[LostRange]:
-    """Yield the offsets between segments that compaction does not explain."""
+    """Yield the offsets before and between segments that compaction does not explain."""
+    yield from _head_losses(plan, logs)
     for before, after in _unexplained(plan, logs):
         first, last = log_end(before), _first_offset(after) - 1
         reason = f"offsets {first} to {last} are in no segment"
         yield _missing(before.source, first, last, GAP, reason)
+
+
+def _head_losses(plan: PartitionPlan, logs: Sequence[RestoredLog]) -> Iterator[LostRange]:
+    """Yield the offsets from the log start on that are before the first batch."""
+    if plan.base.tiered is not None:
+        return
+    head = logs[0]
+    base_offset = head.source.base_offset
+    # Compaction removes first batches too; what a salvaged log lacks is a lost range already.
+    is_cleaned = _cleaned_to(plan, logs) is not None
+    first = base_offset if is_cleaned or head.lost else _first_offset(head)
+    start = base_offset if plan.log_start_offset is None else plan.log_start_offset
+    if first > start:
+        reason = (
+            f"the log starts at {start}, and offsets {start} to {first - 1} are in no segment; if "
+            "retention deleted them after the checkpoint was written, nothing is lost"
+        )
+        yield _missing(head.source, start, first - 1, GAP, reason)
 
 
 def below_committed(plan: PartitionPlan, last: RestoredLog, end: int) -> Iterator[LostRange]:
@@ -72,12 +92,27 @@ def _unexplained(
     plan: PartitionPlan, logs: Sequence[RestoredLog]
 ) -> Iterator[tuple[RestoredLog, RestoredLog]]:
     """Yield the logs with offsets missing between them that compaction does not explain."""
-    if plan.is_compacted or any(each.facts.has_gaps for each in logs if not each.lost):
-        return
+    cleaned_to = _cleaned_to(plan, logs)
     for before, after in pairwise(logs):
+        end = log_end(before)
         # What a salvaged log lacks at its end is a lost range already.
-        if before.keeps_end and _first_offset(after) > log_end(before):
+        if before.keeps_end and _first_offset(after) > end and not _is_below(end, cleaned_to):
             yield before, after
+
+
+def _is_below(offset: int, limit: float | None) -> bool:
+    return limit is not None and offset < limit
+
+
+def _cleaned_to(plan: PartitionPlan, logs: Sequence[RestoredLog]) -> float | None:
+    """Return up to where compaction removed offsets: infinity for not known, None for nowhere."""
+    gaps = [each.facts.last_gap_offset for each in logs if not each.lost]
+    # Where this copy was not cleaned, it may be of a leader that was: gaps within logs show that.
+    last_gap = max((each for each in gaps if each is not None), default=None)
+    if not plan.is_compacted and last_gap is None:
+        return None
+    checkpointed = plan.base.root.cleaned_to(plan.base.partition)
+    return math.inf if checkpointed is None else max(checkpointed, last_gap or 0)
 
 
 def _now(log: RestoredLog) -> SegmentFile:

@@ -28,7 +28,7 @@ from kafka_index.restore.until import Limit
 from kafka_index.scan import LogFileSource
 from kafka_index.storage import MappedFile, SegmentFile, publish_error
 
-# A log with more kinds of damage than this keeps the prefix before the next one.
+# A log with more kinds of damage than this is failed, and its partition left out.
 _MAX_DROPS = 64
 
 
@@ -38,8 +38,8 @@ class LogFacts:
 
     Parameters
     ----------
-    has_gaps : bool
-        Whether offsets are missing between batches, as after compaction.
+    last_gap_offset : int or None
+        Of the last batch that has offsets missing before it, as after compaction.
     max_producer_id : int
         -1 for none.
     last_epoch : int
@@ -48,7 +48,7 @@ class LogFacts:
         Of the first and the last batch.
     """
 
-    has_gaps: bool = False
+    last_gap_offset: int | None = None
     max_producer_id: int = -1
     last_epoch: int = -1
     first_offset: int | None = None
@@ -56,13 +56,13 @@ class LogFacts:
 
     def add(self, batches: BatchColumns) -> None:
         """Add the next batches."""
-        before = self.last_offset
-        expected = batches.last_offset[:-1] + 1
-        self.has_gaps |= bool(np.any(batches.base_offset[1:] > expected))
-        if before is not None:
-            self.has_gaps |= int(batches.base_offset[0]) > before + 1
-        else:
+        if self.last_offset is None:
             self.first_offset = int(batches.base_offset[0])
+        elif int(batches.base_offset[0]) > self.last_offset + 1:
+            self.last_gap_offset = int(batches.base_offset[0])
+        after_gaps = np.flatnonzero(batches.base_offset[1:] > batches.last_offset[:-1] + 1)
+        if after_gaps.size:
+            self.last_gap_offset = int(batches.base_offset[1:][after_gaps[-1]])
         self.last_offset = int(batches.last_offset[-1])
         self.max_producer_id = max(self.max_producer_id, int(batches.producer_id.max()))
         self.last_epoch = max(self.last_epoch, int(batches.leader_epoch.max()))

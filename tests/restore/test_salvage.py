@@ -9,7 +9,7 @@ import pytest
 
 from kafka_index.scan import read_batches
 from tests.support.command_line import run_here
-from tests.support.restoring import copy_dump, logs, restore
+from tests.support.restoring import RestoreRun, copy_dump, logs, restore
 
 PARTITION = "audit.trail-0"
 
@@ -201,3 +201,75 @@ def test_a_log_that_is_a_symbolic_link_is_not_cut_in_the_dump(tmp_path: Path, du
     made = logs(tmp_path / "out" / PARTITION)
     assert not any(log.is_symlink() for log in made)
     assert len(made[1].read_bytes()) < len(before)
+
+
+def lost_offsets(run: RestoreRun) -> list[tuple[str, int, int]]:
+    return [(row["reason_code"], row["first_offset"], row["last_offset"]) for row in run.lost]
+
+
+def test_a_first_segment_that_is_missing_is_a_loss_from_the_log_start_on(
+    tmp_path: Path, dump: Path
+) -> None:
+    second = int(logs(dump / PARTITION)[1].stem)
+    logs(dump / PARTITION)[0].unlink()
+    (dump / "log-start-offset-checkpoint").write_text("0\n1\naudit.trail 0 20\n")
+
+    run = restore(dump, tmp_path / "out")
+
+    assert run.code == 1
+    assert lost_offsets(run) == [("gap", 20, second - 1)]
+
+
+def test_a_first_log_without_its_first_batches_is_a_loss(tmp_path: Path, dump: Path) -> None:
+    first = logs(dump / PARTITION)[0]
+    position, _, _ = batches(first)[3]
+    offset = next(iter(read_batches(first))).to_pylist()[3]["base_offset"]
+    first.write_bytes(first.read_bytes()[position:])
+
+    run = restore(dump, tmp_path / "out")
+
+    assert run.code == 1
+    assert lost_offsets(run) == [("gap", 0, offset - 1)]
+
+
+def compacted(dump: Path, *, cleaned_to: int) -> Path:
+    """Make the partition one of a compacted topic, cleaned up to an offset."""
+    (dump / PARTITION).rename(dump / "__consumer_offsets-0")
+    text = f"0\n1\n__consumer_offsets 0 {cleaned_to}\n"
+    (dump / "cleaner-offset-checkpoint").write_text(text)
+    return dump / "__consumer_offsets-0"
+
+
+def test_a_segment_above_the_cleaned_part_is_a_loss(tmp_path: Path, dump: Path) -> None:
+    first, second, third = (int(log.stem) for log in logs(dump / PARTITION)[:3])
+    directory = compacted(dump, cleaned_to=first + 20)
+    logs(directory)[1].unlink()
+
+    run = restore(dump, tmp_path / "out")
+
+    assert run.code == 1
+    assert lost_offsets(run) == [("gap", second, third - 1)]
+
+
+def test_a_segment_above_the_cleaned_part_is_filled_from_another_copy(
+    tmp_path: Path, dump: Path
+) -> None:
+    directory = compacted(dump, cleaned_to=20)
+    other = tmp_path / "other"
+    shutil.copytree(dump, other)
+    missing = logs(directory)[1]
+    missing.unlink()
+
+    run = restore(dump, tmp_path / "out", "--input", other)
+
+    assert run.code == 0, run.done.stdout
+    made = tmp_path / "out/__consumer_offsets-0" / missing.name
+    assert made.read_bytes() == (other / directory.name / missing.name).read_bytes()
+
+
+def test_a_gap_in_the_cleaned_part_is_no_loss(tmp_path: Path, dump: Path) -> None:
+    third = int(logs(dump / PARTITION)[2].stem)
+    directory = compacted(dump, cleaned_to=third)
+    logs(directory)[1].unlink()
+
+    assert restore(dump, tmp_path / "out").code == 0
