@@ -16,7 +16,12 @@ from typing import Self
 import pyarrow as pa
 
 from kafka_index.errors import KafkaIndexError
-from kafka_index.layout.names import OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX
+from kafka_index.layout.names import (
+    OFFSET_INDEX_SUFFIX,
+    SNAPSHOT_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+)
 from kafka_index.lookup.inventory import Inventory
 from kafka_index.lookup.lookups import LookupSettings
 from kafka_index.lookup.queries import Queries
@@ -28,6 +33,8 @@ from kafka_index.stores.staged_file import whole_file
 
 _VERSION = 1
 _INDEXES = (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX)
+# What the last stable offset is found with besides.
+_TRANSACTIONS = (TXN_INDEX_SUFFIX, SNAPSHOT_SUFFIX)
 # Of more segments the index files are not looked at one by one, and no run is recorded.
 _MAX_SEGMENTS = 100_000
 
@@ -151,17 +158,27 @@ def inputs_digest(
     for table in (inventory.partitions, inventory.segments):
         with pa.ipc.new_stream(_Sink(digest), table.schema) as sink:
             sink.write_table(table)
+    is_stable = upper_bound is UpperBound.LAST_STABLE_OFFSET
+    suffixes = (*_INDEXES, *_TRANSACTIONS) if is_stable else _INDEXES
     for row in inventory.partitions.select(["directory", "index_directory"]).to_pylist():
-        directory = row["index_directory"] or row["directory"]
-        try:
-            entries = scan_directory(directory)
-        except KafkaIndexError:
-            # Such as a partition without index files in a folder of them.
-            continue
-        states = sorted(_entry_state(each) for each in entries if each.name.endswith(_INDEXES))
-        digest.update(repr((directory, states)).encode())
+        directories = {row["index_directory"] or row["directory"]}
+        if is_stable:
+            # Snapshots are beside the logs, wherever the indexes are.
+            directories.add(row["directory"])
+        for directory in sorted(filter(None, directories)):
+            states = _states_in(directory, suffixes)
+            digest.update(repr((directory, states)).encode())
     digest.update(repr((settings, queries.by, output_format, upper_bound)).encode())
     return digest.hexdigest()
+
+
+def _states_in(directory: str, suffixes: tuple[str, ...]) -> list[tuple[str, int, str]]:
+    try:
+        entries = scan_directory(directory)
+    except KafkaIndexError:
+        # Such as a partition without index files in a folder of them.
+        return []
+    return sorted(_entry_state(each) for each in entries if each.name.endswith(suffixes))
 
 
 class _Sink:

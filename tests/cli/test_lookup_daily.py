@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pyarrow as pa
@@ -179,3 +180,27 @@ def test_a_rerun_after_the_environment_failed_answers_again(tmp_path: Path) -> N
     assert again.returncode == 0, again.stderr
     assert "unreadable" not in answers.read_text()
     assert "nothing to do" in lookup(*arguments).stdout
+
+
+@pytest.mark.parametrize(("suffix", "has_folder"), [(".txnindex", False), (".snapshot", True)])
+def test_a_rerun_up_to_the_last_stable_offset_sees_the_files_it_is_found_with(
+    tmp_path: Path, suffix: str, *, has_folder: bool
+) -> None:
+    data = tmp_path / "data"
+    indexes = tmp_path / "indexes" if has_folder else data
+    for root in {data, indexes}:
+        shutil.copytree(DUMP / "payments-0", root / "payments-0")
+    shutil.copy(DUMP / "replication-offset-checkpoint", data)
+    asked = tmp_path / "queries.csv"
+    asked.write_text("topic,partition,offset\npayments,0,5\n")
+    arguments = ("--logs", data, "--indexes", indexes, "--upper-bound", "last-stable-offset")
+    written = ("--by", "offset", "--queries", asked, "--output", tmp_path / "a.csv")
+    done = lookup(*arguments, *written)
+    assert done.returncode == 0, done.stderr
+    again = lookup(*arguments, *written)
+    assert "nothing to do" in again.stdout, again.stderr
+
+    changed = data if suffix == ".snapshot" else indexes
+    os.utime(max((changed / "payments-0").glob(f"*{suffix}")), ns=(0, 0))
+
+    assert "the output exists already" in lookup(*arguments, *written).stderr
