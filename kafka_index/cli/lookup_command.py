@@ -136,6 +136,11 @@ def make_command(*, as_job: bool) -> click.Command:
             question = make_question(
                 topic, partitions, offset, timestamp, as_json=as_json, as_offsets=as_offsets
             )
+            if isinstance(question, TopicQuestion) and resolve not in _RECORD:
+                raise click.UsageError(
+                    f"--resolve {resolve} needs one --partition, --offset or --timestamp: tables "
+                    "and --get-offsets have the level of records"
+                )
             if show_record and (isinstance(question, TopicQuestion) or resolve not in _RECORD):
                 raise click.UsageError(
                     "--show-record needs one --partition, --offset or --timestamp, and the level "

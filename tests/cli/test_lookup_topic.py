@@ -210,3 +210,16 @@ def test_the_table_fits_a_terminal() -> None:
     lines = shown.decode().replace("\r\n", "\n").splitlines()
     assert max(len(unstyle(line)) for line in lines) <= 70
     assert "\x1b[32mfound\x1b[0m" in shown.decode()
+
+
+@pytest.mark.parametrize("level", ["index", "batch"])
+def test_a_level_that_a_topic_is_not_answered_at_is_refused(level: str) -> None:
+    done = lookup(*TOPIC, "--offset", 5, "--resolve", level)
+
+    assert done.returncode == 2
+    assert "--resolve" in done.stderr
+    assert lookup(*ONE, "--offset", 5, "--resolve", level).returncode == 0
+
+
+def test_the_level_of_records_is_that_of_a_topic() -> None:
+    assert rows(*TOPIC, "--offset", 5, "--resolve", "record") == rows(*TOPIC, "--offset", 5)
