@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from kafka_index.stores.staged_file import WholeFile
 
 STDOUT = "-"
-_PATHS = re.compile(r"PATH|FILE|DIR|URI")
+# Of a value that is or holds something else, such as TIME|FILE or KEYID=FILE, no path is known.
+_PATHS = re.compile(r"(\w+_)?(PATH|FILE|DIR|URI)(\.\.\.)?")
 # The versions that matter are those of what a run has loaded.
 _LIBRARIES = ("numba", "pyarrow", "pyspark")
 
@@ -91,7 +92,7 @@ class RunSummary:
             if isinstance(parameter, click.Option) and parameter.multiple:
                 several = several or name
             is_more = parameter.name == "more_paths"
-            if not (is_more or _PATHS.search(parameter.metavar or "")):
+            if not (is_more or _PATHS.fullmatch(parameter.metavar or "")):
                 continue
             if isinstance(value, str):
                 self._paths[name] = _absolute(value)

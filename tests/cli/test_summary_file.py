@@ -82,3 +82,14 @@ def test_an_option_of_one_value_is_refused_the_second_time() -> None:
     done = lookup(*QUESTION, "--offset", 7)
     assert done.returncode == 2
     assert "--offset is given more than once" in done.stderr
+
+
+def test_paths_are_the_values_that_are_paths(tmp_path: Path) -> None:
+    file, out, seed = (tmp_path / name for name in ("summary.json", "out", "metadata"))
+    given = ("--input", tmp_path / "none", "--output", out, "--seed", seed)
+    run_here("restore", *given, "--until", "2024-05-01", "--summary", file)
+    assert read(file)["paths"] == {
+        "input": [str(tmp_path / "none")],
+        "output": str(out),
+        "seed": [str(seed)],
+    }
