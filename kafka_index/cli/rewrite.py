@@ -95,7 +95,11 @@ def run_rewrite(options: RewriteOptions) -> ExitCode:
             written = list(engine.rewrite(sound, output))
             outcomes = [(each, each.error) for each in matched if each.error is not None]
             outcomes = sorted([*outcomes, *written], key=lambda one: one[0].plan.partition)
-            done = {each.plan.partition for each, error in written if error is None}
+            done = {
+                each.plan.partition: None if each.match is None else each.match.end_offset
+                for each, error in written
+                if error is None
+            }
             if not any(error is not None and is_retriable(error) for _, error in outcomes):
                 output.finish(directories, done)
         if report is not None:
@@ -147,10 +151,14 @@ def _report(outcomes: _Outcomes, *, is_dry: bool) -> pa.Table:
                 "records": None if each.match is None else each.match.records,
                 "dropped": None if each.match is None else each.match.dropped,
                 "status": status if error is None else "left_out",
-                "reason": None if error is None else str(error),
+                "reason": _note(each) if error is None else str(error),
             }
         )
     return pa.Table.from_pylist(rows, schema=_REPORT)
+
+
+def _note(each: MatchedPartition) -> str | None:
+    return None if each.match is None else each.match.note
 
 
 def _print(
@@ -172,6 +180,9 @@ def _print(
         print_error(f"left out: {each.plan.partition.directory_name}: {error}")
     if options.detail is Detail.QUIET:
         return
+    for note in (_note(each) for each, failure in outcomes if failure is None):
+        if note is not None:
+            print_log(note)
     rows = [
         [topic, *map(format_count, counts)]
         for topic, counts in topics.items()

@@ -6,6 +6,7 @@ that cannot be read is left out as a whole.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -17,8 +18,10 @@ from kafka_index.build.partition_start import PartitionStart
 from kafka_index.errors import CorruptLogError
 from kafka_index.kernels.markers import CONTROL_MESSAGE
 from kafka_index.layout.integers import Longs
+from kafka_index.layout.names import TopicPartition
 from kafka_index.layout.records import CONTROL_MASK, TRANSACTIONAL_MASK
 from kafka_index.reading.segment_indexes import is_tail
+from kafka_index.records.batch_source import PREALLOCATED_TAIL, ScanStop
 from kafka_index.records.batch_table import BatchColumns
 from kafka_index.records.decompression import shared_budget
 from kafka_index.records.record_decoder import BatchDamage, RecordChunk, RecordDecoder
@@ -26,6 +29,7 @@ from kafka_index.records.record_table import RecordTable, WindowBatches
 from kafka_index.scan import LogFileSource
 from kafka_index.state.segment_state import ProducerTable, SegmentState
 from kafka_index.storage import SegmentFile
+from kafka_index.storage.log_directory import LogDirectory
 from kafka_index.writing.revival import Revival
 from kafka_index.writing.selection import Selection, SelectionMatcher
 
@@ -47,6 +51,8 @@ class PartitionMatch:
         Where the earliest open transaction begins: its batches stay, empty at least.
     end_offset : int
         The offset after the last batch, which stays likewise.
+    note : str, optional
+        What a broker cuts off at any start, and is left out.
     """
 
     records: int
@@ -55,6 +61,7 @@ class PartitionMatch:
     producer_ends: Longs
     unstable_offset: int | None
     end_offset: int
+    note: str | None = None
 
     def stays(self, batches: BatchColumns) -> NDArray[np.bool_]:
         """Return which batches stay even if all their records are dropped.
@@ -85,7 +92,8 @@ def match_partition(
     KafkaIndexError
         The partition cannot be read, or is damaged.
     """
-    pass_ = _Pass(selection, max_decompressed_bytes)
+    tail = _Tail()
+    pass_ = _Pass(selection, max_decompressed_bytes, tail)
     # All records of a key go together.
     checks_revival &= selection.condition is not None
     revival = Revival() if checks_revival else None
@@ -93,6 +101,8 @@ def match_partition(
     end_offset = segments[0].base_offset
     for segment in segments:
         table = ProducerTable()
+        # An empty segment has the end of a log, too.
+        end_offset = max(end_offset, segment.base_offset)
 
         def follow(
             batches: BatchColumns, table: ProducerTable = table, segment: SegmentFile = segment
@@ -126,20 +136,51 @@ def match_partition(
         np.sort(entries["last_offset"][entries["last_offset"] >= 0]),
         int(opened.min()) if len(opened) else None,
         end_offset,
+        tail.note,
     )
+
+
+class _Tail:
+    """The end of the active segment that a broker cuts off, which must hold nothing committed."""
+
+    def __init__(self) -> None:
+        self.note: str | None = None
+
+    def check(self, segment: SegmentFile, stop: ScanStop, end_offset: int) -> None:
+        """Note a tail; refuse one of which a checkpoint says that it was committed."""
+        if stop.code == PREALLOCATED_TAIL:
+            return
+        root = LogDirectory(os.path.dirname(segment.partition_directory))
+        committed = root.committed_end(TopicPartition(segment.topic, segment.partition))
+        if committed > end_offset:
+            raise CorruptLogError(
+                "the last batch was not written to its end, and the high watermark or recovery "
+                "point lies after it: committed records are lost",
+                path=segment.log_path,
+                position_bytes=stop.position_bytes,
+                expected=f"an end at offset {committed} or later",
+                found=end_offset,
+                hint="restore the partition from another replica",
+            )
+        cut_bytes = segment.log_size_bytes - stop.position_bytes
+        self.note = (
+            f"{segment.log_path}: a last batch that was not written to its end is left out "
+            f"({cut_bytes:,} B)"
+        )
 
 
 class _Pass:
     """A pass over the records of a partition."""
 
-    def __init__(self, selection: Selection, max_decompressed_bytes: int) -> None:
+    def __init__(self, selection: Selection, max_decompressed_bytes: int, tail: _Tail) -> None:
         self.records = self.dropped = 0
+        self._tail = tail
         self._matcher = RecordMatcher(selection, max_decompressed_bytes)
 
     def windows(
         self, segment: SegmentFile, follow: Callable[[BatchColumns], None] | None = None
     ) -> Iterator[WindowBatches]:
-        for source in sound_windows(segment):
+        for source in sound_windows(segment, self._tail.check):
             if follow is not None:
                 follow(source.batches)
             yield source
@@ -157,22 +198,36 @@ class _Pass:
                 note(rows, dropped)
 
 
-def sound_windows(segment: SegmentFile) -> Iterator[WindowBatches]:
+def sound_windows(
+    segment: SegmentFile,
+    on_tail: Callable[[SegmentFile, ScanStop, int], None] | None = None,
+) -> Iterator[WindowBatches]:
     """Yield the batches of a segment, verified.
+
+    Parameters
+    ----------
+    on_tail : callable, optional
+        Called with why the batches end before the log, and with the offset after them, where a
+        broker cuts off the rest at any start.
 
     Raises
     ------
     CorruptLogError
-        There is damage besides what a broker cuts off at any start.
+        There is damage besides that.
     """
     scan = LogFileSource.of_segment(segment, verify_crc=True)
+    end_offset = segment.base_offset
     for window, start, batches in scan.windows():
         if batches.rows:
+            end_offset = int(batches.last_offset[-1]) + 1
             yield WindowBatches(window, start, batches)
-    if scan.stop is not None and not is_tail(scan.stop, is_last=segment.is_last):
-        raise CorruptLogError(
-            scan.stop.text, path=segment.log_path, position_bytes=scan.stop.position_bytes
-        )
+    stop = scan.stop
+    if stop is None:
+        return
+    if not is_tail(stop, is_last=segment.is_last):
+        raise CorruptLogError(stop.text, path=segment.log_path, position_bytes=stop.position_bytes)
+    if on_tail is not None:
+        on_tail(segment, stop, end_offset)
 
 
 def data_batches(source: WindowBatches) -> WindowBatches:

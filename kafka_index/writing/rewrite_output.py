@@ -7,7 +7,7 @@ killed before that, leave a directory that any other may be written to.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from types import TracebackType
 from typing import Self
@@ -102,21 +102,26 @@ class RewriteOutput:
         """Return a folder of the staging folder that one task writes to."""
         return os.path.join(self.staging, name)
 
-    def finish(self, directories: Sequence[str], partitions: Collection[TopicPartition]) -> None:
+    def finish(self, directories: Sequence[str], ends: Mapping[TopicPartition, int | None]) -> None:
         """Write the files at the root, and remove the mark.
 
         Parameters
         ----------
         directories : sequence of str
             The data directories that were read.
-        partitions : collection of TopicPartition
-            What is in the output.
+        ends : mapping of TopicPartition to int or None
+            The partitions in the output, and where their logs end: no checkpoint goes beyond. None
+            for one that is copied as it is.
         """
         for name in _CHECKPOINTS:
             offsets: dict[TopicPartition, int] = {}
             for directory in directories:
                 offsets |= _offsets(os.path.join(directory, name))
-            kept = {each: offset for each, offset in offsets.items() if each in partitions}
+            kept = {
+                each: _clamped(offset, ends[each])
+                for each, offset in offsets.items()
+                if each in ends
+            }
             if kept:
                 _write(os.path.join(self.root, name), format_offset_checkpoint(kept))
         if len(directories) == 1:
@@ -148,6 +153,11 @@ class RewriteOutput:
         if not self._is_begun:
             with suppress(OSError):
                 os.unlink(self._mark)
+
+
+def _clamped(offset: int, end_offset: int | None) -> int:
+    """Return the offset of a checkpoint for a log that ends at another, if that is known."""
+    return offset if end_offset is None else min(offset, end_offset)
 
 
 def _offsets(path: str) -> Mapping[TopicPartition, int]:

@@ -225,7 +225,7 @@ def _write_partition(
     log_start = LogDirectory(os.path.dirname(plan.directory)).log_start_offset(plan.partition)
     if log_start is not None:
         # The build looks for it where a broker does.
-        text = format_offset_checkpoint({plan.partition: log_start})
+        text = format_offset_checkpoint({plan.partition: min(log_start, found.end_offset)})
         _write(os.path.join(os.path.dirname(directory), LOG_START_CHECKPOINT), text.encode())
     segments = [rewriter.rewrite(segment, directory) for segment in plan.segments]
     build = BuildSettings(settings.config)

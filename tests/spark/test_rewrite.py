@@ -48,7 +48,11 @@ def test_a_rewrite_on_spark_is_that_of_threads(spark: SparkSession, tmp_path: Pa
             jobs=jobs,
             target=SharedTarget(),
         )
-        output.finish(directories, [plan.partition for plan in plans])
+        ends = {
+            each.plan.partition: None if each.match is None else each.match.end_offset
+            for each in matched
+        }
+        output.finish(directories, ends)
 
     assert set(errors) == {None}
     found = contents(tmp_path / "spark")

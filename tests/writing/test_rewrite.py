@@ -302,12 +302,55 @@ def test_a_damaged_partition_is_left_out(tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["good-0"]
 
 
-def test_a_torn_tail_is_no_damage(tmp_path: Path) -> None:
+def torn_log(folder: Path, **checkpoints: int) -> Path:
+    """Write a partition of offsets 0 and 1 and a torn batch at 2; return its data directory."""
     whole = batch(0, b"k", b"drop")
-    write_partition(tmp_path / "in", {0: whole + batch(2, b"k")[:-3]})
+    write_partition(folder / "in", {0: whole + batch(2, b"k")[:-3]})
+    for name, offset in checkpoints.items():
+        path = folder / "in" / f"{name.replace('_', '-')}-offset-checkpoint"
+        path.write_text(f"0\n1\ntopic 0 {offset}\n")
+    return folder / "in"
+
+
+def test_a_torn_tail_is_no_damage_but_noted(tmp_path: Path) -> None:
+    source = torn_log(tmp_path, replication=2, recovery_point=2)
+    keys = keys_file(tmp_path, "drop")
+
+    arguments = ("--input", source, "--output", tmp_path / "out", "--drop-keys", keys)
+    result = run_here("rewrite", *map(str, arguments))
+
+    assert result.returncode == 0
+    assert "a last batch that was not written to its end is left out" in result.stderr
+    assert [row["offset"] for row in rows(tmp_path / "out")] == [0]
+
+
+@pytest.mark.parametrize("name", ["replication", "recovery_point"])
+def test_a_torn_tail_that_was_committed_is_damage(tmp_path: Path, name: str) -> None:
+    source = torn_log(tmp_path, **{name: 3})
+    keys = keys_file(tmp_path, "drop")
+
+    stderr = refused(source, tmp_path / "out", "--drop-keys", keys, code=1)
+
+    assert "committed records are lost" in stderr
+    assert not list((tmp_path / "out").glob("topic-*"))
+
+
+def test_no_checkpoint_goes_beyond_the_log(tmp_path: Path) -> None:
+    write_partition(tmp_path / "in", {0: batch(0, b"k", b"drop")})
+    checkpoint = "replication-offset-checkpoint"
+    (tmp_path / "in" / checkpoint).write_text("0\n1\ntopic 0 7\n")
     rewritten(tmp_path / "in", tmp_path / "out", "--drop-keys", keys_file(tmp_path, "drop"))
 
-    assert [row["offset"] for row in rows(tmp_path / "out")] == [0]
+    assert (tmp_path / "out" / checkpoint).read_text() == "0\n1\ntopic 0 2\n"
+
+
+def test_a_checkpoint_at_the_end_of_an_empty_segment_stays(tmp_path: Path) -> None:
+    write_partition(tmp_path / "in", {0: batch(0, b"k", b"drop"), 5: b""})
+    checkpoint = "replication-offset-checkpoint"
+    (tmp_path / "in" / checkpoint).write_text("0\n1\ntopic 0 5\n")
+    rewritten(tmp_path / "in", tmp_path / "out", "--drop-keys", keys_file(tmp_path, "drop"))
+
+    assert (tmp_path / "out" / checkpoint).read_text() == "0\n1\ntopic 0 5\n"
 
 
 @pytest.mark.parametrize(
