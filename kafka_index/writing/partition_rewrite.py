@@ -220,7 +220,6 @@ def _fields(batches: BatchColumns, headers: Longs, row: int) -> BatchFields:
         base_sequence=int(headers[HEADER_BASE_SEQUENCE, row]),
         is_transactional=bool(attributes & TRANSACTIONAL_MASK),
         delete_horizon_ms=int(headers[HEADER_BASE_TIMESTAMP, row]) if has_horizon else None,
-        last_offset_delta=int(batches.last_offset[row] - batches.base_offset[row]),
     )
 
 
@@ -235,7 +234,10 @@ def _encoded(batches: BatchColumns, headers: Longs, row: int, records: pa.Record
     )
     is_old = int(headers[HEADER_MAGIC, row]) < MAGIC_RECORD_BATCH
     base_offset = int(offsets[0] if is_old else batches.base_offset[row])
-    return encode_batch(rows, base_offset, _fields(batches, headers, row))
+    # The log must not end earlier, also where the last message of a wrapper is dropped.
+    delta = int(batches.last_offset[row]) - base_offset
+    fields = replace(_fields(batches, headers, row), last_offset_delta=delta)
+    return encode_batch(rows, base_offset, fields)
 
 
 def _emptied(batches: BatchColumns, headers: Longs, row: int) -> bytes:

@@ -277,6 +277,24 @@ def test_old_messages_that_lose_records_become_batches(tmp_path: Path, magic: in
     assert set(magics.values()) == {magic, 2}
 
 
+@pytest.mark.parametrize("magic", [0, 1])
+def test_the_log_keeps_its_end_where_a_wrapper_loses_its_last_message(
+    tmp_path: Path, magic: int
+) -> None:
+    inner = b"".join(
+        message(offset, magic, NOW_MS + offset, b"v", key)
+        for offset, key in enumerate([b"a", b"b", b"drop"])
+    )
+    gzip = 1
+    wrapper = message(2, magic, NOW_MS + 2, PACKERS[gzip](inner), attributes=gzip)
+    write_partition(tmp_path / "in", {0: wrapper})
+    rewritten(tmp_path / "in", tmp_path / "out", "--drop-keys", keys_file(tmp_path, "drop"))
+
+    assert [row["offset"] for row in rows(tmp_path / "out")] == [0, 1]
+    with GrowingPartitionLog(tmp_path / "out" / "topic-0") as log:
+        assert log.log_end_offset == 3
+
+
 def test_segments_keep_their_base_offsets_even_if_nothing_stays(tmp_path: Path) -> None:
     segments = {0: batch(0, b"drop"), 1: batch(1, b"drop"), 2: batch(2, b"k")}
     write_partition(tmp_path / "in", segments)
