@@ -48,6 +48,7 @@ from kafka_index.restore.same_cluster import (
     check_metadata_output,
     copy_metadata,
     is_separate,
+    partitions_placed_here,
     refuse_used_metadata,
     same_identity,
 )
@@ -248,8 +249,10 @@ class RestoreJob:
                 plan, restored.partitions, self.old, request.topic_configs, properties
             )
             notes += seeding.notes
-            self._add_missing(restored, on_restored)
+            missing = partitions_not_in_dump(plan, self.old)
+            _add_missing(missing, restored, on_restored)
         if request.cluster is ClusterMode.SAME:
+            _add_missing(self._placed_here(), restored, on_restored)
             self._copy_metadata()
         contents = [] if seeding is None else [(each, seeding.content) for each in self.seeds]
         complete(plan, output, restored, self.identity, contents)
@@ -282,19 +285,29 @@ class RestoreJob:
         )
         return [*apart.offsets, *apart.transactions]
 
-    def _add_missing(self, restored: Restored, on_restored: OnRestored) -> None:
-        """Add the partitions that the new cluster has, and no dump."""
-        for partition in partitions_not_in_dump(self.plan, self.old):
-            missing = RestoredPartition(partition, "", "")
-            missing.leave_out(NOT_IN_DUMP, "no dump has this partition; it begins empty")
-            restored.partitions.append(missing)
-            on_restored(missing)
-        restored.partitions.sort(key=lambda each: each.partition)
+    def _placed_here(self) -> Sequence[TopicPartition]:
+        """Return the partitions that the metadata places in the output."""
+        image = self.old.image
+        return [] if image is None else partitions_placed_here(image, self.identity.properties)
 
     def _copy_metadata(self) -> None:
         target = next(iter(self._metadata_outputs()), self.output.path)
         separate = is_separate(self.plan.dump)
         copy_metadata(self.plan.dump, target, with_identity=separate)
+
+
+def _add_missing(
+    partitions: Sequence[TopicPartition], restored: Restored, on_restored: OnRestored
+) -> None:
+    """Add those of the partitions that the cluster has, and no dump."""
+    known = {each.partition for each in restored.partitions}
+    for partition in partitions:
+        if partition not in known:
+            missing = RestoredPartition(partition, "", "")
+            missing.leave_out(NOT_IN_DUMP, "no dump has this partition; it begins empty")
+            restored.partitions.append(missing)
+            on_restored(missing)
+    restored.partitions.sort(key=lambda each: each.partition)
 
 
 def _old_cluster(request: RestoreRequest, dump: Dump) -> OldCluster:
@@ -384,6 +397,12 @@ def _fresh_identity(
 def _same_identity(
     request: RestoreRequest, dump: Dump, old: OldCluster, output: Output
 ) -> Identity:
+    if request.topics is not None:
+        raise InputError(
+            "--topics is for --cluster fresh",
+            hint="the metadata of the same cluster has all topics: those that are left out would "
+            "begin empty",
+        )
     identity = same_identity(dump, old.image, all_brokers_restored=request.all_brokers_restored)
     if output.properties and output.begun is None:
         raise InputError(

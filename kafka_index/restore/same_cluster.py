@@ -6,12 +6,13 @@ import json
 import os
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import closing
+from itertools import zip_longest
 
 from kafka_index.errors import InputError, KafkaIndexError, is_retriable
-from kafka_index.layout.names import BROKER_LOCK, META_PROPERTIES
+from kafka_index.layout.names import BROKER_LOCK, META_PROPERTIES, TopicPartition
 from kafka_index.metadata import ClusterImage
 from kafka_index.metadata.decoding import CLUSTER_METADATA_TOPIC
-from kafka_index.restore.cluster import CLUSTER_ID, NODE_ID, Identity
+from kafka_index.restore.cluster import CLUSTER_ID, DIRECTORY_ID, NODE_ID, Identity
 from kafka_index.restore.dump_files import Dump, refuse_running
 from kafka_index.restore.output import sync_directory
 from kafka_index.scan.file_records import open_log
@@ -23,6 +24,8 @@ from kafka_index.stores import is_remote
 
 METADATA_LOG = f"{CLUSTER_METADATA_TOPIC}-0"
 _BOOTSTRAP = "bootstrap.checkpoint"
+# DirectoryId: the ids below 100 say that a directory is unassigned, lost, or not known yet.
+_RESERVED = "AAAAAAAAAAAAAAAAAAAA"
 #: No epoch is known: the broker registers as after an unclean shutdown.
 _UNKNOWN_EPOCH = -1
 
@@ -77,6 +80,36 @@ def same_identity(
         is_sole = broker is not None and len(brokers) == 1
         epoch = broker.broker_epoch if broker is not None and is_sole else _UNKNOWN_EPOCH
     return Identity(dict(root.properties), epoch)
+
+
+def partitions_placed_here(
+    image: ClusterImage, properties: Mapping[str, str]
+) -> list[TopicPartition]:
+    """Return the partitions that the metadata places in a data directory, sorted.
+
+    Parameters
+    ----------
+    image : ClusterImage
+        Of the metadata log.
+    properties : mapping of str to str
+        Of the ``meta.properties`` of the directory.
+
+    Notes
+    -----
+    A replica whose directory the metadata does not know yet may be in any directory of its node.
+    """
+    node_id, directory_id = int(properties[NODE_ID]), properties.get(DIRECTORY_ID)
+    found = []
+    for topic in image.topics.values():
+        for number, partition in topic.partitions.items():
+            places = zip_longest(partition.replicas, partition.directories, fillvalue="")
+            if any(
+                replica == node_id
+                and (place == directory_id or not place or str(place).startswith(_RESERVED))
+                for replica, place in places
+            ):
+                found.append(TopicPartition(topic.name, number))
+    return sorted(found)
 
 
 def is_separate(dump: Dump) -> bool:

