@@ -37,6 +37,17 @@ META_PROPERTIES = "meta.properties"
 PARTITION_METADATA = "partition.metadata"
 BROKER_LOCK = ".lock"
 
+#: Topics that Kafka keeps its own state in (``Topic.INTERNAL_TOPICS``, and those of metadata).
+INTERNAL_TOPICS = frozenset(
+    {
+        "__consumer_offsets",
+        "__transaction_state",
+        "__share_group_state",
+        "__cluster_metadata",
+        "__remote_log_metadata",
+    }
+)
+
 OFFSET_DIGITS = 20
 
 # Topic.java, detectInvalidTopic: 1 to 249 of these characters, and neither "." nor "..".

@@ -19,6 +19,7 @@ from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, LogConfig
 from kafka_index.errors import CorruptLogError, KafkaIndexError
 from kafka_index.layout.checkpoints import format_offset_checkpoint
 from kafka_index.layout.names import (
+    INTERNAL_TOPICS,
     LEADER_EPOCH_CHECKPOINT,
     LOG_START_CHECKPOINT,
     PARTITION_METADATA,
@@ -37,9 +38,7 @@ from kafka_index.writing.partition_rewrite import SegmentRewriter
 from kafka_index.writing.selection import Selection
 from kafka_index.writing.staging import StagedPartition, publish_directory, remove_directory
 
-#: Topics that Kafka keeps its own state in (``Topic.INTERNAL_TOPICS`` and the metadata topics).
 CLEANUP_POLICY = "cleanup.policy"
-_INTERNAL = re.compile(r"__.*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +89,7 @@ class PartitionPlan:
     @property
     def is_internal(self) -> bool:
         """Whether it is one of Kafka's own topics, which is copied as it is."""
-        return _INTERNAL.fullmatch(self.partition.topic) is not None
+        return self.partition.topic in INTERNAL_TOPICS
 
     @property
     def size_bytes(self) -> int:

@@ -148,6 +148,13 @@ def test_internal_topics_are_copied_as_they_are(example: Path) -> None:
         assert contents(example / name) == before
 
 
+def test_a_topic_of_a_user_is_rewritten_whatever_its_name_begins_with(tmp_path: Path) -> None:
+    write_partition(tmp_path / "in", {0: batch(0, b"k", b"drop")}, "__mine-0")
+    rewritten(tmp_path / "in", tmp_path / "out", "--drop-keys", keys_file(tmp_path, "drop"))
+
+    assert [row["offset"] for row in rows(tmp_path / "out")] == [0]
+
+
 @pytest.mark.parametrize("codec", CODECS)
 def test_untouched_batches_stay_byte_for_byte_and_others_keep_their_offsets(
     tmp_path: Path, codec: str
