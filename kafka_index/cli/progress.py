@@ -71,6 +71,7 @@ class Progress:
         self._guard = threading.Lock()
         self._count = 0
         self._bytes = 0
+        self._has_shares = False
         self._started = time.monotonic()
         self._compiled_before = 0.0
         self._done = threading.Event()
@@ -95,14 +96,17 @@ class Progress:
             self._thread.join()
 
     def advance(self, count: int, size_bytes: int = 0) -> None:
-        """Count finished items and their bytes."""
+        """Count finished items and their bytes, where no share of the work includes them."""
         with self._guard:
+            if self._has_shares:
+                return
             self._count += count
             self._bytes += size_bytes
 
     def set_share(self, done: int, total: int) -> None:
         """Set the progress to a fraction of the whole: finished tasks of about equal work."""
         with self._guard:
+            self._has_shares = True
             self._count = self._total * done // max(total, 1)
             self._bytes = (self._total_bytes or 0) * done // max(total, 1)
 

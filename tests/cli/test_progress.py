@@ -37,6 +37,14 @@ def test_a_share_of_the_work_counts_for_segments_and_bytes() -> None:
     assert progress.line().startswith(" 50%  5/10 segments  2.50 kB of 5.00 kB")
 
 
+def test_results_that_come_back_after_their_share_are_not_counted_again() -> None:
+    progress = Progress(10, 5000, io.StringIO())
+    progress.set_share(2, 4)
+    before = progress.line()
+    progress.advance(5, 2500)
+    assert progress.line().split()[0] == before.split()[0]
+
+
 def test_an_unknown_total_is_not_made_up() -> None:
     progress = Progress(0, 0, io.StringIO())
     progress.advance(3, 2000)
