@@ -58,6 +58,7 @@ def run_export(
             session, jobs, shared, inputs=sorted(inputs), outputs=[settings.output]
         )
         listener.on_begin()
-        results = export_splits(session, works, settings, workers=workers, jobs=jobs, target=shared)
-    for result in results:
-        listener.on_split(result)
+        for result in export_splits(
+            session, works, settings, workers=workers, jobs=jobs, target=shared
+        ):
+            listener.on_split(result)

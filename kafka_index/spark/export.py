@@ -1,8 +1,11 @@
-"""Exports as a Spark job: each task reads splits of records and writes their data files itself."""
+"""Exports as Spark jobs over waves of splits.
+
+Each task reads splits of records and writes their data files itself.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 from pyspark.sql import SparkSession
@@ -13,6 +16,8 @@ from kafka_index.spark.shared_target import SharedTarget
 from kafka_index.spark.split_tasks import run_splits
 from kafka_index.spark.tasks import current_attempt_id
 
+_SPLITS_PER_WORKER = 8
+
 
 def export_splits(
     session: SparkSession,
@@ -22,18 +27,26 @@ def export_splits(
     workers: int,
     jobs: Jobs,
     target: SharedTarget,
-) -> list[SplitResult]:
-    """Export splits; parameters are those of `kafka_index.spark.split_tasks.run_splits`."""
-    return run_splits(
-        session,
-        works,
-        [work.split.size_bytes for work in works],
-        partial(_export, settings=settings),
-        workers=workers,
-        jobs=jobs,
-        description=f"export {len(works):,} splits of records",
-        target=target,
-    )
+) -> Iterator[SplitResult]:
+    """Export splits, and yield the results of each wave in order before the next one begins.
+
+    A run that fails has lost one wave at most, if its results are recorded as they come.
+    Parameters are those of `kafka_index.spark.split_tasks.run_splits`.
+    """
+    size = _SPLITS_PER_WORKER * workers
+    for start in range(0, len(works), size):
+        wave = works[start : start + size]
+        results = run_splits(
+            session,
+            wave,
+            [work.split.size_bytes for work in wave],
+            partial(_export, settings=settings),
+            workers=workers,
+            jobs=jobs,
+            description=f"export {len(wave):,} splits of records",
+            target=target,
+        )
+        yield from sorted(results, key=lambda result: result.number)
 
 
 def _export(work: SplitWork, *, settings: ExportSettings) -> SplitResult:

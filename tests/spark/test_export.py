@@ -30,16 +30,34 @@ def test_files_are_those_of_a_local_run(spark: SparkSession, tmp_path: Path) -> 
             export_local(plan.works, settings, threads=2, on_split=results.append)
             continue
         with shared_target([settings.output]) as target, Jobs(spark) as jobs:
-            done = export_splits(spark, plan.works, settings, workers=2, jobs=jobs, target=target)
-        assert sorted(done, key=lambda one: one.number) == sorted(
-            results, key=lambda one: one.number
-        )
+            done = list(
+                export_splits(spark, plan.works, settings, workers=2, jobs=jobs, target=target)
+            )
+        assert done == sorted(results, key=lambda one: one.number)
     here, there = (
         {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*.parquet")}
         for root in (tmp_path / "here", tmp_path / "there")
     )
     assert here == there
     assert len(here) > len(files)
+
+
+def test_a_run_that_ends_early_has_recorded_the_waves_before(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    files = list_partitions(DUMP, topics="orders.*|payments")
+    settings = ExportSettings(str(tmp_path))
+    plan = plan_export(files, settings, split_bytes=50_000)
+    for partition in plan.partitions:
+        partition.begin()
+    with shared_target([settings.output]) as target, Jobs(spark) as jobs:
+        results = export_splits(spark, plan.works, settings, workers=1, jobs=jobs, target=target)
+        done = next(results)
+        written = list(tmp_path.rglob("*.parquet"))
+    assert 0 < len(written) < len(plan.works)
+    plan.partition_of[done.number].add(done)
+    again = plan_export(files, settings, split_bytes=50_000)
+    assert len(again.works) == len(plan.works) - 1
 
 
 def test_matches_are_those_of_a_local_run(spark: SparkSession) -> None:
