@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from kafka_index.layout import names
+
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 PACKAGE = ROOT / "kafka_index"
@@ -35,3 +37,26 @@ def test_every_room_has_a_row() -> None:
     rooms = {path.name for path in PACKAGE.iterdir() if (path / "__init__.py").is_file()}
     rows = set(re.findall(r"^\| `([a-z]+)` \|", PAGE, re.MULTILINE))
     assert rooms <= rows
+
+
+@pytest.mark.parametrize(
+    ("literal", "home"),
+    [
+        (names.LEADER_EPOCH_CHECKPOINT, "layout/names.py"),
+        (names.RECOVERY_POINT_CHECKPOINT, "layout/names.py"),
+        (names.REPLICATION_CHECKPOINT, "layout/names.py"),
+        (names.LOG_START_CHECKPOINT, "layout/names.py"),
+        (names.CLEANER_CHECKPOINT, "layout/names.py"),
+        (names.META_PROPERTIES, "layout/names.py"),
+        (names.PARTITION_METADATA, "layout/names.py"),
+        ("hex:", "layout/byte_text.py"),
+        ("base64:", "layout/byte_text.py"),
+    ],
+)
+def test_a_name_of_a_format_is_written_in_its_home_alone(literal: str, home: str) -> None:
+    found = [
+        path.relative_to(PACKAGE).as_posix()
+        for path in PACKAGE.rglob("*.py")
+        if f'"{literal}"' in path.read_text(encoding="utf-8")
+    ]
+    assert found == [home]

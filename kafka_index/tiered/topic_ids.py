@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from kafka_index.errors import InputError, KafkaIndexError
-from kafka_index.layout.names import parse_partition_directory
+from kafka_index.layout.names import PARTITION_METADATA, parse_partition_directory
 from kafka_index.storage import Skipped
 from kafka_index.storage.log_directory import read_checkpoint_text
 from kafka_index.stores import store_of
@@ -15,7 +15,6 @@ from kafka_index.stores.tiered.segment_paths import Layout
 from kafka_index.stores.tiered.tiered_store import read_manifest
 from kafka_index.tiered.remote_objects import RemoteObjects
 
-_PARTITION_METADATA = "partition.metadata"
 _TOPIC_ID_KEY = "topic_id:"
 
 
@@ -29,7 +28,7 @@ def local_topic_ids(partition_directories: Iterable[str]) -> dict[str, str]:
         partition = parse_partition_directory(os.path.basename(directory))
         if partition is None or partition.topic in ids:
             continue
-        text = read_checkpoint_text(os.path.join(directory, _PARTITION_METADATA)) or ""
+        text = read_checkpoint_text(os.path.join(directory, PARTITION_METADATA)) or ""
         for line in text.splitlines():
             if line.startswith(_TOPIC_ID_KEY):
                 ids[partition.topic] = line.removeprefix(_TOPIC_ID_KEY).strip()

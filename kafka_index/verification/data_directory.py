@@ -14,6 +14,7 @@ import orjson
 from kafka_index.errors import InputError
 from kafka_index.layout.checkpoints import check_offset_checkpoint_form, parse_offset_checkpoint
 from kafka_index.layout.names import (
+    CLEANER_CHECKPOINT,
     LOG_START_CHECKPOINT,
     META_PROPERTIES,
     RECOVERY_POINT_CHECKPOINT,
@@ -24,7 +25,6 @@ from kafka_index.startup.directory_files import CLEAN_SHUTDOWN, properties_of
 from kafka_index.storage.log_directory import read_checkpoint_text
 from kafka_index.verification.findings import FileClass, FileKind, Finding
 
-CLEANER_CHECKPOINT = "cleaner-offset-checkpoint"
 _CHECKPOINTS = (
     RECOVERY_POINT_CHECKPOINT,
     REPLICATION_CHECKPOINT,

@@ -16,6 +16,7 @@ from kafka_index.growing.growing_segment import floor_segment
 from kafka_index.kernels import read_headers
 from kafka_index.kernels.headers import HEADER_COLUMNS, HEADER_RECORD_COUNT
 from kafka_index.layout.names import (
+    CLEANER_CHECKPOINT,
     LEADER_EPOCH_CHECKPOINT,
     TXN_INDEX_SUFFIX,
     TopicPartition,
@@ -27,7 +28,7 @@ from kafka_index.state.partition_state import ProducerExpiration
 from kafka_index.storage import SegmentFile, StagedFile
 from kafka_index.storage.log_directory import read_checkpoint_text
 from kafka_index.stores.tiered.segment_paths import is_segment_path
-from kafka_index.verification.data_directory import CLEANER_CHECKPOINT, DataDirectory
+from kafka_index.verification.data_directory import DataDirectory
 from kafka_index.verification.findings import (
     FileClass,
     FileKind,

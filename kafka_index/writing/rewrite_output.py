@@ -16,6 +16,7 @@ from kafka_index.errors import InputError
 from kafka_index.layout.checkpoints import format_offset_checkpoint, parse_offset_checkpoint
 from kafka_index.layout.names import (
     BROKER_LOCK,
+    CLEANER_CHECKPOINT,
     LOG_START_CHECKPOINT,
     META_PROPERTIES,
     REPLICATION_CHECKPOINT,
@@ -34,7 +35,7 @@ from kafka_index.writing.staging import (
 #: decision.
 _UNFINISHED = ".rewrite.kafka-index"
 #: What holds for the rewritten logs too: offsets do not change.
-_CHECKPOINTS = (LOG_START_CHECKPOINT, REPLICATION_CHECKPOINT, "cleaner-offset-checkpoint")
+_CHECKPOINTS = (LOG_START_CHECKPOINT, REPLICATION_CHECKPOINT, CLEANER_CHECKPOINT)
 
 
 class RewriteOutput:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -13,9 +11,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from kafka_index.errors import InputError
+from kafka_index.layout.byte_text import parse_bytes
 from kafka_index.writing.condition import CONDITION_COLUMNS, Condition, ConditionMatcher
-
-_HEX, _BASE64 = "hex:", "base64:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +73,8 @@ def parse_keys(lines: Iterable[str], *, path: str) -> tuple[bytes, ...]:
         if not text:
             continue
         try:
-            if text.startswith(_HEX):
-                keys.append(bytes.fromhex(text.removeprefix(_HEX)))
-            elif text.startswith(_BASE64):
-                keys.append(base64.b64decode(text.removeprefix(_BASE64), validate=True))
-            else:
-                keys.append(text.encode())
-        except (ValueError, binascii.Error) as error:
+            keys.append(parse_bytes(text))
+        except InputError as error:
             raise InputError(
                 f"line {number} is not a key", path=path, expected="text, hex: or base64:"
             ) from error
