@@ -28,6 +28,7 @@ from kafka_index.lookup.queries import Queries
 from kafka_index.lookup.query_files import QueryFormat
 from kafka_index.reading.answers import UpperBound
 from kafka_index.storage.directories import Entry, scan_directory
+from kafka_index.storage.paged_listing import scan_directories
 from kafka_index.stores import is_remote, store_of
 from kafka_index.stores.staged_file import whole_file
 
@@ -160,25 +161,21 @@ def inputs_digest(
             sink.write_table(table)
     is_stable = upper_bound is UpperBound.LAST_STABLE_OFFSET
     suffixes = (*_INDEXES, *_TRANSACTIONS) if is_stable else _INDEXES
+    # In the order of the partitions, each once.
+    directories: dict[str, None] = {}
     for row in inventory.partitions.select(["directory", "index_directory"]).to_pylist():
-        directories = {row["index_directory"] or row["directory"]}
+        directories[row["index_directory"] or row["directory"]] = None
         if is_stable:
             # Snapshots are beside the logs, wherever the indexes are.
-            directories.add(row["directory"])
-        for directory in sorted(filter(None, directories)):
-            states = _states_in(directory, suffixes)
-            digest.update(repr((directory, states)).encode())
+            directories[row["directory"]] = None
+    states = {
+        directory: sorted(_entry_state(each) for each in entries if each.name.endswith(suffixes))
+        for directory, entries in scan_directories(filter(None, directories))
+    }
+    for directory in directories:
+        digest.update(repr((directory, states.get(directory, []))).encode())
     digest.update(repr((settings, queries.by, output_format, upper_bound)).encode())
     return digest.hexdigest()
-
-
-def _states_in(directory: str, suffixes: tuple[str, ...]) -> list[tuple[str, int, str]]:
-    try:
-        entries = scan_directory(directory)
-    except KafkaIndexError:
-        # Such as a partition without index files in a folder of them.
-        return []
-    return sorted(_entry_state(each) for each in entries if each.name.endswith(suffixes))
 
 
 class _Sink:

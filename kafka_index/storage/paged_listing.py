@@ -5,13 +5,16 @@ A listing below one prefix costs a request for 1,000 objects, however many direc
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from kafka_index.errors import KafkaIndexError
 from kafka_index.layout.integers import INT64_MAX
 from kafka_index.layout.names import (
     CLEANED_SUFFIX,
@@ -21,9 +24,10 @@ from kafka_index.layout.names import (
     SWAP_SUFFIX,
     TopicPartition,
 )
-from kafka_index.storage.directories import Entry, StoredEntry
+from kafka_index.storage.directories import Entry, StoredEntry, scan_directory
 from kafka_index.storage.segment_table import PartitionSegments
-from kafka_index.stores import DirectoryEntry, store_of
+from kafka_index.stores import DirectoryEntry, scheme_of, store_of
+from kafka_index.stores.uris import OBJECT_SCHEMES
 
 _FOLDER_AND_NAME = r"(?s)^(?P<folder>[^/]*)/(?P<name>.*)$"
 _ODD_NAME = rf"(\{SWAP_SUFFIX}|\{CLEANED_SUFFIX}|\{DELETED_SUFFIX})(/|$)|\{LOG_SUFFIX}/"
@@ -112,6 +116,35 @@ def list_directories(root: str) -> Iterator[StoredDirectory]:
             parts.append(rows)
     if name is not None:
         yield StoredDirectory(name, pa.Table.from_batches(parts))
+
+
+def scan_directories(directories: Iterable[str]) -> Iterator[tuple[str, list[Entry]]]:
+    """Yield directories with their entries, in no particular order; those that cannot be read not.
+
+    Where most directories below a prefix of an object store are asked for, they share requests.
+    """
+    of_root: dict[str, list[str]] = {}
+    for directory in directories:
+        of_root.setdefault(os.path.dirname(directory), []).append(directory)
+    for root, own in of_root.items():
+        waiting = dict.fromkeys(own)
+        with suppress(KafkaIndexError):
+            for found in list_directories(root) if _are_most_of(own, root) else ():
+                path = f"{root}/{found.name}"
+                if path in waiting:
+                    yield path, found.entries(path)
+                    del waiting[path]
+        for path in waiting:
+            # Such as a partition without index files in a folder of them.
+            with suppress(KafkaIndexError):
+                yield path, scan_directory(path)
+
+
+def _are_most_of(directories: Sequence[str], root: str) -> bool:
+    if len(directories) == 1 or scheme_of(root) not in OBJECT_SCHEMES:
+        return False
+    every = [each for each in store_of(root).list_directory(root) if each.is_directory]
+    return 2 * len(directories) >= len(every)
 
 
 def _folders(page: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
