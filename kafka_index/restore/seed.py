@@ -142,7 +142,16 @@ def check_seed(given: str, properties: Mapping[str, str] | None = None) -> SeedD
     if not os.path.exists(directory.bootstrap):
         raise _not_formatted(given, BOOTSTRAP)
     _refuse_used(path, given)
-    _read_bootstrap(_original_of(directory))
+    original = _read_bootstrap(_original_of(directory))
+    with open(directory.bootstrap, "rb") as file:
+        begins_alike = file.read(len(original.batches)) == original.batches
+    if not begins_alike:
+        raise InputError(
+            "the bootstrap records are not those that were kept aside before the last seeding",
+            path=directory.bootstrap,
+            found=os.path.basename(directory.original),
+            hint="was the directory formatted again? remove the .orig file",
+        )
     return directory
 
 

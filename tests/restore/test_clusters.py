@@ -88,6 +88,32 @@ def test_the_bootstrap_records_stay_and_are_kept_aside(
     assert after.endswith(before[footer + 8 :])
 
 
+def test_bootstrap_records_that_were_formatted_again_are_not_replaced_by_older_ones(
+    tmp_path: Path, dump: Path, controller: Path
+) -> None:
+    restore(dump, tmp_path / "out", "--seed", controller)
+    original = controller / "bootstrap.checkpoint.orig"
+    # What another format run has written begins with another batch.
+    changed = log_batch(0, cluster_record("NoOpRecord")) + original.read_bytes()
+    (controller / "bootstrap.checkpoint").write_bytes(changed)
+
+    run = restore(dump, tmp_path / "again", "--seed", controller)
+
+    assert run.code == 2
+    assert ".orig" in run.done.stderr
+    assert (controller / "bootstrap.checkpoint").read_bytes() == changed
+
+
+def test_a_controller_is_seeded_again_from_the_records_that_formatting_wrote(
+    tmp_path: Path, dump: Path, controller: Path
+) -> None:
+    restore(dump, tmp_path / "out", "--seed", controller)
+
+    run = restore(dump, tmp_path / "again", "--seed", controller)
+
+    assert run.code == 0, run.done.stderr
+
+
 def used(controller: Path) -> None:
     log = controller / "__cluster_metadata-0"
     log.mkdir()
