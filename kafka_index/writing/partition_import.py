@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from kafka_index.errors import InputError, KafkaIndexError
 from kafka_index.growing import GrowingPartitionLog
-from kafka_index.layout.names import PARTITION_METADATA, TopicPartition
+from kafka_index.layout.names import LOG_START_CHECKPOINT, PARTITION_METADATA, TopicPartition
 from kafka_index.records.batch_encoder import BatchEncoder
 from kafka_index.startup.directory_files import CLEAN_SHUTDOWN
 from kafka_index.storage import publish_error
@@ -164,7 +164,10 @@ class PartitionImport:
 
     def _open(self, first_offset: int) -> GrowingPartitionLog:
         """Open the log aside: empty, or with all that it is to continue."""
+        root = LogDirectory(os.path.dirname(self._target))
+        checkpointed = root.log_start_offset(self.partition) or 0
         if self._replaces is None or self._settings.mode is ImportMode.OVERWRITE:
+            self._check_log_start(root, checkpointed, max(first_offset, 0))
             try:
                 os.makedirs(self._directory)
             except OSError as error:
@@ -175,14 +178,25 @@ class PartitionImport:
             self._copy_target()
         except OSError as error:
             raise publish_error(error, error.filename or self._directory, "copy the log") from error
-        root = LogDirectory(os.path.dirname(self._target))
-        log = self._load(root.log_start_offset(self.partition) or 0, was_clean=was_clean)
+        log = self._load(checkpointed, was_clean=was_clean)
         try:
             check_loaded(log, self._target, self.partition, self._replaces)
         except BaseException:
             log.close()
             raise
         return log
+
+    def _check_log_start(self, root: LogDirectory, checkpointed: int, first_offset: int) -> None:
+        """Refuse a new log of which an older one's log start would hide or delete records."""
+        if checkpointed > first_offset:
+            raise InputError(
+                f"the log start offset of an older {self.partition.directory_name} is above the "
+                "first record, and a broker would delete what is below",
+                path=os.path.join(root.path, LOG_START_CHECKPOINT),
+                expected=f"{first_offset} or less, or no entry",
+                found=checkpointed,
+                hint="remove its line, and correct the count on line 2, or choose another folder",
+            )
 
     def _load(self, log_start: int, *, was_clean: bool) -> GrowingPartitionLog:
         return GrowingPartitionLog(

@@ -309,6 +309,35 @@ def test_overwrite_replaces_everything_that_an_import_wrote(tmp_path: Path) -> N
     assert sorted(path.name for path in output.iterdir()) == ["orders-0"]
 
 
+@pytest.mark.parametrize("is_there", [True, False])
+def test_the_log_start_of_an_older_partition_is_refused(tmp_path: Path, is_there: bool) -> None:  # noqa: FBT001, because pytest passes parameters by name
+    output = tmp_path / "logs"
+    source = written(tmp_path / "tables", table(100))
+    if is_there:
+        imported(source, output)
+    output.mkdir(exist_ok=True)
+    checkpoint = output / "log-start-offset-checkpoint"
+    checkpoint.write_text("0\n1\norders 0 50\n")
+    before = contents(output)
+    mode = ["--overwrite"] if is_there else []
+
+    stderr = refused(source, output, *mode)
+
+    assert "the log start offset of an older orders-0 is above the first record" in stderr
+    assert contents(output) == before
+
+
+def test_a_log_start_before_the_first_record_does_no_harm(tmp_path: Path) -> None:
+    output = tmp_path / "logs"
+    output.mkdir()
+    (output / "log-start-offset-checkpoint").write_text("0\n1\norders 0 50\n")
+    rows = table(2, offset=[50, 51])
+
+    imported(written(tmp_path / "tables", rows), output)
+
+    assert [row["offset"] for row in records(output)] == [50, 51]
+
+
 def test_overwrite_is_refused_where_something_else_has_written(tmp_path: Path) -> None:
     output = tmp_path / "logs"
     imported(written(tmp_path / "tables", table()), output)
