@@ -9,6 +9,7 @@ other, and whatever ends the start kills the group.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import re
 import shlex
@@ -40,6 +41,8 @@ _INT = struct.Struct(">i")
 _POLL_SECONDS = 0.05
 _READ_SECONDS = 2.0
 _STOP_SECONDS = 5.0
+# What Py4J logs, with a traceback, of a call that a signal ends; the exception says as much.
+_STOPPED_CALL = "KeyboardInterrupt while sending command."
 # What a JVM prints before anything else, and nobody can act on.
 _CHATTER = (b"NOTE: Picked up ", b"Picked up ", b"WARNING: Using incubator modules")
 
@@ -101,6 +104,8 @@ def owned_jvm(conf: SparkConf) -> Iterator[None]:
         yield
         return
     jvm = _Jvm()
+    # Py4J logs it to the root, at any time in the life of the JVM.
+    logging.getLogger().addFilter(_is_worth_saying)
     try:
         jvm.start(conf)
         jvm.connect()
@@ -115,6 +120,10 @@ def owned_jvm(conf: SparkConf) -> Iterator[None]:
         raise
     finally:
         jvm.release_output()
+
+
+def _is_worth_saying(record: logging.LogRecord) -> bool:
+    return record.msg != _STOPPED_CALL
 
 
 class _Jvm:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import time
 import uuid
 from pathlib import Path
@@ -70,3 +71,40 @@ def test_a_signal_while_spark_starts_leaves_no_process(
     assert stderr.count("\n") == 1
     # The JVM of a run that had begun ends by itself, once its stdin has.
     wait_for(lambda: marked(mark) == [], 10, "the end of all processes")
+
+
+CALL = """
+import os, signal, sys, threading, traceback
+from pyspark import SparkConf, SparkContext
+from kafka_index.engines.gateway import owned_jvm
+
+def stop(*_):
+    raise KeyboardInterrupt
+
+def stop_while_it_waits():
+    main = threading.main_thread().ident
+    names = []
+    while "readinto" not in names:
+        names = [frame.name for frame in traceback.extract_stack(sys._current_frames()[main])]
+    os.kill(os.getpid(), signal.SIGINT)
+
+signal.signal(signal.SIGINT, stop)
+try:
+    with owned_jvm(SparkConf()):
+        threading.Thread(target=stop_while_it_waits).start()
+        SparkContext._jvm.java.lang.Thread.sleep(600_000)
+except KeyboardInterrupt:
+    sys.exit(130)
+"""
+
+
+def test_a_signal_in_the_middle_of_a_call_of_the_jvm_prints_no_traceback() -> None:
+    process = subprocess.run(
+        [sys.executable, "-c", CALL],
+        env={**environment(), "SPARK_LOCAL_IP": "127.0.0.1"},
+        capture_output=True,
+        text=True,
+        timeout=scaled(60),
+        check=False,
+    )
+    assert (process.returncode, process.stderr) == (130, "")
