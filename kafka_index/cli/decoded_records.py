@@ -6,10 +6,8 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from kafka_index.layout.internal_topics import INTERNAL_PREFIX
 from kafka_index.layout.names import parse_partition_directory
-
-# The names of all of Kafka's own topics begin with this.
-_INTERNAL = "__"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +42,7 @@ def decoder_of(path: str) -> Decode | None:
 
 def decoder_of_topic(topic: str) -> Decode | None:
     """Return what decodes the records of a topic; None where they are not Kafka's own."""
-    if not topic.startswith(_INTERNAL):
+    if not topic.startswith(INTERNAL_PREFIX):
         return None
     from kafka_index.cli.dump_metadata import DECODERS  # noqa: PLC0415, slow to import
 

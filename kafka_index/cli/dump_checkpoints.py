@@ -11,23 +11,9 @@ from kafka_index.cli.dump_output import DumpOutput
 from kafka_index.cli.text import plural
 from kafka_index.errors import InputError, KafkaIndexError
 from kafka_index.layout.checkpoints import parse_offset_checkpoint
-from kafka_index.layout.names import (
-    CLEANER_CHECKPOINT,
-    LOG_START_CHECKPOINT,
-    META_PROPERTIES,
-    PARTITION_METADATA,
-    RECOVERY_POINT_CHECKPOINT,
-    REPLICATION_CHECKPOINT,
-)
+from kafka_index.layout.names import META_PROPERTIES, PARTITION_METADATA
 from kafka_index.storage.log_directory import read_checkpoint_text
 
-#: Files of offsets in a data directory.
-OFFSET_CHECKPOINTS = (
-    RECOVERY_POINT_CHECKPOINT,
-    REPLICATION_CHECKPOINT,
-    LOG_START_CHECKPOINT,
-    CLEANER_CHECKPOINT,
-)
 #: Files of names and values.
 PROPERTY_FILES = (META_PROPERTIES, PARTITION_METADATA)
 

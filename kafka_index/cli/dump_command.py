@@ -11,7 +11,6 @@ import click
 
 from kafka_index.cli.decoded_records import decoder_of
 from kafka_index.cli.dump_checkpoints import (
-    OFFSET_CHECKPOINTS,
     PROPERTY_FILES,
     dump_offset_checkpoint,
     dump_properties,
@@ -37,6 +36,7 @@ from kafka_index.layout.integers import INT64_MAX
 from kafka_index.layout.names import (
     LEADER_EPOCH_CHECKPOINT,
     LOG_SUFFIX,
+    OFFSET_CHECKPOINTS,
     OFFSET_INDEX_SUFFIX,
     SNAPSHOT_SUFFIX,
     TIME_INDEX_SUFFIX,

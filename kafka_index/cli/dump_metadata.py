@@ -6,17 +6,19 @@ import json
 
 from kafka_index.cli.decoded_records import Decode, Decoded
 from kafka_index.errors import CorruptRecordError
-from kafka_index.metadata.decoding import (
+from kafka_index.layout.internal_topics import (
     CLUSTER_METADATA_TOPIC,
     CONSUMER_OFFSETS_TOPIC,
+    REMOTE_LOG_METADATA_TOPIC,
+    SHARE_GROUP_STATE_TOPIC,
+    TRANSACTION_STATE_TOPIC,
+)
+from kafka_index.metadata.decoding import (
     GROUP_CODEC,
     METADATA_CODEC,
     REMOTE_LOG_CODEC,
-    REMOTE_LOG_METADATA_TOPIC,
     SHARE_CODEC,
-    SHARE_GROUP_STATE_TOPIC,
     TRANSACTION_CODEC,
-    TRANSACTION_STATE_TOPIC,
     CoordinatorCodec,
     has_secret,
 )

@@ -37,15 +37,12 @@ META_PROPERTIES = "meta.properties"
 PARTITION_METADATA = "partition.metadata"
 BROKER_LOCK = ".lock"
 
-#: Topics that Kafka keeps its own state in (``Topic.INTERNAL_TOPICS``, and those of metadata).
-INTERNAL_TOPICS = frozenset(
-    {
-        "__consumer_offsets",
-        "__transaction_state",
-        "__share_group_state",
-        "__cluster_metadata",
-        "__remote_log_metadata",
-    }
+#: The files of offsets in a data directory.
+OFFSET_CHECKPOINTS = (
+    RECOVERY_POINT_CHECKPOINT,
+    REPLICATION_CHECKPOINT,
+    LOG_START_CHECKPOINT,
+    CLEANER_CHECKPOINT,
 )
 
 OFFSET_DIGITS = 20

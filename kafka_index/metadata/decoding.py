@@ -25,19 +25,13 @@ from kafka_index.layout.messages import (
     TRANSACTION_RECORDS,
 )
 from kafka_index.metadata.sensitive import HIDDEN, is_public_config
-from kafka_index.tiered.metadata_records import REMOTE_LOG_METADATA_TOPIC
 
 __all__ = [
-    "CLUSTER_METADATA_TOPIC",
-    "CONSUMER_OFFSETS_TOPIC",
     "GROUP_CODEC",
     "METADATA_CODEC",
     "REMOTE_LOG_CODEC",
-    "REMOTE_LOG_METADATA_TOPIC",
     "SHARE_CODEC",
-    "SHARE_GROUP_STATE_TOPIC",
     "TRANSACTION_CODEC",
-    "TRANSACTION_STATE_TOPIC",
     "CoordinatorCodec",
     "DecodedRecord",
     "RecordName",
@@ -46,11 +40,6 @@ __all__ = [
     "has_secret",
     "record_type_name",
 ]
-
-CLUSTER_METADATA_TOPIC: Final = "__cluster_metadata"
-CONSUMER_OFFSETS_TOPIC: Final = "__consumer_offsets"
-TRANSACTION_STATE_TOPIC: Final = "__transaction_state"
-SHARE_GROUP_STATE_TOPIC: Final = "__share_group_state"
 
 _INT16 = struct.Struct(">h")
 _FRAME_VERSION = 1

@@ -15,17 +15,16 @@ from itertools import groupby
 from typing import NamedTuple
 
 from kafka_index.errors import CorruptLogError, CorruptRecordError, InputError, KafkaIndexError
-from kafka_index.layout.message_bytes import MessageReader
-from kafka_index.metadata.cluster_image import ClusterImage
-from kafka_index.metadata.decoding import (
+from kafka_index.layout.internal_topics import (
     CLUSTER_METADATA_TOPIC,
     CONSUMER_OFFSETS_TOPIC,
-    METADATA_CODEC,
+    METADATA_LOG,
     REMOTE_LOG_METADATA_TOPIC,
     TRANSACTION_STATE_TOPIC,
-    RecordName,
-    UnknownRecordError,
 )
+from kafka_index.layout.message_bytes import MessageReader
+from kafka_index.metadata.cluster_image import ClusterImage
+from kafka_index.metadata.decoding import METADATA_CODEC, RecordName, UnknownRecordError
 from kafka_index.metadata.group_state import CommittedOffset, Group, GroupState
 from kafka_index.metadata.remote_segments import RemoteLogState
 from kafka_index.metadata.topic_log import LogRecord, TopicLog
@@ -44,7 +43,6 @@ METADATA_TOPICS = (
     REMOTE_LOG_METADATA_TOPIC,
 )
 
-_METADATA_PARTITION = f"{CLUSTER_METADATA_TOPIC}-0"
 _BOOTSTRAP = "bootstrap.checkpoint"
 _SNAPSHOT = re.compile(r"(?P<offset>[0-9]{20})-(?P<epoch>[0-9]{10})\.checkpoint")
 _SNAPSHOT_FOOTER = 4
@@ -192,10 +190,10 @@ def _snapshots(paths: Sequence[str]) -> dict[str, list[SegmentFile]]:
     for path in expand_directories(paths):
         entries = scan_directory(path)
         names = {entry.name: entry.path for entry in entries}
-        if os.path.basename(path) == _METADATA_PARTITION:
+        if os.path.basename(path) == METADATA_LOG:
             directory = path
-        elif _METADATA_PARTITION in names:
-            directory = names[_METADATA_PARTITION]
+        elif METADATA_LOG in names:
+            directory = names[METADATA_LOG]
             entries = [*scan_directory(directory), *entries]
         else:
             continue

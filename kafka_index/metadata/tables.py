@@ -9,13 +9,13 @@ from typing import Final
 import pyarrow as pa
 
 from kafka_index.errors import InputError
-from kafka_index.metadata.cluster_image import PRODUCER_ID_BLOCK
-from kafka_index.metadata.decoding import (
+from kafka_index.layout.internal_topics import (
     CLUSTER_METADATA_TOPIC,
     CONSUMER_OFFSETS_TOPIC,
     REMOTE_LOG_METADATA_TOPIC,
     TRANSACTION_STATE_TOPIC,
 )
+from kafka_index.metadata.cluster_image import PRODUCER_ID_BLOCK
 from kafka_index.metadata.directory import ClusterMetadata
 
 Row = dict[str, object]

@@ -12,15 +12,16 @@ from dataclasses import dataclass, field, replace
 
 from kafka_index.errors import InputError, KafkaIndexError, is_retriable
 from kafka_index.layout.checkpoints import parse_offset_checkpoint
+from kafka_index.layout.internal_topics import CLUSTER_METADATA_TOPIC
 from kafka_index.layout.names import (
     CLEANER_CHECKPOINT,
     LOG_START_CHECKPOINT,
     META_PROPERTIES,
+    OFFSET_CHECKPOINTS,
     RECOVERY_POINT_CHECKPOINT,
     REPLICATION_CHECKPOINT,
     TopicPartition,
 )
-from kafka_index.metadata.decoding import CLUSTER_METADATA_TOPIC
 from kafka_index.startup.directory_files import read_properties, read_topic_id, refuse_held
 from kafka_index.storage import Listing, Skipped, expand_directories
 from kafka_index.storage.listing import list_any
@@ -31,12 +32,6 @@ from kafka_index.stores import is_remote
 from kafka_index.tiered.listing import list_logs
 from kafka_index.tiered.options import TieredOptions
 
-_CHECKPOINTS = (
-    RECOVERY_POINT_CHECKPOINT,
-    REPLICATION_CHECKPOINT,
-    LOG_START_CHECKPOINT,
-    CLEANER_CHECKPOINT,
-)
 _WHILE_RUNNING = "restore from a snapshot or a copy, or after the broker has stopped"
 
 
@@ -71,7 +66,7 @@ class DumpDirectory:
             Permission, disk or network: another try may read them.
         """
         directory = cls(path)
-        for name in _CHECKPOINTS:
+        for name in OFFSET_CHECKPOINTS:
             place = os.path.join(path, name)
             try:
                 text = read_checkpoint_text(place)

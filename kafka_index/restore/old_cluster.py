@@ -7,17 +7,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kafka_index.errors import KafkaIndexError, is_retriable
+from kafka_index.layout.internal_topics import (
+    CLUSTER_METADATA_TOPIC,
+    CONSUMER_OFFSETS_TOPIC,
+    SHARE_GROUP_STATE_TOPIC,
+    TRANSACTION_STATE_TOPIC,
+)
 from kafka_index.layout.names import TopicPartition
 from kafka_index.metadata import (
     ClusterImage,
     ClusterMetadata,
     CommittedOffset,
     read_metadata,
-)
-from kafka_index.metadata.decoding import (
-    CLUSTER_METADATA_TOPIC,
-    CONSUMER_OFFSETS_TOPIC,
-    TRANSACTION_STATE_TOPIC,
 )
 from kafka_index.metadata.sensitive import HIDDEN
 from kafka_index.records.decompression import DecompressionBudget
@@ -28,10 +29,11 @@ _KEEP_ALL = {"retention.ms": "-1", "retention.bytes": "-1"}
 _COMPACT = {"cleanup.policy": "compact"}
 # As GroupCoordinatorConfig and TransactionCoordinator create them.
 _INTERNAL = {
-    "__consumer_offsets": _COMPACT | {"compression.type": "producer", "segment.bytes": "104857600"},
-    "__transaction_state": _COMPACT
+    CONSUMER_OFFSETS_TOPIC: _COMPACT
+    | {"compression.type": "producer", "segment.bytes": "104857600"},
+    TRANSACTION_STATE_TOPIC: _COMPACT
     | {"compression.type": "uncompressed", "segment.bytes": "104857600"},
-    "__share_group_state": {
+    SHARE_GROUP_STATE_TOPIC: {
         "cleanup.policy": "delete",
         "compression.type": "none",
         "retention.ms": "-1",

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from kafka_index.errors import InputError
 from kafka_index.layout.checkpoints import format_offset_checkpoint
+from kafka_index.layout.internal_topics import METADATA_LOG
 from kafka_index.layout.names import (
     BROKER_LOCK,
     CLEANER_CHECKPOINT,
@@ -36,9 +37,8 @@ from kafka_index.storage import (
 )
 from kafka_index.stores import is_remote
 
-_METADATA_LOG = "__cluster_metadata-0"
 #: What `kafka-storage.sh format` writes.
-_FORMATTED = frozenset({META_PROPERTIES, "bootstrap.checkpoint", _METADATA_LOG})
+_FORMATTED = frozenset({META_PROPERTIES, "bootstrap.checkpoint", METADATA_LOG})
 #: What seeding adds, where the directory is that of the metadata log, too.
 _SEEDED = frozenset({"bootstrap.checkpoint.orig"})
 _FIRST_SNAPSHOT = "00000000000000000000-0000000000.checkpoint"
@@ -373,7 +373,7 @@ def _refuse_foreign(path: str, names: set[str]) -> None:
 
 def _is_formatted(path: str, name: str) -> bool:
     place = os.path.join(path, name)
-    if name != _METADATA_LOG:
+    if name != METADATA_LOG:
         return os.path.isfile(place)
     return os.path.isdir(place) and set(os.listdir(place)) <= {_FIRST_SNAPSHOT}
 

@@ -10,6 +10,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from kafka_index.errors import InputError
+from kafka_index.layout.internal_topics import (
+    CLUSTER_METADATA_TOPIC,
+    CONSUMER_OFFSETS_TOPIC,
+    INTERNAL_PREFIX,
+    SHARE_GROUP_STATE_TOPIC,
+    TRANSACTION_STATE_TOPIC,
+)
 from kafka_index.layout.names import TopicPartition
 from kafka_index.restore.dump_files import Dump, Replica
 from kafka_index.restore.log_files import Link
@@ -19,10 +26,14 @@ from kafka_index.restore.until import Limit, Until
 from kafka_index.storage import SegmentFile
 
 _NAMES_SHOWN = 5
-_INTERNAL = "__"
 #: Topics that are compacted in every cluster.
 COMPACTED_TOPICS = frozenset(
-    {"__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata"}
+    {
+        CONSUMER_OFFSETS_TOPIC,
+        TRANSACTION_STATE_TOPIC,
+        SHARE_GROUP_STATE_TOPIC,
+        CLUSTER_METADATA_TOPIC,
+    }
 )
 
 
@@ -242,7 +253,7 @@ def _check_renames(dump: Dump, renames: Mapping[str, str]) -> None:
         if old not in topics:
             raise InputError("--rename names a topic that is not in the input", found=old)
         for name in (old, new):
-            if name.startswith(_INTERNAL):
+            if name.startswith(INTERNAL_PREFIX):
                 raise InputError("an internal topic cannot be renamed", found=f"{old}={new}")
         if new in kept or list(renames.values()).count(new) > 1:
             raise InputError(

@@ -9,9 +9,9 @@ from contextlib import closing
 from itertools import zip_longest
 
 from kafka_index.errors import InputError, KafkaIndexError, is_retriable
+from kafka_index.layout.internal_topics import METADATA_LOG
 from kafka_index.layout.names import BROKER_LOCK, META_PROPERTIES, TopicPartition
 from kafka_index.metadata import ClusterImage
-from kafka_index.metadata.decoding import CLUSTER_METADATA_TOPIC
 from kafka_index.restore.cluster import CLUSTER_ID, DIRECTORY_ID, NODE_ID, Identity
 from kafka_index.restore.dump_files import Dump, refuse_running
 from kafka_index.restore.output import sync_directory
@@ -22,7 +22,6 @@ from kafka_index.storage.directories import scan_directory
 from kafka_index.storage.log_directory import read_checkpoint_text
 from kafka_index.stores import is_remote
 
-METADATA_LOG = f"{CLUSTER_METADATA_TOPIC}-0"
 _BOOTSTRAP = "bootstrap.checkpoint"
 # DirectoryId: the ids below 100 say that a directory is unassigned, lost, or not known yet.
 _RESERVED = "AAAAAAAAAAAAAAAAAAAA"

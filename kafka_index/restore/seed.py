@@ -12,11 +12,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from kafka_index.errors import InputError
+from kafka_index.layout.internal_topics import CLUSTER_METADATA_TOPIC, METADATA_LOG
 from kafka_index.layout.message_bytes import MessageReader
 from kafka_index.layout.message_fields import Value
 from kafka_index.layout.names import META_PROPERTIES
 from kafka_index.layout.records import CONTROL_MASK
-from kafka_index.metadata.decoding import CLUSTER_METADATA_TOPIC, METADATA_CODEC
+from kafka_index.metadata.decoding import METADATA_CODEC
 from kafka_index.metadata.sensitive import TOPIC_RESOURCE
 from kafka_index.metadata.topic_log import TopicLog
 from kafka_index.records import Record, write_record_batch
@@ -30,7 +31,6 @@ from kafka_index.storage import SegmentFile, publish_error
 
 BOOTSTRAP = "bootstrap.checkpoint"
 ORIGINAL_SUFFIX = ".orig"
-_METADATA_LOG = f"{CLUSTER_METADATA_TOPIC}-0"
 _FIRST_SNAPSHOT = "00000000000000000000-0000000000.checkpoint"
 _RECORDS_OF_A_BATCH = 1000
 _FOOTER = 4
@@ -300,7 +300,7 @@ def _records(content: SeedContent, partition_version: int) -> Iterator[bytes]:
 
 def _refuse_used(path: str, given: str) -> None:
     """Refuse a metadata log that has records, or a snapshot but that of formatting."""
-    log = os.path.join(path, _METADATA_LOG)
+    log = os.path.join(path, METADATA_LOG)
     if not os.path.isdir(log):
         return
     for entry in sorted(os.scandir(log), key=lambda each: each.name):
@@ -310,7 +310,7 @@ def _refuse_used(path: str, given: str) -> None:
             raise InputError(
                 "the metadata log has records: bootstrap records are not read again",
                 path=given,
-                found=os.path.join(_METADATA_LOG, entry.name),
+                found=os.path.join(METADATA_LOG, entry.name),
                 hint="seed a cluster that was formatted and never started",
             )
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from kafka_index.errors import InputError
+from kafka_index.layout.internal_topics import INTERNAL_PREFIX
 from kafka_index.layout.names import TopicPartition
 from kafka_index.layout.records import (
     MAGIC_RECORD_BATCH,
@@ -22,8 +23,6 @@ from kafka_index.metadata import CommittedOffset, Transaction
 from kafka_index.records.batch_table import BatchColumns
 from kafka_index.restore.dump_files import Dump, Replica
 from kafka_index.stores import store_of
-
-_INTERNAL = "__"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +92,7 @@ def check_times(dump: Dump) -> None:
         replica.partition.topic
         for copies in dump.replicas.values()
         for replica in copies
-        if not replica.partition.topic.startswith(_INTERNAL) and _has_create_time(replica)
+        if not replica.partition.topic.startswith(INTERNAL_PREFIX) and _has_create_time(replica)
     }
     if topics:
         raise InputError(

@@ -14,6 +14,11 @@ from dataclasses import dataclass, field
 
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES
 from kafka_index.errors import InputError
+from kafka_index.layout.internal_topics import (
+    CONSUMER_OFFSETS_TOPIC,
+    SHARE_GROUP_STATE_TOPIC,
+    TRANSACTION_STATE_TOPIC,
+)
 from kafka_index.records.record_table import DEFAULT_COLUMNS
 from kafka_index.spark.option_values import (
     malformed,
@@ -80,7 +85,7 @@ _REFUSED = frozenset(
     )
 )
 #: Kafka's own topics, which a pattern does not subscribe to.
-_INTERNAL = ("__consumer_offsets", "__transaction_state", "__share_group_state")
+_INTERNAL = (CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, SHARE_GROUP_STATE_TOPIC)
 _FLAGS = re.compile(r"\(\?([imsx]+)\)")
 _TIERED_COMPANIONS = ("tieredformat", "keyprefix", "tieredkeys", "topicids")
 #: Options of Spark's Kafka source that change no rows of a batch read.

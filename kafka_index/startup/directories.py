@@ -15,6 +15,7 @@ from kafka_index.config import LogConfig
 from kafka_index.errors import InputError, KafkaIndexError, is_retriable
 from kafka_index.growing.growing_segment import Clock, system_clock
 from kafka_index.growing.settings import LogSettings
+from kafka_index.layout.internal_topics import CLUSTER_METADATA_TOPIC
 from kafka_index.layout.names import (
     META_PROPERTIES,
     DirectoryKind,
@@ -22,7 +23,6 @@ from kafka_index.layout.names import (
     split_directory_name,
 )
 from kafka_index.metadata import ClusterImage
-from kafka_index.metadata.decoding import CLUSTER_METADATA_TOPIC
 from kafka_index.startup.directory_files import (
     CLEAN_SHUTDOWN,
     DirectoryFiles,

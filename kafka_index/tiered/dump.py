@@ -10,6 +10,7 @@ from dataclasses import replace
 from itertools import groupby
 
 from kafka_index.errors import InputError, InvalidEpochError
+from kafka_index.layout.internal_topics import REMOTE_LOG_METADATA_TOPIC
 from kafka_index.layout.names import (
     LEADER_EPOCH_CHECKPOINT,
     TopicPartition,
@@ -22,7 +23,6 @@ from kafka_index.storage.log_directory import LogDirectory, read_checkpoint_text
 from kafka_index.storage.partition_files import SegmentFile
 from kafka_index.storage.tiered_partition import TieredPartition
 from kafka_index.stores.tiered.segment_paths import Layout, SegmentKey
-from kafka_index.tiered.metadata_records import REMOTE_LOG_METADATA_TOPIC
 from kafka_index.tiered.options import TieredOptions
 from kafka_index.tiered.remote_log_metadata import RemoteLogMetadata, read_remote_log_metadata
 from kafka_index.tiered.remote_objects import RemoteObjects, list_remote_objects

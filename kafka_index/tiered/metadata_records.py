@@ -16,8 +16,6 @@ from kafka_index.layout.message_bytes import MessageReader
 from kafka_index.layout.message_fields import Struct
 from kafka_index.layout.messages import REMOTE_LOG_METADATA
 
-REMOTE_LOG_METADATA_TOPIC = "__remote_log_metadata"
-
 _FRAME_VERSION = 1
 
 

@@ -17,6 +17,7 @@ from kafka_index.layout.names import (
     CLEANER_CHECKPOINT,
     LOG_START_CHECKPOINT,
     META_PROPERTIES,
+    OFFSET_CHECKPOINTS,
     RECOVERY_POINT_CHECKPOINT,
     REPLICATION_CHECKPOINT,
     TopicPartition,
@@ -25,12 +26,6 @@ from kafka_index.startup.directory_files import CLEAN_SHUTDOWN, properties_of
 from kafka_index.storage.log_directory import read_checkpoint_text
 from kafka_index.verification.findings import FileClass, FileKind, Finding
 
-_CHECKPOINTS = (
-    RECOVERY_POINT_CHECKPOINT,
-    REPLICATION_CHECKPOINT,
-    LOG_START_CHECKPOINT,
-    CLEANER_CHECKPOINT,
-)
 _MISSING_EFFECTS = {
     RECOVERY_POINT_CHECKPOINT: "After an unclean shutdown every segment is read again.",
     REPLICATION_CHECKPOINT: "High watermarks begin at 0, and rise once replicas are in sync.",
@@ -72,7 +67,7 @@ class DataDirectory:
         directory = cls(path)
         directory._read_properties()
         directory._read_marker()
-        for name in _CHECKPOINTS:
+        for name in OFFSET_CHECKPOINTS:
             directory._read_checkpoint(name)
         if directory.is_known:
             for name, effect in _MISSING_EFFECTS.items():
@@ -112,7 +107,9 @@ class DataDirectory:
     ) -> Iterator[Finding]:
         """Yield a row per checkpoint whose entry for a partition its log contradicts."""
         for name, offset in (
-            (name, self.offset(name, partition)) for name in _CHECKPOINTS if name in self.offsets
+            (name, self.offset(name, partition))
+            for name in OFFSET_CHECKPOINTS
+            if name in self.offsets
         ):
             if offset is None or offset <= log_end_offset:
                 continue

@@ -15,6 +15,7 @@ from kafka_index.errors import KafkaIndexError, is_retriable
 from kafka_index.growing.growing_segment import floor_segment
 from kafka_index.kernels import read_headers
 from kafka_index.kernels.headers import HEADER_COLUMNS, HEADER_RECORD_COUNT
+from kafka_index.layout.internal_topics import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 from kafka_index.layout.names import (
     CLEANER_CHECKPOINT,
     LEADER_EPOCH_CHECKPOINT,
@@ -45,7 +46,7 @@ from kafka_index.verification.snapshots import judge_snapshots
 from kafka_index.verification.starts import started
 from kafka_index.verification.state_files import judge_epochs, judge_transaction_index
 
-_COMPACTED_TOPICS = ("__consumer_offsets", "__transaction_state")
+_COMPACTED_TOPICS = (CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC)
 _NO_TIME_INDEX = (
     "A broker makes an empty one: the time of the file decides what retention deletes, and lookups "
     "by time go wrong."

@@ -18,8 +18,8 @@ from kafka_index.build.settings import BuildSettings
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, LogConfig
 from kafka_index.errors import CorruptLogError, KafkaIndexError
 from kafka_index.layout.checkpoints import format_offset_checkpoint
+from kafka_index.layout.internal_topics import INTERNAL_TOPICS
 from kafka_index.layout.names import (
-    INTERNAL_TOPICS,
     LEADER_EPOCH_CHECKPOINT,
     LOG_START_CHECKPOINT,
     PARTITION_METADATA,
