@@ -7,7 +7,7 @@ that of a build, and its stop is where recovery would cut the log.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -17,7 +17,6 @@ from kafka_index.build.scan import stage_segment
 from kafka_index.build.settings import BuildSettings
 from kafka_index.build.staged_segment import StagedSegment
 from kafka_index.layout.names import LOG_SUFFIX, segment_file_name
-from kafka_index.records import ScanStop
 from kafka_index.records.batch_table import BatchColumns
 from kafka_index.restore.filling import Fill
 from kafka_index.restore.log_files import Link, cut, take_over, write_log
@@ -26,6 +25,7 @@ from kafka_index.restore.salvaging import LogContext, Salvaging
 from kafka_index.restore.sound_ranges import mark_at
 from kafka_index.restore.until import Limit
 from kafka_index.scan import LogFileSource
+from kafka_index.scan.observed_source import ObservedSource
 from kafka_index.storage import MappedFile, SegmentFile, publish_error
 
 # A log with more kinds of damage than this is failed, and its partition left out.
@@ -54,7 +54,7 @@ class LogFacts:
     first_offset: int | None = None
     last_offset: int | None = None
 
-    def add(self, batches: BatchColumns) -> None:
+    def observe(self, batches: BatchColumns) -> None:
         """Add the next batches."""
         if self.last_offset is None:
             self.first_offset = int(batches.base_offset[0])
@@ -66,55 +66,6 @@ class LogFacts:
         self.last_offset = int(batches.last_offset[-1])
         self.max_producer_id = max(self.max_producer_id, int(batches.producer_id.max()))
         self.last_epoch = max(self.last_epoch, int(batches.leader_epoch.max()))
-
-
-class WatchedLog:
-    """A log as a build reads it (`BatchSource`), with the facts that its batches show.
-
-    Parameters
-    ----------
-    segment : SegmentFile
-        The log.
-    limit : Limit, optional
-        Where it ends.
-
-    Attributes
-    ----------
-    facts : LogFacts
-        Of the batches so far.
-    cut_at_bytes : int or None
-        Where the first batch beyond the limit begins.
-    """
-
-    def __init__(self, segment: SegmentFile, limit: Limit | None) -> None:
-        self._source = LogFileSource.of_segment(segment, verify_crc=True)
-        self._limit = limit
-        self.facts = LogFacts()
-        self.cut_at_bytes: int | None = None
-
-    @property
-    def log_size_bytes(self) -> int:
-        """Size of the log."""
-        return self._source.log_size_bytes
-
-    @property
-    def stop(self) -> ScanStop | None:
-        """Why the batches ended before the end of the log."""
-        return self._source.stop
-
-    def chunks(self) -> Iterator[BatchColumns]:
-        """Yield the batches."""
-        for found in self._source.chunks():
-            batches = found
-            beyond = None if self._limit is None else self._limit.first_beyond(batches)
-            if beyond is not None:
-                self.cut_at_bytes = int(batches.position_bytes[beyond])
-                batches = BatchColumns(*(column[:beyond] for column in batches))
-            if batches.rows:
-                self.facts.add(batches)
-                yield batches
-            if beyond is not None:
-                return
 
 
 @dataclass(slots=True)
@@ -280,14 +231,17 @@ def _stage(
     limit: Limit | None = None,
 ) -> RestoredLog:
     segment = segment_at(target, source)
-    watched = WatchedLog(segment, limit)
-    staged = stage_segment(segment, watched, settings, attempt_id, os.path.dirname(target))
-    is_limited = watched.cut_at_bytes is not None and staged.report.status == BUILT
-    if is_limited and watched.cut_at_bytes is not None:
-        cut(target, watched.cut_at_bytes)
-    return RestoredLog(
-        source, staged, watched.facts, is_limited=is_limited, keeps_end=not is_limited
+    facts = LogFacts()
+    log = ObservedSource(
+        LogFileSource.of_segment(segment, verify_crc=True),
+        [facts],
+        None if limit is None else limit.first_beyond,
     )
+    staged = stage_segment(segment, log, settings, attempt_id, os.path.dirname(target))
+    is_limited = log.cut_at_bytes is not None and staged.report.status == BUILT
+    if is_limited and log.cut_at_bytes is not None:
+        cut(target, log.cut_at_bytes)
+    return RestoredLog(source, staged, facts, is_limited=is_limited, keeps_end=not is_limited)
 
 
 def _restage(

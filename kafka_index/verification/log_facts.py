@@ -1,18 +1,13 @@
-"""What the scan of a segment shows besides its index entries: offsets that are missing, and epochs.
-
-The batches pass by on their way to the build's own scan, so that a log is read once.
-"""
+"""What the scan of a segment shows besides index entries: offsets that are missing, and epochs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
 from kafka_index.layout.records import NO_LEADER_EPOCH, NO_TIMESTAMP
-from kafka_index.records import BatchSource, ScanStop
 from kafka_index.records.batch_table import BatchColumns
 
 _MAX_HOLES = 100
@@ -32,13 +27,6 @@ class EpochRun(NamedTuple):
     epoch: int
     first_offset: int
     last_offset: int
-
-
-class BatchObserver(Protocol):
-    """Looks at the batches of a log, in file order."""
-
-    def observe(self, batches: BatchColumns) -> None:
-        """Look at a chunk, which is only good until this returns."""
 
 
 @dataclass
@@ -124,28 +112,3 @@ class LogFacts:
 
 def _break(batches: BatchColumns, row: int, expected: int) -> Hole:
     return Hole(expected, int(batches.base_offset[row]), int(batches.position_bytes[row]))
-
-
-class ObservedSource:
-    """A `BatchSource` whose batches are looked at on their way."""
-
-    def __init__(self, source: BatchSource, observers: Sequence[BatchObserver]) -> None:
-        self._source = source
-        self._observers = observers
-
-    @property
-    def log_size_bytes(self) -> int:
-        """Size of the log in bytes."""
-        return self._source.log_size_bytes
-
-    @property
-    def stop(self) -> ScanStop | None:
-        """Why the batches ended before the end of the log."""
-        return self._source.stop
-
-    def chunks(self) -> Iterator[BatchColumns]:
-        """Yield the batches."""
-        for batches in self._source.chunks():
-            for observer in self._observers:
-                observer.observe(batches)
-            yield batches

@@ -21,6 +21,7 @@ from kafka_index.layout.names import (
 )
 from kafka_index.records.batch_source import BAD_CRC
 from kafka_index.scan import LogFileSource
+from kafka_index.scan.observed_source import BatchObserver, ObservedSource
 from kafka_index.storage import SegmentFile, remove_scratch
 from kafka_index.stores import is_remote, store_of
 from kafka_index.verification.entry_fit import (
@@ -36,7 +37,7 @@ from kafka_index.verification.index_files import (
     judge_offset_index,
     judge_time_index,
 )
-from kafka_index.verification.log_facts import BatchObserver, LogFacts, ObservedSource
+from kafka_index.verification.log_facts import LogFacts
 from kafka_index.verification.settings import VerifySettings
 
 
