@@ -21,6 +21,11 @@ INTERNAL_TOPICS: Final = frozenset(
     }
 )
 
+#: Those that the broker creates with ``cleanup.policy=compact``
+#: (``GroupCoordinatorService.groupMetadataTopicConfigs``,
+#: ``TransactionStateManager.transactionTopicConfigs``); the others are created with ``delete``.
+COMPACTED_INTERNAL_TOPICS: Final = frozenset({CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC})
+
 #: What the names of all of them begin with, and those of some topics of users.
 INTERNAL_PREFIX: Final = "__"
 

@@ -34,6 +34,9 @@ REPLICATION_CHECKPOINT = "replication-offset-checkpoint"
 LOG_START_CHECKPOINT = "log-start-offset-checkpoint"
 CLEANER_CHECKPOINT = "cleaner-offset-checkpoint"
 META_PROPERTIES = "meta.properties"
+BOOTSTRAP_CHECKPOINT = "bootstrap.checkpoint"
+#: In the metadata log, of a controller that was formatted as standalone or with initial ones.
+FIRST_SNAPSHOT = "00000000000000000000-0000000000.checkpoint"
 PARTITION_METADATA = "partition.metadata"
 BROKER_LOCK = ".lock"
 

@@ -23,6 +23,7 @@ from kafka_index.layout.internal_topics import (
     TRANSACTION_STATE_TOPIC,
 )
 from kafka_index.layout.message_bytes import MessageReader
+from kafka_index.layout.names import BOOTSTRAP_CHECKPOINT
 from kafka_index.metadata.cluster_image import ClusterImage
 from kafka_index.metadata.decoding import METADATA_CODEC, RecordName, UnknownRecordError
 from kafka_index.metadata.group_state import CommittedOffset, Group, GroupState
@@ -43,7 +44,6 @@ METADATA_TOPICS = (
     REMOTE_LOG_METADATA_TOPIC,
 )
 
-_BOOTSTRAP = "bootstrap.checkpoint"
 _SNAPSHOT = re.compile(r"(?P<offset>[0-9]{20})-(?P<epoch>[0-9]{10})\.checkpoint")
 _SNAPSHOT_FOOTER = 4
 _MAX_FAULTS = 100
@@ -200,10 +200,12 @@ def _snapshots(paths: Sequence[str]) -> dict[str, list[SegmentFile]]:
         files = [
             _snapshot_file(entry.info())
             for entry in sorted(entries, key=lambda entry: entry.name, reverse=True)
-            if _SNAPSHOT.fullmatch(entry.name) or entry.name == _BOOTSTRAP
+            if _SNAPSHOT.fullmatch(entry.name) or entry.name == BOOTSTRAP_CHECKPOINT
         ]
         # The bootstrap snapshot, whose name sorts after all digits, counts where nothing else does.
-        found[directory] = sorted(files, key=lambda file: file.log_path.endswith(_BOOTSTRAP))
+        found[directory] = sorted(
+            files, key=lambda file: file.log_path.endswith(BOOTSTRAP_CHECKPOINT)
+        )
     return found
 
 
@@ -231,7 +233,7 @@ class _Reading:
         has_log = any(segment.log_size_bytes for segment in segments)
         image, counts, start, name, records = ClusterImage(), Counter[RecordName](), 0, None, 0
         for snapshot in snapshots:
-            bootstrap = os.path.basename(snapshot.log_path) == _BOOTSTRAP
+            bootstrap = os.path.basename(snapshot.log_path) == BOOTSTRAP_CHECKPOINT
             if bootstrap and has_log:
                 continue
             image, counts = ClusterImage(), Counter[RecordName]()

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, LogConfig
 from kafka_index.errors import InputError
+from kafka_index.layout.internal_topics import COMPACTED_INTERNAL_TOPICS
 from kafka_index.layout.names import TopicPartition
 from kafka_index.records.decompression import shared_budget
 from kafka_index.restore.cluster import (
@@ -27,7 +28,6 @@ from kafka_index.restore.old_cluster import OldCluster, read_coordinators
 from kafka_index.restore.output import Output, check_again, check_output, make_directory
 from kafka_index.restore.partition_restoring import RestoredPartition
 from kafka_index.restore.plan import (
-    COMPACTED_TOPICS,
     RestoreChoices,
     RestorePlan,
     found_topic_ids,
@@ -52,7 +52,12 @@ from kafka_index.restore.same_cluster import (
     refuse_used_metadata,
     same_identity,
 )
-from kafka_index.restore.seed import SeedDirectory, check_seed, one_cluster
+from kafka_index.restore.seed_directory import (
+    SeedDirectory,
+    check_seed,
+    one_cluster,
+    refuse_used,
+)
 from kafka_index.restore.seeding import NOT_IN_DUMP, partitions_not_in_dump, plan_seeding
 from kafka_index.restore.until import Until, check_offsets, check_times, cut_apart
 from kafka_index.storage import refuse_overlap
@@ -229,6 +234,8 @@ class RestoreJob:
         output = check_again(self.output, self.plan.digest, _directory_names(self.plan))
         for path in self._metadata_outputs():
             refuse_used_metadata(self.plan.dump, path, is_begun=output.begun is not None)
+        for seed in self.seeds:
+            refuse_used(seed)
         if output.begun is None:
             return replace(self, output=output)
         return replace(self, output=output, plan=with_topic_ids(self.plan, output.begun.topic_ids))
@@ -341,7 +348,7 @@ def _choices(request: RestoreRequest, dump: Dump, old: OldCluster) -> RestoreCho
         log_starts=request.log_starts,
         renames=request.renames,
         until=request.until,
-        compacted=COMPACTED_TOPICS | old.compacted_topics(),
+        compacted=COMPACTED_INTERNAL_TOPICS | old.compacted_topics(),
         settings=repr(options),
     )
 

@@ -17,7 +17,7 @@ from enum import StrEnum
 from kafka_index.errors import InputError
 from kafka_index.layout.names import LOG_SUFFIX
 from kafka_index.scan.file_records import log_changed, open_log
-from kafka_index.storage import Bytes, SegmentFile, publish_error
+from kafka_index.storage import Bytes, ByteSource, SegmentFile, publish_error
 from kafka_index.stores import is_remote
 
 # _IOW(0x94, 9, int) of linux/fs.h.
@@ -108,7 +108,7 @@ def take_over(segment: SegmentFile, target: str, link: Link) -> None:
     """
     _remove(target)
     is_rolled = not segment.is_last and segment.log_path.endswith(LOG_SUFFIX)
-    with closing(open_log(segment.log_path, segment)) as source:
+    with closing(_open_listed(segment)) as source:
         is_linked = link is Link.HARD and is_rolled and _link(segment.log_path, target)
         if is_linked or (link is Link.REFLINK and _clone_new(segment.log_path, target)):
             pass
@@ -122,6 +122,17 @@ def take_over(segment: SegmentFile, target: str, link: Link) -> None:
     # A link is the file of the dump, and has its time.
     if not is_linked and not is_remote(segment.log_path):
         _take_time(target, segment.log_mtime_ns)
+
+
+def _open_listed(segment: SegmentFile) -> ByteSource:
+    """Open a log as it was listed; one that has gone since is a dump that changes."""
+    path = segment.log_path
+    try:
+        return open_log(path, segment)
+    except InputError:
+        if is_remote(path) or os.path.lexists(path):
+            raise
+        raise log_changed(path, "it was removed after it was listed") from None
 
 
 def own_copy(path: str) -> None:

@@ -27,7 +27,7 @@ from kafka_index.restore.dump_files import Dump
 #: Of topics whose settings are not known: nothing of them is deleted for its age or size.
 _KEEP_ALL = {"retention.ms": "-1", "retention.bytes": "-1"}
 _COMPACT = {"cleanup.policy": "compact"}
-# As GroupCoordinatorConfig and TransactionCoordinator create them.
+# As GroupCoordinatorService, TransactionStateManager and ShareCoordinatorService create them.
 _INTERNAL = {
     CONSUMER_OFFSETS_TOPIC: _COMPACT
     | {"compression.type": "producer", "segment.bytes": "104857600"},
@@ -35,7 +35,7 @@ _INTERNAL = {
     | {"compression.type": "uncompressed", "segment.bytes": "104857600"},
     SHARE_GROUP_STATE_TOPIC: {
         "cleanup.policy": "delete",
-        "compression.type": "none",
+        "compression.type": "producer",
         "retention.ms": "-1",
         "segment.bytes": "104857600",
     },

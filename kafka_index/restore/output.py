@@ -16,8 +16,10 @@ from kafka_index.errors import InputError
 from kafka_index.layout.checkpoints import format_offset_checkpoint
 from kafka_index.layout.internal_topics import METADATA_LOG
 from kafka_index.layout.names import (
+    BOOTSTRAP_CHECKPOINT,
     BROKER_LOCK,
     CLEANER_CHECKPOINT,
+    FIRST_SNAPSHOT,
     LOG_START_CHECKPOINT,
     META_PROPERTIES,
     RECOVERY_POINT_CHECKPOINT,
@@ -38,10 +40,9 @@ from kafka_index.storage import (
 from kafka_index.stores import is_remote
 
 #: What `kafka-storage.sh format` writes.
-_FORMATTED = frozenset({META_PROPERTIES, "bootstrap.checkpoint", METADATA_LOG})
+_FORMATTED = frozenset({META_PROPERTIES, BOOTSTRAP_CHECKPOINT, METADATA_LOG})
 #: What seeding adds, where the directory is that of the metadata log, too.
-_SEEDED = frozenset({"bootstrap.checkpoint.orig"})
-_FIRST_SNAPSHOT = "00000000000000000000-0000000000.checkpoint"
+_SEEDED = frozenset({BOOTSTRAP_CHECKPOINT + ".orig"})
 # Files of runs that ended before they had a plan.
 _OURS = re.compile(r"\.(kafka-index[A-Za-z0-9_.-]+|[A-Za-z._-]+\.tmp)")
 #: How the folders of attempts begin, in which tasks restore partitions.
@@ -375,7 +376,7 @@ def _is_formatted(path: str, name: str) -> bool:
     place = os.path.join(path, name)
     if name != METADATA_LOG:
         return os.path.isfile(place)
-    return os.path.isdir(place) and set(os.listdir(place)) <= {_FIRST_SNAPSHOT}
+    return os.path.isdir(place) and set(os.listdir(place)) <= {FIRST_SNAPSHOT}
 
 
 def _properties(path: str) -> dict[str, str]:

@@ -10,13 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from kafka_index.errors import InputError
-from kafka_index.layout.internal_topics import (
-    CLUSTER_METADATA_TOPIC,
-    CONSUMER_OFFSETS_TOPIC,
-    INTERNAL_PREFIX,
-    SHARE_GROUP_STATE_TOPIC,
-    TRANSACTION_STATE_TOPIC,
-)
+from kafka_index.layout.internal_topics import COMPACTED_INTERNAL_TOPICS, INTERNAL_PREFIX
 from kafka_index.layout.names import TopicPartition
 from kafka_index.restore.dump_files import Dump, Replica
 from kafka_index.restore.log_files import Link
@@ -26,15 +20,6 @@ from kafka_index.restore.until import Limit, Until
 from kafka_index.storage import SegmentFile
 
 _NAMES_SHOWN = 5
-#: Topics that are compacted in every cluster.
-COMPACTED_TOPICS = frozenset(
-    {
-        CONSUMER_OFFSETS_TOPIC,
-        TRANSACTION_STATE_TOPIC,
-        SHARE_GROUP_STATE_TOPIC,
-        CLUSTER_METADATA_TOPIC,
-    }
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +54,7 @@ class RestoreChoices:
     known_topic_ids: Mapping[str, str] = field(default_factory=dict)
     log_starts: Mapping[TopicPartition, int] = field(default_factory=dict)
     renames: Mapping[str, str] = field(default_factory=dict)
-    compacted: frozenset[str] = COMPACTED_TOPICS
+    compacted: frozenset[str] = COMPACTED_INTERNAL_TOPICS
     until: Until = field(default_factory=Until)
     settings: str = ""
 

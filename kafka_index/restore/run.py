@@ -28,7 +28,8 @@ from kafka_index.restore.partition_restoring import (
 )
 from kafka_index.restore.partition_task import PartitionTask
 from kafka_index.restore.plan import RestorePlan
-from kafka_index.restore.seed import SeedContent, SeedDirectory, write_seed
+from kafka_index.restore.seed import SeedContent, write_seed
+from kafka_index.restore.seed_directory import SeedDirectory
 from kafka_index.restore.threads import ThreadedRestore
 from kafka_index.storage import DirectoryLock, SegmentFile
 
@@ -85,13 +86,14 @@ def restore_logs(
     """
     # The run before may have been killed after its last step.
     remove_marker(output.path)
+    # What is refused here has to leave no plan, which would keep other options out.
+    link = choose_link(plan.choices.link, _sample(plan), output.path)
     journal = Journal(output.path)
     finished = {} if output.begun is None else journal.finished()
     if output.begun is None:
         journal.begin(BegunPlan(plan.digest, dict(plan.choices.topic_ids)))
     hide_identity(output)
     _remove_unfinished(plan, output.path, finished)
-    link = choose_link(plan.choices.link, _sample(plan), output.path)
     settled = list(finished.values())
     for restored in settled:
         on_restored(restored)

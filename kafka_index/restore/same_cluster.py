@@ -10,7 +10,12 @@ from itertools import zip_longest
 
 from kafka_index.errors import InputError, KafkaIndexError, is_retriable
 from kafka_index.layout.internal_topics import METADATA_LOG
-from kafka_index.layout.names import BROKER_LOCK, META_PROPERTIES, TopicPartition
+from kafka_index.layout.names import (
+    BOOTSTRAP_CHECKPOINT,
+    BROKER_LOCK,
+    META_PROPERTIES,
+    TopicPartition,
+)
 from kafka_index.metadata import ClusterImage
 from kafka_index.restore.cluster import CLUSTER_ID, DIRECTORY_ID, NODE_ID, Identity
 from kafka_index.restore.dump_files import Dump, refuse_running
@@ -22,7 +27,6 @@ from kafka_index.storage.directories import scan_directory
 from kafka_index.storage.log_directory import read_checkpoint_text
 from kafka_index.stores import is_remote
 
-_BOOTSTRAP = "bootstrap.checkpoint"
 # DirectoryId: the ids below 100 say that a directory is unassigned, lost, or not known yet.
 _RESERVED = "AAAAAAAAAAAAAAAAAAAA"
 #: No epoch is known: the broker registers as after an unclean shutdown.
@@ -159,7 +163,7 @@ def refuse_used_metadata(dump: Dump, target: str, *, is_begun: bool) -> None:
         It does: a controller may have written there.
     """
     source = dump.metadata_logs[0]
-    copied = {METADATA_LOG, _BOOTSTRAP, META_PROPERTIES} if is_begun else set()
+    copied = {METADATA_LOG, BOOTSTRAP_CHECKPOINT, META_PROPERTIES} if is_begun else set()
     foreign = _foreign(target, copied)
     if foreign is None and is_begun:
         sizes = {each.name: each.size_and_change()[0] for each in scan_directory(source)}
@@ -221,7 +225,7 @@ def copy_metadata(dump: Dump, target: str, *, with_identity: bool) -> None:
             _copy(entry.path, os.path.join(directory, entry.name))
     sync_directory(directory)
     home = os.path.dirname(source)
-    names = (_BOOTSTRAP, META_PROPERTIES) if with_identity else (_BOOTSTRAP,)
+    names = (BOOTSTRAP_CHECKPOINT, META_PROPERTIES) if with_identity else (BOOTSTRAP_CHECKPOINT,)
     for entry in scan_directory(home):
         if entry.name in names:
             _copy(entry.path, os.path.join(target, entry.name))

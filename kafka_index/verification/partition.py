@@ -15,7 +15,7 @@ from kafka_index.errors import KafkaIndexError, is_retriable
 from kafka_index.growing.growing_segment import floor_segment
 from kafka_index.kernels import read_headers
 from kafka_index.kernels.headers import HEADER_COLUMNS, HEADER_RECORD_COUNT
-from kafka_index.layout.internal_topics import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
+from kafka_index.layout.internal_topics import COMPACTED_INTERNAL_TOPICS
 from kafka_index.layout.names import (
     CLEANER_CHECKPOINT,
     LEADER_EPOCH_CHECKPOINT,
@@ -46,7 +46,6 @@ from kafka_index.verification.snapshots import judge_snapshots
 from kafka_index.verification.starts import started
 from kafka_index.verification.state_files import judge_epochs, judge_transaction_index
 
-_COMPACTED_TOPICS = (CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC)
 _NO_TIME_INDEX = (
     "A broker makes an empty one: the time of the file decides what retention deletes, and lookups "
     "by time go wrong."
@@ -184,7 +183,7 @@ class _Finish:
     def _is_compacted(self) -> bool:
         """Return whether there is evidence that the partition is compacted."""
         partition = self.verification.partition
-        if partition.topic in _COMPACTED_TOPICS:
+        if partition.topic in COMPACTED_INTERNAL_TOPICS:
             return True
         if self.root.offset(CLEANER_CHECKPOINT, partition) is not None:
             return True

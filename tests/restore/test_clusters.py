@@ -14,6 +14,7 @@ from kafka_index.metadata import read_metadata
 from kafka_index.records.decompression import DecompressionBudget
 from kafka_index.restore.cluster import ClusterMode
 from kafka_index.restore.job import RestoreJob, RestoreRequest
+from kafka_index.restore.run import on_threads
 from tests.support.command_line import DUMP
 from tests.support.metadata import cluster_record, log_batch, uuid_of, write_log
 from tests.support.restoring import MARKER, RestoreRun, contents, copy_dump, restore
@@ -133,6 +134,21 @@ def damaged(controller: Path) -> None:
     data = bytearray(path.read_bytes())
     data[120] ^= 1
     path.write_bytes(data)
+
+
+def test_a_controller_that_has_started_meanwhile_is_not_seeded(
+    tmp_path: Path, dump: Path, controller: Path
+) -> None:
+    request = RestoreRequest([str(dump)], str(tmp_path / "out"), seeds=[str(controller)])
+    job = RestoreJob.prepare(request)
+    used(controller)
+    before = contents(controller)
+
+    with pytest.raises(InputError, match="has records"):
+        job.run(on_threads(1), lambda _: None)
+
+    assert contents(controller) == before
+    assert not (tmp_path / "out" / MARKER).exists()
 
 
 @pytest.mark.parametrize("change", [used, unformatted, without_bootstrap, damaged])

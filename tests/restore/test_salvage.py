@@ -169,6 +169,16 @@ def test_a_segment_that_is_missing_is_a_loss(tmp_path: Path, dump: Path) -> None
     )
 
 
+def test_the_state_of_share_groups_is_not_compacted(tmp_path: Path, dump: Path) -> None:
+    directory = (dump / PARTITION).rename(dump / "__share_group_state-0")
+    logs(directory)[1].unlink()
+
+    run = restore(dump, tmp_path / "out")
+
+    assert run.code == 1
+    assert [lost["reason_code"] for lost in run.lost] == ["gap"]
+
+
 def test_offsets_that_compaction_removed_are_no_loss(tmp_path: Path) -> None:
     dump = copy_dump(tmp_path / "dump", "customer-profiles-0", "inventory.levels-0")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import lzma
 import os
 import shutil
 import signal
@@ -219,6 +220,26 @@ def small_disk(folder: Path, size: str) -> Iterator[Path]:
         if "CI" in os.environ:
             pytest.fail("cannot mount a tmpfs here, and these tests must not be skipped in CI")
         pytest.skip("CANNOT MOUNT a tmpfs: what a build does on a full disk is NOT tested")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+@contextmanager
+def xfs_disk(folder: Path) -> Iterator[Path]:
+    """A file system that shares blocks between files, 80 MB of it free.
+
+    The image is what ``mkfs.xfs --unsupported -m reflink=1`` of xfsprogs 6.1 makes of 96 MiB.
+    """
+    image = folder.with_suffix(".img")
+    with lzma.open(Path(__file__).with_name("xfs.img.xz")) as packed, image.open("wb") as file:
+        shutil.copyfileobj(packed, file)
+    folder.mkdir()
+    command = ["mount", "-o", "loop,nouuid", str(image), str(folder)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    if done.returncode != 0:
+        pytest.skip(f"CANNOT MOUNT XFS: clones of logs are NOT tested: {done.stderr.strip()}")
     try:
         yield folder
     finally:

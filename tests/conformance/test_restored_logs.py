@@ -1,0 +1,69 @@
+"""What a broker does to a restored log, and what the dump is then.
+
+Kafka's own ``UnifiedLog`` loads the log, appends, and truncates as a follower does.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kafka_index.records import Record, write_record_batch
+from tests.support.builds import xfs_disk
+from tests.support.restoring import contents, copy_dump, logs, restore
+
+from .judged_log import load
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from .judge import Judge
+
+PARTITION = "audit.trail-0"
+NOW_MS = 1_700_000_000_000
+
+
+def append_and_truncate(judge: Judge, directory: Path) -> None:
+    """Append to a log, and truncate it into its last segment, into an earlier one, and wholly."""
+    batch = directory.parent / "batch"
+    batch.write_bytes(write_record_batch([Record(NOW_MS, b"key", b"value")]))
+    base_offsets = [int(log.stem) for log in logs(directory)]
+    with load(judge, directory, clean=True, now_ms=NOW_MS) as log:
+        end = log.loaded.log_end_offset
+        assert log.append_as_leader(batch, 99).state.log_end_offset == end + 1
+        for offset in (end - 1, base_offsets[1] + 1, base_offsets[0] + 1):
+            assert log.truncate_to(offset).log_end_offset <= offset
+            log.append_as_leader(batch, 99)
+
+
+@pytest.mark.parametrize("link", ["auto", "reflink", "copy"])
+def test_no_byte_of_the_dump_changes_when_a_broker_appends_and_truncates(
+    tmp_path: Path, judge: Judge, link: str
+) -> None:
+    on_xfs = link == "reflink"
+    with xfs_disk(tmp_path / "xfs") if on_xfs else nullcontext(tmp_path) as disk:
+        dump = copy_dump(disk / "dump", PARTITION)
+        before = contents(dump)
+        assert restore(dump, disk / "out", "--link", link).code == 0
+
+        append_and_truncate(judge, disk / "out" / PARTITION)
+
+        assert contents(dump) == before
+
+
+def test_a_hard_linked_log_is_cut_in_the_dump_too_as_the_warning_says(
+    tmp_path: Path, judge: Judge
+) -> None:
+    dump = copy_dump(tmp_path / "dump", PARTITION)
+    before = contents(dump)
+    run = restore(dump, tmp_path / "out", "--link", "hard")
+    assert "cuts it in the dump too" in run.done.stderr
+
+    append_and_truncate(judge, tmp_path / "out" / PARTITION)
+
+    changed = {name for name, data in contents(dump).items() if data != before[name]}
+    rolled = {str(log.relative_to(dump)) for log in logs(dump / PARTITION)[:-1]}
+    assert changed
+    assert changed <= rolled

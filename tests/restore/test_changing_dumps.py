@@ -1,0 +1,96 @@
+"""Dumps that change while they are restored: the partition is named, and there is no marker."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kafka_index.restore.job import RestoreJob, RestoreRequest
+from kafka_index.restore.log_files import Link
+from kafka_index.restore.run import on_threads
+from tests.support.command_line import SETTINGS, environment
+from tests.support.restoring import MARKER, copy_dump, logs, restore
+from tests.support.timeouts import TIMEOUT_SECONDS
+
+CHANGED, OTHER = "audit.trail-0", "payments-0"
+# The command line in a process that lets a log of the dump grow as soon as its copy is opened.
+_CHANGED = """
+import runpy, sys
+source, target = sys.argv[1:3]
+left = 1
+def hook(name, arguments):
+    global left
+    if left and name == "open" and str(arguments[0]) == target:
+        left = 0
+        with open(source, "ab") as file:
+            file.write(b"more")
+sys.argv[:] = [sys.argv[0], *sys.argv[3:]]
+sys.addaudithook(hook)
+runpy.run_module("kafka_index.cli", run_name="__main__")
+"""
+
+
+@pytest.fixture
+def dump(tmp_path: Path) -> Path:
+    return copy_dump(tmp_path / "dump", CHANGED, OTHER)
+
+
+def cut_short(log: Path) -> None:
+    log.write_bytes(log.read_bytes()[:-1])
+
+
+def grown(log: Path) -> None:
+    log.write_bytes(log.read_bytes() + b"more")
+
+
+def removed(log: Path) -> None:
+    log.unlink()
+
+
+@pytest.mark.parametrize("link", [Link.COPY, Link.HARD])
+@pytest.mark.parametrize("change", [cut_short, grown, removed])
+def test_a_log_that_changes_before_it_is_read_fails_its_partition(
+    tmp_path: Path, dump: Path, link: Link, change: Callable[[Path], None]
+) -> None:
+    out = tmp_path / "out"
+    job = RestoreJob.prepare(RestoreRequest(inputs=[str(dump)], output=str(out), link=link))
+    log = logs(dump / CHANGED)[1]
+    change(log)
+
+    result = job.run(on_threads(2), lambda _: None)
+
+    by_name = {each.partition.directory_name: each for each in result.partitions}
+    assert by_name[CHANGED].is_left_out
+    assert str(log) in (by_name[CHANGED].reason or "")
+    assert not by_name[OTHER].is_left_out
+    assert not (out / CHANGED).exists()
+    assert result.runbook is None
+    assert not (out / MARKER).exists()
+    assert not (out / "meta.properties").exists()
+
+
+def test_a_log_that_changes_while_it_is_copied_fails_its_partition(
+    tmp_path: Path, dump: Path
+) -> None:
+    out = tmp_path / "out"
+    log = logs(dump / CHANGED)[1]
+    options = ["restore", "--input", dump, "--output", out, "--config", SETTINGS, "--link", "copy"]
+    done = subprocess.run(
+        [sys.executable, "-c", _CHANGED, log, out / CHANGED / log.name, *options],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment(),
+        timeout=TIMEOUT_SECONDS,
+    )
+
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert f"{CHANGED}: " in done.stdout
+    assert str(log) in done.stdout
+    assert not (out / MARKER).exists()
+    # What has changed is another plan.
+    assert restore(dump, out).code == 2
