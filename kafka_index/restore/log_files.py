@@ -7,7 +7,6 @@ can do what it likes with it. A hard link is the same file: what a broker cuts i
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import stat
 from collections.abc import Iterable
@@ -18,14 +17,10 @@ from kafka_index.errors import InputError
 from kafka_index.layout.names import LOG_SUFFIX
 from kafka_index.scan.file_records import log_changed, open_log
 from kafka_index.storage import Bytes, ByteSource, SegmentFile, publish_error
+from kafka_index.storage.file_copy import clone_file
 from kafka_index.stores import is_remote
 
-# _IOW(0x94, 9, int) of linux/fs.h.
-_FICLONE = 0x40049409
 _COPY_BYTES = 64 << 20
-_NO_CLONES = frozenset(
-    {errno.EOPNOTSUPP, errno.ENOTTY, errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EPERM}
-)
 _NO_RANGE_COPIES = frozenset({errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP})
 _NO_LINKS = frozenset({errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP})
 _PROBE = ".kafka-index-probe"
@@ -69,7 +64,7 @@ def choose_link(link: Link, sample: SegmentFile, output: str) -> Link:
         elif link is Link.HARD:
             works = _link(sample.log_path, probe)
         else:
-            works = _clone_new(sample.log_path, probe)
+            works = _clone(sample.log_path, probe)
     finally:
         _remove(probe)
     if works:
@@ -110,7 +105,7 @@ def take_over(segment: SegmentFile, target: str, link: Link) -> None:
     is_rolled = not segment.is_last and segment.log_path.endswith(LOG_SUFFIX)
     with closing(_open_listed(segment)) as source:
         is_linked = link is Link.HARD and is_rolled and _link(segment.log_path, target)
-        if is_linked or (link is Link.REFLINK and _clone_new(segment.log_path, target)):
+        if is_linked or (link is Link.REFLINK and _clone(segment.log_path, target)):
             pass
         elif is_remote(segment.log_path):
             write_log(target, source.stream())
@@ -191,19 +186,11 @@ def _link(source: str, target: str) -> bool:
     return True
 
 
-def _clone_new(source: str, target: str) -> bool:
-    """Clone a file; return False where the file systems cannot."""
+def _clone(source: str, target: str) -> bool:
     try:
-        with open(source, "rb") as old, open(target, "wb") as new:
-            try:
-                fcntl.ioctl(new.fileno(), _FICLONE, old.fileno())
-            except OSError as error:
-                if error.errno in _NO_CLONES:
-                    return False
-                raise
+        return clone_file(source, target)
     except OSError as error:
         raise publish_error(error, target, "clone a log") from error
-    return True
 
 
 def _copy(source: str, target: str, size_bytes: int) -> None:

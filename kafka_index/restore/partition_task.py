@@ -13,7 +13,7 @@ from kafka_index.restore.filling import Filler
 from kafka_index.restore.log_files import Link
 from kafka_index.restore.log_restoring import restore_log
 from kafka_index.restore.lost_ranges import Salvage
-from kafka_index.restore.output import STAGING, sync_directory
+from kafka_index.restore.output import STAGING, make_directory, sync_directory
 from kafka_index.restore.partition_restoring import (
     ERROR,
     RestoredPartition,
@@ -122,20 +122,6 @@ def restore_partition(task: PartitionTask, *, attempt_id: str) -> RestoredPartit
     except KafkaIndexError as error:
         return task.failed(error)
     return restored
-
-
-def make_directory(path: str) -> None:
-    """Make a directory of the output.
-
-    Raises
-    ------
-    PublishError
-        It cannot be made.
-    """
-    try:
-        os.makedirs(path, exist_ok=True)
-    except OSError as error:
-        raise publish_error(error, path, "make the directory") from error
 
 
 def _publish(directory: str, target: str) -> None:

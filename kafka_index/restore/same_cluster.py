@@ -19,10 +19,10 @@ from kafka_index.layout.names import (
 from kafka_index.metadata import ClusterImage
 from kafka_index.restore.cluster import CLUSTER_ID, DIRECTORY_ID, NODE_ID, Identity
 from kafka_index.restore.dump_files import Dump, refuse_running
-from kafka_index.restore.output import sync_directory
+from kafka_index.restore.output import make_directory, sync_directory
 from kafka_index.scan.file_records import open_log
 from kafka_index.startup.directory_files import CLEAN_SHUTDOWN
-from kafka_index.storage import AtomicFile, publish_error, refuse_overlap
+from kafka_index.storage import AtomicFile, refuse_overlap
 from kafka_index.storage.directories import scan_directory
 from kafka_index.storage.log_directory import read_checkpoint_text
 from kafka_index.stores import is_remote
@@ -216,10 +216,7 @@ def copy_metadata(dump: Dump, target: str, *, with_identity: bool) -> None:
     """
     source = dump.metadata_logs[0]
     directory = os.path.join(target, METADATA_LOG)
-    try:
-        os.makedirs(directory, exist_ok=True)
-    except OSError as error:
-        raise publish_error(error, directory, "make the directory") from error
+    make_directory(directory)
     for entry in scan_directory(source):
         if not entry.is_directory():
             _copy(entry.path, os.path.join(directory, entry.name))

@@ -80,7 +80,7 @@ def test_a_log_that_changes_while_it_is_copied_fails_its_partition(
     log = logs(dump / CHANGED)[1]
     options = ["restore", "--input", dump, "--output", out, "--config", SETTINGS, "--link", "copy"]
     done = subprocess.run(
-        [sys.executable, "-c", _CHANGED, log, out / CHANGED / log.name, *options],
+        [sys.executable, "-c", _CHANGED, log, out / CHANGED / log.name, *map(str, options)],
         capture_output=True,
         text=True,
         check=False,
