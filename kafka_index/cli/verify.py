@@ -13,6 +13,7 @@ from kafka_index.config import LogConfig
 from kafka_index.engines import Engine, verify_engines
 from kafka_index.growing.growing_segment import system_clock
 from kafka_index.layout.names import TopicPartition
+from kafka_index.records.decompression import shared_budget
 from kafka_index.storage import Listing, SegmentFile, list_dump
 from kafka_index.storage.paths import absolute_path
 from kafka_index.storage.report_file import ReportFile
@@ -22,6 +23,7 @@ from kafka_index.tiered.options import TieredOptions
 from kafka_index.verification import VERIFY_SCHEMA, VerifySettings, findings_table
 from kafka_index.verification.copies import compare_partitions
 from kafka_index.verification.data_directory import DataDirectory
+from kafka_index.verification.known_topics import FoundCluster, find_cluster, known_topics
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,7 @@ class VerifyOptions:
     inputs: tuple[str, ...]
     tiered: TieredOptions | None
     indexes: str | None
+    metadata: str | None
     against: tuple[str, ...]
     topics: re.Pattern[str] | None
     fast: bool
@@ -50,6 +53,10 @@ def run_verify(options: VerifyOptions) -> ExitCode:
     """
     listing = list_logs(options.inputs, options.tiered, topics=options.topics)
     segments = SegmentTable.of(listing.segments)
+    cluster = FoundCluster()
+    if not options.against:
+        budget = shared_budget(options.config.max_decompressed_bytes)
+        cluster = find_cluster(options.metadata, listing.data_directories, budget)
     with ExitStack() as stack:
         writer = None
         if options.report is not None:
@@ -59,14 +66,21 @@ def run_verify(options: VerifyOptions) -> ExitCode:
             if options.against:
                 _compare(options, listing, outcome)
             else:
-                _verify(options, listing, outcome)
-    return outcome.print_summary(listing.skipped, fast=options.fast)
+                _verify(options, listing, cluster, outcome)
+    return outcome.print_summary(listing.skipped, cluster, fast=options.fast)
 
 
-def _verify(options: VerifyOptions, listing: Listing, outcome: VerifyOutcome) -> None:
+def _verify(
+    options: VerifyOptions, listing: Listing, cluster: FoundCluster, outcome: VerifyOutcome
+) -> None:
     indexes = None if options.indexes is None else absolute_path(options.indexes)
     settings = VerifySettings(
-        system_clock(), options.config, indexes, options.fast, tiered=listing.tiered
+        system_clock(),
+        options.config,
+        indexes,
+        options.fast,
+        tiered=listing.tiered,
+        topics=known_topics(cluster.image, SegmentTable.of(listing.segments)),
     )
     roots = [DataDirectory.read(path) for path in sorted(set(listing.data_directories))]
     outcome.on_table(findings_table(row for root in roots for row in root.findings))

@@ -58,6 +58,7 @@ def make_command(*, as_job: bool) -> click.Command:
         more_paths: tuple[str, ...],
         tiered: TieredOptions | None,
         indexes: str | None,
+        metadata: str | None,
         against: tuple[str, ...],
         topics: re.Pattern[str] | None,
         fast: bool,  # noqa: FBT001, because click passes options by name
@@ -72,8 +73,9 @@ def make_command(*, as_job: bool) -> click.Command:
     ) -> int:
         if not (inputs or more_paths or tiered):
             raise click.UsageError("no input: give --input PATH or --tiered URI")
-        if against and (indexes is not None or fast):
-            other = "--indexes" if indexes is not None else "--fast"
+        given = {"--indexes": indexes, "--metadata": metadata, "--fast": fast or None}
+        other = next((name for name, value in given.items() if value is not None), None)
+        if against and other is not None:
             raise click.UsageError(f"--against and {other} are mutually exclusive")
         chosen = choose_engine(engine, master, threads)
         if against and chosen.on_spark:
@@ -87,6 +89,7 @@ def make_command(*, as_job: bool) -> click.Command:
                 inputs=(*inputs, *more_paths),
                 tiered=tiered,
                 indexes=indexes,
+                metadata=metadata,
                 against=against,
                 topics=topics,
                 fast=fast,
@@ -111,6 +114,12 @@ def make_command(*, as_job: bool) -> click.Command:
                 metavar="PATH",
                 help="Verify the files below this folder, where `build` has written them, instead "
                 "of those beside the logs.",
+            ),
+            click.option(
+                "--metadata",
+                metavar="DIR",
+                help="The directory of the metadata log, which says which topics are "
+                "compacted, and their ids.  [default: the one in the dump, if any]",
             ),
             click.option(
                 "--against",

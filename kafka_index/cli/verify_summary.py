@@ -30,6 +30,7 @@ from kafka_index.verification import (
     PartitionFindings,
     findings_table,
 )
+from kafka_index.verification.known_topics import FoundCluster
 
 _SHOWN = 20
 _EXPLAINED: Mapping[str, str] = {
@@ -115,13 +116,17 @@ class VerifyOutcome(Outcome):
         unread = unread.select(_COLUMNS)
         self._unread += unread.slice(0, _SHOWN - len(self._unread)).to_pylist()
 
-    def print_summary(self, skipped: Sequence[Skipped], *, fast: bool) -> ExitCode:
+    def print_summary(
+        self, skipped: Sequence[Skipped], cluster: FoundCluster, *, fast: bool
+    ) -> ExitCode:
         """Print the summary and return the exit code.
 
         Parameters
         ----------
         skipped : sequence of Skipped
             Entries that the listing skipped.
+        cluster : FoundCluster
+            What the metadata log said.
         fast : bool
             Checksums were not verified.
         """
@@ -155,6 +160,11 @@ class VerifyOutcome(Outcome):
             lines.append(
                 f"{plural(self._logs_only, 'partition has', 'partitions have')} logs only: a "
                 "broker rebuilds the rest, reading everything"
+            )
+        if cluster.fault is not None:
+            lines.append(
+                "the metadata log of the dump is damaged, so that it is not known which topics are "
+                f"compacted: {cluster.fault}"
             )
         if fast:
             lines.append(

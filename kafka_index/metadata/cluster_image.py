@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from kafka_index.errors import CorruptRecordError
 from kafka_index.layout.message_fields import ZERO_UUID, Struct
 from kafka_index.metadata.decoding import DecodedRecord
-from kafka_index.metadata.sensitive import TOPIC_RESOURCE
+from kafka_index.metadata.sensitive import ALL_BROKERS, BROKER_RESOURCE, TOPIC_RESOURCE
 
 _NO_LEADER_CHANGE = -2
 _NO_RECOVERY_CHANGE = -1
@@ -164,6 +164,12 @@ class ClusterImage:
     def topic_configs(self, name: str) -> dict[str, str]:
         """Return the configurations of a topic that differ from the defaults."""
         return self.configs.get((TOPIC_RESOURCE, name), {})
+
+    def cleanup_policy(self, topic: str) -> str:
+        """Return ``cleanup.policy`` of a topic: its own, that of all brokers, or the default."""
+        brokers = self.configs.get((BROKER_RESOURCE, ALL_BROKERS), {})
+        default = brokers.get("log.cleanup.policy", "delete")
+        return self.topic_configs(topic).get("cleanup.policy", default)
 
     def replay(self, record: DecodedRecord) -> None:
         """Apply a record; one inside a transaction is applied when the transaction ends.

@@ -17,6 +17,8 @@ TOPIC_RESOURCE: Final = 2
 BROKER_RESOURCE: Final = 4
 CLIENT_METRICS_RESOURCE: Final = 16
 GROUP_RESOURCE: Final = 32
+#: The name of the broker whose configurations are those of all brokers.
+ALL_BROKERS: Final = ""
 
 # LogConfig.configNames of 4.3.1, and those of older releases.
 _TOPIC_NAMES = """

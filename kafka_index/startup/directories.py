@@ -247,9 +247,7 @@ class _Start:
     def _cleanup_policy(self, topic: str) -> str | None:
         """Return ``cleanup.policy``; None where it is not known."""
         cluster = self._conditions.cluster
-        if cluster is None:
-            return None
-        return cluster.topic_configs(topic).get("cleanup.policy", "delete")
+        return None if cluster is None else cluster.cleanup_policy(topic)
 
     def _why_stray(
         self, topic_id: str | None, directory: DirectoryFiles, partition: TopicPartition

@@ -16,6 +16,7 @@ from kafka_index.layout.names import (
     INDEX_SUFFIXES,
     LOG_SUFFIX,
     OFFSET_DIGITS,
+    OFFSET_INDEX_SUFFIX,
     SNAPSHOT_SUFFIX,
     SWAP_SUFFIX,
     TopicPartition,
@@ -105,7 +106,7 @@ def find_files(partition: TopicPartition, directory: str) -> FoundFiles:
             is_kept = lowest_cleaned is None or base < lowest_cleaned
             if plain + SWAP_SUFFIX in names and is_kept:
                 one.indexes[suffix] = names[plain + SWAP_SUFFIX]
-            elif plain in names and not first <= base < end:
+            elif plain in names and not first <= base < end and not _is_overwritten(one, suffix):
                 one.indexes[suffix] = names[plain]
         segments.append(one)
     bases = {segment.base_offset: segment.log_path for segment in live}
@@ -124,6 +125,11 @@ def find_files(partition: TopicPartition, directory: str) -> FoundFiles:
         and not first <= name.base_offset < end
     )
     return FoundFiles(segments, replaced, end, snapshots)
+
+
+def _is_overwritten(segment: FoundSegment, suffix: str) -> bool:
+    """Return whether the index that a broker creates for a swapped log takes the place of one."""
+    return segment.is_swapped and suffix == OFFSET_INDEX_SUFFIX
 
 
 def check_segment_file_name(name: str, directory: str) -> None:

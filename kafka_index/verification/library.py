@@ -9,9 +9,12 @@ from dataclasses import dataclass, field
 
 from kafka_index.config import LogConfig
 from kafka_index.growing.growing_segment import system_clock
+from kafka_index.records.decompression import shared_budget
+from kafka_index.storage.segment_table import SegmentTable
 from kafka_index.tiered.listing import list_logs
 from kafka_index.tiered.options import TieredOptions
 from kafka_index.verification.findings import Finding, PartitionFindings
+from kafka_index.verification.known_topics import find_cluster, known_topics
 from kafka_index.verification.local import run_local
 from kafka_index.verification.settings import VerifySettings
 
@@ -46,6 +49,7 @@ def verify(
     topics: str | None = None,
     config: LogConfig | None = None,
     tiered: TieredOptions | None = None,
+    metadata: str | os.PathLike[str] | None = None,
     fast: bool = False,
     threads: int | None = None,
     now_ms: int | None = None,
@@ -65,6 +69,9 @@ def verify(
         Kafka's settings.
     tiered : TieredOptions, optional
         Where remote segments are.
+    metadata : path, optional
+        The directory of the metadata log, by default the one in the dump: it says which topics are
+        compacted, and their ids.
     fast : bool
         Read the headers of batches only: checksums are not verified.
     threads : int, optional
@@ -87,15 +94,23 @@ def verify(
     paths = [inputs] if isinstance(inputs, str | os.PathLike) else inputs
     listing = list_logs([os.fspath(path) for path in paths], tiered, topics=pattern)
     found = Verification()
+    config = config or LogConfig()
+    cluster = find_cluster(
+        None if metadata is None else os.fspath(metadata),
+        listing.data_directories,
+        shared_budget(config.max_decompressed_bytes),
+    )
+    segments = SegmentTable.of(listing.segments)
     settings = VerifySettings(
         system_clock() if now_ms is None else now_ms,
-        config or LogConfig(),
+        config,
         indexes,
         fast,
         tiered=listing.tiered,
+        topics=known_topics(cluster.image, segments),
     )
     roots = run_local(
-        listing.segments,
+        segments,
         settings,
         threads=threads or os.cpu_count() or 1,
         on_partition=found.partitions.append,

@@ -24,6 +24,7 @@ _STUCK = (
 )
 _REFUSED = "A broker that recovers the segment does not start, or cuts all of it."
 _SKIPPED = "Consumers skip the missing offsets silently, and no broker reports it."
+_UNLESS_COMPACTED = " Only where the topic is compacted this is as it should be."
 _OVERLAPS = "Which of the records with the same offsets is read depends on the position."
 
 
@@ -35,6 +36,8 @@ class LogJudge:
     ----------
     is_compacted : bool
         Compaction explains missing offsets.
+    is_policy_known : bool
+        The metadata says whether the topic is compacted.
 
     Attributes
     ----------
@@ -50,6 +53,7 @@ class LogJudge:
     """
 
     is_compacted: bool
+    is_policy_known: bool = False
     lost: list[LostRange] = field(default_factory=list)
     is_state_known: bool = True
     end_offset: int | None = None
@@ -79,7 +83,7 @@ class LogJudge:
         if judgement is None and check.whole.overlap is not None:
             judgement = _overlap(check.whole.overlap)
         if judgement is None and gap is not None and not self.is_compacted:
-            judgement = _gap(gap)
+            judgement = self._gap(gap)
         if judgement is None and check.whole.holes and not self.is_compacted:
             judgement = self._holes(check)
         if judgement is None:
@@ -135,11 +139,22 @@ class LogJudge:
     def _holes(self, check: SegmentCheck) -> Judgement:
         for hole in check.whole.holes:
             self._lose(check, hole.first_offset, hole.end_offset, hole.position_bytes, 0, "gap")
-        judgement, more = _gap(check.whole.holes[0]), check.whole.hole_count - 1
+        judgement, more = self._gap(check.whole.holes[0]), check.whole.hole_count - 1
         return (
             replace(judgement, found=f"{judgement.found}, and in {more} more places")
             if more
             else judgement
+        )
+
+    def _gap(self, hole: Hole) -> Judgement:
+        explained = "" if self.is_policy_known else _UNLESS_COMPACTED
+        return Judgement(
+            FileClass.GAP,
+            harmful=True,
+            position_bytes=hole.position_bytes,
+            expected=f"offset {hole.first_offset}",
+            found=f"offset {hole.end_offset}: {hole.end_offset - hole.first_offset} are missing",
+            effect=f"{_SKIPPED}{explained}",
         )
 
     def _lose_rest(self, check: SegmentCheck, row: SegmentReport) -> None:
@@ -177,17 +192,6 @@ def _overlap(overlap: Hole) -> Judgement:
         expected=f"offset {overlap.end_offset} or more",
         found=f"offset {overlap.first_offset}",
         effect=_OVERLAPS,
-    )
-
-
-def _gap(hole: Hole) -> Judgement:
-    return Judgement(
-        FileClass.GAP,
-        harmful=True,
-        position_bytes=hole.position_bytes,
-        expected=f"offset {hole.first_offset}",
-        found=f"offset {hole.end_offset}: {hole.end_offset - hole.first_offset} are missing",
-        effect=f"{_SKIPPED} Only where the topic is compacted this is as it should be.",
     )
 
 

@@ -24,6 +24,7 @@ from kafka_index.storage import SegmentFile, is_scratch
 from kafka_index.storage.directories import scan_directory
 from kafka_index.stores import is_remote
 from kafka_index.verification.findings import FileClass, FileKind, Finding, Judgement
+from kafka_index.verification.known_topics import KnownTopic
 
 _KINDS = {
     LOG_SUFFIX: FileKind.LOG,
@@ -114,7 +115,7 @@ def _misnamed(finding: Finding, name: str, directory: str) -> Iterator[Finding]:
 
 
 def judge_metadata(
-    partition: TopicPartition, directory: str, *, is_known: bool
+    partition: TopicPartition, directory: str, topic: KnownTopic | None, *, is_known: bool
 ) -> Iterator[Finding]:
     """Yield the row of a ``partition.metadata``.
 
@@ -122,6 +123,8 @@ def judge_metadata(
     ----------
     partition, directory
         As for `other_files`.
+    topic : KnownTopic or None
+        As the metadata of the cluster has it.
     is_known : bool
         The directory lies in a data directory, where a broker wants the file.
     """
@@ -144,7 +147,17 @@ def judge_metadata(
     except KafkaIndexError as error:
         yield finding.unreadable(error)
     else:
-        if topic_id is not None:
+        if topic_id is not None and topic is not None and topic_id != topic.topic_id:
+            yield finding.judged(
+                Judgement(
+                    FileClass.FOREIGN,
+                    harmful=True,
+                    expected=f"topic id {topic.topic_id}, as the metadata has it",
+                    found=f"topic id {topic_id}",
+                    effect=_STRAY,
+                )
+            )
+        elif topic_id is not None:
             yield finding.judged(Judgement(FileClass.VALID, found=f"topic id {topic_id}"))
         elif is_known:
             yield finding.judged(Judgement(FileClass.MISSING, harmful=True, effect=_STRAY))

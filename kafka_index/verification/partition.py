@@ -7,17 +7,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-import numpy as np
-
 from kafka_index.build.fold import FoldedPartition, fold_partition
 from kafka_index.build.report import FAILED
 from kafka_index.errors import KafkaIndexError, is_retriable
 from kafka_index.growing.growing_segment import floor_segment
-from kafka_index.kernels import read_headers
-from kafka_index.kernels.headers import HEADER_COLUMNS, HEADER_RECORD_COUNT
-from kafka_index.layout.internal_topics import COMPACTED_INTERNAL_TOPICS
 from kafka_index.layout.names import (
-    CLEANER_CHECKPOINT,
     LEADER_EPOCH_CHECKPOINT,
     TXN_INDEX_SUFFIX,
     TopicPartition,
@@ -29,6 +23,7 @@ from kafka_index.state.partition_state import ProducerExpiration
 from kafka_index.storage import SegmentFile, StagedFile
 from kafka_index.storage.log_directory import read_checkpoint_text
 from kafka_index.stores.tiered.segment_paths import is_segment_path
+from kafka_index.verification.compaction import is_compacted
 from kafka_index.verification.data_directory import DataDirectory
 from kafka_index.verification.findings import (
     FileClass,
@@ -111,7 +106,11 @@ class _Finish:
         """Return the rows of the partition, by segment."""
         partition, directory = self.verification.partition, self.verification.directory
         built = self._built()
-        judge = LogJudge(self._is_compacted())
+        topic = self.settings.topics.get(partition.topic)
+        judge = LogJudge(
+            is_compacted(partition, topic, self.root, self.checks),
+            is_policy_known=topic is not None,
+        )
         found: list[Finding] = []
         rows = [folded.report for folded in self.folded.segments]
         rows += [check.row for check in self.checks[len(rows) :]]
@@ -140,7 +139,7 @@ class _Finish:
             )
         found += self._epochs(end)
         found += other_files(partition, directory, self.verification.segments)
-        found += judge_metadata(partition, directory, is_known=self.root.is_known)
+        found += judge_metadata(partition, directory, topic, is_known=self.root.is_known)
         if end is not None:
             found += self.root.partition_findings(partition, end)
         if not self._has_anything(found):
@@ -179,19 +178,6 @@ class _Finish:
                 built[os.path.basename(staged.final_path)] = file.read()
             os.unlink(staged.scratch_path)
         return built
-
-    def _is_compacted(self) -> bool:
-        """Return whether there is evidence that the partition is compacted."""
-        partition = self.verification.partition
-        if partition.topic in COMPACTED_INTERNAL_TOPICS:
-            return True
-        if self.root.offset(CLEANER_CHECKPOINT, partition) is not None:
-            return True
-        if not any(check.whole.hole_count for check in self.checks):
-            return False
-        return any(
-            _has_thinned_batch(check.segment) for check in self.checks if check.whole.hole_count
-        )
 
     def _missing_indexes(self, check: SegmentCheck) -> Iterator[Finding]:
         """Yield the rows of index files that are not there, where others are."""
@@ -326,18 +312,3 @@ def _with_unread_log(row: Finding) -> Finding:
         effect="A log of it could not be read: it was not verified as a whole.",
         retriable=True,
     )
-
-
-def _has_thinned_batch(segment: SegmentFile) -> bool:
-    """Return whether a batch holds fewer records than offsets: only compaction removes some."""
-    try:
-        source = LogFileSource.of_segment(segment, verify_crc=False)
-        for window, start, batches in source.windows():
-            headers = np.empty((HEADER_COLUMNS, batches.rows), np.int64)
-            read_headers(window, start, batches.position_bytes, headers)
-            spans = batches.last_offset - batches.base_offset + 1
-            if (headers[HEADER_RECORD_COUNT] < spans).any():
-                return True
-    except KafkaIndexError:
-        return False
-    return False

@@ -12,6 +12,7 @@ from kafka_index.layout.names import TopicPartition
 from kafka_index.storage import SegmentFile, workspace
 from kafka_index.storage.tiered_partition import TieredPartition
 from kafka_index.tasks import new_run_id
+from kafka_index.verification.known_topics import KnownTopic
 
 # Epochs are judged by those of the batches: a build starts from the file itself.
 _OUTPUTS = ALL_OUTPUTS - {Output.EPOCHS}
@@ -36,6 +37,8 @@ class VerifySettings:
         No two runs share it.
     tiered : mapping of TopicPartition to TieredPartition
         What is known of partitions with remote segments.
+    topics : mapping of str to KnownTopic
+        What the metadata of the cluster says of topics, by name.
     """
 
     now_ms: int
@@ -44,6 +47,7 @@ class VerifySettings:
     fast: bool = False
     run_id: str = field(default_factory=new_run_id)
     tiered: Mapping[TopicPartition, TieredPartition] = field(default_factory=dict)
+    topics: Mapping[str, KnownTopic] = field(default_factory=dict)
 
     def scratch_root(self) -> str:
         """Return the local folder for what the files should be."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kafka_index.growing.settings import LogSettings
@@ -182,6 +182,18 @@ def predicted(files: PartitionFiles, case: Case) -> Iterator[LoadedPartition]:
         yield loaded
 
 
+#: A swapped log without an index, that ends inside a batch: a broker keeps it as it is.
+TORN_SWAP = Case(
+    {0: [batch(0, 1), batch(1, 1)]},
+    [Fault("cut", 0, ".log", 1), Fault("rename", 0, ".log", TRANSIENT.index(".swap"))],
+    is_clean=True,
+    recovery_point=0,
+    log_start_offset=0,
+    interval=0,
+)
+
+
+@example(TORN_SWAP)
 @given(cases())
 @drawn_cases(0.1)
 def test_a_partition_is_loaded_as_predicted(judge: Judge, scratch: Path, case: Case) -> None:

@@ -248,6 +248,16 @@ def test_a_malformed_checkpoint_takes_the_directory_offline(
     assert (predict(data).verdict is not Verdict.DOES_NOT_START) is starts
 
 
+def test_a_swapped_log_without_an_index_is_kept_as_it_is(data: Path) -> None:
+    log = max((data / PARTITION).glob("*.log"))
+    log.write_bytes(log.read_bytes()[:-1])
+    log.rename(log.with_name(f"{log.name}.swap"))
+
+    last = of(predict(data)).segments[-1]
+
+    assert (last.action, last.cut_at_bytes) == (SegmentAction.REPLACE, None)
+
+
 def test_a_future_copy_beside_its_partition_keeps_a_broker_from_starting(data: Path) -> None:
     name = f"{PARTITION}.0123456789abcdef0123456789abcdef-future"
     shutil.copytree(data / PARTITION, data / name)

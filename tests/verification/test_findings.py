@@ -9,9 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from kafka_index.errors import InputError
+from kafka_index.layout.internal_topics import METADATA_LOG
+from kafka_index.metadata.sensitive import TOPIC_RESOURCE
+from kafka_index.startup.directory_files import read_topic_id
 from kafka_index.verification import FileClass, FileKind, Finding, verify
 from kafka_index.verification.library import Verification
 from tests.support.command_line import DUMP
+from tests.support.metadata import cluster_record, log_batch, uuid_of, write_log
 
 PARTITION = "app-logs-0"
 PAYMENTS = "payments-0"
@@ -38,6 +43,26 @@ def verified(data: Path, *, fast: bool = False) -> Verification:
     found = verify([data], threads=1, fast=fast)
     assert {path: path.stat().st_mtime_ns for path in data.rglob("*")} == before
     return found
+
+
+def metadata_of(folder: Path, topic_id: str, policy: str) -> Path:
+    """Write a metadata log with the topic of `PARTITION`."""
+    name = PARTITION.rpartition("-")[0]
+    write_log(
+        folder,
+        log_batch(
+            0,
+            cluster_record("TopicRecord", name=name, topicId=topic_id),
+            cluster_record(
+                "ConfigRecord",
+                resourceType=TOPIC_RESOURCE,
+                resourceName=name,
+                name="cleanup.policy",
+                value=policy,
+            ),
+        ),
+    )
+    return folder
 
 
 def findings(data: Path, *, fast: bool = False) -> list[Finding]:
@@ -149,6 +174,54 @@ def test_offsets_that_compaction_removed_are_not_missing(data: Path) -> None:
     (data / "cleaner-offset-checkpoint").unlink()
 
     assert [row for row in findings(data) if row.harmful] == []
+
+
+@pytest.mark.parametrize(("policy", "is_gap"), [("compact,delete", False), ("delete", True)])
+@pytest.mark.parametrize("in_dump", [True, False])
+def test_metadata_says_which_topics_are_compacted(
+    data: Path, tmp_path: Path, policy: str, *, is_gap: bool, in_dump: bool
+) -> None:
+    for path in (data / PARTITION).glob(f"{logs(data)[1].stem}.*"):
+        path.unlink()
+    topic_id = read_topic_id(str(data / PARTITION))
+    assert topic_id is not None
+    folder = metadata_of((data if in_dump else tmp_path) / METADATA_LOG, topic_id, policy)
+
+    found = verify([data], topics="app-logs", metadata=None if in_dump else folder, threads=1)
+
+    (one,) = found.partitions
+    gaps = [row for row in one.findings if row.file_class is FileClass.GAP and row.kind == "log"]
+    assert [row.harmful for row in gaps] == [True] * is_gap
+    assert not any("compacted" in (row.effect or "") for row in gaps)
+
+
+def test_metadata_shows_another_topic_id(data: Path, tmp_path: Path) -> None:
+    folder = metadata_of(tmp_path / METADATA_LOG, uuid_of(7), "delete")
+
+    found = verify([data], topics="app-logs", metadata=folder, threads=1)
+
+    harmful = [row for one in found.partitions for row in one.findings if row.harmful]
+    assert [(row.kind, row.file_class) for row in harmful[:1]] == [
+        (FileKind.METADATA, FileClass.FOREIGN)
+    ]
+    assert uuid_of(7) in (harmful[0].expected or "")
+
+
+def test_damaged_metadata_of_the_dump_says_nothing(data: Path) -> None:
+    folder = metadata_of(data / METADATA_LOG, uuid_of(7), "delete")
+    flip(folder / "00000000000000000000.log", -1)
+
+    found = verify([data], topics="app-logs", threads=1)
+
+    assert not found.is_harmful
+
+
+def test_damaged_metadata_that_is_given_is_refused(data: Path, tmp_path: Path) -> None:
+    folder = metadata_of(tmp_path / METADATA_LOG, uuid_of(7), "delete")
+    flip(folder / "00000000000000000000.log", -1)
+
+    with pytest.raises(InputError, match="damaged"):
+        verify([data], metadata=folder, threads=1)
 
 
 def offset_entries(path: Path) -> list[tuple[int, int]]:
