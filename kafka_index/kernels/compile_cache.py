@@ -89,6 +89,18 @@ def compiled(function: _Function) -> _Function:
     return result
 
 
+def inlined(function: _Function) -> _Function:
+    """Compile a kernel as `compiled` does, and inline it into every other that calls it.
+
+    LLVM decides about others by their size. It is for the step of a hot loop: a call that takes and
+    returns structs was a quarter of a walk over records.
+    """
+    if _config.DISABLE_JIT:
+        return function
+    result: _Function = _Kernel(function, _AlwaysInlined)
+    return result
+
+
 class _CachedDispatcher(_CPUDispatcher):  # type: ignore[misc]
     """A function compiled for each combination of argument types, and cached."""
 
@@ -131,14 +143,14 @@ class _LinkedCompiler(_Compiler):  # type: ignore[misc]
         self.state.library = library
 
 
-class _Inlined(_CachedDispatcher):
+class _Linked(_CachedDispatcher):
     """A kernel as the others call it.
 
     Half of the time of compiling one went into what only Python needs, an entry point, and into
     variants for the values of literal arguments, which LLVM knows once it is inlined.
     """
 
-    kind = "-inlined"
+    kind = "-linked"
     pipeline = _LinkedCompiler
     options: ClassVar[dict[str, object]] = {
         **_CachedDispatcher.options,
@@ -149,17 +161,23 @@ class _Inlined(_CachedDispatcher):
         return super().get_call_template([_unliteral(kind) for kind in args], kws)
 
 
+class _AlwaysInlined(_Linked):
+    """A kernel whose code is copied into the others."""
+
+    options: ClassVar[dict[str, object]] = {**_Linked.options, "forceinline": True}
+
+
 class _Kernel(_CachedDispatcher):
     """A kernel as Python calls it."""
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[..., Any], linked: type[_Linked] = _Linked) -> None:
         super().__init__(function)
-        self._inlined = _Inlined(function)
+        self._linked = linked(function)
 
     @property
     def _numba_type_(self) -> Any:
         """What the name of the kernel is to numba, inside of others."""
-        return types.Dispatcher(self._inlined)
+        return types.Dispatcher(self._linked)
 
 
 class _ContentCache(caching._Cache):  # noqa: SLF001

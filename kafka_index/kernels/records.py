@@ -32,7 +32,7 @@ from kafka_index.kernels.big_endian import (
     read_int16,
     read_int64,
 )
-from kafka_index.kernels.compile_cache import compiled
+from kafka_index.kernels.compile_cache import compiled, inlined
 from kafka_index.kernels.varints import (
     VARINT_BYTES,
     VARINT_CUT,
@@ -309,7 +309,7 @@ def read_record(address: np.uint64, end: np.uint64) -> tuple[np.uint64, Integer,
     return np.uint64(fields.end), fields.timestamp_delta, fields.offset_delta, fields.code
 
 
-@compiled
+@inlined
 def next_record(
     section: RecordSection, address: np.uint64, left: Integer
 ) -> tuple[np.uint64, Integer, Integer, Integer]:

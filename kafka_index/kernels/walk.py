@@ -71,8 +71,11 @@ def new_state() -> NDArray[np.int64]:
 def _prefetch_walk(start: np.uint64, size: Integer) -> None:
     """Prefetch the headers that a walk from an address will visit, if batches are of a size."""
     step = _CACHE_LINE if size <= _SMALL_BATCH else size
-    for ahead in range(0, _AHEAD_BYTES, step):
-        prefetch(start + np.uint64(ahead))
+    # Not over a range, which LLVM unrolls: requests that close together have no effect.
+    ahead = np.uint64(0)
+    while ahead < np.uint64(_AHEAD_BYTES):
+        prefetch(start + ahead)
+        ahead += np.uint64(step)
 
 
 @compiled

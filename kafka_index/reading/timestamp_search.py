@@ -8,6 +8,7 @@ over, since it holds no answer.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 
@@ -88,13 +89,13 @@ class TimestampSearch:
         """Answer ascending timestamps; return False when it has to be repeated."""
         self._extend_reach(segments, int(targets[-1]))
         reach = np.array(self._reach, np.int64)
-        chosen = np.searchsorted(reach, targets)
-        bounds = np.searchsorted(chosen, np.arange(len(reach) + 1))
-        for number in np.unique(chosen):
-            if number == len(reach):
-                break
+        # A target belongs to the first segment that reaches it.
+        bounds = [0, *map(int, np.searchsorted(targets, reach, "right"))]
+        for number, (first, end) in enumerate(pairwise(bounds)):
+            if first == end:
+                continue
             segment = segments[number]
-            part = slice(int(bounds[number]), int(bounds[number + 1]))
+            part = slice(first, end)
             largest = segment.largest
             try:
                 located = segment.find_offsets_by_timestamp(
@@ -108,7 +109,7 @@ class TimestampSearch:
             at_end = segment.settle(answers, rows[part], located)
             # As in Kafka, later segments are not searched, whatever they hold.
             answers.status[rows[part][at_end]] = Status.NO_RECORD_AT_OR_AFTER
-        beyond = rows[int(bounds[len(reach)]) :]
+        beyond = rows[bounds[-1] :]
         answers.status[beyond] = Status.NO_RECORD_AT_OR_AFTER
         if self._hidden is not None:
             self._fail_hidden(answers, beyond, *self._hidden)
