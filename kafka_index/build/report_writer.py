@@ -20,7 +20,7 @@ from kafka_index.build.report import (
 from kafka_index.layout.names import TopicPartition
 from kafka_index.layout.records import NO_TIMESTAMP
 from kafka_index.storage import Skipped
-from kafka_index.storage.report_file import ReportFile
+from kafka_index.storage.report_file import PageMaker, ReportFile
 
 #: What a row is about, in the column ``kind``.
 SEGMENT, PARTITION, SKIPPED = "segment", "partition", "skipped"
@@ -60,13 +60,15 @@ class ReportWriter(ReportFile):
     Parameters
     ----------
     path : str
-        Ends in ``.parquet``, ``.json`` (one object a line) or ``.csv``.
+        Ends in ``.parquet``, ``.json`` (one object a line), ``.csv`` or, with a page, ``.html``.
     target_root : str, optional
         The folder with a folder for each partition; None where files go beside their logs.
     run_id : str, optional
         The id of the run.
     kinds : collection of str
         Which of `KINDS` have rows.
+    page : PageMaker, optional
+        Makes the page of a report in HTML.
     """
 
     def __init__(
@@ -76,8 +78,9 @@ class ReportWriter(ReportFile):
         target_root: str | None = None,
         run_id: str | None = None,
         kinds: Collection[str] = (SEGMENT,),
+        page: PageMaker | None = None,
     ) -> None:
-        super().__init__(path, FILE_SCHEMA)
+        super().__init__(path, FILE_SCHEMA, page)
         self._target_root = target_root
         self._run_id = run_id
         self._kinds = frozenset(kinds)

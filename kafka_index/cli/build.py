@@ -14,6 +14,7 @@ from kafka_index.build.parquet_input import ParquetInput, is_parquet_path, open_
 from kafka_index.build.parquet_plan import count_segments, list_row_groups
 from kafka_index.build.report_writer import ReportWriter
 from kafka_index.build.target import held_target
+from kafka_index.cli.build_page import build_page
 from kafka_index.cli.build_summary import BuildOutcome, skipped_lines
 from kafka_index.cli.exit_code import ExitCode
 from kafka_index.cli.options import Detail
@@ -160,6 +161,7 @@ def _report(options: BuildOptions, stack: ExitStack) -> ReportWriter | None:
         target_root=root,
         run_id=run_summary().run_id,
         kinds=options.report_kinds,
+        page=build_page(),
     )
     return stack.enter_context(writer)
 

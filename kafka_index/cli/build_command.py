@@ -124,7 +124,7 @@ def _options() -> list[Decorator]:
             is_flag=True,
             help="Print the segments that would be checked, and write nothing.",
         ),
-        report_option("a row per segment"),
+        report_option("a row per segment", has_page=True),
         click.option(
             "--report-rows",
             "report_kinds",

@@ -36,7 +36,7 @@ from kafka_index.storage import Skipped
 
 _ROWS_AT_A_TIME = 64 * 1024
 _SHOWN = 20
-_EXPLAINED = {
+EXPLAINED = {
     BUILT: "index files written",
     UNCHANGED: "already correct, not read again",
     TRUNCATED: "valid up to a position, nothing after it is indexed",
@@ -196,7 +196,7 @@ class BuildOutcome(Outcome):
             if count
         ]
         header = "status", "segments", "log bytes"
-        lines: list[str | Table] = [status_table(header, rows, _EXPLAINED, colours, paint)]
+        lines: list[str | Table] = [status_table(header, rows, EXPLAINED, colours, paint)]
         read = self._log_bytes_read
         rate = f" ({format_bytes(read / seconds)}/s)" if read and seconds > 0 else ""
         lines += [

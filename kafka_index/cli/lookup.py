@@ -11,6 +11,7 @@ from types import TracebackType
 from kafka_index.cli.build_summary import skipped_lines
 from kafka_index.cli.exit_code import ExitCode
 from kafka_index.cli.lookup_options import BulkOptions, LogOptions
+from kafka_index.cli.lookup_page import lookup_page
 from kafka_index.cli.lookup_summary import (
     EXPLAINED,
     damage_lines,
@@ -104,7 +105,9 @@ def run_lookup(options: BulkOptions, where: LogOptions) -> ExitCode:
         report = (
             None
             if options.report is None
-            else stack.enter_context(ReportFile(options.report, LOOKUP_REPORT_SCHEMA))
+            else stack.enter_context(
+                ReportFile(options.report, LOOKUP_REPORT_SCHEMA, lookup_page(inventory))
+            )
         )
         files = [
             (stack.enter_context(whole_file(absolute_path(path))), render) for path, render in texts

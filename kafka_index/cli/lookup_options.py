@@ -219,7 +219,7 @@ def lookup_options(*, as_job: bool) -> list[Decorator]:
         *settings_options(),
         max_decompressed_option(),
         topics_option(),
-        report_option("queries by partition and status, and all findings,"),
+        report_option("queries by partition and status, and all findings,", has_page=True),
         click.option(
             "--starting-offsets",
             metavar="FILE",

@@ -106,26 +106,41 @@ def topics_option() -> Decorator:
     )
 
 
-def report_option(rows: str) -> Decorator:
-    """Return the option for a report of these rows: ``report``, a local path."""
+def report_option(rows: str, *, has_page: bool = False) -> Decorator:
+    """Return the option for a report of these rows: ``report``, a path or URI.
+
+    Parameters
+    ----------
+    rows : str
+        What it has a row of, for the help.
+    has_page : bool
+        Whether it can be a page of HTML.
+    """
+    endings = ".parquet, .json (JSON lines)" + (", .csv or .html" if has_page else " or .csv")
 
     def checked(_context: click.Context, _option: click.Parameter, value: str | None) -> str | None:
         if value is None:
             return None
         from kafka_index.storage.report_file import (  # noqa: PLC0415, slow to import
+            PAGE_SUFFIX,
             check_report_path,
         )
 
         try:
-            return check_report_path(value)
+            path = check_report_path(value, has_page=has_page)
+            if path.lower().endswith(PAGE_SUFFIX):
+                from kafka_index.pages.libraries import bokeh_folder  # noqa: PLC0415
+
+                bokeh_folder(path)
         except InputError as error:
             raise click.BadParameter(str(error)) from error
+        return path
 
     return click.option(
         "--report",
         callback=checked,
         metavar="FILE",
-        help=f"Write {rows} to FILE: .parquet, .json (JSON lines) or .csv.",
+        help=f"Write {rows} to FILE: {endings}.",
     )
 
 

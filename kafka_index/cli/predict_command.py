@@ -14,6 +14,7 @@ from kafka_index.cli.options import (
     refuse_job,
     report_option,
 )
+from kafka_index.cli.predict_page import predict_page
 from kafka_index.cli.predict_text import count_prediction, print_prediction, segment_rows
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, LogConfig
 from kafka_index.metadata import ClusterImage, read_cluster
@@ -78,7 +79,7 @@ def make_command(*, as_job: bool) -> click.Command:
         print_prediction(prediction, hint, sys.stdout, as_json=as_json, verbose=verbose)
         if report is not None:
             rows = segment_rows(prediction)
-            with ReportFile(report, rows.schema) as file:
+            with ReportFile(report, rows.schema, predict_page(prediction, paths)) as file:
                 file.write_table(rows)
         sys.stdout.flush()
         return ExitCode.DONE if prediction.verdict is Verdict.SAFE else ExitCode.DAMAGE
@@ -95,7 +96,7 @@ def make_command(*, as_job: bool) -> click.Command:
                 help="Kafka settings, such as the broker's server.properties.",
             ),
             click.option("--json", "as_json", is_flag=True, help="Print one JSON object."),
-            report_option("a row per segment"),
+            report_option("a row per segment", has_page=True),
             max_decompressed_option(),
             click.option("--verbose", "-v", is_flag=True, help="Print every segment; tracebacks."),
         ],

@@ -6,6 +6,7 @@ from contextlib import ExitStack
 
 from kafka_index.cli.exit_code import ExitCode
 from kafka_index.cli.options import Detail
+from kafka_index.cli.restore_page import restore_page
 from kafka_index.cli.restore_summary import RestoreOutcome
 from kafka_index.cli.terminal import print_log
 from kafka_index.engines import Engine
@@ -45,7 +46,11 @@ def run_restore(
     """
     job = RestoreJob.prepare(request)
     with ExitStack() as stack:
-        file = None if report is None else stack.enter_context(ReportFile(report, RESTORE_SCHEMA))
+        file = (
+            None
+            if report is None
+            else stack.enter_context(ReportFile(report, RESTORE_SCHEMA, restore_page(job.plan)))
+        )
         if request.link is Link.HARD and detail is not Detail.QUIET:
             print_log(_HARD_LINKS)
         with RestoreOutcome(job.plan, detail) as outcome:

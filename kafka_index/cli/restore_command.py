@@ -241,7 +241,7 @@ def _options() -> list[Decorator]:
             help="With same: all brokers of the cluster are restored to one point in time.",
         ),
         *settings_options(),
-        report_option("a row per partition and per lost range"),
+        report_option("a row per partition and per lost range", has_page=True),
         max_decompressed_option(),
     ]
 

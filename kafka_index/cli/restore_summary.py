@@ -16,7 +16,7 @@ from kafka_index.restore.plan import RestorePlan
 from kafka_index.restore.report import LEFT_OUT, RESTORED, SALVAGED, status_of
 
 _SHOWN = 20
-_EXPLAINED = {
+EXPLAINED = {
     RESTORED: "all that the dump has",
     SALVAGED: "without what is damaged or missing in the dump",
     LEFT_OUT: "not in the output",
@@ -68,7 +68,7 @@ class RestoreOutcome(Outcome):
 
     def _table(self, partitions: Sequence[RestoredPartition]) -> Table:
         rows = []
-        for status in _EXPLAINED:
+        for status in EXPLAINED:
             found = [each for each in partitions if status_of(each) == status]
             run_summary().add_count(f"partitions_{status}", len(found))
             if found:
@@ -77,7 +77,7 @@ class RestoreOutcome(Outcome):
         run_summary().add_bytes("logs", sum(each.size_bytes for each in partitions))
         colours = {RESTORED: self._paint.good, LEFT_OUT: self._paint.bad}
         return status_table(
-            ("status", "partitions", "log bytes"), rows, _EXPLAINED, colours, self._paint
+            ("status", "partitions", "log bytes"), rows, EXPLAINED, colours, self._paint
         )
 
     def _damage_lines(self, partitions: Sequence[RestoredPartition]) -> list[str]:

@@ -75,6 +75,20 @@ class RunSummary:
     ) -> None:
         self._stack.close()
 
+    def about(self) -> dict[str, str]:
+        """Return what a page says of the run: version, id, start, and paths."""
+        paths = {
+            name: value if isinstance(value, str) else "\n".join(value)
+            for name, value in self._paths.items()
+            if value
+        }
+        return {
+            "kafka-index": __version__,
+            "run id": self.run_id,
+            "started": _iso_time(self._started_at),
+            **paths,
+        }
+
     def add_count(self, name: str, count: int) -> None:
         """Add to a count, such as ``segments_built``."""
         self._counts[name] = self._counts.get(name, 0) + count

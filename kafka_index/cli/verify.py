@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from kafka_index.cli.exit_code import ExitCode
 from kafka_index.cli.options import Detail
+from kafka_index.cli.verify_page import verify_page
 from kafka_index.cli.verify_summary import VerifyOutcome
 from kafka_index.config import LogConfig
 from kafka_index.engines import Engine, verify_engines
@@ -60,7 +61,9 @@ def run_verify(options: VerifyOptions) -> ExitCode:
     with ExitStack() as stack:
         writer = None
         if options.report is not None:
-            writer = stack.enter_context(ReportFile(options.report, VERIFY_SCHEMA))
+            writer = stack.enter_context(
+                ReportFile(options.report, VERIFY_SCHEMA, verify_page(segments))
+            )
         outcome = VerifyOutcome(writer, len(segments), segments.total_bytes, options.detail)
         with outcome:
             if options.against:

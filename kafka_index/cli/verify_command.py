@@ -134,7 +134,7 @@ def make_command(*, as_job: bool) -> click.Command:
                 help="Read batch headers only: much faster, but damaged records are not found.",
             ),
             *settings_options(),
-            report_option("a row per file and partition"),
+            report_option("a row per file and partition", has_page=True),
             *([] if as_job else engine_options()),
             *detail_options(),
         ],

@@ -33,7 +33,7 @@ from kafka_index.verification import (
 from kafka_index.verification.known_topics import FoundCluster
 
 _SHOWN = 20
-_EXPLAINED: Mapping[str, str] = {
+EXPLAINED: Mapping[str, str] = {
     FileClass.IDENTICAL: "as a build writes it",
     FileClass.SOUND: "a log whose batches are whole, and none is missing",
     FileClass.VALID: "differs from a build, and is as right",
@@ -135,7 +135,7 @@ class VerifyOutcome(Outcome):
         self._record()
         rows = [
             (name, format_count(self._files[name]), format_count(self._harmful[name]))
-            for name in _EXPLAINED
+            for name in EXPLAINED
             if self._files[name]
         ]
         colours = dict.fromkeys((FileClass.IDENTICAL, FileClass.SOUND, FileClass.VALID), paint.good)
@@ -145,7 +145,7 @@ class VerifyOutcome(Outcome):
             status_table(
                 ("class", "files", "harmful"),
                 rows,
-                _EXPLAINED,
+                EXPLAINED,
                 {str(name): colour for name, colour in colours.items()},
                 paint,
             ),

@@ -1,4 +1,4 @@
-"""A report as a file: Arrow tables in, Parquet, JSON lines or CSV out, whole or not at all."""
+"""A report as a file: Arrow tables in, a file of one of its formats out, whole or not at all."""
 
 from __future__ import annotations
 
@@ -27,6 +27,17 @@ class _Sink(Protocol):
     def close(self) -> None: ...
 
 
+class PageSink(_Sink, Protocol):
+    """Writes a page of HTML."""
+
+    def interrupt(self) -> None:
+        """Note that an error or a signal ends the run."""
+
+
+#: Makes the sink of a page: from the path of its file and the columns of the report.
+PageMaker = Callable[[str, pa.Schema], PageSink]
+
+
 class _JsonSink:
     def __init__(self, path: str, _schema: pa.Schema) -> None:
         self._file = open(path, "w", encoding="utf-8")  # noqa: SIM115, because close() is a method here
@@ -47,21 +58,34 @@ _SINKS: dict[str, Callable[[str, pa.Schema], _Sink]] = {
 }
 
 
-def check_report_path(path: str) -> str:
+#: The ending of a page.
+PAGE_SUFFIX = ".html"
+
+
+def check_report_path(path: str, *, has_page: bool = False) -> str:
     """Return the path or URI of a report, if its ending says what to write.
+
+    Parameters
+    ----------
+    path : str
+        The path or URI.
+    has_page : bool
+        Whether the report can be a page.
 
     Raises
     ------
     InputError
-        The ending is not one of ``.parquet``, ``.json``, ``.csv`` and ``.arrow``.
+        The ending is not one of ``.parquet``, ``.json``, ``.csv``, ``.arrow`` and, with a page,
+        ``.html``.
     """
     place = absolute_path(path) if is_remote(path) else local_path(path)
     ending = os.path.splitext(place)[1].lower()
-    if ending not in _SINKS:
+    endings = [*_SINKS, *([PAGE_SUFFIX] if has_page else [])]
+    if ending not in endings:
         raise InputError(
             "the report's ending does not say its format",
             path=path,
-            expected=" or ".join(_SINKS),
+            expected=" or ".join(endings),
             found=ending or "none",
         )
     return place
@@ -73,9 +97,12 @@ class ReportFile:
     Parameters
     ----------
     path : str
-        Ends in ``.parquet``, ``.json`` (one object a line), ``.csv`` or ``.arrow``.
+        Ends in ``.parquet``, ``.json`` (one object a line), ``.csv``, ``.arrow`` or, with a page,
+        ``.html``.
     schema : pa.Schema
         Its columns.
+    page : PageMaker, optional
+        Makes the page of a report in HTML.
 
     Raises
     ------
@@ -92,8 +119,8 @@ class ReportFile:
     older report alone). Not for use by several threads at once.
     """
 
-    def __init__(self, path: str, schema: pa.Schema) -> None:
-        self.path = check_report_path(path)
+    def __init__(self, path: str, schema: pa.Schema, page: PageMaker | None = None) -> None:
+        self.path = check_report_path(path, has_page=page is not None)
         self._schema = schema
         self._rows = 0
         self._is_whole = True
@@ -105,8 +132,11 @@ class ReportFile:
             raise InputError("the report is a folder", path=path, hint="name a file in it")
         self._file = AtomicFile(local, what="report")
         ending = os.path.splitext(self.path)[1].lower()
+        self._page = None
         try:
-            self._sink = _SINKS[ending](self._file.scratch_path, schema)
+            if ending == PAGE_SUFFIX and page is not None:
+                self._page = page(self._file.scratch_path, schema)
+            self._sink = self._page or _SINKS[ending](self._file.scratch_path, schema)
         except OSError as error:
             with self._file:
                 raise self._file.error(error) from error
@@ -121,6 +151,8 @@ class ReportFile:
         traceback: TracebackType | None,
     ) -> None:
         with self._file:
+            if self._page is not None and kind is not None:
+                self._page.interrupt()
             try:
                 self._finish()
             finally:

@@ -1,0 +1,69 @@
+"""The page of ``predict --report FILE.html``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from kafka_index.cli.report_page import BAD, GOOD, NOTABLE, page_maker
+from kafka_index.cli.text import plural
+from kafka_index.errors import KafkaIndexError
+from kafka_index.pages.page import Explained, Page, Verdict
+from kafka_index.startup import Outcome, Prediction, SegmentAction
+from kafka_index.startup import Verdict as StartVerdict
+from kafka_index.storage import list_dump
+from kafka_index.storage.report_file import PageMaker
+from kafka_index.storage.segment_table import SegmentTable
+
+
+def predict_page(prediction: Prediction, directories: list[str]) -> PageMaker:
+    """Return the maker of the page of ``predict``.
+
+    Parameters
+    ----------
+    prediction : Prediction
+        What a broker does.
+    directories : list of str
+        Its data directories.
+    """
+    command = "kafka-index predict --verbose --input {directory}"
+    explained = {
+        SegmentAction.KEEP.value: Explained(GOOD, "kept as it is", command),
+        Outcome.LOADED.value: Explained(GOOD, "loaded; it has no segments", command),
+        SegmentAction.REBUILD.value: Explained(NOTABLE, "kept, its indexes rebuilt", command),
+        SegmentAction.REPLACE.value: Explained(NOTABLE, "replaced by a swap file", command),
+        Outcome.EMPTIED.value: Explained(BAD, "the partition begins anew, empty", command),
+        SegmentAction.CUT.value: Explained(BAD, "cut: what lies after is not kept", command),
+        SegmentAction.DELETE.value: Explained(BAD, "deleted", command),
+        Outcome.STRAY.value: Explained(BAD, "not of this broker any more: set aside", command),
+        Outcome.REFUSED.value: Explained(BAD, "the broker does not start with it", command),
+    }
+    lost = sum(one.lost.records for one in prediction.partitions)
+    refused = "; ".join(f"{each.file}: {each.reason}" for each in prediction.refused)
+    texts = {
+        StartVerdict.SAFE: Verdict(GOOD, "safe: a broker starts, and loses nothing"),
+        StartVerdict.LOSES: Verdict(
+            BAD, f"loses: a broker starts, {plural(lost, 'record')} lost or hidden"
+        ),
+        StartVerdict.DOES_NOT_START: Verdict(BAD, f"does_not_start: {refused}"),
+    }
+
+    def segments() -> Iterator[pa.RecordBatch]:
+        try:
+            found = SegmentTable.of(list_dump(directories, topics=None).segments)
+        except KafkaIndexError:
+            # Directories without a log have a verdict, and no picture.
+            return
+        for each in found.partitions:
+            yield each.rows()
+
+    page = Page(
+        "predict",
+        "segments",
+        ("action", "outcome"),
+        explained,
+        lambda _: texts[prediction.verdict],
+        segments=segments,
+    )
+    return page_maker(page)

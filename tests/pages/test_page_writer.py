@@ -1,0 +1,70 @@
+"""What a page says without its scripts: the verdict, the counts, what it leaves out."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from kafka_index.build.report_writer import FILE_SCHEMA
+from kafka_index.cli.build_page import build_page
+from kafka_index.pages import page_writer
+from kafka_index.storage.report_file import ReportFile
+from tests.support.command_line import DUMP, run_here
+from tests.support.report_pages import write_rows
+
+
+def test_the_verdict_and_the_counts_need_no_script(tmp_path: Path) -> None:
+    report = tmp_path / "report.html"
+    write_rows(report, {"status": ["built", "truncated", "unchanged"]}, 3)
+    text = report.read_text(encoding="utf-8")
+    assert '<h1 id="verdict">1 segment of 3 damaged</h1>' in text
+    assert "valid up to a position, nothing after it is indexed" in text
+
+
+def test_a_page_with_too_many_rows_keeps_what_wants_attention(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(page_writer, "MAX_ROWS", 2)
+    report = tmp_path / "report.html"
+    write_rows(report, {"status": ["built"] * 5 + ["truncated"]}, 6)
+    text = report.read_text(encoding="utf-8")
+    assert "1 segment of 6 damaged" in text
+    assert "This page has 1 of 6 rows" in text
+
+
+def test_a_run_that_is_interrupted_leaves_a_page_that_says_so(tmp_path: Path) -> None:
+    report = tmp_path / "report.html"
+    whole = tmp_path / "whole.html"
+    write_rows(whole, {}, 1)
+
+    def interrupted() -> None:
+        with ReportFile(str(report), FILE_SCHEMA, build_page()) as file:
+            row = {"status": "built", "kind": "segment"}
+            schema = pa.schema([(field.name, field.type) for field in FILE_SCHEMA])
+            file.write_table(pa.Table.from_pylist([row], schema=schema))
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert "interrupted; so far: 1 segment built" in report.read_text(encoding="utf-8")
+    assert "interrupted" not in whole.read_text(encoding="utf-8")
+
+
+def test_without_the_library_the_extra_is_named_before_any_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
+    done = run_here("build", "--input", DUMP, "--output", tmp_path, "--report", tmp_path / "a.html")
+    assert done.returncode == 2
+    assert "pip install 'kafka-index[html]'" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_command_without_a_page_refuses_one(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    done = run_here("export", "--input", DUMP, "--output", out, "--report", tmp_path / "a.html")
+    assert done.returncode == 2
+    assert "found .html" in done.stderr
