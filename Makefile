@@ -71,8 +71,8 @@ conformance: $(STAMP) ## compare with Kafka's own code; CASES=100000 draws more,
 		$(PYTEST) -n $(WORKERS) --dist loadfile -p tests.conformance.campaign tests/conformance
 
 # What draws a tenth or less elsewhere draws all here (tests/support/campaign.py).
-CAMPAIGN := tests/restore/test_interrupted.py tests/endtoend/test_remote_faults.py \
-	tests/conformance/broker/test_drawn_starts.py
+CAMPAIGN := tests/restore/test_interrupted.py tests/verification/test_interrupted.py \
+	tests/endtoend/test_remote_faults.py tests/conformance/broker/test_drawn_starts.py
 
 .PHONY: campaign
 campaign: $(STAMP) ## run the long judged runs in full; make test draws a tenth of them, or less

@@ -1,0 +1,58 @@
+"""Jobs that ``spark-submit`` runs on the standalone cluster report what threads do."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from kafka_index.cli.exit_code import ExitCode
+from tests.cluster.conftest import finish
+from tests.support.command_line import DUMP, ROOT, Argument, run_here
+from tests.support.spark_cluster import SPARK_CLASS, Cluster, driver_environment
+
+
+def submit(
+    cluster: Cluster, python: Path, job: str, *arguments: Argument
+) -> subprocess.CompletedProcess[str]:
+    """Run a job with ``spark-submit``."""
+    return finish(
+        subprocess.Popen(
+            [
+                *(str(SPARK_CLASS.with_name("spark-submit")), "--master", cluster.master),
+                *(str(ROOT / "jobs" / job), *map(str, arguments)),
+            ],
+            env={**driver_environment(python), "SPARK_HOME": str(SPARK_CLASS.parents[1])},
+            cwd="/",
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    )
+
+
+def sorted_rows(report: Path) -> pa.Table:
+    order = ("path", "kind", "class", "segment_base_offset")
+    return pq.read_table(report).sort_by([(name, "ascending") for name in order])
+
+
+def test_a_verification_gives_the_rows_of_the_local_engine(
+    cluster: Cluster, python: Path, tmp_path: Path
+) -> None:
+    data = tmp_path / "dump"
+    shutil.copytree(DUMP, data)
+    (damaged, *_) = sorted(data.glob("payments-*/*.timeindex"))
+    damaged.write_bytes(b"")
+    given = ("--input", data, "--report")
+    here = run_here("verify", *given, tmp_path / "local.parquet")
+
+    done = submit(cluster, python, "verify.py", *given, tmp_path / "cluster.parquet")
+
+    assert done.returncode == here.returncode == ExitCode.DAMAGE, done.stderr
+    assert str(damaged) in done.stdout
+    rows = sorted_rows(tmp_path / "cluster.parquet")
+    assert rows.equals(sorted_rows(tmp_path / "local.parquet"))
+    assert rows.num_rows > 100
