@@ -10,11 +10,9 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from itertools import groupby
-from typing import NamedTuple
 
-from kafka_index.errors import CorruptLogError, CorruptRecordError, InputError, KafkaIndexError
+from kafka_index.errors import CorruptLogError, CorruptRecordError, InputError
 from kafka_index.layout.internal_topics import (
     CLUSTER_METADATA_TOPIC,
     CONSUMER_OFFSETS_TOPIC,
@@ -25,16 +23,16 @@ from kafka_index.layout.internal_topics import (
 from kafka_index.layout.message_bytes import MessageReader
 from kafka_index.layout.names import BOOTSTRAP_CHECKPOINT
 from kafka_index.metadata.cluster_image import ClusterImage
+from kafka_index.metadata.cluster_metadata import ClusterMetadata, Source
 from kafka_index.metadata.decoding import METADATA_CODEC, RecordName, UnknownRecordError
-from kafka_index.metadata.group_state import CommittedOffset, Group, GroupState
+from kafka_index.metadata.group_state import GroupState
 from kafka_index.metadata.remote_segments import RemoteLogState
 from kafka_index.metadata.topic_log import LogRecord, TopicLog
-from kafka_index.metadata.transaction_state import Transaction, TransactionLogState
+from kafka_index.metadata.transaction_state import TransactionLogState
 from kafka_index.records.decompression import DecompressionBudget
 from kafka_index.storage import SegmentFile, expand_directories, list_dump
 from kafka_index.storage.directories import scan_directory
 from kafka_index.stores import FileInfo
-from kafka_index.tiered.metadata_records import SegmentEvent
 
 #: The topics that are read.
 METADATA_TOPICS = (
@@ -46,75 +44,6 @@ METADATA_TOPICS = (
 
 _SNAPSHOT = re.compile(r"(?P<offset>[0-9]{20})-(?P<epoch>[0-9]{10})\.checkpoint")
 _SNAPSHOT_FOOTER = 4
-_MAX_FAULTS = 100
-
-
-@dataclass
-class Faults:
-    """Faults that were met: the first ones, and how many there were in all."""
-
-    first: list[KafkaIndexError] = field(default_factory=list)
-    total: int = 0
-
-    def add(self, faults: Iterable[KafkaIndexError]) -> None:
-        """Add faults."""
-        for fault in faults:
-            self.total += 1
-            if len(self.first) < _MAX_FAULTS:
-                self.first.append(fault)
-
-
-class Source(NamedTuple):
-    """A partition directory that was read.
-
-    Parameters
-    ----------
-    path : str
-        The directory.
-    snapshot : str or None
-        The name of the snapshot that was loaded before the log.
-    records : int
-        How many records there were, those of the snapshot included.
-    end_offset : int
-        The offset after the last one.
-    """
-
-    path: str
-    snapshot: str | None
-    records: int
-    end_offset: int
-
-
-@dataclass
-class ClusterMetadata:
-    """What was found; None where the topic it comes from was not.
-
-    Parameters
-    ----------
-    cluster : ClusterImage or None
-        From ``__cluster_metadata``.
-    groups, offsets : list or None
-        From ``__consumer_offsets``.
-    transactions : list of Transaction or None
-        From ``__transaction_state``.
-    remote_segments : list of SegmentEvent or None
-        From ``__remote_log_metadata``.
-    counts : dict of str to Counter of RecordName
-        Records by topic and type.
-    sources : list of Source
-        What was read.
-    faults : Faults
-        Why records are missing.
-    """
-
-    cluster: ClusterImage | None = None
-    groups: list[Group] | None = None
-    offsets: list[CommittedOffset] | None = None
-    transactions: list[Transaction] | None = None
-    remote_segments: list[SegmentEvent] | None = None
-    counts: dict[str, Counter[RecordName]] = field(default_factory=dict)
-    sources: list[Source] = field(default_factory=list)
-    faults: Faults = field(default_factory=Faults)
 
 
 def read_metadata(

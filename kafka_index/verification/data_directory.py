@@ -187,7 +187,7 @@ class DataDirectory:
                 FileClass.CORRUPT,
                 effect,
                 harmful=harmful,
-                expected=None if error.expected is None else str(error.expected),
+                expected=error.expected,
                 found=f"{error.message}: {error.found}",
             )
         else:

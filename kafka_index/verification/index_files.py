@@ -39,6 +39,7 @@ class SegmentPlace:
 
 
 IDENTICAL = Judgement(FileClass.IDENTICAL)
+NOT_JUDGED = Judgement(FileClass.VALID, found="not judged: the log before it is damaged")
 
 _OFFSET_EFFECTS = {
     FileClass.PADDED: "Lookups in it are right and slower.",

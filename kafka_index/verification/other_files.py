@@ -139,7 +139,7 @@ def judge_metadata(
             Judgement(
                 FileClass.CORRUPT,
                 harmful=True,
-                expected=None if error.expected is None else str(error.expected),
+                expected=error.expected,
                 found=f"{error.message}: {error.found}",
                 effect="A broker takes the data directory offline, or exits.",
             )

@@ -9,22 +9,19 @@ from functools import partial
 
 from kafka_index.build.fold import FoldedPartition, fold_partition
 from kafka_index.build.report import FAILED
-from kafka_index.errors import KafkaIndexError, is_retriable
+from kafka_index.errors import is_retriable
 from kafka_index.growing.growing_segment import floor_segment
 from kafka_index.layout.names import (
-    LEADER_EPOCH_CHECKPOINT,
     TXN_INDEX_SUFFIX,
     TopicPartition,
     index_name_for,
 )
-from kafka_index.layout.records import CONTROL_MASK
-from kafka_index.scan import LogFileSource
 from kafka_index.state.partition_state import ProducerExpiration
 from kafka_index.storage import SegmentFile, StagedFile
-from kafka_index.storage.log_directory import read_checkpoint_text
 from kafka_index.stores.tiered.segment_paths import is_segment_path
 from kafka_index.verification.compaction import is_compacted
 from kafka_index.verification.data_directory import DataDirectory
+from kafka_index.verification.epochs import epoch_findings
 from kafka_index.verification.findings import (
     FileClass,
     FileKind,
@@ -39,7 +36,7 @@ from kafka_index.verification.segment import SegmentCheck, check_segment, index_
 from kafka_index.verification.settings import VerifySettings
 from kafka_index.verification.snapshots import judge_snapshots
 from kafka_index.verification.starts import started
-from kafka_index.verification.state_files import judge_epochs, judge_transaction_index
+from kafka_index.verification.transaction_indexes import has_data, judge_transaction_index
 
 _NO_TIME_INDEX = (
     "A broker makes an empty one: the time of the file decides what retention deletes, and lookups "
@@ -137,7 +134,13 @@ class _Finish:
                 is_clean=self.root.is_clean,
                 is_compacted=judge.is_compacted,
             )
-        found += self._epochs(end)
+        found += epoch_findings(
+            partition,
+            self._index_directory,
+            [run for check in self.checks for run in check.whole.epochs],
+            (self._log_start(), end),
+            has_indexes=self._has_indexes,
+        )
         found += other_files(partition, directory, self.verification.segments)
         found += judge_metadata(partition, directory, topic, is_known=self.root.is_known)
         if end is not None:
@@ -220,47 +223,10 @@ class _Finish:
                 None if check.row.status == FAILED else wanted,
                 segment.base_offset,
                 check.place,
-                partial(self._has_data, segment.base_offset),
+                partial(has_data, self.checks, segment.base_offset),
                 is_known=is_known,
             )
             yield stored.finding.judged(row)
-
-    def _has_data(self, up_to_base_offset: int, producer: int, first: int, last: int) -> bool:
-        """Return whether the log has batches of a producer in a range of offsets."""
-        for check in self.checks:
-            if check.segment.base_offset > up_to_base_offset or check.whole.end_offset <= first:
-                continue
-            for batches in LogFileSource.of_segment(check.segment, verify_crc=False).chunks():
-                is_data = (batches.producer_id == producer) & (batches.last_offset >= first)
-                is_data &= (batches.base_offset <= last) & (
-                    (batches.attributes & CONTROL_MASK) == 0
-                )
-                if is_data.any():
-                    return True
-        return False
-
-    def _epochs(self, end: int | None) -> Iterator[Finding]:
-        partition = self.verification.partition
-        path = os.path.join(self._index_directory, LEADER_EPOCH_CHECKPOINT)
-        finding = Finding(
-            partition.topic,
-            partition.partition,
-            None,
-            path,
-            FileKind.EPOCHS,
-            FileClass.MISSING,
-        )
-        runs = [run for check in self.checks for run in check.whole.epochs]
-        try:
-            text = read_checkpoint_text(path)
-        except KafkaIndexError as error:
-            yield finding.unreadable(error)
-            return
-        if text is not None:
-            yield finding.judged(judge_epochs(text, runs, self._log_start(), end))
-        elif runs:
-            effect = "Followers and consumers cannot compare epochs: divergence is not found."
-            yield replace(finding, harmful=self._has_indexes, effect=effect)
 
     @staticmethod
     def _has_anything(found: Sequence[Finding]) -> bool:

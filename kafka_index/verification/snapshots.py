@@ -4,19 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+import numpy as np
+
 from kafka_index.errors import CorruptSnapshotError, KafkaIndexError, ReadError
 from kafka_index.layout.names import SNAPSHOT_SUFFIX, TopicPartition, parse_segment_file
 from kafka_index.state.partition_state import ProducerExpiration
 from kafka_index.state.snapshots import decode_snapshot, list_snapshots, snapshot_path
 from kafka_index.stores import store_of
 from kafka_index.verification.findings import FileClass, FileKind, Finding, Judgement
-from kafka_index.verification.state_files import OTHER_STATE, judge_snapshot
+from kafka_index.verification.index_files import IDENTICAL, NOT_JUDGED
 
 _NO_STATE = (
     "With the marker a broker concludes that there are no producers: open transactions vanish, and "
     "their records are exposed."
 )
 _REMOVED = "A broker that starts here removes it."
+_EARLIER = "A broker removes it, and loads an earlier one or reads the log instead."
+_OTHER_STATE = (
+    "A broker that loads it takes other producers or open transactions for true: it can accept "
+    "duplicates, refuse producers, or expose records of open transactions."
+)
 
 
 def judge_snapshots(
@@ -75,7 +82,7 @@ def judge_snapshots(
                 effect=f"{_REMOVED} The log reached that offset once.",
             )
         elif offset in wanted or built is None or offset in base_offsets:
-            judgement = judge_snapshot(
+            judgement = _judge_snapshot(
                 data, wanted.get(offset), expiration, start, is_compacted=is_compacted
             )
         elif offset < max(base_offsets) or offset <= start:
@@ -126,7 +133,7 @@ def _within(
             FileClass.CORRUPT,
             position_bytes=error.position_bytes,
             found=error.message,
-            effect="A broker removes it, and loads an earlier one or reads the log instead.",
+            effect=_EARLIER,
         )
     stored = {int(row["producer_id"]): int(row["last_offset"]) for row in entries}
     late = [name for name, last in stored.items() if last >= offset]
@@ -145,9 +152,91 @@ def _within(
             harmful=True,
             expected=f"the producers at offset {offset}",
             found=f"producer {(late or missing)[0]} as of another offset",
-            effect=OTHER_STATE,
+            effect=_OTHER_STATE,
         )
     return Judgement(FileClass.VALID, found="taken inside the segment")
+
+
+def _judge_snapshot(
+    data: bytes,
+    built: bytes | None,
+    expiration: ProducerExpiration,
+    first_offset: int,
+    *,
+    is_compacted: bool,
+) -> Judgement:
+    """Judge a ``.snapshot``.
+
+    Parameters
+    ----------
+    data : bytes
+        The file.
+    built : bytes, optional
+        What a build writes; None where that is not known.
+    expiration : ProducerExpiration
+        Whose idle producers a broker that starts now drops.
+    first_offset : int
+        Where the log begins: a transaction may be open since before.
+    is_compacted : bool
+        Batches of producers may be gone.
+    """
+    if data == built:
+        return IDENTICAL
+    try:
+        entries = decode_snapshot(data)
+    except CorruptSnapshotError as error:
+        return Judgement(
+            FileClass.CORRUPT,
+            position_bytes=error.position_bytes,
+            expected=error.expected,
+            found=error.found,
+            effect=_EARLIER,
+        )
+    if built is None:
+        return NOT_JUDGED
+    found = {int(row["producer_id"]): row for row in expiration.live(entries)}
+    for row in expiration.live(decode_snapshot(built)):
+        other = found.pop(int(row["producer_id"]), None)
+        difference = _difference(row, other, first_offset)
+        if difference is None or is_compacted:
+            continue
+        return Judgement(
+            FileClass.CORRUPT if other is not None else FileClass.INCOMPLETE,
+            harmful=True,
+            expected=f"producer {int(row['producer_id'])}: {difference[0]}",
+            found=difference[1],
+            effect=_OTHER_STATE,
+        )
+    for row in found.values():
+        if not is_compacted and int(row["last_offset"]) >= first_offset:
+            return Judgement(
+                FileClass.CORRUPT,
+                harmful=True,
+                expected="a producer of the log",
+                found=f"producer {int(row['producer_id'])}, last offset {int(row['last_offset'])}",
+                effect=_OTHER_STATE,
+            )
+    return Judgement(FileClass.VALID, found="the same producers, but for idle or older ones")
+
+
+def _difference(
+    wanted: np.void, found: np.void | None, first_offset: int
+) -> tuple[str, str] | None:
+    if found is None:
+        return f"last offset {int(wanted['last_offset'])}", "no such producer"
+    for name in ("producer_epoch", "last_sequence", "last_offset", "offset_delta", "timestamp_ms"):
+        if wanted[name] != found[name]:
+            return f"{name} {int(wanted[name])}", f"{int(found[name])}"
+    # What lies before the log is known to the broker that wrote the file, and not from the log.
+    if wanted["coordinator_epoch"] not in (-1, found["coordinator_epoch"]):
+        return (
+            f"coordinator_epoch {int(wanted['coordinator_epoch'])}",
+            f"{int(found['coordinator_epoch'])}",
+        )
+    name = "current_txn_first_offset"
+    if wanted[name] != found[name] and not 0 <= found[name] < first_offset:
+        return f"{name} {int(wanted[name])}", f"{int(found[name])}"
+    return None
 
 
 def _finding(partition: TopicPartition, directory: str, offset: int) -> Finding:
