@@ -13,7 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from kafka_index.growing import GrowingPartitionLog, LogSettings
-from kafka_index.kernels import warm_up
+from kafka_index.kernels.warm_up import warm_up
 from kafka_index.records import (
     BatchFields,
     Record,

@@ -40,17 +40,17 @@ def make_command(*, as_job: bool) -> click.Command:
     def warm_up(
         shared: bool,  # noqa: FBT001, because click passes options by name
     ) -> int:
-        from kafka_index import kernels  # noqa: PLC0415, slow to import
         from kafka_index.kernels.compile_cache import (  # noqa: PLC0415, slow to import
             cache_folders,
             keep_in_shared_folder,
         )
         from kafka_index.kernels.compile_clock import compile_clock  # noqa: PLC0415
+        from kafka_index.kernels.warm_up import warm_up as warm_up_kernels  # noqa: PLC0415
 
         if shared:
             keep_in_shared_folder()
         started = time.monotonic()
-        kernels.warm_up()
+        warm_up_kernels()
         folder = cache_folders().writable
         if folder is None:
             return ExitCode.ENVIRONMENT

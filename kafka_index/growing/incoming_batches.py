@@ -12,8 +12,12 @@ from typing import Self
 import numpy as np
 
 from kafka_index.errors import CorruptLogError, InputError
-from kafka_index.kernels import read_headers
-from kafka_index.kernels.headers import HEADER_COLUMNS, HEADER_MAGIC, HEADER_RECORD_COUNT
+from kafka_index.kernels.headers import (
+    HEADER_COLUMNS,
+    HEADER_MAGIC,
+    HEADER_RECORD_COUNT,
+    read_headers,
+)
 from kafka_index.kernels.scan import SCAN_END, SCAN_ROWS_FULL, SCAN_TORN_BATCH, SCAN_TORN_HEADER
 from kafka_index.layout.integers import Longs
 from kafka_index.records.batch_table import BatchColumns

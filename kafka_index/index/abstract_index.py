@@ -25,7 +25,9 @@ from kafka_index.errors import (
 )
 from kafka_index.index.entry_map import EntryMap
 from kafka_index.index.slot_search import SlotSearch
-from kafka_index.kernels import NOT_FOUND, can_convert_to_relative_offset, count_entries
+from kafka_index.kernels.bulk_search import count_entries
+from kafka_index.kernels.index_entries import can_convert_to_relative_offset
+from kafka_index.kernels.search import NOT_FOUND
 from kafka_index.layout.index_entries import offset_range
 
 #: In place of a path: the index is in memory only, until it is closed.

@@ -16,7 +16,8 @@ from kafka_index.errors import (
     KafkaIndexError,
 )
 from kafka_index.index.abstract_index import AbstractIndex
-from kafka_index.kernels import NOT_FOUND, append_offset_entries
+from kafka_index.kernels.index_entries import append_offset_entries
+from kafka_index.kernels.search import NOT_FOUND
 from kafka_index.layout.index_entries import OFFSET_ENTRY
 from kafka_index.layout.integers import Longs
 

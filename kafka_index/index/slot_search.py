@@ -10,7 +10,8 @@ from typing import ClassVar
 import numpy as np
 
 from kafka_index.index.entry_map import EntryMap, RemapLock
-from kafka_index.kernels import NOT_FOUND, find_disorder, find_entries, find_floors, is_ascending
+from kafka_index.kernels.bulk_search import find_disorder, find_entries, is_ascending
+from kafka_index.kernels.search import NOT_FOUND, find_floors
 from kafka_index.layout.index_entries import WARM_BYTES
 from kafka_index.layout.integers import Longs
 from kafka_index.layout.records import NO_TIMESTAMP, field_position

@@ -17,7 +17,7 @@ from kafka_index.errors import (
     KafkaIndexError,
 )
 from kafka_index.index.abstract_index import AbstractIndex
-from kafka_index.kernels import append_time_entries
+from kafka_index.kernels.index_entries import append_time_entries
 from kafka_index.layout.index_entries import TIME_ENTRY
 from kafka_index.layout.integers import INT32_MAX, Longs
 from kafka_index.layout.records import NO_TIMESTAMP

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from kafka_index.errors import CorruptIndexError, InvalidOffsetError, UnknownVersionError
 from kafka_index.index.append_file import AppendFile
-from kafka_index.kernels import NOT_FOUND
+from kafka_index.kernels.search import NOT_FOUND
 from kafka_index.layout.producer_state import ABORTED_TXN, ABORTED_TXN_VERSION
 
 _NO_ENTRIES = np.frombuffer(b"", ABORTED_TXN)

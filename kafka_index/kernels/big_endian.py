@@ -114,6 +114,8 @@ read_int32 = _reader(32)
 read_int64 = _reader(64)
 #: The same of a little-endian int32, for checksums (every machine Kafka runs on is one).
 read_int32_little = _reader(32, swap=False)
+#: Read an int64 as this machine has it.
+read_int64_native = _reader(64, swap=False)
 #: Write an int64 as an int8, int32 or int64 at an address (uint64).
 write_int8 = _writer(8, swap=False)
 write_int32 = _writer(32)

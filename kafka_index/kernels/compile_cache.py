@@ -33,6 +33,7 @@ import numba
 import numpy as np
 from numba import types
 from numba.core import caching, codegen, compiler, config, registry, serialize
+from numba.core.runtime.nrt import rtsys
 
 from kafka_index.kernels.compile_clock import compile_clock
 
@@ -44,6 +45,7 @@ _JITCodeLibrary: Any = codegen.JITCodeLibrary
 _unliteral: Any = types.unliteral
 _rebuild: Any = compiler.CompileResult._rebuild  # noqa: SLF001
 _dumps: Any = serialize.dumps
+_runtime: Any = rtsys
 
 _log = logging.getLogger(__name__)
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -204,7 +206,7 @@ class _ContentCache(caching._Cache):  # noqa: SLF001
             path.unlink(missing_ok=True)
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        target_context.refresh()
+        _runtime.initialize(target_context)
         found = self._load(sig, target_context) if self._enabled else None
         if found is None:
             # Numba compiles it, and saves it at the end.

@@ -31,7 +31,12 @@ from kafka_index.kernels.batch_header import (
     read_producer_epoch,
     read_producer_id,
 )
-from kafka_index.kernels.big_endian import Integer, prefetch, write_int64_native
+from kafka_index.kernels.big_endian import (
+    Integer,
+    prefetch,
+    read_int64_native,
+    write_int64_native,
+)
 from kafka_index.kernels.compile_cache import compiled
 from kafka_index.kernels.index_entries import can_convert_to_relative_offset
 from kafka_index.kernels.markers import CONTROL_MESSAGE, CONTROL_NONE, read_control_batch
@@ -123,35 +128,17 @@ SCAN_BAD_SIZE = BAD_SIZE
 SCAN_BAD_CRC = BAD_SIZE - 1
 SCAN_OFFSET_OVERFLOW = BAD_SIZE - 2
 
+# In place of the control type of a marker that is still to be read.
+_CONTROL_UNREAD = CONTROL_MESSAGE - 1
+
 _SMALL_BATCHES_AHEAD = 24
 _LARGE_BATCHES_AHEAD = 4
 _CACHE_LINE = 64
+_MARKERS_AHEAD = 16
 _SMALL_BATCH = 512
 
 
-@compiled
-def _read_producer(
-    start: np.uint64,
-    size: Integer,
-    attributes: Integer,
-    first_row: np.uint64,
-    stride: np.uint64,
-    count: Integer,
-) -> Integer:
-    """Fill the columns of a batch with a producer; return its control type."""
-    row = first_row + np.uint64(8 * count)
-    write_int64_native(row + np.uint64(_ROW.producer_epoch) * stride, read_producer_epoch(start))
-    write_int64_native(row + np.uint64(_ROW.base_sequence) * stride, read_base_sequence(start))
-    if attributes & CONTROL_MASK == 0:
-        return np.int64(CONTROL_NONE)
-    control, epoch, timestamp = read_control_batch(np.int64(start), np.int64(start) + size)
-    write_int64_native(row + np.uint64(_ROW.coordinator_epoch) * stride, epoch)
-    write_int64_native(row + np.uint64(_ROW.control_timestamp_ms) * stride, timestamp)
-    return control
-
-
-@compiled
-def scan_batches(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and hot
+def scan_batches(
     window: NDArray[np.uint8],
     window_position: int,
     log_size: int,
@@ -188,25 +175,82 @@ def scan_batches(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and h
         One of the ``SCAN_`` codes, the position of the next (or the faulty) batch, and how many
         batches are filled in now.
     """
+    code, position, filled, has_markers = _walk_batches(
+        window,
+        window_position,
+        log_size,
+        position,
+        segment_base_offset,
+        verify_crc,
+        columns,
+        count,
+    )
+    if has_markers:
+        _read_markers(window, window_position, columns, count, filled)
+    return code, position, filled
+
+
+@compiled
+def _read_markers(
+    window: NDArray[np.uint8], window_position: int, columns: Longs, start_row: int, end_row: int
+) -> None:
+    """Fill in the columns of markers; apart from the walk, for most logs have none."""
+    address = np.int64(window.ctypes.data) - window_position
+    first_row = np.uint64(columns.ctypes.data)
+    stride = np.uint64(columns.strides[0])
+    for number in range(start_row, end_row):
+        row = first_row + np.uint64(8 * number)
+        kind = row + np.uint64(_ROW.control_type) * stride
+        if number + _MARKERS_AHEAD < end_row:
+            ahead = row + np.uint64(8 * _MARKERS_AHEAD)
+            prefetch(
+                np.uint64(
+                    address + read_int64_native(ahead + np.uint64(_ROW.position_bytes) * stride)
+                )
+                + np.uint64(_CACHE_LINE)
+            )
+        if read_int64_native(kind) != _CONTROL_UNREAD:
+            continue
+        start = address + read_int64_native(row + np.uint64(_ROW.position_bytes) * stride)
+        end = start + read_int64_native(row + np.uint64(_ROW.size_bytes) * stride)
+        control, epoch, timestamp = read_control_batch(start, end)
+        write_int64_native(kind, control)
+        write_int64_native(row + np.uint64(_ROW.coordinator_epoch) * stride, epoch)
+        write_int64_native(row + np.uint64(_ROW.control_timestamp_ms) * stride, timestamp)
+
+
+@compiled
+def _walk_batches(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and hot
+    window: NDArray[np.uint8],
+    window_position: int,
+    log_size: int,
+    position: Integer,
+    segment_base_offset: int,
+    verify_crc: bool,
+    columns: Longs,
+    count: int,
+) -> tuple[int, Integer, int, bool]:
+    """Do what `scan_batches` does, but for markers; return also whether there are any."""
     window_end = window_position + len(window)
     capacity = columns.shape[1]
     address = np.uint64(window.ctypes.data)
     # Stores go by address too: an index that might be negative costs more than the store.
     first_row = np.uint64(columns.ctypes.data)
     stride = np.uint64(columns.strides[0])
+    has_markers = False
     while True:
         left = log_size - position
         if left > HEADER_SIZE_UP_TO_MAGIC:
             if count == capacity:
-                return SCAN_ROWS_FULL, position, count
+                return SCAN_ROWS_FULL, position, count, has_markers
             if position < window_position or position + HEADER_SIZE_UP_TO_MAGIC > window_end:
-                return SCAN_NEED_BYTES, position, count
+                return SCAN_NEED_BYTES, position, count, has_markers
         start = address + np.uint64(position - window_position)
         size = batch_size(start, left)
         if size < 0:
-            return int(size), position, count
+            return int(size), position, count, has_markers
         if position + size > window_end:
-            return SCAN_NEED_BYTES, position, count
+            return SCAN_NEED_BYTES, position, count, has_markers
         if not verify_crc:
             # Where headers alone are read, the CPU cannot guess what comes next; but batches are
             # of similar sizes.
@@ -215,7 +259,7 @@ def scan_batches(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and h
             prefetch(header_ahead)
             prefetch(header_ahead + np.uint64(_CACHE_LINE))
         if verify_crc and not checksum_matches(start, size):
-            return SCAN_BAD_CRC, position, count
+            return SCAN_BAD_CRC, position, count, has_markers
         base_offset = read_base_offset(start)
         control: Integer = np.int64(CONTROL_NONE)
         if magic_of(start) >= MAGIC_RECORD_BATCH:
@@ -225,7 +269,16 @@ def scan_batches(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and h
             max_timestamp = read_max_timestamp(start)
             producer_id = read_producer_id(start)
             if producer_id >= 0:
-                control = _read_producer(start, size, attributes, first_row, stride, count)
+                row = first_row + np.uint64(8 * count)
+                write_int64_native(
+                    row + np.uint64(_ROW.producer_epoch) * stride, read_producer_epoch(start)
+                )
+                write_int64_native(
+                    row + np.uint64(_ROW.base_sequence) * stride, read_base_sequence(start)
+                )
+                if attributes & CONTROL_MASK:
+                    control = np.int64(_CONTROL_UNREAD)
+                    has_markers = True
         else:
             control = np.int64(CONTROL_MESSAGE)
             leader_epoch = np.int64(NO_LEADER_EPOCH)
@@ -236,7 +289,7 @@ def scan_batches(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and h
                 max_timestamp = read_message_timestamp(start)
             producer_id = np.int64(NO_PRODUCER_ID)
         if not can_convert_to_relative_offset(last_offset, segment_base_offset):
-            return SCAN_OFFSET_OVERFLOW, position, count
+            return SCAN_OFFSET_OVERFLOW, position, count, has_markers
         row = first_row + np.uint64(8 * count)
         write_int64_native(row + np.uint64(_ROW.position_bytes) * stride, position)
         write_int64_native(row + np.uint64(_ROW.size_bytes) * stride, size)
@@ -249,3 +302,9 @@ def scan_batches(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and h
         write_int64_native(row + np.uint64(_ROW.leader_epoch) * stride, leader_epoch)
         count += 1
         position += size
+
+
+def warm_up(window: NDArray[np.uint8], columns: Longs) -> None:
+    """Load or compile the scan, over a window without bytes."""
+    scan_batches(window, 0, 0, 0, 0, True, columns, 0)
+    _read_markers(window, 0, columns, 0, 0)

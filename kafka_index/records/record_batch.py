@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kafka_index.errors import InputError
-from kafka_index.kernels import batch_checksums
+from kafka_index.kernels.batch_header import batch_checksums
 from kafka_index.layout.integers import INT32_MAX, INT64_MAX
 from kafka_index.layout.records import (
     COMPRESSION_MASK,

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kafka_index.kernels import batch_checksums
+from kafka_index.kernels.batch_header import batch_checksums
 from kafka_index.kernels.scan import SCAN_END, SCAN_ROWS_FULL
 from kafka_index.layout.records import (
     LOG_OVERHEAD,

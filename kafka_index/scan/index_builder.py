@@ -15,8 +15,11 @@ from kafka_index.errors import (
     KafkaIndexError,
 )
 from kafka_index.index import OffsetIndex, TimeIndex
-from kafka_index.kernels import choose_entries
-from kafka_index.kernels.index_entries import STATE_MAX_TIMESTAMP, STATE_OFFSET_OF_MAX_TIMESTAMP
+from kafka_index.kernels.index_entries import (
+    STATE_MAX_TIMESTAMP,
+    STATE_OFFSET_OF_MAX_TIMESTAMP,
+    choose_entries,
+)
 from kafka_index.layout.integers import Longs
 from kafka_index.layout.records import NO_TIMESTAMP
 from kafka_index.records.batch_source import ScanStop

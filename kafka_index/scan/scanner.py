@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from kafka_index.kernels import batch_checksums, scan_batches
+from kafka_index.kernels.batch_header import batch_checksums
 from kafka_index.kernels.big_endian import Integer
 from kafka_index.kernels.scan import (
     CHUNK_BATCHES,
@@ -21,6 +21,7 @@ from kafka_index.kernels.scan import (
     SCAN_OFFSET_OVERFLOW,
     SCAN_TORN_BATCH,
     SCAN_TORN_HEADER,
+    scan_batches,
 )
 from kafka_index.layout.index_entries import offset_range
 from kafka_index.layout.integers import INT32_MAX

@@ -53,7 +53,7 @@ def prepare() -> None:
         try:
             for name in _IMPORTED_BY_TASKS:
                 importlib.import_module(name)
-            importlib.import_module("kafka_index.kernels").warm_up()
+            importlib.import_module("kafka_index.kernels.warm_up").warm_up()
         except Exception as error:  # noqa: BLE001, because tasks can do without
             sys.stderr.write(f"kafka-index: workers start cold: {error!r}\n")
     gc.collect()

@@ -9,8 +9,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from kafka_index.kernels import read_headers
-from kafka_index.kernels.headers import HEADER_COLUMNS, HEADER_RECORD_COUNT
+from kafka_index.kernels.headers import HEADER_COLUMNS, HEADER_RECORD_COUNT, read_headers
 from kafka_index.layout.integers import Longs
 from kafka_index.records.batch_table import BatchColumns
 from kafka_index.scan.file_records import batches_from

@@ -14,8 +14,7 @@ from enum import Enum
 import numpy as np
 
 from kafka_index.errors import KafkaIndexError
-from kafka_index.kernels import read_headers
-from kafka_index.kernels.headers import HEADER_COLUMNS, HEADER_CRC
+from kafka_index.kernels.headers import HEADER_COLUMNS, HEADER_CRC, read_headers
 from kafka_index.layout.integers import Longs
 from kafka_index.scan import LogFileSource
 from kafka_index.storage import SegmentFile

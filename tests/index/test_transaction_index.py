@@ -18,7 +18,7 @@ from kafka_index.errors import (
     PublishError,
 )
 from kafka_index.index import TransactionIndex, collect_aborted_txns
-from kafka_index.kernels import NOT_FOUND
+from kafka_index.kernels.search import NOT_FOUND
 from kafka_index.layout.producer_state import ABORTED_TXN
 from tests.support.child_processes import as_nobody, open_to_all
 

@@ -15,7 +15,6 @@ from kafka_index.growing.append_plan import (
     plan_for_segment,
 )
 from kafka_index.growing.incoming_batches import IncomingBatches
-from kafka_index.kernels import batch_checksums
 from kafka_index.kernels.appending import (
     GROWTH_SIZE,
     PACKED_RECORDS,
@@ -23,6 +22,7 @@ from kafka_index.kernels.appending import (
     largest_timestamps,
     stamp_batches,
 )
+from kafka_index.kernels.batch_header import batch_checksums
 from kafka_index.kernels.records import RECORD_SOUND
 from kafka_index.records.batch_table import BatchColumns
 from tests.support import segments as built

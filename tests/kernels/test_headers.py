@@ -7,8 +7,7 @@ import struct
 import numpy as np
 from hypothesis import given, settings
 
-from kafka_index.kernels import read_headers
-from kafka_index.kernels.headers import HEADER_COLUMNS, HEADER_CONTROL_TYPE
+from kafka_index.kernels.headers import HEADER_COLUMNS, HEADER_CONTROL_TYPE, read_headers
 from kafka_index.kernels.markers import CONTROL_COMPRESSED, CONTROL_EMPTY
 from tests.support import twins
 from tests.support.segments import (

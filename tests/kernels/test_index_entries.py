@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafka_index.kernels import choose_entries
+from kafka_index.kernels.index_entries import choose_entries
 from tests.support import twins
 
 Batch = tuple[int, int, int]

@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from kafka_index.kernels import scan_batches
 from kafka_index.kernels.scan import (
     SCAN_BAD_CRC,
     SCAN_BAD_LENGTH,
@@ -21,6 +20,7 @@ from kafka_index.kernels.scan import (
     SCAN_TORN_BATCH,
     SCAN_TORN_HEADER,
     BatchColumns,
+    scan_batches,
 )
 from tests.support import twins
 from tests.support.cases import Case

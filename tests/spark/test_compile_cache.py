@@ -18,7 +18,7 @@ PROBE = """
 import sys
 sys.prefix = sys.argv[1]
 import numpy as np
-from kafka_index.kernels import find_floors
+from kafka_index.kernels.search import find_floors
 nothing = np.empty(0, np.int64)
 find_floors(np.empty(0, np.uint8), 0, 8, 0, 4, nothing, 1, nothing)
 print(sum(find_floors.stats.cache_hits.values()), find_floors.stats.cache_path)

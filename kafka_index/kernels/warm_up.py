@@ -1,0 +1,63 @@
+"""All kernels, compiled beforehand: by ``warm-up``, and by what must not wait for one later."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from kafka_index.kernels.answer_runs import warm_up as warm_up_answer_runs
+from kafka_index.kernels.appending import warm_up as warm_up_appending
+from kafka_index.kernels.bulk_search import (
+    count_entries,
+    find_disorder,
+    find_entries,
+    is_ascending,
+)
+from kafka_index.kernels.checksums import crc32c
+from kafka_index.kernels.find_records import warm_up as warm_up_find_records
+from kafka_index.kernels.headers import read_headers
+from kafka_index.kernels.index_entries import (
+    append_offset_entries,
+    append_time_entries,
+    can_convert_to_relative_offset,
+    choose_entries,
+)
+from kafka_index.kernels.index_fit import warm_up as warm_up_index_fit
+from kafka_index.kernels.producer_state import warm_up as warm_up_producer_state
+from kafka_index.kernels.record_columns import warm_up as warm_up_record_columns
+from kafka_index.kernels.record_writing import warm_up as warm_up_record_writing
+from kafka_index.kernels.records import warm_up as warm_up_records
+from kafka_index.kernels.scan import SCAN_COLUMNS
+from kafka_index.kernels.scan import warm_up as warm_up_scan
+from kafka_index.kernels.search import find_floors
+from kafka_index.kernels.walk import warm_up as warm_up_walk
+
+
+def warm_up() -> None:
+    """Load or compile every kernel for the types it is called with, so that no task has to."""
+    nothing = np.empty(0, np.int64)
+    data = np.empty(0, np.uint8)
+    read_only = np.frombuffer(b"", np.uint8)
+    columns = np.empty((SCAN_COLUMNS, 1), np.int64)
+    for window in (data, read_only):
+        warm_up_scan(window, columns)
+        find_floors(window, 0, 8, 0, 4, nothing, 1, nothing)
+        read_headers(window, 0, nothing, columns)
+    append_offset_entries(data, 0, 0, 0, 0, nothing, nothing)
+    append_time_entries(data, 0, 0, 0, 0, 0, 0, nothing, nothing)
+    choose_entries(nothing, nothing, nothing, 0, np.zeros(3, np.int64), nothing, nothing, nothing)
+    can_convert_to_relative_offset(0, 0)
+    address = np.uint64(data.ctypes.data)
+    find_entries(address, 0, 8, 4, 0, 0, 0, nothing, nothing, nothing, nothing)
+    count_entries(address, 0, 8)
+    find_disorder(address, 0, 8, 4, 1)
+    is_ascending(nothing)
+    warm_up_records()
+    warm_up_record_columns(address, nothing)
+    warm_up_record_writing(nothing)
+    warm_up_index_fit(address, nothing)
+    warm_up_walk(address, nothing)
+    warm_up_answer_runs(nothing)
+    warm_up_find_records(address, nothing)
+    warm_up_producer_state()
+    warm_up_appending(data, nothing)
+    crc32c(b"")
