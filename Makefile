@@ -18,6 +18,9 @@ export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
 export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 WITH_JAVA = JAVA_HOME="$$(sh tools/java/java-home.sh $(VENV))" PATH="$(CURDIR)/$(BIN):$$PATH"
 
+# The bytecode of this package is kept, as pip keeps that of others: the tests start many processes.
+unexport PYTHONDONTWRITEBYTECODE
+
 PYTEST := $(BIN)/python -m pytest
 # Processes that share the tests; the files that use one session of Spark, or one server, stay
 # together. Those that take longest come first.
@@ -46,6 +49,7 @@ $(STAMP): pyproject.toml tools/java/install.sh tools/java/java-home.sh tools/jav
 	fi
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
 	sh tools/java/install.sh $(VENV)
+	$(BIN)/kafka-index warm-up
 	@touch $@
 
 .PHONY: demo

@@ -63,9 +63,18 @@ def fast_crc32c_address(method: str, library_address: int) -> int:
 def _power(exponent: int) -> int:
     """Return x to a power modulo P, its bits in reverse, as a multiplier for reversed data."""
     value = 1
-    for _ in range(exponent):
-        value = (value << 1) ^ (_POLYNOMIAL | 1 << 32 if value >> 31 else 0)
+    for digit in f"{exponent:b}":
+        value = _reduced(int(f"{value:b}", 4))  # squared: a zero after each bit but the last
+        if digit == "1":
+            value = _reduced(value << 1)
     return int(f"{value:032b}"[::-1], 2) << 1
+
+
+def _reduced(value: int) -> int:
+    """Return a polynomial modulo P."""
+    while value >> 32:
+        value ^= (_POLYNOMIAL | 1 << 32) << (value.bit_length() - 33)
+    return value
 
 
 def _fold_constants(distance_bits: int, lanes: int) -> str:

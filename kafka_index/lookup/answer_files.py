@@ -7,14 +7,13 @@ import json
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, BinaryIO, Protocol
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 import pyarrow as pa
 import pyarrow.csv as pa_csv
-import pyarrow.parquet as pq
 
 from kafka_index.errors import InputError
-from kafka_index.lookup.parquet_queries import parquet_schema
+from kafka_index.lookup.parquet_queries import parquet_schema, read_footer
 from kafka_index.lookup.queries import Queries, converted_schema
 from kafka_index.lookup.query_files import QueryFormat
 from kafka_index.lookup.splits import QueryBatch, QuerySplit
@@ -27,7 +26,10 @@ from kafka_index.storage.json_lines import (
     plain_column,
 )
 from kafka_index.stores import is_remote
-from kafka_index.stores.arrow_files import input_stream, readable
+from kafka_index.stores.arrow_files import input_stream
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
 
 _COMPRESSION = "snappy"
 # Few values, many times each; the others are numbers of which hardly two are the same, but
@@ -77,7 +79,7 @@ def open_answers(
     if form is QueryFormat.JSON:
         return JsonAnswers(path)
     is_parquet = split.format is QueryFormat.PARQUET
-    footer = pq.read_metadata(readable(split.path)) if is_parquet else None
+    footer = read_footer(split.path) if is_parquet else None
     if footer is not None:
         schema = parquet_schema(footer)
     elif split.format is form:
@@ -128,6 +130,8 @@ def _parquet_writer(path: str, schema: pa.Schema, like: pq.FileMetaData | None) 
 
     Without such a file all columns of the queries are, as long as that makes them smaller.
     """
+    import pyarrow.parquet as pq  # noqa: PLC0415, slow to import
+
     names = schema.names[: -len(ANSWER_SCHEMA)]
     return pq.ParquetWriter(
         path,
@@ -298,7 +302,7 @@ def _join_parquet(parts: Sequence[str], path: str, split: QuerySplit) -> None:
     with _mapped(parts[0]) as file:
         schema = pa.ipc.open_stream(file).schema
     is_parquet = split.format is QueryFormat.PARQUET
-    like = pq.read_metadata(readable(split.path)) if is_parquet else None
+    like = read_footer(split.path) if is_parquet else None
     with _parquet_writer(path, schema, like) as writer:
         for part in parts:
             with _mapped(part) as file:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from kafka_index.errors import InputError
 from kafka_index.lookup.keys import By, Keys
@@ -14,6 +14,9 @@ from kafka_index.lookup.query_columns import PARTITION, TOPIC, check_columns, re
 from kafka_index.lookup.query_files import QueryFormat, errors_of, file_size
 from kafka_index.lookup.splits import QueryBatch, QuerySplit
 from kafka_index.stores.arrow_files import readable
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
 
 #: Rows of a split, where its row groups allow.
 SPLIT_ROWS = 1_000_000
@@ -44,7 +47,7 @@ def check_parquet(files: Sequence[str], by: By) -> tuple[pa.Schema, list[QuerySp
     sizes = [file_size(path) for path in files]
     for path in files:
         with _errors_of(path):
-            footers.append(pq.read_metadata(readable(path)))
+            footers.append(read_footer(path))
             schemas.append((path, parquet_schema(footers[-1])))
         check_columns(schemas[-1][1], by, path=path)
     refuse_differences(schemas)
@@ -73,6 +76,13 @@ def check_parquet(files: Sequence[str], by: By) -> tuple[pa.Schema, list[QuerySp
     return schemas[0][1], splits
 
 
+def read_footer(path: str) -> pq.FileMetaData:
+    """Return the footer of a local or remote file."""
+    import pyarrow.parquet as pq  # noqa: PLC0415, slow to import
+
+    return pq.read_metadata(readable(path))
+
+
 def parquet_schema(footer: pq.FileMetaData) -> pa.Schema:
     """Return the columns of a file as they are read and written."""
     # The metadata of the file comes with the schema only if Arrow wrote it.
@@ -95,6 +105,8 @@ def read_parquet(split: QuerySplit, *, max_rows: int = READ_ROWS) -> Iterator[Qu
     InputError
         It cannot be read, or changed after it was checked.
     """
+    import pyarrow.parquet as pq  # noqa: PLC0415, slow to import
+
     rows = 0
     with _errors_of(split.path):
         file = readable(split.path)
