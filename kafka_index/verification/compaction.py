@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from kafka_index.errors import KafkaIndexError
-from kafka_index.kernels import read_headers
-from kafka_index.kernels.headers import HEADER_COLUMNS, HEADER_RECORD_COUNT
+from kafka_index.kernels.headers import HEADER_COLUMNS, HEADER_RECORD_COUNT, read_headers
 from kafka_index.layout.internal_topics import COMPACTED_INTERNAL_TOPICS
 from kafka_index.layout.names import CLEANER_CHECKPOINT, TopicPartition
 from kafka_index.scan import LogFileSource
