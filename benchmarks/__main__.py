@@ -27,6 +27,7 @@ _NAMES = (
     "writing",
     "verify",
     "restore",
+    "restored_start",
 )
 
 

@@ -71,9 +71,9 @@ def run(scratch: Path) -> bool:
             build_seconds(home)  # for the cache of machine code
             alone, builds, built = [], [], []
             for _ in range(_ROUNDS):
-                _warm_logs_alone(home)
+                warm_logs_alone(home)
                 alone.append(start(home))
-                _warm_logs_alone(home)
+                warm_logs_alone(home)
                 builds.append(build_seconds(home))
                 built.append(start(home))
         if {one.rebuilt_segments for one in alone} != {_PARTITIONS * _SEGMENTS}:
@@ -89,9 +89,10 @@ def run(scratch: Path) -> bool:
     return reached
 
 
-def start(home: Home) -> Start:
-    """Start a broker, measure, and stop it."""
-    (home.data / CLEAN_SHUTDOWN).write_text('{"version":0,"brokerEpoch":-1}', encoding="utf-8")
+def start(home: Home, *, keeps_marker: bool = False) -> Start:
+    """Start a broker with the marker of a clean stop, measure, and stop it."""
+    if not keeps_marker:
+        (home.data / CLEAN_SHUTDOWN).write_text('{"version":0,"brokerEpoch":-1}', encoding="utf-8")
     broker = Broker(home, java_options=JAVA_OPTIONS)
     began = time.perf_counter()
     with broker:
@@ -118,13 +119,14 @@ def _medians(starts: list[Start]) -> tuple[float, float]:
     )
 
 
-def _warm_logs_alone(home: Home) -> None:
+def warm_logs_alone(home: Home) -> None:
+    """Take everything but the logs away, and bring these into the page cache."""
     keep_only_logs(home.data)
     for log in sorted(home.data.glob(f"*/*{LOG_SUFFIX}")):
         warm(log)
 
 
-def make_dump(folder: Path, log: Path, batch_bytes: int) -> Home:
+def make_dump(folder: Path, log: Path, batch_bytes: int, *, segments: int = _SEGMENTS) -> Home:
     """Let a broker make the topic, and fill it while no broker runs.
 
     All segments are the first batches of one log: a base offset is not under the checksum.
@@ -139,7 +141,7 @@ def make_dump(folder: Path, log: Path, batch_bytes: int) -> Home:
         directory = home.data / f"{TOPIC.name}-{partition}"
         for empty in directory.glob("0*"):
             empty.unlink()
-        for segment in range(_SEGMENTS):
+        for segment in range(segments):
             base_offset = segment * len(batches) * records_in(batch_bytes)
             offsets = (base_offset + numbers).astype(">i8")
             batches[:, :8] = offsets.view(np.uint8).reshape(-1, 8)
