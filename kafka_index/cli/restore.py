@@ -11,10 +11,11 @@ from kafka_index.cli.restore_summary import RestoreOutcome
 from kafka_index.cli.terminal import print_log
 from kafka_index.engines import Engine
 from kafka_index.engines.restore_engines import restore_runner
-from kafka_index.restore.job import RestoreJob, RestoreRequest
+from kafka_index.restore.job import RestoreJob
 from kafka_index.restore.log_files import Link
-from kafka_index.restore.output import write_durably
 from kafka_index.restore.report import RESTORE_SCHEMA, report_rows
+from kafka_index.restore.request import RestoreRequest
+from kafka_index.restore.root_files import write_durably
 from kafka_index.storage.report_file import ReportFile
 from kafka_index.stores import is_remote
 

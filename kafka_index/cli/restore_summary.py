@@ -11,9 +11,9 @@ from kafka_index.cli.run_summary import run_summary
 from kafka_index.cli.terminal import Table
 from kafka_index.cli.text import format_bytes, format_count, plural, status_table
 from kafka_index.restore.job import RestoreResult
-from kafka_index.restore.partition_restoring import RestoredPartition
 from kafka_index.restore.plan import RestorePlan
 from kafka_index.restore.report import LEFT_OUT, RESTORED, SALVAGED, status_of
+from kafka_index.restore.restored_partition import RestoredPartition
 
 _SHOWN = 20
 EXPLAINED = {

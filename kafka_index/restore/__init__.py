@@ -4,8 +4,8 @@ from kafka_index.restore.job import RestoreResult
 from kafka_index.restore.library import restore_dump
 from kafka_index.restore.log_files import Link
 from kafka_index.restore.lost_ranges import LostRange, Salvage
-from kafka_index.restore.partition_restoring import RestoredPartition
 from kafka_index.restore.plan import RestoreChoices, RestorePlan, plan_restore
+from kafka_index.restore.restored_partition import RestoredPartition
 
 __all__ = [
     "Link",

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from kafka_index.errors import InputError
 from kafka_index.layout.names import TopicPartition
 from kafka_index.restore.lost_ranges import LostRange
-from kafka_index.restore.partition_restoring import RestoredPartition
+from kafka_index.restore.restored_partition import RestoredPartition
 from kafka_index.storage import AtomicFile, make_durable, publish_error
 
 PLAN_FILE = ".kafka-index-restore.plan"

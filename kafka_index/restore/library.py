@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from os import PathLike
 
 from kafka_index.config import LogConfig
-from kafka_index.restore.job import RestoreJob, RestoreRequest, RestoreResult
+from kafka_index.restore.job import RestoreJob, RestoreResult
 from kafka_index.restore.log_files import Link
 from kafka_index.restore.lost_ranges import Salvage
+from kafka_index.restore.request import RestoreRequest
 from kafka_index.restore.run import on_threads
 
 
@@ -62,7 +63,7 @@ def restore_dump(
 
     Notes
     -----
-    `kafka_index.restore.job.RestoreRequest` has the options that the command has beyond these.
+    `kafka_index.restore.request.RestoreRequest` has the options that the command has beyond these.
     """
     inputs = [paths] if isinstance(paths, str | PathLike) else paths
     request = RestoreRequest(

@@ -1,19 +1,13 @@
-"""The output directory: what may be in it before a restore, and the files at its root.
-
-While a restore is unfinished there is no ``meta.properties`` of ours, without which no broker
-starts, and no marker; the broker's own lock is held.
-"""
+"""The output directory: what may be in it before a restore, and again once its lock is held."""
 
 from __future__ import annotations
 
 import os
 import re
-import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from kafka_index.errors import InputError
-from kafka_index.layout.checkpoints import format_offset_checkpoint
 from kafka_index.layout.internal_topics import METADATA_LOG
 from kafka_index.layout.names import (
     BOOTSTRAP_CHECKPOINT,
@@ -24,17 +18,14 @@ from kafka_index.layout.names import (
     META_PROPERTIES,
     RECOVERY_POINT_CHECKPOINT,
     REPLICATION_CHECKPOINT,
-    TopicPartition,
 )
 from kafka_index.restore.dump_files import refuse_running
 from kafka_index.restore.journal import PLAN_FILE, BegunPlan, Journal
+from kafka_index.restore.root_files import HIDDEN_PROPERTIES
 from kafka_index.startup.directory_files import CLEAN_SHUTDOWN, read_properties
 from kafka_index.storage import (
-    AtomicFile,
     check_target,
     local_path,
-    make_durable,
-    publish_error,
     refuse_overlap,
 )
 from kafka_index.stores import is_remote
@@ -45,10 +36,6 @@ _FORMATTED = frozenset({META_PROPERTIES, BOOTSTRAP_CHECKPOINT, METADATA_LOG})
 _SEEDED = frozenset({BOOTSTRAP_CHECKPOINT + ".orig"})
 # Files of runs that ended before they had a plan.
 _OURS = re.compile(r"\.(kafka-index[A-Za-z0-9_.-]+|[A-Za-z._-]+\.tmp)")
-#: How the folders of attempts begin, in which tasks restore partitions.
-STAGING = ".kafka-index-restoring."
-# Where the meta.properties of a formatted output is meanwhile: no broker starts without one.
-_HIDDEN_PROPERTIES = ".kafka-index-restore.properties"
 _ROOT_FILES = frozenset(
     {
         META_PROPERTIES,
@@ -152,181 +139,6 @@ def check_again(output: Output, digest: str, partitions: Iterable[str]) -> Outpu
     return found
 
 
-def make_directory(path: str) -> None:
-    """Make a directory, if it is missing.
-
-    Raises
-    ------
-    PublishError
-        It cannot be made.
-    """
-    try:
-        os.makedirs(path, exist_ok=True)
-    except OSError as error:
-        raise publish_error(error, path, "make the directory") from error
-
-
-def remove_marker(output: str) -> None:
-    """Remove the marker of a clean shutdown, durably: what follows changes the output.
-
-    Raises
-    ------
-    PublishError
-        It cannot be removed.
-    """
-    path = os.path.join(output, CLEAN_SHUTDOWN)
-    try:
-        os.unlink(path)
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise publish_error(error, path, "remove the marker") from error
-    sync_directory(output)
-
-
-def write_checkpoints(
-    output: str,
-    ends: Mapping[TopicPartition, int],
-    log_starts: Mapping[TopicPartition, int],
-    cleaned: Mapping[TopicPartition, int],
-) -> None:
-    """Write the checkpoints at the root, durably.
-
-    Parameters
-    ----------
-    output : str
-        The output directory.
-    ends : mapping of TopicPartition to int
-        Log ends: the recovery points, and the high watermarks.
-    log_starts, cleaned : mapping of TopicPartition to int
-        Log starts that are above the first segment, and up to where logs were cleaned.
-
-    Raises
-    ------
-    PublishError
-        One cannot be written.
-    """
-    for name, offsets in (
-        (RECOVERY_POINT_CHECKPOINT, ends),
-        (REPLICATION_CHECKPOINT, ends),
-        (LOG_START_CHECKPOINT, log_starts),
-        (CLEANER_CHECKPOINT, cleaned),
-    ):
-        if offsets or name != CLEANER_CHECKPOINT:
-            write_durably(os.path.join(output, name), format_offset_checkpoint(offsets).encode())
-    sync_directory(output)
-
-
-def hide_identity(output: Output) -> None:
-    """Take the ``meta.properties`` of a formatted output away until the restore is complete.
-
-    Raises
-    ------
-    PublishError
-        It cannot be renamed.
-    """
-    if output.properties:
-        _rename(output.path, META_PROPERTIES, _HIDDEN_PROPERTIES)
-
-
-def show_identity(output: Output) -> None:
-    """Put the ``meta.properties`` of a formatted output back.
-
-    Raises
-    ------
-    PublishError
-        It cannot be renamed.
-    """
-    if output.properties:
-        _rename(output.path, _HIDDEN_PROPERTIES, META_PROPERTIES)
-
-
-def remove_staging(output: str) -> None:
-    """Remove what attempts and runs that were killed have left.
-
-    Raises
-    ------
-    PublishError
-        Something cannot be removed.
-    """
-    try:
-        for entry in list(os.scandir(output)):
-            if entry.name.startswith(STAGING):
-                shutil.rmtree(entry.path)
-            elif entry.name.startswith((".kafka-index-probe", ".kafka-index.")):
-                os.unlink(entry.path)
-    except OSError as error:
-        raise publish_error(error, output, "remove what killed runs have left") from error
-
-
-def write_identity(output: str, properties: Mapping[str, str]) -> None:
-    """Write ``meta.properties``, durably.
-
-    Raises
-    ------
-    PublishError
-        It cannot be written.
-    """
-    text = "".join(f"{name}={value}\n" for name, value in sorted(properties.items()))
-    write_durably(os.path.join(output, META_PROPERTIES), text.encode())
-    sync_directory(output)
-
-
-def write_marker(output: str, broker_epoch: int) -> None:
-    """Write the marker of a clean shutdown, durably: the last step of all.
-
-    Parameters
-    ----------
-    output : str
-        The output directory, whose every log was verified and is durable.
-    broker_epoch : int
-        The epoch with which the broker registers: -2 for none.
-
-    Raises
-    ------
-    PublishError
-        It cannot be written.
-    """
-    text = f'{{"version":0,"brokerEpoch":{broker_epoch}}}'
-    write_durably(os.path.join(output, CLEAN_SHUTDOWN), text.encode())
-    sync_directory(output)
-
-
-def write_durably(path: str, data: bytes) -> None:
-    """Write a file whole, durably.
-
-    Raises
-    ------
-    PublishError
-        It cannot be written.
-    """
-    with AtomicFile(path) as file:
-        file.write(data)
-        file.commit()
-
-
-def sync_directory(path: str) -> None:
-    """Make the entries of a directory durable.
-
-    Raises
-    ------
-    PublishError
-        The disk refuses it.
-    """
-    for place, error in make_durable([path]).items():
-        raise publish_error(error, place, "make the directory durable")
-
-
-def _rename(output: str, name: str, new_name: str) -> None:
-    try:
-        os.rename(os.path.join(output, name), os.path.join(output, new_name))
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise publish_error(error, os.path.join(output, name), "rename the file") from error
-    sync_directory(output)
-
-
 def _as_found(path: str, digest: str, partitions: Iterable[str]) -> Output:
     names = set(os.listdir(path))
     if PLAN_FILE in names:
@@ -380,7 +192,7 @@ def _is_formatted(path: str, name: str) -> bool:
 
 
 def _properties(path: str) -> dict[str, str]:
-    for name in (_HIDDEN_PROPERTIES, META_PROPERTIES):
+    for name in (HIDDEN_PROPERTIES, META_PROPERTIES):
         place = os.path.join(path, name)
         if os.path.exists(place):
             return read_properties(place)

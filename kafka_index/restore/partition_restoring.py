@@ -9,84 +9,24 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from kafka_index.build import BuildSettings, publish_partitions
 from kafka_index.build.partition_start import PartitionStart
 from kafka_index.build.report import FAILED, SegmentReport
 from kafka_index.errors import KafkaIndexError, is_retriable
-from kafka_index.layout.names import PARTITION_METADATA, TopicPartition
+from kafka_index.layout.names import PARTITION_METADATA
 from kafka_index.restore.gaps import below_committed, gap_losses, log_end, with_fills
 from kafka_index.restore.log_restoring import RestoredLog
-from kafka_index.restore.lost_ranges import LostRange, Salvage
+from kafka_index.restore.lost_ranges import Salvage
 from kafka_index.restore.plan import PartitionPlan
+from kafka_index.restore.restored_partition import (
+    DAMAGED,
+    ERROR,
+    LOG_START_ABOVE_END,
+    RestoredPartition,
+)
 from kafka_index.storage import SegmentFile, make_durable, publish_error
-
-DAMAGED = "damaged"
-LOG_START_ABOVE_END = "log_start_above_end"
-NO_LOGS = "no_logs"
-ERROR = "error"
-
-
-@dataclass(slots=True)
-class RestoredPartition:
-    """What became of a partition.
-
-    Parameters
-    ----------
-    partition : TopicPartition
-        The partition.
-    source : str
-        Its directory in the dump.
-    topic_id : str
-        Of its topic.
-    log_start_offset, log_end_offset : int
-        Of the restored log.
-    segments, size_bytes : int
-        How many logs there are, and their size.
-    last_epoch : int
-        The largest leader epoch of its batches and epochs; -1 for none.
-    max_producer_id : int
-        The largest producer id of its batches and snapshots; -1 for none.
-    is_limited : bool
-        Whether the log ends before that of the dump, as was asked for.
-    open_producers : list of int
-        The producers with a transaction that is open at the end.
-    lost : list of LostRange
-        What is not in the output.
-    notes : list of str
-        What is worth knowing.
-    code, reason : str or None
-        Why it was left out; None where it was restored.
-    retriable : bool
-        It was left out because of permission, disk, memory or network.
-    """
-
-    partition: TopicPartition
-    source: str
-    topic_id: str
-    log_start_offset: int = 0
-    log_end_offset: int = 0
-    segments: int = 0
-    size_bytes: int = 0
-    last_epoch: int = -1
-    max_producer_id: int = -1
-    is_limited: bool = False
-    open_producers: list[int] = field(default_factory=list)
-    lost: list[LostRange] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    code: str | None = None
-    reason: str | None = None
-    retriable: bool = False
-
-    @property
-    def is_left_out(self) -> bool:
-        """Whether it is not in the output."""
-        return self.code is not None
-
-    def leave_out(self, code: str, reason: str, *, retriable: bool = False) -> None:
-        """Record that it is not in the output."""
-        self.code, self.reason, self.retriable = code, reason, retriable
 
 
 def finish_partition(

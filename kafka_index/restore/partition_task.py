@@ -13,14 +13,10 @@ from kafka_index.restore.filling import Filler
 from kafka_index.restore.log_files import Link
 from kafka_index.restore.log_restoring import restore_log
 from kafka_index.restore.lost_ranges import Salvage
-from kafka_index.restore.output import STAGING, make_directory, sync_directory
-from kafka_index.restore.partition_restoring import (
-    ERROR,
-    RestoredPartition,
-    finish_partition,
-    remove_directory,
-)
+from kafka_index.restore.partition_restoring import finish_partition, remove_directory
 from kafka_index.restore.plan import PartitionPlan
+from kafka_index.restore.restored_partition import ERROR, RestoredPartition
+from kafka_index.restore.root_files import STAGING, make_directory, sync_directory
 from kafka_index.restore.salvaging import LogContext
 from kafka_index.storage import SegmentFile, publish_error
 from kafka_index.tasks import new_run_id

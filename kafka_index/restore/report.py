@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import pyarrow as pa
 
 from kafka_index.restore.lost_ranges import LostRange
-from kafka_index.restore.partition_restoring import RestoredPartition
+from kafka_index.restore.restored_partition import RestoredPartition
 
 RESTORED = "restored"
 SALVAGED = "salvaged"

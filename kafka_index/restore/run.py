@@ -11,8 +11,12 @@ from kafka_index.layout.names import TopicPartition
 from kafka_index.restore.cluster import Identity
 from kafka_index.restore.journal import BegunPlan, Journal
 from kafka_index.restore.log_files import Link, choose_link
-from kafka_index.restore.output import (
-    Output,
+from kafka_index.restore.output import Output
+from kafka_index.restore.partition_restoring import remove_directory
+from kafka_index.restore.partition_task import PartitionTask
+from kafka_index.restore.plan import RestorePlan
+from kafka_index.restore.restored_partition import NO_LOGS, RestoredPartition
+from kafka_index.restore.root_files import (
     hide_identity,
     remove_marker,
     remove_staging,
@@ -21,13 +25,6 @@ from kafka_index.restore.output import (
     write_identity,
     write_marker,
 )
-from kafka_index.restore.partition_restoring import (
-    NO_LOGS,
-    RestoredPartition,
-    remove_directory,
-)
-from kafka_index.restore.partition_task import PartitionTask
-from kafka_index.restore.plan import RestorePlan
 from kafka_index.restore.seed import SeedContent, write_seed
 from kafka_index.restore.seed_directory import SeedDirectory
 from kafka_index.restore.threads import ThreadedRestore
@@ -92,7 +89,8 @@ def restore_logs(
     finished = {} if output.begun is None else journal.finished()
     if output.begun is None:
         journal.begin(BegunPlan(plan.digest, dict(plan.choices.topic_ids)))
-    hide_identity(output)
+    if output.properties:
+        hide_identity(output.path)
     _remove_unfinished(plan, output.path, finished)
     settled = list(finished.values())
     for restored in settled:
@@ -177,7 +175,8 @@ def complete(
     )
     if identity.properties and not output.properties:
         write_identity(output.path, identity.properties)
-    show_identity(output)
+    if output.properties:
+        show_identity(output.path)
     for directory, content in seeds:
         write_seed(directory, content)
     write_marker(output.path, identity.broker_epoch)

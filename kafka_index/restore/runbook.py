@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from kafka_index.restore.cluster import CLUSTER_ID, NODE_ID, ClusterMode, Identity
 from kafka_index.restore.log_files import Link
-from kafka_index.restore.partition_restoring import RestoredPartition
+from kafka_index.restore.restored_partition import RestoredPartition
 
 _SHOWN = 20
 

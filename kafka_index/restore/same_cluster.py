@@ -19,7 +19,7 @@ from kafka_index.layout.names import (
 from kafka_index.metadata import ClusterImage
 from kafka_index.restore.cluster import CLUSTER_ID, DIRECTORY_ID, NODE_ID, Identity
 from kafka_index.restore.dump_files import Dump, refuse_running
-from kafka_index.restore.output import make_directory, sync_directory
+from kafka_index.restore.root_files import make_directory, sync_directory
 from kafka_index.scan.file_records import open_log
 from kafka_index.startup.directory_files import CLEAN_SHUTDOWN
 from kafka_index.storage import AtomicFile, refuse_overlap

@@ -15,7 +15,7 @@ from kafka_index.layout.message_fields import Value
 from kafka_index.metadata.decoding import METADATA_CODEC
 from kafka_index.metadata.sensitive import TOPIC_RESOURCE
 from kafka_index.records import Record, write_record_batch
-from kafka_index.restore.output import sync_directory, write_durably
+from kafka_index.restore.root_files import sync_directory, write_durably
 from kafka_index.restore.seed_directory import SeedDirectory, original_of, read_bootstrap
 from kafka_index.storage import publish_error
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from kafka_index.layout.names import TopicPartition
 from kafka_index.restore.cluster import DIRECTORY_ID, NODE_ID
 from kafka_index.restore.old_cluster import OldCluster
-from kafka_index.restore.partition_restoring import RestoredPartition
 from kafka_index.restore.plan import RestorePlan
+from kafka_index.restore.restored_partition import RestoredPartition
 from kafka_index.restore.seed import SeedContent, SeededPartition, SeededTopic
 
 NOT_IN_DUMP = "not_in_dump"

@@ -14,13 +14,10 @@ from dataclasses import dataclass, field
 from kafka_index.build import BuildSettings
 from kafka_index.errors import KafkaIndexError
 from kafka_index.restore.log_restoring import RestoredLog, restore_log
-from kafka_index.restore.output import make_directory
-from kafka_index.restore.partition_restoring import (
-    RestoredPartition,
-    finish_partition,
-    remove_directory,
-)
+from kafka_index.restore.partition_restoring import finish_partition, remove_directory
 from kafka_index.restore.partition_task import PartitionTask
+from kafka_index.restore.restored_partition import RestoredPartition
+from kafka_index.restore.root_files import make_directory
 from kafka_index.restore.salvaging import LogContext
 from kafka_index.storage import SegmentFile
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from pyspark.sql import SparkSession
 
-from kafka_index.restore.partition_restoring import RestoredPartition
 from kafka_index.restore.partition_task import PartitionTask, restore_partition
+from kafka_index.restore.restored_partition import RestoredPartition
 from kafka_index.spark.jobs import Jobs
 from kafka_index.spark.shared_target import SharedTarget
 from kafka_index.spark.split_tasks import run_splits

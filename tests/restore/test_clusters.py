@@ -13,7 +13,8 @@ from kafka_index.errors import InputError
 from kafka_index.metadata import read_metadata
 from kafka_index.records.decompression import DecompressionBudget
 from kafka_index.restore.cluster import ClusterMode
-from kafka_index.restore.job import RestoreJob, RestoreRequest
+from kafka_index.restore.job import RestoreJob
+from kafka_index.restore.request import RestoreRequest
 from kafka_index.restore.run import on_threads
 from tests.support.command_line import DUMP
 from tests.support.metadata import cluster_record, log_batch, uuid_of, write_log

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from kafka_index.errors import InputError
-from kafka_index.restore.job import RestoreJob, RestoreRequest
+from kafka_index.restore.job import RestoreJob
+from kafka_index.restore.request import RestoreRequest
 from kafka_index.restore.run import on_threads
 from tests.support.campaign import drawn
 from tests.support.command_line import SETTINGS, environment

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from kafka_index.restore.job import RestoreJob, RestoreRequest
-from kafka_index.restore.partition_restoring import RestoredPartition
+from kafka_index.restore.job import RestoreJob
 from kafka_index.restore.partition_task import PartitionTask
+from kafka_index.restore.request import RestoreRequest
+from kafka_index.restore.restored_partition import RestoredPartition
 from kafka_index.restore.run import OnRestored, on_threads
 from kafka_index.spark.jobs import Jobs
 from kafka_index.spark.restore import restore_partitions

@@ -1,0 +1,82 @@
+"""What is to be restored, and how."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, LogConfig
+from kafka_index.layout.names import TopicPartition
+from kafka_index.restore.cluster import ClusterMode
+from kafka_index.restore.log_files import Link
+from kafka_index.restore.lost_ranges import Salvage
+from kafka_index.restore.until import Until
+from kafka_index.tiered.options import TieredOptions
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreRequest:
+    """What is to be restored, and how; checked except against the disk.
+
+    Parameters
+    ----------
+    inputs : sequence of str
+        Dumps: data directories, partition directories, metadata log directories, globs.
+    output : str
+        The data directory to make.
+    tiered : TieredOptions, optional
+        Where remote segments are.
+    topics : re.Pattern, optional
+        Only topics that match it in full.
+    salvage : Salvage
+        What is kept of damaged partitions.
+    link : Link
+        How logs are taken over.
+    log_starts : mapping of TopicPartition to int
+        Log starts that count instead of the dump's.
+    cluster : ClusterMode
+        Whether the output is for a fresh cluster, or for the one of the dump.
+    seeds : sequence of str
+        Metadata log directories of the controllers of a fresh cluster.
+    node_id : int, optional
+        The broker of a fresh cluster that gets the output, where nothing else says.
+    topic_configs : mapping of str to mapping
+        Settings of topics, before those of the old metadata log.
+    renames : mapping of str to str
+        New names of topics, by the old ones; such a topic gets a new id.
+    new_topic_ids : bool
+        Whether topics whose id is not known get a new one.
+    until : Until
+        Up to where partitions are restored.
+    goes_by_create_time : bool
+        Whether a point in time counts for topics with the timestamps of clients, too.
+    metadata_output : str, optional
+        For the same cluster: where the metadata log goes if it has a directory of its own.
+    all_brokers_restored : bool
+        For the same cluster: all of its brokers are restored to one point in time.
+    config : LogConfig
+        The settings of indexes.
+    max_decompressed_bytes : int
+        The most that is held of decompressed metadata.
+    """
+
+    inputs: Sequence[str]
+    output: str
+    tiered: TieredOptions | None = None
+    topics: re.Pattern[str] | None = None
+    salvage: Salvage = Salvage.PREFIX
+    link: Link = Link.AUTO
+    log_starts: Mapping[TopicPartition, int] = field(default_factory=dict)
+    cluster: ClusterMode = ClusterMode.FRESH
+    seeds: Sequence[str] = ()
+    node_id: int | None = None
+    topic_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    renames: Mapping[str, str] = field(default_factory=dict)
+    new_topic_ids: bool = False
+    until: Until = field(default_factory=Until)
+    goes_by_create_time: bool = False
+    metadata_output: str | None = None
+    all_brokers_restored: bool = False
+    config: LogConfig = field(default_factory=LogConfig)
+    max_decompressed_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES
