@@ -57,7 +57,7 @@ def run_restore(
         with RestoreOutcome(job.plan, detail) as outcome:
             result = job.run(restore_runner(engine, outcome), outcome.on_restored)
         if file is not None:
-            file.write_table(report_rows(result.partitions))
+            file.write_table(report_rows(result.partitions, result.beyond_end))
     if result.runbook is not None and report is not None and not is_remote(report):
         write_durably(f"{report}.runbook.txt", result.runbook.encode())
     return outcome.print_summary(result)

@@ -82,6 +82,7 @@ def make_command(*, as_job: bool) -> click.Command:
         topic_configs: dict[str, dict[str, str]],
         until: Until,
         create_time: bool,  # noqa: FBT001, because click passes options by name
+        clamp_groups: bool,  # noqa: FBT001, because click passes options by name
         renames: dict[str, str],
         new_topic_ids: bool,  # noqa: FBT001, because click passes options by name
         metadata_output: str | None,
@@ -123,6 +124,7 @@ def make_command(*, as_job: bool) -> click.Command:
                 topic_configs=topic_configs,
                 until=until,
                 goes_by_create_time=create_time,
+                clamp_groups=clamp_groups,
                 renames=renames,
                 new_topic_ids=new_topic_ids,
                 metadata_output=metadata_output,
@@ -215,6 +217,12 @@ def _options() -> list[Decorator]:
             "--create-time",
             is_flag=True,
             help="Let the time of --until count for topics with the timestamps of clients, too.",
+        ),
+        click.option(
+            "--clamp-groups",
+            is_flag=True,
+            help="Let groups that committed offsets after the end of a log begin there: that is "
+            "appended to __consumer_offsets.",
         ),
         click.option(
             "--rename",

@@ -64,7 +64,7 @@ class RestoreOutcome(Outcome):
             self._print([], damage)
         else:
             self._print([*lines, *damage, *rest], [])
-        return _exit_code(partitions)
+        return _exit_code(result)
 
     def _table(self, partitions: Sequence[RestoredPartition]) -> Table:
         rows = []
@@ -100,7 +100,9 @@ class RestoreOutcome(Outcome):
         return lines
 
 
-def _exit_code(partitions: Sequence[RestoredPartition]) -> ExitCode:
+def _exit_code(result: RestoreResult) -> ExitCode:
+    partitions = result.partitions
     codes = [ExitCode.of_part(retriable=each.retriable) for each in partitions if each.is_left_out]
     codes += [ExitCode.DAMAGE for each in partitions if each.lost]
+    codes += [ExitCode.DAMAGE] * result.has_unclamped
     return ExitCode.first(codes)

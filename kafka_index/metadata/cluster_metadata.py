@@ -63,6 +63,8 @@ class ClusterMetadata:
         From ``__cluster_metadata``.
     groups, offsets : list or None
         From ``__consumer_offsets``.
+    open_offsets : list of CommittedOffset
+        Of transactions that are open at the end of that.
     transactions : list of Transaction or None
         From ``__transaction_state``.
     remote_segments : list of SegmentEvent or None
@@ -78,6 +80,7 @@ class ClusterMetadata:
     cluster: ClusterImage | None = None
     groups: list[Group] | None = None
     offsets: list[CommittedOffset] | None = None
+    open_offsets: list[CommittedOffset] = field(default_factory=list)
     transactions: list[Transaction] | None = None
     remote_segments: list[SegmentEvent] | None = None
     counts: dict[str, Counter[RecordName]] = field(default_factory=dict)

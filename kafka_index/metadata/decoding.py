@@ -148,6 +148,17 @@ class CoordinatorCodec:
         content, version = self.value(record_type, value)
         return DecodedRecord(name, record_type, found, content, version)
 
+    def encode(
+        self, name: str, version: int, key: Mapping[str, Value], value: Mapping[str, Value]
+    ) -> tuple[bytes, bytes]:
+        """Encode key and value of a record; fields that a message lacks have their defaults."""
+        (record_type,) = [
+            each for each, schema in self._keys.items() if schema.name == f"{name}Key"
+        ]
+        key_data = self._keys[record_type].encode(key, 0)
+        value_data = self._values[record_type].encode(value, version)
+        return _INT16.pack(record_type) + key_data, _INT16.pack(version) + value_data
+
     def as_json(self, record: DecodedRecord) -> tuple[object, object]:
         """Return key and value as Kafka's ``kafka-dump-log`` prints them, None for no value."""
         number = record.record_type

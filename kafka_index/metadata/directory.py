@@ -222,6 +222,7 @@ class _Reading:
             self._partitions(segments, groups.add)
             faults: list[CorruptRecordError] = []
             found.groups, found.offsets = groups.decode(faults)
+            found.open_offsets = groups.open_offsets(faults)
             self._finish(CONSUMER_OFFSETS_TOPIC, groups.counts, faults)
         if segments := by_topic.get(TRANSACTION_STATE_TOPIC):
             transactions = TransactionLogState()

@@ -9,7 +9,7 @@ Source: Kafka's ``OffsetMetadataManager.replay``, ``replayEndTransactionMarker``
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -170,7 +170,7 @@ class GroupState(TopicState):
         """
         groups: dict[str, Group] = {}
         offsets: list[CommittedOffset] = []
-        for key, value, kept in self._decoded(faults):
+        for key, value, kept in _decoded(self._kept, faults):
             name = key.text("group" if "group" in key else "groupId")
             group = groups.setdefault(name, Group(name))
             if "topic" in key:
@@ -180,13 +180,30 @@ class GroupState(TopicState):
         offsets.sort(key=lambda one: (one.group, one.topic, one.partition))
         return sorted(groups.values(), key=lambda group: group.name), offsets
 
-    def _decoded(self, faults: list[CorruptRecordError]) -> Iterator[tuple[Struct, Struct, _Kept]]:
-        for key, kept in self._kept.items():
-            try:
-                value, _ = GROUP_CODEC.value(kept.record_type, kept.value)
-                yield GROUP_CODEC.key(key), value, kept
-            except CorruptRecordError as error:
-                faults.append(error)
+    def open_offsets(self, faults: list[CorruptRecordError]) -> list[CommittedOffset]:
+        """Return the offsets of transactions that are open at the end, which do not count yet.
+
+        Parameters
+        ----------
+        faults : list
+            Records that cannot be read are added to it.
+        """
+        return [
+            _offset(key, value, kept.offset)
+            for pending in self._pending.values()
+            for key, value, kept in _decoded(pending, faults)
+        ]
+
+
+def _decoded(
+    records: Mapping[bytes, _Kept], faults: list[CorruptRecordError]
+) -> Iterator[tuple[Struct, Struct, _Kept]]:
+    for key, kept in records.items():
+        try:
+            value, _ = GROUP_CODEC.value(kept.record_type, kept.value)
+            yield GROUP_CODEC.key(key), value, kept
+        except CorruptRecordError as error:
+            faults.append(error)
 
 
 def _offset(key: Struct, value: Struct, record_offset: int) -> CommittedOffset:

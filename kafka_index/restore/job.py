@@ -6,28 +6,25 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from kafka_index.errors import InputError
-from kafka_index.layout.internal_topics import COMPACTED_INTERNAL_TOPICS
+from kafka_index.layout.internal_topics import CONSUMER_OFFSETS_TOPIC
 from kafka_index.layout.names import TopicPartition
-from kafka_index.records.decompression import shared_budget
+from kafka_index.records.decompression import DecompressionBudget, shared_budget
 from kafka_index.restore.cluster import (
     ClusterMode,
     Identity,
-    new_uuid,
 )
-from kafka_index.restore.dump_files import Dump, read_dumps
-from kafka_index.restore.old_cluster import OldCluster, read_coordinators
+from kafka_index.restore.dump_files import read_dumps
+from kafka_index.restore.group_offsets import clamp_offsets, ends_of, offsets_beyond
+from kafka_index.restore.old_cluster import OldCluster, read_transactions
 from kafka_index.restore.output import Output, check_again
 from kafka_index.restore.plan import (
-    RestoreChoices,
     RestorePlan,
-    found_topic_ids,
     plan_restore,
-    topics_without_id,
     with_topic_ids,
 )
 from kafka_index.restore.request import RestoreRequest
-from kafka_index.restore.restored_partition import RestoredPartition
+from kafka_index.restore.request_choices import choices_of, read_old_cluster
+from kafka_index.restore.restored_partition import BEYOND_END, OffsetBeyondEnd, RestoredPartition
 from kafka_index.restore.root_files import make_directory
 from kafka_index.restore.run import (
     OnRestored,
@@ -57,7 +54,7 @@ from kafka_index.restore.target_checks import (
     inputs_of,
     same_cluster_identity,
 )
-from kafka_index.restore.until import check_offsets, check_times, cut_apart
+from kafka_index.restore.until import check_offsets, check_times, open_transactions
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +69,22 @@ class RestoreResult:
         What remains to be done; None where the restore has to be run again to be complete.
     output : str
         The output directory.
+    beyond_end : sequence of OffsetBeyondEnd
+        Offsets that groups committed after the ends of logs.
+    clamps : bool
+        Whether they were to be clamped.
     """
 
     partitions: Sequence[RestoredPartition]
     runbook: str | None
     output: str
+    beyond_end: Sequence[OffsetBeyondEnd] = ()
+    clamps: bool = False
+
+    @property
+    def has_unclamped(self) -> bool:
+        """Whether an offset that was to be clamped is not."""
+        return self.clamps and any(one.status == BEYOND_END for one in self.beyond_end)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +127,8 @@ class RestoreJob:
         if request.until.time_ms is not None and not request.goes_by_create_time:
             check_times(dump)
         check_offsets(dump, request.until)
-        old = _old_cluster(request, dump)
-        plan = plan_restore(dump, _choices(request, dump, old))
+        old = read_old_cluster(request, dump)
+        plan = plan_restore(dump, choices_of(request, dump, old))
         output = checked_output(request, plan)
         if output.begun is not None:
             plan = with_topic_ids(plan, output.begun.topic_ids)
@@ -176,6 +184,7 @@ class RestoreJob:
         )
         if any(each.retriable for each in restored.partitions):
             return RestoreResult(restored.partitions, None, output.path)
+        beyond_end = self._beyond_end(restored)
         notes = [*plan.dump.notes, *self.old.notes, *self._cut_apart(restored)]
         seeding = None
         if self.seeds:
@@ -201,24 +210,41 @@ class RestoreJob:
             request.cluster,
             [each.path for each in self.seeds],
             self.old.groups_of([*plan.choices.topic_ids, *request.renames]),
+            beyond_end,
         )
-        return RestoreResult(restored.partitions, runbook(facts), output.path)
+        return RestoreResult(
+            restored.partitions, runbook(facts), output.path, beyond_end, request.clamp_groups
+        )
 
     def _cut_apart(self, restored: Restored) -> list[str]:
-        """Return what the ends of logs that were asked for cut apart, for people."""
+        """Return the transactions that the ends that were asked for cut apart, for people."""
         limited = [each for each in restored.partitions if each.is_limited]
         if not limited:
             return []
-        found = read_coordinators(
-            self.output.path, shared_budget(self.request.max_decompressed_bytes)
-        )
-        apart = cut_apart(
-            {each.partition: each.log_end_offset for each in limited},
+        return open_transactions(
             {each.partition: each.open_producers for each in limited},
-            found.offsets or (),
-            found.transactions or (),
+            read_transactions(self.output.path, self._budget()),
         )
-        return [*apart.offsets, *apart.transactions]
+
+    def _beyond_end(self, restored: Restored) -> list[OffsetBeyondEnd]:
+        """Return the offsets that groups committed after the ends of logs; clamp them if asked."""
+        partitions = restored.partitions
+        left: list[OffsetBeyondEnd] = []
+        is_cut = any(each.is_limited or each.lost for each in partitions)
+        if is_cut or self.request.clamp_groups:
+            groups = offsets_beyond(self.output.path, partitions, self._budget())
+            if self.request.clamp_groups:
+                config = self.request.config.for_topic(CONSUMER_OFFSETS_TOPIC)
+                left = clamp_offsets(self.output.path, partitions, groups, config)
+            else:
+                ends = ends_of(partitions)
+                left = [
+                    one for each in groups for one in each.beyond_end(ends, self.output.path, "")
+                ]
+        return [*(one for each in partitions for one in each.clamped), *left]
+
+    def _budget(self) -> DecompressionBudget:
+        return shared_budget(self.request.max_decompressed_bytes)
 
     def _placed_here(self) -> Sequence[TopicPartition]:
         """Return the partitions that the metadata places in the output."""
@@ -243,39 +269,3 @@ def _add_missing(
             restored.partitions.append(missing)
             on_restored(missing)
     restored.partitions.sort(key=lambda each: each.partition)
-
-
-def _old_cluster(request: RestoreRequest, dump: Dump) -> OldCluster:
-    lacks_ids = bool(topics_without_id(dump, found_topic_ids(dump)))
-    with_groups = lacks_ids or bool(request.seeds or request.renames)
-    return OldCluster.read(
-        dump, shared_budget(request.max_decompressed_bytes), with_groups=with_groups
-    )
-
-
-def _choices(request: RestoreRequest, dump: Dump, old: OldCluster) -> RestoreChoices:
-    unknown = set(request.log_starts).difference(dump.replicas)
-    if unknown:
-        name = min(unknown).directory_name
-        raise InputError("--log-start names a partition that is not in the input", found=name)
-    known = {**old.topic_ids(), **found_topic_ids(dump)}
-    missing = topics_without_id(dump, known)
-    made = {topic: new_uuid() for topic in missing} if request.new_topic_ids else {}
-    made |= {new: new_uuid() for new in request.renames.values()}
-    options = (
-        request.config,
-        request.cluster,
-        request.metadata_output and os.path.realpath(request.metadata_output),
-        sorted((name, sorted(values.items())) for name, values in request.topic_configs.items()),
-    )
-    return RestoreChoices(
-        salvage=request.salvage,
-        link=request.link,
-        topic_ids=made,
-        known_topic_ids=known,
-        log_starts=request.log_starts,
-        renames=request.renames,
-        until=request.until,
-        compacted=COMPACTED_INTERNAL_TOPICS | old.compacted_topics(),
-        settings=repr(options),
-    )

@@ -9,18 +9,18 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 
 from kafka_index.errors import InputError
 from kafka_index.layout.names import TopicPartition
 from kafka_index.restore.lost_ranges import LostRange
-from kafka_index.restore.restored_partition import RestoredPartition
+from kafka_index.restore.restored_partition import OffsetBeyondEnd, RestoredPartition
 from kafka_index.storage import AtomicFile, make_durable, publish_error
 
 PLAN_FILE = ".kafka-index-restore.plan"
 JOURNAL_FILE = ".kafka-index-restore.journal"
-_VERSION = 1
+_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,19 +95,22 @@ class Journal:
         InputError
             The files of one have changed since: a broker may have used them.
         """
-        found = {}
+        last = {}
         for line in self._lines():
             restored = _decoded(line)
-            if restored.is_left_out:
+            last[restored.partition] = restored, line["files"]
+        found = {}
+        for partition, (restored, files) in last.items():
+            if restored.is_left_out or files is None:
                 continue
-            directory = os.path.join(self._output, restored.partition.directory_name)
-            if _files_digest(directory) != line["files"]:
+            directory = os.path.join(self._output, partition.directory_name)
+            if _files_digest(directory) != files:
                 raise InputError(
                     "the partition has changed since it was restored",
                     path=directory,
                     hint="was a broker started on this output? restore to an empty directory",
                 )
-            found[restored.partition] = restored
+            found[partition] = restored
         return found
 
     def add(self, restored: Iterable[RestoredPartition]) -> None:
@@ -118,14 +121,26 @@ class Journal:
         PublishError
             The journal cannot be written.
         """
-        lines = []
-        for each in restored:
-            directory = os.path.join(self._output, each.partition.directory_name)
-            line = asdict(each) | {"files": _files_digest(directory)}
-            lines.append(json.dumps(line) + "\n")
+        self._append(
+            asdict(each)
+            | {"files": _files_digest(os.path.join(self._output, each.partition.directory_name))}
+            for each in restored
+        )
+
+    def reopen(self, restored: RestoredPartition) -> None:
+        """Record, durably, that a partition is not finished any more.
+
+        Raises
+        ------
+        PublishError
+            The journal cannot be written.
+        """
+        self._append([asdict(restored) | {"files": None}])
+
+    def _append(self, lines: Iterable[Mapping[str, object]]) -> None:
         try:
             with open(self._path, "a", encoding="utf-8") as file:
-                file.writelines(lines)
+                file.writelines(json.dumps(line) + "\n" for line in lines)
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
@@ -165,12 +180,13 @@ class Journal:
 
 def _decoded(line: dict[str, object]) -> RestoredPartition:
     fields = {name: value for name, value in line.items() if name != "files"}
-    partition, lost = fields.pop("partition"), fields.pop("lost")
-    if not isinstance(partition, dict) or not isinstance(lost, list):
+    partition, lost, clamped = (fields.pop(name) for name in ("partition", "lost", "clamped"))
+    if not (isinstance(partition, dict) and isinstance(lost, list) and isinstance(clamped, list)):
         raise InputError("a line of the journal is malformed", found=repr(line)[:80])
     return RestoredPartition(
         partition=TopicPartition(**partition),
         lost=[LostRange(**each) for each in lost],
+        clamped=[OffsetBeyondEnd(**each) for each in clamped],
         **fields,  # type: ignore[arg-type]
     )
 

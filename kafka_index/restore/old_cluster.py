@@ -16,8 +16,8 @@ from kafka_index.layout.internal_topics import (
 from kafka_index.layout.names import TopicPartition
 from kafka_index.metadata import (
     ClusterImage,
-    ClusterMetadata,
     CommittedOffset,
+    Transaction,
     read_metadata,
 )
 from kafka_index.metadata.sensitive import HIDDEN
@@ -192,16 +192,16 @@ class TopicConfigs:
     withheld: tuple[str, ...] = ()
 
 
-def read_coordinators(data: str, budget: DecompressionBudget) -> ClusterMetadata:
-    """Read groups and transactions of a data directory; empty where it has none.
+def read_transactions(data: str, budget: DecompressionBudget) -> Sequence[Transaction]:
+    """Read the transactions of a data directory; none where it has no log of them.
 
     Raises
     ------
     KafkaIndexError
         They cannot be read.
     """
-    wanted = (CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC)
     names = (each.rpartition("-")[0] for each in os.listdir(data))
-    if not set(wanted).intersection(names):
-        return ClusterMetadata()
-    return read_metadata([data], budget=budget, topics=wanted)
+    if TRANSACTION_STATE_TOPIC not in names:
+        return ()
+    found = read_metadata([data], budget=budget, topics=(TRANSACTION_STATE_TOPIC,))
+    return found.transactions or ()

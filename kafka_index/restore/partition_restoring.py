@@ -146,7 +146,7 @@ def _finish(
     found.log_start_offset = max(start.log_start_offset, logs[0].source.base_offset)
     found.log_end_offset = end
     _write_partition_metadata(directory, plan.topic_id)
-    _make_durable(directory)
+    make_partition_durable(directory)
     found.segments = len(logs)
     found.size_bytes = sum(os.path.getsize(each.staged.segment.log_path) for each in logs)
 
@@ -211,8 +211,14 @@ def _write_partition_metadata(directory: str, topic_id: str) -> None:
         raise publish_error(error, path, "write the partition metadata") from error
 
 
-def _make_durable(directory: str) -> None:
-    """Make all files of a partition durable, without those that only a build needs."""
+def make_partition_durable(directory: str) -> None:
+    """Make all files of a partition durable, and remove those that only a build needs.
+
+    Raises
+    ------
+    PublishError
+        The disk refuses it.
+    """
     try:
         names = sorted(os.listdir(directory))
         for name in names:

@@ -1,4 +1,4 @@
-"""The report of a restore: a row per partition, and a row per range that was lost."""
+"""The report of a restore: rows of partitions, of lost ranges, and of offsets of groups."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import pyarrow as pa
 
 from kafka_index.restore.lost_ranges import LostRange
-from kafka_index.restore.restored_partition import RestoredPartition
+from kafka_index.restore.restored_partition import OffsetBeyondEnd, RestoredPartition
 
 RESTORED = "restored"
 SALVAGED = "salvaged"
@@ -36,6 +36,8 @@ RESTORE_SCHEMA = pa.schema(
         pa.field("reason_code", pa.string()),
         pa.field("reason", pa.string()),
         pa.field("note", pa.string()),
+        pa.field("group", pa.string()),
+        pa.field("committed_offset", pa.int64()),
     ]
 )
 
@@ -47,12 +49,15 @@ def status_of(restored: RestoredPartition) -> str:
     return SALVAGED if restored.lost else RESTORED
 
 
-def report_rows(partitions: Iterable[RestoredPartition]) -> pa.Table:
-    """Return the report: each partition, followed by what was lost of it."""
+def report_rows(
+    partitions: Iterable[RestoredPartition], beyond_end: Iterable[OffsetBeyondEnd]
+) -> pa.Table:
+    """Return the report: each partition, and what was lost of it; then offsets of groups."""
     rows: list[dict[str, object]] = []
     for each in partitions:
         rows.append(_partition_row(each))
         rows += [_lost_row(each, lost) for lost in each.lost]
+    rows += map(_offset_row, beyond_end)
     return pa.Table.from_pylist(rows, schema=RESTORE_SCHEMA)
 
 
@@ -95,4 +100,17 @@ def _lost_row(restored: RestoredPartition, lost: LostRange) -> dict[str, object]
         "records": lost.records,
         "reason_code": lost.code,
         "reason": lost.reason,
+    }
+
+
+def _offset_row(one: OffsetBeyondEnd) -> dict[str, object]:
+    return {
+        "topic": one.topic,
+        "partition": one.partition,
+        "status": one.status,
+        "path": one.path,
+        "log_end_offset": one.end_offset,
+        "reason": str(one),
+        "group": one.group,
+        "committed_offset": one.offset,
     }

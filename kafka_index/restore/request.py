@@ -51,6 +51,8 @@ class RestoreRequest:
         Up to where partitions are restored.
     goes_by_create_time : bool
         Whether a point in time counts for topics with the timestamps of clients, too.
+    clamp_groups : bool
+        Whether offsets that groups committed after the end of a log become that end.
     metadata_output : str, optional
         For the same cluster: where the metadata log goes if it has a directory of its own.
     all_brokers_restored : bool
@@ -76,6 +78,7 @@ class RestoreRequest:
     new_topic_ids: bool = False
     until: Until = field(default_factory=Until)
     goes_by_create_time: bool = False
+    clamp_groups: bool = False
     metadata_output: str | None = None
     all_brokers_restored: bool = False
     config: LogConfig = field(default_factory=LogConfig)

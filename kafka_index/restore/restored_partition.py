@@ -7,10 +7,58 @@ from dataclasses import dataclass, field
 from kafka_index.layout.names import TopicPartition
 from kafka_index.restore.lost_ranges import LostRange
 
+#: What became of an offset that a group committed: it is the end of the log now, or what it was.
+CLAMPED = "clamped"
+BEYOND_END = "beyond_end"
+
 DAMAGED = "damaged"
 LOG_START_ABOVE_END = "log_start_above_end"
 NO_LOGS = "no_logs"
 ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetBeyondEnd:
+    """An offset that a group committed, and that lies after the end of the restored log.
+
+    Parameters
+    ----------
+    topic : str
+        That the group consumes.
+    partition : int
+        Of the topic.
+    group : str
+        Its name.
+    offset : int
+        What it committed.
+    end_offset : int
+        Where the log ends.
+    path : str
+        The partition of ``__consumer_offsets`` in the output.
+    status : str
+        `CLAMPED` or `BEYOND_END`.
+    reason : str
+        Why it was not clamped, where that was asked for; empty otherwise.
+    """
+
+    topic: str
+    partition: int
+    group: str
+    offset: int
+    end_offset: int
+    path: str
+    status: str = BEYOND_END
+    reason: str = ""
+
+    def __str__(self) -> str:
+        """Return it for people."""
+        what = (
+            f"group {self.group} committed {self.offset} of {self.topic}-{self.partition}, which "
+            f"ends at {self.end_offset}"
+        )
+        if self.status == CLAMPED:
+            return f"{what}: clamped to that"
+        return f"{what}; not clamped: {self.reason}" if self.reason else what
 
 
 @dataclass(slots=True)
@@ -39,6 +87,8 @@ class RestoredPartition:
         The producers with a transaction that is open at the end.
     lost : list of LostRange
         What is not in the output.
+    clamped : list of OffsetBeyondEnd
+        Of a partition of ``__consumer_offsets``: the offsets that were clamped in it.
     notes : list of str
         What is worth knowing.
     code, reason : str or None
@@ -59,6 +109,7 @@ class RestoredPartition:
     is_limited: bool = False
     open_producers: list[int] = field(default_factory=list)
     lost: list[LostRange] = field(default_factory=list)
+    clamped: list[OffsetBeyondEnd] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     code: str | None = None
     reason: str | None = None

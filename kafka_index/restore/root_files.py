@@ -42,6 +42,21 @@ def make_directory(path: str) -> None:
         raise publish_error(error, path, "make the directory") from error
 
 
+def move_directory(path: str, new_path: str) -> None:
+    """Rename a directory within the output.
+
+    Raises
+    ------
+    PublishError
+        It cannot be renamed.
+    """
+    try:
+        os.rename(path, new_path)
+    except OSError as error:
+        raise publish_error(error, new_path, "rename a restored partition") from error
+    sync_directory(os.path.dirname(new_path))
+
+
 def remove_marker(output: str) -> None:
     """Remove the marker of a clean shutdown, durably: what follows changes the output.
 

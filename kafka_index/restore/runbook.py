@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from kafka_index.restore.cluster import CLUSTER_ID, NODE_ID, ClusterMode, Identity
 from kafka_index.restore.log_files import Link
-from kafka_index.restore.restored_partition import RestoredPartition
+from kafka_index.restore.restored_partition import OffsetBeyondEnd, RestoredPartition
 
 _SHOWN = 20
 
@@ -36,6 +36,8 @@ class RunbookFacts:
         The metadata log directories that were seeded.
     groups : mapping of str to sequence of str
         The groups that lose their offsets, by topic.
+    beyond_end : sequence of OffsetBeyondEnd
+        Offsets that groups committed after the ends of logs.
     """
 
     output: str
@@ -47,6 +49,7 @@ class RunbookFacts:
     cluster: ClusterMode
     seeds: Sequence[str]
     groups: Mapping[str, Sequence[str]]
+    beyond_end: Sequence[OffsetBeyondEnd]
 
 
 def runbook(facts: RunbookFacts) -> str:
@@ -122,7 +125,7 @@ def _not_restored(facts: RunbookFacts) -> Iterator[str]:
     left_out = [each for each in facts.partitions if each.is_left_out]
     salvaged = [each for each in facts.partitions if each.lost and not each.is_left_out]
     yield "WHAT CANNOT BE RESTORED"
-    if not (left_out or salvaged or facts.notes or facts.groups):
+    if not (left_out or salvaged or facts.notes or facts.groups or facts.beyond_end):
         yield "  Nothing is missing that the dump shows. What it cannot show: records that no log,"
         yield "  checkpoint or header of it has."
     for each in left_out[:_SHOWN]:
@@ -141,8 +144,15 @@ def _not_restored(facts: RunbookFacts) -> Iterator[str]:
         yield f"  and losses of {len(salvaged) - _SHOWN} partitions more, in the report"
     for topic, groups in facts.groups.items():
         yield f"  {topic} has a new id: these groups may lose their offsets: {', '.join(groups)}"
-    for note in facts.notes[:_SHOWN]:
-        yield f"  {note}"
+    yield from _first(list(map(str, facts.beyond_end)), "committed offsets more, in the report")
+    yield from _first(facts.notes, "notes more")
+
+
+def _first(lines: Sequence[str], rest: str) -> Iterator[str]:
+    """Yield the first lines, and how many more there are."""
+    yield from (f"  {line}" for line in lines[:_SHOWN])
+    if len(lines) > _SHOWN:
+        yield f"  and {len(lines) - _SHOWN:,} {rest}"
 
 
 def _one_topic() -> Iterator[str]:

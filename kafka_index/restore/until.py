@@ -5,7 +5,7 @@ A log ends before the first batch that has a timestamp above the time, or that r
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -19,7 +19,7 @@ from kafka_index.layout.records import (
     RECORD_BATCH_OVERHEAD_BYTES,
     TIMESTAMP_TYPE_MASK,
 )
-from kafka_index.metadata import CommittedOffset, Transaction
+from kafka_index.metadata import Transaction
 from kafka_index.records.batch_table import BatchColumns
 from kafka_index.restore.dump_files import Dump, Replica
 from kafka_index.stores import store_of
@@ -121,58 +121,28 @@ def check_offsets(dump: Dump, until: Until) -> None:
                 )
 
 
-@dataclass(frozen=True, slots=True)
-class CutApart:
-    """What a restore to a point cuts apart, for people.
+def open_transactions(
+    open_producers: Mapping[TopicPartition, Iterable[int]], transactions: Iterable[Transaction]
+) -> list[str]:
+    """Return the transactions that are open at the end of partitions that were cut, for people.
 
     Parameters
     ----------
-    offsets : sequence of str
-        Committed offsets that lie after the end of their log.
-    transactions : sequence of str
-        Transactions that are open at the end of some partition, and were completed after it.
-    """
-
-    offsets: Sequence[str]
-    transactions: Sequence[str]
-
-
-def cut_apart(
-    ends: Mapping[TopicPartition, int],
-    open_producers: Mapping[TopicPartition, Iterable[int]],
-    committed: Iterable[CommittedOffset],
-    transactions: Iterable[Transaction],
-) -> CutApart:
-    """Return what a restore to a point cuts apart.
-
-    Parameters
-    ----------
-    ends : mapping of TopicPartition to int
-        The log ends of partitions that were cut.
     open_producers : mapping of TopicPartition to iterable of int
         The producers with a transaction that is open there.
-    committed : iterable of CommittedOffset
-        Of the groups, as they are restored.
     transactions : iterable of Transaction
         The transactional ids of the dump.
     """
-    beyond = sorted(
-        f"group {one.group} committed {one.offset} of {one.topic}-{one.partition}, which ends at "
-        f"{ends[TopicPartition(one.topic, one.partition)]}"
-        for one in committed
-        if one.offset > ends.get(TopicPartition(one.topic, one.partition), one.offset)
-    )
     names = {one.producer_id: one.transactional_id for one in transactions}
     places: dict[int, list[str]] = {}
     for partition, producers in sorted(open_producers.items()):
         for producer_id in producers:
             places.setdefault(producer_id, []).append(partition.directory_name)
-    cut = [
+    return [
         f"transaction {names.get(producer_id, f'of producer {producer_id}')} is open at the end "
         f"of {', '.join(found)}; it may be committed in other partitions"
         for producer_id, found in sorted(places.items())
     ]
-    return CutApart(beyond, cut)
 
 
 def _has_create_time(replica: Replica) -> bool:

@@ -1,0 +1,246 @@
+"""Committed offsets after the end of a restored log: found, and clamped where that is asked for.
+
+A consumer whose committed offset lies after the end of the log is out of range, and begins where
+``auto.offset.reset`` says: perhaps at the start. Clamped, it begins at the end of the log. As a
+coordinator does that commits for a group, the offset is appended to the group's own partition of
+``__consumer_offsets``; nothing there is removed or overwritten.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from kafka_index.config import IndexConfig
+from kafka_index.growing import GrowingPartitionLog, LogSettings
+from kafka_index.layout.checkpoints import parse_leader_epoch_checkpoint
+from kafka_index.layout.internal_topics import CONSUMER_OFFSETS_TOPIC
+from kafka_index.layout.message_fields import ZERO_UUID, Value
+from kafka_index.layout.names import LEADER_EPOCH_CHECKPOINT, LOG_SUFFIX, TopicPartition
+from kafka_index.metadata import CommittedOffset, read_metadata
+from kafka_index.metadata.decoding import GROUP_CODEC
+from kafka_index.records import BatchFields, Record, write_record_batch
+from kafka_index.records.decompression import DecompressionBudget
+from kafka_index.restore.journal import Journal
+from kafka_index.restore.partition_restoring import make_partition_durable
+from kafka_index.restore.restored_partition import CLAMPED, OffsetBeyondEnd, RestoredPartition
+from kafka_index.restore.root_files import STAGING, make_directory, move_directory, remove_staging
+from kafka_index.state.snapshots import list_snapshots, snapshot_path
+from kafka_index.storage.log_directory import read_checkpoint_text
+
+_RECORDS_OF_A_BATCH = 100
+# GroupCoordinatorRecordHelpers.offsetCommitValueVersion
+_WITH_EXPIRATION, _WITHOUT_EXPIRATION = 1, 4
+_NO_EPOCH = -1
+_IN_TRANSACTION = "not clamped: in a transaction that is open where __consumer_offsets ends"
+_DAMAGED = "not clamped: records of its partition of __consumer_offsets are lost or unreadable"
+
+
+@dataclass(frozen=True, slots=True)
+class GroupOffsets:
+    """A partition of ``__consumer_offsets``, and what it has beyond the ends of logs.
+
+    Parameters
+    ----------
+    home : RestoredPartition
+        The partition.
+    committed : sequence of CommittedOffset
+        Offsets that count.
+    pending : sequence of CommittedOffset
+        Those of transactions that are open at its end.
+    is_damaged : bool
+        Whether records of it are lost, or cannot be read: a later commit may be among them.
+    """
+
+    home: RestoredPartition
+    committed: Sequence[CommittedOffset]
+    pending: Sequence[CommittedOffset]
+    is_damaged: bool
+
+    def beyond_end(
+        self, ends: Mapping[TopicPartition, int], output: str, reason: str
+    ) -> list[OffsetBeyondEnd]:
+        """Return all of them as they are; `reason` is why those that count were not clamped."""
+        path = os.path.join(output, self.home.partition.directory_name)
+        return [
+            *(_beyond(one, ends, path, reason) for one in self.committed),
+            *(_beyond(one, ends, path, _IN_TRANSACTION) for one in self.pending),
+        ]
+
+
+def ends_of(partitions: Sequence[RestoredPartition]) -> dict[TopicPartition, int]:
+    """Return the log ends of the partitions that are in the output."""
+    return {each.partition: each.log_end_offset for each in partitions if not each.is_left_out}
+
+
+def offsets_beyond(
+    output: str, partitions: Sequence[RestoredPartition], budget: DecompressionBudget
+) -> list[GroupOffsets]:
+    """Find the offsets that groups committed after the ends of restored logs.
+
+    Parameters
+    ----------
+    output : str
+        The output directory.
+    partitions : sequence of RestoredPartition
+        All that are in it.
+    budget : DecompressionBudget
+        Bounds what is decompressed.
+
+    Raises
+    ------
+    KafkaIndexError
+        ``__consumer_offsets`` cannot be read now.
+    """
+    ends = ends_of(partitions)
+    found = []
+    for each in partitions:
+        if each.partition.topic != CONSUMER_OFFSETS_TOPIC or each.is_left_out:
+            continue
+        directory = os.path.join(output, each.partition.directory_name)
+        read = read_metadata([directory], budget=budget, topics=(CONSUMER_OFFSETS_TOPIC,))
+        committed = [one for one in read.offsets or () if _is_beyond(one, ends)]
+        pending = [one for one in read.open_offsets if _is_beyond(one, ends)]
+        if committed or pending:
+            is_damaged = bool(each.lost or read.faults.total)
+            found.append(GroupOffsets(each, committed, pending, is_damaged))
+    return found
+
+
+def clamp_offsets(
+    output: str,
+    partitions: Sequence[RestoredPartition],
+    groups: Sequence[GroupOffsets],
+    config: IndexConfig,
+) -> list[OffsetBeyondEnd]:
+    """Clamp what is found to the ends of logs; return what is not clamped, and why.
+
+    Parameters
+    ----------
+    output : str
+        The output directory, whose lock is held.
+    partitions : sequence of RestoredPartition
+        All that are in it; the rows of ``__consumer_offsets`` are changed.
+    groups : sequence of GroupOffsets
+        From `offsets_beyond`.
+    config : IndexConfig
+        The settings of indexes.
+
+    Raises
+    ------
+    KafkaIndexError
+        A partition cannot be read or written.
+    """
+    settings = LogSettings(
+        index_interval_bytes=config.index_interval_bytes,
+        segment_index_bytes=config.index_size_max_bytes,
+        cleanup_policy="compact",
+    )
+    ends = ends_of(partitions)
+    left: list[OffsetBeyondEnd] = []
+    for found in groups:
+        if found.is_damaged:
+            left += found.beyond_end(ends, output, _DAMAGED)
+            continue
+        if found.committed:
+            _clamp(found, ends, output, settings)
+        left += replace(found, committed=()).beyond_end(ends, output, "")
+    remove_staging(output)
+    return left
+
+
+def _clamp(
+    found: GroupOffsets, ends: Mapping[TopicPartition, int], output: str, settings: LogSettings
+) -> None:
+    """Commit the ends of logs for groups that committed offsets after them.
+
+    The partition is moved aside meanwhile; the journal says that it is not finished, so that a run
+    that is killed restores it again.
+    """
+    home = found.home
+    name = home.partition.directory_name
+    directory = os.path.join(output, name)
+    journal = Journal(output)
+    journal.reopen(home)
+    # The lock of the output is held already, and opening it again would let go of it.
+    aside = os.path.join(output, f"{STAGING}clamped")
+    make_directory(aside)
+    move_directory(directory, os.path.join(aside, name))
+    records = [_record(one, ends, output) for one in found.committed]
+    _append(os.path.join(aside, name), home, records, settings)
+    make_partition_durable(os.path.join(aside, name))
+    move_directory(os.path.join(aside, name), directory)
+    logs = [each for each in os.scandir(directory) if each.name.endswith(LOG_SUFFIX)]
+    home.segments, home.size_bytes = len(logs), sum(each.stat().st_size for each in logs)
+    home.clamped += [
+        replace(_beyond(one, ends, directory, ""), status=CLAMPED) for one in found.committed
+    ]
+    journal.add([home])
+
+
+def _append(
+    directory: str, home: RestoredPartition, records: Sequence[Record], settings: LogSettings
+) -> None:
+    old_end = home.log_end_offset
+    with GrowingPartitionLog(
+        directory,
+        settings,
+        log_start_offset=home.log_start_offset,
+        # No producer expires by being opened late.
+        clock=lambda: 0,
+    ) as log:
+        epochs = log.leader_epochs
+        epoch = epochs[-1].epoch if epochs else 0
+        fields = BatchFields(leader_epoch=epoch)
+        for first in range(0, len(records), _RECORDS_OF_A_BATCH):
+            some = records[first : first + _RECORDS_OF_A_BATCH]
+            log.append_as_follower(write_record_batch(some, log.log_end_offset, fields), epoch)
+        home.log_end_offset = log.log_end_offset
+        kept = {segment.base_offset for segment in log.segments} | {log.log_end_offset}
+    home.last_epoch = max(home.last_epoch, epoch)
+    if old_end in list_snapshots(directory) and old_end not in kept:
+        os.unlink(snapshot_path(directory, old_end))
+
+
+def _record(one: CommittedOffset, ends: Mapping[TopicPartition, int], output: str) -> Record:
+    """Return the record of a commit at the end of the log, as a coordinator writes it."""
+    partition = TopicPartition(one.topic, one.partition)
+    end = ends[partition]
+    epoch = _NO_EPOCH if one.leader_epoch is None else _epoch_before(output, partition, end)
+    key: dict[str, Value] = {"group": one.group, "topic": one.topic, "partition": one.partition}
+    value: dict[str, Value] = {
+        "offset": end,
+        "leaderEpoch": epoch,
+        "metadata": one.metadata,
+        "commitTimestamp": one.commit_timestamp_ms,
+        "topicId": one.topic_id or ZERO_UUID,
+    }
+    version = _WITHOUT_EXPIRATION
+    if one.expire_timestamp_ms is not None:
+        version = _WITH_EXPIRATION
+        value["expireTimestamp"] = one.expire_timestamp_ms
+    return Record(
+        max(one.commit_timestamp_ms, 0), *GROUP_CODEC.encode("OffsetCommit", version, key, value)
+    )
+
+
+def _epoch_before(output: str, partition: TopicPartition, end_offset: int) -> int:
+    """Return the leader epoch of the last record of a restored log; -1 for none."""
+    path = os.path.join(output, partition.directory_name, LEADER_EPOCH_CHECKPOINT)
+    epochs = parse_leader_epoch_checkpoint(read_checkpoint_text(path) or "", path=path)
+    before = [each.epoch for each in epochs if each.start_offset < end_offset]
+    return before[-1] if before else _NO_EPOCH
+
+
+def _is_beyond(one: CommittedOffset, ends: Mapping[TopicPartition, int]) -> bool:
+    return one.offset > ends.get(TopicPartition(one.topic, one.partition), one.offset)
+
+
+def _beyond(
+    one: CommittedOffset, ends: Mapping[TopicPartition, int], path: str, reason: str
+) -> OffsetBeyondEnd:
+    end = ends[TopicPartition(one.topic, one.partition)]
+    return OffsetBeyondEnd(
+        one.topic, one.partition, one.group, one.offset, end, path, reason=reason
+    )
