@@ -1,0 +1,38 @@
+"""The commands in the documentation print what it says that they print."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.support.command_line import ROOT
+from tools.docs.console_blocks import Shell, fits, steps_of
+
+
+@pytest.mark.parametrize("page", ["index.md", "runbooks.md"])
+def test_the_commands_of_a_page_print_what_it_says(page: str, tmp_path: Path) -> None:
+    shell = Shell(Path(os.path.realpath(tmp_path)))
+    steps = list(steps_of((ROOT / "docs" / page).read_text(encoding="utf-8")))
+    assert len(steps) > 3
+    for step in steps:
+        printed = shell.run(step.command)
+        assert fits(step.output, printed), (step.command, step.output, printed)
+
+
+@pytest.mark.parametrize(
+    ("expected", "is_fit"),
+    [
+        (("a", "3.99 MB in 9.1 s (2 MB/s)"), True),
+        (("a", "..."), True),
+        (("...", "3.99 MB in 1 s (2 MB/s)"), True),
+        (("a", "4.00 MB in 9.1 s (2 MB/s)"), False),
+        (("a",), False),
+    ],
+)
+def test_durations_and_left_out_lines_alone_may_differ(
+    expected: tuple[str, ...],
+    is_fit: bool,  # noqa: FBT001, a parameter
+) -> None:
+    assert fits(expected, ("a", "3.99 MB in 0.12 s (33 kB/s)")) is is_fit
