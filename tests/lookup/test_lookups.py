@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import kafka_index.lookup.lookups as lookups_module
 from kafka_index.lookup import By, Keys, Lookups, LookupSettings, collect_inventory
-from kafka_index.reading.answers import Answers, Resolve, Status, UpperBound
+from kafka_index.reading.answers import Answers, Resolve, SpecialTimestamp, Status, UpperBound
 from kafka_index.reading.findings import UNREADABLE
 from kafka_index.reading.partition_log import PartitionLog
 from tests.lookup.building import PARTITIONS, make_dump
@@ -79,7 +79,7 @@ def ask(
 def test_each_query_is_answered_as_if_it_were_asked_alone(
     dump: Path, by: By, resolve: Resolve, queries: list[Query]
 ) -> None:
-    least = 0 if by is By.OFFSET else -3
+    least = 0 if by is By.OFFSET else min(SpecialTimestamp)
     expected = []
     for topic, partition, key in queries:
         if topic is None or partition is None or key is None or key < least:
