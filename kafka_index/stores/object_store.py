@@ -240,7 +240,7 @@ class ObjectStore:
             f"{self._root}/{meta['path']}",
             meta["size"],
             int(meta["last_modified"].timestamp()) * _SECOND_NS,
-            meta["e_tag"] or "",
+            _quoted(meta["e_tag"] or ""),
         )
 
 
@@ -254,10 +254,21 @@ def _rows(page: pa.RecordBatch, skipped: int) -> pa.RecordBatch:
             pc.utf8_slice_codeunits(page["path"].cast(pa.string()), skipped),
             page["size"].cast(pa.int64()),
             pc.multiply(seconds, _SECOND_NS),
-            page["e_tag"].cast(pa.string()).fill_null(""),
+            _all_quoted(page["e_tag"].cast(pa.string()).fill_null("")),
         ],
         schema=LISTING_SCHEMA,
     )
+
+
+def _quoted(e_tag: str) -> str:
+    """Return an ETag as HTTP has it: Azure's listings leave out its quotes."""
+    return f'"{e_tag}"' if e_tag and not e_tag.endswith('"') else e_tag
+
+
+def _all_quoted(e_tags: pa.Array) -> pa.Array:
+    if pc.all(pc.ends_with(e_tags, '"')).as_py():
+        return e_tags
+    return pa.array(map(_quoted, e_tags.to_pylist()), pa.string())
 
 
 def _key(path: str) -> str:
