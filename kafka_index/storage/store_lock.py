@@ -21,6 +21,7 @@ from typing import Self
 
 from kafka_index.errors import KafkaIndexError, PublishError
 from kafka_index.stores import FileInfo, Store, store_of
+from kafka_index.stores.claims import find_claim
 
 #: The folder below an output in a store for what belongs to runs: the marker, and staged files.
 RUNS_FOLDER = ".kafka-index"
@@ -76,7 +77,7 @@ class StoreLock:
                 break
             attempts += 1
             if attempts == _TAKE_OVERS:
-                raise self._kept_out("another run is taking over this output")
+                raise self._taken_over(store)
             time.sleep(_POLL_SECONDS)
         _held.add(self._run_id)
         self._thread.start()
@@ -134,6 +135,18 @@ class StoreLock:
 
     def _kept_out(self, message: str) -> PublishError:
         return PublishError(message, path=self.path, hint="wait for it, or choose another --output")
+
+    def _taken_over(self, store: Store) -> PublishError:
+        message = "another run is taking over this output"
+        claim = find_claim(store, self.path)
+        if claim is None:
+            return self._kept_out(message)
+        return PublishError(
+            message,
+            path=claim,
+            hint="run again in a minute; a file that is still there then was left by a killed run: "
+            "delete it",
+        )
 
     def _refresh(self) -> None:
         store = store_of(self.path)

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -181,6 +182,23 @@ def test_of_runs_that_take_over_one_marker_at_the_same_moment_one_gets_in(
 
     assert (len(entered), len(kept_out)) == (1, runs - 1)
     assert marker(root) is None
+
+
+def test_a_claim_that_a_killed_run_left_is_named_with_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stores without conditional writes, such as HDFS and the local disk, have claims."""
+    monkeypatch.setattr(store_lock, "_TAKE_OVERS", 2)
+    local = str(tmp_path)
+    put_marker(local, run="theirs", host=socket.gethostname(), process=ended_process(), count=7)
+    claim = tmp_path / ".kafka-index" / "lock.claim"
+    claim.touch()
+    with pytest.raises(PublishError, match="delete it") as raised, StoreLock(local, "ours"):
+        pytest.fail("two runs are in")
+    assert raised.value.path == str(claim)
+    claim.unlink()
+    with StoreLock(local, "ours"):
+        pass
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"{}"])
