@@ -113,7 +113,7 @@ def run_lookup(options: BulkOptions, where: LogOptions) -> ExitCode:
             (stack.enter_context(whole_file(absolute_path(path))), render) for path, render in texts
         ]
         stack.enter_context(target)
-        warn_of_unindexed(inventory, by, options.detail, options.engine)
+        unindexed = warn_of_unindexed(inventory, by, options.detail)
         warn_of_starts(inventory, options.detail)
         with LookupOutcome(report, queries.rows, options.detail) as outcome:
             engines.run_lookup(
@@ -123,6 +123,7 @@ def run_lookup(options: BulkOptions, where: LogOptions) -> ExitCode:
                 settings,
                 target,
                 outcome,
+                unindexed=unindexed,
                 group_by_partition=options.group_by_partition,
                 starting_offsets=bool(texts),
             )

@@ -14,10 +14,9 @@ from kafka_index.cli.text import (
     plural,
     shown_path,
 )
-from kafka_index.engines import Engine
 from kafka_index.lookup import By, Inventory
 from kafka_index.lookup.report import InvalidQuery
-from kafka_index.lookup.unindexed import find_unindexed
+from kafka_index.lookup.unindexed import Unindexed, find_unindexed
 from kafka_index.reading.answers import Status
 from kafka_index.reading.findings import INDEX_REFUSED, NO_INDEX, TAIL, UNREADABLE, Finding
 
@@ -44,19 +43,16 @@ def exit_code(findings: Iterable[Finding], *, unanswered: bool) -> ExitCode:
     return ExitCode.first(codes)
 
 
-def warn_of_unindexed(
-    inventory: Inventory, by: By, detail: Detail, engine: Engine | None = None
-) -> None:
-    """Print, before anything is read, that remote logs without index files are read whole."""
-    segments, size_bytes = find_unindexed(inventory, by)
-    if segments and detail is not Detail.QUIET:
-        what = plural(segments, "remote segment")
-        on_spark = engine is not None and engine.on_spark
-        how_often = "once by each worker that needs them" if on_spark else "once each"
+def warn_of_unindexed(inventory: Inventory, by: By, detail: Detail) -> Unindexed:
+    """Print, before anything is read, which remote logs are read whole; return them."""
+    unindexed = find_unindexed(inventory, by)
+    if unindexed.segments and detail is not Detail.QUIET:
+        what = plural(unindexed.segments, "remote segment")
         print_log(
-            f"{what} ({format_bytes(size_bytes)}) without index files: those that are asked are "
-            f"read whole, {how_often}; build --output makes index files"
+            f"{what} ({format_bytes(unindexed.size_bytes)}) without index files: those that are "
+            "asked are read whole, once each; build --output makes index files"
         )
+    return unindexed
 
 
 def warn_of_starts(inventory: Inventory, detail: Detail) -> None:

@@ -15,6 +15,7 @@ from kafka_index.lookup import (
     SplitReport,
     run_local,
 )
+from kafka_index.lookup.unindexed import Unindexed
 
 _APP_NAME = "kafka-index lookup"
 _AFTER_FAILURE = "no answers were written: run again"
@@ -35,6 +36,7 @@ def run_lookup(
     target: AnswerTarget,
     listener: EngineListener,
     *,
+    unindexed: Unindexed,
     group_by_partition: bool,
     starting_offsets: bool,
 ) -> None:
@@ -48,6 +50,8 @@ def run_lookup(
         As for `kafka_index.lookup.run_local`.
     listener
         Follows the work.
+    unindexed : Unindexed
+        Remote segments without index files.
     group_by_partition : bool
         Whether Spark shuffles all queries of a partition to one task.
     """
@@ -85,6 +89,7 @@ def run_lookup(
             settings,
             target,
             workers=workers,
+            unindexed=unindexed,
             group_by_partition=group_by_partition,
             starting_offsets=starting_offsets,
             jobs=jobs,

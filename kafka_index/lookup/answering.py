@@ -141,6 +141,7 @@ def run_local(
             raise
 
     threads = max(min(threads, len(queries.splits)), 1)
+    inventory.fetched_indexes.share(target.index_folder)
     with ThreadPoolExecutor(threads, thread_name_prefix="lookup") as pool:
         try:
             for future in [pool.submit(run) for _ in range(threads)]:
@@ -148,3 +149,4 @@ def run_local(
         finally:
             # After an interrupt the other threads need not continue.
             stopped.set()
+            inventory.fetched_indexes.share(None)

@@ -131,6 +131,13 @@ class Inventory:
         """Return topic and partition of a number from `codes`."""
         return self.partitions["topic"][code].as_py(), self.partitions["partition"][code].as_py()
 
+    def base_offsets(self, code: int) -> Longs:
+        """Return the base offsets of the partition of a number from `codes`, ascending."""
+        first = self.partitions["first_segment"][code].as_py()
+        count = self.partitions["segment_count"][code].as_py()
+        bases: Longs = self.segments["base_offset"].slice(first, count).to_numpy()
+        return bases
+
     def files_of(self, code: int) -> PartitionFiles:
         """Return the files of the partition of a number from `codes`."""
         row = self.partitions.slice(code, 1).to_pylist()[0]

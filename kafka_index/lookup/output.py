@@ -21,6 +21,7 @@ from kafka_index.lookup.exchange import ASIDE, exchange
 from kafka_index.lookup.queries import Queries
 from kafka_index.lookup.query_files import QueryFormat
 from kafka_index.lookup.splits import QuerySplit
+from kafka_index.reading.built_indexes import IndexFolder
 from kafka_index.storage import DirectoryLock, publish_error, refuse_overlap
 from kafka_index.storage.paths import absolute_path
 from kafka_index.stores.arrow_files import COMPRESSIONS
@@ -135,6 +136,11 @@ class AnswerTarget:
             ending=ARROW_ENDING if self._joins_parquet else self.format.endings[0],
         )
         return os.path.join(self._staging, part)
+
+    @property
+    def index_folder(self) -> IndexFolder:
+        """Where the workers of the run share the indexes that they build; removed at its end."""
+        return IndexFolder(self._staging)
 
     @property
     def _joins_parquet(self) -> bool:

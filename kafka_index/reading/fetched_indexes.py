@@ -7,16 +7,13 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future
-from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
 import numpy as np
 
-from kafka_index.index import IN_MEMORY, OffsetIndex, TimeIndex
-from kafka_index.layout.integers import INT32_MAX
+from kafka_index.reading.built_indexes import BuiltIndexes, IndexFolder
 from kafka_index.reading.fetched_log import requests
-from kafka_index.records.batch_source import ScanStop
 from kafka_index.stores import Bytes, store_of
 
 #: What is kept at the most; indexes that were not used for longest are fetched, or built, again.
@@ -26,33 +23,6 @@ _Key = TypeVar("_Key", bound=Hashable)
 _Value = TypeVar("_Value")
 
 
-@dataclass(frozen=True, slots=True)
-class BuiltIndexes:
-    """The entries of indexes that were built in memory.
-
-    Parameters
-    ----------
-    base_offset : int
-        Of the segment.
-    offset_entries, time_entries : ndarray of uint8
-        As they are in files.
-    stop : ScanStop, optional
-        Why they end before their log.
-    """
-
-    base_offset: int
-    offset_entries: Bytes
-    time_entries: Bytes
-    stop: ScanStop | None
-
-    def open(self) -> tuple[OffsetIndex, TimeIndex]:
-        """Return both indexes, read-only."""
-        return (
-            OffsetIndex(IN_MEMORY, self.base_offset, INT32_MAX, content=self.offset_entries),
-            TimeIndex(IN_MEMORY, self.base_offset, INT32_MAX, content=self.time_entries),
-        )
-
-
 class FetchedIndexes:
     """Index files of remote segments, and the indexes that were built where there are none."""
 
@@ -60,6 +30,17 @@ class FetchedIndexes:
         self._lock = threading.Lock()
         self._files: OrderedDict[str, Future[Bytes | None]] = OrderedDict()
         self._built: OrderedDict[Hashable, Future[BuiltIndexes]] = OrderedDict()
+        self._folder: IndexFolder | None = None
+
+    def share(self, folder: IndexFolder | None) -> None:
+        """Keep what is built in a folder, too, for other workers and when memory is full.
+
+        Parameters
+        ----------
+        folder : IndexFolder, optional
+            None: in memory alone, as at first.
+        """
+        self._folder = folder
 
     def request(self, path: str) -> None:
         """Begin to fetch an index file."""
@@ -101,7 +82,7 @@ class FetchedIndexes:
             self._built.move_to_end(key)
         if is_ours:
             try:
-                future.set_result(build())
+                future.set_result(self._read_or_build(key, build))
             except BaseException as error:  # noqa: BLE001, because others wait for it
                 with self._lock:
                     self._built.pop(key, None)
@@ -110,6 +91,16 @@ class FetchedIndexes:
             return future.result()
         finally:
             self._make_room()
+
+    def _read_or_build(self, key: Hashable, build: Callable[[], BuiltIndexes]) -> BuiltIndexes:
+        folder = self._folder
+        if folder is None:
+            return build()
+        built = folder.read(key)
+        if built is None:
+            built = build()
+            folder.write(key, built)
+        return built
 
     def _requested(self, path: str) -> Future[Bytes | None]:
         with self._lock:
@@ -150,5 +141,5 @@ def _size(future: Future[_Value]) -> int:
         return 0
     found = future.result()
     if isinstance(found, BuiltIndexes):
-        return found.offset_entries.nbytes + found.time_entries.nbytes
+        return found.size_bytes
     return found.nbytes if isinstance(found, np.ndarray) else 0

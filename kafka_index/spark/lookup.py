@@ -32,6 +32,7 @@ from kafka_index.lookup import (
 )
 from kafka_index.lookup.keys import integers, plain_array
 from kafka_index.lookup.query_columns import PARTITION, TOPIC
+from kafka_index.lookup.unindexed import Unindexed
 from kafka_index.reading.answers import VALUE_COLUMNS, Answers, Resolve
 from kafka_index.reading.findings import Finding
 from kafka_index.spark.jobs import Jobs
@@ -49,6 +50,7 @@ from kafka_index.spark.lookup_tasks import (
     read_done,
     read_manifest,
 )
+from kafka_index.spark.missing_indexes import build_missing_indexes
 from kafka_index.spark.tasks import spark_schema, task
 from kafka_index.tasks import BIN, balance
 
@@ -88,6 +90,7 @@ def answer_queries(
     target: AnswerTarget,
     *,
     workers: int,
+    unindexed: Unindexed | None = None,
     group_by_partition: bool = False,
     starting_offsets: bool = False,
     jobs: Jobs | None = None,
@@ -103,6 +106,9 @@ def answer_queries(
         As for `kafka_index.lookup.run_local`.
     workers : int
         Tasks that run at a time.
+    unindexed : Unindexed, optional
+        Remote segments without index files: those that queries ask are read once, before the
+        lookups. By default each worker reads those that it needs and no other has read before.
     group_by_partition : bool
         Whether Spark shuffles all queries of a partition to one task, which alone opens its
         segments. The output is the same.
@@ -124,7 +130,12 @@ def answer_queries(
     bins = _bins(queries, workers)
     owners = balance([split.size_bytes for split in queries.splits], bins)
     manifest = session.createDataFrame(manifest_table(queries.splits, target, owners))
-    lookups = SharedLookups.of(inventory, settings)
+    lookups = SharedLookups.of(inventory, settings, target.index_folder)
+    jobs = jobs or Jobs(session)
+    # A task that has all queries of a partition is the only one that reads its segments.
+    if unindexed is not None and unindexed.segments and not group_by_partition:
+        distributed = manifest.repartitionById(bins, BIN)
+        build_missing_indexes(session, distributed, lookups, unindexed, jobs)
     if group_by_partition:
         done = answer_grouped(manifest, lookups, bins, starting_offsets=starting_offsets)
     else:
@@ -134,9 +145,7 @@ def answer_queries(
         )
     count = len(queries.splits)
     stages = _GROUPED_STAGES if group_by_partition else 1
-    with (jobs or Jobs(session)).job(
-        f"answer {count:,} splits of queries", items=count, stages=stages
-    ):
+    with jobs.job(f"answer {count:,} splits of queries", items=count, stages=stages):
         rows = done.toArrow()
     return read_done(rows)
 

@@ -19,6 +19,7 @@ from kafka_index.lookup import (
     SplitReport,
     answer_split,
 )
+from kafka_index.reading.built_indexes import IndexFolder
 from kafka_index.spark.tasks import current_attempt_id
 from kafka_index.tasks import BIN, new_run_id
 
@@ -57,23 +58,30 @@ class SharedLookups:
         How to look up.
     packed : bytes
         The inventory, pickled: it can be large, and most tasks need not unpack it.
+    folder : IndexFolder, optional
+        Where workers share the indexes that they build.
     """
 
     run_id: str
     settings: LookupSettings
     packed: bytes
+    folder: IndexFolder | None = None
 
     @classmethod
-    def of(cls, inventory: Inventory, settings: LookupSettings) -> Self:
+    def of(
+        cls, inventory: Inventory, settings: LookupSettings, folder: IndexFolder | None = None
+    ) -> Self:
         """Return the object to send to workers."""
-        return cls(new_run_id(), settings, pickle.dumps(inventory))
+        return cls(new_run_id(), settings, pickle.dumps(inventory), folder)
 
     def open(self) -> Lookups:
         """Return the lookups of this process, which stay open after the task."""
         if self.run_id not in _open:
             while _open:
                 _open.popitem()[1].close()
-            _open[self.run_id] = Lookups(pickle.loads(self.packed), self.settings)  # noqa: S301, ours
+            inventory: Inventory = pickle.loads(self.packed)  # noqa: S301, ours
+            inventory.fetched_indexes.share(self.folder)
+            _open[self.run_id] = Lookups(inventory, self.settings)
         return _open[self.run_id]
 
 

@@ -1,0 +1,179 @@
+"""Indexes of remote segments that have none, built once for all tasks of a run of lookups.
+
+One job reads the queries and keeps a query for each segment that they ask, or for each partition
+where they ask for times: which segments these reach is known only as their indexes are built. The
+other answers those queries, each segment or partition by one task, which leaves the indexes in the
+folder of the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from kafka_index.errors import InputError
+from kafka_index.layout.integers import Longs
+from kafka_index.lookup import By, Inventory, Keys, Lookups, QueryBatch, read_split
+from kafka_index.lookup.keys import integers, plain_array
+from kafka_index.lookup.partition_codes import NO_PARTITION
+from kafka_index.lookup.unindexed import Unindexed
+from kafka_index.reading.answers import Resolve
+from kafka_index.spark.jobs import Jobs
+from kafka_index.spark.lookup_tasks import SharedLookups, read_manifest
+from kafka_index.spark.tasks import spark_schema, task
+from kafka_index.tasks import BIN, balance
+
+_MAX_BINS = 20_000
+_CODE, _SEGMENT, _KEY = "code", "segment", "key"
+# Instead of a segment's number: the latest time asked for. A special timestamp, which is negative,
+# stands for itself.
+_BY_TIME = 0
+#: What to ask so that the indexes are built: the partition's number, the segment's, and the key.
+NEED_SCHEMA = pa.schema(
+    [
+        pa.field(_CODE, pa.int32(), nullable=False),
+        pa.field(_SEGMENT, pa.int32(), nullable=False),
+        pa.field(_KEY, pa.int64(), nullable=False),
+    ]
+)
+_WORK_SCHEMA = pa.schema([pa.field(BIN, pa.int32(), nullable=False), *NEED_SCHEMA])
+_BUILT_SCHEMA = pa.schema([pa.field("needs", pa.int64(), nullable=False)])
+
+
+def build_missing_indexes(
+    session: SparkSession,
+    manifest: DataFrame,
+    lookups: SharedLookups,
+    unindexed: Unindexed,
+    jobs: Jobs,
+) -> None:
+    """Build the indexes that the splits of a manifest need, into the folder of the run.
+
+    Parameters
+    ----------
+    session : SparkSession
+        Classic or Connect.
+    manifest : DataFrame
+        `kafka_index.spark.lookup_tasks.MANIFEST_SCHEMA`, distributed to tasks.
+    lookups : SharedLookups
+        With a folder.
+    unindexed : Unindexed
+        Segments without index files, one at least.
+    jobs : Jobs
+        Names the jobs.
+    """
+    by_time = lookups.settings.by is By.TIMESTAMP
+    bare = session.createDataFrame(unindexed.rows)
+    place = [_CODE] if by_time else [_CODE, _SEGMENT]
+    with jobs.job("find the segments without index files that are asked"):
+        needs = (
+            manifest.mapInArrow(
+                task(partial(find_needs, lookups=lookups)), spark_schema(NEED_SCHEMA)
+            )
+            .groupBy(_CODE, _SEGMENT)
+            .agg(F.max(_KEY).alias(_KEY))
+            .join(bare.groupBy(place).agg(F.sum("size_bytes").alias("size_bytes")), place)
+            .select(_CODE, _SEGMENT, _KEY, "size_bytes")
+            .toArrow()
+            .sort_by([(_CODE, "ascending"), (_SEGMENT, "ascending")])
+        )
+    if not needs.num_rows:
+        return
+    # All that is asked of a partition by time is asked by one task.
+    owners = needs[_CODE].to_numpy() if by_time else np.arange(needs.num_rows)
+    _, firsts, items = np.unique(owners, return_index=True, return_inverse=True)
+    sizes = needs["size_bytes"].to_numpy()[firsts].tolist()
+    bins = min(len(sizes), _MAX_BINS)
+    bin_of_item = np.array(balance(sizes, bins), np.int32)
+    work = pa.table([bin_of_item[items], *needs.select(NEED_SCHEMA.names)], schema=_WORK_SCHEMA)
+    with jobs.job(f"build indexes for {len(sizes):,} {'partitions' if by_time else 'segments'}"):
+        session.createDataFrame(work).repartitionById(bins, BIN).mapInArrow(
+            task(partial(build_needed, lookups=lookups)), spark_schema(_BUILT_SCHEMA)
+        ).toArrow()
+
+
+def find_needs(
+    batches: Iterable[pa.RecordBatch], *, lookups: SharedLookups
+) -> Iterator[pa.RecordBatch]:
+    """Reduce the queries of splits to those whose answers need all the same indexes."""
+    inventory = lookups.open().inventory
+    largest: dict[tuple[int, int], int] = {}
+    for _, work in read_manifest(batches):
+        # The task that answers the split meets the same error, and reports it.
+        with suppress(InputError):
+            for batch in read_split(work.split):
+                for code, keys in _asked(batch, inventory):
+                    for segment, key in _needs(inventory, lookups, code, keys):
+                        place = code, segment
+                        largest[place] = max(key, largest.get(place, key))
+    rows = [(code, segment, key) for (code, segment), key in largest.items()]
+    columns = list(zip(*rows, strict=True)) if rows else [()] * len(NEED_SCHEMA)
+    yield pa.record_batch([list(column) for column in columns], schema=NEED_SCHEMA)
+
+
+def _asked(batch: QueryBatch, inventory: Inventory) -> Iterator[tuple[int, Longs]]:
+    """Yield each partition with the ascending keys that are asked of it."""
+    numbers, present = integers(plain_array(batch.partitions))
+    codes = inventory.codes(batch.topics, numbers)
+    valid = codes != NO_PARTITION
+    for flags in (present, batch.keys.valid):
+        if flags is not None:
+            valid &= flags
+    if not batch.keys.specials:
+        valid &= batch.keys.values >= 0
+    codes, keys = codes[valid], batch.keys.values[valid]
+    order = np.lexsort((keys, codes))
+    codes, keys = codes[order], keys[order]
+    asked, firsts = np.unique(codes, return_index=True)
+    yield from zip(asked.tolist(), np.split(keys, firsts[1:]), strict=True)
+
+
+def _needs(
+    inventory: Inventory, lookups: SharedLookups, code: int, keys: Longs
+) -> Iterator[tuple[int, int]]:
+    """Yield segments, each with the largest key asked of it, or times as segments."""
+    if lookups.settings.by is By.TIMESTAMP:
+        for special in np.unique(keys[keys < 0]).tolist():
+            yield special, special
+        if keys[-1] >= 0:
+            yield _BY_TIME, int(keys[-1])
+        return
+    bases = inventory.base_offsets(code)
+    places = np.clip(np.searchsorted(bases, keys, "right") - 1, 0, None)
+    segments, firsts = np.unique(places, return_index=True)
+    lasts = np.append(firsts[1:], len(keys)) - 1
+    yield from zip(segments.tolist(), keys[lasts].tolist(), strict=True)
+    if lookups.settings.resolve is not Resolve.INDEX:
+        # For the end of the partition.
+        yield len(bases) - 1, int(bases[-1])
+
+
+def build_needed(
+    batches: Iterable[pa.RecordBatch], *, lookups: SharedLookups
+) -> Iterator[pa.RecordBatch]:
+    """Ask what `find_needs` found, so that the indexes are built and shared."""
+    inventory, settings = lookups.open().inventory, lookups.settings
+    by_time = settings.by is By.TIMESTAMP
+    if not by_time:
+        # The index of a segment is looked up, and no other segment read.
+        settings = replace(settings, resolve=Resolve.INDEX)
+    count = 0
+    # What is wrong with a segment is found again, and reported, by the lookups themselves.
+    with Lookups(inventory, settings) as own:
+        for batch in batches:
+            for need in batch.to_pylist():
+                code = need[_CODE]
+                topic, partition = inventory.name_of(code)
+                if not by_time and need[_SEGMENT] == len(inventory.base_offsets(code)) - 1:
+                    own.end_offset(code)
+                key = Keys.of(pa.array([need[_KEY]], pa.int64()), settings.by)
+                own.answer(pa.array([topic]), pa.array([partition], pa.int32()), key)
+                count += 1
+    yield pa.record_batch([[count]], schema=_BUILT_SCHEMA)

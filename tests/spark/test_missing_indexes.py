@@ -1,0 +1,92 @@
+"""Remote segments without index files: read whole once a run, whatever tasks ask them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from kafka_index.lookup import (
+    By,
+    LookupSettings,
+    LookupTotals,
+    answer_target,
+    collect_inventory,
+    open_queries,
+)
+from kafka_index.lookup.unindexed import find_unindexed
+from kafka_index.reading.answers import Resolve
+from kafka_index.reading.segment_indexes import SegmentIndexes
+from kafka_index.spark import lookup_tasks
+from kafka_index.spark.lookup import answer_queries
+from kafka_index.spark.lookup_tasks import SharedLookups, answer_splits, manifest_table, read_done
+from kafka_index.spark.missing_indexes import build_needed, find_needs
+from tests.servers.faults import fault_proxy
+from tests.servers.s3 import S3Server
+from tests.spark.lookups import answer, files, make_dump, make_queries, write_queries
+from tests.support.remote import configured_bucket, upload
+
+
+@pytest.mark.parametrize("by", list(By), ids=lambda by: by.value)
+def test_tasks_that_answer_find_every_index_built(
+    tmp_path: Path, s3: S3Server, monkeypatch: pytest.MonkeyPatch, by: By
+) -> None:
+    local = make_dump(tmp_path)
+    tables = [make_queries(by.value, 300, seed) for seed in range(2)]
+    queries = write_queries(tmp_path / "queries", tables)
+    answer(queries, local, by, tmp_path / "local")
+    asked = open_queries(str(queries), by)
+    with (
+        configured_bucket(s3, tmp_path) as uri,
+        answer_target(str(tmp_path / "out"), asked) as target,
+    ):
+        inventory = collect_inventory([upload(tmp_path / "logs", f"{uri}/logs")])
+        settings = LookupSettings(by, by.default_resolve)
+        lookups = SharedLookups.of(inventory, settings, target.index_folder)
+        manifest = manifest_table(asked.splits, target, [0, 1]).to_batches()
+
+        needs = pa.Table.from_batches(find_needs(manifest, lookups=lookups))
+        list(build_needed(needs.to_batches(), lookups=lookups))
+        # As another worker begins.
+        lookup_tasks._open.clear()
+        with monkeypatch.context() as patch:
+            patch.delattr(SegmentIndexes, "_build_once")
+            done = list(answer_splits(manifest, lookups=lookups, starting_offsets=False))
+        reports = read_done(pa.Table.from_batches(done))
+        target.publish({report.number: report.rows for report in reports})
+    assert files(tmp_path / "out") == files(tmp_path / "local")
+
+
+def test_each_log_is_read_by_one_request_of_one_worker(
+    spark: SparkSession, tmp_path: Path, s3: S3Server
+) -> None:
+    local = make_dump(tmp_path)
+    tables = [make_queries("offset", 300, seed) for seed in range(4)]
+    queries = write_queries(tmp_path / "queries", tables)
+    answer(queries, local, By.OFFSET, tmp_path / "local", resolve=Resolve.INDEX)
+    asked = open_queries(str(queries), By.OFFSET)
+    totals = LookupTotals()
+    with (
+        fault_proxy(s3.endpoint) as proxy,
+        configured_bucket(s3.through(proxy.endpoint), tmp_path) as uri,
+        answer_target(str(tmp_path / "out"), asked) as target,
+    ):
+        inventory = collect_inventory([upload(tmp_path / "logs", f"{uri}/logs")])
+        unindexed = find_unindexed(inventory, By.OFFSET)
+        assert (unindexed.segments, unindexed.size_bytes) == (
+            inventory.segment_count,
+            sum(inventory.segments["size_bytes"].to_pylist()),
+        )
+        # At this level nothing of a log is read but what an index is built from.
+        settings = LookupSettings(By.OFFSET, Resolve.INDEX)
+        for report in answer_queries(
+            spark, asked, inventory, settings, target, workers=2, unindexed=unindexed
+        ):
+            totals.add(report)
+        target.publish(totals.rows_of_split)
+        reads = Counter(request.path for request in proxy.gets(".log"))
+    assert files(tmp_path / "out") == files(tmp_path / "local")
+    assert list(reads.values()) == [1] * inventory.segment_count
