@@ -7,96 +7,41 @@ of the partition.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from functools import cached_property, lru_cache
-from itertools import islice
 
 import numpy as np
-import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from kafka_index.build.partition_start_files import PartitionStartFiles
 from kafka_index.build.report import (
     BUILT,
     REPORT_SCHEMA,
     UNCHANGED,
-    SegmentReport,
     empty_row,
 )
 from kafka_index.build.settings import BuildSettings, Output
 from kafka_index.build.staged_segment import SegmentPaths, StagedSegment
 from kafka_index.errors import KafkaIndexError
 from kafka_index.layout.names import (
-    LEADER_EPOCH_CHECKPOINT,
     SNAPSHOT_SUFFIX,
     TXN_INDEX_SUFFIX,
     parse_segment_file,
 )
 from kafka_index.records.batch_source import PREALLOCATED_TAIL
-from kafka_index.storage import PublishedFile, SegmentCounts, SegmentFile, target_directory
+from kafka_index.storage import SegmentCounts, SegmentFile
 from kafka_index.storage.directories import Entry, scan_directory
-from kafka_index.storage.log_directory import LogDirectory
 from kafka_index.storage.partition_record import (
-    RECORDED_FILES,
     PartitionRecord,
     RecordedFile,
     recorded_files,
 )
-from kafka_index.storage.segment_table import PartitionSegments, SegmentTable
-from kafka_index.storage.tiered_partition import TieredPartition
+from kafka_index.storage.segment_table import PartitionSegments
 
 _CACHED_PARTITIONS = 64
-# Requests to a store, or folders of a disk, that are looked at at a time.
-_LOOKS_AT_A_TIME = 8
-_PARTITIONS_AT_A_TIME = 256
 _COUNTS = tuple(field.name for field in fields(SegmentCounts))
 _STATE_KINDS = (SNAPSHOT_SUFFIX, TXN_INDEX_SUFFIX)
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionStartFiles:
-    """What a fold begins from, by sizes and times: equal texts mean an equal start."""
-
-    text: str
-
-    @classmethod
-    def of(
-        cls, first_base_offset: int, entries: Sequence[Entry], log_start_offset: int | None
-    ) -> PartitionStartFiles:
-        """Return the start of a partition.
-
-        Parameters
-        ----------
-        first_base_offset : int
-            Of its first segment.
-        entries : sequence of Entry
-            The directory of its logs.
-        log_start_offset : int, optional
-            As checkpointed.
-        """
-        files = []
-        for entry in entries:
-            if entry.name != LEADER_EPOCH_CHECKPOINT:
-                if not entry.name.endswith(SNAPSHOT_SUFFIX):
-                    continue
-                parsed = parse_segment_file(entry.name)
-                if parsed is None or parsed.transient or parsed.base_offset > first_base_offset:
-                    continue
-            info = entry.info()
-            files.append([entry.name, info.size_bytes, info.mtime_ns, info.version])
-        return cls(orjson.dumps([log_start_offset, sorted(files)]).decode())
-
-    @classmethod
-    def of_tiered(cls, tiered: TieredPartition) -> PartitionStartFiles:
-        """Return the start of a partition whose first segment may be remote."""
-        epochs = [[entry.epoch, entry.start_offset] for entry in tiered.epochs]
-        return cls(orjson.dumps([tiered.log_start_offset, epochs, tiered.is_lower_bound]).decode())
-
-
-#: Where no file depends on earlier segments.
-NO_START = PartitionStartFiles("")
 
 
 class KnownPartition:
@@ -230,108 +175,10 @@ def known_partition(directory: str, run_id: str) -> KnownPartition:
     return KnownPartition(directory, PartitionRecord.read(directory))
 
 
-class UnchangedPartitions:
-    """Finds the partitions of which nothing has changed since they were built.
-
-    Parameters
-    ----------
-    settings : BuildSettings
-        How and where to a run builds.
-    """
-
-    def __init__(self, settings: BuildSettings) -> None:
-        self._settings = settings
-        self._log_directories: dict[str, LogDirectory] = {}
-
-    def split(self, segments: SegmentTable) -> Iterator[tuple[PartitionSegments, pa.Table | None]]:
-        """Yield each partition with its report; without one where it has to be built.
-
-        Parameters
-        ----------
-        segments : SegmentTable
-            Every segment of each partition.
-        """
-        partitions = iter(segments.partitions)
-        if not wants_record(self._settings) or self._settings.force:
-            yield from ((members, None) for members in partitions)
-            return
-        with ThreadPoolExecutor(_LOOKS_AT_A_TIME, thread_name_prefix="unchanged") as pool:
-            for some in _batched(partitions):
-                yield from zip(some, pool.map(self.rows_of, some), strict=True)
-
-    def rows_of(self, segments: PartitionSegments) -> pa.Table | None:
-        """Return the report of a partition, if it is right as it is; None to build it."""
-        partition, log_directory = segments.partition, segments.directory
-        tiered = self._settings.tiered.get(partition)
-        try:
-            directory = target_directory(self._settings.target_root, partition, log_directory)
-            record = PartitionRecord.read(directory)
-            if record is None or not record.is_whole:
-                return None
-            if not self._settings.needs_state:
-                start = NO_START
-            elif tiered is not None:
-                start = PartitionStartFiles.of_tiered(tiered)
-            else:
-                root = self._log_directory(os.path.dirname(log_directory))
-                start = PartitionStartFiles.of(
-                    int(segments.base_offsets[0]),
-                    scan_directory(log_directory),
-                    root.log_start_offset(partition),
-                )
-        except KafkaIndexError:
-            # Building meets the same error, and reports it.
-            return None
-        return KnownPartition(directory, record).unchanged_rows(segments, self._settings, start)
-
-    def _log_directory(self, path: str) -> LogDirectory:
-        root = self._log_directories.get(path)
-        return root or self._log_directories.setdefault(path, LogDirectory(path))
-
-
 def expiration_of(settings: BuildSettings) -> tuple[int | None, int | None]:
     """Return how idle producers are left out, as records have it."""
     expiration = settings.expiration
     return (None, None) if expiration is None else (expiration.after_ms, expiration.now_ms)
-
-
-def recorded_row(report: SegmentReport, staged: StagedSegment) -> dict[str, object]:
-    """Return the row of a segment for the record of its partition."""
-    segment = staged.segment
-    counts = report.counts
-    if counts is None:
-        raise ValueError(f"nothing was counted in {segment.log_path}")
-    return {
-        "segment_base_offset": segment.base_offset,
-        "log_name": os.path.basename(segment.log_path),
-        "log_size_bytes": segment.log_size_bytes,
-        "log_mtime_ns": segment.log_mtime_ns,
-        "log_version": segment.log_version,
-        **{name: getattr(counts, name) for name in _COUNTS},
-        "status": BUILT if report.status == UNCHANGED else report.status,
-        "reason": report.reason,
-        "position_bytes": report.position_bytes,
-        "aborted_txns": report.aborted_txns,
-        "producers": report.producers,
-        "note": report.note,
-        "reason_code": report.reason_code,
-        "scan_reason_code": staged.report.reason_code,
-    }
-
-
-def files_table(published: Sequence[PublishedFile], found: dict[str, Entry]) -> pa.Table | None:
-    """Return `RECORDED_FILES`; None when one is not there as it was written."""
-    rows = []
-    for file in published:
-        entry = found.get(file.name)
-        size_bytes, change = (0, "") if entry is None else entry.size_and_change()
-        if entry is None or size_bytes != file.size_bytes:
-            return None
-        rows.append((file.name, size_bytes, change, file.digest))
-    names = RECORDED_FILES.names
-    return pa.Table.from_pylist(
-        [dict(zip(names, row, strict=True)) for row in rows], RECORDED_FILES
-    )
 
 
 def wants_record(settings: BuildSettings) -> bool:
@@ -375,8 +222,3 @@ def _is_state_file(name: str) -> bool:
         return False
     parsed = parse_segment_file(name)
     return parsed is not None and not parsed.transient
-
-
-def _batched(partitions: Iterator[PartitionSegments]) -> Iterator[list[PartitionSegments]]:
-    while some := list(islice(partitions, _PARTITIONS_AT_A_TIME)):
-        yield some

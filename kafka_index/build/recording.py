@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pyarrow as pa
 
 from kafka_index.build.fold import FoldedPartition
-from kafka_index.build.known_partition import (
-    NO_START,
-    PartitionStartFiles,
-    expiration_of,
-    files_table,
-    known_partition,
-    recorded_row,
-    wants_record,
-)
-from kafka_index.build.report import FAILED, SegmentReport
+from kafka_index.build.known_partition import expiration_of, known_partition, wants_record
+from kafka_index.build.partition_start_files import NO_START, PartitionStartFiles
+from kafka_index.build.report import BUILT, FAILED, UNCHANGED, SegmentReport
 from kafka_index.build.settings import BuildSettings
+from kafka_index.build.staged_segment import StagedSegment
 from kafka_index.errors import KafkaIndexError
 from kafka_index.layout.names import TopicPartition
 from kafka_index.storage import (
@@ -28,8 +23,9 @@ from kafka_index.storage import (
     publish_group,
     write_scratch,
 )
-from kafka_index.storage.directories import scan_directory
+from kafka_index.storage.directories import Entry, scan_directory
 from kafka_index.storage.partition_record import (
+    RECORDED_FILES,
     RECORDED_SEGMENTS,
     PartitionRecord,
     partition_record_path,
@@ -103,7 +99,7 @@ def _record(
         staged = folded.staged
         if row.status == FAILED or staged.is_withheld or row.counts is None or not staged.files:
             continue
-        recorded.append(recorded_row(row, staged))
+        recorded.append(_recorded_row(row, staged))
         files |= {file.name: file for file in staged.files}
     is_whole = len(recorded) == len(rows) and partition.snapshots is not None
     # What belongs to a fold that ended early is not vouched for.
@@ -112,7 +108,7 @@ def _record(
         return None
     directory = partition.directory
     found = {entry.name: entry for entry in scan_directory(directory)}
-    table = files_table(list(files.values()), found)
+    table = _files_table(list(files.values()), found)
     if table is None:
         return None
     segment = partition.staged[0].segment
@@ -149,4 +145,43 @@ def _start(partition: FoldedPartition, settings: BuildSettings) -> PartitionStar
         segment.base_offset,
         scan_directory(segment.partition_directory),
         partition.log_start_offset,
+    )
+
+
+def _recorded_row(report: SegmentReport, staged: StagedSegment) -> dict[str, object]:
+    """Return the row of a segment for the record of its partition."""
+    segment = staged.segment
+    counts = report.counts
+    if counts is None:
+        raise ValueError(f"nothing was counted in {segment.log_path}")
+    return {
+        "segment_base_offset": segment.base_offset,
+        "log_name": os.path.basename(segment.log_path),
+        "log_size_bytes": segment.log_size_bytes,
+        "log_mtime_ns": segment.log_mtime_ns,
+        "log_version": segment.log_version,
+        **asdict(counts),
+        "status": BUILT if report.status == UNCHANGED else report.status,
+        "reason": report.reason,
+        "position_bytes": report.position_bytes,
+        "aborted_txns": report.aborted_txns,
+        "producers": report.producers,
+        "note": report.note,
+        "reason_code": report.reason_code,
+        "scan_reason_code": staged.report.reason_code,
+    }
+
+
+def _files_table(published: Sequence[PublishedFile], found: dict[str, Entry]) -> pa.Table | None:
+    """Return `RECORDED_FILES`; None when one is not there as it was written."""
+    rows = []
+    for file in published:
+        entry = found.get(file.name)
+        size_bytes, change = (0, "") if entry is None else entry.size_and_change()
+        if entry is None or size_bytes != file.size_bytes:
+            return None
+        rows.append((file.name, size_bytes, change, file.digest))
+    names = RECORDED_FILES.names
+    return pa.Table.from_pylist(
+        [dict(zip(names, row, strict=True)) for row in rows], RECORDED_FILES
     )

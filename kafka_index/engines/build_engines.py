@@ -8,11 +8,11 @@ from typing import Protocol
 import pyarrow as pa
 
 from kafka_index.build import BuildSettings, run_local
-from kafka_index.build.known_partition import UnchangedPartitions
 from kafka_index.build.local import BuildListener
 from kafka_index.build.parquet import build_parquet
 from kafka_index.build.parquet_input import ParquetInput
 from kafka_index.build.plan import plan_waves
+from kafka_index.build.unchanged_partitions import UnchangedPartitions
 from kafka_index.engines import Engine, Listener
 from kafka_index.engines.session import open_session, prepare_executors
 from kafka_index.storage.segment_table import SegmentTable

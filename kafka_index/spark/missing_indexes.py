@@ -161,6 +161,7 @@ def build_needed(
     """Ask what `find_needs` found, so that the indexes are built and shared."""
     inventory, settings = lookups.open().inventory, lookups.settings
     by_time = settings.by is By.TIMESTAMP
+    needs_end = not by_time and settings.resolve is not Resolve.INDEX
     if not by_time:
         # The index of a segment is looked up, and no other segment read.
         settings = replace(settings, resolve=Resolve.INDEX)
@@ -171,7 +172,7 @@ def build_needed(
             for need in batch.to_pylist():
                 code = need[_CODE]
                 topic, partition = inventory.name_of(code)
-                if not by_time and need[_SEGMENT] == len(inventory.base_offsets(code)) - 1:
+                if needs_end and need[_SEGMENT] == len(inventory.base_offsets(code)) - 1:
                     own.end_offset(code)
                 key = Keys.of(pa.array([need[_KEY]], pa.int64()), settings.by)
                 own.answer(pa.array([topic]), pa.array([partition], pa.int32()), key)
