@@ -2,11 +2,6 @@
 
 Under ``spark-submit``, the settings given there win over those made here. The console script
 starts a JVM of its own, and configures its logs too.
-
-A cluster is sent the package as a zip. The daemon of the workers imports it before any task, and so
-before Spark adds the files that it has sent to a worker's path. Zips are therefore put on the path
-of the executors here, by name: an executor fetches them into its working folder before it starts
-the daemon. A Connect server has chosen its daemon long before; its workers start cold.
 """
 
 from __future__ import annotations
@@ -18,45 +13,26 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-import kafka_index
 from kafka_index.engines.gateway import check_java, owned_jvm
 from kafka_index.engines.job_errors import failure_reason, job_failure
 from kafka_index.engines.masters import CONNECT_SCHEME, check_master
+from kafka_index.engines.spark_settings import (
+    SQL_SETTINGS,
+    is_on_this_machine,
+    known_settings,
+    launch_settings,
+    prefer_given,
+    settle,
+)
 from kafka_index.errors import EngineError
-from kafka_index.layout.integers import INT32_MAX
 
 if TYPE_CHECKING:
-    from pyspark import SparkConf
     from pyspark.sql import SparkSession
 
     from kafka_index.spark.jobs import Jobs
     from kafka_index.spark.shared_target import SharedTarget
-
-_SQL_SETTINGS = {
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
-    # No bound in bytes: with one, Spark sums the buffers of all columns after every row, which
-    # doubles what its record batches cost. A job with large rows sets a bound of its own.
-    "spark.sql.execution.arrow.maxBytesPerBatch": str(INT32_MAX),
-    "spark.sql.execution.arrow.pyspark.validateSchema.enabled": "true",
-    # Spark warns of a plan that has more columns than it prints, and a report has more.
-    "spark.sql.debug.maxToStringFields": "100",
-}
-_SETTINGS = {
-    **_SQL_SETTINGS,
-    "spark.python.unix.domain.socket.enabled": "true",
-    "spark.python.daemon.module": "kafka_index.spark.daemon",
-    "spark.ui.showConsoleProgress": "false",
-    # Two attempts at one bin write the same files: the slower one could remove an index that the
-    # other has published, and be killed before it publishes its own.
-    "spark.speculation": "false",
-}
-_LOG_LEVEL = "spark.log.level"
-_DRIVER_OPTIONS = "spark.driver.extraJavaOptions"
-_WORKER_PATH = "spark.executorEnv.PYTHONPATH"
-_LOG_CONFIGURATION = "log4j2.configurationFile"
 
 # A standalone master that wants these speaks first to those who authenticate or encrypt.
 _SECURE_SETTINGS = ("spark.authenticate", "spark.ssl.enabled", "spark.ssl.rpc.enabled")
@@ -127,7 +103,7 @@ def prepare_executors(
     from kafka_index.spark.executors import check_executors
     from kafka_index.spark.jobs import is_connect
 
-    if not is_connect(session) and _is_on_this_machine(session.sparkContext.master or ""):
+    if not is_connect(session) and is_on_this_machine(session.sparkContext.master or ""):
         return session.sparkContext.defaultParallelism
     sample = {*inputs[:: max(len(inputs) // _SAMPLED_INPUTS, 1)], *inputs[-1:]}
     return check_executors(session, jobs, target=target, inputs=sorted(sample), outputs=outputs)
@@ -167,19 +143,19 @@ def build_session(master: str | None, app_name: str) -> SparkSession:
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     if not submitted:
         check_java()
-    conf = _settle(_known_settings(submitted=submitted), master, app_name, submitted=submitted)
+    conf = settle(known_settings(submitted=submitted), master, app_name, submitted=submitted)
     chosen = conf.get("spark.master") or ""
     if not submitted:
         check_master(chosen, is_plain=not any(map(conf.get, _SECURE_SETTINGS)))
     # Under spark-submit the JVM is there, and this process its child.
-    jvm = nullcontext() if submitted else owned_jvm(_launch_settings(conf))
+    jvm = nullcontext() if submitted else owned_jvm(launch_settings(conf))
     try:
         with jvm:
             if not submitted:
-                _prefer_given(conf)
+                prefer_given(conf)
             with _kept_interrupt_handler():
                 session = SparkSession.builder.config(conf=conf).getOrCreate()
-            if not _is_on_this_machine(chosen):
+            if not is_on_this_machine(chosen):
                 ship_package(session)
     except EngineError:
         raise
@@ -205,95 +181,17 @@ def _kept_interrupt_handler() -> Iterator[None]:
             signal.signal(signal.SIGINT, handler)
 
 
-def _known_settings(*, submitted: bool) -> SparkConf:
-    from pyspark import SparkConf, SparkContext
-
-    if submitted:
-        # Only the JVM knows the settings of spark-submit, and no public function connects to it
-        # without starting a context as well.
-        SparkContext._ensure_initialized()  # noqa: SLF001
-    return SparkConf()
-
-
-def _settle(conf: SparkConf, master: str | None, app_name: str, *, submitted: bool) -> SparkConf:
-    settings = dict(_SETTINGS)
-    if not submitted or conf.get("spark.master", None) is None:
-        settings["spark.master"] = master or "local[*]"
-    if not submitted or conf.get("spark.app.name", None) in (None, Path(sys.argv[0]).name):
-        conf.setAppName(app_name)
-    chosen = conf.get("spark.master", None) or settings["spark.master"]
-    if chosen.startswith("local"):
-        settings["spark.ui.enabled"] = "false"
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    java_options = conf.get(_DRIVER_OPTIONS, None) or ""
-    if _LOG_CONFIGURATION not in java_options:
-        configuration = Path(kafka_index.__file__).parent / "spark" / "log4j2.properties"
-        if submitted or not configuration.is_file():
-            settings[_LOG_LEVEL] = "ERROR"
-        else:
-            settings[_DRIVER_OPTIONS] = f"-D{_LOG_CONFIGURATION}={configuration.as_uri()}"
-    for name, value in settings.items():
-        conf.setIfMissing(name, value)
-    path = [*_package_paths(conf, chosen), conf.get(_WORKER_PATH, None)]
-    conf.set(_WORKER_PATH, os.pathsep.join(part for part in path if part))
-    return conf
-
-
-def _launch_settings(conf: SparkConf) -> SparkConf:
-    """Return what a JVM has to know when it starts, without what others may have set."""
-    from pyspark import SparkConf
-
-    launch = SparkConf(loadDefaults=False)
-    for name, value in conf.getAll():
-        if name not in _SETTINGS and name != _WORKER_PATH:
-            launch.set(name, value)
-    return launch
-
-
-def _prefer_given(conf: SparkConf) -> None:
-    """Let the settings of ``spark-defaults.conf`` and PYSPARK_SUBMIT_ARGS win over those made here.
-
-    Only the JVM that has started knows them.
-    """
-    from pyspark import SparkConf
-
-    given = SparkConf()
-    for name in _SETTINGS:
-        value = given.get(name, None)
-        if value is not None:
-            conf.set(name, value)
-    path = [conf.get(_WORKER_PATH, None), given.get(_WORKER_PATH, None)]
-    conf.set(_WORKER_PATH, os.pathsep.join(dict.fromkeys(part for part in path if part)))
-
-
-def _is_on_this_machine(master: str) -> bool:
-    """Return whether the executors of a master see the package where this process has it."""
-    return master.startswith("local")
-
-
-def _package_paths(conf: SparkConf, master: str) -> list[str]:
-    """Return where executors find this package, and then what they find with it."""
-    files = (conf.get("spark.submit.pyFiles", None) or "").split(",")
-    names = [name.rpartition("/")[2] for name in files if name.endswith((".zip", ".egg"))]
-    if _is_on_this_machine(master):
-        return [str(Path(kafka_index.__file__).resolve().parent.parent), *names]
-    from kafka_index.spark.package import package_file
-
-    # Executors keep what is sent to them in their working folder.
-    return [package_file().name, *names]
-
-
 def _connect(remote: str) -> SparkSession:
     from pyspark.sql import SparkSession
 
     from kafka_index.spark.package import ship_package
 
     check_master(remote)
-    if _is_on_this_machine(remote):
+    if is_on_this_machine(remote):
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     try:
         session = SparkSession.builder.remote(remote).getOrCreate()
-        for name, value in _SQL_SETTINGS.items():
+        for name, value in SQL_SETTINGS.items():
             session.conf.set(name, value)
         ship_package(session)
     except Exception as error:

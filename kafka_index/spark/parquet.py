@@ -14,7 +14,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -29,13 +28,9 @@ from kafka_index.build.parquet import (
     stage_stream,
 )
 from kafka_index.build.parquet_input import (
-    BATCH,
-    KEY_COLUMNS,
-    POSITION,
     ROW_COUNT,
     ParquetInput,
     RowGroup,
-    read_row_group,
 )
 from kafka_index.build.parquet_plan import (
     GatherLimits,
@@ -48,10 +43,6 @@ from kafka_index.build.parquet_plan import (
 )
 from kafka_index.build.parquet_rows import (
     SegmentCount,
-    SegmentKey,
-    batch_rows_of,
-    keep_segments,
-    values_of_segments,
 )
 from kafka_index.build.report import FAILED, REPORT_SCHEMA, has_failed, report_table
 from kafka_index.build.staged_segment import StagedSegment
@@ -62,16 +53,13 @@ from kafka_index.spark.build import (
     staged_batches,
 )
 from kafka_index.spark.jobs import Jobs
+from kafka_index.spark.parquet_shuffle import shuffled_rows
 from kafka_index.spark.shared_target import SharedTarget
 from kafka_index.spark.staged_rows import STAGED_SCHEMA, plan_publishing
 from kafka_index.spark.tasks import current_attempt_id, spark_schema, task
+from kafka_index.spark.work_rows import read_work, work_rows
 from kafka_index.tasks import BIN, balance
 
-# A row per piece of work, pickled.
-_WORK = "work"
-_WORK_SCHEMA = pa.schema(
-    [pa.field(BIN, pa.int32(), nullable=False), pa.field(_WORK, pa.binary(), nullable=False)]
-)
 # A row per row group: its number, and what `count_row_group` found or why it cannot, pickled.
 _GROUP, _COUNTED = "row_group", "counted"
 _COUNTED_SCHEMA = pa.schema(
@@ -168,7 +156,7 @@ def count_segments(
     if not bins:
         return join_counts(source, groups, [])
     numbers = balance([group.rows for group in groups], bins)
-    work = _work_rows(session, list(enumerate(groups)), numbers)
+    work = work_rows(session, list(enumerate(groups)), numbers)
     rows = work.repartitionById(bins, BIN).mapInArrow(
         task(partial(count_bin, source=source)), spark_schema(_COUNTED_SCHEMA)
     )
@@ -185,7 +173,7 @@ def count_bin(
     batches: Iterator[pa.RecordBatch], *, source: ParquetInput
 ) -> Iterator[pa.RecordBatch]:
     """Count the row groups of one bin: the function that a task of the first job runs."""
-    for number, group in _read_work(batches):
+    for number, group in read_work(batches):
         counted: list[SegmentPart] | InputError
         try:
             counted = count_row_group(source, group)
@@ -204,7 +192,7 @@ def stage_work(
     """Stage the segments of one bin: a task's function."""
 
     def staged() -> Iterator[StagedSegment]:
-        for work in _read_work(batches):
+        for work in read_work(batches):
             attempt_id = current_attempt_id()
             yield from stage_bin(
                 source, work.groups, work.segments, settings, attempt_id=attempt_id
@@ -227,27 +215,6 @@ def stage_rows(
     return staged_batches(staged, fail_fast=fail_fast)
 
 
-def read_shuffled(
-    batches: Iterator[pa.RecordBatch], *, source: ParquetInput
-) -> Iterator[pa.RecordBatch]:
-    """Read the rows of segments that are to be shuffled, with their bins: a task's function."""
-    schema = _shuffled_schema(source)
-    for work in _read_work(batches):
-        group = work.group
-        for batch in read_row_group(source, group, list(source.columns), batch_rows_of(group)):
-            kept = keep_segments(batch, work.row_counts)
-            if kept.num_rows:
-                bins = pa.array(values_of_segments(kept, work.bins))
-                yield kept.append_column(BIN, bins).cast(schema)
-
-
-def _shuffled_schema(source: ParquetInput) -> pa.Schema:
-    fields = [
-        pa.field(each.name, pa.binary()) if each.name == BATCH else each for each in source.schema
-    ]
-    return pa.schema([*fields, pa.field(ROW_COUNT, pa.int64()), pa.field(BIN, pa.int32())])
-
-
 def _split_known(
     source: ParquetInput,
     groups: Sequence[RowGroup],
@@ -268,15 +235,6 @@ def _split_known(
         else:
             read.append(_BinWork(work, {number: groups[number] for number in numbers}))
     return read, shuffled
-
-
-@dataclass(frozen=True, slots=True)
-class _ShuffledGroup:
-    """A row group, and of the segments in it that are shuffled their numbers of rows and bins."""
-
-    group: RowGroup
-    row_counts: dict[SegmentKey, int]
-    bins: dict[SegmentKey, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,11 +286,13 @@ class _Build:
         if read:
             tasks = min(self.bins, len(read))
             weights = [sum(segment.row_count for segment in work.segments) for work in read]
-            works = _work_rows(self.session, read, balance(weights, tasks))
+            works = work_rows(self.session, read, balance(weights, tasks))
             frames.append((works.repartitionById(tasks, BIN), stage_work))
         if shuffled:
             tasks = min(self.bins, len(shuffled))
-            rows = self._shuffled_rows(shuffled, tasks)
+            rows = shuffled_rows(
+                self.session, self.source, self.groups, shuffled, tasks, readers=self.bins
+            )
             frames.append((rows, stage_rows))
         staged = []
         for rows, function in frames:
@@ -341,45 +301,6 @@ class _Build:
             )
             staged.append(rows.mapInArrow(task(stage, self.target), spark_schema(STAGED_SCHEMA)))
         return staged[0] if len(staged) == 1 else staged[0].unionAll(staged[1])
-
-    def _shuffled_rows(self, segments: Sequence[SegmentCount], bins: int) -> DataFrame:
-        """Return the rows of segments with their number, sorted, a partition of the frame a bin."""
-        works = _shuffled_groups(self.groups, segments, bins)
-        readers = min(self.bins, len(works))
-        numbers = balance([work.group.rows for work in works], readers)
-        read = task(partial(read_shuffled, source=self.source))
-        return (
-            _work_rows(self.session, works, numbers)
-            .repartitionById(readers, BIN)
-            .mapInArrow(read, spark_schema(_shuffled_schema(self.source)))
-            .repartitionById(bins, BIN)
-            .sortWithinPartitions(*KEY_COLUMNS, POSITION)
-        )
-
-
-def _shuffled_groups(
-    groups: Sequence[RowGroup], segments: Sequence[SegmentCount], bins: int
-) -> list[_ShuffledGroup]:
-    numbers = balance([segment.row_count for segment in segments], bins)
-    found: dict[int, _ShuffledGroup] = {}
-    for segment, bin_number in zip(segments, numbers, strict=True):
-        for number in segment.row_groups:
-            if number not in found:
-                found[number] = _ShuffledGroup(groups[number], {}, {})
-            found[number].row_counts[segment.key] = segment.row_count
-            found[number].bins[segment.key] = bin_number
-    return list(found.values())
-
-
-def _work_rows(session: SparkSession, works: Sequence[object], numbers: Sequence[int]) -> DataFrame:
-    packed = [pickle.dumps(work) for work in works]
-    return session.createDataFrame(pa.table([list(numbers), packed], schema=_WORK_SCHEMA))
-
-
-def _read_work(batches: Iterator[pa.RecordBatch]) -> Iterator[Any]:
-    for batch in batches:
-        for packed in batch.column(_WORK).to_pylist():
-            yield pickle.loads(packed)  # noqa: S301, written by our own driver
 
 
 @contextmanager
