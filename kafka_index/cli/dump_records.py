@@ -13,8 +13,9 @@ from kafka_index.cli.text import format_count, plural
 from kafka_index.errors import KafkaIndexError, TooLargeError
 from kafka_index.records.batch_source import TOO_LARGE
 from kafka_index.records.batch_table import BatchColumns
+from kafka_index.records.batch_walk import BatchDamage
 from kafka_index.records.decompression import DecompressionBudget
-from kafka_index.records.record_decoder import BatchDamage, RecordDecoder
+from kafka_index.records.record_decoder import RecordDecoder
 from kafka_index.records.record_table import WindowBatches
 from kafka_index.scan import LogFileSource
 

@@ -22,19 +22,16 @@ import pyarrow.compute as pc
 
 from kafka_index.cli.decoded_records import Decode, Decoded
 from kafka_index.cli.text import format_time
-from kafka_index.kernels.record_columns import FIELD_HEADER_COUNT, FIELD_KEY, FIELD_VALUE
 from kafka_index.layout.integers import Longs
 from kafka_index.layout.records import (
     CONTROL_ABORT,
     CONTROL_COMMIT,
     NO_TIMESTAMP,
 )
-from kafka_index.records.record_decoder import RecordChunk
+from kafka_index.records.record_chunk import RecordChunk
 from kafka_index.records.record_table import (
     RecordTable,
     WindowBatches,
-    binary_column,
-    header_columns,
 )
 
 TEXT, HEX, NONE = "text", "hex", "none"
@@ -114,14 +111,9 @@ class PrintedRecords:
     @classmethod
     def of_chunk(cls, chunk: RecordChunk, source: WindowBatches) -> Self:
         """Copy the records of a chunk."""
-        counts = chunk.fields[FIELD_HEADER_COUNT].copy()
-        return cls(
-            RecordTable("", -1, NUMBER_COLUMNS).convert(chunk, source),
-            binary_column(chunk, FIELD_KEY),
-            binary_column(chunk, FIELD_VALUE),
-            counts,
-            *header_columns(chunk, int(counts.sum())),
-        )
+        numbers = RecordTable("", -1, NUMBER_COLUMNS).convert(chunk, source)
+        counts, headers = chunk.header_counts(), chunk.header_columns()
+        return cls(numbers, chunk.keys, chunk.values, counts, *headers)
 
     @classmethod
     def of_rows(cls, rows: pa.RecordBatch) -> Self:

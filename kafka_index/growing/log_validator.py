@@ -29,13 +29,10 @@ from kafka_index.layout.records import (
     NO_TIMESTAMP,
     TIMESTAMP_TYPE_MASK,
 )
+from kafka_index.records.batch_walk import BatchDamage
 from kafka_index.records.decompression import DecompressionBudget, shared_budget
-from kafka_index.records.record_decoder import (
-    BatchDamage,
-    RecordChunk,
-    decode_entry,
-    has_null_key,
-)
+from kafka_index.records.record_chunk import RecordChunk
+from kafka_index.records.record_decoder import decode_entry, has_null_key
 from kafka_index.state.producer_append import AppendOrigin
 from kafka_index.storage import Bytes
 
@@ -241,7 +238,7 @@ def _largest_packed(batches: IncomingBatches, row: int, least: int, most: int) -
 
 
 def _offsets_and_times(chunk: RecordChunk) -> tuple[Longs, Longs]:
-    return chunk.offsets.copy(), chunk.timestamps_ms.copy()
+    return chunk.offsets, chunk.timestamps_ms
 
 
 def _check_keys(batches: IncomingBatches) -> None:

@@ -60,6 +60,29 @@ UNPACK_REFUSED, UNPACK_NO_ROOM = -1, -2
 #: Bytes after the room of an output that may be overwritten.
 UNPACK_SLACK_BYTES = 2 * VECTOR_BYTES
 
+#: From this size on memcpy is faster than a loop.
+_LONG_COPY_BYTES = 512
+
+
+@compiled
+def copy_field(
+    target: np.uint64, source: np.uint64, size: Integer, readable_end: np.uint64
+) -> None:
+    """Copy a key or a value, if it has any bytes; up to 31 bytes after them are overwritten.
+
+    Nothing at or after `readable_end` is read.
+    """
+    if size <= 0:
+        return
+    if np.int64(readable_end) - np.int64(source) < size + VECTOR_BYTES or size > _LONG_COPY_BYTES:
+        copy_bytes(target, source, size)
+        return
+    copy_vector(target, source, size)
+    done = np.uint64(VECTOR_BYTES)
+    while done < np.uint64(size):
+        copy_vector(target + done, source + done, size)
+        done += np.uint64(VECTOR_BYTES)
+
 
 @compiled
 def copy_match(target: np.uint64, distance: np.uint64, size: Integer) -> None:

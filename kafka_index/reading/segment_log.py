@@ -15,8 +15,9 @@ from kafka_index.index import OffsetPosition
 from kafka_index.layout.integers import Longs
 from kafka_index.reading.fetched_log import BytesMissingError, FetchedLog
 from kafka_index.records.batch_source import TOO_LARGE
+from kafka_index.records.batch_walk import BatchDamage
 from kafka_index.records.decompression import shared_budget
-from kafka_index.records.record_decoder import BatchDamage, decode_entry
+from kafka_index.records.record_decoder import decode_entry
 from kafka_index.records.record_sections import BatchRecords, open_records
 from kafka_index.scan.file_records import (
     LogEnd,

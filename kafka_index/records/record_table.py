@@ -23,21 +23,11 @@ from kafka_index.kernels.headers import (
 )
 from kafka_index.kernels.markers import CONTROL_MESSAGE
 from kafka_index.kernels.producer_state import fill_last_sequences
-from kafka_index.kernels.record_columns import (
-    COPY_SLACK_BYTES,
-    FIELD_HEADER_COUNT,
-    FIELD_KEY,
-    FIELD_VALUE,
-    HEADER_KEY,
-    HEADER_ROWS,
-    HEADER_VALUE,
-    copy_fields,
-    decode_headers,
-)
 from kafka_index.layout.integers import Longs
 from kafka_index.layout.records import CONTROL_MASK, NO_SEQUENCE, TIMESTAMP_TYPE_MASK
 from kafka_index.records.batch_table import BatchColumns
-from kafka_index.records.record_decoder import CHUNK_RECORDS, RecordChunk
+from kafka_index.records.record_chunk import RecordChunk, RecordParts
+from kafka_index.records.record_decoder import CHUNK_RECORDS
 from kafka_index.storage import Bytes
 
 #: ``TimestampType``: what the timestamps of a batch are.
@@ -79,7 +69,11 @@ RECORD_SCHEMA = pa.schema(
 #: The columns that are given unless others are asked for.
 DEFAULT_COLUMNS = tuple(RECORD_SCHEMA.names[:8])
 
-_BYTES_COLUMNS = frozenset(("key", "value", "headers"))
+_PARTS = {
+    "key": RecordParts.KEYS,
+    "value": RecordParts.VALUES,
+    "headers": RecordParts.HEADERS,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +124,10 @@ class RecordTable:
         self, topic: str, partition: int, columns: Sequence[str] = DEFAULT_COLUMNS
     ) -> None:
         self.schema = record_schema(columns)
-        self.needs_bytes = not _BYTES_COLUMNS.isdisjoint(columns)
+        #: What has to be decoded for these columns.
+        self.parts = RecordParts.NONE
+        for name in columns:
+            self.parts |= _PARTS.get(name, RecordParts.NONE)
         self._topic = topic
         self._partition = partition
         self._constants: dict[tuple[str, object], pa.Array] = {}
@@ -146,15 +143,17 @@ class RecordTable:
         batches = source.batches
         match name:
             case "key":
-                return binary_column(chunk, FIELD_KEY)
+                return chunk.keys
             case "value":
-                return binary_column(chunk, FIELD_VALUE)
+                return chunk.values
             case "headers":
-                return _headers(chunk)
+                # Null for no headers, as Spark's Kafka source has it.
+                none = self._constant(name, None, len(chunk))
+                return _headers(chunk) if chunk.has_headers else none
             case "offset":
-                return pa.array(chunk.offsets.copy())
+                return _numbers(chunk.offsets, pa.int64())
             case "timestamp":
-                return pa.array(chunk.timestamps_ms.copy()).view(_TIMESTAMP)
+                return _numbers(chunk.timestamps_ms, _TIMESTAMP)
             case "topic":
                 return self._constant(name, self._topic, len(chunk))
             case "partition":
@@ -250,51 +249,21 @@ def _sequences(chunk: RecordChunk, source: WindowBatches) -> Longs:
     return sequences
 
 
-def binary_column(chunk: RecordChunk, field: int) -> pa.Array:
-    """Return the keys (`FIELD_KEY`) or the values (`FIELD_VALUE`) of a chunk."""
-    return _copied(chunk.fields[field], chunk.fields[field + 1], chunk.readable_end)
-
-
-def _copied(addresses: Longs, sizes: Longs, readable_end: np.uint64) -> pa.Array:
-    """Return the bytes at some addresses as an array of Arrow."""
-    count = len(sizes)
-    total = int(np.maximum(sizes, 0).sum())
-    ends = np.empty(count + 1, np.int32)
-    # From Arrow's pool: what the caller is done with serves the next chunk.
-    data = pa.allocate_buffer(total + COPY_SLACK_BYTES)
-    nulls = copy_fields(addresses, sizes, readable_end, ends, np.frombuffer(data, np.uint8))
-    present = None
-    if nulls:
-        present = pa.py_buffer(np.packbits(sizes >= 0, bitorder="little"))
-    return pa.Array.from_buffers(
-        pa.binary(), count, [present, pa.py_buffer(ends), data.slice(0, total)], nulls
-    )
+def _numbers(values: Longs, kind: pa.DataType) -> pa.Array:
+    """Return numbers as they lie in memory."""
+    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)], 0)
 
 
 def _headers(chunk: RecordChunk) -> pa.Array:
-    """Return the headers of each record; null for none, as Spark's Kafka source has it."""
-    counts = chunk.fields[FIELD_HEADER_COUNT]
-    count = int(counts.sum())
-    if not count:
-        return pa.nulls(len(chunk), _HEADERS)
-    names, values = header_columns(chunk, count)
+    """Return the headers of each record; null for none."""
+    counts = chunk.header_counts()
+    names, values = chunk.header_columns()
     pairs = pa.StructArray.from_arrays([_text(names), values], fields=list(_HEADERS.value_type))
     ends = np.zeros(len(chunk) + 1, np.int32)
     np.cumsum(counts, out=ends[1:])
     present = pa.py_buffer(np.packbits(counts > 0, bitorder="little"))
     return pa.Array.from_buffers(
         _HEADERS, len(chunk), [present, pa.py_buffer(ends)], children=[pairs]
-    )
-
-
-def header_columns(chunk: RecordChunk, count: int) -> tuple[pa.Array, pa.Array]:
-    """Return the names of all headers of a chunk and their values, as bytes, record by record."""
-    found = np.empty((HEADER_ROWS, count), np.int64)
-    decode_headers(chunk.fields, len(chunk), found)
-    end = chunk.readable_end
-    return (
-        _copied(found[HEADER_KEY], found[HEADER_KEY + 1], end),
-        _copied(found[HEADER_VALUE], found[HEADER_VALUE + 1], end),
     )
 
 

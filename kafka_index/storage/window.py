@@ -32,25 +32,28 @@ class WindowWalk:
     ----------
     file : MappedFile
         The file.
+    window_bytes : int
+        How large a window is.
     """
 
-    def __init__(self, file: MappedFile) -> None:
+    def __init__(self, file: MappedFile, window_bytes: int = WINDOW_BYTES) -> None:
         self._file = file
-        self._buffer = np.empty(min(WINDOW_BYTES, file.size_bytes), np.uint8)
+        self._window_bytes = window_bytes
+        self._buffer = np.empty(min(window_bytes, file.size_bytes), np.uint8)
         self._ways = [_READ] * _TRIAL_WINDOWS + [_MAP] * _TRIAL_WINDOWS
         self._costs = [float("inf"), float("inf")]
         self._way = _READ
         self._handed_out_at = 0.0
 
-    def window(self, position_bytes: int, size_bytes: int = WINDOW_BYTES) -> Bytes:
+    def window(self, position_bytes: int, size_bytes: int | None = None) -> Bytes:
         """Return the window that begins at a position.
 
         Parameters
         ----------
         position_bytes : int
             Where to continue.
-        size_bytes : int
-            How much is wanted; the end of the file gives less.
+        size_bytes : int, optional
+            How much is wanted, by default a window; the end of the file gives less.
 
         Returns
         -------
@@ -62,7 +65,7 @@ class WindowWalk:
         InputError
             The disk failed, or the file ends before its size.
         """
-        wanted = min(size_bytes, self._file.size_bytes - position_bytes)
+        wanted = min(size_bytes or self._window_bytes, self._file.size_bytes - position_bytes)
         if wanted > len(self._buffer):
             # One large batch: memory of our own for it would have no bound.
             return self._file.read_at(position_bytes, wanted)

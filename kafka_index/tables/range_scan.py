@@ -16,8 +16,11 @@ from kafka_index.reading.segment_indexes import is_tail
 from kafka_index.records.record_table import WindowBatches
 from kafka_index.scan.file_records import log_changed, open_log
 from kafka_index.scan.scanner import Scanner, entry_length
-from kafka_index.storage import WINDOW_BYTES, Bytes, ByteSource, MappedFile, SegmentFile, WindowWalk
+from kafka_index.storage import Bytes, ByteSource, MappedFile, SegmentFile, WindowWalk
 
+#: A window of a local log: more than fits in the second level cache, but a chunk is made of each,
+#: and that costs as much as to decode 0.2 MB.
+_LOCAL_WINDOW_BYTES = 2 * 1024 * 1024
 #: A window of a log that is not on a local disk: a request for each.
 _REMOTE_WINDOW_BYTES = 8 * 1024 * 1024
 
@@ -128,11 +131,11 @@ class _Windows(Protocol):
 
 
 class _MappedWindows:
-    size_bytes = WINDOW_BYTES
+    size_bytes = _LOCAL_WINDOW_BYTES
 
     def __init__(self, file: MappedFile) -> None:
         file.advise_sequential()
-        self.read = WindowWalk(file).window
+        self.read = WindowWalk(file, _LOCAL_WINDOW_BYTES).window
 
 
 class _RemoteWindows:

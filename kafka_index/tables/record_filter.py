@@ -10,11 +10,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from kafka_index.errors import InputError
-from kafka_index.kernels.record_columns import FIELD_KEY, FIELD_VALUE
 from kafka_index.layout.integers import Longs
 from kafka_index.records.batch_table import BatchColumns
-from kafka_index.records.record_decoder import RecordChunk
-from kafka_index.records.record_table import binary_column
+from kafka_index.records.record_chunk import RecordChunk, RecordParts
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +52,14 @@ class RecordFilter:
                 ) from error
 
     @property
-    def needs_bytes(self) -> bool:
-        """Whether keys or values decide."""
-        return not (self.key is None and self.key_regex is None and self.value_contains is None)
+    def parts(self) -> RecordParts:
+        """What of the records decides."""
+        parts = RecordParts.NONE
+        if self.key is not None or self.key_regex is not None:
+            parts |= RecordParts.KEYS
+        if self.value_contains is not None:
+            parts |= RecordParts.VALUES
+        return parts
 
     def batches(self, batches: BatchColumns) -> NDArray[np.bool_]:
         """Return which batches can hold such a record.
@@ -78,17 +81,22 @@ class RecordFilter:
             kept &= chunk.timestamps_ms < self.to_ms
         rows: Longs = np.flatnonzero(kept)
         if len(rows) and (self.key is not None or self.key_regex is not None):
-            keys = binary_column(chunk.select(rows), FIELD_KEY)
+            keys = _at(chunk.keys, rows)
             if self.key is not None:
                 rows, keys = _where(rows, keys, pc.equal(keys, pa.scalar(self.key, pa.binary())))
             if self.key_regex is not None:
                 found = pc.match_substring_regex(keys, pattern=self.key_regex)
                 rows, _ = _where(rows, keys, found)
         if len(rows) and self.value_contains is not None:
-            values = binary_column(chunk.select(rows), FIELD_VALUE)
+            values = _at(chunk.values, rows)
             found = pc.match_substring(values, pattern=self.value_contains)
             rows, _ = _where(rows, values, found)
         return rows
+
+
+def _at(column: pa.Array, rows: Longs) -> pa.Array:
+    """Return some rows of a column."""
+    return column if len(rows) == len(column) else column.take(pa.array(rows))
 
 
 def _where(rows: Longs, column: pa.Array, found: pa.Array) -> tuple[Longs, pa.Array]:

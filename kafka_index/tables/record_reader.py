@@ -11,8 +11,10 @@ import pyarrow as pa
 from kafka_index.errors import CorruptLogError
 from kafka_index.layout.records import CONTROL_MASK
 from kafka_index.records.batch_table import BatchColumns
+from kafka_index.records.batch_walk import BatchDamage
 from kafka_index.records.decompression import shared_budget
-from kafka_index.records.record_decoder import BatchDamage, RecordChunk, RecordDecoder
+from kafka_index.records.record_chunk import RecordChunk, RecordParts
+from kafka_index.records.record_decoder import RecordDecoder
 from kafka_index.records.record_table import CORRUPT_RECORD, RecordTable, WindowBatches
 from kafka_index.tables.range_scan import RangeScan
 from kafka_index.tables.read_plan import RecordSplit
@@ -99,8 +101,7 @@ class RecordReader:
         self._damages = Damages(split, settings, on_left_out)
         self._decoder = RecordDecoder(
             shared_budget(settings.max_decompressed_bytes),
-            with_bytes=self._table.needs_bytes
-            or (self._filter is not None and self._filter.needs_bytes),
+            self._table.parts | (RecordParts.NONE if self._filter is None else self._filter.parts),
         )
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:

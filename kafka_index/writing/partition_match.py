@@ -23,8 +23,10 @@ from kafka_index.layout.records import CONTROL_MASK, TRANSACTIONAL_MASK
 from kafka_index.reading.segment_indexes import is_tail
 from kafka_index.records.batch_source import PREALLOCATED_TAIL, ScanStop
 from kafka_index.records.batch_table import BatchColumns
+from kafka_index.records.batch_walk import BatchDamage
 from kafka_index.records.decompression import shared_budget
-from kafka_index.records.record_decoder import BatchDamage, RecordChunk, RecordDecoder
+from kafka_index.records.record_chunk import RecordChunk
+from kafka_index.records.record_decoder import RecordDecoder
 from kafka_index.records.record_table import RecordTable, WindowBatches
 from kafka_index.scan import LogFileSource
 from kafka_index.state.segment_state import ProducerTable, SegmentState
@@ -247,7 +249,9 @@ class RecordMatcher:
     def __init__(self, selection: Selection, max_decompressed_bytes: int) -> None:
         self._matcher: SelectionMatcher = selection.matcher()
         self._columns = tuple(dict.fromkeys(("offset", "key", *self._matcher.columns)))
-        self._decoder = RecordDecoder(shared_budget(max_decompressed_bytes), with_bytes=True)
+        # The parts that a column needs do not depend on the partition.
+        parts = RecordTable("", -1, self._columns).parts
+        self._decoder = RecordDecoder(shared_budget(max_decompressed_bytes), parts)
 
     def match(
         self, source: WindowBatches, segment: SegmentFile

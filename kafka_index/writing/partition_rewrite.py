@@ -41,7 +41,8 @@ from kafka_index.records import BatchFields, write_empty_batch
 from kafka_index.records.batch_encoder import RecordRows, encode_batch
 from kafka_index.records.batch_table import BatchColumns
 from kafka_index.records.decompression import shared_budget
-from kafka_index.records.record_decoder import RecordChunk, RecordDecoder
+from kafka_index.records.record_chunk import RecordChunk
+from kafka_index.records.record_decoder import RecordDecoder
 from kafka_index.records.record_table import RecordTable, WindowBatches
 from kafka_index.storage import SegmentFile, publish_error
 from kafka_index.writing.partition_match import (
@@ -74,7 +75,7 @@ class SegmentRewriter:
     ) -> None:
         self._match = match
         self._matcher = RecordMatcher(selection, max_decompressed_bytes)
-        self._decoder = RecordDecoder(shared_budget(max_decompressed_bytes), with_bytes=True)
+        self._decoder = RecordDecoder(shared_budget(max_decompressed_bytes))
 
     def rewrite(self, segment: SegmentFile, directory: str) -> SegmentFile:
         """Write the log of a segment into another directory; return the new segment.

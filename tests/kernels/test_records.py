@@ -8,27 +8,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from kafka_index.kernels.record_columns import (
+from kafka_index.kernels.decode_state import (
     DECODE_FAULT,
     DECODE_FULL,
-    FIELD_HEADER_COUNT,
-    FIELD_HEADERS,
-    FIELD_KEY,
-    FIELD_ROWS,
-    FIELD_VALUE,
-    HEADER_ROWS,
-    MAX_CHUNK_HEADERS,
-    MAX_HEADERS,
     STATE_CURSOR,
     STATE_FAULT,
+    STATE_HEADER_ROWS,
     STATE_LEFT,
     STATE_ROWS,
     TOO_MANY_HEADERS,
-    decode_batches,
-    decode_headers,
     hand_in_section,
     new_state,
 )
+from kafka_index.kernels.record_columns import MAX_CHUNK_HEADERS, MAX_HEADERS, decode_batches
+from kafka_index.kernels.record_headers import PLACE_ROWS
 from kafka_index.kernels.records import (
     RECORD_BROKEN,
     RECORD_CUT,
@@ -41,6 +34,7 @@ from kafka_index.kernels.records import (
     next_record,
     read_record,
 )
+from kafka_index.records.record_chunk import ChunkMemory, RecordChunk, RecordParts
 from tests.support import record_twin
 from tests.support.record_cases import body
 from tests.support.segments import record, varint
@@ -106,38 +100,41 @@ def section_of(
 
 
 def walked(
-    section: RecordSection, count: int, *, with_bytes: bool
+    section: RecordSection, count: int, parts: RecordParts
 ) -> tuple[list[tuple[int, int]], int, int]:
     """What `decode_batches` makes of a section: its records, the code, and how many are sound."""
-    fields, state, code = decode_section(section, max(count, 1), with_bytes=with_bytes)
+    chunk, state, code = decode_section(section, max(count, 1), parts)
     fault = int(state[STATE_FAULT]) if code == DECODE_FAULT else RECORD_SOUND
-    rows = fields[:FIELD_KEY, : state[STATE_ROWS]].T.tolist()
-    return [(offset, time) for offset, time in rows], fault, count - int(state[STATE_LEFT])
+    rows = zip(chunk.offsets.tolist(), chunk.timestamps_ms.tolist(), strict=True)
+    return list(rows), fault, count - int(state[STATE_LEFT])
 
 
 def decode_section(
-    section: RecordSection, room: int, *, with_bytes: bool = True
-) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
-    """The fields of records, the state after them, and the code."""
-    fields = np.full((FIELD_ROWS, room), -9, np.int64)
+    section: RecordSection, room: int, parts: RecordParts = RecordParts.ALL
+) -> tuple[RecordChunk, NDArray[np.int64], int]:
+    """The records, the state after them, and the code."""
+    size = int(section.end) - int(section.start)
+    memory = ChunkMemory(parts, room, size, size, np.full((PLACE_ROWS, room), -9, np.int64))
     state = new_state()
     hand_in_section(state, section)
     zero = np.zeros(1, np.int64)
     limits = (-(2**63), 2**63 - 1)
     code = decode_batches(
         np.uint64(0),
+        0,
         zero,
         zero,
         *limits,
-        with_bytes,
-        1 << 40,
+        int(parts),
         np.empty(0, np.uint8),
         zero,
-        fields,
+        memory.columns,
         zero.copy(),
         state,
     )
-    return fields, state, code
+    rows, header_rows = int(state[STATE_ROWS]), int(state[STATE_HEADER_ROWS])
+    chunk = memory.chunk(rows, header_rows, 0, np.array([rows]), section.end, {})
+    return chunk, state, code
 
 
 def decode(
@@ -152,8 +149,8 @@ def decode(
     """The records that the kernels return, all of them the same ones, and their code."""
     memory = np.frombuffer(data + after, np.uint8)
     section = section_of(memory, len(data), count, base_offset, base_timestamp, append_timestamp)
-    rows, code, decoded = walked(section, count, with_bytes=True)
-    assert (rows, code, decoded) == walked(section, count, with_bytes=False)
+    rows, code, decoded = walked(section, count, RecordParts.ALL)
+    assert (rows, code, decoded) == walked(section, count, RecordParts.NONE)
     assert check_records(tuple(section)) == (decoded, code)
     address = section.start
     for number, row in enumerate(rows):
@@ -284,35 +281,23 @@ def test_no_records_are_read_where_none_are_counted() -> None:
 
 def test_of_a_section_cut_short_the_rows_after_it_are_not_records() -> None:
     data = np.frombuffer(record(1, 2, None, None) + b"\xff" * 20, np.uint8)
-    fields, state, code = decode_section(section_of(data, len(data), 4), 6)
-    assert (code, int(state[STATE_ROWS])) == (DECODE_FAULT, 1)
-    assert (fields[:, 2:] == -9).all()
+    chunk, _, code = decode_section(section_of(data, len(data), 4), 6)
+    assert (code, chunk.offsets.tolist()) == (DECODE_FAULT, [1])
 
 
+@settings(deadline=None)
 @given(st.lists(one_record(), min_size=1, max_size=4))
 def test_fields_are_those_of_records(records: list[bytes]) -> None:
-    data = b"".join(records)
-    memory = np.frombuffer(data, np.uint8)
-    section = section_of(memory, len(data), len(records))
-    fields, _, _ = decode_section(section, len(records))
-    counts = fields[FIELD_HEADER_COUNT]
-    headers = np.empty((HEADER_ROWS, int(counts.sum())), np.int64)
-    decode_headers(fields, len(records), headers)
-
-    def cut(address: int, size: int) -> bytes | None:
-        start = address - memory.ctypes.data
-        return None if size < 0 else data[start : start + size]
-
-    first_header = 0
-    for one, row in zip(records, fields.T.tolist(), strict=True):
-        parts = [cut(*row[FIELD_KEY:FIELD_VALUE]), cut(*row[FIELD_VALUE:FIELD_HEADERS])]
-        pairs = [
-            cut(*half)
-            for header in headers.T[first_header : first_header + row[FIELD_HEADER_COUNT]].tolist()
-            for half in (header[:2], header[2:])
-        ]
-        first_header += row[FIELD_HEADER_COUNT]
-        tail = b"".join(map(sized, parts)) + varint(len(pairs) // 2) + b"".join(map(sized, pairs))
+    memory = np.frombuffer(b"".join(records), np.uint8)
+    chunk, _, _ = decode_section(section_of(memory, len(memory), len(records)), len(records))
+    assert chunk.keys is not None
+    assert chunk.values is not None
+    fields = zip(chunk.keys.to_pylist(), chunk.values.to_pylist(), strict=True)
+    names, values = (column.to_pylist() for column in chunk.header_columns())
+    halves = [half for pair in zip(names, values, strict=True) for half in pair]
+    for one, parts, count in zip(records, fields, chunk.header_counts().tolist(), strict=True):
+        own, halves = halves[: 2 * count], halves[2 * count :]
+        tail = b"".join(map(sized, parts)) + varint(count) + b"".join(map(sized, own))
         assert one.endswith(tail)
 
 

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from kafka_index.errors import CorruptLogError
+from kafka_index.records.batch_walk import BatchDamage
 from kafka_index.records.decompression import DecompressionBudget
-from kafka_index.records.record_decoder import BatchDamage, RecordDecoder
+from kafka_index.records.record_decoder import RecordDecoder
 from tests.support.packing import GZIP, LZ4, PACKERS, SNAPPY
 from tests.support.reading_records import RecordContent, read_contents
 from tests.support.segments import batch, message, packed, record, varint
@@ -112,3 +113,11 @@ def test_a_compressed_batch_of_more_records_than_a_chunk_is_read(codec: int) -> 
         assert not isinstance(chunk, BatchDamage)
         offsets += chunk
     assert offsets == [5, 6, 7, *range(5, 55)]
+
+
+@pytest.mark.parametrize("codec", [0, *PACKERS])
+def test_a_batch_of_more_bytes_than_a_chunk_expects_is_read(codec: int) -> None:
+    values = [None, b"", *(bytes([number]) * (300 * number) for number in range(40)), b"x"]
+    records = [record(number, 0, None, value) for number, value in enumerate(values)]
+    contents = read_contents(batch_of(*records, codec=codec))
+    assert [content.value for content in contents] == values

@@ -8,16 +8,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from kafka_index.kernels.record_columns import FIELD_HEADER_COUNT, FIELD_KEY, FIELD_VALUE
+from kafka_index.records.batch_walk import BatchDamage
 from kafka_index.records.decompression import DecompressionBudget
-from kafka_index.records.record_decoder import (
-    CHUNK_RECORDS,
-    BatchDamage,
-    RecordChunk,
-    RecordDecoder,
-)
+from kafka_index.records.record_chunk import RecordChunk, RecordParts
+from kafka_index.records.record_decoder import CHUNK_RECORDS, RecordDecoder
 from kafka_index.records.record_sections import first_offset, open_records
-from kafka_index.records.record_table import binary_column, header_columns
 
 ROOM = 1 << 26
 
@@ -56,7 +51,7 @@ def read_records(
     try:
         # What is refused as a whole is refused here.
         open_records(data, budget).close()
-        decoder = RecordDecoder(budget, with_bytes=False, chunk_records=chunk_records)
+        decoder = RecordDecoder(budget, RecordParts.NONE, chunk_records=chunk_records)
         for found in decoder.decode(data, np.zeros(1, np.int64), np.array([len(data)]), _rows):
             if isinstance(found, BatchDamage):
                 fault = found.error.message
@@ -86,9 +81,10 @@ def _rows(chunk: RecordChunk) -> list[tuple[int, int]]:
 
 
 def _contents(chunk: RecordChunk) -> list[RecordContent]:
-    keys, values = (binary_column(chunk, field) for field in (FIELD_KEY, FIELD_VALUE))
-    counts = chunk.fields[FIELD_HEADER_COUNT].tolist()
-    names, contents = (column.to_pylist() for column in header_columns(chunk, sum(counts)))
+    assert chunk.keys is not None
+    assert chunk.values is not None
+    keys, values, counts = chunk.keys, chunk.values, chunk.header_counts().tolist()
+    names, contents = (column.to_pylist() for column in chunk.header_columns())
     headers = zip(names, contents, strict=True)
     return [
         RecordContent(key, value, tuple(next(headers) for _ in range(count)))

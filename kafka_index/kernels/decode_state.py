@@ -1,0 +1,80 @@
+"""The state of decoding between two calls of `kafka_index.kernels.record_columns.decode_batches`.
+
+An array of int64 holds it, since a call may end anywhere: with a chunk that is full, or at records
+that the caller has to decompress.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kafka_index.kernels.records import RecordSection
+
+#: Why a call returned: the batches are done; the chunk is full, or the arena is; the next record
+#: alone has more bytes (``STATE_NEEDED_BYTES``) than the chunk has room for; the caller has to
+#: decompress the records of the batch at ``STATE_BATCH``; those handed in are done; or that batch
+#: is damaged (``STATE_FAULT``), after the records before the damage.
+(
+    DECODE_DONE,
+    DECODE_FULL,
+    DECODE_ARENA_FULL,
+    DECODE_NEEDS_ROOM,
+    DECODE_NEEDS_RECORDS,
+    DECODE_SECTION_DONE,
+    DECODE_FAULT,
+) = range(7)
+
+#: What ``STATE_FAULT`` can be besides the codes of `kafka_index.kernels.records`: a batch with a
+#: negative record count, a message that ends before its key or its value does, and a record with
+#: more than `MAX_HEADERS` headers.
+NEGATIVE_RECORD_COUNT, CUT_FIELD, TOO_MANY_HEADERS = -1, -2, -3
+
+#: The number of the batch; how many of its records are left (`NOT_OPEN`: all of them) and the
+#: address of the next one; rows of the chunk so far, how many of them have headers, and how many
+#: headers; bytes of the arena in use; why the batch is damaged; what the next record needs; whether
+#: the records of the batch were handed in, and the fields of their `RecordSection`.
+(
+    STATE_BATCH,
+    STATE_LEFT,
+    STATE_CURSOR,
+    STATE_ROWS,
+    STATE_HEADER_ROWS,
+    STATE_HEADERS,
+    STATE_ARENA_USED,
+    STATE_FAULT,
+    STATE_NEEDED_BYTES,
+    STATE_HANDED_IN,
+    STATE_SECTION,
+) = range(11)
+STATE_SIZE = STATE_SECTION + len(RecordSection._fields)
+NOT_OPEN = -1
+
+
+def new_state() -> NDArray[np.int64]:
+    """Return the state before the first batch."""
+    state = np.zeros(STATE_SIZE, np.int64)
+    state[STATE_LEFT] = NOT_OPEN
+    return state
+
+
+def hand_in_section(state: NDArray[np.int64], section: RecordSection) -> None:
+    """Hand in the decompressed records of the batch at ``STATE_BATCH``."""
+    fields = [int(field) for field in section]
+    state[STATE_SECTION:] = np.array(fields, np.int64)
+    state[STATE_LEFT] = max(fields[2], 0)
+    state[STATE_CURSOR] = fields[0]
+    state[STATE_HANDED_IN] = 1
+
+
+def skip_batch(state: NDArray[np.int64], batch_ends: NDArray[np.int64]) -> None:
+    """Continue after the batch at ``STATE_BATCH``, which has no further records."""
+    batch_ends[state[STATE_BATCH]] = state[STATE_ROWS]
+    state[STATE_BATCH] += 1
+    state[STATE_LEFT] = NOT_OPEN
+    state[STATE_HANDED_IN] = 0
+
+
+def begin_chunk(state: NDArray[np.int64]) -> None:
+    """Begin a chunk: the rows so far have been taken."""
+    state[STATE_ROWS] = state[STATE_HEADER_ROWS] = state[STATE_HEADERS] = 0

@@ -1,0 +1,319 @@
+"""The pass over the batches of one window, in turns, for `kafka_index.records.record_decoder`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import numpy as np
+
+from kafka_index.errors import CorruptLogError, TooLargeError
+from kafka_index.kernels.decode_state import (
+    CUT_FIELD,
+    DECODE_ARENA_FULL,
+    DECODE_DONE,
+    DECODE_FAULT,
+    DECODE_FULL,
+    DECODE_NEEDS_RECORDS,
+    DECODE_NEEDS_ROOM,
+    DECODE_SECTION_DONE,
+    NEGATIVE_RECORD_COUNT,
+    NOT_OPEN,
+    STATE_ARENA_USED,
+    STATE_BATCH,
+    STATE_FAULT,
+    STATE_HEADER_ROWS,
+    STATE_LEFT,
+    STATE_NEEDED_BYTES,
+    STATE_ROWS,
+    STATE_SECTION,
+    TOO_MANY_HEADERS,
+    begin_chunk,
+    hand_in_section,
+    new_state,
+    skip_batch,
+)
+from kafka_index.kernels.library_codecs import new_contexts
+from kafka_index.kernels.record_columns import MAX_HEADERS, decode_batches
+from kafka_index.kernels.record_headers import COPY_SLACK_BYTES, PLACE_ROWS
+from kafka_index.layout.integers import Longs
+from kafka_index.records.decompression import DecompressedRecords, DecompressionBudget, decompress
+from kafka_index.records.record_chunk import ChunkMemory, RecordChunk, RecordParts
+from kafka_index.records.record_sections import BatchRecords, open_records, record_fault
+from kafka_index.storage import Bytes
+
+#: The most bytes of the keys of a chunk, and of its values, unless it is of one record.
+_CHUNK_BYTES = 4 * 1024 * 1024
+#: Memory for the decompressed records of a turn; a batch that needs more has a turn of its own.
+_ARENA_BYTES = 4 * 1024 * 1024
+#: What a chunk has room for beyond a quarter more than the one before had.
+_MIN_SPARE = 1024
+#: Nulls without headers.
+_MIN_RECORD_BYTES = 7
+
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True, slots=True)
+class BatchDamage:
+    """A batch whose further records cannot be read.
+
+    Parameters
+    ----------
+    batch : int
+        Its number.
+    error : CorruptLogError
+        Why; it names no place.
+    """
+
+    batch: int
+    error: CorruptLogError
+
+
+class _Arena:
+    """Memory for the decompressed records of a turn, readable beyond its end by wide copies."""
+
+    def __init__(self, size_bytes: int) -> None:
+        self.size_bytes = size_bytes
+        self.used_bytes = 0
+        self.memory: Bytes = np.empty(size_bytes + COPY_SLACK_BYTES, np.uint8)
+        self.contexts = new_contexts(self)
+
+    def decompress(self, codec: int, data: bytes | Bytes, *, magic: int = 2) -> DecompressedRecords:
+        """Decompress as `DecompressionBudget.decompress` does; TooLargeError: it does not fit."""
+        records = decompress(codec, data, magic=magic, max_bytes=self.size_bytes - self.used_bytes)
+        own = self.memory[self.used_bytes : self.used_bytes + len(records)]
+        own[:] = np.frombuffer(records, np.uint8)
+        self.used_bytes += len(records)
+        return DecompressedRecords(own)
+
+
+class DecodeMemory:
+    """What a decoder keeps from window to window.
+
+    Parameters
+    ----------
+    max_bytes : int
+        The most bytes of decompressed records.
+    parts : RecordParts
+        What is wanted.
+    chunk_records : int
+        The most records of a chunk.
+    """
+
+    def __init__(self, max_bytes: int, parts: RecordParts, chunk_records: int) -> None:
+        self.parts = parts
+        self.arena = _Arena(min(_ARENA_BYTES, max_bytes))
+        self._chunk_records = chunk_records
+        places = chunk_records if parts & RecordParts.HEADERS else 0
+        self._places: Longs = np.empty((PLACE_ROWS, places), np.int64)
+        # Records, bytes of keys and bytes of values: the next chunk is likely to be as large as the
+        # last one was.
+        self._expected = (0, 0, 0)
+
+    def expect_bytes(self, size_bytes: int) -> None:
+        """Expect about so many bytes of records, if there was no chunk before."""
+        if not any(self._expected):
+            self._expected = (size_bytes // _MIN_RECORD_BYTES, size_bytes, size_bytes)
+
+    def expect(self, rows: int, memory: ChunkMemory, *, is_full: bool) -> None:
+        """Expect further chunks like one with so many records, or larger ones if it was full."""
+        more = 2 if is_full else 1
+        key_bytes, value_bytes = memory.used_bytes(rows)
+        self._expected = (more * rows, more * key_bytes, more * value_bytes)
+
+    def chunk(self, needed_bytes: int = 0) -> ChunkMemory:
+        """Return memory for a chunk, or for one record that needs so much."""
+        rows, *fields = (size + size // 4 + _MIN_SPARE for size in self._expected)
+        keys, values = (max(min(size, _CHUNK_BYTES), needed_bytes) for size in fields)
+        return ChunkMemory(self.parts, min(rows, self._chunk_records), keys, values, self._places)
+
+
+class BatchWalk(Generic[_Result]):
+    """The pass over the batches of one window, in turns.
+
+    Parameters
+    ----------
+    memory : DecodeMemory
+        Of the decoder.
+    window, positions, sizes, convert, first_offset, last_offset
+        As for `RecordDecoder.decode`.
+
+    Attributes
+    ----------
+    is_done : bool
+        Whether all batches have been decoded.
+    meets_large_batch : bool
+        Whether the next batch needs more memory than a turn has.
+    """
+
+    def __init__(
+        self,
+        memory: DecodeMemory,
+        window: Bytes,
+        positions: Longs,
+        sizes: Longs,
+        convert: Callable[[RecordChunk], _Result],
+        first_offset: int,
+        last_offset: int,
+    ) -> None:
+        self.is_done = not len(positions)
+        self.meets_large_batch = False
+        self._memory = memory
+        self._arena = memory.arena
+        self._window = window
+        self._address = np.uint64(window.ctypes.data)
+        self._positions = positions
+        self._sizes = sizes
+        self._convert = convert
+        self._offsets = first_offset, last_offset
+        self._state = new_state()
+        self._ends = np.zeros(len(positions), np.int64)
+        memory.expect_bytes(len(window))
+        self._chunk = memory.chunk()
+        self._chunk_batch = 0
+        self._inner_offsets: dict[int, int] = {}
+        self._fault: str | None = None
+        self._ready: list[_Result | BatchDamage] = []
+
+    def fill_arena(self) -> None:
+        """Decode batches until the arena is full, or a chunk that needs none of it is."""
+        arena = self._arena
+        window_end = self._address + np.uint64(len(self._window))
+        while not self.is_done:
+            code = self._decode()
+            if code == DECODE_NEEDS_RECORDS:
+                try:
+                    self._hand_in(open_records(self._batch(), arena))
+                    continue
+                except TooLargeError:
+                    self.meets_large_batch = not arena.used_bytes
+                    self._finish_chunk(window_end)
+                    return
+                except CorruptLogError as error:
+                    self._finish_chunk(window_end)
+                    self._skip_damaged(error)
+            elif code == DECODE_SECTION_DONE:
+                if self._fault is not None:
+                    self._finish_chunk(window_end)
+                self._end_section()
+            elif code == DECODE_FAULT:
+                self._finish_chunk(window_end)
+                self._skip_damaged(self._damage())
+            else:
+                self._finish_chunk(window_end, is_full=code == DECODE_FULL)
+                if code == DECODE_DONE:
+                    self.is_done = True
+                elif code == DECODE_ARENA_FULL or not arena.used_bytes:
+                    return
+
+    def read_large_batch(self, budget: DecompressionBudget) -> None:
+        """Decode the next batch, which does not fit in the arena, and nothing else."""
+        self.meets_large_batch = False
+        try:
+            with open_records(self._batch(), budget) as records:
+                self._hand_in(records)
+                code = DECODE_FULL
+                while code == DECODE_FULL:
+                    code = self._decode()
+                    self._finish_chunk(records.section.end, is_full=code == DECODE_FULL)
+                if code == DECODE_FAULT:
+                    self._skip_damaged(self._damage())
+                else:
+                    self._end_section()
+        except CorruptLogError as error:
+            self._skip_damaged(error)
+
+    def drain(self) -> list[_Result | BatchDamage]:
+        """Return the results since the last call."""
+        ready, self._ready = self._ready, []
+        return ready
+
+    def _decode(self) -> int:
+        arena, memory = self._arena, self._memory
+        self._state[STATE_ARENA_USED] = arena.used_bytes
+        code = DECODE_NEEDS_ROOM
+        while code == DECODE_NEEDS_ROOM:
+            code = decode_batches(
+                self._address,
+                len(self._window),
+                self._positions,
+                self._sizes,
+                *self._offsets,
+                int(memory.parts),
+                arena.memory,
+                arena.contexts,
+                self._chunk.columns,
+                self._ends,
+                self._state,
+            )
+            if code == DECODE_NEEDS_ROOM:
+                self._chunk = memory.chunk(int(self._state[STATE_NEEDED_BYTES]))
+        arena.used_bytes = int(self._state[STATE_ARENA_USED])
+        return code
+
+    def _batch(self) -> Bytes:
+        number = self._state[STATE_BATCH]
+        start = int(self._positions[number])
+        return self._window[start : start + int(self._sizes[number])]
+
+    def _hand_in(self, records: BatchRecords) -> None:
+        self._fault = records.fault
+        hand_in_section(self._state, records.section)
+        if records.section.is_message_set:
+            self._inner_offsets[int(self._state[STATE_BATCH])] = records.first_offset
+
+    def _end_section(self) -> None:
+        """Continue after the records that were handed in."""
+        if self._fault is None:
+            skip_batch(self._state, self._ends)
+        else:
+            self._skip_damaged(CorruptLogError(self._fault))
+
+    def _skip_damaged(self, error: CorruptLogError) -> None:
+        self._ready.append(BatchDamage(int(self._state[STATE_BATCH]), error))
+        skip_batch(self._state, self._ends)
+        self._chunk_batch = int(self._state[STATE_BATCH])
+
+    def _damage(self) -> CorruptLogError:
+        """Return the error for the fault that the kernel has found."""
+        code = int(self._state[STATE_FAULT])
+        count = int(self._state[STATE_SECTION + 2])
+        if code == NEGATIVE_RECORD_COUNT:
+            return CorruptLogError("the batch has a negative record count", found=count)
+        if code == TOO_MANY_HEADERS:
+            return TooLargeError("a record has too many headers", expected=f"{MAX_HEADERS} or less")
+        if code == CUT_FIELD:
+            return CorruptLogError("a message ends before its key or its value does")
+        return CorruptLogError(record_fault(count - int(self._state[STATE_LEFT]), count, code))
+
+    def _finish_chunk(self, readable_end: np.uint64, *, is_full: bool = False) -> None:
+        """Convert the records so far, and begin another chunk."""
+        rows, number = int(self._state[STATE_ROWS]), int(self._state[STATE_BATCH])
+        if rows:
+            # The last batch may have more records than the chunk.
+            ends = self._ends[self._chunk_batch : number + 1]
+            if number < len(self._ends):
+                ends[-1] = rows
+            memory = self._chunk
+            chunk = memory.chunk(
+                rows,
+                int(self._state[STATE_HEADER_ROWS]),
+                self._chunk_batch,
+                ends,
+                readable_end,
+                self._inner_offsets,
+            )
+            self._ready.append(self._convert(chunk))
+            begin_chunk(self._state)
+            self._memory.expect(rows, memory, is_full=is_full)
+            if number < len(self._ends):
+                self._chunk = self._memory.chunk()
+            self._inner_offsets = {
+                batch: offset for batch, offset in self._inner_offsets.items() if batch == number
+            }
+        self._chunk_batch = number
+        if self._state[STATE_LEFT] == NOT_OPEN:
+            # Nothing points into it any more.
+            self._arena.used_bytes = 0
