@@ -85,7 +85,7 @@ def match_split(
     rows = size_bytes = 0
     room = MATCHED_BYTES if max_bytes is None else max_bytes
 
-    # A split that is resumed is scanned from its start.
+    # A split is resumed at the window of its last match, whose damage was reported.
     passed = _PassedDamage(split)
 
     def pass_over(error: CorruptLogError) -> None:
@@ -93,7 +93,8 @@ def match_split(
             errors.append(error)
 
     try:
-        for found in RecordReader(split, settings, on_left_out=pass_over):
+        reader = RecordReader(split, settings, on_left_out=pass_over)
+        for found in reader:
             batch = _fitting(found, room - size_bytes)
             batches.append(batch)
             rows += len(batch)
@@ -105,6 +106,7 @@ def match_split(
                 rest = replace(
                     split,
                     first_offset=max(split.first_offset, following),
+                    ranges=reader.ranges,
                     passed_damage=passed.last,
                 )
                 return SplitMatches(tuple(batches), tuple(errors), rest)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 
 import pyarrow as pa
@@ -83,6 +84,8 @@ class RecordReader:
     ----------
     bytes_read : int
         How many bytes of logs have been read so far.
+    ranges : tuple of LogRange
+        The parts of segments that hold the last record batch that was returned and what follows it.
     """
 
     def __init__(
@@ -93,6 +96,7 @@ class RecordReader:
         on_left_out: Callable[[CorruptLogError], None] | None = None,
     ) -> None:
         self.bytes_read = 0
+        self.ranges = self._reached = split.ranges
         self._split = split
         self._settings = settings
         self._schema = settings.schema
@@ -120,6 +124,8 @@ class RecordReader:
             if is_large and small:
                 yield pa.concat_batches(small)
                 small, size = [], 0
+            if not small:
+                self.ranges = self._reached
             if is_large:
                 yield batch
                 continue
@@ -132,7 +138,8 @@ class RecordReader:
             yield pa.concat_batches(small)
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
-        for part in self._split.ranges:
+        for number, part in enumerate(self._split.ranges):
+            following = self._split.ranges[number + 1 :]
             scan = RangeScan(part, verify_crc=self._settings.verify_crc)
             read_before = self.bytes_read
             path = part.segment.log_path
@@ -140,7 +147,9 @@ class RecordReader:
                 self.bytes_read = read_before + scan.bytes_read
                 if isinstance(found, CorruptLogError):
                     yield from self._damage_rows(found)
-                else:
+                elif found.batches.rows:
+                    start = int(found.batches.position_bytes[0])
+                    self._reached = (replace(part, start_bytes=start), *following)
                     yield from self._decode(found, path)
                     if self._is_past_end(found.batches):
                         break

@@ -157,6 +157,31 @@ def test_what_comes_back_together_is_bounded_whatever_the_number_of_splits(tmp_p
     assert offsets == list(range(3500))
 
 
+def test_a_split_is_resumed_where_its_last_match_is(tmp_path: Path) -> None:
+    segments = {
+        start: b"".join(
+            batch_of(at, [(1000, b"k", bytes(40_000))]) for at in range(start, start + 100)
+        )
+        for start in (0, 100)
+    }
+    write_partition(tmp_path, segments)
+    settings = ReadSettings(
+        columns=("offset", "value"),
+        on_damage=OnDamage.DROP,
+        record_filter=RecordFilter(key=b"k"),
+    )
+    (split,) = plan_read(tmp_path, settings=settings).splits
+    rest: RecordSplit | None = split
+    offsets: list[int] = []
+    while rest is not None:
+        matches = match_split(rest, settings, max_bytes=1 << 20)
+        offsets += [at for rows in matches.batches for at in rows["offset"].to_pylist()]
+        last, rest = rest, matches.rest
+    assert offsets == list(range(200))
+    assert split.size_bytes > 8_000_000
+    assert last.size_bytes < 3 << 20
+
+
 def test_a_record_larger_than_what_comes_back_at_a_time_is_found(tmp_path: Path) -> None:
     log = b"".join(batch_of(at, [(1000, b"k", bytes(200_000))]) for at in range(3))
     write_partition(tmp_path, {0: log})
