@@ -10,20 +10,20 @@ from kafka_index.build.report_writer import KINDS, SEGMENT
 from kafka_index.build.settings import Output
 from kafka_index.cli.build import BuildOptions, run_build
 from kafka_index.cli.options import (
+    SUBMITTED,
     Decorator,
-    choose_detail,
-    choose_engine,
+    Detail,
     command,
-    detail_options,
-    engine_options,
     paths_options,
     report_option,
+    run_options,
     settings_options,
     topics_option,
 )
 from kafka_index.cli.text import parse_time
-from kafka_index.cli.tiered_options import tiered_options
+from kafka_index.cli.tiered_options import check_input, tiered_options
 from kafka_index.config import LogConfig
+from kafka_index.engines import Engine
 from kafka_index.layout.integers import INT32_MAX
 from kafka_index.stores import is_remote
 from kafka_index.tiered.options import TieredOptions
@@ -178,7 +178,6 @@ def make_command(*, as_job: bool) -> click.Command:
 
     def build(
         inputs: tuple[str, ...],
-        more_paths: tuple[str, ...],
         tiered: TieredOptions | None,
         output: str | None,
         in_place: bool,  # noqa: FBT001, because click passes options by name
@@ -195,17 +194,13 @@ def make_command(*, as_job: bool) -> click.Command:
         report: str | None,
         report_kinds: frozenset[str],
         fail_fast: bool,  # noqa: FBT001, because click passes options by name
-        quiet: bool,  # noqa: FBT001, because click passes options by name
-        verbose: bool,  # noqa: FBT001, because click passes options by name
-        engine: str = "spark",
-        master: str | None = None,
-        threads: int | None = None,
+        detail: Detail,
+        engine: Engine = SUBMITTED,
     ) -> int:
-        if not (inputs or more_paths or tiered):
-            raise click.UsageError("no input: give --input PATH or --tiered URI")
+        check_input(inputs, tiered)
         if output is not None and in_place:
             raise click.UsageError("--output and --in-place are mutually exclusive")
-        remote = next(filter(is_remote, (*inputs, *more_paths)), None) if in_place else None
+        remote = next(filter(is_remote, inputs), None) if in_place else None
         if remote is not None:
             raise click.UsageError(
                 f"--in-place writes beside the logs of a broker, on a local disk, and {remote} is "
@@ -228,7 +223,7 @@ def make_command(*, as_job: bool) -> click.Command:
         )
         return run_build(
             BuildOptions(
-                inputs=(*inputs, *more_paths),
+                inputs=inputs,
                 tiered=tiered,
                 output=output,
                 input_format=input_format,
@@ -242,14 +237,14 @@ def make_command(*, as_job: bool) -> click.Command:
                 report=report,
                 report_kinds=report_kinds,
                 fail_fast=fail_fast,
-                engine=choose_engine(engine, master, threads),
-                detail=choose_detail(quiet=quiet, verbose=verbose),
+                engine=engine,
+                detail=detail,
             )
         )
 
     return command(
         build,
-        [*_options(), *([] if as_job else engine_options()), *detail_options()],
+        [*_options(), *run_options(as_job=as_job)],
         help_text=_HELP + (_JOB_EXAMPLES if as_job else _CONSOLE_EXAMPLES),
         usage="(--input PATH... | --tiered URI) (--output PATH | --in-place) [OPTIONS]",
     )

@@ -6,15 +6,9 @@ import re
 
 import click
 
-from kafka_index.cli.options import (
-    choose_detail,
-    choose_engine,
-    command,
-    detail_options,
-    engine_options,
-    report_option,
-)
-from kafka_index.cli.record_options import input_options, make_input, time_options
+from kafka_index.cli.options import SUBMITTED, Detail, command, report_option, run_options
+from kafka_index.cli.record_options import input_options, isolation_option, make_input, time_options
+from kafka_index.engines import Engine
 from kafka_index.tiered.options import TieredOptions
 
 _HELP = """Export the records of the logs below PATH to Parquet or JSON lines.
@@ -48,7 +42,6 @@ def make_command(*, as_job: bool) -> click.Command:
 
     def export(
         inputs: tuple[str, ...],
-        more_paths: tuple[str, ...],
         tiered: TieredOptions | None,
         indexes: str | None,
         topics: re.Pattern[str] | None,
@@ -62,15 +55,10 @@ def make_command(*, as_job: bool) -> click.Command:
         isolation: str,
         by_date: bool,  # noqa: FBT001, because click passes options by name
         report: str | None,
-        quiet: bool,  # noqa: FBT001, because click passes options by name
-        verbose: bool,  # noqa: FBT001, because click passes options by name
-        engine: str = "spark",
-        master: str | None = None,
-        threads: int | None = None,
+        detail: Detail,
+        engine: Engine = SUBMITTED,
     ) -> int:
-        read = make_input(inputs, more_paths, tiered, indexes, topics)
-        chosen = choose_engine(engine, master, threads)
-        detail = choose_detail(quiet=quiet, verbose=verbose)
+        read = make_input(inputs, tiered, indexes, topics)
         from kafka_index.cli.export import ExportOptions, run_export  # noqa: PLC0415, slow
 
         return run_export(
@@ -85,7 +73,7 @@ def make_command(*, as_job: bool) -> click.Command:
                 by_date=by_date,
                 max_decompressed_bytes=max_decompressed_bytes,
                 report=report,
-                engine=chosen,
+                engine=engine,
                 detail=detail,
             ),
             read,
@@ -116,19 +104,12 @@ def make_command(*, as_job: bool) -> click.Command:
                 metavar="LIST",
                 help="Names separated by commas.  [default: those of Spark's Kafka source]",
             ),
-            click.option(
-                "--isolation",
-                type=click.Choice(["read_uncommitted", "read_committed"]),
-                default="read_uncommitted",
-                show_default=True,
-                help="Whether to leave out records of transactions that are aborted or open.",
-            ),
+            isolation_option(),
             click.option(
                 "--by-date", is_flag=True, help="A folder date=YYYY-MM-DD for each day, in UTC."
             ),
             report_option("a row for each partition"),
-            *([] if as_job else engine_options()),
-            *detail_options(),
+            *run_options(as_job=as_job),
         ],
         help_text=_HELP + (_JOB_EXAMPLES if as_job else _CONSOLE_EXAMPLES),
         usage="--input PATH... --output PATH [OPTIONS]",

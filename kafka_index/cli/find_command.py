@@ -6,14 +6,9 @@ import re
 
 import click
 
-from kafka_index.cli.options import (
-    choose_detail,
-    choose_engine,
-    command,
-    detail_options,
-    engine_options,
-)
-from kafka_index.cli.record_options import input_options, make_input, time_options
+from kafka_index.cli.options import SUBMITTED, Detail, command, run_options
+from kafka_index.cli.record_options import input_options, isolation_option, make_input, time_options
+from kafka_index.engines import Engine
 from kafka_index.tiered.options import TieredOptions
 
 _HELP = """Find records by key, value and time in the logs below PATH.
@@ -47,7 +42,6 @@ def make_command(*, as_job: bool) -> click.Command:
 
     def find(
         inputs: tuple[str, ...],
-        more_paths: tuple[str, ...],
         tiered: TieredOptions | None,
         indexes: str | None,
         topics: re.Pattern[str] | None,
@@ -61,19 +55,14 @@ def make_command(*, as_job: bool) -> click.Command:
         isolation: str,
         values: str,
         as_json: bool,  # noqa: FBT001, because click passes options by name
-        quiet: bool,  # noqa: FBT001, because click passes options by name
-        verbose: bool,  # noqa: FBT001, because click passes options by name
-        engine: str = "spark",
-        master: str | None = None,
-        threads: int | None = None,
+        detail: Detail,
+        engine: Engine = SUBMITTED,
     ) -> int:
-        read = make_input(inputs, more_paths, tiered, indexes, topics)
+        read = make_input(inputs, tiered, indexes, topics)
         if key is not None and key_regex is not None:
             raise click.UsageError("--key and --key-regex are mutually exclusive")
         if key is None and key_regex is None and value_contains is None:
             raise click.UsageError("no condition: give --key, --key-regex or --value-contains")
-        chosen = choose_engine(engine, master, threads)
-        detail = choose_detail(quiet=quiet, verbose=verbose)
         from kafka_index.cli.find import FindOptions, run_find  # noqa: PLC0415, slow to import
 
         return run_find(
@@ -88,7 +77,7 @@ def make_command(*, as_job: bool) -> click.Command:
                 values=values,
                 as_json=as_json,
                 max_decompressed_bytes=max_decompressed_bytes,
-                engine=chosen,
+                engine=engine,
                 detail=detail,
             ),
             read,
@@ -111,13 +100,7 @@ def make_command(*, as_job: bool) -> click.Command:
             click.option(
                 "--limit", type=click.IntRange(min=1), metavar="N", help="Stop after N records."
             ),
-            click.option(
-                "--isolation",
-                type=click.Choice(["read_uncommitted", "read_committed"]),
-                default="read_uncommitted",
-                show_default=True,
-                help="Whether to leave out records of transactions that are aborted or open.",
-            ),
+            isolation_option(),
             click.option(
                 "--values",
                 type=click.Choice(["text", "hex", "none"]),
@@ -126,8 +109,7 @@ def make_command(*, as_job: bool) -> click.Command:
                 help="How values and headers are printed.",
             ),
             click.option("--json", "as_json", is_flag=True, help="Print JSON lines."),
-            *([] if as_job else engine_options()),
-            *detail_options(),
+            *run_options(as_job=as_job),
         ],
         help_text=_HELP + (_JOB_EXAMPLES if as_job else _CONSOLE_EXAMPLES),
         usage="--input PATH... (--key KEY | --key-regex REGEX | --value-contains TEXT) [OPTIONS]",

@@ -8,17 +8,16 @@ import click
 
 from kafka_index.cli.exit_code import ExitCode
 from kafka_index.cli.options import (
+    SUBMITTED,
     Decorator,
     Detail,
-    choose_detail,
-    choose_engine,
     command,
-    detail_options,
-    engine_options,
     paths_options,
+    run_options,
 )
 from kafka_index.cli.run_summary import run_summary
 from kafka_index.cli.text import format_bytes, format_count, plural
+from kafka_index.engines import Engine
 from kafka_index.engines.import_engines import run_import
 from kafka_index.errors import ConfigError, InputError
 from kafka_index.layout.message_bytes import uuid_bytes
@@ -124,21 +123,16 @@ def make_command(*, as_job: bool) -> click.Command:
 
     def import_(
         inputs: tuple[str, ...],
-        more_paths: tuple[str, ...],
         output: str,
         append: bool,  # noqa: FBT001, because click passes options by name
         overwrite: bool,  # noqa: FBT001, because click passes options by name
         order_by: str | None,
         properties: dict[str, str],
         topic_ids: dict[str, str],
-        quiet: bool,  # noqa: FBT001, because click passes options by name
-        verbose: bool,  # noqa: FBT001, because click passes options by name
-        engine: str = "spark",
-        master: str | None = None,
-        threads: int | None = None,
+        detail: Detail,
+        engine: Engine = SUBMITTED,
     ) -> int:
-        paths = [*inputs, *more_paths]
-        if not paths:
+        if not inputs:
             raise click.UsageError("no input: give --input PATH")
         if append and overwrite:
             raise click.UsageError("--append and --overwrite are mutually exclusive")
@@ -156,12 +150,12 @@ def make_command(*, as_job: bool) -> click.Command:
         except ConfigError as error:
             raise click.BadParameter(str(error), param_hint="--property") from error
         root = os.path.realpath(local_path(output))
-        refuse_overlap(root, output, paths)
-        summary = _Summary(choose_detail(quiet=quiet, verbose=verbose))
+        refuse_overlap(root, output, inputs)
+        summary = _Summary(detail)
         try:
             run_import(
-                choose_engine(engine, master, threads),
-                list_table_files(paths),
+                engine,
+                list_table_files(inputs),
                 root,
                 settings,
                 properties,
@@ -177,7 +171,7 @@ def make_command(*, as_job: bool) -> click.Command:
     import_.__name__ = "import"
     return command(
         import_,
-        [*_options(), *([] if as_job else engine_options()), *detail_options()],
+        [*_options(), *run_options(as_job=as_job)],
         help_text=_HELP + (_JOB_EXAMPLES if as_job else _CONSOLE_EXAMPLES),
         usage="--input PATH... --output DIR [OPTIONS]",
     )

@@ -16,8 +16,9 @@ from kafka_index.cli.lookup_options import (
     make_question,
     refuse_given,
 )
-from kafka_index.cli.options import choose_detail, choose_engine, command
+from kafka_index.cli.options import SUBMITTED, Detail, command, kept
 from kafka_index.config import LogConfig
+from kafka_index.engines import Engine
 from kafka_index.tiered.options import TieredOptions
 
 _HELP = """Find offsets and times in the logs below PATH, as a broker would.
@@ -66,7 +67,6 @@ def make_command(*, as_job: bool) -> click.Command:
 
     def lookup(
         logs: tuple[str, ...],
-        more_paths: tuple[str, ...],
         tiered: TieredOptions | None,
         indexes: str | None,
         queries: str | None,
@@ -85,8 +85,7 @@ def make_command(*, as_job: bool) -> click.Command:
         fail_on: frozenset[str],
         overwrite: bool,  # noqa: FBT001, because click passes options by name
         group_by_partition: str | None,
-        quiet: bool,  # noqa: FBT001, because click passes options by name
-        verbose: bool,  # noqa: FBT001, because click passes options by name
+        detail: Detail,
         topic: str | None = None,
         partitions: tuple[int, ...] = (),
         offset: int | None = None,
@@ -94,19 +93,16 @@ def make_command(*, as_job: bool) -> click.Command:
         show_record: bool = False,  # noqa: FBT001, FBT002, because click passes options by name
         as_offsets: bool = False,  # noqa: FBT001, FBT002, because click passes options by name
         as_json: bool = False,  # noqa: FBT001, FBT002, because click passes options by name
-        engine: str = "spark",
-        master: str | None = None,
-        threads: int | None = None,
+        engine: Engine = SUBMITTED,
     ) -> int:
-        if not (logs or more_paths or tiered):
+        if not (logs or tiered):
             raise click.UsageError("no logs: give --logs PATH or --tiered URI")
         config = LogConfig.load(
             config_path,
             index_interval_bytes=index_interval_bytes,
             max_decompressed_bytes=max_decompressed_bytes,
         )
-        where = LogOptions((*logs, *more_paths), tiered, indexes, upper_bound, resolve, config)
-        detail = choose_detail(quiet=quiet, verbose=verbose)
+        where = LogOptions(logs, tiered, indexes, upper_bound, resolve, config)
         of_question = {
             "--topic": topic,
             "--partition": partitions or None,
@@ -128,9 +124,9 @@ def make_command(*, as_job: bool) -> click.Command:
                 "--fail-on": fail_on or None,
                 "--overwrite": overwrite,
                 "--group-by-partition": group_by_partition,
-                "--engine spark": engine == "spark",
-                "--master": master,
-                "--threads": threads,
+                "--engine spark": engine.on_spark,
+                "--master": engine.master,
+                "--threads": kept(click.get_current_context(), "threads"),
             }
             refuse_given(of_queries, "--queries, not with a single question")
             question = make_question(
@@ -163,7 +159,7 @@ def make_command(*, as_job: bool) -> click.Command:
                 gc.freeze()
                 gc.enable()
         refuse_given(of_question, "a single question, without --queries")
-        if engine != "spark":
+        if not engine.on_spark:
             refuse_given({"--group-by-partition": group_by_partition}, "--engine spark")
         if queries is None:
             instead = "" if as_job else ", or --topic"
@@ -187,7 +183,7 @@ def make_command(*, as_job: bool) -> click.Command:
                 overwrite=overwrite,
                 fail_on=fail_on,
                 group_by_partition=group_by_partition == "always",
-                engine=choose_engine(engine, master, threads),
+                engine=engine,
                 detail=detail,
             ),
             where,

@@ -11,11 +11,10 @@ import click
 from kafka_index.cli.options import (
     Decorator,
     Detail,
-    detail_options,
-    engine_options,
     max_decompressed_option,
     paths_options,
     report_option,
+    run_options,
     settings_options,
     topics_option,
 )
@@ -247,8 +246,7 @@ def lookup_options(*, as_job: bool) -> list[Decorator]:
             help="On Spark: shuffle all queries of a partition to one task. Pays where opening "
             "segments is slow. auto is never; the option alone means always.  [default: never]",
         ),
-        *([] if as_job else engine_options()),
-        *detail_options(),
+        *run_options(as_job=as_job),
     ]
 
 

@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from enum import Enum
+from typing import Any
 
 import click
 
@@ -82,11 +83,34 @@ def refuse_job(name: str, *, as_job: bool) -> None:
         raise ValueError(f"{name} does not run as a job")
 
 
+def keep(context: click.Context, option: click.Parameter, value: object) -> None:
+    """Keep the value of an option for the callback of another one: `kept`.
+
+    It is the callback of an option that is eager and does not expose its value.
+    """
+    context.meta[f"{__name__}.{option.name}"] = value
+
+
+def kept(context: click.Context, name: str) -> Any:
+    """Return the value of an option that `keep` kept; None if the command does not have it."""
+    return context.meta.get(f"{__name__}.{name}")
+
+
 def paths_options(flag: str, name: str, help_text: str) -> list[Decorator]:
-    """Return an option that names several paths, each time it is given: `name`, ``more_paths``."""
+    """Return an option that names several paths, each time it is given: `name`."""
+
+    def with_more(
+        context: click.Context, _option: click.Parameter, value: tuple[str, ...]
+    ) -> tuple[str, ...]:
+        return (*value, *kept(context, "more_paths"))
+
     return [
-        click.option(flag, name, multiple=True, metavar="PATH...", help=help_text),
-        click.argument("more_paths", nargs=-1, metavar=""),
+        click.option(
+            flag, name, multiple=True, callback=with_more, metavar="PATH...", help=help_text
+        ),
+        click.argument(
+            "more_paths", nargs=-1, metavar="", is_eager=True, expose_value=False, callback=keep
+        ),
     ]
 
 
@@ -204,50 +228,87 @@ def max_decompressed_option() -> Decorator:
     )
 
 
-def engine_options() -> list[Decorator]:
-    """Return the options that choose an engine: ``engine``, ``master``, ``threads``."""
+#: The engine of a job: that of ``spark-submit``.
+SUBMITTED = Engine(on_spark=True, master=None, threads=os.cpu_count() or 1)
+
+
+def run_options(*, as_job: bool) -> list[Decorator]:
+    """Return the options of what runs the work and how much is printed: ``engine``, ``detail``.
+
+    A job has no ``engine``; it runs on that of ``spark-submit``, `SUBMITTED`.
+    """
+    return [*([] if as_job else _engine_options()), *_detail_options()]
+
+
+def _engine_options() -> list[Decorator]:
     return [
         click.option(
             "--engine",
             type=click.Choice(["local", "spark"]),
             default="local",
             show_default=True,
+            callback=_engine,
             help="Run in threads of this process, or on Spark.",
         ),
-        click.option("--master", metavar="URL", help="Spark master, with --engine spark."),
+        click.option(
+            "--master",
+            is_eager=True,
+            expose_value=False,
+            callback=keep,
+            metavar="URL",
+            help="Spark master, with --engine spark.",
+        ),
         click.option(
             "--threads",
             type=click.IntRange(min=1),
+            is_eager=True,
+            expose_value=False,
+            callback=keep,
             metavar="N",
             help="Threads of the local engine.  [default: one per core]",
         ),
     ]
 
 
-def detail_options() -> list[Decorator]:
-    """Return the options of how much to print: ``quiet``, ``verbose``."""
-    return [
-        click.option("--quiet", "-q", is_flag=True, help="Print only damage and errors."),
-        click.option("--verbose", "-v", is_flag=True, help="Print details and tracebacks."),
-    ]
-
-
-def choose_engine(engine: str, master: str | None, threads: int | None) -> Engine:
+def _engine(context: click.Context, _option: click.Parameter, name: str) -> Engine:
     """Return the engine; refuse options of the other one, and a malformed master."""
-    if master is not None and engine != "spark":
+    master, threads = kept(context, "master"), kept(context, "threads")
+    if master is not None and name != "spark":
         raise click.UsageError("--master requires --engine spark")
     if master is not None and not _MASTER.fullmatch(master):
         raise click.UsageError(
             f"{master!r} is not a Spark master such as local[4], spark://host:7077, yarn, "
             "k8s://https://host or sc://host"
         )
-    if threads is not None and engine != "local":
+    if threads is not None and name != "local":
         raise click.UsageError("--threads requires --engine local")
-    return Engine(engine == "spark", master, threads or os.cpu_count() or 1)
+    return Engine(name == "spark", master, threads or os.cpu_count() or 1)
 
 
-def choose_detail(*, quiet: bool, verbose: bool) -> Detail:
+def _detail_options() -> list[Decorator]:
+    return [
+        click.option(
+            "--quiet",
+            "-q",
+            is_flag=True,
+            is_eager=True,
+            expose_value=False,
+            callback=keep,
+            help="Print only damage and errors.",
+        ),
+        click.option(
+            "--verbose",
+            "-v",
+            "detail",
+            is_flag=True,
+            callback=_detail,
+            help="Print details and tracebacks.",
+        ),
+    ]
+
+
+def _detail(context: click.Context, _option: click.Parameter, value: bool) -> Detail:  # noqa: FBT001, because click passes it so
     """Return how much to print; refuse both flags at once."""
-    if quiet and verbose:
+    if value and kept(context, "quiet"):
         raise click.UsageError("--quiet and --verbose are mutually exclusive")
-    return Detail.QUIET if quiet else Detail.VERBOSE if verbose else Detail.NORMAL
+    return Detail.QUIET if kept(context, "quiet") else Detail.VERBOSE if value else Detail.NORMAL

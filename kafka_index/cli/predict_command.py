@@ -58,7 +58,6 @@ def make_command(*, as_job: bool) -> click.Command:
 
     def predict(
         inputs: tuple[str, ...],
-        more_paths: tuple[str, ...],
         metadata: str | None,
         config_path: str | None,
         as_json: bool,  # noqa: FBT001, because click passes options by name
@@ -66,7 +65,7 @@ def make_command(*, as_job: bool) -> click.Command:
         max_decompressed_bytes: int | None,
         verbose: bool,  # noqa: FBT001, because click passes options by name
     ) -> int:
-        paths = [local_path(path) for path in (*inputs, *more_paths)]
+        paths = [local_path(path) for path in inputs]
         if not paths:
             raise click.UsageError("no input: give --input DIR")
         conditions = StartConditions(

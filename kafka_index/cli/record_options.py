@@ -15,7 +15,7 @@ from kafka_index.cli.options import (
     topics_option,
 )
 from kafka_index.cli.text import parse_time
-from kafka_index.cli.tiered_options import tiered_options
+from kafka_index.cli.tiered_options import check_input, tiered_options
 from kafka_index.tiered.options import TieredOptions
 
 
@@ -55,15 +55,24 @@ def input_options() -> list[Decorator]:
 
 def make_input(
     inputs: Sequence[str],
-    more_paths: Sequence[str],
     tiered: TieredOptions | None,
     indexes: str | None,
     topics: re.Pattern[str] | None,
 ) -> InputOptions:
     """Return the logs to read; refuse options that name none."""
-    if not (inputs or more_paths or tiered):
-        raise click.UsageError("no input: give --input PATH or --tiered URI")
-    return InputOptions((*inputs, *more_paths), tiered, indexes, topics)
+    check_input(inputs, tiered)
+    return InputOptions(tuple(inputs), tiered, indexes, topics)
+
+
+def isolation_option() -> Decorator:
+    """Return the option of transactions: ``isolation``."""
+    return click.option(
+        "--isolation",
+        type=click.Choice(["read_uncommitted", "read_committed"]),
+        default="read_uncommitted",
+        show_default=True,
+        help="Whether to leave out records of transactions that are aborted or open.",
+    )
 
 
 def time_options() -> list[Decorator]:

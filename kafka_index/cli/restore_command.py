@@ -8,22 +8,22 @@ import re
 import click
 
 from kafka_index.cli.options import (
+    SUBMITTED,
     Decorator,
-    choose_detail,
-    choose_engine,
+    Detail,
     command,
-    detail_options,
-    engine_options,
     max_decompressed_option,
     paths_options,
     report_option,
+    run_options,
     settings_options,
     topics_option,
 )
 from kafka_index.cli.restore import run_restore
 from kafka_index.cli.text import parse_time
-from kafka_index.cli.tiered_options import tiered_options
+from kafka_index.cli.tiered_options import check_input, tiered_options
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, LogConfig
+from kafka_index.engines import Engine
 from kafka_index.layout.integers import INT64_MAX
 from kafka_index.layout.names import TopicPartition, is_legal_topic, parse_partition_directory
 from kafka_index.restore.cluster import ClusterMode
@@ -69,7 +69,6 @@ def make_command(*, as_job: bool) -> click.Command:
 
     def restore(
         inputs: tuple[str, ...],
-        more_paths: tuple[str, ...],
         tiered: TieredOptions | None,
         output: str | None,
         salvage: str,
@@ -91,14 +90,10 @@ def make_command(*, as_job: bool) -> click.Command:
         index_interval_bytes: int | None,
         report: str | None,
         max_decompressed_bytes: int | None,
-        quiet: bool,  # noqa: FBT001, because click passes options by name
-        verbose: bool,  # noqa: FBT001, because click passes options by name
-        engine: str = "spark",
-        master: str | None = None,
-        threads: int | None = None,
+        detail: Detail,
+        engine: Engine = SUBMITTED,
     ) -> int:
-        if not (inputs or more_paths or tiered):
-            raise click.UsageError("no input: give --input PATH or --tiered URI")
+        check_input(inputs, tiered)
         if output is None:
             raise click.UsageError("no output: give --output DIR")
         if cluster == ClusterMode.SAME.value and (seeds or new_topic_ids or renames):
@@ -111,7 +106,7 @@ def make_command(*, as_job: bool) -> click.Command:
             raise click.UsageError("--topic-config requires --seed")
         return run_restore(
             RestoreRequest(
-                inputs=(*inputs, *more_paths),
+                inputs=inputs,
                 tiered=tiered,
                 output=output,
                 salvage=Salvage(salvage),
@@ -132,14 +127,14 @@ def make_command(*, as_job: bool) -> click.Command:
                 config=LogConfig.load(config_path, index_interval_bytes=index_interval_bytes),
                 max_decompressed_bytes=max_decompressed_bytes or DEFAULT_MAX_DECOMPRESSED_BYTES,
             ),
-            choose_engine(engine, master, threads),
+            engine,
             report,
-            choose_detail(quiet=quiet, verbose=verbose),
+            detail,
         )
 
     return command(
         restore,
-        [*_options(), *([] if as_job else engine_options()), *detail_options()],
+        [*_options(), *run_options(as_job=as_job)],
         help_text=_HELP + (_JOB_EXAMPLES if as_job else _CONSOLE_EXAMPLES),
         usage="(--input PATH... | --tiered URI) --output DIR [OPTIONS]",
     )

@@ -7,20 +7,20 @@ import re
 import click
 
 from kafka_index.cli.options import (
+    SUBMITTED,
     Decorator,
-    choose_detail,
-    choose_engine,
+    Detail,
     command,
-    detail_options,
-    engine_options,
     max_decompressed_option,
     paths_options,
     report_option,
+    run_options,
     settings_options,
     topics_option,
 )
 from kafka_index.cli.rewrite import RewriteOptions, run_rewrite
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, LogConfig
+from kafka_index.engines import Engine
 from kafka_index.errors import InputError
 from kafka_index.stores import is_remote
 from kafka_index.writing.condition import Condition
@@ -87,7 +87,6 @@ def make_command(*, as_job: bool) -> click.Command:
 
     def rewrite(
         inputs: tuple[str, ...],
-        more_paths: tuple[str, ...],
         output: str | None,
         drop_keys: str | None,
         drop_where: str | None,
@@ -100,14 +99,10 @@ def make_command(*, as_job: bool) -> click.Command:
         allow_revive: bool,  # noqa: FBT001, because click passes options by name
         max_decompressed_bytes: int | None,
         report: str | None,
-        quiet: bool,  # noqa: FBT001, because click passes options by name
-        verbose: bool,  # noqa: FBT001, because click passes options by name
-        engine: str = "spark",
-        master: str | None = None,
-        threads: int | None = None,
+        detail: Detail,
+        engine: Engine = SUBMITTED,
     ) -> int:
-        paths = (*inputs, *more_paths)
-        if not paths:
+        if not inputs:
             raise click.UsageError("no input: give --input PATH")
         if (drop_keys is None) == (drop_where is None):
             raise click.UsageError("give one of --drop-keys and --drop-where")
@@ -120,7 +115,7 @@ def make_command(*, as_job: bool) -> click.Command:
             )
         return run_rewrite(
             RewriteOptions(
-                inputs=paths,
+                inputs=inputs,
                 output=output,
                 topics=topics,
                 metadata=metadata,
@@ -132,14 +127,14 @@ def make_command(*, as_job: bool) -> click.Command:
                 ),
                 force=force,
                 report=report,
-                engine=choose_engine(engine, master, threads),
-                detail=choose_detail(quiet=quiet, verbose=verbose),
+                engine=engine,
+                detail=detail,
             )
         )
 
     return command(
         rewrite,
-        [*_options(), *([] if as_job else engine_options()), *detail_options()],
+        [*_options(), *run_options(as_job=as_job)],
         help_text=_HELP,
         usage="--input PATH... (--output DIR | --dry-run) (--drop-keys FILE | --drop-where EXPR)",
     )

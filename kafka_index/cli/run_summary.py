@@ -99,21 +99,15 @@ class RunSummary:
 
     def add_paths(self, context: click.Context) -> None:
         """Add the paths among the parameters of a command, under the names of their options."""
-        several = ""
         for parameter in context.command.params:
             value = context.params.get(parameter.name or "")
             name = max(parameter.opts, key=len).lstrip("-")
-            if isinstance(parameter, click.Option) and parameter.multiple:
-                several = several or name
-            is_more = parameter.name == "more_paths"
-            if not (is_more or _PATHS.fullmatch(parameter.metavar or "")):
+            if not _PATHS.fullmatch(parameter.metavar or ""):
                 continue
             if isinstance(value, str):
                 self._paths[name] = _absolute(value)
             elif isinstance(value, tuple) and all(isinstance(each, str) for each in value):
-                into = self._paths.setdefault(several if is_more else name, [])
-                if isinstance(into, list):
-                    into += map(_absolute, value)
+                self._paths[name] = [_absolute(path) for path in value]
 
     def open(self, path: str) -> None:
         """Open the file that the summary is written to; ``-`` is stdout.

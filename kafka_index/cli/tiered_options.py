@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 import click
 
-from kafka_index.cli.options import Decorator
+from kafka_index.cli.options import Decorator, keep, kept
 from kafka_index.tiered.options import TieredOptions
 
 _FORMATS = ("auto", "aiven", "local")
@@ -31,14 +32,14 @@ def tiered_options() -> list[Decorator]:
             show_default=True,
             is_eager=True,
             expose_value=False,
-            callback=_keep,
+            callback=keep,
             help="Whose layout the objects have; auto goes by their keys.",
         ),
         click.option(
             "--key-prefix",
             is_eager=True,
             expose_value=False,
-            callback=_keep,
+            callback=keep,
             metavar="PREFIX",
             help="key.prefix of Aiven's plugin: only objects whose keys begin with it.",
         ),
@@ -47,7 +48,7 @@ def tiered_options() -> list[Decorator]:
             multiple=True,
             is_eager=True,
             expose_value=False,
-            callback=_keep,
+            callback=keep,
             metavar="KEYID=PEM",
             help="The private key of a key pair of encrypted segments, a file. May be repeated.",
         ),
@@ -56,31 +57,33 @@ def tiered_options() -> list[Decorator]:
             multiple=True,
             is_eager=True,
             expose_value=False,
-            callback=_keep,
+            callback=keep,
             metavar="ID",
             help="The topic to take where several have one name.  [default: the live one]",
         ),
     ]
 
 
-def _keep(context: click.Context, option: click.Parameter, value: object) -> None:
-    context.meta[f"{__name__}.{option.name}"] = value
-
-
 def _tiered(
     context: click.Context, _option: click.Parameter, uris: tuple[str, ...]
 ) -> TieredOptions | None:
-    kept = {name: context.meta[f"{__name__}.{_name(name)}"] for name in _COMPANIONS}
-    layout, prefix, keys, topic_ids = kept.values()
+    companions = {name: kept(context, _name(name)) for name in _COMPANIONS}
+    layout, prefix, keys, topic_ids = companions.values()
     if not uris:
-        kept["--tiered-format"] = None if layout == "auto" else layout
-        given = [name for name, value in kept.items() if value not in (None, ())]
+        companions["--tiered-format"] = None if layout == "auto" else layout
+        given = [name for name, value in companions.items() if value not in (None, ())]
         if given:
             raise click.UsageError(f"{given[0]} requires --tiered")
         return None
     return TieredOptions(
         uris, None if layout == "auto" else layout, prefix, topic_ids, _key_files(keys)
     )
+
+
+def check_input(paths: Sequence[str], tiered: TieredOptions | None) -> None:
+    """Refuse a run without logs."""
+    if not (paths or tiered):
+        raise click.UsageError("no input: give --input PATH or --tiered URI")
 
 
 def _name(option: str) -> str:

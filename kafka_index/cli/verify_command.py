@@ -7,18 +7,18 @@ import re
 import click
 
 from kafka_index.cli.options import (
-    choose_detail,
-    choose_engine,
+    SUBMITTED,
+    Detail,
     command,
-    detail_options,
-    engine_options,
     paths_options,
     report_option,
+    run_options,
     settings_options,
     topics_option,
 )
-from kafka_index.cli.tiered_options import tiered_options
+from kafka_index.cli.tiered_options import check_input, tiered_options
 from kafka_index.config import LogConfig
+from kafka_index.engines import Engine
 from kafka_index.tiered.options import TieredOptions
 
 _HELP = """Compare every file of the dump below PATH with what it should be; nothing is changed.
@@ -55,7 +55,6 @@ def make_command(*, as_job: bool) -> click.Command:
 
     def verify(
         inputs: tuple[str, ...],
-        more_paths: tuple[str, ...],
         tiered: TieredOptions | None,
         indexes: str | None,
         metadata: str | None,
@@ -65,28 +64,22 @@ def make_command(*, as_job: bool) -> click.Command:
         config_path: str | None,
         index_interval_bytes: int | None,
         report: str | None,
-        quiet: bool,  # noqa: FBT001, because click passes options by name
-        verbose: bool,  # noqa: FBT001, because click passes options by name
-        engine: str = "spark",
-        master: str | None = None,
-        threads: int | None = None,
+        detail: Detail,
+        engine: Engine = SUBMITTED,
     ) -> int:
-        if not (inputs or more_paths or tiered):
-            raise click.UsageError("no input: give --input PATH or --tiered URI")
+        check_input(inputs, tiered)
         given = {"--indexes": indexes, "--metadata": metadata, "--fast": fast or None}
         other = next((name for name, value in given.items() if value is not None), None)
         if against and other is not None:
             raise click.UsageError(f"--against and {other} are mutually exclusive")
-        chosen = choose_engine(engine, master, threads)
-        if against and chosen.on_spark:
+        if against and engine.on_spark:
             raise click.UsageError("--against runs on the local engine")
-        detail = choose_detail(quiet=quiet, verbose=verbose)
         config = LogConfig.load(config_path, index_interval_bytes=index_interval_bytes)
         from kafka_index.cli.verify import VerifyOptions, run_verify  # noqa: PLC0415, slow
 
         return run_verify(
             VerifyOptions(
-                inputs=(*inputs, *more_paths),
+                inputs=inputs,
                 tiered=tiered,
                 indexes=indexes,
                 metadata=metadata,
@@ -95,7 +88,7 @@ def make_command(*, as_job: bool) -> click.Command:
                 fast=fast,
                 config=config,
                 report=report,
-                engine=chosen,
+                engine=engine,
                 detail=detail,
             )
         )
@@ -135,8 +128,7 @@ def make_command(*, as_job: bool) -> click.Command:
             ),
             *settings_options(),
             report_option("a row per file and partition", has_page=True),
-            *([] if as_job else engine_options()),
-            *detail_options(),
+            *run_options(as_job=as_job),
         ],
         help_text=_HELP + (_JOB_EXAMPLES if as_job else _CONSOLE_EXAMPLES),
         usage="(--input PATH... | --tiered URI) [OPTIONS]",
