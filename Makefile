@@ -84,6 +84,11 @@ campaign: $(STAMP) ## run the long judged runs in full; make test draws a tenth 
 	$(WITH_JAVA) KAFKA_INDEX_CASES=40000 $(PYTEST) -p tests.conformance.campaign \
 		tests/conformance/test_predicted_partitions.py tests/conformance/test_verified_mutations.py
 
+# Apart from make check: Airflow and the image's environment take a minute to install.
+.PHONY: pipeline
+pipeline: $(STAMP) ## run the DAG of examples/pipeline by Airflow, and the steps of the Dockerfile
+	$(WITH_JAVA) KAFKA_INDEX_PIPELINE=1 $(PYTEST) tests/pipeline
+
 .PHONY: golden
 golden: $(STAMP) ## let Kafka write anew every golden file that make test uses
 	$(WITH_JAVA) $(BIN)/python -m tests.conformance.make_golden

@@ -1,0 +1,20 @@
+# kafka-index with a Java runtime for Spark, and its kernels compiled: no run compiles any. Build it
+# on the kind of machine that it runs on, whose instructions the kernels use.
+#
+#   docker build -t kafka-index .
+#   docker run --rm -v /dumps:/dumps:ro kafka-index verify --input /dumps/broker-1
+FROM python:3.12-slim AS wheel
+COPY . /src
+RUN pip wheel --no-cache-dir --no-deps --wheel-dir /wheels /src
+
+FROM python:3.12-slim
+RUN apt-get update \
+    && apt-get install -y --no-install-recommends default-jre-headless \
+    && rm -rf /var/lib/apt/lists/*
+COPY --from=wheel /wheels /wheels
+RUN pip install --no-cache-dir "$(ls /wheels/*.whl)[s3,gcs,azure,hdfs,tiered,write]" && rm -r /wheels
+RUN kafka-index warm-up --shared
+RUN useradd --create-home kafka-index
+USER kafka-index
+WORKDIR /home/kafka-index
+ENTRYPOINT ["kafka-index"]

@@ -1,0 +1,42 @@
+#!/bin/sh
+# A day's dump: build its indexes, verify it, answer its questions. Cron calls it (see crontab).
+#
+#   daily.sh DUMP RESULTS
+#
+# Ends with the exit code of the step that failed, and with 0 after all of them. A step that ends
+# with 3 (permission, disk, memory, network) is tried again; all others stay what they are:
+# 1 is damage in the data, and the report in RESULTS says where.
+set -u
+
+dump=$1
+results=$2
+kafka_index=${KAFKA_INDEX:-kafka-index}
+attempts=${KAFKA_INDEX_ATTEMPTS:-3}
+pause=${KAFKA_INDEX_PAUSE:-300} # seconds
+
+step() {
+    name=$1
+    shift
+    attempt=1
+    while :; do
+        "$kafka_index" "$name" "$@" --summary "$results/$name.json"
+        code=$?
+        if [ "$code" -ne 3 ] || [ "$attempt" -ge "$attempts" ]; then
+            break
+        fi
+        attempt=$((attempt + 1))
+        sleep "$pause"
+    done
+    if [ "$code" -ne 0 ]; then
+        echo "$(date -u +%Y-%m-%dT%H:%M:%SZ) $name of $dump ended with $code, see $results/$name.json" >&2
+        exit "$code"
+    fi
+}
+
+mkdir -p "$results" || exit 3
+step build --input "$dump" --output "$results/indexes"
+step verify --input "$dump" --indexes "$results/indexes" --report "$results/verify.csv"
+if [ -e "$results/queries.csv" ]; then
+    step lookup --logs "$dump" --indexes "$results/indexes" --by timestamp \
+        --queries "$results/queries.csv" --output "$results/answers.csv"
+fi

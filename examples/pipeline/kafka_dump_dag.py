@@ -1,0 +1,109 @@
+"""A day's dump in Airflow: its indexes are built, it is verified, and its questions are answered.
+
+kafka-index runs as a process of its own, in its own environment, on the machine of the worker.
+Variables of the worker's environment:
+
+``KAFKA_INDEX``
+    The command, by default ``kafka-index``.
+``KAFKA_DUMPS``
+    A folder with a data directory for each day, such as ``2026-05-01``.
+``KAFKA_RESULTS``
+    Where each day's indexes, reports and answers go, in a folder of the day.
+
+A day without a file ``queries.csv`` (topic, partition, timestamp) in its results has no answers,
+and that task is skipped. All steps can run twice: what is done already is left as it is.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from airflow.exceptions import AirflowException, AirflowFailException, AirflowSkipException
+from airflow.sdk import dag, task
+
+_DONE = 0
+_DAMAGE = 1
+# The environment, and what was interrupted or terminated: another try may succeed.
+_WORTH_A_RETRY = (3, 130, 143)
+
+
+@dag(
+    dag_id="kafka_dump",
+    schedule="@daily",
+    start_date=datetime(2026, 5, 1, tzinfo=UTC),
+    catchup=False,
+    max_active_runs=1,
+    default_args={"retries": 3, "retry_delay": timedelta(minutes=5)},
+)
+def kafka_dump() -> None:
+    """Build, verify, look up."""
+
+    @task
+    def build(ds: str | None = None) -> dict[str, Any]:
+        dump, results = _folders(ds)
+        return _run(results, "build", "--input", dump, "--output", results / "indexes")
+
+    @task
+    def verify(ds: str | None = None) -> dict[str, Any]:
+        dump, results = _folders(ds)
+        report = results / "verify.parquet"
+        return _run(
+            results, "verify", "--input", dump, "--indexes", results / "indexes", "--report", report
+        )
+
+    @task
+    def lookup(ds: str | None = None) -> dict[str, Any]:
+        dump, results = _folders(ds)
+        queries = results / "queries.csv"
+        if not queries.exists():
+            raise AirflowSkipException(f"{queries}: no such file")
+        return _run(
+            results,
+            "lookup",
+            *("--logs", dump, "--indexes", results / "indexes", "--by", "timestamp"),
+            *("--queries", queries, "--output", results / "answers.csv"),
+        )
+
+    build() >> verify() >> lookup()
+
+
+def _folders(day: str | None) -> tuple[Path, Path]:
+    if day is None:
+        raise AirflowFailException("a run without a logical date has no day")
+    results = Path(os.environ["KAFKA_RESULTS"], day)
+    results.mkdir(parents=True, exist_ok=True)
+    return Path(os.environ["KAFKA_DUMPS"], day), results
+
+
+def _run(results: Path, command: str, *arguments: str | Path) -> dict[str, Any]:
+    """Run a command; its exit code decides whether the task is tried again.
+
+    Returns
+    -------
+    dict
+        The counts, bytes and seconds of the run, for dashboards.
+    """
+    summary = results / f"{command}.json"
+    program = shlex.split(os.environ.get("KAFKA_INDEX", "kafka-index"))
+    done = subprocess.run(
+        [*program, command, *map(str, arguments), "--summary", str(summary)], check=False
+    )
+    if done.returncode == _DONE:
+        found = json.loads(summary.read_text())
+        return {name: found[name] for name in ("run_id", "counts", "bytes", "seconds")}
+    message = f"{command} ended with {done.returncode}, see {summary}"
+    if done.returncode in _WORTH_A_RETRY:
+        raise AirflowException(message)
+    if done.returncode == _DAMAGE:
+        message = f"{command} found damage; the log above and {summary} say where"
+    # Damage, wrong usage and bugs stay what they are however often they are tried.
+    raise AirflowFailException(message)
+
+
+kafka_dump()

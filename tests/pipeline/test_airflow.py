@@ -1,0 +1,85 @@
+"""The DAG of the examples, run by Airflow's own runner."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.servers.airflow import airflow_program, needing_downloads
+from tests.support.command_line import ROOT, copy_partitions, environment
+from tests.support.timeouts import TIMEOUT_SECONDS
+
+DAY = "2026-05-02"
+
+
+@pytest.fixture(scope="module")
+def airflow(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
+    """Airflow's command line over an empty database of its own."""
+    needing_downloads("Airflow")
+    program = airflow_program()
+    home = tmp_path_factory.mktemp("airflow")
+    variables = {
+        # Its own packages, not those of the tests; kafka-index has an environment of its own.
+        **{name: value for name, value in os.environ.items() if not name.startswith("PYTHON")},
+        "AIRFLOW_HOME": str(home),
+        "AIRFLOW__CORE__DAGS_FOLDER": str(ROOT / "examples" / "pipeline"),
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "AIRFLOW__CORE__UNIT_TEST_MODE": "False",
+        "KAFKA_INDEX": f"env PYTHONPATH={environment()['PYTHONPATH']} "
+        f"{sys.executable} -m kafka_index",
+    }
+
+    def run(*arguments: str, **more: str) -> str:
+        done = subprocess.run(
+            [str(program), *arguments],
+            env={**variables, **more},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=TIMEOUT_SECONDS,
+        )
+        return f"{done.stdout}\n{done.stderr}\nexit code {done.returncode}"
+
+    assert "exit code 0" in run("db", "migrate")
+    return run
+
+
+def test_a_day_is_built_verified_and_skipped_without_questions(
+    airflow: Callable[..., str], tmp_path: Path
+) -> None:
+    copy_partitions(tmp_path / "dumps" / DAY, "app-logs-0")
+    output = airflow(
+        *("dags", "test", "kafka_dump", DAY),
+        KAFKA_DUMPS=str(tmp_path / "dumps"),
+        KAFKA_RESULTS=str(tmp_path / "results"),
+    )
+    assert "exit code 0" in output, output
+    results = tmp_path / "results" / DAY
+    assert json.loads((results / "verify.json").read_text())["outcome"] == "done", output
+    assert not (results / "lookup.json").exists()
+
+
+def test_damage_fails_the_day_without_another_try(
+    airflow: Callable[..., str], tmp_path: Path
+) -> None:
+    data = copy_partitions(tmp_path / "dumps" / DAY, "app-logs-0")
+    log = next(data.glob("*/*.log"))
+    content = bytearray(log.read_bytes())
+    content[100] ^= 1
+    log.write_bytes(content)
+    output = airflow(
+        *("dags", "test", "kafka_dump", DAY),
+        KAFKA_DUMPS=str(tmp_path / "dumps"),
+        KAFKA_RESULTS=str(tmp_path / "results"),
+    )
+    results = tmp_path / "results" / DAY
+    assert json.loads((results / "build.json").read_text())["outcome"] == "damage", output
+    assert "build found damage" in output
+    assert "AirflowFailException" in output
+    assert not (results / "verify.json").exists()

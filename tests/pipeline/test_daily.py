@@ -1,0 +1,104 @@
+"""The script that cron runs: its steps, and what it tries again."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.command_line import ROOT, copy_partitions, environment
+from tests.support.timeouts import TIMEOUT_SECONDS
+
+FOLDER = ROOT / "examples" / "pipeline"
+SCRIPT = FOLDER / "daily.sh"
+
+
+@pytest.fixture
+def dump(tmp_path: Path) -> Path:
+    return copy_partitions(tmp_path / "dump", "app-logs-0")
+
+
+def command(folder: Path, *, failing_with: int = 0) -> Path:
+    """A ``kafka-index`` that fails so at its first call, and counts its calls."""
+    program = folder / "kafka-index"
+    calls = folder / "calls"
+    program.write_text(
+        f'#!/bin/sh\necho "$1" >> "{calls}"\n'
+        f'[ $(wc -l < "{calls}") -gt 1 ] || [ {failing_with} -eq 0 ] || exit {failing_with}\n'
+        f'exec "{sys.executable}" -m kafka_index "$@"\n'
+    )
+    program.chmod(0o755)
+    return program
+
+
+def run(program: Path, dump: Path, results: Path) -> tuple[int, str]:
+    done = subprocess.run(
+        ["sh", SCRIPT, dump, results],
+        env={**environment(), "KAFKA_INDEX": str(program), "KAFKA_INDEX_PAUSE": "0"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=TIMEOUT_SECONDS,
+    )
+    return done.returncode, done.stderr
+
+
+def calls(program: Path) -> list[str]:
+    return program.with_name("calls").read_text().split()
+
+
+def test_a_day_is_built_verified_and_looked_up(tmp_path: Path, dump: Path) -> None:
+    program, results = command(tmp_path), tmp_path / "results"
+    results.mkdir()
+    (results / "queries.csv").write_text("topic,partition,timestamp\napp-logs,0,0\n")
+    code, errors = run(program, dump, results)
+    assert code == 0, errors
+    assert calls(program) == ["build", "verify", "lookup"]
+    outcomes = [json.loads(path.read_text())["outcome"] for path in results.glob("*.json")]
+    assert outcomes == ["done"] * 3
+    assert "found" in (results / "answers.csv").read_text()
+
+
+def test_a_failure_of_the_environment_is_tried_again(tmp_path: Path, dump: Path) -> None:
+    program = command(tmp_path, failing_with=3)
+    assert run(program, dump, tmp_path / "results")[0] == 0
+    assert calls(program) == ["build", "build", "verify"]
+
+
+def test_damage_ends_the_day_at_once_and_is_named(tmp_path: Path, dump: Path) -> None:
+    log = next(dump.glob("*/*.log"))
+    data = bytearray(log.read_bytes())
+    data[100] ^= 1
+    log.write_bytes(data)
+    program, results = command(tmp_path), tmp_path / "results"
+    code, errors = run(program, dump, results)
+    assert (code, calls(program)) == (1, ["build"])
+    assert f"build of {dump} ended with 1, see {results}/build.json" in errors.splitlines()[-1]
+
+
+def test_a_second_run_at_the_same_time_ends_at_once(tmp_path: Path) -> None:
+    (line,) = [
+        line for line in (FOLDER / "crontab").read_text().splitlines() if line.startswith("15 ")
+    ]
+    shell = line.split(maxsplit=5)[5].replace("\\%", "%")
+    marks = tmp_path / "ran"
+    for place, other in (
+        ("/var/lock/kafka-index.lock", tmp_path / "lock"),
+        ("/var/log/kafka-index.log", tmp_path / "log"),
+        ("/opt/kafka-index/daily.sh", f"sh -c 'echo \"$1\" >> {marks}' sh"),
+    ):
+        assert place in shell
+        shell = shell.replace(place, str(other))
+    subprocess.run(["sh", "-c", shell], check=True, timeout=TIMEOUT_SECONDS)
+    assert marks.read_text().startswith("/dumps/20")
+    with (tmp_path / "lock").open() as held:
+        subprocess.run(["flock", str(held.fileno())], pass_fds=[held.fileno()], check=True)
+        refused = subprocess.run(
+            ["sh", "-c", shell], capture_output=True, text=True, check=True, env=os.environ
+        )
+    assert "exit code 75" in refused.stdout
+    assert len(marks.read_text().splitlines()) == 1

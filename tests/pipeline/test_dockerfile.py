@@ -1,0 +1,76 @@
+"""The image: its steps that install this package, in an empty environment."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.servers.airflow import needing_downloads
+from tests.support.command_line import DUMP, ROOT
+from tests.support.timeouts import TIMEOUT_SECONDS
+
+
+def steps() -> list[str]:
+    """The shell commands of the RUN lines, whole."""
+    text = (ROOT / "Dockerfile").read_text().replace("\\\n", " ")
+    return re.findall(r"^RUN (.*)$", text, re.MULTILINE)
+
+
+def context(target: Path) -> Path:
+    """Copy what .dockerignore lets into the image."""
+    kept = [
+        line[1:] for line in (ROOT / ".dockerignore").read_text().split() if line.startswith("!")
+    ]
+    target.mkdir()
+    for name in kept:
+        source = ROOT / name
+        if source.is_dir():
+            shutil.copytree(
+                source, target / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info")
+            )
+        else:
+            shutil.copy2(source, target / name)
+    return target
+
+
+def test_the_steps_of_the_image_install_a_working_command(tmp_path: Path) -> None:
+    needing_downloads("the image's environment")
+    places = {"/src": str(context(tmp_path / "src")), "/wheels": str(tmp_path / "wheels")}
+    home = tmp_path / "image"
+    subprocess.run([sys.executable, "-m", "venv", str(home)], check=True)
+    variables = {
+        **{name: value for name, value in os.environ.items() if not name.startswith("PYTHON")},
+        "PATH": f"{home / 'bin'}:{os.environ['PATH']}",
+        "HOME": str(tmp_path),
+    }
+    ran = 0
+    for step in steps():
+        if not step.startswith(("pip ", "kafka-index ")):
+            continue
+        here = re.sub("/src|/wheels", lambda found: places[found[0]], step)
+        subprocess.run(["sh", "-ec", here], env=variables, check=True, timeout=TIMEOUT_SECONDS)
+        ran += 1
+    assert ran == 3
+    done = subprocess.run(
+        [home / "bin" / "kafka-index", "verify", "--input", str(DUMP / "app-logs-0")],
+        env=variables,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=TIMEOUT_SECONDS,
+    )
+    assert done.returncode == 0, done.stderr
+    assert not (tmp_path / ".cache" / "kafka_index").exists()  # the shared kernels were used
+
+
+def test_what_the_image_copies_is_all_that_the_package_is_built_from() -> None:
+    kept = (ROOT / ".dockerignore").read_text().split()
+    named = [line[1:] for line in kept if line.startswith("!")]
+    assert all((ROOT / name).exists() for name in named)
+    assert {"kafka_index", "pyspark_kafka_log", "pyproject.toml", "README.md", "LICENSE"} == set(
+        named
+    )
