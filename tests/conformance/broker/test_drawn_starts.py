@@ -105,6 +105,15 @@ def with_leftovers(folder: Path, draw: random.Random) -> None:
     shutil.copy(path, path.with_name(path.name + ending))
 
 
+def swapped(folder: Path, draw: random.Random) -> None:
+    """Leave a log as a compaction does that was stopped before it renamed its files."""
+    path = draw.choice(logs(folder))
+    endings = (".log",) if draw.random() < 0.5 else (".log", ".index", ".timeindex")
+    for ending in endings:
+        file = path.with_suffix(ending)
+        file.rename(file.with_name(f"{file.name}.swap"))
+
+
 def stray(folder: Path, _draw: random.Random) -> None:
     (folder / "partition.metadata").unlink()
 
@@ -129,7 +138,15 @@ def with_bad_epochs(folder: Path, _draw: random.Random) -> None:
 STATES: tuple[State, ...] = (
     intact,
     *(torn, torn, flipped, flipped, shortened, without_segment, without_log, without_index),
-    *(without_snapshots, with_bad_snapshot, without_epochs, with_leftovers, stray, missing),
+    *(
+        without_snapshots,
+        with_bad_snapshot,
+        without_epochs,
+        with_leftovers,
+        swapped,
+        stray,
+        missing,
+    ),
 )
 REFUSED: tuple[State, ...] = (with_zeros, with_bad_epochs)
 
