@@ -16,7 +16,7 @@ from kafka_index.cli.options import (
 )
 from kafka_index.cli.predict_page import predict_page
 from kafka_index.cli.predict_text import count_prediction, print_prediction, segment_rows
-from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, LogConfig
+from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, LogConfig, read_properties
 from kafka_index.metadata import ClusterImage, read_cluster
 from kafka_index.records.decompression import shared_budget
 from kafka_index.startup import StartConditions, Verdict, predict_directories, suggest
@@ -29,10 +29,11 @@ _HELP = """Predict what a broker of 4.3.1 does to these log directories when it 
     Give all data directories of the broker. Each partition is loaded as the broker loads it: which
     segments are kept, rebuilt, cut, deleted or replaced; log start and log end before and after;
     records that are lost or hidden, with their offsets and times. With --metadata, a metadata log
-    directory, partitions that are stray or missing are found, and the settings of topics count.
+    directory, partitions that are stray or missing are found, the settings of topics count, and
+    what retention deletes 30 seconds after the start is listed; it is not part of the verdict.
 
     The verdict comes first: safe, loses, or does_not_start. What cannot be known is said. The
-    metadata log itself is not loaded, and what retention deletes later is not predicted.
+    metadata log itself is not loaded.
 
     Exit codes: 0, safe; 1, records are lost, or the broker does not start; 2, wrong usage, or a
     running broker; 3, a file cannot be read because of permission, disk or memory; 70, an internal
@@ -71,6 +72,7 @@ def make_command(*, as_job: bool) -> click.Command:
         conditions = StartConditions(
             LogConfig.load(config_path),
             None if metadata is None else _cluster(metadata, max_decompressed_bytes),
+            properties=None if config_path is None else read_properties(config_path),
         )
         prediction = predict_directories(paths, conditions)
         hint = suggest(paths, conditions, prediction)

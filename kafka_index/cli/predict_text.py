@@ -173,6 +173,7 @@ def _partition_object(one: PartitionPrediction) -> dict[str, object]:
         "outcome": one.outcome.value,
         "log_start_before": one.log_start_before,
         "log_start": None if loaded is None else loaded.log_start_offset,
+        "log_start_retained": one.log_start_retained,
         "log_end_before": one.log_end_before,
         "log_end": None if loaded is None else loaded.log_end_offset,
         "high_watermark": one.high_watermark,

@@ -46,9 +46,9 @@ from kafka_index.layout.names import OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX
 from kafka_index.layout.records import HEADER_SIZE_UP_TO_MAGIC, NO_TIMESTAMP
 from kafka_index.records.decompression import shared_budget
 from kafka_index.scan.file_records import (
+    LogBatches,
     LogEnd,
     LogOffsetPosition,
-    batches_from,
     read_batch_fields,
     scan_to_end,
     search_for_offsets,
@@ -382,12 +382,13 @@ class GrowingLogSegment(SegmentFiles):
             self.offset_index, self.time_index, self.settings.index_interval_bytes
         )
         stop = None
-        for chunk in batches_from(self.log.view, 0, self.base_offset, verify_crc=True):
+        batches = LogBatches(self.log.view, 0, self.base_offset, verify_crc=True)
+        for chunk in batches:
             stop = builder.append(chunk)
             if stop is not None:
                 break
-        lost = self.log.truncate_to(builder.valid_bytes)
-        stop = builder.finish() or stop
+        # Nothing is cut of a log that a broker does not start over.
+        stop = stop or batches.refusal or builder.finish()
         if stop is not None:
             raise CorruptLogError(
                 f"the segment cannot be recovered: {stop.name}",
@@ -396,6 +397,7 @@ class GrowingLogSegment(SegmentFiles):
                 expected=stop.expected,
                 found=stop.found,
             )
+        lost = self.log.truncate_to(builder.valid_bytes)
         # Set even for an empty log, as in Kafka: a truncation reads it again.
         self._largest = self.time_index.last_entry
         self._last_index_position = self.size_bytes

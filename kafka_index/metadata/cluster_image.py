@@ -59,10 +59,14 @@ class ClusterImage:
         """Return the configurations of a topic that differ from the defaults."""
         return self.configs.get((TOPIC_RESOURCE, name), {})
 
+    def broker_configs(self, node_id: int | None = None) -> dict[str, str]:
+        """Return the configurations of all brokers, with those of one broker."""
+        everywhere = self.configs.get((BROKER_RESOURCE, ALL_BROKERS), {})
+        return {**everywhere, **self.configs.get((BROKER_RESOURCE, str(node_id)), {})}
+
     def cleanup_policy(self, topic: str) -> str:
         """Return ``cleanup.policy`` of a topic: its own, that of all brokers, or the default."""
-        brokers = self.configs.get((BROKER_RESOURCE, ALL_BROKERS), {})
-        default = brokers.get("log.cleanup.policy", "delete")
+        default = self.broker_configs().get("log.cleanup.policy", "delete")
         return self.topic_configs(topic).get("cleanup.policy", default)
 
     def replay(self, record: DecodedRecord) -> None:

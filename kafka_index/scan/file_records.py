@@ -139,15 +139,46 @@ def batch_at(log: Bytes, position_bytes: int) -> Bytes:
     return log[position_bytes : position_bytes + LOG_OVERHEAD_BYTES + entry_length(header)]
 
 
-def batches_from(
-    log: Bytes, position_bytes: int, base_offset: int, *, verify_crc: bool
-) -> Iterator[BatchColumns]:
-    """Yield the batches from a position on, chunk by chunk, up to the first invalid one."""
-    scanner = Scanner(base_offset, verify_crc=verify_crc, position_bytes=position_bytes)
-    code = SCAN_ROWS_FULL
-    while code == SCAN_ROWS_FULL:
-        code = scanner.scan(log, 0, len(log))
-        yield from scanner.drain()
+class LogBatches:
+    """The batches of a log from a position on, chunk by chunk, up to the first invalid one.
+
+    Parameters
+    ----------
+    log : ndarray of uint8
+        The log.
+    position_bytes : int
+        Where a batch begins.
+    base_offset : int
+        Of the segment.
+    verify_crc : bool
+        Whether checksums are verified.
+
+    Attributes
+    ----------
+    stop : ScanStop or None
+        Once exhausted: why the batches ended before the end of the log.
+    """
+
+    def __init__(
+        self, log: Bytes, position_bytes: int, base_offset: int, *, verify_crc: bool
+    ) -> None:
+        self._log = log
+        self._scanner = Scanner(base_offset, verify_crc=verify_crc, position_bytes=position_bytes)
+        self.stop: ScanStop | None = None
+
+    @property
+    def refusal(self) -> ScanStop | None:
+        """Why recovery fails where the batches ended, rather than to cut the log there."""
+        return self.stop if self.stop is not None and self.stop.refused else None
+
+    def __iter__(self) -> Iterator[BatchColumns]:
+        """Scan the log."""
+        log, scanner, code = self._log, self._scanner, SCAN_ROWS_FULL
+        while code == SCAN_ROWS_FULL:
+            code = scanner.scan(log, 0, len(log))
+            yield from scanner.drain()
+        if code != SCAN_END:
+            self.stop = scanner.stop(code, log, 0, len(log))
 
 
 def scan_to_end(
@@ -168,18 +199,9 @@ def scan_to_end(
     """
     # An entry that is not one may lead before the log (LogSegment.translateOffset).
     start = max(last_entry.position, 0)
-    scanner = Scanner(base_offset, verify_crc=verify_crc, position_bytes=start)
-    code = SCAN_ROWS_FULL
-
-    def chunks() -> Iterator[BatchColumns]:
-        nonlocal code
-        while code == SCAN_ROWS_FULL:
-            code = scanner.scan(log, 0, len(log))
-            yield from scanner.drain()
-
-    end_bytes, following = end_of_batches(chunks(), last_entry, base_offset)
-    stop = None if code == SCAN_END else scanner.stop(code, log, 0, len(log))
-    return LogEnd(end_bytes, following, stop)
+    batches = LogBatches(log, start, base_offset, verify_crc=verify_crc)
+    end_bytes, following = end_of_batches(batches, last_entry, base_offset)
+    return LogEnd(end_bytes, following, batches.stop)
 
 
 def end_of_batches(

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from kafka_index.config import LogConfig
 from kafka_index.errors import KafkaIndexError, is_retriable
 from kafka_index.growing.growing_segment import Clock, system_clock
-from kafka_index.growing.settings import LogSettings
 from kafka_index.layout.internal_topics import CLUSTER_METADATA_TOPIC
 from kafka_index.layout.names import (
     META_PROPERTIES,
@@ -39,10 +38,11 @@ from kafka_index.startup.prediction import (
     StartRefusedError,
     Verdict,
 )
+from kafka_index.startup.retention import with_retention
+from kafka_index.startup.topic_settings import TopicSettings
 from kafka_index.storage.directories import scan_directory
 
 _REMOTE_INDEX_CACHE = "remote-log-index-cache"
-_INTERVAL, _INDEX_SIZE = "index.interval.bytes", "segment.index.bytes"
 _ONE_CLUSTER = ("cluster.id", "node.id")
 
 
@@ -62,6 +62,9 @@ class StartConditions:
         Whether the marker of a clean shutdown is there; by default as it is.
     clock : callable
         Returns the time in ms.
+    properties : mapping of str to str, or None
+        All of the broker's settings; without them, retention is known only of topics that have
+        settings of their own.
     """
 
     config: LogConfig
@@ -69,6 +72,7 @@ class StartConditions:
     node_id: int | None = None
     has_marker: bool | None = None
     clock: Clock = system_clock
+    properties: Mapping[str, str] | None = None
 
 
 def predict_directories(paths: Sequence[str], conditions: StartConditions) -> Prediction:
@@ -90,6 +94,8 @@ class _Start:
         self._notes: list[str] = []
         self._seen: dict[tuple[TopicPartition, DirectoryKind], str] = {}
         self._has_marker = False
+        self._topics = TopicSettings(conditions.config, conditions.properties, conditions.cluster)
+        self._has_unknown_retention = False
 
     def predict(self, paths: Sequence[str]) -> Prediction:
         directories = []
@@ -106,10 +112,13 @@ class _Start:
         if self._conditions.cluster is None:
             self._notes.append(
                 "without --metadata it is not known which partitions are stray, nor the settings "
-                "of topics"
+                "of topics, nor what retention deletes 30 seconds after the start"
             )
-        if self._partitions:
-            self._notes.append("what retention deletes 30 seconds after the start is not predicted")
+        elif self._has_unknown_retention:
+            self._notes.append(
+                "without --config it is not known what retention deletes 30 seconds after the "
+                "start of topics that have no retention of their own"
+            )
         return Prediction(
             self._verdict(),
             tuple(self._refused),
@@ -201,16 +210,21 @@ class _Start:
             is_clean,
             directory.recovery_points.get(partition, 0),
             directory.log_starts.get(partition, 0),
-            self._settings(partition.topic),
+            self._topics.log_settings(partition.topic),
             self._conditions.clock,
         )
         try:
             topic_id = read_topic_id(path)
             files = find_files(partition, path)
             with load_partition(path, files, loading) as loaded:
-                predicted = describe(
-                    predicted, files, loaded, loading, self._cleanup_policy(partition.topic)
-                )
+                policy = self._topics.cleanup_policy(partition.topic)
+                predicted = describe(predicted, files, loaded, loading, policy)
+                retention = self._topics.retention(partition.topic, directory.node_id)
+                self._has_unknown_retention |= not retention.is_known
+                why = self._why_stray(topic_id, directory, partition)
+                if why is None:
+                    now_ms = self._conditions.clock()
+                    predicted = with_retention(predicted, loaded, retention, now_ms)
                 watermark = directory.high_watermarks.get(partition, 0)
                 predicted = replace(
                     predicted,
@@ -225,25 +239,9 @@ class _Start:
             predicted = replace(predicted, refusal=_refusal(error))
             self._refused.append(_refusal(error))
         else:
-            why = self._why_stray(topic_id, directory, partition)
             if why is not None:
                 predicted = replace(predicted, outcome=Outcome.STRAY, notes=(*predicted.notes, why))
         self._partitions.append(predicted)
-
-    def _settings(self, topic: str) -> LogSettings:
-        config = self._conditions.config
-        index, cluster = config.for_topic(topic), self._conditions.cluster
-        configs = {} if cluster is None else cluster.topic_configs(topic)
-        return LogSettings(
-            index_interval_bytes=_number(configs, _INTERVAL, index.index_interval_bytes),
-            segment_index_bytes=_number(configs, _INDEX_SIZE, index.index_size_max_bytes),
-            producer_id_expiration_ms=config.producer_id_expiration_ms,
-        )
-
-    def _cleanup_policy(self, topic: str) -> str | None:
-        """Return ``cleanup.policy``; None where it is not known."""
-        cluster = self._conditions.cluster
-        return None if cluster is None else cluster.cleanup_policy(topic)
 
     def _why_stray(
         self, topic_id: str | None, directory: DirectoryFiles, partition: TopicPartition
@@ -281,11 +279,6 @@ class _Start:
                             topic.name, number, path, Outcome.EMPTIED, notes=(note,)
                         )
                     )
-
-
-def _number(configs: Mapping[str, str], name: str, default: int) -> int:
-    text = configs.get(name, "")
-    return int(text) if text.isdigit() else default
 
 
 def _refusal(error: KafkaIndexError) -> Refusal:

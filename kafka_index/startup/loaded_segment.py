@@ -18,9 +18,9 @@ from kafka_index.growing.settings import LogSettings
 from kafka_index.index import IN_MEMORY, OffsetIndex, OffsetPosition, TimeIndex, TransactionIndex
 from kafka_index.layout.index_entries import OFFSET_ENTRY, TIME_ENTRY
 from kafka_index.layout.names import OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX
-from kafka_index.layout.records import HEADER_SIZE_UP_TO_MAGIC
+from kafka_index.layout.records import HEADER_SIZE_UP_TO_MAGIC, NO_TIMESTAMP
 from kafka_index.records.batch_source import TORN_BATCH, TORN_HEADER
-from kafka_index.scan.file_records import LogOffsetPosition, batches_from, open_log, scan_to_end
+from kafka_index.scan.file_records import LogBatches, LogOffsetPosition, open_log, scan_to_end
 from kafka_index.scan.index_builder import IndexBuilder
 from kafka_index.startup.found_files import FoundSegment
 from kafka_index.startup.prediction import StartRefusedError
@@ -66,6 +66,7 @@ class LoadedSegment:
         self.whole_bytes = 0 if found is None else found.log.log_size_bytes
         self.size_bytes = self.whole_bytes
         self._index: OffsetIndex | None = None
+        self._max_timestamp_ms = NO_TIMESTAMP
 
     @property
     def path(self) -> str:
@@ -195,13 +196,15 @@ class LoadedSegment:
         times = TimeIndex(IN_MEMORY, self.base_offset, size, growing=True)
         builder = IndexBuilder(index, times, self.settings.index_interval_bytes)
         stop = None
-        for chunk in batches_from(self.log, 0, self.base_offset, verify_crc=True):
+        batches = LogBatches(self.log, 0, self.base_offset, verify_crc=True)
+        for chunk in batches:
             stop = builder.append(chunk)
             if stop is not None:
                 break
         if stop is None:
-            stop = builder.finish()
+            stop = batches.refusal or builder.finish()
         self.is_rebuilt = True
+        self._max_timestamp_ms = builder.max_timestamp_ms
         self.bytes_read += self.size_bytes
         if stop is not None:
             if stop.code == OFFSET_BACKWARD:
@@ -257,6 +260,25 @@ class LoadedSegment:
                     found=found,
                 )
 
+    def largest_timestamp_ms(self, now_ms: int) -> int:
+        """Return the time that retention goes by (``LogSegment.largestTimestamp``).
+
+        Parameters
+        ----------
+        now_ms : int
+            When the log was cut, if it was.
+        """
+        if self.found is None:
+            return now_ms
+        path = self.found.indexes.get(TIME_INDEX_SUFFIX)
+        largest = self._max_timestamp_ms
+        if not self.is_rebuilt and path is not None:
+            largest = _last_time(path)
+        if largest >= 0:
+            return largest
+        is_cut = self.size_bytes < self.whole_bytes
+        return now_ms if is_cut else self.found.log.log_mtime_ns // 10**6
+
     def release(self) -> None:
         """Unmap its log until it is used again: a partition may have very many segments."""
         if self._file is not None:
@@ -268,3 +290,15 @@ class LoadedSegment:
         if self._index is not None:
             self._index.close()
         self.release()
+
+
+def _last_time(path: str) -> int:
+    """Return the timestamp of the last entry of a ``.timeindex``, zeros included."""
+    size = TIME_ENTRY.itemsize
+    with open(path, "rb") as file:
+        entries = file.seek(0, 2) // size
+        if not entries:
+            return NO_TIMESTAMP
+        file.seek((entries - 1) * size)
+        (entry,) = np.frombuffer(file.read(size), TIME_ENTRY)
+    return int(entry["timestamp_ms"])

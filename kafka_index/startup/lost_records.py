@@ -12,7 +12,7 @@ import numpy as np
 from kafka_index.kernels.headers import HEADER_COLUMNS, HEADER_RECORD_COUNT, read_headers
 from kafka_index.layout.integers import Longs
 from kafka_index.records.batch_table import BatchColumns
-from kafka_index.scan.file_records import batches_from
+from kafka_index.scan.file_records import LogBatches
 from kafka_index.startup.partition_loading import LoadedPartition
 from kafka_index.startup.prediction import LostRecords
 from kafka_index.storage import Bytes, MappedFile
@@ -84,7 +84,7 @@ def _add_batches(
 
 def _batches(log: Bytes, start: int, base_offset: int) -> Iterator[tuple[BatchColumns, Longs]]:
     """Yield the whole batches of a log from a position on, with their record counts."""
-    for batches in batches_from(log, start, base_offset, verify_crc=False):
+    for batches in LogBatches(log, start, base_offset, verify_crc=False):
         headers = np.empty((HEADER_COLUMNS, batches.rows), np.int64)
         read_headers(log, 0, batches.position_bytes, headers)
         yield batches, headers[HEADER_RECORD_COUNT]

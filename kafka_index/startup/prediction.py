@@ -175,6 +175,9 @@ class PartitionPrediction:
         What is lost or hidden.
     torn_bytes : int
         What stays in its last log after the last batch, and hides whatever is appended.
+    log_start_retained : int or None
+        The log start once retention has deleted what is too old or too much, 30 seconds after the
+        start; None where that is not known.
     bytes_read : int
         How much of its logs and snapshots a broker reads, approximately.
     segments : tuple of SegmentPrediction
@@ -195,6 +198,7 @@ class PartitionPrediction:
     high_watermark: int | None = None
     lost: LostRecords = field(default_factory=LostRecords)
     torn_bytes: int = 0
+    log_start_retained: int | None = None
     bytes_read: int = 0
     segments: tuple[SegmentPrediction, ...] = ()
     refusal: Refusal | None = None

@@ -193,7 +193,23 @@ TORN_SWAP = Case(
 )
 
 
+#: The base offset of a batch that others follow does not fit that of its segment: a broker that
+#: recovers the segment fails.
+OVERFLOW = Case(
+    {0: [batch(0, 1), batch(1, 1)]},
+    [Fault("flip", 0, ".log", 0)],
+    is_clean=False,
+    recovery_point=0,
+    log_start_offset=0,
+    interval=0,
+)
+#: Where predictions are careful (docs/predict.md): a broker may split such a segment, or start with
+#: such an end.
+CAREFUL = ("offset_overflow", "bad_size")
+
+
 @example(TORN_SWAP)
+@example(OVERFLOW)
 @given(cases())
 @drawn_cases(0.1)
 def test_a_partition_is_loaded_as_predicted(judge: Judge, scratch: Path, case: Case) -> None:
@@ -231,6 +247,8 @@ def test_a_partition_is_loaded_as_predicted(judge: Judge, scratch: Path, case: C
         return
     with theirs:
         state = theirs.loaded
+        if refused is not None and refused.message.endswith(CAREFUL):
+            return
         assert refused is None, str(refused)
         assert log.base_offsets == state.base_offsets
         assert log.log_start_offset == state.log_start_offset

@@ -170,6 +170,20 @@ def test_recovery_truncates_at_the_first_invalid_batch_and_rebuilds_the_indexes(
     assert index_bytes(log) == index_bytes(grown(again, [data_batch(n) for n in range(3)]))
 
 
+def test_recovery_cuts_nothing_of_a_log_whose_offsets_do_not_fit(tmp_path: Path) -> None:
+    log = grown(tmp_path, [data_batch(n) for n in range(5)])
+    damaged = bytearray(log.read_bytes())
+    # The base offset of a batch is outside its checksum.
+    damaged[3 * BATCH_BYTES] ^= 1
+    log.write_bytes(damaged)
+    with (
+        GrowingLogSegment(tmp_path, 0, EVERY_BATCH) as segment,
+        pytest.raises(CorruptLogError, match="offset_overflow"),
+    ):
+        segment.recover()
+    assert log.read_bytes() == damaged
+
+
 @pytest.mark.parametrize(
     ("config", "jitter_ms", "incoming", "expected"),
     [

@@ -258,6 +258,19 @@ def test_a_swapped_log_without_an_index_is_kept_as_it_is(data: Path) -> None:
     assert (last.action, last.cut_at_bytes) == (SegmentAction.REPLACE, None)
 
 
+def test_a_log_whose_offsets_do_not_fit_is_refused_and_not_cut(data: Path) -> None:
+    log = max((data / PARTITION).glob("*.log"))
+    content = bytearray(log.read_bytes())
+    content[0] ^= 1  # The base offset, which is outside the checksum.
+    log.write_bytes(content)
+    (data / ".kafka_cleanshutdown").unlink()
+
+    found = predict(data)
+
+    assert found.verdict is Verdict.DOES_NOT_START
+    assert "offset_overflow" in found.refused[0].reason
+
+
 def test_a_future_copy_beside_its_partition_keeps_a_broker_from_starting(data: Path) -> None:
     name = f"{PARTITION}.0123456789abcdef0123456789abcdef-future"
     shutil.copytree(data / PARTITION, data / name)
