@@ -10,6 +10,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from kafka_index.build.folded_partition import FoldedPartition, FoldedSegment
 from kafka_index.build.partition_start import PartitionStart
 from kafka_index.build.report import BUILT, FAILED, TRUNCATED, UNCHANGED, SegmentReport
 from kafka_index.build.settings import BuildSettings, Output
@@ -34,64 +35,6 @@ SEGMENTS_OVERLAP = "segments_overlap"
 LOG_START_ABOVE_END = "log_start_above_end"
 _INDEX_STAYS = "there is one: remove it, and a broker recovers the segment"
 _OTHER_ORDER = "a broker's snapshot may have the same producers in another order"
-
-
-@dataclass(frozen=True, slots=True)
-class FoldedSegment:
-    """A segment with its final row, and the state files to publish before its ``.index``.
-
-    Parameters
-    ----------
-    staged : StagedSegment
-        As it was scanned.
-    report : SegmentReport
-        Its final row.
-    files : tuple of StagedFile
-        Its state files.
-    """
-
-    staged: StagedSegment
-    report: SegmentReport
-    files: tuple[StagedFile, ...] = ()
-
-
-@dataclass
-class FoldedPartition:
-    """A partition whose files wait to be published.
-
-    Parameters
-    ----------
-    staged : sequence of StagedSegment
-        Its segments, as they were scanned.
-    segments : list of FoldedSegment
-        The same, folded; those up to the error when there is one.
-    own_files : tuple of StagedFile
-        The files that belong to no segment, to appear before any other.
-    first_offset : int
-        Where the log starts for a broker.
-    snapshots : set of int, optional
-        The offsets of all snapshots that the partition is to have; None when they are not known.
-    error : KafkaIndexError, optional
-        What keeps the whole partition from being published.
-    published : list of PublishedFile
-        The state files that the partition is to have, new or not.
-    log_start_offset : int, optional
-        As checkpointed beside the logs.
-    """
-
-    staged: Sequence[StagedSegment]
-    segments: list[FoldedSegment] = field(default_factory=list)
-    own_files: tuple[StagedFile, ...] = ()
-    first_offset: int = 0
-    snapshots: set[int] | None = None
-    error: KafkaIndexError | None = None
-    published: list[PublishedFile] = field(default_factory=list)
-    log_start_offset: int | None = None
-
-    @property
-    def directory(self) -> str:
-        """The target folder: of any segment, as those that failed early may not know it."""
-        return max(each.directory for each in self.staged)
 
 
 def fold_partition(

@@ -19,11 +19,12 @@ from kafka_index.build.parquet_plan import (
     pack,
     why_no_segment,
 )
-from kafka_index.build.parquet_rows import SegmentCount, SegmentKey, read_bin, split_segments
+from kafka_index.build.parquet_rows import read_bin, split_segments
 from kafka_index.build.parquet_source import segment_source
 from kafka_index.build.publish import GROUP_SEGMENTS
 from kafka_index.build.report import SegmentReport
 from kafka_index.build.scan import stage_segment
+from kafka_index.build.segment_counts import SegmentCount, SegmentKey
 from kafka_index.build.settings import BuildSettings
 from kafka_index.build.staged_segment import StagedSegment
 from kafka_index.errors import InputError, KafkaIndexError

@@ -1,59 +1,30 @@
-"""Parquet input: its files, which of the two forms they have, and reading them in bounded memory.
-
-======================== ============================ =======================================
-form                     needed columns               used when present
-======================== ============================ =======================================
-batch metadata           keys, ``position_bytes``,    ``base_offset``, ``leader_epoch``,
-                         ``size_bytes``,              ``magic``, ``attributes``,
-                         ``last_offset``,             ``producer_id``, ``control_type``,
-                         ``max_timestamp_ms``         ``producer_epoch``,
-                                                      ``base_sequence``,
-                                                      ``coordinator_epoch``,
-                                                      ``control_timestamp_ms``
-raw batches              keys, ``position_bytes``,
-                         ``batch``
-======================== ============================ =======================================
-
-The keys are ``topic``, ``partition`` and ``segment_base_offset``. A row is a record batch. Where
-the columns of both forms are present, the raw batches win: their bytes are verified. Files that
-depend on producers, transactions and leader epochs need raw batches, or all optional columns.
-"""
+"""Parquet input: its files, and reading them in bounded memory."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from enum import Enum
 from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from kafka_index.build.parquet_columns import (
+    OPTIONAL_COLUMNS,
+    ParquetForm,
+    canonical_type,
+    check_columns,
+    choose_form,
+    has_metadata,
+)
 from kafka_index.errors import InputError
 from kafka_index.storage.paths import expand_input
 from kafka_index.stores import FileInfo, is_remote, store_of
 from kafka_index.stores.arrow_files import readable
 
-KEY_COLUMNS = ("topic", "partition", "segment_base_offset")
-POSITION = "position_bytes"
-BATCH = "batch"
-METADATA_COLUMNS = ("size_bytes", "last_offset", "max_timestamp_ms")
-#: What the state of a partition is made of, besides the needed columns.
-OPTIONAL_COLUMNS = (
-    "base_offset",
-    "magic",
-    "leader_epoch",
-    "attributes",
-    "producer_id",
-    "control_type",
-    "producer_epoch",
-    "base_sequence",
-    "coordinator_epoch",
-    "control_timestamp_ms",
-)
 #: How many rows a segment has in all; joined to each row, so that a task knows when it has met all.
 ROW_COUNT = "segment_rows"
 
@@ -65,19 +36,6 @@ _LOCAL_BUFFER_BYTES = 1 << 20
 _STORE_BUFFER_BYTES = 4 << 20
 
 _Found = TypeVar("_Found")
-
-
-class ParquetForm(Enum):
-    """What a row of the input holds."""
-
-    METADATA = "batch metadata"
-    RAW = "raw batches"
-
-    @property
-    def needed(self) -> tuple[str, ...]:
-        """Names of the columns that must be there."""
-        own = (BATCH,) if self is ParquetForm.RAW else METADATA_COLUMNS
-        return (*KEY_COLUMNS, POSITION, *own)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +69,7 @@ class ParquetInput:
     @property
     def schema(self) -> pa.Schema:
         """The columns as this package reads them: wide integers, plain strings and binaries."""
-        return pa.schema([(name, _canonical_type(name)) for name in self.columns])
+        return pa.schema([(name, canonical_type(name)) for name in self.columns])
 
 
 def open_parquet(paths: Sequence[str]) -> ParquetInput:
@@ -138,8 +96,8 @@ def open_parquet(paths: Sequence[str]) -> ParquetInput:
             hint=f"name a file, or a folder with files that end in {', '.join(_SUFFIXES)}",
         )
     schemas = for_each_footer(files, _read_schema)
-    form = _choose_form(schemas)
-    _check_columns(form, files, schemas)
+    form = choose_form(schemas)
+    check_columns(form, files, schemas)
     optional: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
     if form is ParquetForm.METADATA:
@@ -152,7 +110,7 @@ def open_parquet(paths: Sequence[str]) -> ParquetInput:
         files=tuple(files),
         form=form,
         columns=(*form.needed, *optional),
-        both_forms=form is ParquetForm.RAW and all(map(_has_metadata, schemas)),
+        both_forms=form is ParquetForm.RAW and all(map(has_metadata, schemas)),
         missing_for_state=missing,
     )
 
@@ -219,73 +177,6 @@ def _read_schema(file: FileInfo) -> pa.Schema:
         ) from error
     except pa.ArrowException as error:
         raise InputError(f"not a Parquet file: {error}", path=file.path) from error
-
-
-def _choose_form(schemas: Sequence[pa.Schema]) -> ParquetForm:
-    with_batch = [BATCH in schema.names for schema in schemas]
-    if all(with_batch) or (any(with_batch) and not all(map(_has_metadata, schemas))):
-        return ParquetForm.RAW
-    return ParquetForm.METADATA
-
-
-def _has_metadata(schema: pa.Schema) -> bool:
-    return set(METADATA_COLUMNS).issubset(schema.names)
-
-
-def _check_columns(
-    form: ParquetForm, files: Sequence[FileInfo], schemas: Sequence[pa.Schema]
-) -> None:
-    bad: dict[tuple[str, ...], list[str]] = {}
-    for file, schema in zip(files, schemas, strict=True):
-        problems = tuple(_problems(form, schema))
-        if problems:
-            bad.setdefault(problems, []).append(file.path)
-    if not bad:
-        return
-    texts = []
-    for problems, where in bad.items():
-        others = f" (and {len(where) - 1} more files)" if len(where) > 1 else ""
-        texts.append(f"{where[0]}{others}: {', '.join(problems)}")
-    raise InputError(
-        f"not the columns of {form.value}: {'; '.join(texts)}",
-        hint=f"metadata needs {', '.join(ParquetForm.METADATA.needed)}; "
-        f"raw batches need {', '.join(ParquetForm.RAW.needed)}",
-    )
-
-
-def _problems(form: ParquetForm, schema: pa.Schema) -> Iterable[str]:
-    names = form.needed + (OPTIONAL_COLUMNS if form is ParquetForm.METADATA else ())
-    for name in names:
-        count = schema.names.count(name)
-        if count == 0:
-            if name in form.needed:
-                yield f"{name} is missing"
-        elif count > 1:
-            yield f"{name} occurs {count} times"
-        else:
-            found = schema.field(name).type
-            expected = _expected(name, found)
-            if expected is not None:
-                yield f"{name} is {found}, not {expected}"
-
-
-def _expected(name: str, found: pa.DataType) -> str | None:
-    """Return what a column must be, or None if it is that."""
-    kind = found.value_type if pa.types.is_dictionary(found) else found
-    if name == "topic":
-        types = pa.types
-        strings = (types.is_string, types.is_large_string, types.is_string_view)
-        return None if any(check(kind) for check in strings) else "a string"
-    if name == BATCH:
-        return None if pa.types.is_binary(found) or pa.types.is_large_binary(found) else "binary"
-    fits = pa.types.is_integer(found) and found != pa.uint64()
-    return None if fits else "an integer of at most 64 signed bits"
-
-
-def _canonical_type(name: str) -> pa.DataType:
-    if name == "topic":
-        return pa.string()
-    return pa.large_binary() if name == BATCH else pa.int64()
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,23 +19,16 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
+from kafka_index.build.parquet_columns import KEY_COLUMNS, POSITION, ParquetForm
 from kafka_index.build.parquet_input import (
-    KEY_COLUMNS,
-    POSITION,
-    ParquetForm,
     ParquetInput,
     RowGroup,
     for_each_footer,
     open_file,
     read_row_group,
 )
-from kafka_index.build.parquet_rows import (
-    CountedRows,
-    SegmentCount,
-    SegmentKey,
-    group_rows,
-    key_codes,
-)
+from kafka_index.build.parquet_rows import group_rows, key_codes
+from kafka_index.build.segment_counts import CountedRows, SegmentCount, SegmentKey
 from kafka_index.errors import InputError
 from kafka_index.layout.integers import INT32_MAX
 from kafka_index.layout.names import is_legal_topic

@@ -4,21 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from kafka_index.build.parquet_input import (
-    BATCH,
-    KEY_COLUMNS,
-    POSITION,
-    ROW_COUNT,
-    ParquetInput,
-    RowGroup,
-    read_row_group,
-)
+from kafka_index.build.parquet_columns import BATCH, KEY_COLUMNS, POSITION
+from kafka_index.build.parquet_input import ROW_COUNT, ParquetInput, RowGroup, read_row_group
+from kafka_index.build.segment_counts import SegmentCount, SegmentKey
 from kafka_index.errors import InputError
 from kafka_index.layout.integers import INT64_MAX, Longs
 
@@ -26,64 +20,6 @@ _CHUNK_ROWS = 64 * 1024
 _CHUNK_BYTES = 16 << 20
 
 Codes = npt.NDArray[np.integer[Any]]
-#: Topic, partition and base offset.
-SegmentKey = tuple[str, int, int]
-
-
-class CountedRows(NamedTuple):
-    """Rows of one segment that a batch of the input holds: their number, and their positions."""
-
-    row_count: int
-    first_position: int
-    last_position: int
-    highest_position: int
-    in_order: bool
-
-
-@dataclass(slots=True)
-class SegmentCount:
-    """What the first pass counted of a segment.
-
-    Parameters
-    ----------
-    topic, partition, base_offset
-        The segment.
-    row_count : int
-        Its rows, in all files.
-    size_bytes : int
-        About how many bytes the log has (exact only for batch metadata that is in order).
-    in_order : bool
-        Whether the rows, as stored, ascend in position.
-    row_groups : list of int
-        Numbers of the row groups that hold its rows, ascending.
-    last_position : int
-        The position of the row that was counted last.
-    """
-
-    topic: str
-    partition: int
-    base_offset: int
-    row_count: int
-    size_bytes: int
-    in_order: bool = True
-    row_groups: list[int] = field(default_factory=list)
-    last_position: int | None = None
-
-    @property
-    def key(self) -> SegmentKey:
-        """Topic, partition and base offset."""
-        return self.topic, self.partition, self.base_offset
-
-    def add(self, rows: CountedRows, *, last_bytes: int, row_group: int) -> None:
-        """Count further rows, whose last batch has about `last_bytes`."""
-        self.row_count += rows.row_count
-        self.size_bytes = max(self.size_bytes, rows.highest_position + last_bytes)
-        self.in_order &= rows.in_order and (
-            self.last_position is None or rows.first_position > self.last_position
-        )
-        self.last_position = rows.last_position
-        if row_group not in self.row_groups[-1:]:
-            self.row_groups.append(row_group)
 
 
 @dataclass

@@ -14,13 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from kafka_index.build.parquet_input import (
-    BATCH,
-    METADATA_COLUMNS,
-    POSITION,
-    ParquetForm,
-    ParquetInput,
-)
+from kafka_index.build.parquet_columns import BATCH, METADATA_COLUMNS, POSITION, ParquetForm
+from kafka_index.build.parquet_input import ParquetInput
 from kafka_index.build.parquet_rows import SegmentRows
 from kafka_index.errors import InputError
 from kafka_index.kernels.markers import (

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, islice
 
-from kafka_index.build.fold import FoldedPartition, FoldedSegment, fold_partition
+from kafka_index.build.fold import fold_partition
+from kafka_index.build.folded_partition import FoldedPartition, FoldedSegment
 from kafka_index.build.partition_start import PartitionStart
 from kafka_index.build.plan import partition_of
 from kafka_index.build.recording import record_partitions

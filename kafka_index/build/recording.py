@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 
 import pyarrow as pa
 
-from kafka_index.build.fold import FoldedPartition
+from kafka_index.build.folded_partition import FoldedPartition
 from kafka_index.build.known_partition import expiration_of, known_partition, wants_record
 from kafka_index.build.partition_start_files import NO_START, PartitionStartFiles
 from kafka_index.build.report import BUILT, FAILED, UNCHANGED, SegmentReport

@@ -12,7 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from itertools import chain
-from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -30,29 +29,25 @@ from kafka_index.build.report import (
     BUILT,
     FAILED,
     REPORT_SCHEMA,
-    SegmentReport,
     has_failed,
     report_table,
 )
 from kafka_index.build.scan import keep_segment, stage_segments
-from kafka_index.build.staged_segment import StagedSegment
 from kafka_index.spark.jobs import Jobs
+from kafka_index.spark.report_rows import collect_report, report_batches, staged_batches
 from kafka_index.spark.shared_target import SharedTarget
 from kafka_index.spark.staged_rows import (
     PUBLISHING_SCHEMA,
     STAGED_SCHEMA,
     plan_publishing,
     read_staged,
-    staged_table,
     whole_partitions,
 )
 from kafka_index.spark.tasks import current_attempt_id, spark_schema, task
 from kafka_index.storage.segment_table import SegmentTable
 from kafka_index.tasks import BIN
 
-_ROWS_AT_A_TIME = 256
 _WAVES_AT_A_TIME = 2
-_Row = TypeVar("_Row")
 
 
 def stage_logs(
@@ -301,41 +296,3 @@ def publish_bin(
     canonical = (batch.cast(PUBLISHING_SCHEMA) for batch in batches)
     reports = publish_staged(whole_partitions(canonical), settings, attempt_id=current_attempt_id())
     yield from report_batches(reports, fail_fast=False)
-
-
-def staged_batches(staged: Iterable[StagedSegment], *, fail_fast: bool) -> Iterator[pa.RecordBatch]:
-    """Pack staged segments into record batches; with `fail_fast`, up to the first failed one."""
-    yield from _packed(
-        staged, staged_table, until=lambda staged: fail_fast and staged.report.status == FAILED
-    )
-
-
-def report_batches(
-    reports: Iterable[SegmentReport], *, fail_fast: bool
-) -> Iterator[pa.RecordBatch]:
-    """Pack report rows into record batches; with `fail_fast`, up to the first failed one."""
-    yield from _packed(reports, report_table, until=lambda row: fail_fast and row.status == FAILED)
-
-
-def _packed(
-    rows: Iterable[_Row],
-    table_of: Callable[[Sequence[_Row]], pa.Table],
-    *,
-    until: Callable[[_Row], bool],
-) -> Iterator[pa.RecordBatch]:
-    """Pack rows into record batches, up to and including the first that `until` matches."""
-    pending: list[_Row] = []
-    for row in rows:
-        pending.append(row)
-        if until(row):
-            break
-        if len(pending) == _ROWS_AT_A_TIME:
-            yield from table_of(pending).to_batches()
-            pending = []
-    if pending:
-        yield from table_of(pending).to_batches()
-
-
-def collect_report(reports: DataFrame) -> pa.Table:
-    """Run the job and bring its report to the driver."""
-    return reports.toArrow().cast(REPORT_SCHEMA)

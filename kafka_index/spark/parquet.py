@@ -41,19 +41,14 @@ from kafka_index.build.parquet_plan import (
     list_row_groups,
     pack,
 )
-from kafka_index.build.parquet_rows import (
-    SegmentCount,
-)
 from kafka_index.build.report import FAILED, REPORT_SCHEMA, has_failed, report_table
+from kafka_index.build.segment_counts import SegmentCount
 from kafka_index.build.staged_segment import StagedSegment
 from kafka_index.errors import InputError
-from kafka_index.spark.build import (
-    collect_report,
-    publish_partitions,
-    staged_batches,
-)
+from kafka_index.spark.build import publish_partitions
 from kafka_index.spark.jobs import Jobs
 from kafka_index.spark.parquet_shuffle import shuffled_rows
+from kafka_index.spark.report_rows import collect_report, staged_batches
 from kafka_index.spark.shared_target import SharedTarget
 from kafka_index.spark.staged_rows import STAGED_SCHEMA, plan_publishing
 from kafka_index.spark.tasks import current_attempt_id, spark_schema, task

@@ -25,7 +25,8 @@ from kafka_index.layout.names import (
 from kafka_index.startup.prediction import StartRefusedError
 from kafka_index.storage import SegmentFile
 from kafka_index.storage.directories import scan_directory
-from kafka_index.storage.partition_files import list_partition, swapped_range
+from kafka_index.storage.partition_files import list_partition
+from kafka_index.storage.swapped_logs import swapped_range
 
 _ENDINGS = (LOG_SUFFIX, *INDEX_SUFFIXES, SNAPSHOT_SUFFIX, SWAP_SUFFIX, CLEANED_SUFFIX)
 _KRAFT_SNAPSHOT = ".checkpoint.deleted"

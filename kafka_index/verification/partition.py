@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from kafka_index.build.fold import FoldedPartition, fold_partition
+from kafka_index.build.fold import fold_partition
+from kafka_index.build.folded_partition import FoldedPartition
 from kafka_index.build.report import FAILED
 from kafka_index.errors import is_retriable
 from kafka_index.growing.growing_segment import floor_segment

@@ -12,7 +12,8 @@ import pytest
 
 from kafka_index.build import build_segments
 from kafka_index.build.parquet import build_parquet
-from kafka_index.build.parquet_input import ParquetForm, open_parquet
+from kafka_index.build.parquet_columns import ParquetForm
+from kafka_index.build.parquet_input import open_parquet
 from kafka_index.build.parquet_plan import GatherLimits
 from kafka_index.build.report import SegmentReport
 from kafka_index.errors import InputError

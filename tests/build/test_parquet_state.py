@@ -11,7 +11,8 @@ import pytest
 
 from kafka_index.build import BuildSettings, SegmentReport, run_local
 from kafka_index.build.parquet import build_parquet
-from kafka_index.build.parquet_input import OPTIONAL_COLUMNS, open_parquet
+from kafka_index.build.parquet_columns import OPTIONAL_COLUMNS
+from kafka_index.build.parquet_input import open_parquet
 from kafka_index.build.parquet_plan import GatherLimits
 from kafka_index.errors import InputError
 from kafka_index.storage import list_dump
