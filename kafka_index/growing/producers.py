@@ -10,6 +10,8 @@ from __future__ import annotations
 import bisect
 from collections.abc import Iterable
 from itertools import pairwise
+from operator import attrgetter
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +19,7 @@ from numpy.typing import NDArray
 from kafka_index.errors import InputError
 from kafka_index.growing.incoming_batches import IncomingBatches
 from kafka_index.kernels.markers import CONTROL_EMPTY
+from kafka_index.kernels.open_transactions import last_stable_offset, next_open_offset
 from kafka_index.kernels.producer_state import fill_last_sequences
 from kafka_index.kernels.producer_tables import add_batch
 from kafka_index.layout.integers import Longs
@@ -53,6 +56,16 @@ Row = tuple[int, int, BatchMetadata, int, int, int, int, int, int, int, int]
 _APPENDS_AT_ONCE = 2048
 
 
+class _OpenTransaction(NamedTuple):
+    """An open transaction, with the fields of `OPEN_TRANSACTION`; the producer id is its owner."""
+
+    first_offset: int
+    owner: int
+
+
+_FIRST_OFFSET = attrgetter("first_offset")
+
+
 class DuplicateBatch(Exception):  # noqa: N818, because a batch that is sent twice is no error
     """A client's batch that is in the log already."""
 
@@ -70,11 +83,11 @@ class Producers:
         self._expiration_ms = expiration_ms
         self._entries: dict[int, ProducerStateEntry] = {}
         self._order = JavaMapOrder()
-        self._open: dict[int, int] = {}
-        self._open_offsets: list[int] = []
+        # Open transactions by first offset.
+        self._open: list[_OpenTransaction] = []
         # The earlier state of the producers that changed since `begin_append`.
         self._before: dict[int, ProducerStateEntry | None] | None = None
-        self._open_before: dict[int, int] = {}
+        self._open_before: list[_OpenTransaction] = []
         self._capacity_before = 0
 
     @property
@@ -85,13 +98,12 @@ class Producers:
     @property
     def first_unstable_offset(self) -> int | None:
         """Where the earliest open transaction begins; None when there is none."""
-        return self._open_offsets[0] if self._open_offsets else None
+        return self._open[0].first_offset if self._open else None
 
     def clear(self) -> None:
         """Remove all; as in Java, the map keeps its capacity."""
         self._entries.clear()
         self._open.clear()
-        self._open_offsets.clear()
 
     def load(self, entries: NDArray[np.void], now_ms: int) -> None:
         """Load the entries of a snapshot, except expired producers."""
@@ -110,7 +122,7 @@ class Producers:
     def begin_append(self) -> None:
         """Keep from now on what `roll_back` needs."""
         self._before = {}
-        self._open_before = dict(self._open)
+        self._open_before = list(self._open)
         self._capacity_before = self._order.capacity
 
     def roll_back(self) -> None:
@@ -121,7 +133,6 @@ class Producers:
             else:
                 self._entries[producer_id] = before
         self._open = self._open_before
-        self._open_offsets = sorted(self._open)
         self._order.capacity = self._capacity_before
         self._before = None
 
@@ -243,10 +254,10 @@ class Producers:
             self._update(appends[producer_id])
         for txn in completed:
             if txn.is_aborted:
-                stable = self._last_stable_offset(txn)
+                following = next_open_offset(self._open, 0, len(self._open), txn.producer_id)
+                stable = last_stable_offset(following, txn.last_offset)
                 aborted.append((ABORTED_TXN_VERSION, *txn[:3], stable))
-            del self._open[txn.first_offset]
-            self._open_offsets.remove(txn.first_offset)
+            self._end(txn)
         return aborted
 
     def _update(self, append: ProducerAppendInfo) -> None:
@@ -267,15 +278,24 @@ class Producers:
         self._entries[entry.producer_id] = entry
 
     def _begin(self, first_offset: int, producer_id: int) -> None:
-        if first_offset not in self._open:
-            bisect.insort(self._open_offsets, first_offset)
-        self._open[first_offset] = producer_id
+        place, end = self._find_open(first_offset)
+        # As in Kafka's map by first offset: the later one takes the place.
+        self._open[place:end] = [_OpenTransaction(first_offset, producer_id)]
 
-    def _last_stable_offset(self, txn: CompletedTxn) -> int:
-        for offset in self._open_offsets:
-            if self._open[offset] != txn.producer_id:
-                return offset
-        return txn.last_offset + 1
+    def _end(self, txn: CompletedTxn) -> None:
+        place, end = self._find_open(txn.first_offset)
+        if place == end:
+            raise InputError(
+                f"cannot end the transaction of producer {txn.producer_id} that began at offset "
+                f"{txn.first_offset}: another one began there, and has ended"
+            )
+        del self._open[place]
+
+    def _find_open(self, first_offset: int) -> tuple[int, int]:
+        """Return the place of a transaction, and the one after it; two equal ones if absent."""
+        place = bisect.bisect_left(self._open, first_offset, key=_FIRST_OFFSET)
+        is_there = place < len(self._open) and self._open[place].first_offset == first_offset
+        return place, place + int(is_there)
 
 
 def _producer_rows(batches: IncomingBatches, rows: Longs) -> list[Row]:

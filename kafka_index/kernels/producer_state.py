@@ -22,10 +22,10 @@ from kafka_index.kernels.markers import (
     CONTROL_REFUSED,
 )
 from kafka_index.kernels.open_transactions import (
-    carried_open_offsets,
     close_transaction,
     drop_closed,
-    next_open_offset,
+    fill_last_stable_offsets,
+    next_open_offset_in,
     open_transaction,
 )
 from kafka_index.kernels.producer_tables import (
@@ -215,7 +215,9 @@ def follow_producers(  # noqa: PLR0911, PLR0912, PLR0915, C901, because it is on
                 abort.producer_id = producer_id
                 abort.first_offset = entry.current_txn_first_offset
                 abort.last_offset = base_offsets[row]
-                abort.next_open_offset = next_open_offset(nodes, counts, number)
+                abort.next_open_offset = next_open_offset_in(
+                    nodes, counts.head, counts.open_transactions, number
+                )
                 abort.may_begin_earlier = entry.txn_is_first
                 counts.aborts += 1
             if entry.node != NO_NODE and not close_transaction(producers, nodes, counts, number):
@@ -254,4 +256,6 @@ def warm_up() -> None:
     fill_buckets(tables)
     fill_last_sequences(nothing, nothing, nothing)
     drop_closed(tables.producers, tables.open_transactions, tables.counts[0])
-    carried_open_offsets(nothing, nothing, nothing, nothing, nothing, nothing)
+    fill_last_stable_offsets(
+        tables.open_transactions[:0], nothing, nothing, tables.aborts[:0], nothing
+    )

@@ -65,9 +65,10 @@ PRODUCER = _record(
 #: What the first batch of a producer was, of those that count (a marker without records does not).
 FIRST_NONE, FIRST_TRANSACTIONAL, FIRST_PLAIN, FIRST_MARKER = range(4)
 
-#: An open transaction: its first offset, and its producer's row or `NODE_CLOSED`.
-OPEN_TRANSACTION = _record("first_offset", "producer_row")
-NODE_CLOSED = -1
+#: An open transaction: its first offset, and whose it is, by the row or the id of the producer;
+#: `NO_OWNER` when it has ended.
+OPEN_TRANSACTION = _record("first_offset", "owner")
+NO_OWNER = -1
 #: In ``node``: no transaction is open; or it shares its place in the list with another one that
 #: began at the same offset and is named there; or that other one has ended, and the place with it.
 NO_NODE, SHARED_NODE, GONE_NODE = -1, -2, -3

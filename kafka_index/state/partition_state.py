@@ -16,8 +16,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from kafka_index.kernels.open_transactions import carried_open_offsets
-from kafka_index.kernels.producer_tables import FIRST_NONE, FIRST_PLAIN, NO_OFFSET, Records
+from kafka_index.kernels.open_transactions import fill_last_stable_offsets
+from kafka_index.kernels.producer_tables import (
+    FIRST_NONE,
+    FIRST_PLAIN,
+    NO_OFFSET,
+    OPEN_TRANSACTION,
+    Records,
+)
 from kafka_index.layout.producer_state import ABORTED_TXN, PRODUCER_STATE_ENTRY
 from kafka_index.records.batch_source import ScanStop
 from kafka_index.state.java_map import order_of_put
@@ -175,21 +181,19 @@ class PartitionState:
         has_marker = (rows >= 0) & (segment.producers["first_marker_row"] >= 0)
         end_rows[rows[has_marker]] = segment.producers["first_marker_row"][has_marker]
         by_offset = np.argsort(open_entries["current_txn_first_offset"], kind="stable")
-        earlier = np.empty(len(aborts), np.int64)
-        carried_open_offsets(
-            np.ascontiguousarray(open_entries["current_txn_first_offset"][by_offset]),
-            np.ascontiguousarray(open_entries["producer_id"][by_offset]),
-            end_rows[open_rows][by_offset],
-            np.ascontiguousarray(aborts["row"]),
-            np.ascontiguousarray(aborts["producer_id"]),
-            earlier,
+        earlier = np.empty(len(by_offset), OPEN_TRANSACTION)
+        earlier["first_offset"] = open_entries["current_txn_first_offset"][by_offset]
+        earlier["owner"] = open_entries["producer_id"][by_offset]
+        end_rows = end_rows[open_rows][by_offset]
+        aborted = np.zeros(len(aborts), ABORTED_TXN)
+        stable = np.empty(len(aborts), np.int64)
+        fill_last_stable_offsets(earlier, end_rows, np.argsort(end_rows), aborts, stable)
+        aborted["producer_id"], aborted["last_offset"] = (
+            aborts["producer_id"],
+            aborts["last_offset"],
         )
-        within = aborts["next_open_offset"]
-        is_nearer = (earlier != NO_OFFSET) & ((within == NO_OFFSET) | (earlier < within))
-        settled = aborts.copy()
-        settled["first_offset"] = first
-        settled["next_open_offset"] = np.where(is_nearer, earlier, within)
-        return _aborted_txns(settled), aborts
+        aborted["first_offset"], aborted["last_stable_offset"] = first, stable
+        return aborted, aborts
 
     def _refused_epochs(self, epochs: Records) -> list[ScanStop]:
         latest = self.epochs.latest_epoch
@@ -239,16 +243,6 @@ def _entries_of(producers: Records) -> Entries:
     for name in PRODUCER_STATE_ENTRY.names or ():
         entries[name] = producers[name]
     return entries
-
-
-def _aborted_txns(aborts: Records) -> NDArray[np.void]:
-    """Return aborted transactions as entries of a transaction index (TxnIndex.append)."""
-    aborted = np.zeros(len(aborts), ABORTED_TXN)
-    for name in ("producer_id", "first_offset", "last_offset"):
-        aborted[name] = aborts[name]
-    stable = aborts["next_open_offset"]
-    aborted["last_stable_offset"] = np.where(stable == NO_OFFSET, aborts["last_offset"] + 1, stable)
-    return aborted
 
 
 def _plain_in_transaction(
