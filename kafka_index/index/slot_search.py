@@ -11,6 +11,7 @@ import numpy as np
 
 from kafka_index.index.entry_map import EntryMap, RemapLock
 from kafka_index.kernels.bulk_search import find_disorder, find_entries, is_ascending
+from kafka_index.kernels.radix_sort import radix_sort
 from kafka_index.kernels.search import NOT_FOUND, find_floors
 from kafka_index.layout.index_entries import WARM_BYTES
 from kafka_index.layout.integers import Longs
@@ -19,6 +20,8 @@ from kafka_index.layout.records import NO_TIMESTAMP, field_position
 #: From so many lookups on sorting them pays.
 BULK_LOOKUPS = 32
 _KEY_BITS = 63
+#: From so many targets on a radix sort pays for its tables.
+_RADIX_SORTED = 1024
 
 
 class SlotSearch:
@@ -275,7 +278,11 @@ def ascending(targets: Longs) -> tuple[Longs, Longs]:
     packed = targets - least
     packed <<= row_bits
     packed |= np.arange(count)
-    packed.sort()
+    if count < _RADIX_SORTED:
+        packed.sort()
+    else:
+        target_bits = (largest - least).bit_length()
+        packed = radix_sort(packed, np.empty_like(packed), row_bits, target_bits)
     rows = packed & ((1 << row_bits) - 1)
     packed >>= row_bits
     packed += least

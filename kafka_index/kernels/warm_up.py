@@ -23,6 +23,7 @@ from kafka_index.kernels.index_entries import (
 )
 from kafka_index.kernels.index_fit import warm_up as warm_up_index_fit
 from kafka_index.kernels.producer_state import warm_up as warm_up_producer_state
+from kafka_index.kernels.radix_sort import warm_up as warm_up_radix_sort
 from kafka_index.kernels.record_columns import warm_up as warm_up_record_columns
 from kafka_index.kernels.record_headers import warm_up as warm_up_record_headers
 from kafka_index.kernels.record_writing import warm_up as warm_up_record_writing
@@ -59,6 +60,7 @@ def warm_up() -> None:
     warm_up_index_fit(address, nothing)
     warm_up_walk(address, nothing)
     warm_up_answer_runs(nothing)
+    warm_up_radix_sort(nothing)
     warm_up_find_records(address, nothing)
     warm_up_producer_state()
     warm_up_appending(data, nothing)

@@ -40,6 +40,14 @@ def test_any_spread_of_targets_is_sorted(bits: int, least: int, count: int) -> N
     assert_sorted(np.array([*spread, least + (1 << bits), least], np.int64))
 
 
+@pytest.mark.parametrize("count", [1023, 1024, 5000])
+@pytest.mark.parametrize("bits", [1, 10, 11, 30, 50])
+@pytest.mark.parametrize("least", [0, -17, INT64_MIN])
+def test_many_targets_are_sorted(count: int, bits: int, least: int) -> None:
+    targets = np.random.default_rng(bits).integers(0, 1 << bits, count)
+    assert_sorted(targets + least)
+
+
 def test_no_targets_are_in_order() -> None:
     values, rows = ascending(np.empty(0, np.int64))
     assert (values.tolist(), rows.tolist()) == ([], [])
