@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from kafka_index.engines import Engine, Listener
 from kafka_index.engines.session import open_session, prepare_executors
 from kafka_index.restore.partition_task import PartitionTask
-from kafka_index.restore.run import OnRestored, Runner, on_threads
+from kafka_index.restore.run import OnSettled, Runner, on_threads
 
 _APP_NAME = "kafka-index restore"
 _AFTER_FAILURE = "finished partitions are kept: run again to continue"
@@ -27,7 +27,7 @@ def restore_runner(engine: Engine, listener: Listener) -> Runner:
         listener.on_begin()
         return on_threads(engine.threads)
 
-    def run(tasks: Sequence[PartitionTask], on_restored: OnRestored) -> None:
+    def run(tasks: Sequence[PartitionTask], on_settled: OnSettled) -> None:
         from kafka_index.spark.jobs import Jobs
         from kafka_index.spark.restore import restore_partitions
         from kafka_index.spark.shared_target import shared_target
@@ -49,6 +49,6 @@ def restore_runner(engine: Engine, listener: Listener) -> Runner:
             for restored in restore_partitions(
                 session, tasks, workers=workers, jobs=jobs, target=target
             ):
-                on_restored(restored)
+                on_settled([restored])
 
     return run

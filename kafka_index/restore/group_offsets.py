@@ -23,7 +23,7 @@ from kafka_index.metadata.decoding import GROUP_CODEC
 from kafka_index.records import BatchFields, Record, write_record_batch
 from kafka_index.records.decompression import DecompressionBudget
 from kafka_index.restore.journal import Journal
-from kafka_index.restore.partition_restoring import make_partition_durable
+from kafka_index.restore.partition_files import make_partition_durable
 from kafka_index.restore.restored_partition import CLAMPED, OffsetBeyondEnd, RestoredPartition
 from kafka_index.restore.root_files import STAGING, make_directory, move_directory, remove_staging
 from kafka_index.state.snapshots import list_snapshots, snapshot_path

@@ -1,24 +1,30 @@
-"""One partition: its logs in place, everything that depends on several of them, and its files.
+"""Partitions whose logs are in place: what depends on several logs, and all of their files.
 
 The index files, snapshots and leader epochs are those of a build over the logs as they lie in the
-output. The partition counts as restored when all of its files are durable.
+output. A partition counts as restored when all of its files are durable.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 
 from kafka_index.build import BuildSettings, publish_partitions
 from kafka_index.build.partition_start import PartitionStart
 from kafka_index.build.report import FAILED, SegmentReport
 from kafka_index.errors import KafkaIndexError, is_retriable
-from kafka_index.layout.names import PARTITION_METADATA
+from kafka_index.layout.names import TopicPartition
 from kafka_index.restore.gaps import below_committed, gap_losses, log_end, with_fills
 from kafka_index.restore.log_restoring import RestoredLog
 from kafka_index.restore.lost_ranges import Salvage
+from kafka_index.restore.partition_files import (
+    paths_of,
+    remove_build_files,
+    remove_directory,
+    write_partition_metadata,
+)
 from kafka_index.restore.plan import PartitionPlan
 from kafka_index.restore.restored_partition import (
     DAMAGED,
@@ -29,16 +35,9 @@ from kafka_index.restore.restored_partition import (
 from kafka_index.storage import SegmentFile, make_durable, publish_error
 
 
-def finish_partition(
-    plan: PartitionPlan,
-    logs: Sequence[RestoredLog],
-    directory: str,
-    salvage: Salvage,
-    settings: BuildSettings,
-    *,
-    attempt_id: str,
-) -> RestoredPartition:
-    """Write the files of a partition whose logs are in place, and make all of it durable.
+@dataclass(frozen=True, slots=True)
+class PartitionLogs:
+    """A partition whose logs are in place.
 
     Parameters
     ----------
@@ -48,6 +47,37 @@ def finish_partition(
         All of its logs, by base offset.
     directory : str
         Its directory in the output.
+    """
+
+    plan: PartitionPlan
+    logs: Sequence[RestoredLog]
+    directory: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Sound:
+    """A partition whose files can be published."""
+
+    found: RestoredPartition
+    plan: PartitionPlan
+    logs: Sequence[RestoredLog]
+    directory: str
+    start: PartitionStart
+
+
+def finish_partitions(
+    group: Sequence[PartitionLogs],
+    salvage: Salvage,
+    settings: BuildSettings,
+    *,
+    attempt_id: str,
+) -> list[RestoredPartition]:
+    """Write the files of partitions whose logs are in place, and make all of them durable at once.
+
+    Parameters
+    ----------
+    group : sequence of PartitionLogs
+        The partitions: many small ones share the cost of making files durable.
     salvage : Salvage
         With ``none``, a damaged partition is left out.
     settings : BuildSettings
@@ -57,45 +87,49 @@ def finish_partition(
 
     Returns
     -------
-    RestoredPartition
-        Where it is left out, nothing of it is in the output.
+    list of RestoredPartition
+        One for each, in order. Of one that is left out nothing is in the output.
     """
-    found = RestoredPartition(plan.partition, plan.base.directory, plan.topic_id)
+    every = []
+    sound = []
+    for each in group:
+        plan = each.plan
+        found = RestoredPartition(plan.partition, plan.base.directory, plan.topic_id)
+        every.append(found)
+        with _leaving_out([found]):
+            ready = _prepare(found, each, salvage, settings, attempt_id)
+            if ready is not None:
+                sound.append(ready)
+    with _leaving_out([each.found for each in sound]):
+        _publish(sound, settings, attempt_id)
+        _sync([each for each in sound if not each.found.is_left_out])
+    for each, found in zip(group, every, strict=True):
+        if found.is_left_out:
+            remove_directory(each.directory)
+    return every
+
+
+@contextmanager
+def _leaving_out(found: Sequence[RestoredPartition]) -> Iterator[None]:
+    """Leave partitions out for an error; those that are left out already keep their reason."""
     try:
-        _finish(found, plan, logs, directory, salvage, settings, attempt_id)
+        yield
     except KafkaIndexError as error:
-        found.leave_out(ERROR, str(error), retriable=is_retriable(error))
-    if found.is_left_out:
-        remove_directory(directory)
-    return found
+        for each in found:
+            if not each.is_left_out:
+                each.leave_out(ERROR, str(error), retriable=is_retriable(error))
 
 
-def remove_directory(directory: str) -> None:
-    """Remove a partition of the output that is not finished.
-
-    Raises
-    ------
-    PublishError
-        It cannot be removed.
-    """
-    try:
-        shutil.rmtree(directory)
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise publish_error(error, directory, "remove an unfinished partition") from error
-
-
-def _finish(
+def _prepare(
     found: RestoredPartition,
-    plan: PartitionPlan,
-    logs: Sequence[RestoredLog],
-    directory: str,
+    partition: PartitionLogs,
     salvage: Salvage,
     settings: BuildSettings,
     attempt_id: str,
-) -> None:
-    logs = _up_to_limit(logs, settings)
+) -> _Sound | None:
+    """Return a partition with all that is to be published of it; None where it is left out."""
+    plan, directory = partition.plan, partition.directory
+    logs = _up_to_limit(partition.logs, settings)
     logs = with_fills(plan, logs, directory, settings, attempt_id=attempt_id)
     found.notes += [note for each in logs for note in each.filled]
     failed = next((each for each in logs if each.staged.report.status == FAILED), None)
@@ -103,36 +137,48 @@ def _finish(
     if failed is not None and salvage is not Salvage.NONE:
         found.leave_out(*_why_failed(failed.staged.report))
         found.retriable = failed.staged.report.retriable
-        return
+        return None
     found.lost += gap_losses(plan, logs)
     if salvage is Salvage.NONE and found.lost:
         reason = f"{found.lost[0].code}: {found.lost[0].reason}; --salvage none leaves it out"
         found.leave_out(DAMAGED, reason)
-        return
+        return None
     start = _start(found, plan, logs[0].source)
     _note_facts(found, logs, start)
     end = log_end(logs[-1])
     found.lost += below_committed(plan, logs[-1], end)
     if salvage is Salvage.NONE and found.lost:
         found.leave_out(DAMAGED, f"{found.lost[-1].reason}; --salvage none leaves it out")
-        return
+        return None
     if start.log_start_offset > end:
         found.leave_out(
             LOG_START_ABOVE_END,
             f"the log ends at {end}, before its start at {start.log_start_offset}: a broker would "
             "delete all of it; where that start is wrong, give --log-start",
         )
-        return
-    rows = list(
-        publish_partitions(
-            [[each.staged for each in logs]],
-            settings,
-            attempt_id=attempt_id,
-            starts={plan.partition: start},
-        )
-    )
-    for each in logs:
-        each.staged.remove_scratch(settings)
+        return None
+    return _Sound(found, plan, logs, directory, start)
+
+
+def _publish(group: Sequence[_Sound], settings: BuildSettings, attempt_id: str) -> None:
+    """Publish the files of partitions, and complete their rows."""
+    rows: dict[TopicPartition, list[SegmentReport]] = {each.plan.partition: [] for each in group}
+    for row in publish_partitions(
+        [[log.staged for log in each.logs] for each in group],
+        settings,
+        attempt_id=attempt_id,
+        starts={each.plan.partition: each.start for each in group},
+    ):
+        rows[TopicPartition(row.topic, row.partition)].append(row)
+    for each in group:
+        for log in each.logs:
+            log.staged.remove_scratch(settings)
+        with _leaving_out([each.found]):
+            _complete(each, rows[each.plan.partition])
+
+
+def _complete(sound: _Sound, rows: Sequence[SegmentReport]) -> None:
+    found, plan, logs, start = sound.found, sound.plan, sound.logs, sound.start
     broken = next((row for row in rows if row.status == FAILED), None)
     if broken is not None:
         found.leave_out(*_why_failed(broken))
@@ -144,9 +190,9 @@ def _finish(
     is_open = entries["current_txn_first_offset"] >= 0
     found.open_producers = entries["producer_id"][is_open].tolist()
     found.log_start_offset = max(start.log_start_offset, logs[0].source.base_offset)
-    found.log_end_offset = end
-    _write_partition_metadata(directory, plan.topic_id)
-    make_partition_durable(directory)
+    found.log_end_offset = log_end(logs[-1])
+    write_partition_metadata(sound.directory, plan.topic_id)
+    remove_build_files(sound.directory)
     found.segments = len(logs)
     found.size_bytes = sum(os.path.getsize(each.staged.segment.log_path) for each in logs)
 
@@ -202,31 +248,12 @@ def _note_facts(
     found.max_producer_id = max([each.facts.max_producer_id for each in logs] + producers)
 
 
-def _write_partition_metadata(directory: str, topic_id: str) -> None:
-    path = os.path.join(directory, PARTITION_METADATA)
-    try:
-        with open(path, "w", encoding="ascii", newline="") as file:
-            file.write(f"version: 0\ntopic_id: {topic_id}")
-    except OSError as error:
-        raise publish_error(error, path, "write the partition metadata") from error
-
-
-def make_partition_durable(directory: str) -> None:
-    """Make all files of a partition durable, and remove those that only a build needs.
-
-    Raises
-    ------
-    PublishError
-        The disk refuses it.
-    """
-    try:
-        names = sorted(os.listdir(directory))
-        for name in names:
-            if name.startswith("."):
-                os.unlink(os.path.join(directory, name))
-    except OSError as error:
-        raise publish_error(error, directory, "remove a file of the build") from error
-    paths = [os.path.join(directory, name) for name in names if not name.startswith(".")]
-    failures = make_durable([*paths, directory, os.path.dirname(directory)])
-    for path, failure in failures.items():
-        raise publish_error(failure, path, "make a restored file durable")
+def _sync(group: Sequence[_Sound]) -> None:
+    """Make the files of partitions durable, all at once; one whose files are not is left out."""
+    paths = {each.directory: paths_of(each.directory) for each in group}
+    failures = make_durable(path for found in paths.values() for path in found)
+    for each in group:
+        with _leaving_out([each.found]):
+            for path in paths[each.directory]:
+                if path in failures:
+                    raise publish_error(failures[path], path, "make a restored file durable")

@@ -13,7 +13,8 @@ from kafka_index.restore.filling import Filler
 from kafka_index.restore.log_files import Link
 from kafka_index.restore.log_restoring import restore_log
 from kafka_index.restore.lost_ranges import Salvage
-from kafka_index.restore.partition_restoring import finish_partition, remove_directory
+from kafka_index.restore.partition_files import remove_directory
+from kafka_index.restore.partition_restoring import PartitionLogs, finish_partitions
 from kafka_index.restore.plan import PartitionPlan
 from kafka_index.restore.restored_partition import ERROR, RestoredPartition
 from kafka_index.restore.root_files import STAGING, make_directory, sync_directory
@@ -108,8 +109,11 @@ def restore_partition(task: PartitionTask, *, attempt_id: str) -> RestoredPartit
                 )
                 for segment, context in task.logs()
             ]
-            restored = finish_partition(
-                task.plan, logs, directory, task.salvage, settings, attempt_id=attempt_id
+            (restored,) = finish_partitions(
+                [PartitionLogs(task.plan, logs, directory)],
+                task.salvage,
+                settings,
+                attempt_id=attempt_id,
             )
             if not restored.is_left_out:
                 _publish(directory, task.directory_in(task.output))

@@ -12,7 +12,7 @@ from kafka_index.restore.cluster import Identity
 from kafka_index.restore.journal import BegunPlan, Journal
 from kafka_index.restore.log_files import Link, choose_link
 from kafka_index.restore.output import Output
-from kafka_index.restore.partition_restoring import remove_directory
+from kafka_index.restore.partition_files import remove_directory
 from kafka_index.restore.partition_task import PartitionTask
 from kafka_index.restore.plan import RestorePlan
 from kafka_index.restore.restored_partition import NO_LOGS, RestoredPartition
@@ -31,8 +31,9 @@ from kafka_index.restore.threads import ThreadedRestore
 from kafka_index.storage import DirectoryLock, SegmentFile
 
 OnRestored = Callable[[RestoredPartition], None]
-#: Restores partitions on some engine.
-Runner = Callable[[Sequence[PartitionTask], OnRestored], None]
+OnSettled = Callable[[Sequence[RestoredPartition]], None]
+#: Restores partitions on some engine, and calls back with those that are settled, several or one.
+Runner = Callable[[Sequence[PartitionTask], OnSettled], None]
 
 
 @dataclass(slots=True)
@@ -72,7 +73,7 @@ def restore_logs(
     config : LogConfig
         The settings of indexes.
     runner : callable
-        Restores partitions, and calls back with each from one thread at a time.
+        Restores partitions, and calls back from one thread at a time.
     on_restored : callable
         Called with each partition, from one thread at a time.
 
@@ -96,10 +97,11 @@ def restore_logs(
     for restored in settled:
         on_restored(restored)
 
-    def settle(restored: RestoredPartition) -> None:
-        journal.add([restored])
-        settled.append(restored)
-        on_restored(restored)
+    def settle(group: Sequence[RestoredPartition]) -> None:
+        journal.add(group)
+        settled.extend(group)
+        for restored in group:
+            on_restored(restored)
 
     salvage = plan.choices.salvage
     tasks = [
@@ -121,8 +123,8 @@ def restore_logs(
 def on_threads(threads: int) -> Runner:
     """Return what restores partitions on threads of this process."""
 
-    def run(tasks: Sequence[PartitionTask], on_restored: OnRestored) -> None:
-        ThreadedRestore(tasks, on_restored).run(threads)
+    def run(tasks: Sequence[PartitionTask], on_settled: OnSettled) -> None:
+        ThreadedRestore(tasks, on_settled).run(threads)
 
     return run
 

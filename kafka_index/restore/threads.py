@@ -1,6 +1,7 @@
 """The local engine: threads of this process, which take the logs of all partitions in turn.
 
-The thread that stages the last log of a partition finishes it.
+Partitions whose logs are all staged are finished in groups, so that many small ones are made
+durable at once; a large one is a group of its own. A run that is killed repeats a group per thread.
 """
 
 from __future__ import annotations
@@ -12,14 +13,19 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from kafka_index.build import BuildSettings
+from kafka_index.build.publish import GROUP_SEGMENTS
 from kafka_index.errors import KafkaIndexError
 from kafka_index.restore.log_restoring import RestoredLog, restore_log
-from kafka_index.restore.partition_restoring import finish_partition, remove_directory
+from kafka_index.restore.partition_files import remove_directory
+from kafka_index.restore.partition_restoring import PartitionLogs, finish_partitions
 from kafka_index.restore.partition_task import PartitionTask
 from kafka_index.restore.restored_partition import RestoredPartition
 from kafka_index.restore.root_files import make_directory
 from kafka_index.restore.salvaging import LogContext
 from kafka_index.storage import SegmentFile
+
+# Partitions of fewer bytes of logs wait for others; also what a killed run repeats of them.
+_GROUP_BYTES = 64 << 20
 
 
 @dataclass(eq=False)
@@ -27,7 +33,6 @@ class _Partition:
     """A partition under way."""
 
     task: PartitionTask
-    settings: BuildSettings
     directory: str
     missing: int
     logs: list[RestoredLog] = field(default_factory=list)
@@ -40,18 +45,23 @@ class ThreadedRestore:
     Parameters
     ----------
     tasks : sequence of PartitionTask
-        The partitions.
-    on_restored : callable
-        Called with each partition, from one thread at a time.
+        The partitions, one or more, all to be restored in the same way.
+    on_settled : callable
+        Called with partitions that are settled, from one thread at a time.
     """
 
     def __init__(
-        self, tasks: Sequence[PartitionTask], on_restored: Callable[[RestoredPartition], None]
+        self,
+        tasks: Sequence[PartitionTask],
+        on_settled: Callable[[Sequence[RestoredPartition]], None],
     ) -> None:
         self._tasks = tasks
-        self._on_restored = on_restored
+        self._on_settled = on_settled
+        self._settings: BuildSettings = tasks[0].settings(tasks[0].output)
+        self._salvage = tasks[0].salvage
         self._lock = threading.Lock()
         self._waiting: deque[tuple[_Partition, SegmentFile, LogContext]] = deque()
+        self._complete: list[_Partition] = []
         self._stopped = threading.Event()
 
     def run(self, threads: int) -> None:
@@ -76,7 +86,7 @@ class ThreadedRestore:
         directory = task.directory_in(task.output)
         make_directory(directory)
         works = list(task.logs())
-        partition = _Partition(task, task.settings(task.output), directory, len(works))
+        partition = _Partition(task, directory, len(works))
         self._waiting += [(partition, *work) for work in works]
 
     def _drain(self, attempt_id: str) -> None:
@@ -84,47 +94,65 @@ class ThreadedRestore:
             try:
                 partition, segment, context = self._waiting.popleft()
             except IndexError:
-                return
+                break
+            found: RestoredLog | KafkaIndexError
             try:
-                log = restore_log(
+                found = restore_log(
                     segment,
                     partition.directory,
                     partition.task.link,
-                    partition.task.salvage,
-                    partition.settings,
+                    self._salvage,
+                    self._settings,
                     context=context,
                     attempt_id=attempt_id,
                 )
             except KafkaIndexError as error:
-                self._add_log(partition, error, attempt_id)
-            else:
-                self._add_log(partition, log, attempt_id)
+                found = error
+            self._finish(self._added(partition, found), attempt_id)
+        if not self._stopped.is_set():
+            with self._lock:
+                rest, self._complete = self._complete, []
+            self._finish(rest, attempt_id)
 
-    def _add_log(
-        self, partition: _Partition, found: RestoredLog | KafkaIndexError, attempt_id: str
-    ) -> None:
+    def _added(
+        self, partition: _Partition, found: RestoredLog | KafkaIndexError
+    ) -> list[_Partition]:
+        """Add what became of a log; return the partitions that are to be finished now."""
         with self._lock:
             partition.missing -= 1
             if isinstance(found, RestoredLog):
                 partition.logs.append(found)
             else:
                 partition.error = partition.error or found
-            is_complete = partition.missing == 0
-        if is_complete:
-            self._finish(partition, attempt_id)
+            if partition.missing == 0:
+                self._complete.append(partition)
+            segments = sum(len(each.logs) for each in self._complete)
+            size_bytes = sum(each.task.size_bytes for each in self._complete)
+            if segments < GROUP_SEGMENTS and size_bytes < _GROUP_BYTES:
+                return []
+            group, self._complete = self._complete, []
+            return group
 
-    def _finish(self, partition: _Partition, attempt_id: str) -> None:
-        if partition.error is not None:
-            restored = partition.task.failed(partition.error)
-            remove_directory(partition.directory)
-        else:
-            restored = finish_partition(
-                partition.task.plan,
-                sorted(partition.logs, key=lambda each: each.source.base_offset),
-                partition.directory,
-                partition.task.salvage,
-                partition.settings,
-                attempt_id=attempt_id,
-            )
-        with self._lock:
-            self._on_restored(restored)
+    def _finish(self, group: Sequence[_Partition], attempt_id: str) -> None:
+        settled = []
+        for partition in group:
+            if partition.error is not None:
+                settled.append(partition.task.failed(partition.error))
+                remove_directory(partition.directory)
+        settled += finish_partitions(
+            [
+                PartitionLogs(
+                    each.task.plan,
+                    sorted(each.logs, key=lambda log: log.source.base_offset),
+                    each.directory,
+                )
+                for each in group
+                if each.error is None
+            ],
+            self._salvage,
+            self._settings,
+            attempt_id=attempt_id,
+        )
+        if settled:
+            with self._lock:
+                self._on_settled(settled)

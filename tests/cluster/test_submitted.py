@@ -11,7 +11,8 @@ import pyarrow.parquet as pq
 
 from kafka_index.cli.exit_code import ExitCode
 from tests.cluster.conftest import finish
-from tests.support.command_line import DUMP, ROOT, Argument, run_here
+from tests.support.command_line import DUMP, ROOT, SETTINGS, Argument, run_here
+from tests.support.restoring import contents, copy_dump, logs, restore
 from tests.support.spark_cluster import SPARK_CLASS, Cluster, driver_environment
 
 
@@ -56,3 +57,19 @@ def test_a_verification_gives_the_rows_of_the_local_engine(
     rows = sorted_rows(tmp_path / "cluster.parquet")
     assert rows.equals(sorted_rows(tmp_path / "local.parquet"))
     assert rows.num_rows > 100
+
+
+def test_a_restore_gives_the_files_of_the_local_engine(
+    cluster: Cluster, python: Path, tmp_path: Path
+) -> None:
+    dump = copy_dump(tmp_path / "dump", "audit.trail-0", "payments-0", "shipments.tracking-0")
+    damaged = logs(dump / "audit.trail-0")[1]
+    damaged.write_bytes(damaged.read_bytes()[:-1] + b"?")
+    here = restore(dump, tmp_path / "local")
+
+    given = ("--config", SETTINGS, "--input", dump, "--output", tmp_path / "cluster")
+    done = submit(cluster, python, "restore.py", *given)
+
+    assert done.returncode == here.code == ExitCode.DAMAGE, done.stderr
+    assert "WHAT REMAINS" in done.stdout
+    assert contents(tmp_path / "cluster") == contents(tmp_path / "local")
