@@ -67,8 +67,22 @@ class Filler:
         ReadError
             A copy cannot be read now.
         """
-        if before is None or after is None:
-            return None
+        return None if before is None or after is None else self._find(before, after)
+
+    def find_head(self, start_offset: int, after: BatchMark | None) -> Fill | None:
+        """Return what lies from the start of a log to a batch, in a copy that has that batch.
+
+        Before the start of a log there is no batch to agree on. Two logs that hold the same batch
+        hold the same ones before it, unless the cleaner has been there.
+
+        Raises
+        ------
+        ReadError
+            A copy cannot be read now.
+        """
+        return None if after is None else self._find(start_offset, after)
+
+    def _find(self, before: BatchMark | int, after: BatchMark) -> Fill | None:
         for other in self._others:
             try:
                 pieces = _between(other.segments.files(), before, after)
@@ -107,15 +121,16 @@ def _edge_marks(segment: SegmentFile) -> tuple[BatchMark, BatchMark] | None:
 
 
 def _between(
-    segments: Sequence[SegmentFile], before: BatchMark, after: BatchMark
+    segments: Sequence[SegmentFile], before: BatchMark | int, after: BatchMark
 ) -> list[Piece] | None:
-    """Return the pieces of a copy between two batches; None where it does not have both."""
+    """Return the pieces of a copy between two batches, or from an offset to a batch.
+
+    None where it does not have both batches.
+    """
+    start_offset = before if isinstance(before, int) else before.base_offset
     first = max(
-        (at for at, one in enumerate(segments) if one.base_offset <= before.base_offset),
-        default=None,
+        (at for at, one in enumerate(segments) if one.base_offset <= start_offset), default=0
     )
-    if first is None:
-        return None
     pieces: list[Piece] = []
     is_inside = False
     for segment in segments[first:]:
@@ -135,7 +150,7 @@ def _between(
 
 
 def _of_segment(
-    segment: SegmentFile, before: BatchMark, after: BatchMark, *, is_inside: bool
+    segment: SegmentFile, before: BatchMark | int, after: BatchMark, *, is_inside: bool
 ) -> tuple[Piece | None, bool, bool] | None:
     """Return the piece of one log, whether it goes on, and whether it is the last; None: neither.
 
@@ -145,13 +160,18 @@ def _of_segment(
     source = LogFileSource.of_segment(segment, verify_crc=True)
     with MappedFile(segment.log_path) as file:
         for batches in source.chunks():
-            for at, base_offset, size in zip(
+            for at, base_offset, last_offset, size in zip(
                 batches.position_bytes.tolist(),
                 batches.base_offset.tolist(),
+                batches.last_offset.tolist(),
                 batches.size_bytes.tolist(),
                 strict=True,
             ):
+                if isinstance(before, int) and start is None and last_offset >= before:
+                    start = at
                 if start is None:
+                    if isinstance(before, int):
+                        continue
                     if base_offset == before.base_offset:
                         if mark_at(file.array, at) != before:
                             return None

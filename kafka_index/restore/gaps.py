@@ -81,11 +81,39 @@ def with_fills(
     if not filler:
         return logs
     more: list[RestoredLog] = []
+    start = _missing_head(plan, logs)
+    if start is not None:
+        fill = filler.find_head(start, first_mark(_now(logs[0])))
+        if fill is not None:
+            more += restore_fill(fill, logs[0].source, directory, settings, attempt_id=attempt_id)
     for before, after in _unexplained(plan, logs):
+        if not _begins_at_base(after):
+            continue
         fill = filler.find(last_mark(_now(before)), first_mark(_now(after)))
         if fill is not None:
             more += restore_fill(fill, before.source, directory, settings, attempt_id=attempt_id)
     return sorted([*logs, *more], key=lambda each: each.source.base_offset)
+
+
+def _missing_head(plan: PartitionPlan, logs: Sequence[RestoredLog]) -> int | None:
+    """Return the log start where the first batch is after it and no cleaner explains that.
+
+    Without a checkpoint nobody knows that the log began earlier: what retention or a client has
+    deleted does not come back from another copy.
+    """
+    head, start = logs[0], plan.log_start_offset
+    if start is None or plan.base.tiered is not None or head.lost or not _begins_at_base(head):
+        return None
+    is_missing = start < head.source.base_offset and _cleaned_to(plan, logs) is None
+    return start if is_missing else None
+
+
+def _begins_at_base(log: RestoredLog) -> bool:
+    """Return whether the first batch of a log is at its base offset.
+
+    Otherwise a log before it would hold offsets that are looked for in this one.
+    """
+    return _first_offset(log) == log.source.base_offset
 
 
 def _unexplained(

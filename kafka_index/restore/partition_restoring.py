@@ -15,7 +15,7 @@ from kafka_index.build import BuildSettings, publish_partitions
 from kafka_index.build.partition_start import PartitionStart
 from kafka_index.build.report import FAILED, SegmentReport
 from kafka_index.errors import KafkaIndexError, is_retriable
-from kafka_index.layout.names import TopicPartition
+from kafka_index.layout.names import LOG_SUFFIX, TopicPartition, segment_file_name
 from kafka_index.restore.gaps import below_committed, gap_losses, log_end, with_fills
 from kafka_index.restore.log_restoring import RestoredLog
 from kafka_index.restore.lost_ranges import Salvage
@@ -143,7 +143,7 @@ def _prepare(
         reason = f"{found.lost[0].code}: {found.lost[0].reason}; --salvage none leaves it out"
         found.leave_out(DAMAGED, reason)
         return None
-    start = _start(found, plan, logs[0].source)
+    start = _start(found, plan, _first_of(plan, logs[0].source))
     _note_facts(found, logs, start)
     end = log_end(logs[-1])
     found.lost += below_committed(plan, logs[-1], end)
@@ -190,6 +190,7 @@ def _complete(sound: _Sound, rows: Sequence[SegmentReport]) -> None:
     is_open = entries["current_txn_first_offset"] >= 0
     found.open_producers = entries["producer_id"][is_open].tolist()
     found.log_start_offset = max(start.log_start_offset, logs[0].source.base_offset)
+    found.base_offset = logs[0].source.base_offset
     found.log_end_offset = log_end(logs[-1])
     write_partition_metadata(sound.directory, plan.topic_id)
     remove_build_files(sound.directory)
@@ -210,6 +211,14 @@ def _up_to_limit(logs: Sequence[RestoredLog], settings: BuildSettings) -> Sequen
         except OSError as error:
             raise publish_error(error, path, "remove a log after the end") from error
     return logs[: last + 1]
+
+
+def _first_of(plan: PartitionPlan, first: SegmentFile) -> SegmentFile:
+    """Return the first log as if it lay beside the files of the base, even a filled one."""
+    if first.partition_directory == plan.base.directory or plan.base.tiered is not None:
+        return first
+    name = segment_file_name(first.base_offset, LOG_SUFFIX)
+    return replace(first, log_path=os.path.join(plan.base.directory, name))
 
 
 def _why_failed(row: SegmentReport) -> tuple[str, str]:

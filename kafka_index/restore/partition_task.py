@@ -71,7 +71,8 @@ class PartitionTask:
         filler = Filler(self.plan.others)
         around = zip([None, *segments[:-1]], [*segments[1:], None], strict=True)
         for segment, (before, after) in zip(segments, around, strict=True):
-            yield segment, LogContext(before, after, filler, self.plan.limit)
+            head = self.plan.head_offset if before is None else None
+            yield segment, LogContext(before, after, filler, self.plan.limit, head)
 
     def failed(self, error: KafkaIndexError) -> RestoredPartition:
         """Return the partition as left out for an error."""

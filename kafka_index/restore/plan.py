@@ -89,6 +89,13 @@ class PartitionPlan:
     is_compacted: bool
     limit: Limit | None = None
 
+    @property
+    def head_offset(self) -> int | None:
+        """Where the first segment is to begin; None where a cleaner may have removed records."""
+        if self.is_compacted or self.base.tiered is not None:
+            return None
+        return max(int(self.base.segments.base_offsets[0]), self.log_start_offset or 0)
+
     def segments(self) -> list[SegmentFile]:
         """Return the segments of the base, under the name that they have in the output."""
         topic = self.partition.topic

@@ -73,8 +73,8 @@ class RestoredPartition:
         Its directory in the dump.
     topic_id : str
         Of its topic.
-    log_start_offset, log_end_offset : int
-        Of the restored log.
+    base_offset, log_start_offset, log_end_offset : int
+        Of the restored log: where its first segment is, where it starts, and where it ends.
     segments, size_bytes : int
         How many logs there are, and their size.
     last_epoch : int
@@ -100,6 +100,7 @@ class RestoredPartition:
     partition: TopicPartition
     source: str
     topic_id: str
+    base_offset: int = 0
     log_start_offset: int = 0
     log_end_offset: int = 0
     segments: int = 0

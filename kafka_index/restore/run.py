@@ -158,7 +158,6 @@ def complete(
     """
     kept = [each for each in restored.partitions if not each.is_left_out]
     bases = {each.partition: each.base for each in plan.partitions}
-    firsts = {each.partition: int(each.base.segments.base_offsets[0]) for each in plan.partitions}
     cleaned = {}
     for each in kept:
         base = bases[each.partition]
@@ -171,7 +170,7 @@ def complete(
         {
             each.partition: each.log_start_offset
             for each in kept
-            if each.log_start_offset > firsts[each.partition]
+            if each.log_start_offset > each.base_offset
         },
         cleaned,
     )

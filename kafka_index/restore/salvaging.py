@@ -39,12 +39,15 @@ class LogContext:
         The other copies of the partition.
     limit : Limit, optional
         Where the log of the partition ends.
+    head_offset : int, optional
+        Where the partition begins, in its first segment, unless a cleaner may have been there.
     """
 
     before: SegmentFile | None = None
     after: SegmentFile | None = None
     filler: Filler = field(default_factory=lambda: Filler(()))
     limit: Limit | None = None
+    head_offset: int | None = None
 
     @property
     def next_base_offset(self) -> int | None:
@@ -187,6 +190,8 @@ class Salvaging:
             before = _mark_of(self._context.before, is_last=True)
         if after is None and hole[1] == size_bytes:
             after = _mark_of(self._context.after, is_last=False)
+        if before is None and hole[0] == 0 and self._context.head_offset is not None:
+            return filler.find_head(self._context.head_offset, after)
         return filler.find(before, after)
 
     def _pieces(

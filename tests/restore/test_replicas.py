@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from kafka_index.scan import read_batches
+from tests.support.command_line import run_here
 from tests.support.restoring import RestoreRun, contents, copy_dump, logs, restore
 
 PARTITION = "audit.trail-0"
@@ -63,6 +64,60 @@ def test_a_missing_segment_is_filled_from_the_other_copy(
     whole = contents(second / PARTITION)
     damage(logs(second / PARTITION)[-1], -1)
     logs(first / PARTITION)[1].unlink()
+
+    run = restore_both(first, second, tmp_path / "out")
+
+    assert run.code == 0, run.done.stdout
+    assert contents(tmp_path / "out" / PARTITION) == whole
+
+
+def checkpoint_log_start(dump: Path, offset: int) -> None:
+    text = f"0\n1\naudit.trail 0 {offset}\n"
+    (dump / "log-start-offset-checkpoint").write_text(text)
+
+
+def test_a_first_segment_that_is_missing_is_filled_from_the_log_start_on(
+    tmp_path: Path, first: Path, second: Path
+) -> None:
+    log = logs(first / PARTITION)[0]
+    before = [row for table in read_batches(log) for row in table.to_pylist()]
+    start = before[2]["base_offset"] + 1
+    log.unlink()
+    checkpoint_log_start(first, start)
+    damage(logs(second / PARTITION)[-1], -1)
+
+    run = restore_both(first, second, tmp_path / "out")
+
+    assert run.code == 0, run.done.stdout
+    made, second_log = logs(tmp_path / "out" / PARTITION)[:2]
+    restored = [row for table in read_batches(made) for row in table.to_pylist()]
+    assert [row["crc"] for row in restored] == [row["crc"] for row in before[2:]]
+    assert int(made.stem) == before[2]["base_offset"]
+    assert second_log.name == logs(first / PARTITION)[0].name
+    starts = (tmp_path / "out/log-start-offset-checkpoint").read_text()
+    assert starts == f"0\n1\naudit.trail 0 {start}\n"
+    assert "filled from" in run.rows[0]["note"]
+    assert run_here("predict", "--input", tmp_path / "out").stdout.startswith("safe")
+
+
+def test_what_is_below_the_log_start_is_not_filled(
+    tmp_path: Path, first: Path, second: Path
+) -> None:
+    logs(first / PARTITION)[0].unlink()
+    checkpoint_log_start(first, int(logs(first / PARTITION)[0].stem))
+    damage(logs(second / PARTITION)[-1], -1)
+
+    run = restore_both(first, second, tmp_path / "out")
+
+    assert run.code == 0, run.done.stdout
+    names = [log.name for log in logs(tmp_path / "out" / PARTITION)]
+    assert names == [log.name for log in logs(first / PARTITION)]
+
+
+def test_a_damaged_first_batch_of_all_is_filled(tmp_path: Path, first: Path, second: Path) -> None:
+    whole = contents(second / PARTITION)
+    damage(logs(first / PARTITION)[0], 0)
+    damage(logs(second / PARTITION)[-1], -1)
 
     run = restore_both(first, second, tmp_path / "out")
 

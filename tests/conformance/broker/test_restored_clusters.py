@@ -246,3 +246,30 @@ def test_empty_brokers_follow_the_restored_one(original: Original, restored: Res
 
 def test_nothing_is_lost(restored: Restored) -> None:
     assert {row["status"] for row in restored.report} == {"restored"}
+
+
+def test_groups_begin_at_the_end_of_a_log_that_was_cut(room: Path, original: Original) -> None:
+    home, limits = Home(room / "restored-clamped"), room / "limits.json"
+    Broker(home)  # formats its directories
+    limits.write_text('{"orders": {"0": 5}}')
+    more = ("--seed", str(home.metadata), "--until", str(limits), "--clamp-groups")
+    config = room / "restored.properties"
+    write_index_settings(TOPICS, config)
+
+    report = restore(original.home, home.data, config, *more)
+
+    with Broker(home) as broker:
+        found = cluster_state(broker, "answer")["offsets"]
+    before = original.answers.state["offsets"]
+    clamped = {f"{row['group']} orders-0" for row in report if row["status"] == "clamped"}
+    assert clamped == {name for name, one in before.items() if is_beyond(name, one)}
+    assert len(clamped) > 1
+    assert found == {
+        name: one | ({"offset": 5, "leader_epoch": 0} if name in clamped else {})
+        for name, one in before.items()
+    }
+
+
+def is_beyond(name: str, committed: dict[str, Any]) -> bool:
+    """Whether an offset was committed after the end of the partition that is cut."""
+    return name.endswith(" orders-0") and committed["offset"] > 5
