@@ -2,7 +2,8 @@
 
 from kafka_index.export.export_record import DamagedRange, ExportRecord
 from kafka_index.export.exporting import export_local, export_split
-from kafka_index.export.planning import ExportPlan, PartitionExport, SplitWork, plan_export
+from kafka_index.export.partition_export import PartitionExport, SplitWork
+from kafka_index.export.planning import ExportPlan, plan_export
 from kafka_index.export.report import EXPORT_REPORT_SCHEMA, ExportStatus, PartitionReport
 from kafka_index.export.settings import ExportFormat, ExportSettings
 from kafka_index.export.split_result import LeftOut, SplitResult

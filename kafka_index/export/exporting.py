@@ -11,9 +11,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from kafka_index.errors import CorruptLogError, KafkaIndexError, PublishError, is_retriable
-from kafka_index.export.data_files import SplitFiles, remove_data_files
-from kafka_index.export.planning import SplitWork
+from kafka_index.export.partition_export import SplitWork
+from kafka_index.export.partition_folder import remove_data_files
 from kafka_index.export.settings import ExportSettings
+from kafka_index.export.split_files import SplitFiles
 from kafka_index.export.split_result import LeftOut, SplitResult
 from kafka_index.tables import RecordReader
 

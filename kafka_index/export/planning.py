@@ -1,28 +1,23 @@
-"""The plan of an export: what is new in each partition, in splits.
-
-A split is exported by itself, on a thread or in a task of Spark. The partition's export record
-follows in order: it never covers a split before all earlier ones are in place.
-"""
+"""The plan of an export: what is new in each partition, in splits."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from itertools import pairwise
 
 from kafka_index.config import IndexConfig
 from kafka_index.errors import InputError, KafkaIndexError, is_retriable
-from kafka_index.export.data_files import data_files, remove_data_files, remove_scratch_files
 from kafka_index.export.export_record import (
     DamagedRange,
     ExportRecord,
     read_export_record,
     record_options,
 )
-from kafka_index.export.report import ExportStatus, PartitionReport
+from kafka_index.export.partition_export import PartitionExport, SplitWork
+from kafka_index.export.partition_folder import data_files, remove_data_files, remove_scratch_files
 from kafka_index.export.settings import ExportSettings
-from kafka_index.export.split_result import LeftOut, SplitResult
+from kafka_index.export.split_result import LeftOut
 from kafka_index.layout.names import TopicPartition
 from kafka_index.reading import PartitionFiles, PartitionLog
 from kafka_index.startup.directory_files import read_topic_id
@@ -33,132 +28,6 @@ from kafka_index.tables.settings import ReadSettings
 
 #: About the bytes of logs that one data file is made of.
 SPLIT_BYTES = 128 * 1024 * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class SplitWork:
-    """A split to export; small, and picklable.
-
-    Parameters
-    ----------
-    number : int
-        Its number in the plan.
-    split : RecordSplit
-        What to read.
-    folder : str
-        Of the partition's data files.
-    first_offset, end_offset : int
-        Its share of the partition's offsets, the second exclusive.
-    is_repeated : bool
-        Whether it was exported before, without what was damaged then.
-    records_before : int, optional
-        How many records are in place from then, where that is known.
-    """
-
-    number: int
-    split: RecordSplit
-    folder: str
-    first_offset: int
-    end_offset: int
-    is_repeated: bool = False
-    records_before: int | None = None
-
-
-@dataclass(slots=True)
-class PartitionExport:
-    """The export of a partition: what is planned, and what has come back.
-
-    Parameters
-    ----------
-    partition : TopicPartition
-        Which it is.
-    folder : str
-        Of its data files.
-    record : ExportRecord, optional
-        What is in place. Of a partition that has failed there may be none.
-    works : list of SplitWork
-        What is to be done, in order.
-    begin_offset : int, optional
-        The first offset that is new.
-    failure : LeftOut, optional
-        Why it cannot be exported, or not to the end.
-    is_retriable : bool
-        Whether the environment is at fault for that.
-    """
-
-    partition: TopicPartition
-    folder: str
-    record: ExportRecord | None = None
-    works: list[SplitWork] = field(default_factory=list)
-    begin_offset: int | None = None
-    failure: LeftOut | None = None
-    is_retriable: bool = False
-    _results: dict[int, SplitResult] = field(default_factory=dict)
-    _done: int = 0
-
-    def begin(self) -> None:
-        """Write the record of a partition that is exported for the first time.
-
-        Raises
-        ------
-        PublishError
-            It cannot be written.
-        """
-        assert self.record is not None  # noqa: S101, because mypy needs it
-        if not is_remote(self.folder):
-            os.makedirs(self.folder, exist_ok=True)
-        self.record.write(self.folder)
-
-    def add(self, result: SplitResult) -> None:
-        """Add the result of a split, and record what is in place without a gap.
-
-        Raises
-        ------
-        PublishError
-            The record cannot be written.
-        """
-        self._results[result.number] = result
-        record = before = self.record
-        assert record is not None  # noqa: S101, because mypy needs it
-        while self._done < len(self.works) and self.failure is None:
-            work = self.works[self._done]
-            found = self._results.get(work.number)
-            if found is None:
-                break
-            if found.failure is not None:
-                self.failure, self.is_retriable = found.failure, found.is_retriable
-                break
-            record = _extended(record, work, found)
-            self._done += 1
-        if record != before:
-            record.write(self.folder)
-            self.record = record
-
-    def report(self) -> PartitionReport:
-        """Return the row of the report."""
-        done = [self._results[work.number] for work in self.works[: self._done]]
-        left_out = [one for result in done for one in result.left_out]
-        status = ExportStatus.EXPORTED if self.works else ExportStatus.UNCHANGED
-        if self.failure is not None:
-            status = ExportStatus.FAILED
-        elif left_out:
-            status = ExportStatus.DAMAGED
-        place = self.failure or (left_out[0] if left_out else None)
-        return PartitionReport(
-            self.partition.topic,
-            self.partition.partition,
-            status,
-            self.begin_offset,
-            None if self.record is None else self.record.next_offset,
-            sum(result.records for result in done),
-            sum(result.files for result in done),
-            sum(result.size_bytes for result in done),
-            sum(result.left_out_count for result in done),
-            None if place is None else place.path,
-            None if place is None else place.position_bytes,
-            None if place is None else place.reason,
-            self.is_retriable,
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -369,19 +238,3 @@ def _topic_id(files: PartitionFiles) -> str | None:
 def _repeated_ranges(log: PartitionLog, record: ExportRecord) -> list[DamagedRange]:
     """Return what was damaged, without ranges whose first segments retention has deleted since."""
     return [one for one in record.damaged if one.first_offset >= log.log_start_offset]
-
-
-def _extended(record: ExportRecord, work: SplitWork, result: SplitResult) -> ExportRecord:
-    """Return a record that covers a split too."""
-    if result.is_kept:
-        return record
-    others = [
-        one
-        for one in record.damaged
-        if one.end_offset <= work.first_offset or one.first_offset >= work.end_offset
-    ]
-    if result.left_out_count:
-        others.append(DamagedRange(work.first_offset, work.end_offset, result.records))
-    damaged = sorted(others, key=lambda one: one.first_offset)
-    next_offset = record.next_offset if work.is_repeated else work.end_offset
-    return replace(record, next_offset=next_offset, damaged=tuple(damaged))
