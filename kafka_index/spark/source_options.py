@@ -29,6 +29,7 @@ from kafka_index.spark.option_values import (
     parse_number,
 )
 from kafka_index.spark.source_bounds import parse_bounds
+from kafka_index.spark.source_names import STORAGE_PREFIX, SUBSCRIPTIONS, check_names
 from kafka_index.stores.options import StorageOptions, parse_storage_options
 from kafka_index.tables import Isolation, OnDamage, ReadSettings
 from kafka_index.tables.batch_reader import BatchForm
@@ -40,68 +41,10 @@ _MODES = {
     "PERMISSIVE": OnDamage.PERMISSIVE,
     "DROPMALFORMED": OnDamage.DROP,
 }
-_SUBSCRIPTIONS = ("subscribe", "subscribePattern", "assign")
-_KNOWN = frozenset(
-    name.lower()
-    for name in (
-        "path",
-        "indexes",
-        *_SUBSCRIPTIONS,
-        "startingOffsets",
-        "endingOffsets",
-        "startingOffsetsByTimestamp",
-        "endingOffsetsByTimestamp",
-        "startingTimestamp",
-        "endingTimestamp",
-        "startingOffsetsByTimestampStrategy",
-        "failOnDataLoss",
-        "includeHeaders",
-        "minPartitions",
-        "maxRecordsPerPartition",
-        "kafka.isolation.level",
-        "tiered",
-        "tieredFormat",
-        "keyPrefix",
-        "tieredKeys",
-        "topicIds",
-        "columns",
-        "includeControlRecords",
-        "rows",
-        "mode",
-        "pushFilters",
-        "maxDecompressedBytes",
-    )
-)
-_STORAGE = "storage."
-#: What Spark's Kafka source refuses too: they change rows, or where a read begins.
-_REFUSED = frozenset(
-    f"kafka.{name}"
-    for name in (
-        "auto.offset.reset",
-        "enable.auto.commit",
-        "interceptor.classes",
-        "key.deserializer",
-        "value.deserializer",
-    )
-)
 #: Kafka's own topics, which a pattern does not subscribe to.
 _INTERNAL = (CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, SHARE_GROUP_STATE_TOPIC)
 _FLAGS = re.compile(r"\(\?([imsx]+)\)")
 _TIERED_COMPANIONS = ("tieredformat", "keyprefix", "tieredkeys", "topicids")
-#: Options of Spark's Kafka source that change no rows of a batch read.
-_IGNORED = frozenset(
-    name.lower()
-    for name in (
-        "groupIdPrefix",
-        "kafka.group.id",
-        "fetchOffset.numRetries",
-        "fetchOffset.retryIntervalMs",
-        "kafkaConsumer.pollTimeoutMs",
-        "maxOffsetsPerTrigger",
-        "minOffsetsPerTrigger",
-        "maxTriggerDelay",
-    )
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +113,7 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
         An option is malformed, contradicts another, or cannot be honoured.
     """
     options = {name.lower(): value for name, value in given.items()}
-    ignored = _check_names(options)
+    ignored = check_names(options)
     paths = parse_names(options, "path")
     tiered = _tiered(options)
     if not paths and tiered is None:
@@ -237,9 +180,9 @@ def _tiered(options: Mapping[str, str]) -> TieredOptions | None:
 def _storage(given: Mapping[str, str]) -> StorageOptions:
     """Return the options of stores, ``storage.KEY``."""
     return parse_storage_options(
-        f"{name[len(_STORAGE) :]}={value}"
+        f"{name[len(STORAGE_PREFIX) :]}={value}"
         for name, value in given.items()
-        if name.lower().startswith(_STORAGE)
+        if name.lower().startswith(STORAGE_PREFIX)
     )
 
 
@@ -252,30 +195,13 @@ def _refuse_of_records(options: Mapping[str, str], rows: BatchForm | None) -> No
             raise InputError(f"the option {name} is about records, not about rows={rows.value}")
 
 
-def _check_names(options: Mapping[str, str]) -> list[str]:
-    """Return the options without effect; refuse those that there are not."""
-    ignored = []
-    for name in options:
-        if name in _KNOWN or name.startswith(_STORAGE):
-            continue
-        if name in _REFUSED:
-            raise InputError(
-                "logs at rest cannot honour this option, nor does Spark's Kafka source", found=name
-            )
-        if name in _IGNORED or name.startswith("kafka."):
-            ignored.append(name)
-            continue
-        raise InputError("kafka-log has no such option", found=name, hint="see docs/records.md")
-    return sorted(ignored)
-
-
 def _subscription(
     options: Mapping[str, str],
 ) -> tuple[str | None, tuple[str, ...], Mapping[str, list[int]] | None]:
     """Return a pattern of topics, topics by name, and partitions."""
-    named = [name for name in _SUBSCRIPTIONS if name.lower() in options]
+    named = [name for name in SUBSCRIPTIONS if name.lower() in options]
     if len(named) > 1:
-        raise InputError(f"give one of {', '.join(_SUBSCRIPTIONS)}", found=", ".join(named))
+        raise InputError(f"give one of {', '.join(SUBSCRIPTIONS)}", found=", ".join(named))
     if "subscribe" in options:
         names = parse_names(options, "subscribe")
         if not names:
