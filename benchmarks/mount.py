@@ -106,7 +106,7 @@ def start(home: Home, *, keeps_marker: bool = False) -> Start:
 
 def build_seconds(home: Home) -> float:
     """Build the index files in place, in a process of its own."""
-    command = [sys.executable, "-m", "kafka_index.cli", "build", "--quiet", "--in-place"]
+    command = [sys.executable, "-m", "kafka_index", "build", "--quiet", "--in-place"]
     began = time.perf_counter()
     subprocess.run([*command, "--input", str(home.data)], check=True)
     return time.perf_counter() - began

@@ -215,7 +215,7 @@ def _read_part(log: Path, bounds: BoundOptions) -> tuple[int, int]:
 
 def _build_indexes(log: Path) -> None:
     if not log.with_suffix(".index").exists():
-        command = [sys.executable, "-m", "kafka_index.cli", "build", "--in-place", "--input"]
+        command = [sys.executable, "-m", "kafka_index", "build", "--in-place", "--input"]
         subprocess.run([*command, str(log.parent)], check=True, stdout=subprocess.DEVNULL)
 
 

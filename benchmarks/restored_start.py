@@ -72,7 +72,7 @@ def run(scratch: Path) -> bool:
 
 def _restore_seconds(home: Home, target: Home) -> float:
     target.root.mkdir()
-    command = [sys.executable, "-m", "kafka_index.cli", "restore", "--quiet", "--link", "hard"]
+    command = [sys.executable, "-m", "kafka_index", "restore", "--quiet", "--link", "hard"]
     paths = ["--input", str(home.data), str(home.metadata), "--output", str(target.data)]
     same = ["--cluster", "same", "--metadata-output", str(target.metadata)]
     began = time.perf_counter()

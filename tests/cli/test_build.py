@@ -21,6 +21,7 @@ from tests.support.command_line import (
     first_log,
     index_files,
     kafka_index,
+    run_here,
 )
 
 PARTITION = "orders.eu-west-0"
@@ -51,14 +52,14 @@ def test_an_option_wins_over_the_settings_file(tmp_path: Path) -> None:
     name = "trace-spans.fine-0"
     data = copy_partitions(tmp_path / "data", name)
     build = ("build", "--input", data, "--config", SETTINGS, "--output")
-    assert kafka_index(*build, tmp_path / "file").returncode == 0
+    assert run_here(*build, tmp_path / "file").returncode == 0
     assert index_files(tmp_path / "file") == broker_files(name)
-    assert kafka_index(*build, tmp_path / "option", "--index-interval-bytes", 4096).returncode == 0
+    assert run_here(*build, tmp_path / "option", "--index-interval-bytes", 4096).returncode == 0
     assert index_files(tmp_path / "option") != broker_files(name)
 
 
 def test_in_place_writes_beside_the_logs(data: Path) -> None:
-    result = kafka_index("build", "--input", data, "--in-place")
+    result = run_here("build", "--input", data, "--in-place")
     assert result.returncode == 0, result.stderr
     assert index_files(data) == broker_files(PARTITION)
     assert "beside the logs" in result.stdout
@@ -67,7 +68,7 @@ def test_in_place_writes_beside_the_logs(data: Path) -> None:
 def test_in_place_is_refused_while_the_directory_is_locked(data: Path) -> None:
     with DirectoryLock.of_data_directories([str(data)]):
         before = list(files_below(data))
-        result = kafka_index("build", "--input", data, "--in-place")
+        result = run_here("build", "--input", data, "--in-place")
         assert list(files_below(data)) == before
     assert result.returncode == 3
     assert result.stderr.count("\n") == 1
@@ -76,18 +77,18 @@ def test_in_place_is_refused_while_the_directory_is_locked(data: Path) -> None:
 
 def test_a_second_run_finds_nothing_to_do(data: Path, tmp_path: Path) -> None:
     arguments = ("build", "--input", data, "--output", tmp_path / "out")
-    assert kafka_index(*arguments).returncode == 0
-    again = kafka_index(*arguments)
+    assert run_here(*arguments).returncode == 0
+    again = run_here(*arguments)
     assert again.returncode == 0
     assert "unchanged" in again.stdout
     assert "built " not in again.stdout
-    assert "built " in kafka_index(*arguments, "--force").stdout
+    assert "built " in run_here(*arguments, "--force").stdout
 
 
 def test_a_dry_run_prints_what_it_would_do_and_does_nothing(data: Path, tmp_path: Path) -> None:
     (data / "orders.eu-west-7.0f6e-delete").mkdir()
     before = list(files_below(tmp_path))
-    result = kafka_index("build", "--input", data, "--output", tmp_path / "out", "--dry-run")
+    result = run_here("build", "--input", data, "--output", tmp_path / "out", "--dry-run")
     assert result.returncode == 0
     assert list(files_below(tmp_path)) == before
     assert "would build 4 segments of 1 partition" in result.stdout
@@ -105,7 +106,7 @@ def test_inputs_may_be_given_in_several_ways(form: str, tmp_path: Path) -> None:
         "no option": [one, two],
         "a glob": ["--input", str(data / "*")],
     }[form]
-    result = kafka_index("build", *inputs, "--output", tmp_path / "out")
+    result = run_here("build", *inputs, "--output", tmp_path / "out")
     assert result.returncode == 0, result.stderr
     assert index_files(tmp_path / "out") == broker_files(PARTITION, other)
 
@@ -113,16 +114,16 @@ def test_inputs_may_be_given_in_several_ways(form: str, tmp_path: Path) -> None:
 def test_topics_are_chosen_by_their_whole_name(tmp_path: Path) -> None:
     data = copy_partitions(tmp_path / "data", PARTITION, "app-logs-0")
     build = ("build", "--input", data, "--output", tmp_path / "out", "--topics")
-    assert kafka_index(*build, "app-.*").returncode == 0
+    assert run_here(*build, "app-.*").returncode == 0
     assert index_files(tmp_path / "out") == broker_files("app-logs-0")
-    assert kafka_index(*build, "app").returncode == 2
+    assert run_here(*build, "app").returncode == 2
 
 
 def test_a_damaged_segment_is_a_row_and_an_exit_code(data: Path, tmp_path: Path) -> None:
     log = first_log(data)
     flip_byte(log, 30_000)
     report = tmp_path / "report.json"
-    result = kafka_index("build", "--input", data, "--output", tmp_path / "out", "--report", report)
+    result = run_here("build", "--input", data, "--output", tmp_path / "out", "--report", report)
     assert result.returncode == 1
     assert result.stderr == ""
     rows = [json.loads(line) for line in report.read_text().splitlines()]
@@ -137,7 +138,7 @@ def test_a_preallocated_tail_is_not_damage(data: Path, tmp_path: Path) -> None:
     log = max(data.glob("*/*.log"))
     with log.open("ab") as file:
         file.truncate(log.stat().st_size + 100_000)
-    result = kafka_index("build", "--input", data, "--output", tmp_path / "out")
+    result = run_here("build", "--input", data, "--output", tmp_path / "out")
     assert result.returncode == 0
     assert "preallocated zeros" in result.stdout
     assert index_files(tmp_path / "out") == broker_files(PARTITION)
@@ -145,10 +146,10 @@ def test_a_preallocated_tail_is_not_damage(data: Path, tmp_path: Path) -> None:
 
 def test_quiet_prints_nothing_unless_something_is_wrong(data: Path, tmp_path: Path) -> None:
     build = ("build", "--input", data, "--output", tmp_path / "out", "--quiet")
-    good = kafka_index(*build)
+    good = run_here(*build)
     assert (good.returncode, good.stdout, good.stderr) == (0, "", "")
     flip_byte(first_log(data), 30_000)
-    bad = kafka_index(*build)
+    bad = run_here(*build)
     assert (bad.returncode, bad.stdout) == (1, "")
     assert str(first_log(data)) in bad.stderr
 
@@ -158,7 +159,7 @@ def test_reports_of_all_endings_hold_the_same_rows(data: Path, tmp_path: Path) -
     for ending in ("parquet", "json", "csv"):
         report = tmp_path / f"report.{ending}"
         build = ("build", "--input", data, "--output", tmp_path / ending, "--threads", 1)
-        assert kafka_index(*build, "--report", report).returncode == 0
+        assert run_here(*build, "--report", report).returncode == 0
         if ending == "parquet":
             tables[ending] = pq.read_table(report).to_pylist()
         elif ending == "csv":
@@ -202,13 +203,14 @@ def test_reports_of_all_endings_hold_the_same_rows(data: Path, tmp_path: Path) -
     ],
 )
 def test_wrong_usage_is_one_line_and_exit_code_2(
-    arguments: list[str], message: str, data: Path, tmp_path: Path
+    arguments: list[str], message: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     empty = tmp_path / "empty"
     empty.mkdir()
     places = {"data": data, "out": tmp_path / "out", "empty": empty}
     before = list(files_below(tmp_path))
-    result = kafka_index("build", *(one.format(**places) for one in arguments), folder=tmp_path)
+    result = run_here("build", *(one.format(**places) for one in arguments))
     assert result.returncode == 2
     assert result.stdout == ""
     assert result.stderr.count("\n") == 1
@@ -219,7 +221,7 @@ def test_wrong_usage_is_one_line_and_exit_code_2(
 def test_a_report_that_cannot_be_written_is_refused_before_the_work(
     data: Path, tmp_path: Path
 ) -> None:
-    result = kafka_index(
+    result = run_here(
         *("build", "--input", data, "--output", tmp_path / "out"),
         *("--report", tmp_path / "missing" / "report.csv"),
     )
@@ -229,7 +231,7 @@ def test_a_report_that_cannot_be_written_is_refused_before_the_work(
 
 
 def test_verbose_shows_where_an_error_arose(data: Path) -> None:
-    result = kafka_index("build", "--input", data, "--output", data / "out", "--verbose")
+    result = run_here("build", "--input", data, "--output", data / "out", "--verbose")
     assert result.returncode == 2
     assert "Traceback" in result.stderr
     assert result.stderr.splitlines()[-1].startswith("kafka-index: error: ")
@@ -251,7 +253,7 @@ def test_the_local_engine_starts_no_spark(data: Path, tmp_path: Path) -> None:
 
 
 def test_an_index_alone_is_not_built_in_place(data: Path) -> None:
-    result = kafka_index("build", "--input", data, "--in-place", "--what", "index,txnindex")
+    result = run_here("build", "--input", data, "--in-place", "--what", "index,txnindex")
     assert result.returncode == 2
     assert "index only together with timeindex" in result.stderr
 
@@ -264,7 +266,7 @@ def test_in_place_what_belongs_to_an_index_beside_a_damaged_log_stays_as_it_is(
     flip_byte(directory / f"{532:020d}.log", 20_000)
     before = {path.name: path.read_bytes() for path in directory.iterdir()}
     report = tmp_path / "report.parquet"
-    result = kafka_index("build", "--input", tmp_path / "data", "--in-place", "--report", report)
+    result = run_here("build", "--input", tmp_path / "data", "--in-place", "--report", report)
     assert result.returncode == 1
     rows = pq.read_table(report)
     assert rows["status"].to_pylist() == ["built", "truncated", "failed"]
@@ -278,7 +280,7 @@ def test_outputs_of_several_options_add_up_with_their_notes(data: Path, tmp_path
     for path in (data / PARTITION).glob("00000000000000000000.*"):
         path.unlink()
     arguments = ("--input", data, "--output", tmp_path / "out")
-    result = kafka_index("build", *arguments, "--what", "index,timeindex", "--what", "snapshot")
+    result = run_here("build", *arguments, "--what", "index,timeindex", "--what", "snapshot")
     assert result.returncode == 0, result.stderr
     written = {path.suffix for path in (tmp_path / "out" / PARTITION).glob("0*")}
     assert written == {".index", ".timeindex", ".snapshot"}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kafka_index.records.batch_table import BATCH_SCHEMA
-from tests.support.command_line import COMMAND, DUMP, environment, kafka_index
+from tests.support.command_line import COMMAND, DUMP, dump, environment
 
 PARTITION = DUMP / "payments-0"
 LOG = sorted(PARTITION.glob("*.log"))[1]
@@ -20,7 +20,7 @@ def entries(path: Path, form: str) -> list[tuple[int, int]]:
 
 
 def json_rows(path: Path) -> list[dict[str, Any]]:
-    result = kafka_index("dump", "--json", path)
+    result = dump("--json", path)
     assert result.returncode == 0, result.stderr
     return [json.loads(line) for line in result.stdout.splitlines()]
 
@@ -60,7 +60,7 @@ def test_a_log_has_a_row_per_batch_with_every_column() -> None:
 
 
 def test_the_table_shows_what_the_file_is_and_how_it_ends() -> None:
-    lines = kafka_index("dump", LOG).stdout.splitlines()
+    lines = dump(LOG).stdout.splitlines()
     assert lines[0].startswith(f"{LOG}: log, base offset {BASE_OFFSET}")
     assert "leader_epoch" in lines[1]
     assert len({len(line) for line in lines[1:-1]}) == 1
@@ -68,14 +68,14 @@ def test_the_table_shows_what_the_file_is_and_how_it_ends() -> None:
 
 
 def test_attributes_are_spelt_out_for_people() -> None:
-    table = kafka_index("dump", LOG).stdout
+    table = dump(LOG).stdout
     assert "none+txn+control" in table
     assert "none+txn " in table
 
 
 def test_several_files_are_printed_one_after_another() -> None:
     files = sorted(PARTITION.glob("*.index"))
-    result = kafka_index("dump", *files)
+    result = dump(*files)
     assert [line for line in result.stdout.splitlines() if "offset index" in line] == [
         f"{file}: offset index, base offset {int(file.stem)}, {file.stat().st_size // 8} entries"
         for file in files
@@ -100,7 +100,7 @@ def test_the_zero_tail_of_a_preallocated_index_is_distinguished(
     copy.write_bytes(index.read_bytes().ljust(size_bytes, b"\0"))
     assert json_rows(copy) == json_rows(index)
     count = (size_bytes - index.stat().st_size) // entry_bytes
-    result = kafka_index("dump", copy)
+    result = dump(copy)
     assert result.stdout.splitlines()[-1] == f"{count:,} preallocated entries of zeros after them"
 
 
@@ -133,14 +133,14 @@ def test_a_damaged_index_is_printed_and_its_fault_named(
 ) -> None:
     index = tmp_path / f"00000000000000000100{name}"
     index.write_bytes(content)
-    result = kafka_index("dump", index)
+    result = dump(index)
     assert result.returncode == 1
     (line,) = result.stderr.splitlines()
     assert f"{index}: at byte {position}: " in line
     assert message in line
     assert "expected" in line
     assert "found" in line
-    as_json = kafka_index("dump", "--json", index)
+    as_json = dump("--json", index)
     rows = len(content) // (8 if name == ".index" else 12)
     assert len(as_json.stdout.splitlines()) == rows
     assert as_json.returncode == 1
@@ -153,7 +153,7 @@ def test_a_damaged_log_is_printed_up_to_the_damage(tmp_path: Path) -> None:
     position = last["position_bytes"]
     content[position + 30] ^= 1
     copy.write_bytes(content)
-    result = kafka_index("dump", copy)
+    result = dump(copy)
     assert result.returncode == 1
     assert f"ends at byte {position} of {len(content)}" in result.stdout.splitlines()[-1]
     (line,) = result.stderr.splitlines()
@@ -163,7 +163,7 @@ def test_a_damaged_log_is_printed_up_to_the_damage(tmp_path: Path) -> None:
 def test_damage_in_one_file_does_not_hide_the_next(tmp_path: Path) -> None:
     bad = tmp_path / "00000000000000000000.index"
     bad.write_bytes(b"123")
-    result = kafka_index("dump", bad, LOG.with_suffix(".index"))
+    result = dump(bad, LOG.with_suffix(".index"))
     assert result.returncode == 1
     assert str(LOG.with_suffix(".index")) in result.stdout
 
@@ -174,13 +174,13 @@ def test_damage_in_one_file_does_not_hide_the_next(tmp_path: Path) -> None:
 )
 def test_an_unknown_kind_of_file_is_exit_code_2(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(b"")
-    result = kafka_index("dump", tmp_path / name)
+    result = dump(tmp_path / name)
     assert (result.returncode, result.stdout) == (2, "")
     assert result.stderr.count("\n") == 1
 
 
 def test_a_missing_file_is_exit_code_2(tmp_path: Path) -> None:
-    result = kafka_index("dump", LOG, tmp_path / LOG.name)
+    result = dump(LOG, tmp_path / LOG.name)
     assert (result.returncode, result.stdout) == (2, "")
     assert str(tmp_path / LOG.name) in result.stderr
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.command_line import COMMAND, DUMP, dump, environment, json_rows, kafka_index
+from tests.support.command_line import COMMAND, DUMP, dump, environment, json_rows
 from tests.support.packing import GZIP
 from tests.support.segments import (
     LEADER_CHANGE,
@@ -259,7 +259,7 @@ def test_a_damaged_log_is_printed_up_to_the_damage(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_not_a_log_has_no_records() -> None:
-    result = kafka_index("dump", "--records", DUMP / "payments-0" / f"{0:020d}.index")
+    result = dump("--records", DUMP / "payments-0" / f"{0:020d}.index")
     assert result.returncode == 2
     assert "--records requires a .log" in result.stderr
 

@@ -14,7 +14,7 @@ import pytest
 
 from kafka_index.metadata import METADATA_TABLES
 from tests.servers.s3 import S3Server
-from tests.support.command_line import DUMP, kafka_index, run_here
+from tests.support.command_line import DUMP, run_here
 from tests.support.metadata import (
     cluster_record,
     log_batch,
@@ -96,7 +96,7 @@ def test_the_summary_counts_records_by_type() -> None:
 
 
 def test_the_summary_is_readable() -> None:
-    done = kafka_index("metadata", DUMP)
+    done = run_here("metadata", DUMP)
 
     assert done.returncode == 0, done.stderr
     assert "cluster: 16 topics, 24 partitions, 1 broker, next producer id 1000" in done.stdout

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kafka_index.cli.app import _COMMANDS
+from kafka_index.cli.commands import COMMANDS
 from kafka_index.stores import StorageOptions, configure_stores, storage_options
 from tests.servers.s3 import S3Server
 from tests.stores.stores import s3_environment
@@ -23,12 +23,12 @@ def as_before() -> Iterator[None]:
     configure_stores(StorageOptions())
 
 
-@pytest.mark.parametrize("name", sorted(_COMMANDS))
+@pytest.mark.parametrize("name", sorted(COMMANDS))
 def test_every_command_takes_them(name: str) -> None:
     assert "--storage-option KEY=VALUE" in run_here(name, "--help").stdout
 
 
-@pytest.mark.parametrize("name", sorted(_COMMANDS))
+@pytest.mark.parametrize("name", sorted(COMMANDS))
 def test_every_command_refuses_a_secret_and_does_not_repeat_it(name: str) -> None:
     done = run_here(name, "--storage-option", "secret_access_key=hidden", "/none")
 

@@ -31,7 +31,7 @@ def hook(name, arguments):
             file.write(b"more")
 sys.argv[:] = [sys.argv[0], *sys.argv[3:]]
 sys.addaudithook(hook)
-runpy.run_module("kafka_index.cli", run_name="__main__")
+runpy.run_module("kafka_index", run_name="__main__")
 """
 
 

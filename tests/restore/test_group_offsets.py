@@ -37,7 +37,7 @@ def hook(name, arguments):
             os.kill(os.getpid(), signal.SIGKILL)
 sys.argv[:] = [sys.argv[0], *sys.argv[3:]]
 sys.addaudithook(hook)
-runpy.run_module("kafka_index.cli", run_name="__main__")
+runpy.run_module("kafka_index", run_name="__main__")
 """
 HOME = "__consumer_offsets-0"
 PARTITION = "audit.trail-0"

@@ -37,7 +37,7 @@ def hook(name, arguments):
             os.kill(os.getpid(), signal.SIGKILL)
 sys.argv[:] = sys.argv[1:]
 sys.addaudithook(hook)
-runpy.run_module("kafka_index.cli", run_name="__main__")
+runpy.run_module("kafka_index", run_name="__main__")
 """
 _STEPS = (3, 100, 400, 459)
 # A restore of this dump has about this many of them.

@@ -47,7 +47,7 @@ def hook(name, arguments):
             os.kill(os.getpid(), signal.SIGKILL)
 sys.argv[:] = sys.argv[3:]
 sys.addaudithook(hook)
-runpy.run_module("kafka_index.cli", run_name="__main__")
+runpy.run_module("kafka_index", run_name="__main__")
 """
 
 

@@ -20,7 +20,7 @@ from tests.support.timeouts import TIMEOUT_SECONDS
 ROOT = Path(__file__).resolve().parents[2]
 DUMP = ROOT / "examples" / "dump"
 SETTINGS = ROOT / "examples" / "dump.properties"
-COMMAND = [sys.executable, "-m", "kafka_index.cli"]
+COMMAND = [sys.executable, "-m", "kafka_index"]
 
 Argument = str | Path | int
 

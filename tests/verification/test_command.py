@@ -15,7 +15,7 @@ import pytest
 from kafka_index.cli.exit_code import ExitCode
 from kafka_index.verification import VERIFY_SCHEMA
 from tests.support.builds import small_disk
-from tests.support.command_line import COMMAND, DUMP, environment, kafka_index, run_here
+from tests.support.command_line import COMMAND, DUMP, environment, run_here
 from tests.support.gates import Gate, Step
 from tests.support.timeouts import TIMEOUT_SECONDS
 
@@ -202,7 +202,7 @@ def test_a_report_that_finds_no_room_is_worth_a_retry_and_leaves_the_older_one(
         report = disk / "report.json"
         report.write_text("{}\n")
 
-        done = kafka_index("verify", "--input", data, "--report", report)
+        done = run_here("verify", "--input", data, "--report", report)
 
         assert done.returncode == ExitCode.ENVIRONMENT, done.stdout
         assert "report" in done.stderr

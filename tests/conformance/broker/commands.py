@@ -62,7 +62,7 @@ def _build(data: Path, *target: str, config: Path) -> list[dict[str, object]]:
 
 def _run(*arguments: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "kafka_index.cli", *arguments],
+        [sys.executable, "-m", "kafka_index", *arguments],
         capture_output=True,
         text=True,
         check=False,

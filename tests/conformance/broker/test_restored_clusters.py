@@ -132,7 +132,7 @@ def add_settings(home: Home) -> None:
 
 def restore(dump: Home, output: Path, config: Path, *more: str) -> list[dict[str, Any]]:
     report = config.parent / f"{output.parent.name}.json"
-    command = [sys.executable, "-m", "kafka_index.cli", "restore", "--config", str(config)]
+    command = [sys.executable, "-m", "kafka_index", "restore", "--config", str(config)]
     paths = ["--input", str(dump.data), str(dump.metadata), "--output", str(output)]
     done = subprocess.run(
         [*command, *paths, "--report", str(report), *more],

@@ -1,0 +1,128 @@
+"""The commands of the console script, imported when they are called for."""
+
+from __future__ import annotations
+
+import importlib
+
+import click
+from click.shell_completion import CompletionItem
+
+from kafka_index import __version__
+from kafka_index.cli.completion import complete_paths
+
+PROGRAM = "kafka-index"
+
+# Command, its module, its purpose. The modules are imported when a command is called: they load
+# numpy, pyarrow and the compiled kernels, and `--help` should not wait for that.
+COMMANDS = {
+    "build": (
+        "kafka_index.cli.build_command",
+        "Rebuild the indexes, snapshots and epochs of Kafka logs.",
+    ),
+    "lookup": ("kafka_index.cli.lookup_command", "Find offsets and timestamps in Kafka logs."),
+    "dump": (
+        "kafka_index.cli.dump_command",
+        "Print the contents of logs, indexes, snapshots and epochs.",
+    ),
+    "export": (
+        "kafka_index.cli.export_command",
+        "Export records to Parquet or JSON lines.",
+    ),
+    "find": (
+        "kafka_index.cli.find_command",
+        "Find records by key, value and time.",
+    ),
+    "metadata": (
+        "kafka_index.cli.metadata_command",
+        "Print topics, groups, transactions and remote segments of a cluster.",
+    ),
+    "verify": (
+        "kafka_index.cli.verify_command",
+        "Compare every file of a dump with what it should be.",
+    ),
+    "import": (
+        "kafka_index.cli.import_command",
+        "Write tables of records as logs that a broker mounts.",
+    ),
+    "rewrite": (
+        "kafka_index.cli.rewrite_command",
+        "Copy a dump without some of its records.",
+    ),
+    "predict": (
+        "kafka_index.cli.predict_command",
+        "Predict what a broker does to its log directories when it starts.",
+    ),
+    "restore": (
+        "kafka_index.cli.restore_command",
+        "Make a data directory that a broker mounts at once, from a dump.",
+    ),
+    "warm-up": (
+        "kafka_index.cli.warm_up_command",
+        "Compile everything beforehand, for images.",
+    ),
+}
+
+
+class _LazyGroup(click.Group):
+    """A group that imports a command's module when the command is called for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002, because click passes it
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        command = load_command(cmd_name, as_job=False)
+        # True for completions alone.
+        return complete_paths(command) if ctx.resilient_parsing else command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        # The group's own method would import the module of every command.
+        names = [
+            CompletionItem(name, help=text)
+            for name, (_, text) in COMMANDS.items()
+            if name.startswith(incomplete)
+        ]
+        return [*names, *click.Command.shell_complete(self, ctx, incomplete)]
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002, because click passes it
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+
+def load_command(name: str, *, as_job: bool) -> click.Command:
+    """Return a command, for the console script or as a job for ``spark-submit``."""
+    command = importlib.import_module(COMMANDS[name][0]).make_command(as_job=as_job)
+    if not isinstance(command, click.Command):
+        raise TypeError(f"{name} is not a command")
+    return command
+
+
+def _print_version(ctx: click.Context, parameter: click.Parameter, value: object) -> None:  # noqa: ARG001, because click passes it
+    if value:
+        click.echo(f"{PROGRAM} {__version__}")
+        ctx.exit(0)
+
+
+@click.group(
+    cls=_LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    no_args_is_help=False,
+)
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Print the version and exit.",
+)
+def console_script() -> None:
+    """Rebuild the indexes of Kafka logs byte for byte, and find offsets and timestamps in them.
+
+    \b
+    Examples:
+      kafka-index build --input /dump/broker-1 --output /tmp/indexes
+      kafka-index lookup --logs /dump/broker-1 --topic orders --partition 0 --offset 1234
+      kafka-index dump /dump/broker-1/orders-0/00000000000000000000.index
+    """  # noqa: D301, because \b is click's mark of a text not to be wrapped
