@@ -40,7 +40,7 @@ def make_command(*, as_job: bool) -> click.Command:
     def warm_up(
         shared: bool,  # noqa: FBT001, because click passes options by name
     ) -> int:
-        from kafka_index.kernels.compile_cache import (  # noqa: PLC0415, slow to import
+        from kafka_index.kernels.cache_folders import (  # noqa: PLC0415, slow to import
             cache_folders,
             keep_in_shared_folder,
         )

@@ -29,11 +29,11 @@ print(sum(find_floors.stats.cache_hits.values()), find_floors.stats.cache_path)
 SHARED = """
 import os, sys, tempfile
 sys.prefix, tempfile.tempdir = sys.argv[1], os.environ["TMPDIR"]
-from kafka_index.kernels import compile_cache
+from kafka_index.kernels import cache_folders
 if sys.argv[2] == "keep":
-    compile_cache.keep_in_shared_folder()
+    cache_folders.keep_in_shared_folder()
 else:
-    assert compile_cache.cache_folders().writable is None
+    assert cache_folders.cache_folders().writable is None
 """
 
 
