@@ -23,7 +23,7 @@ from kafka_index.writing.import_target import ImportTarget
 from kafka_index.writing.local_import import import_sorted
 from kafka_index.writing.partition_match import match_partition
 from kafka_index.writing.partition_rewrite import SegmentRewriter
-from kafka_index.writing.rewriting import plan_rewrite
+from kafka_index.writing.rewrite_plan import plan_rewrite
 from kafka_index.writing.selection import Selection
 from kafka_index.writing.sorted_records import sorted_records
 from kafka_index.writing.table_files import list_table_files

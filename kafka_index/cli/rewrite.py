@@ -21,12 +21,13 @@ from kafka_index.errors import InputError, KafkaIndexError, is_retriable
 from kafka_index.metadata import read_cluster
 from kafka_index.records.decompression import shared_budget
 from kafka_index.storage.report_file import ReportFile
+from kafka_index.tiered.options import TieredOptions
 from kafka_index.writing.rewrite_output import RewriteOutput
+from kafka_index.writing.rewrite_plan import plan_rewrite, tiered_starts
 from kafka_index.writing.rewriting import (
     MatchedPartition,
     RewriteSettings,
     digest_of,
-    plan_rewrite,
     summary_by_topic,
 )
 
@@ -49,6 +50,7 @@ class RewriteOptions:
 
     inputs: tuple[str, ...]
     output: str | None
+    tiered: TieredOptions | None
     topics: re.Pattern[str] | None
     metadata: str | None
     settings: RewriteSettings
@@ -70,14 +72,16 @@ def run_rewrite(options: RewriteOptions) -> ExitCode:
     if options.metadata is not None:
         budget = shared_budget(options.settings.max_decompressed_bytes)
         cluster = read_cluster([options.metadata], budget=budget)
-    plans, directories = plan_rewrite(options.inputs, options.topics, cluster)
+    plans, directories = plan_rewrite(options.inputs, options.topics, cluster, options.tiered)
     with ExitStack() as stack:
         report = (
             stack.enter_context(ReportFile(options.report, _REPORT)) if options.report else None
         )
         output = None
         if options.output is not None:
-            inputs = [*options.inputs, *(plan.directory for plan in plans)]
+            remote = () if options.tiered is None else options.tiered.uris
+            local = (plan.local_directory for plan in plans)
+            inputs = [*options.inputs, *remote, *filter(None, local)]
             digest = digest_of(plans, options.settings)
             output = stack.enter_context(RewriteOutput(options.output, inputs, digest))
         engine = stack.enter_context(RewriteEngine(options.engine, options.settings, plans, output))
@@ -101,7 +105,7 @@ def run_rewrite(options: RewriteOptions) -> ExitCode:
                 if error is None
             }
             if not any(error is not None and is_retriable(error) for _, error in outcomes):
-                output.finish(directories, done)
+                output.finish(directories, done, tiered_starts(plans))
         if report is not None:
             report.write_table(_report(outcomes, is_dry=output is None))
     _print(matched, outcomes, options, None if output is None else output.root)

@@ -19,10 +19,12 @@ from kafka_index.cli.options import (
     topics_option,
 )
 from kafka_index.cli.rewrite import RewriteOptions, run_rewrite
+from kafka_index.cli.tiered_options import tiered_options
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, LogConfig
 from kafka_index.engines import Engine
 from kafka_index.errors import InputError
 from kafka_index.stores import is_remote
+from kafka_index.tiered.options import TieredOptions
 from kafka_index.writing.condition import Condition
 from kafka_index.writing.rewriting import RewriteSettings
 from kafka_index.writing.selection import Selection, parse_keys
@@ -61,6 +63,7 @@ def _options() -> list[Decorator]:
             help="Drop records with these keys, one per line: text, hex: or base64:.",
         ),
         click.option("--drop-where", metavar="EXPR", help="Drop records that satisfy a condition."),
+        *tiered_options(),
         topics_option(),
         *settings_options(),
         click.option("--dry-run", is_flag=True, help="Print what is dropped, and write nothing."),
@@ -90,6 +93,7 @@ def make_command(*, as_job: bool) -> click.Command:
         output: str | None,
         drop_keys: str | None,
         drop_where: str | None,
+        tiered: TieredOptions | None,
         topics: re.Pattern[str] | None,
         config_path: str | None,
         index_interval_bytes: int | None,
@@ -102,8 +106,8 @@ def make_command(*, as_job: bool) -> click.Command:
         detail: Detail,
         engine: Engine = SUBMITTED,
     ) -> int:
-        if not inputs:
-            raise click.UsageError("no input: give --input PATH")
+        if not (inputs or tiered):
+            raise click.UsageError("no input: give --input PATH or --tiered URI")
         if (drop_keys is None) == (drop_where is None):
             raise click.UsageError("give one of --drop-keys and --drop-where")
         if (output is None) != dry_run:
@@ -117,6 +121,7 @@ def make_command(*, as_job: bool) -> click.Command:
             RewriteOptions(
                 inputs=inputs,
                 output=output,
+                tiered=tiered,
                 topics=topics,
                 metadata=metadata,
                 settings=RewriteSettings(
@@ -136,7 +141,8 @@ def make_command(*, as_job: bool) -> click.Command:
         rewrite,
         [*_options(), *run_options(as_job=as_job)],
         help_text=_HELP,
-        usage="--input PATH... (--output DIR | --dry-run) (--drop-keys FILE | --drop-where EXPR)",
+        usage="(--input PATH... | --tiered URI) (--output DIR | --dry-run) "
+        "(--drop-keys FILE | --drop-where EXPR)",
     )
 
 

@@ -55,6 +55,7 @@ def run_import(
                 target,
                 settings,
                 lambda each: on_partition(each.staged.partition, each.counts),
+                threads=engine.threads,
             )
         return
     try:

@@ -12,7 +12,8 @@ from kafka_index.engines.session import open_session, prepare_executors
 from kafka_index.errors import KafkaIndexError
 from kafka_index.writing.local_rewrite import match_all, rewrite_all
 from kafka_index.writing.rewrite_output import RewriteOutput
-from kafka_index.writing.rewriting import MatchedPartition, PartitionPlan, RewriteSettings
+from kafka_index.writing.rewrite_plan import PartitionPlan
+from kafka_index.writing.rewriting import MatchedPartition, RewriteSettings
 
 _APP_NAME = "kafka-index rewrite"
 _AFTER_FAILURE = "finished partitions are kept: run again to continue"

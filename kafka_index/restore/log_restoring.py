@@ -214,13 +214,7 @@ def segment_at(path: str, source: SegmentFile) -> SegmentFile:
         found = os.stat(path)
     except OSError as error:
         raise publish_error(error, path, "look at a restored log") from error
-    return replace(
-        source,
-        log_path=path,
-        log_size_bytes=found.st_size,
-        log_mtime_ns=found.st_mtime_ns,
-        log_version="",
-    )
+    return source.copied_to(path, found)
 
 
 def _stage(

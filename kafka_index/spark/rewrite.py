@@ -16,9 +16,9 @@ from kafka_index.spark.jobs import Jobs
 from kafka_index.spark.shared_target import SharedTarget
 from kafka_index.spark.tasks import current_attempt_id, spark_schema, task
 from kafka_index.tasks import BIN, balance
+from kafka_index.writing.rewrite_plan import PartitionPlan
 from kafka_index.writing.rewriting import (
     MatchedPartition,
-    PartitionPlan,
     RewriteSettings,
     match,
     rewrite,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from kafka_index.layout.names import (
     CLEANED_SUFFIX,
@@ -70,6 +70,16 @@ class SegmentFile:
     def partition_directory(self) -> str:
         """The directory that holds the log."""
         return os.path.dirname(self.log_path)
+
+    def copied_to(self, log_path: str, status: os.stat_result) -> SegmentFile:
+        """Return this segment with its log, or what was made of it, in a local file."""
+        return replace(
+            self,
+            log_path=log_path,
+            log_size_bytes=status.st_size,
+            log_mtime_ns=status.st_mtime_ns,
+            log_version="",
+        )
 
     @property
     def has_log(self) -> bool:

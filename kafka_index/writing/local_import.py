@@ -1,16 +1,23 @@
-"""An import by threads of this process."""
+"""An import by threads of this process: a partition is a task, fed by the one that reads."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import pyarrow as pa
 
 from kafka_index.errors import InputError
+from kafka_index.layout.names import TopicPartition
 from kafka_index.writing.import_columns import partitions_of
 from kafka_index.writing.import_settings import ImportSettings
 from kafka_index.writing.import_target import ImportTarget
 from kafka_index.writing.partition_import import ImportedPartition, PartitionImport
+
+#: About the most bytes of records that wait for the threads, for each of them.
+_WAITING_BYTES = 32 * 1024 * 1024
 
 
 def import_sorted(
@@ -18,6 +25,8 @@ def import_sorted(
     target: ImportTarget,
     settings: ImportSettings,
     on_partition: Callable[[ImportedPartition], None],
+    *,
+    threads: int = 1,
 ) -> None:
     """Import records that come partition by partition; each is published once it is complete.
 
@@ -30,37 +39,134 @@ def import_sorted(
     settings : ImportSettings
         How.
     on_partition : callable
-        Called with each partition that has been published.
+        Called with each partition that has been published, in their order.
+    threads : int
+        How many partitions are written at a time. One that is larger than what may wait is written
+        while it is read, and no other meanwhile.
 
     Raises
     ------
     InputError
         A record cannot be written, or there is none. Partitions before its own are there.
     """
-    current: PartitionImport | None = None
+    room = _Room(threads * _WAITING_BYTES)
+    under_way: deque[Future[ImportedPartition]] = deque()
     count = 0
 
-    def finish(partition: PartitionImport) -> None:
-        imported = partition.finish()
-        target.publish(imported)
-        on_partition(imported)
+    def publish(*, all_of_them: bool) -> None:
+        while under_way and (all_of_them or under_way[0].done()):
+            imported = under_way.popleft().result()
+            target.publish(imported)
+            on_partition(imported)
 
-    try:
-        for batch in batches:
-            for partition, rows in partitions_of(batch):
-                if current is None or current.partition != partition:
-                    if current is not None:
-                        finish(current)
-                    current = None
-                    current = PartitionImport(target.root, target.staging, partition, settings)
-                    count += 1
-                current.append(rows)
-        if current is not None:
-            finish(current)
-            current = None
-    finally:
-        if current is not None:
-            current.abort()
+    with ThreadPoolExecutor(threads, thread_name_prefix="import") as pool:
+        current: _Feed | None = None
+        try:
+            for batch in batches:
+                for partition, rows in partitions_of(batch):
+                    if current is None or current.partition != partition:
+                        if current is not None:
+                            current.end()
+                        publish(all_of_them=False)
+                        current = _Feed(partition, room)
+                        under_way.append(pool.submit(_write, current, target, settings))
+                        count += 1
+                    if not current.put(rows):
+                        # It has failed, and those before it may have as well.
+                        publish(all_of_them=True)
+            if current is not None:
+                current.end()
+            publish(all_of_them=True)
+        except BaseException:
+            room.stop()
+            raise
     if not count:
         raise InputError("the input has no records")
     target.remove_others()
+
+
+def _write(feed: _Feed, target: ImportTarget, settings: ImportSettings) -> ImportedPartition:
+    """Write a partition aside."""
+    try:
+        partition = PartitionImport(target.root, target.staging, feed.partition, settings)
+        try:
+            for rows in feed:
+                partition.append(rows)
+            return partition.finish()
+        finally:
+            partition.abort()
+    finally:
+        feed.close()
+
+
+class _Room:
+    """What may wait in all feeds together."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self.free_bytes = max_bytes
+        self.changed = threading.Condition()
+        self.is_stopped = False
+
+    def stop(self) -> None:
+        """Have every task end that waits for records, or will."""
+        with self.changed:
+            self.is_stopped = True
+            self.changed.notify_all()
+
+
+class _Feed:
+    """The records of one partition on their way to the task that writes it."""
+
+    def __init__(self, partition: TopicPartition, room: _Room) -> None:
+        self.partition = partition
+        self._room = room
+        self._waiting: deque[pa.RecordBatch] = deque()
+        self._is_complete = False
+        self._is_closed = False
+
+    def put(self, rows: pa.RecordBatch) -> bool:
+        """Add records once there is room; return False where the task has ended already."""
+        room = self._room
+        with room.changed:
+            # Larger ones than there is ever room for go alone.
+            while room.free_bytes <= 0 and not self._is_closed:
+                room.changed.wait()
+            if self._is_closed:
+                return False
+            room.free_bytes -= rows.nbytes
+            self._waiting.append(rows)
+            room.changed.notify_all()
+        return True
+
+    def end(self) -> None:
+        """Add no more."""
+        with self._room.changed:
+            self._is_complete = True
+            self._room.changed.notify_all()
+
+    def close(self) -> None:
+        """Take no more, and give back the room of what is left."""
+        with self._room.changed:
+            self._is_closed = True
+            self._room.free_bytes += sum(rows.nbytes for rows in self._waiting)
+            self._waiting.clear()
+            self._room.changed.notify_all()
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        """Yield the records as they come; their room is free once they have been written."""
+        room = self._room
+        while True:
+            with room.changed:
+                while not (self._waiting or self._is_complete or room.is_stopped):
+                    room.changed.wait()
+                if room.is_stopped:
+                    raise InputError("the import has been stopped")
+                if not self._waiting:
+                    return
+                rows = self._waiting.popleft()
+            try:
+                yield rows
+            finally:
+                with room.changed:
+                    room.free_bytes += rows.nbytes
+                    room.changed.notify_all()

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from kafka_index.errors import KafkaIndexError
+from kafka_index.writing.rewrite_plan import PartitionPlan
 from kafka_index.writing.rewriting import (
     MatchedPartition,
-    PartitionPlan,
     RewriteSettings,
     match,
     rewrite,

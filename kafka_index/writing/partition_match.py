@@ -32,6 +32,7 @@ from kafka_index.scan import LogFileSource
 from kafka_index.state.segment_state import ProducerTable, SegmentState
 from kafka_index.storage import SegmentFile
 from kafka_index.storage.log_directory import LogDirectory
+from kafka_index.storage.tiered_partition import TieredPartition
 from kafka_index.writing.revival import Revival
 from kafka_index.writing.selection import Selection, SelectionMatcher
 
@@ -86,8 +87,14 @@ def match_partition(
     *,
     max_decompressed_bytes: int,
     checks_revival: bool,
+    tiered: TieredPartition | None = None,
 ) -> PartitionMatch:
     """Read a partition once, or twice if it has to be known what would be revived.
+
+    Parameters
+    ----------
+    tiered : TieredPartition, optional
+        What is known of the partition where segments may be remote.
 
     Raises
     ------
@@ -99,7 +106,7 @@ def match_partition(
     # All records of a key go together.
     checks_revival &= selection.condition is not None
     revival = Revival() if checks_revival else None
-    state = PartitionStart.read(segments[0], None, with_epochs=False).state
+    state = PartitionStart.read(segments[0], None, with_epochs=False, tiered=tiered).state
     end_offset = segments[0].base_offset
     for segment in segments:
         table = ProducerTable()

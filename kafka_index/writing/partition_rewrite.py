@@ -96,13 +96,7 @@ class SegmentRewriter:
                 written = os.fstat(file.fileno())
         except OSError as error:
             raise publish_error(error, path, "write the log") from error
-        return replace(
-            segment,
-            log_path=path,
-            log_size_bytes=written.st_size,
-            log_mtime_ns=written.st_mtime_ns,
-            log_version="",
-        )
+        return segment.copied_to(path, written)
 
     def _write(self, source: WindowBatches, segment: SegmentFile, file: BinaryIO) -> None:
         """Write the batches of a window: runs of untouched ones at once."""

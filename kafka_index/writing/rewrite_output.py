@@ -103,7 +103,12 @@ class RewriteOutput:
         """Return a folder of the staging folder that one task writes to."""
         return os.path.join(self.staging, name)
 
-    def finish(self, directories: Sequence[str], ends: Mapping[TopicPartition, int | None]) -> None:
+    def finish(
+        self,
+        directories: Sequence[str],
+        ends: Mapping[TopicPartition, int | None],
+        log_starts: Mapping[TopicPartition, int],
+    ) -> None:
         """Write the files at the root, and remove the mark.
 
         Parameters
@@ -113,11 +118,15 @@ class RewriteOutput:
         ends : mapping of TopicPartition to int or None
             The partitions in the output, and where their logs end: no checkpoint goes beyond. None
             for one that is copied as it is.
+        log_starts : mapping of TopicPartition to int
+            Where partitions start whose start is not in these directories.
         """
         for name in _CHECKPOINTS:
             offsets: dict[TopicPartition, int] = {}
             for directory in directories:
                 offsets |= _offsets(os.path.join(directory, name))
+            if name == LOG_START_CHECKPOINT:
+                offsets |= log_starts
             kept = {
                 each: _clamped(offset, ends[each])
                 for each, offset in offsets.items()

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from itertools import groupby
 
-from kafka_index.build.plan import partition_of
 from kafka_index.build.publish import publish_partitions
 from kafka_index.build.report import FAILED
 from kafka_index.build.scan import stage_segments
@@ -18,27 +15,23 @@ from kafka_index.build.settings import BuildSettings
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, LogConfig
 from kafka_index.errors import CorruptLogError, KafkaIndexError
 from kafka_index.layout.checkpoints import format_offset_checkpoint
-from kafka_index.layout.internal_topics import INTERNAL_TOPICS
 from kafka_index.layout.names import (
     LEADER_EPOCH_CHECKPOINT,
     LOG_START_CHECKPOINT,
     PARTITION_METADATA,
-    TopicPartition,
     parse_segment_file,
 )
-from kafka_index.metadata import ClusterImage
+from kafka_index.state.leader_epochs import LeaderEpochCache
 from kafka_index.state.snapshots import list_snapshots, snapshot_path
-from kafka_index.storage import SegmentFile, list_dump, publish_error
-from kafka_index.storage.log_directory import LogDirectory
+from kafka_index.storage import publish_error
 from kafka_index.storage.partition_record import PARTITION_RECORD
 from kafka_index.stores import store_of
 from kafka_index.writing.condition import SelectionError
 from kafka_index.writing.partition_match import PartitionMatch, match_partition
 from kafka_index.writing.partition_rewrite import SegmentRewriter
+from kafka_index.writing.rewrite_plan import PartitionPlan
 from kafka_index.writing.selection import Selection
 from kafka_index.writing.staging import StagedPartition, publish_directory, remove_directory
-
-CLEANUP_POLICY = "cleanup.policy"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,40 +57,6 @@ class RewriteSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionPlan:
-    """A partition to rewrite.
-
-    Parameters
-    ----------
-    partition : TopicPartition
-        Which.
-    segments : tuple of SegmentFile
-        Its segments, by base offset.
-    may_be_compacted : bool
-        False where the metadata log says that it is not.
-    """
-
-    partition: TopicPartition
-    segments: tuple[SegmentFile, ...]
-    may_be_compacted: bool = True
-
-    @property
-    def directory(self) -> str:
-        """Where it lies."""
-        return self.segments[0].partition_directory
-
-    @property
-    def is_internal(self) -> bool:
-        """Whether it is one of Kafka's own topics, which is copied as it is."""
-        return self.partition.topic in INTERNAL_TOPICS
-
-    @property
-    def size_bytes(self) -> int:
-        """Size of its logs."""
-        return sum(segment.log_size_bytes for segment in self.segments)
-
-
-@dataclass(frozen=True, slots=True)
 class MatchedPartition:
     """The result of the first pass over a partition.
 
@@ -116,47 +75,13 @@ class MatchedPartition:
     error: KafkaIndexError | None = None
 
 
-def plan_rewrite(
-    inputs: Sequence[str],
-    topics: re.Pattern[str] | None,
-    cluster: ClusterImage | None = None,
-) -> tuple[list[PartitionPlan], list[str]]:
-    """Return the partitions of a dump, and its data directories.
-
-    Parameters
-    ----------
-    inputs, topics
-        As for `kafka_index.storage.list_dump`.
-    cluster : ClusterImage, optional
-        The cluster, which knows the settings of topics.
-
-    Raises
-    ------
-    InputError
-        As `kafka_index.storage.list_dump`.
-    """
-    listing = list_dump(inputs, topics=topics)
-    plans = [
-        PartitionPlan(partition, tuple(members), _may_be_compacted(partition.topic, cluster))
-        for partition, members in groupby(listing.segments, key=partition_of)
-    ]
-    return plans, listing.data_directories
-
-
-def _may_be_compacted(topic: str, cluster: ClusterImage | None) -> bool:
-    if cluster is None or cluster.topic_named(topic) is None:
-        return True
-    return "compact" in cluster.topic_configs(topic).get(CLEANUP_POLICY, "delete")
-
-
 def digest_of(plans: Sequence[PartitionPlan], settings: RewriteSettings) -> str:
     """Return what tells a rewrite from every other: its input as it is, and what it drops."""
     digest = hashlib.sha256()
     selection = settings.selection
     digest.update(repr((selection.keys, selection.condition, settings.config)).encode())
     for plan in plans:
-        for segment in plan.segments:
-            digest.update(repr(segment).encode())
+        digest.update(repr((plan.tiered, *plan.segments)).encode())
     return digest.hexdigest()
 
 
@@ -170,6 +95,7 @@ def match(plan: PartitionPlan, settings: RewriteSettings) -> MatchedPartition:
             settings.selection,
             max_decompressed_bytes=settings.max_decompressed_bytes,
             checks_revival=plan.may_be_compacted and not settings.allows_revival,
+            tiered=plan.tiered,
         )
     except SelectionError:
         raise
@@ -206,7 +132,7 @@ def rewrite(
         except OSError as error:
             raise publish_error(error, directory, "make a folder") from error
         if matched.match is None:
-            _copy_files(plan.directory, directory, None)
+            _copy_files(plan.directory, directory)
         else:
             _write_partition(plan, matched.match, directory, settings)
         publish_directory(output, StagedPartition(plan.partition, directory))
@@ -220,8 +146,8 @@ def _write_partition(
     plan: PartitionPlan, found: PartitionMatch, directory: str, settings: RewriteSettings
 ) -> None:
     rewriter = SegmentRewriter(found, settings.selection, settings.max_decompressed_bytes)
-    _copy_files(plan.directory, directory, plan.segments[0].base_offset)
-    log_start = LogDirectory(os.path.dirname(plan.directory)).log_start_offset(plan.partition)
+    _write_side_files(plan, directory)
+    log_start = plan.log_start_offset
     if log_start is not None:
         # The build looks for it where a broker does.
         text = format_offset_checkpoint({plan.partition: min(log_start, found.end_offset)})
@@ -242,25 +168,36 @@ def _write_partition(
         os.unlink(record)
 
 
-def _copy_files(source: str, target: str, base_offset: int | None) -> None:
-    """Copy what a partition has besides its segments, or without a base offset everything.
+def _write_side_files(plan: PartitionPlan, directory: str) -> None:
+    """Write what a partition has besides its segments, and what a broker loads first of it."""
+    names: set[str] = set()
+    if plan.local_directory is not None:
+        names = {PARTITION_METADATA, LEADER_EPOCH_CHECKPOINT}
+        if not plan.begins_remotely:
+            # Of snapshots only those at the first segment and before count.
+            names |= {
+                os.path.basename(snapshot_path(plan.local_directory, offset))
+                for offset in list_snapshots(plan.local_directory)
+                if offset <= plan.segments[0].base_offset
+            }
+        _copy_files(plan.local_directory, directory, names)
+    if plan.tiered is not None:
+        metadata = os.path.join(directory, PARTITION_METADATA)
+        if not os.path.exists(metadata) and plan.tiered.topic_id:
+            _write(metadata, f"version: 0\ntopic_id: {plan.tiered.topic_id}\n".encode())
+        if plan.begins_remotely and plan.tiered.epochs:
+            # Those beside the local segments begin where these do.
+            text = LeaderEpochCache(plan.tiered.epochs).text()
+            _write(os.path.join(directory, LEADER_EPOCH_CHECKPOINT), text.encode())
 
-    Of snapshots only those at the first segment and before count: of what a broker loads first.
-    """
-    store = store_of(source)
-    snapshots = {
-        os.path.basename(snapshot_path(source, offset))
-        for offset in list_snapshots(source)
-        if base_offset is not None and offset <= base_offset
-    }
-    for entry in store.list_directory(source):
+
+def _copy_files(source: str, target: str, names: Collection[str] | None = None) -> None:
+    """Copy files of some names; by default all that a broker would look at."""
+    for entry in store_of(source).list_directory(source):
         name = os.path.basename(entry.path)
-        is_side_file = name in snapshots or name in (PARTITION_METADATA, LEADER_EPOCH_CHECKPOINT)
-        if entry.is_directory or (base_offset is not None and not is_side_file):
-            continue
-        if base_offset is None and parse_segment_file(name) is None and name.startswith("."):
-            continue
-        _copy(entry.path, os.path.join(target, name))
+        is_ours = name.startswith(".") and parse_segment_file(name) is None
+        if not entry.is_directory and (name in names if names is not None else not is_ours):
+            _copy(entry.path, os.path.join(target, name))
 
 
 def _copy(source: str, target: str) -> None:

@@ -11,7 +11,8 @@ from kafka_index.spark.rewrite import match_partitions, rewrite_partitions
 from kafka_index.spark.shared_target import SharedTarget
 from kafka_index.writing.condition import Condition
 from kafka_index.writing.rewrite_output import RewriteOutput
-from kafka_index.writing.rewriting import RewriteSettings, digest_of, plan_rewrite
+from kafka_index.writing.rewrite_plan import plan_rewrite
+from kafka_index.writing.rewriting import RewriteSettings, digest_of
 from kafka_index.writing.selection import Selection
 from tests.support.command_line import DUMP, run_here
 
@@ -52,7 +53,7 @@ def test_a_rewrite_on_spark_is_that_of_threads(spark: SparkSession, tmp_path: Pa
             each.plan.partition: None if each.match is None else each.match.end_offset
             for each in matched
         }
-        output.finish(directories, ends)
+        output.finish(directories, ends, {})
 
     assert set(errors) == {None}
     found = contents(tmp_path / "spark")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from base64 import b64encode
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from kafka_index.errors import InputError
 from kafka_index.growing import GrowingPartitionLog
 from kafka_index.records.record_table import RECORD_SCHEMA
 from kafka_index.storage import DirectoryLock
+from kafka_index.writing import local_import
 from kafka_index.writing.import_settings import ImportMode, ImportSettings
 from kafka_index.writing.import_target import ImportTarget
 from kafka_index.writing.local_import import import_sorted
@@ -446,3 +448,70 @@ def test_records_that_are_not_sorted_are_refused(tmp_path: Path) -> None:
         ImportTarget(str(tmp_path / "logs"), settings.mode) as target,
     ):
         import_sorted(batches, target, settings, print)
+
+
+def many_partitions(count: int) -> list[pa.RecordBatch]:
+    """Sorted records of partitions of different sizes, in batches that hold parts of several."""
+    sizes = [50 + 400 * (number % 3) for number in range(count)]
+    tables = [table(size, topic=[f"t{at}"] * size) for at, size in enumerate(sizes)]
+    batches: list[pa.RecordBatch] = pa.concat_tables(tables).combine_chunks().to_batches(97)
+    return batches
+
+
+def written_by(threads: int, output: Path, batches: Iterable[pa.RecordBatch]) -> list[str]:
+    """Import on some threads; the partitions in the order in which they were published."""
+    settings = ImportSettings(mode=ImportMode.CREATE, now_ms=NOW_MS)
+    done: list[str] = []
+    with ImportTarget(str(output), settings.mode) as target:
+        import_sorted(
+            batches,
+            target,
+            settings,
+            lambda each: done.append(each.staged.partition.directory_name),
+            threads=threads,
+        )
+    return done
+
+
+def test_threads_write_what_one_does_in_the_same_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batches = many_partitions(9)
+    order = written_by(1, tmp_path / "one", batches)
+    assert order == [f"t{number}-0" for number in range(9)]
+    # So little room that every partition waits for it.
+    monkeypatch.setattr(local_import, "_WAITING_BYTES", 10_000)
+    assert written_by(4, tmp_path / "four", batches) == order
+    logs = [sorted((tmp_path / name).glob("*/*.log")) for name in ("one", "four")]
+    assert len(logs[0]) == 9
+    assert [log.read_bytes() for log in logs[0]] == [log.read_bytes() for log in logs[1]]
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+def test_partitions_before_a_failed_one_are_there_whatever_the_threads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threads: int
+) -> None:
+    monkeypatch.setattr(local_import, "_WAITING_BYTES", 10_000)
+    batches = many_partitions(9)
+    wrong = table(2000, topic=["t3"] * 2000, offset=[*range(450, 2449), 5])
+    at = next(n for n, batch in enumerate(batches) if "t4" in batch["topic"].to_pylist())
+    (tmp_path / "logs" / "t6-0").mkdir(parents=True)
+    with pytest.raises(InputError, match="the offsets of a partition do not ascend"):
+        written_by(
+            threads,
+            tmp_path / "logs",
+            [*pa.concat_tables([table(50, topic=["t0"] * 50), wrong]).to_batches(), *batches[at:]],
+        )
+    found = sorted(path.name for path in (tmp_path / "logs").iterdir() if path.is_dir())
+    assert found == ["t0-0", "t6-0"]
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_where_the_reading_fails_no_thread_waits_for_more(tmp_path: Path, threads: int) -> None:
+    def read() -> Iterator[pa.RecordBatch]:
+        yield from many_partitions(3)
+        raise InputError("the file ends early")
+
+    with pytest.raises(InputError, match="ends early"):
+        written_by(threads, tmp_path / "logs", read())
+    assert "t2-0" not in {path.name for path in (tmp_path / "logs").iterdir()}
