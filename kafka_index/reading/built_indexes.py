@@ -92,7 +92,7 @@ class IndexFolder:
         path = self._file(key)
         stop = None if built.stop is None else asdict(built.stop)
         file = io.BytesIO()
-        np.savez(
+        np.savez_compressed(
             file,
             base_offset=np.int64(built.base_offset),
             offset_entries=built.offset_entries,

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
+import kafka_index
 from kafka_index.lookup import By
 from tests.cluster.conftest import check_warm, event_log, finish, run, start
 from tests.spark.lookups import answer, files, make_dump, make_queries, write_queries
@@ -22,17 +24,18 @@ from tests.support.spark_cluster import Cluster
 def test_a_build_gives_the_files_of_the_local_engine(
     cluster: Cluster, python: Path, data: Path, expected: dict[str, bytes], tmp_path: Path
 ) -> None:
-    out, events = tmp_path / "out", tmp_path / "events"
+    out, events, warnings = (tmp_path / name for name in ("out", "events", "warnings"))
     known = cluster.executor_logs()
 
     done = run(
         python,
         *("build", "--engine", "spark", "--master", cluster.master, "--config", SETTINGS),
         *("--input", data, "--output", out),
-        settings=event_log(events),
+        settings=[*event_log(events), warning_log(warnings)],
     )
 
     assert (done.returncode, done.stderr) == (0, "")
+    assert warnings_of_jobs(warnings) == []
     assert index_files(out) == expected
     for folder in sorted(data.with_name("undisturbed").iterdir()):
         assert state_files(out / folder.name) == state_files(folder)
@@ -42,6 +45,35 @@ def test_a_build_gives_the_files_of_the_local_engine(
     partitions = len(list(data.iterdir()))
     found = descriptions(events)
     assert {f"scan {count} segments", f"fold {partitions} partitions"} <= found, found
+
+
+def warning_log(path: Path) -> str:
+    """Return the setting of a driver that logs as ours do, and its warnings into a file."""
+    configuration = path.with_name("log4j2.properties")
+    ours = Path(kafka_index.__file__).parent / "spark" / "log4j2.properties"
+    text = ours.read_text().replace("rootLogger.level = error", "rootLogger.level = warn")
+    text = re.sub(r"(?m)^(logger\.(tasks|scheduler)\.level) = off$", r"\1 = warn", text)
+    configuration.write_text(text + _WARNINGS_TO_FILE.format(path=path))
+    return f"spark.driver.extraJavaOptions=-Dlog4j2.configurationFile={configuration.as_uri()}"
+
+
+_WARNINGS_TO_FILE = """
+rootLogger.appenderRef.stderr.level = error
+rootLogger.appenderRef.file.ref = file
+appender.file.type = File
+appender.file.name = file
+appender.file.fileName = {path}
+appender.file.layout.type = PatternLayout
+appender.file.layout.pattern = %c: %m%n
+"""
+
+
+def warnings_of_jobs(path: Path) -> list[str]:
+    """The warnings that are about jobs and their plans, not about this machine."""
+    lines = path.read_text().splitlines()
+    assert lines, "not even the warning that Hadoop's native library is missing"
+    of_machine = ("org.apache.hadoop.util.NativeCodeLoader", "org.apache.spark.util.Utils")
+    return [line for line in lines if not line.startswith(of_machine)]
 
 
 def descriptions(events: Path) -> set[str]:
