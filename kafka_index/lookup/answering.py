@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from kafka_index.errors import InputError
 from kafka_index.lookup.answer_files import open_answers
+from kafka_index.lookup.divided_lookups import DividedLookups
 from kafka_index.lookup.inventory import Inventory
 from kafka_index.lookup.lookups import Lookups, LookupSettings
 from kafka_index.lookup.output import ARROW_ENDING, AnswerTarget
@@ -24,6 +25,9 @@ from kafka_index.lookup.report import SplitReport
 from kafka_index.lookup.splits import QuerySplit
 from kafka_index.lookup.tally import SplitTally
 from kafka_index.stores.staged_file import whole_file
+
+# With fewer, a thread answers alone.
+_MIN_HELPERS = 2
 
 
 def answer_split(
@@ -102,7 +106,8 @@ def run_local(
     queries, inventory, settings, target
         The queries, the logs, how to look up, and the output, which has been entered.
     threads : int
-        Splits at a time; each thread has a `Lookups` of its own and holds one batch.
+        Splits at a time; each thread has a `Lookups` of its own and holds one batch. Of remote
+        logs, threads without a split answer for some partitions of another's.
     on_split : callable
         Called with the report of each split, by one thread at a time.
     starting_offsets : bool
@@ -123,9 +128,17 @@ def run_local(
         with lock:
             return None if stopped.is_set() else next(splits, None)
 
+    # Threads that would have no split help those that do.
+    helpers = threads // max(len(queries.splits), 1) if inventory.is_remote else 1
+
+    def open_lookups() -> Lookups:
+        if helpers < _MIN_HELPERS:
+            return Lookups(inventory, settings)
+        return DividedLookups(inventory, settings, helpers)
+
     def run() -> None:
         try:
-            with Lookups(inventory, settings) as lookups:
+            with open_lookups() as lookups:
                 while (split := next_split()) is not None:
                     report = answer_split(
                         split,
