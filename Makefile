@@ -77,10 +77,13 @@ conformance: $(STAMP) ## compare with Kafka's own code; CASES=100000 draws more,
 # What draws a tenth or less elsewhere draws all here (tests/support/campaign.py).
 CAMPAIGN := tests/restore/test_interrupted.py tests/verification/test_interrupted.py \
 	tests/endtoend/test_remote_faults.py tests/conformance/broker/test_drawn_starts.py
+# What draws a quarter elsewhere.
+DRAWN := tests/kernels tests/scan tests/state tests/index tests/reading
 
 .PHONY: campaign
 campaign: $(STAMP) ## run the long judged runs in full; make test draws a tenth of them, or less
 	$(WITH_JAVA) KAFKA_INDEX_CAMPAIGN=1 $(PYTEST) $(CAMPAIGN)
+	$(WITH_JAVA) KAFKA_INDEX_CAMPAIGN=1 $(PYTEST) -n $(WORKERS) --dist loadfile $(DRAWN)
 	$(WITH_JAVA) KAFKA_INDEX_CASES=40000 $(PYTEST) -p tests.conformance.campaign \
 		tests/conformance/test_predicted_partitions.py tests/conformance/test_verified_mutations.py
 

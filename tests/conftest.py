@@ -58,6 +58,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         item.add_marker(pytest.mark.xdist_group(name))
 
 
+@pytest.fixture
+def quick_java(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Java that is quick to start rather than quick to run, for jobs of a few rows."""
+    monkeypatch.setenv("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+    monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+
+
 @pytest.fixture(scope="session")
 def s3() -> Iterator[S3Server]:
     """A real S3 server, one for each process of the tests."""

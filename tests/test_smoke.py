@@ -43,11 +43,8 @@ def test_build_writes_what_the_broker_wrote(data: Path, tmp_path: Path) -> None:
     assert index_files(tmp_path / "out") == index_files(data)
 
 
-def test_build_on_spark_does_too(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
-    monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+@pytest.mark.usefixtures("quick_java")
+def test_build_on_spark_does_too(data: Path, tmp_path: Path) -> None:
     report = tmp_path / "report.parquet"
     done = kafka_index(
         *("build", "--input", data, "--output", tmp_path / "out", "--config", SETTINGS),

@@ -40,6 +40,7 @@ def asked(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.usefixtures("quick_java")
 @pytest.mark.parametrize("engine", [(), ("--engine", "spark", "--master", "local[1]")])
 def test_bad_queries_are_named_by_row_and_reason(
     engine: tuple[str, ...], asked: Path, tmp_path: Path

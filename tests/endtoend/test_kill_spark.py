@@ -38,10 +38,7 @@ def expected(data: Path) -> dict[str, bytes]:
     return index_files(out)
 
 
-@pytest.fixture(autouse=True)
-def _quick_to_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
-    monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+pytestmark = pytest.mark.usefixtures("quick_java")
 
 
 def options(data: Path, out: Path, master: str) -> list[Argument]:

@@ -135,13 +135,7 @@ def test_a_stopped_lookup_leaves_the_old_output_and_nothing_else(
 # -------------------------------------------------------------------------------------- Spark
 
 
-@pytest.fixture
-def _quick_to_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
-    monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
-
-
-@pytest.mark.usefixtures("_quick_to_start")
+@pytest.mark.usefixtures("quick_java")
 @pytest.mark.parametrize(
     ("master", "code"), [("local[2,3]", 0), ("local[2]", 3)], ids=["tried again", "not again"]
 )

@@ -68,6 +68,7 @@ def test_a_build_from_and_into_a_bucket_publishes_what_a_local_one_does(
     check_published(output, expected)
 
 
+@pytest.mark.usefixtures("quick_java")
 @pytest.mark.parametrize("engine", [(), SPARK], ids=["local-from-disk", "spark-from-store"])
 def test_a_build_into_a_bucket_publishes_what_a_local_one_does(
     bucket: str, dump: str, expected: dict[str, bytes], engine: tuple[str, ...]
@@ -136,6 +137,7 @@ def test_a_damaged_object_is_a_row_that_names_it(bucket: str, tmp_path: Path) ->
     assert (row["log_path"], row["reason_code"]) == (uri, "bad_crc")
 
 
+@pytest.mark.usefixtures("quick_java")
 def test_a_build_of_hdfs_publishes_what_a_local_one_does(
     hdfs: HdfsServer, expected: dict[str, bytes], tmp_path: Path
 ) -> None:

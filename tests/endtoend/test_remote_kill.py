@@ -208,12 +208,11 @@ def test_an_interrupted_build_ends_in_order_and_is_continued_by_the_next(
     assert sum(row["status"] == "unchanged" for row in rows) == kept
 
 
+@pytest.mark.usefixtures("quick_java")
 def test_what_a_killed_spark_build_has_staged_is_removed_by_the_next(
-    stand: _Stand, undisturbed: tuple[_Files, int], monkeypatch: pytest.MonkeyPatch
+    stand: _Stand, undisturbed: tuple[_Files, int]
 ) -> None:
     expected, _ = undisturbed
-    monkeypatch.setenv("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
-    monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
     is_reached, is_killed = threading.Event(), threading.Event()
 
     def wait() -> None:

@@ -66,11 +66,10 @@ def test_a_stopped_build_keeps_and_reports_every_finished_partition(
     assert sum(row["status"] == "unchanged" for row in rows) == kept
 
 
+@pytest.mark.usefixtures("quick_java")
 def test_an_interrupted_build_on_spark_reports_the_partitions_that_are_finished(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setenv("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
-    monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
     dump = copy_dump(tmp_path / "dump")
     out, report = tmp_path / "out", tmp_path / "report.json"
     gate = Gate(tmp_path / "gate", Step("os.rename", PARTITION_RECORD, 3))

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from kafka_index.errors import ConfigError, KafkaIndexError
 from kafka_index.index import IN_MEMORY, OffsetIndex, TimeIndex
+from tests.support.campaign import drawn
 from tests.support.index_kinds import BASE, OFFSET, TIME, Kind
 
 Index = OffsetIndex | TimeIndex
@@ -86,7 +87,7 @@ def looks_of(index: Index) -> Looks:
 
 
 @pytest.mark.parametrize("one", [OFFSET, TIME], ids=lambda one: str(one.name))
-@settings(max_examples=100)
+@settings(max_examples=drawn(100, one_in=4))
 @given(steps=STEPS, room=st.integers(12, 9000), growing=st.booleans())
 def test_whatever_is_done_memory_and_file_look_the_same(
     one: Kind, *, steps: list[Step], room: int, growing: bool

@@ -15,6 +15,7 @@ from kafka_index.kernels import batch_header
 from kafka_index.kernels import find_records as finder
 from kafka_index.kernels.records import EMPTY_SECTION, RecordSection
 from tests.support import walk_twin
+from tests.support.campaign import drawn
 from tests.support.packed import packed_batch
 from tests.support.segments import LOG_APPEND_TIME, batch, message, record
 from tests.support.walk_twin import Damage, Given
@@ -167,7 +168,7 @@ class _Unpacked(dict[int, Given]):
 # -------------------------------------------------------------------------------- searches
 
 
-@settings(max_examples=150)
+@settings(max_examples=drawn(150, one_in=4))
 @given(logs(), st.data())
 def test_a_shared_search_by_offset_is_a_search_for_each(log: Log, data: st.DataObject) -> None:
     broken = damaged(data, log) if data.draw(st.booleans()) else log
@@ -189,7 +190,7 @@ def _start(log: Log, target: int) -> int:
     return batch_header.AT_END
 
 
-@settings(max_examples=150)
+@settings(max_examples=drawn(150, one_in=4))
 @given(logs(), st.integers(0, 20), st.data())
 def test_a_shared_search_by_timestamp_is_a_search_for_each(
     log: Log, starting_offset: int, data: st.DataObject

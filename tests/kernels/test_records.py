@@ -36,6 +36,7 @@ from kafka_index.kernels.records import (
 )
 from kafka_index.records.record_chunk import ChunkMemory, RecordChunk, RecordParts
 from tests.support import record_twin
+from tests.support.campaign import drawn
 from tests.support.record_cases import body
 from tests.support.segments import record, varint
 
@@ -163,7 +164,7 @@ def code_of(data: bytes, count: int = 1) -> int:
     return decode(data, count)[1]
 
 
-@settings(deadline=None, max_examples=500)
+@settings(deadline=None, max_examples=drawn(500, one_in=4))
 @given(sections(), INT64S, INT64S, st.one_of(st.none(), INT64S))
 def test_any_bytes_are_read_as_by_hand(
     section: tuple[bytes, int], base_offset: int, base_timestamp: int, append_timestamp: int | None
@@ -174,14 +175,14 @@ def test_any_bytes_are_read_as_by_hand(
     assert (records, code == RECORD_SOUND) == expected
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=drawn(200, one_in=4))
 @given(st.binary(max_size=40), st.integers(0, 4))
 def test_nonsense_is_read_as_by_hand(data: bytes, count: int) -> None:
     records, code = decode(data, count)
     assert (records, code == RECORD_SOUND) == record_twin.read_all(data, count)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=drawn(200, one_in=4))
 @given(sections(), st.binary(min_size=16, max_size=16))
 def test_what_lies_after_the_batch_does_not_matter(
     section: tuple[bytes, int], after: bytes

@@ -23,6 +23,7 @@ from kafka_index.kernels.scan import (
     scan_batches,
 )
 from tests.support import twins
+from tests.support.campaign import drawn
 from tests.support.cases import Case
 from tests.support.named import NAMED
 from tests.support.segments import (
@@ -85,7 +86,7 @@ def stop_of(*entries: bytes, base_offset: int = 0) -> tuple[int, int]:
     return code, position
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=drawn(300, one_in=4))
 @given(one=segments(), verify_crc=st.booleans(), capacity=st.integers(1, 40))
 def test_any_log_is_walked_as_by_hand(*, one: Segment, verify_crc: bool, capacity: int) -> None:
     expected = twins.scan_log(one.log, one.base_offset, verify_crc=verify_crc)
@@ -98,14 +99,14 @@ def test_named_segments_are_walked_as_by_hand(case: Case) -> None:
     assert scan(one) == twins.scan_log(one.log, one.base_offset)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=drawn(200, one_in=4))
 @given(st.binary(max_size=300), st.integers(0, 2**40))
 def test_no_bytes_at_all_make_it_read_otherwise(log: bytes, base_offset: int) -> None:
     one = Segment(log, base_offset)
     assert scan(one, verify_crc=False) == twins.scan_log(log, base_offset, verify_crc=False)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=drawn(150, one_in=4))
 @given(segments(), st.data())
 def test_a_window_anywhere_in_the_log_gives_the_same(one: Segment, data: st.DataObject) -> None:
     log = np.frombuffer(one.log, np.uint8)

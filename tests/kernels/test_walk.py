@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from kafka_index.kernels import batch_header, index_fit, walk
 from tests.support import walk_twin
+from tests.support.campaign import drawn
 from tests.support.segments import batch, message
 from tests.support.walk_twin import OffsetEntry, TimeEntry
 from tests.support.walking import (
@@ -28,7 +29,7 @@ from tests.support.walking import (
 # ------------------------------------------------------------------------- walks to offsets
 
 
-@settings(max_examples=150)
+@settings(max_examples=drawn(150, one_in=4))
 @given(logs(backward=True), st.data())
 def test_a_shared_walk_to_offsets_is_a_walk_for_each(log: Log, data: st.DataObject) -> None:
     entries, _ = entries_of(data, log)
@@ -42,7 +43,7 @@ def test_a_shared_walk_to_offsets_is_a_walk_for_each(log: Log, data: st.DataObje
     assert (walked.code, walked.batches) == (walk.WALK_DONE, expected)
 
 
-@settings(max_examples=100)
+@settings(max_examples=drawn(100, one_in=4))
 @given(logs(), st.sampled_from((0, 90, 300)))
 def test_an_entry_of_a_sound_log_changes_no_answer(log: Log, interval: int) -> None:
     entries, _ = walk_twin.index_of(log.headers, interval)
@@ -53,7 +54,7 @@ def test_an_entry_of_a_sound_log_changes_no_answer(log: Log, interval: int) -> N
     ]
 
 
-@settings(max_examples=100)
+@settings(max_examples=drawn(100, one_in=4))
 @given(logs(backward=True, damaged_inside=True), st.data())
 def test_damage_inside_a_message_hides_what_needs_unpacking(log: Log, data: st.DataObject) -> None:
     entries, _ = entries_of(data, log)
@@ -65,7 +66,7 @@ def test_damage_inside_a_message_hides_what_needs_unpacking(log: Log, data: st.D
     ]
 
 
-@settings(max_examples=150)
+@settings(max_examples=drawn(150, one_in=4))
 @given(logs(), st.data())
 def test_a_walk_over_damage_is_a_walk_for_each(log: Log, data: st.DataObject) -> None:
     broken = damaged(data, log)
@@ -76,7 +77,7 @@ def test_a_walk_over_damage_is_a_walk_for_each(log: Log, data: st.DataObject) ->
     ]
 
 
-@settings(max_examples=100)
+@settings(max_examples=drawn(100, one_in=4))
 @given(logs(), st.data())
 def test_a_walk_from_a_wrong_entry_reports_it(log: Log, data: st.DataObject) -> None:
     positions = [header.position for header in log.headers if header.position]
@@ -92,7 +93,7 @@ def test_a_walk_from_a_wrong_entry_reports_it(log: Log, data: st.DataObject) -> 
         assert walked.batches == [offset_answer(log, 0, entry.offset)]
 
 
-@settings(max_examples=100)
+@settings(max_examples=drawn(100, one_in=4))
 @given(logs(), st.data())
 def test_answers_in_front_of_a_wrong_entry_are_right(log: Log, data: st.DataObject) -> None:
     entries, _ = entries_of(data, log, interval=0)
@@ -142,7 +143,7 @@ def test_batch_in_front_of_damage_still_answers() -> None:
 # ---------------------------------------------------------------------- walks to timestamps
 
 
-@settings(max_examples=150)
+@settings(max_examples=drawn(150, one_in=4))
 @given(logs(), st.data())
 def test_a_shared_walk_to_timestamps_is_a_walk_for_each(log: Log, data: st.DataObject) -> None:
     offsets, times = entries_of(data, log)
@@ -158,7 +159,7 @@ def test_a_shared_walk_to_timestamps_is_a_walk_for_each(log: Log, data: st.DataO
     assert (walked.code, walked.batches) == (walk.WALK_DONE, expected)
 
 
-@settings(max_examples=100)
+@settings(max_examples=drawn(100, one_in=4))
 @given(logs(), st.sampled_from((0, 90, 300)))
 def test_no_entry_of_a_sound_log_changes_the_batch_of_a_timestamp(log: Log, interval: int) -> None:
     offsets, times = walk_twin.index_of(log.headers, interval)
@@ -170,7 +171,7 @@ def test_no_entry_of_a_sound_log_changes_the_batch_of_a_timestamp(log: Log, inte
     ]
 
 
-@settings(max_examples=100)
+@settings(max_examples=drawn(100, one_in=4))
 @given(logs(), st.data())
 def test_a_walk_to_timestamps_over_damage_is_a_walk_for_each(log: Log, data: st.DataObject) -> None:
     broken = damaged(data, log)
@@ -181,7 +182,7 @@ def test_a_walk_to_timestamps_over_damage_is_a_walk_for_each(log: Log, data: st.
     ]
 
 
-@settings(max_examples=150)
+@settings(max_examples=drawn(150, one_in=4))
 @given(logs(), st.data())
 def test_a_walk_from_a_wrong_time_entry_reports_it(log: Log, data: st.DataObject) -> None:
     offsets, _ = entries_of(data, log)
@@ -209,7 +210,7 @@ def test_wrong_entries_of_the_two_indexes_are_distinguished() -> None:
 # ------------------------------------------------------------------ entries and what follows
 
 
-@settings(max_examples=100)
+@settings(max_examples=drawn(100, one_in=4))
 @given(logs(), st.data())
 def test_an_offset_entry_ends_at_the_batch_with_its_offset(log: Log, data: st.DataObject) -> None:
     headers = log.headers
@@ -225,7 +226,7 @@ def test_an_offset_entry_ends_at_the_batch_with_its_offset(log: Log, data: st.Da
     assert found == ends[0] if ends else found in (batch_header.AT_END, batch_header.AT_DAMAGE)
 
 
-@settings(max_examples=100)
+@settings(max_examples=drawn(100, one_in=4))
 @given(logs(), st.data())
 def test_the_largest_timestamp_after_a_batch_is_its_first_occurrence(
     log: Log, data: st.DataObject
@@ -249,7 +250,7 @@ def test_the_largest_timestamp_after_a_batch_is_the_one_before_damage() -> None:
     assert found == (5, 2, len(batch(0)))
 
 
-@settings(max_examples=100)
+@settings(max_examples=drawn(100, one_in=4))
 @given(logs(), st.integers(-3, 12))
 def test_the_first_batch_with_this_very_timestamp_is_found(log: Log, timestamp: int) -> None:
     same = [one.position for one in log.headers if one.max_timestamp == timestamp]

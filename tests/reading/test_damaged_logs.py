@@ -17,6 +17,7 @@ from kafka_index.errors import CorruptLogError, InputError
 from kafka_index.reading.answers import Resolve, Status
 from kafka_index.reading.findings import TAIL, UNREADABLE, Finding
 from kafka_index.reading.partition_log import PartitionLog
+from tests.support.campaign import drawn
 from tests.support.drawn_partitions import partitions
 from tests.support.packed import packed_batch
 from tests.support.packing import GZIP
@@ -361,7 +362,7 @@ def test_a_log_that_is_cut_while_it_is_mapped_is_unreadable_and_others_are_not(
 # ------------------------------------------------------------------- one segment and the others
 
 
-@settings(max_examples=100)
+@settings(max_examples=drawn(100, one_in=4))
 @given(plain=partitions(start_inside=False, bounded=False), data=st.data())
 def test_no_damage_to_one_segment_changes_an_answer_from_another(
     plain: Partition, data: st.DataObject

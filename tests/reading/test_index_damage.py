@@ -9,6 +9,7 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.campaign import drawn
 from tests.support.drawn_partitions import partitions
 from tests.support.index_files import (
     ENTRY_BYTES,
@@ -66,7 +67,7 @@ RISING = partitions(start_inside=False, bounded=False, rising=True)
 DAMAGED = st.one_of(st.tuples(UNORDERED, st.just((OFFSET,))), st.tuples(RISING, st.just(SUFFIXES)))
 
 
-@settings(max_examples=100)
+@settings(max_examples=drawn(100, one_in=4))
 @given(drawn=DAMAGED, data=st.data())
 def test_no_index_files_change_any_answer(
     drawn: tuple[Partition, tuple[str, ...]], data: st.DataObject
@@ -84,7 +85,7 @@ def test_no_index_files_change_any_answer(
         assert answers(plain, directory)[0] == right_answers(plain)
 
 
-@settings(max_examples=100)
+@settings(max_examples=drawn(100, one_in=4))
 @given(drawn=DAMAGED, data=st.data())
 def test_index_files_of_an_older_log_change_no_answer(
     drawn: tuple[Partition, tuple[str, ...]], data: st.DataObject

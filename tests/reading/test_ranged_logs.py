@@ -15,6 +15,7 @@ from kafka_index.config import IndexConfig
 from kafka_index.reading import fetch_plan, fetched_log
 from kafka_index.reading.answers import Resolve
 from kafka_index.reading.partition_log import PartitionLog
+from tests.support.campaign import drawn
 from tests.support.index_damage import damaged_indexes
 from tests.support.packed import packed_batch
 from tests.support.packing import GZIP
@@ -117,7 +118,7 @@ def test_answers_by_ranges_are_those_of_the_whole_log(
             assert ranged.take_findings() == whole.take_findings()
 
 
-@settings(max_examples=100)
+@settings(max_examples=drawn(100, one_in=4))
 @given(dump=dumps(), gap_pages=st.sampled_from((0, 0, 2)), data=st.data())
 def test_damaged_indexes_do_not_change_answers_by_ranges(
     dump: tuple[list[bytes], int], gap_pages: int, data: st.DataObject

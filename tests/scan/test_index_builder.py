@@ -13,6 +13,7 @@ from kafka_index.layout.index_entries import TIME_ENTRY
 from kafka_index.records import ScanStop
 from tests.support import twins
 from tests.support.batch_sources import Built, Cell, build, chunk_of, rows, streamed
+from tests.support.campaign import drawn
 from tests.support.cases import Case
 from tests.support.named import NAMED
 from tests.support.segments import Segment, batch, control_batch, control_key, marker, segment
@@ -43,7 +44,7 @@ def reason(one: Segment) -> tuple[str, int] | None:
     return None if stop is None else (stop.code, stop.position_bytes)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=drawn(150, one_in=4))
 @given(segments(), st.lists(st.integers(0, 40), max_size=6))
 def test_chunks_make_no_difference_to_files_and_stops(one: Segment, cuts: list[int]) -> None:
     whole, parts = built(one), built(one, cuts)
@@ -68,7 +69,7 @@ def test_named_segments_make_no_difference_batch_by_batch(case: Case) -> None:
     assert one_by_one.stop == built(case.segment).stop
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=drawn(100, one_in=4))
 @given(segments(damaged=False))
 def test_entries_are_those_of_the_rule(one: Segment) -> None:
     result = built(one)

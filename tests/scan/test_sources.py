@@ -22,6 +22,7 @@ from kafka_index.scan import ByteStreamSource, LogFileSource
 from kafka_index.storage import SegmentFile
 from tests.support import twins
 from tests.support.batch_sources import file_source, rows, stored, streamed, write_log
+from tests.support.campaign import drawn
 from tests.support.cases import Case
 from tests.support.named import NAMED
 from tests.support.segments import Segment, batch, message
@@ -56,7 +57,7 @@ def stop_of(*entries: bytes, base_offset: int = 0) -> ScanStop | None:
 # ----------------------------------------------------------------------------- equal sources
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=drawn(200, one_in=4))
 @given(one=segments(), cuts=CUTS, verify_crc=st.booleans())
 def test_pieces_of_any_size_give_what_the_file_gives(
     *, one: Segment, cuts: list[int], verify_crc: bool

@@ -16,6 +16,7 @@ from kafka_index.layout.producer_state import PRODUCER_STATE_ENTRY
 from kafka_index.state.partition_state import PartitionState, ProducerExpiration
 from kafka_index.state.segment_state import ProducerTable, SegmentState
 from kafka_index.state.snapshots import decode_snapshot
+from tests.support.campaign import drawn
 from tests.support.histories import histories
 from tests.support.producer_twin import (
     ABORT,
@@ -78,7 +79,7 @@ def by_folding(segments: list[list[ProducerRow]], chunk: int = 1000) -> list[Out
     return outcomes
 
 
-@settings(deadline=None, max_examples=600)
+@settings(deadline=None, max_examples=drawn(600, one_in=4))
 @given(histories(), st.lists(st.integers(0, 40), max_size=4), st.sampled_from((1, 3, 1000)))
 def test_segments_fold_to_what_one_pass_finds(
     rows: list[ProducerRow], cuts: list[int], chunk: int
@@ -87,7 +88,7 @@ def test_segments_fold_to_what_one_pass_finds(
     assert by_folding(segments, chunk) == by_hand(segments)
 
 
-@settings(deadline=None, max_examples=600)
+@settings(deadline=None, max_examples=drawn(600, one_in=4))
 @given(histories(wild=True), st.lists(st.integers(0, 40), max_size=3))
 def test_wild_segments_fold_to_what_one_pass_finds(
     rows: list[ProducerRow], cuts: list[int]
@@ -102,7 +103,7 @@ def test_wild_segments_fold_to_what_one_pass_finds(
         assert folded[-1] == passed[-1]
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=drawn(100, one_in=4))
 @given(histories())
 def test_the_state_of_a_segment_is_read_as_it_was_written(
     tmp_path_factory: pytest.TempPathFactory, rows: list[ProducerRow]

@@ -1,4 +1,4 @@
-"""How much long judged tests draw: everything in ``make campaign``, else a tenth or less."""
+"""How much tests draw: everything in ``make campaign``, elsewhere a part."""
 
 from __future__ import annotations
 

@@ -167,6 +167,7 @@ def test_options_that_do_not_fit_are_usage_errors(options: list[str], message: s
     assert message in done.stderr
 
 
+@pytest.mark.usefixtures("quick_java")
 def test_the_spark_engine_writes_the_same_files(tmp_path: Path) -> None:
     at = setting(ENCRYPTED)
     topics = ("--topics", "wallet_tx|log_gz|turnover", "--index-interval-bytes", _INTERVAL)
