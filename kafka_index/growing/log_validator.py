@@ -19,7 +19,7 @@ from kafka_index.kernels.appending import (
     largest_timestamps,
     stamp_batches,
 )
-from kafka_index.kernels.records import RECORD_SOUND
+from kafka_index.kernels.record_fields import RECORD_SOUND
 from kafka_index.layout.integers import INT64_MAX, INT64_MIN, Longs
 from kafka_index.layout.records import (
     CONTROL_MASK,

@@ -25,7 +25,8 @@ from kafka_index.kernels.index_entries import (
     can_convert_to_relative_offset,
     choose_entries_of_rows,
 )
-from kafka_index.kernels.records import RECORD_SOUND, batch_section, next_record
+from kafka_index.kernels.record_fields import RECORD_SOUND
+from kafka_index.kernels.records import batch_section, next_record
 from kafka_index.layout.records import (
     COMPRESSION_MASK,
     NO_TIMESTAMP,
@@ -38,7 +39,7 @@ from kafka_index.layout.records import (
 #: Code of `largest_timestamps` for a batch whose records are compressed, and were not read.
 PACKED_RECORDS = -1
 #: And for one with a record whose timestamp is out of bounds. Any other is a code of
-#: `kafka_index.kernels.records`.
+#: `kafka_index.kernels.record_fields`.
 TIMESTAMP_OUT_OF_BOUNDS = 100
 
 #: The state of a segment before an append, changed by `plan_appends`: that of the selection of

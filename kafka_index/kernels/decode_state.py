@@ -25,9 +25,9 @@ from kafka_index.kernels.records import RecordSection
     DECODE_FAULT,
 ) = range(7)
 
-#: What ``STATE_FAULT`` can be besides the codes of `kafka_index.kernels.records`: a batch with a
-#: negative record count, a message that ends before its key or its value does, and a record with
-#: more than `MAX_HEADERS` headers.
+#: What ``STATE_FAULT`` can be besides the codes of `kafka_index.kernels.record_fields`: a batch
+#: with a negative record count, a message that ends before its key or its value does, and a record
+#: with more than `MAX_HEADERS` headers.
 NEGATIVE_RECORD_COUNT, CUT_FIELD, TOO_MANY_HEADERS = -1, -2, -3
 
 #: The number of the batch; how many of its records are left (`NOT_OPEN`: all of them) and the

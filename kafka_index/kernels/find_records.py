@@ -26,9 +26,9 @@ from kafka_index.kernels.batch_header import (
 )
 from kafka_index.kernels.big_endian import Integer
 from kafka_index.kernels.compile_cache import compiled
+from kafka_index.kernels.record_fields import RECORD_SOUND
 from kafka_index.kernels.records import (
     EMPTY_SECTION,
-    RECORD_SOUND,
     batch_section,
     message_section,
     named_section,

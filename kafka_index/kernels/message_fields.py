@@ -9,7 +9,12 @@ import numpy as np
 
 from kafka_index.kernels.big_endian import Integer, read_int8, read_int32
 from kafka_index.kernels.compile_cache import compiled
-from kafka_index.kernels.records import FIELD_NULL, RECORD_CUT, RECORD_SOUND, RecordFields
+from kafka_index.kernels.record_fields import (
+    FIELD_NULL,
+    RECORD_CUT,
+    RECORD_SOUND,
+    RecordFields,
+)
 from kafka_index.kernels.varints import VARINT_CUT
 from kafka_index.layout.records import (
     MAGIC_POSITION,

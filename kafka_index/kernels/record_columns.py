@@ -54,17 +54,19 @@ from kafka_index.kernels.decode_state import (
     new_state,
 )
 from kafka_index.kernels.message_fields import read_message
-from kafka_index.kernels.record_headers import PLACE_ADDRESS, PLACE_COUNT, PLACE_ROW
-from kafka_index.kernels.records import (
+from kafka_index.kernels.record_fields import (
     RECORD_SOUND,
     RECORDS_REMAINING,
+    read_fields,
+    read_short_fields,
+)
+from kafka_index.kernels.record_headers import PLACE_ADDRESS, PLACE_COUNT, PLACE_ROW
+from kafka_index.kernels.records import (
     RecordSection,
     batch_section,
     check_records,
     message_section,
     next_record,
-    read_fields,
-    read_short_fields,
 )
 from kafka_index.kernels.unpacking import unpack
 from kafka_index.layout.records import MAGIC_RECORD_BATCH, RECORD_BATCH_OVERHEAD_BYTES

@@ -6,7 +6,7 @@ Sources: Kafka's ``LocalLog.read`` and ``UnifiedLog.fetchOffsetByTimestamp``.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from os import PathLike
 from typing import Self
 
@@ -18,12 +18,9 @@ from kafka_index.errors import InputError, KafkaIndexError
 from kafka_index.index import ascending
 from kafka_index.layout.integers import Longs
 from kafka_index.layout.names import TopicPartition
-from kafka_index.layout.records import NO_TIMESTAMP
 from kafka_index.reading.answers import (
     BATCH_BASE_OFFSET,
-    FOUND_LEADER_EPOCH,
     FOUND_OFFSET,
-    FOUND_TIMESTAMP,
     NULL,
     SEGMENT_BASE_OFFSET,
     Answers,
@@ -34,22 +31,17 @@ from kafka_index.reading.answers import (
 )
 from kafka_index.reading.fetched_indexes import FetchedIndexes
 from kafka_index.reading.findings import Finding, Findings
+from kafka_index.reading.log_bounds import LogBounds
 from kafka_index.reading.log_segment import LogSegment
 from kafka_index.reading.partition_files import CheckpointReader, PartitionFiles
 from kafka_index.reading.read_ahead import Expected, ReadAhead
 from kafka_index.reading.segment_cache import SegmentCache
+from kafka_index.reading.special_timestamps import SpecialTimestamps
 from kafka_index.reading.timestamp_search import TimestampSearch
 from kafka_index.scan.file_records import LogOffsetPosition, open_log
-from kafka_index.state.leader_epochs import LeaderEpochCache
 from kafka_index.storage import SegmentFile, list_dump
 from kafka_index.storage.paths import absolute_path
 from kafka_index.stores import ByteSource, is_remote
-
-_TIER_EDGES = (
-    SpecialTimestamp.EARLIEST_LOCAL,
-    SpecialTimestamp.LATEST_TIERED,
-    SpecialTimestamp.EARLIEST_PENDING_UPLOAD,
-)
 
 
 class PartitionLog:
@@ -104,7 +96,6 @@ class PartitionLog:
             )
             for segment in files.segments
         )
-        self._last_stable_offset: int | None = None
         self._bases = np.array([segment.base_offset for segment in files.segments], np.int64)
         self._times = TimestampSearch(files.log_start_offset)
         # A search knows segments by number, and those of the local log alone have others.
@@ -113,6 +104,7 @@ class PartitionLog:
             if files.local_start_offset is None
             else TimestampSearch(files.log_start_offset)
         )
+        self._bounds = LogBounds(files, self.segments)
 
     @classmethod
     def open(
@@ -195,7 +187,7 @@ class PartitionLog:
         KafkaIndexError
             The last segment cannot be read.
         """
-        return max(self.segments[-1].next_offset, self.log_start_offset)
+        return self._bounds.log_end_offset
 
     @property
     def end_offset(self) -> int:
@@ -206,21 +198,7 @@ class PartitionLog:
         KafkaIndexError
             The last segment cannot be read, or transactions cannot be followed up to the bound.
         """
-        end = self.log_end_offset
-        bound = self.files.high_watermark
-        end = end if bound is None else min(end, bound)
-        return self._stable_end(end) if self.files.is_stable else end
-
-    def _stable_end(self, end_offset: int) -> int:
-        """Return the last stable offset, which is found once."""
-        if self._last_stable_offset is None:
-            from kafka_index.reading.transactions import (  # noqa: PLC0415, slow to import
-                last_stable_offset,
-            )
-
-            found = last_stable_offset(self.files, end_offset)
-            self._last_stable_offset = max(found, self.log_start_offset)
-        return self._last_stable_offset
+        return self._bounds.end_offset
 
     def offset_to_position(self, offset: int) -> LogOffsetPosition | None:
         """Find the batch that holds an offset, or comes next; None when there is none.
@@ -240,7 +218,7 @@ class PartitionLog:
                 found=offset,
             )
         first = max(int(np.searchsorted(self._bases, offset, "right")) - 1, 0)
-        for segment in self._live_segments()[first:]:
+        for segment in self._bounds.live_segments()[first:]:
             found = segment.offset_to_position(offset)
             if found is not None:
                 return found
@@ -316,18 +294,6 @@ class PartitionLog:
         for segment in self.segments:
             segment.close()
 
-    def _live_segments(self) -> tuple[LogSegment, ...]:
-        """Return the segments, or none of them.
-
-        A broker deletes them all when the log start is above their end (LogLoader.load).
-        """
-        try:
-            ends_before_start = self.segments[-1].next_offset < self.log_start_offset
-        except KafkaIndexError:
-            # The queries of that segment report it.
-            return self.segments
-        return () if ends_before_start else self.segments
-
     def _answer_offsets(self, offsets: Longs, resolve: Resolve) -> Answers:
         answers = Answers.empty(len(offsets), resolve)
         targets, rows = ascending(offsets)
@@ -349,18 +315,26 @@ class PartitionLog:
         targets, rows = ascending(timestamps_ms)
         negative = int(np.searchsorted(targets, 0))
         answers.status[rows[:negative]] = Status.INVALID_QUERY
-        for special in SpecialTimestamp:
-            asked = rows[:negative][targets[:negative] == special]
-            if len(asked):
-                answer = self._answer_special(special, resolve)
-                answers.put(asked, answer.repeat(len(asked)))
+        if negative:
+            self._answer_specials(answers, targets[:negative], rows[:negative], resolve)
         if negative < len(targets):
             self._times.answer(
-                self._live_segments(), answers, targets[negative:], rows[negative:], resolve
+                self._bounds.live_segments(), answers, targets[negative:], rows[negative:], resolve
             )
         # Where offsets go back even the log end may have batches above it.
         self._hide_from_end(answers, resolve)
         return answers
+
+    def _answer_specials(
+        self, answers: Answers, targets: Longs, rows: Longs, resolve: Resolve
+    ) -> None:
+        specials = SpecialTimestamps(
+            self.files, self.segments, self._bounds, self._local_times, self.answer_offsets
+        )
+        for special in SpecialTimestamp:
+            asked = rows[targets == special]
+            if len(asked):
+                answers.put(asked, specials.answer(special, resolve).repeat(len(asked)))
 
     def _answer_at_end(self, answers: Answers, targets: Longs, rows: Longs) -> int:
         """Answer ascending offsets at or above the end; return how many are below it."""
@@ -384,7 +358,7 @@ class PartitionLog:
         self, answers: Answers, targets: Longs, rows: Longs, resolve: Resolve
     ) -> None:
         """Answer ascending offsets that are in range."""
-        segments = self.segments if resolve is Resolve.INDEX else self._live_segments()
+        segments = self.segments if resolve is Resolve.INDEX else self._bounds.live_segments()
         if not len(targets) or not segments:
             answers.status[rows] = Status.NO_RECORD_AT_OR_AFTER
             return
@@ -412,104 +386,6 @@ class PartitionLog:
             at_end = segment.settle(answers, part_rows, located)
             waiting = np.vstack([part_targets[at_end], part_rows[at_end]])
         answers.status[waiting[1]] = Status.NO_RECORD_AT_OR_AFTER
-
-    def _answer_special(self, special: SpecialTimestamp, resolve: Resolve) -> Answers:
-        """Answer a timestamp that asks for a place."""
-        rows = np.zeros(1, np.int64)
-        if special is SpecialTimestamp.EARLIEST and resolve is not Resolve.RECORD:
-            return self.answer_offsets(np.array([self.log_start_offset], np.int64), resolve)
-        if resolve is Resolve.INDEX:
-            return Answers.empty(1, resolve, Status.INVALID_QUERY)
-        if special is SpecialTimestamp.MAX_TIMESTAMP:
-            answers = Answers.empty(1, resolve, Status.NO_RECORD_AT_OR_AFTER)
-            self._local_times.answer_largest(self._local_segments(), answers, rows, resolve)
-            return answers
-        if special in _TIER_EDGES:
-            return self._answer_tier_edge(special, resolve)
-        if resolve is Resolve.RECORD:
-            return self._answer_edge(special)
-        answers = Answers.empty(1, resolve)
-        try:
-            answers = self.answer_offsets(np.array([self.end_offset], np.int64), resolve)
-        except KafkaIndexError as error:
-            self.segments[-1].findings.failure(answers, rows, error)
-        return answers
-
-    def _local_segments(self) -> Sequence[LogSegment]:
-        """Return the segments that a broker looks through for the largest timestamp.
-
-        Of a tiered partition these are the local ones (UnifiedLog.fetchOffsetByTimestamp), or all,
-        where no log directory is known.
-        """
-        segments = self._live_segments()
-        start = self.files.local_start_offset
-        if start is None:
-            return segments
-        return [segment for segment in segments if segment.base_offset >= start]
-
-    def _answer_tier_edge(self, special: SpecialTimestamp, resolve: Resolve) -> Answers:
-        """Answer for where the local log starts, or the remote one ends.
-
-        Source: ``UnifiedLog.fetchOffsetByTimestamp``. A partition that is not tiered is all local.
-        """
-        uploaded_to = self.files.tiered_end_offset
-        if special is SpecialTimestamp.EARLIEST_LOCAL:
-            local_start = self.files.local_start_offset or 0
-            offset = max(self.log_start_offset, local_start)
-            if self.files.is_tiered and self.files.local_start_offset is None:
-                # Without a log directory nothing is known to be local.
-                return Answers.empty(1, resolve, Status.NO_RECORD_AT_OR_AFTER)
-        elif uploaded_to is None:
-            return Answers.empty(1, resolve, Status.NO_RECORD_AT_OR_AFTER)
-        elif special is SpecialTimestamp.LATEST_TIERED:
-            offset = uploaded_to
-        elif uploaded_to >= 0:
-            offset = uploaded_to + 1
-        else:
-            offset = -1 if self._is_empty() else self.log_start_offset
-        if offset < 0:
-            return Answers.empty(1, resolve, Status.NO_RECORD_AT_OR_AFTER)
-        if resolve is not Resolve.RECORD:
-            return self.answer_offsets(np.array([offset], np.int64), resolve)
-        answers = Answers.empty(1, Resolve.RECORD)
-        epoch = LeaderEpochCache(self.files.epochs).epoch_for_offset(offset)
-        answers.values[FOUND_OFFSET] = offset
-        answers.values[FOUND_TIMESTAMP] = NO_TIMESTAMP
-        answers.values[FOUND_LEADER_EPOCH] = NULL if epoch is None else epoch
-        return answers
-
-    def _is_empty(self) -> bool:
-        try:
-            return self.log_end_offset <= self.log_start_offset
-        except KafkaIndexError:
-            # Its end cannot be read, and so it has one.
-            return False
-
-    def _answer_edge(self, special: SpecialTimestamp) -> Answers:
-        """Answer for the log's start or end."""
-        answers = Answers.empty(1, Resolve.RECORD)
-        epochs = self.files.epochs
-        if special is SpecialTimestamp.EARLIEST:
-            offset = self.log_start_offset
-            epoch = epochs[0] if epochs and epochs[0].start_offset <= offset else None
-        else:
-            rows = np.zeros(1, np.int64)
-            last = self.segments[-1]
-            try:
-                offset, log_end = self.end_offset, self.log_end_offset
-                if last.damage is not None:
-                    last.findings.damage(answers, rows, last.damage.position_bytes)
-                    return answers
-            except KafkaIndexError as error:
-                last.findings.failure(answers, rows, error)
-                return answers
-            # An epoch that starts at the very end is that of a leader which has not appended yet.
-            known = [entry for entry in epochs if entry.start_offset <= log_end]
-            epoch = known[-1] if known else None
-        answers.values[FOUND_OFFSET] = offset
-        answers.values[FOUND_TIMESTAMP] = NO_TIMESTAMP
-        answers.values[FOUND_LEADER_EPOCH] = NULL if epoch is None else epoch.epoch
-        return answers
 
     def _hide_from_end(self, answers: Answers, resolve: Resolve) -> None:
         """Withdraw what lies at or above the end (``Partition.fetchOffsetForTimestamp``)."""

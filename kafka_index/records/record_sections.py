@@ -15,15 +15,17 @@ from typing import Protocol, Self
 import numpy as np
 
 from kafka_index.errors import CorruptLogError
-from kafka_index.kernels.records import (
-    EMPTY_SECTION,
-    MESSAGES_BAD_LENGTH,
+from kafka_index.kernels.record_fields import (
     RECORD_BROKEN,
     RECORD_CUT,
     RECORD_SIZE_CUT,
     RECORD_SIZE_TOO_LONG,
     RECORD_SOUND,
     RECORDS_REMAINING,
+)
+from kafka_index.kernels.records import (
+    EMPTY_SECTION,
+    MESSAGES_BAD_LENGTH,
     RecordSection,
     check_records,
     measure_messages,

@@ -23,7 +23,7 @@ from kafka_index.kernels.appending import (
     stamp_batches,
 )
 from kafka_index.kernels.batch_header import batch_checksums
-from kafka_index.kernels.records import RECORD_SOUND
+from kafka_index.kernels.record_fields import RECORD_SOUND
 from kafka_index.records.batch_table import BatchColumns
 from tests.support import segments as built
 from tests.support.append_twin import TwinFullError, TwinSegment

@@ -21,19 +21,17 @@ from kafka_index.kernels.decode_state import (
     new_state,
 )
 from kafka_index.kernels.record_columns import MAX_CHUNK_HEADERS, MAX_HEADERS, decode_batches
-from kafka_index.kernels.record_headers import PLACE_ROWS
-from kafka_index.kernels.records import (
+from kafka_index.kernels.record_fields import (
     RECORD_BROKEN,
     RECORD_CUT,
     RECORD_SIZE_CUT,
     RECORD_SIZE_TOO_LONG,
     RECORD_SOUND,
     RECORDS_REMAINING,
-    RecordSection,
-    check_records,
-    next_record,
     read_record,
 )
+from kafka_index.kernels.record_headers import PLACE_ROWS
+from kafka_index.kernels.records import RecordSection, check_records, next_record
 from kafka_index.records.record_chunk import ChunkMemory, RecordChunk, RecordParts
 from tests.support import record_twin
 from tests.support.campaign import drawn
