@@ -28,8 +28,8 @@ BATCH_BYTES = (1024, 16384)
 _ROUNDS = 5
 _LOG_BYTES = 1 << 30
 _BUILD_GOAL = 0.9
-# Out of reach where the processor computes checksums at 13 GB/s: making the indexes alone takes a
-# fifth of a verification there.
+# Barely in reach where the processor computes checksums at 13 GB/s: touching the headers takes half
+# of what is left then (docs/benchmarks.md).
 _FAST_GOAL = 5.0
 _PARTITIONS = 10_000
 _PREDICTION_SECONDS = 60

@@ -193,10 +193,8 @@ def _scan(
     if settings.needs_state:
         os.close(create_scratch(scratch(paths.state), attributes_of=attributes_of))
         state.write(scratch(paths.state))
-    files = tuple(
-        PublishedFile.of(scratch(path), os.path.basename(path))
-        for path in paths.published(settings)
-    )
+    recorded = paths.published(settings) if settings.keeps_digests else ()
+    files = tuple(PublishedFile.of(scratch(path), os.path.basename(path)) for path in recorded)
     if row.status == TRUNCATED and settings.in_place:
         return replace(row, reason=f"{row.reason}; {_NOT_IN_PLACE}"), files
     return row, files

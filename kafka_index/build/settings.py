@@ -57,6 +57,9 @@ class BuildSettings:
     shares_staged : bool
         What a scan leaves for a target in an object store or HDFS waits there, because another
         process publishes it.
+    keeps_digests : bool
+        Digests of what a scan writes are kept, for the record of the partition; without them
+        nothing can be published.
     """
 
     config: LogConfig = field(default_factory=LogConfig)
@@ -68,6 +71,7 @@ class BuildSettings:
     run_id: str = field(default_factory=new_run_id)
     tiered: Mapping[TopicPartition, TieredPartition] = field(default_factory=dict)
     shares_staged: bool = False
+    keeps_digests: bool = True
 
     @property
     def in_place(self) -> bool:

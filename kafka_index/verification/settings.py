@@ -62,6 +62,7 @@ class VerifySettings:
             verify_crc=not self.fast,
             force=True,
             run_id=self.run_id,
+            keeps_digests=False,
             tiered=self.tiered,
         )
 
