@@ -11,11 +11,11 @@ from tests.support.command_line import ROOT
 from tools.docs.console_blocks import Shell, fits, steps_of
 
 
-@pytest.mark.parametrize("page", ["index.md", "runbooks.md"])
+@pytest.mark.parametrize("page", ["index.md", "runbooks.md", "comparison.md"])
 def test_the_commands_of_a_page_print_what_it_says(page: str, tmp_path: Path) -> None:
     shell = Shell(Path(os.path.realpath(tmp_path)))
     steps = list(steps_of((ROOT / "docs" / page).read_text(encoding="utf-8")))
-    assert len(steps) > 3
+    assert len(steps) >= 4
     for step in steps:
         printed = shell.run(step.command)
         assert fits(step.output, printed), (step.command, step.output, printed)
