@@ -108,7 +108,7 @@ types: $(STAMP) ## check types
 	$(BIN)/mypy $(SOURCES)
 
 .PHONY: check
-check: lint types ## everything that has to hold: style, contracts, types, tests, conformance
+check: lint types docs ## everything that has to hold: style, contracts, types, docs, tests, conformance
 	$(MAKE) test
 	$(MAKE) cluster
 	$(MAKE) conformance

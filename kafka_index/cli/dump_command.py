@@ -25,7 +25,6 @@ from kafka_index.cli.dump_selection import Selection
 from kafka_index.cli.dump_state import dump_leader_epochs, dump_snapshot, dump_transaction_index
 from kafka_index.cli.exit_code import ExitCode
 from kafka_index.cli.options import Decorator, command, max_decompressed_option, refuse_job
-from kafka_index.cli.progress import announce_compilation
 from kafka_index.cli.record_options import milliseconds, time_options
 from kafka_index.cli.record_text import FORMS, RecordText
 from kafka_index.cli.run_summary import run_summary
@@ -140,7 +139,6 @@ def make_command(*, as_job: bool) -> click.Command:
         directories = [file for file in files if not is_remote(file) and os.path.isdir(file)]
         known = dumped_files([file for file in files if file not in directories], kinds)
         _refuse_without_rows(known, directories, selection, records=records)
-        announce_compilation()
         output = DumpOutput(sys.stdout, as_json=as_json, is_wide=wide, selection=selection)
         damage: list[KafkaIndexError] = []
         for path in directories:

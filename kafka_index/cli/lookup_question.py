@@ -22,7 +22,6 @@ from kafka_index.cli.lookup_summary import (
 )
 from kafka_index.cli.options import Detail
 from kafka_index.cli.partition_paths import partition_directories
-from kafka_index.cli.progress import announce_compilation
 from kafka_index.cli.run_summary import run_summary
 from kafka_index.cli.terminal import print_text
 from kafka_index.cli.text import format_time, shown_path
@@ -70,7 +69,6 @@ def answer_question(
     KafkaIndexError
         There is no such partition, or it cannot be listed.
     """
-    announce_compilation()
     partition = TopicPartition(question.topic, question.partition)
     by = By(question.by)
     default = Resolve.RECORD if show_record else by.default_resolve

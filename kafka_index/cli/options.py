@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from kafka_index.cli.compilation import announce_compilation
 from kafka_index.cli.run_summary import run_summary, summary_option
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES
 from kafka_index.engines import Engine
@@ -56,6 +57,8 @@ class Command(click.Command):
         summary = run_summary()
         summary.command = self.name or ""
         summary.add_paths(ctx)
+        if not kept(ctx, "quiet"):
+            announce_compilation()
         return super().invoke(ctx)
 
 

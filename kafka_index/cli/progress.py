@@ -10,11 +10,11 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TextIO
 
+from kafka_index.cli.compilation import COMPILING
 from kafka_index.cli.options import Detail
 from kafka_index.cli.terminal import (
     Table,
     log_time,
-    print_log,
     print_text,
     rich_console,
     terminal_size,
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 _LIVE_SECONDS = 0.2
 _LOG_SECONDS = 30.0
 _BAR_WIDTH = 20
-_COMPILING = "compiling kernels, once"
 
 
 class Progress:
@@ -80,6 +79,8 @@ class Progress:
     def __enter__(self) -> Self:
         self._started = time.monotonic()
         self._compiled_before = compile_clock.seconds
+        if self._live:
+            compile_clock.on_first = None  # the live line says it
         if self._enabled:
             self._thread = threading.Thread(target=self._show, name="progress", daemon=True)
             self._thread.start()
@@ -117,7 +118,7 @@ class Progress:
         compiling = compile_clock.seconds - self._compiled_before
         seconds = max(time.monotonic() - self._started - compiling, 1e-9)
         if not count and compile_clock.is_running:
-            return _COMPILING
+            return COMPILING
         if self._total_bytes is None:
             done, total, rate = count, self._total, f"{format_count(round(count / seconds))}/s"
         else:
@@ -185,12 +186,6 @@ class Progress:
         task = display.task_ids[0]
         display.console.width, _ = terminal_size(self._stream)
         display.update(task, completed=self._share(), description=self.line(), refresh=True)
-
-
-def announce_compilation() -> None:
-    """Let the first compilation print a line, on a terminal, of a command without a live line."""
-    if sys.stderr.isatty():
-        compile_clock.on_first = lambda: print_log(_COMPILING)
 
 
 class Outcome:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
+import os
+import pty
 import re
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from kafka_index.cli.progress import Progress, announce_compilation
+from kafka_index.cli.progress import Progress
 from kafka_index.kernels.compile_clock import CompileClock, compile_clock
-from tests.support.command_line import kafka_index, run_here
+from tests.support.command_line import DUMP, environment, kafka_index, run_here
+from tests.support.timeouts import TIMEOUT_SECONDS
 
 
 def test_all_kernels_are_kept_and_compiled_once() -> None:
@@ -34,18 +40,38 @@ def test_a_compilation_is_shown_and_not_counted_in_the_rate(
         assert re.search(r"\d,\d{3},\d{3},\d{3}/s", progress.line())
 
 
-def test_a_question_on_a_terminal_says_that_it_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
-    terminal = Terminal()
-    monkeypatch.setattr(sys, "stderr", terminal)
-    monkeypatch.setattr(compile_clock, "on_first", None)
-    announce_compilation()
-    assert compile_clock.on_first is not None
-    compile_clock.on_first()
-    assert terminal.getvalue() == "kafka-index: compiling kernels, once\n"
+def test_a_terminal_shows_that_kernels_are_compiled_and_that_they_cannot_be_kept(
+    tmp_path: Path,
+) -> None:
+    # Folders that others can write to are not used.
+    for name in ("kafka_index", f"kafka_index-{os.geteuid()}"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name).chmod(0o777)
+    folders = dict.fromkeys(("NUMBA_CACHE_DIR", "XDG_CACHE_HOME", "TMPDIR"), str(tmp_path))
+    ours, theirs = pty.openpty()
+    program = (
+        f"import sys; sys.prefix = {str(tmp_path)!r}; from kafka_index.cli import main;"
+        "sys.exit(main())"
+    )
+    with open(ours, "rb", buffering=0) as screen:
+        done = subprocess.run(
+            [sys.executable, "-c", program, "dump", next(DUMP.glob("orders*/*.index"))],
+            env={**environment(), **folders},
+            stdout=subprocess.DEVNULL,
+            stderr=theirs,
+            check=False,
+            timeout=TIMEOUT_SECONDS,
+        )
+        os.close(theirs)
+        shown = b""
+        with contextlib.suppress(OSError):  # what a closed terminal reads as
+            while part := screen.read(4096):
+                shown += part
+    text = " ".join(shown.decode().split())
+    assert done.returncode == 0, text
+    assert text.count("compiling kernels, once") == 1
+    assert text.count("compiled kernels cannot be kept in") == 1
+    assert text.index("compiling kernels") < text.index("cannot be kept")
 
 
 def test_compilations_inside_of_others_are_counted_once() -> None:
