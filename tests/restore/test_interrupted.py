@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import subprocess
-import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 
@@ -19,54 +17,35 @@ from kafka_index.restore.partition_task import PartitionTask
 from kafka_index.restore.request import RestoreRequest
 from kafka_index.restore.run import OnSettled, on_threads
 from tests.support.campaign import drawn
-from tests.support.command_line import SETTINGS, environment
+from tests.support.command_line import SETTINGS, Argument
+from tests.support.killed_runs import KilledRuns
 from tests.support.restoring import MARKER, contents, copy_dump, restore
-from tests.support.timeouts import TIMEOUT_SECONDS
 
 PARTITIONS = ("payments-0", "audit.trail-0", "orders.eu-west-1", "reserved-for.later-0")
-# The command line in a process that kills itself before the n-th file system call of some kinds.
-_KILLED = """
-import os, runpy, signal, sys
-left = int(sys.argv[1])
-KINDS = {"open", "os.rename", "os.remove", "os.truncate", "os.mkdir", "os.link", "os.utime"}
-def hook(name, arguments):
-    global left
-    if name in KINDS and sys.argv[-1] in str(arguments[:2]):
-        left -= 1
-        if left == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-sys.argv[:] = sys.argv[1:]
-sys.addaudithook(hook)
-runpy.run_module("kafka_index", run_name="__main__")
-"""
 _STEPS = (3, 100, 400, 459)
 # A restore of this dump has about this many of them.
 _LAST_STEP = 464
-# One of them but in make campaign, where the processes of each take their time.
-_DRAWN = 300 if drawn(10) == 10 else 1
+_DRAWN = drawn(300)
 
 
-def killed_restore(dump: Path, output: Path, step: int, *more: str) -> bool:
-    """Restore in a process that is killed at a step; whether it was."""
-    arguments = ["restore", "--input", dump, "--config", SETTINGS, "--threads", 1, "--quiet"]
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            _KILLED,
-            str(step),
-            *map(str, arguments),
-            *more,
-            "--output",
-            str(output),
-        ],
-        capture_output=True,
-        check=False,
-        env=environment(),
-        timeout=TIMEOUT_SECONDS,
-    )
-    assert done.returncode in (0, -signal.SIGKILL), done.stderr
-    return done.returncode != 0
+class KillRestore(Protocol):
+    """Restores in a process that is killed at a step, and returns whether it was."""
+
+    def __call__(self, dump: Path, output: Path, step: int, *more: Argument) -> bool: ...
+
+
+@pytest.fixture(scope="module")
+def killed_restore(whole: tuple[Path, dict[str, bytes]]) -> Iterator[KillRestore]:
+    def command(dump: Path, output: Path, *more: Argument) -> list[Argument]:
+        given = ("restore", "--input", dump, "--config", SETTINGS, "--threads", 1, "--quiet")
+        return [*given, *more, "--output", output]
+
+    def run(dump: Path, output: Path, step: int, *more: Argument) -> bool:
+        return runs.run(output, step, *command(dump, output, *more))
+
+    dump, _ = whole
+    with KilledRuns(*command(dump, dump.parent / "warm-up")) as runs:
+        yield run
 
 
 @pytest.fixture
@@ -76,7 +55,7 @@ def dump(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("step", _STEPS)
 def test_a_killed_restore_has_no_marker_and_is_completed(
-    tmp_path: Path, dump: Path, step: int
+    tmp_path: Path, dump: Path, killed_restore: KillRestore, step: int
 ) -> None:
     restore(dump, tmp_path / "whole")
     out = tmp_path / "out"
@@ -102,7 +81,10 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, byt
 
 @pytest.mark.parametrize("number", range(_DRAWN))
 def test_it_is_completed_wherever_it_was_killed(
-    tmp_path: Path, whole: tuple[Path, dict[str, bytes]], number: int
+    tmp_path: Path,
+    whole: tuple[Path, dict[str, bytes]],
+    killed_restore: KillRestore,
+    number: int,
 ) -> None:
     dump, files = whole
     out = tmp_path / "out"
@@ -119,7 +101,9 @@ def test_it_is_completed_wherever_it_was_killed(
         assert {name: contents(out)[name] for name in files} == files
 
 
-def test_what_was_finished_is_not_read_again(tmp_path: Path, dump: Path) -> None:
+def test_what_was_finished_is_not_read_again(
+    tmp_path: Path, dump: Path, killed_restore: KillRestore
+) -> None:
     out = tmp_path / "out"
     assert killed_restore(dump, out, _STEPS[-1])
     journal = (out / ".kafka-index-restore.journal").read_text().splitlines()
@@ -153,7 +137,9 @@ def test_only_what_was_not_finished_is_restored_again(tmp_path: Path, dump: Path
     assert contents(out) == contents(tmp_path / "whole")
 
 
-def test_another_plan_does_not_complete_it(tmp_path: Path, dump: Path) -> None:
+def test_another_plan_does_not_complete_it(
+    tmp_path: Path, dump: Path, killed_restore: KillRestore
+) -> None:
     out = tmp_path / "out"
     assert killed_restore(dump, out, _STEPS[1])
     before = contents(out)
@@ -165,7 +151,9 @@ def test_another_plan_does_not_complete_it(tmp_path: Path, dump: Path) -> None:
     assert contents(out) == before
 
 
-def test_copies_do_not_complete_hard_links(tmp_path: Path, dump: Path) -> None:
+def test_copies_do_not_complete_hard_links(
+    tmp_path: Path, dump: Path, killed_restore: KillRestore
+) -> None:
     out = tmp_path / "out"
     assert killed_restore(dump, out, _STEPS[1], "--link", "hard")
 
@@ -228,7 +216,9 @@ def _interrupted(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-def test_an_output_that_was_used_meanwhile_is_refused(tmp_path: Path, dump: Path) -> None:
+def test_an_output_that_was_used_meanwhile_is_refused(
+    tmp_path: Path, dump: Path, killed_restore: KillRestore
+) -> None:
     out = tmp_path / "out"
     assert killed_restore(dump, out, _STEPS[-1])
     line = (out / ".kafka-index-restore.journal").read_text().splitlines()[0]
