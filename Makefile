@@ -93,6 +93,20 @@ campaign: $(STAMP) ## run the long judged runs in full; make test draws a tenth 
 pipeline: $(STAMP) ## run the DAG of examples/pipeline by Airflow, and the steps of the Dockerfile
 	$(WITH_JAVA) KAFKA_INDEX_PIPELINE=1 $(PYTEST) tests/pipeline
 
+# The other end of the ranges in pyproject.toml; .venv has the newest versions.
+LOWEST := build/lowest
+ENDS := tests/spark/test_data_source.py tests/spark/test_export.py tests/spark/test_log_writer.py \
+	tests/spark/test_build.py tests/spark/test_lookup.py tests/spark/test_lookup_frames.py
+
+.PHONY: versions
+versions: $(STAMP) ## run Spark's tests on the lowest versions accepted, and Kafka's two versions
+	$(BIN)/python -m venv $(LOWEST)
+	$(LOWEST)/bin/python -m pip install --quiet -r tools/versions/lowest.txt
+	$(WITH_JAVA) PYTHONPATH="$(CURDIR)" PYSPARK_PYTHON="$(CURDIR)/$(LOWEST)/bin/python" \
+		PYSPARK_DRIVER_PYTHON="$(CURDIR)/$(LOWEST)/bin/python" \
+		$(LOWEST)/bin/python -m pytest $(ENDS)
+	$(WITH_JAVA) $(PYTEST) tests/conformance/test_versions.py
+
 .PHONY: golden
 golden: $(STAMP) ## let Kafka write anew every golden file that make test uses
 	$(WITH_JAVA) $(BIN)/python -m tests.conformance.make_golden
