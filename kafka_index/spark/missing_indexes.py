@@ -146,10 +146,14 @@ def _needs(
             yield _BY_TIME, int(keys[-1])
         return
     bases = inventory.base_offsets(code)
-    places = np.clip(np.searchsorted(bases, keys, "right") - 1, 0, None)
-    segments, firsts = np.unique(places, return_index=True)
-    lasts = np.append(firsts[1:], len(keys)) - 1
-    yield from zip(segments.tolist(), keys[lasts].tolist(), strict=True)
+    # What is below the start is answered without an index.
+    first = max(inventory.partitions["log_start_offset"][code].as_py(), 0)
+    keys = keys[np.searchsorted(keys, first) :]
+    if len(keys):
+        places = np.clip(np.searchsorted(bases, keys, "right") - 1, 0, None)
+        segments, firsts = np.unique(places, return_index=True)
+        lasts = np.append(firsts[1:], len(keys)) - 1
+        yield from zip(segments.tolist(), keys[lasts].tolist(), strict=True)
     if lookups.settings.resolve is not Resolve.INDEX:
         # For the end of the partition.
         yield len(bases) - 1, int(bases[-1])

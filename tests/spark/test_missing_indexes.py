@@ -60,6 +60,18 @@ def test_tasks_that_answer_find_every_index_built(
     assert files(tmp_path / "out") == files(tmp_path / "local")
 
 
+def test_offsets_that_no_log_has_need_the_index_of_the_end_alone(tmp_path: Path) -> None:
+    inventory = make_dump(tmp_path)
+    table = pa.table({"topic": ["orders"] * 2, "partition": [0, 0], "offset": [-3, -2]})
+    asked = open_queries(str(write_queries(tmp_path / "queries", [table])), By.OFFSET)
+    with answer_target(str(tmp_path / "out"), asked) as target:
+        settings = LookupSettings(By.OFFSET, Resolve.BATCH)
+        lookups = SharedLookups.of(inventory, settings, target.index_folder)
+        manifest = manifest_table(asked.splits, target, [0])
+        needs = pa.Table.from_batches(find_needs(manifest.to_batches(), lookups=lookups))
+    assert needs["segment"].to_pylist() == [1]
+
+
 def test_each_log_is_read_by_one_request_of_one_worker(
     spark: SparkSession, tmp_path: Path, s3: S3Server
 ) -> None:
