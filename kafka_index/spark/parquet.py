@@ -9,7 +9,6 @@ by our own tasks in any case, from any store, with the credentials that each pro
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -34,19 +33,16 @@ from kafka_index.build.parquet_input import (
 )
 from kafka_index.build.parquet_plan import (
     GatherLimits,
-    SegmentPart,
     can_order,
-    count_row_group,
-    join_counts,
     list_row_groups,
     pack,
 )
 from kafka_index.build.report import FAILED, REPORT_SCHEMA, has_failed, report_table
 from kafka_index.build.segment_counts import SegmentCount
 from kafka_index.build.staged_segment import StagedSegment
-from kafka_index.errors import InputError
 from kafka_index.spark.build import publish_partitions
 from kafka_index.spark.jobs import Jobs
+from kafka_index.spark.parquet_counts import count_segments
 from kafka_index.spark.parquet_shuffle import shuffled_rows
 from kafka_index.spark.report_rows import collect_report, staged_batches
 from kafka_index.spark.shared_target import SharedTarget
@@ -55,11 +51,6 @@ from kafka_index.spark.tasks import current_attempt_id, spark_schema, task
 from kafka_index.spark.work_rows import read_work, work_rows
 from kafka_index.tasks import BIN, balance
 
-# A row per row group: its number, and what `count_row_group` found or why it cannot, pickled.
-_GROUP, _COUNTED = "row_group", "counted"
-_COUNTED_SCHEMA = pa.schema(
-    [pa.field(_GROUP, pa.int64(), nullable=False), pa.field(_COUNTED, pa.binary(), nullable=False)]
-)
 #: How far a build is, in all, and of these the first job.
 SHARES = 100
 _COUNT_SHARES = 10
@@ -135,46 +126,6 @@ def build_parquet(
     place = report.schema.get_field_index("log_path")
     paths = pa.repeat(pa.scalar(source.path), report.num_rows)
     return report.set_column(place, REPORT_SCHEMA.field("log_path"), paths)
-
-
-def count_segments(
-    session: SparkSession, source: ParquetInput, groups: Sequence[RowGroup], *, bins: int
-) -> list[SegmentCount]:
-    """Count the rows of each segment, row group by row group.
-
-    Raises
-    ------
-    InputError
-        As `kafka_index.build.parquet_plan.count_segments`.
-    """
-    bins = min(bins, len(groups))
-    if not bins:
-        return join_counts(source, groups, [])
-    numbers = balance([group.rows for group in groups], bins)
-    work = work_rows(session, list(enumerate(groups)), numbers)
-    rows = work.repartitionById(bins, BIN).mapInArrow(
-        task(partial(count_bin, source=source)), spark_schema(_COUNTED_SCHEMA)
-    )
-    counted = []
-    for packed in rows.toArrow().sort_by(_GROUP).column(_COUNTED).to_pylist():
-        parts = pickle.loads(packed)  # noqa: S301, written by our own tasks
-        if isinstance(parts, InputError):
-            raise parts
-        counted.append(parts)
-    return join_counts(source, groups, counted)
-
-
-def count_bin(
-    batches: Iterator[pa.RecordBatch], *, source: ParquetInput
-) -> Iterator[pa.RecordBatch]:
-    """Count the row groups of one bin: the function that a task of the first job runs."""
-    for number, group in read_work(batches):
-        counted: list[SegmentPart] | InputError
-        try:
-            counted = count_row_group(source, group)
-        except InputError as error:
-            counted = error
-        yield pa.record_batch([[number], [pickle.dumps(counted)]], schema=_COUNTED_SCHEMA)
 
 
 def stage_work(
