@@ -15,6 +15,7 @@ from kafka_index.build.partition_start import PartitionStart
 from kafka_index.build.report import BUILT, FAILED, TRUNCATED, UNCHANGED, SegmentReport
 from kafka_index.build.settings import BuildSettings, Output
 from kafka_index.build.staged_segment import StagedSegment
+from kafka_index.build.state_files import StateFiles
 from kafka_index.build.stored_indexes import stored_differences
 from kafka_index.errors import InputError, KafkaIndexError
 from kafka_index.layout.names import (
@@ -22,11 +23,9 @@ from kafka_index.layout.names import (
     LOG_START_CHECKPOINT,
     TXN_INDEX_SUFFIX,
     TopicPartition,
-    index_name_for,
 )
 from kafka_index.state.snapshots import snapshot_path
-from kafka_index.storage import PublishedFile, StagedFile, write_scratch
-from kafka_index.storage.target_files import TargetFiles
+from kafka_index.storage import StagedFile
 
 #: Reason codes of segments that cannot be folded.
 STATE_UNKNOWN = "state_unknown"
@@ -82,7 +81,7 @@ def fold_partition(
         return folded
     folded.first_offset = fold.first_offset
     folded.log_start_offset = start.checkpointed_log_start
-    folded.published = fold.published
+    folded.published = fold.files.published
     folded.snapshots = fold.snapshots if fold.is_whole else None
     return folded
 
@@ -114,9 +113,9 @@ class _Fold:
     _was_cut: bool = False
     # Why the state is no longer known.
     _unknown: str | None = None
-    # The state files that the partition is to have, new or not.
-    published: list[PublishedFile] = field(default_factory=list)
-    _files: TargetFiles | None = None
+
+    def __post_init__(self) -> None:
+        self.files = StateFiles(self.settings, self.attempt_id)
 
     @property
     def is_whole(self) -> bool:
@@ -183,7 +182,7 @@ class _Fold:
             return files
         text = epochs.text() if is_written else self.start.epochs_text or ""
         path = os.path.join(last.directory, LEADER_EPOCH_CHECKPOINT)
-        return (*files, *self._written(path, text.encode(), last))
+        return (*files, *self.files.write(path, text.encode(), last))
 
     def _folded(self, staged: StagedSegment) -> tuple[SegmentReport, tuple[StagedFile, ...]]:
         """Fold a segment; return its row and its state files."""
@@ -214,7 +213,7 @@ class _Fold:
             note = "; ".join(filter(None, (note, _OTHER_ORDER)))
         note = "; ".join(filter(None, (note, row.note)))
         if not staged.is_withheld:
-            files += self._txn_index(staged, aborted.tobytes())
+            files += self.files.write_txn_index(staged, aborted.tobytes())
             if Output.TXN_INDEX in self.settings.outputs:
                 built = {TXN_INDEX_SUFFIX: aborted.tobytes()}
                 note = "; ".join(filter(None, (note, stored_differences(staged.segment, built))))
@@ -265,7 +264,7 @@ class _Fold:
             reason = f"{unknown}, and it has aborted transactions"
             return staged.report.failed(STATE_UNKNOWN, reason), ()
         row = replace(staged.report, note=f"{unknown}: no snapshot")
-        return row, self._txn_index(staged, b"")
+        return row, self.files.write_txn_index(staged, b"")
 
     def _reload_before(self, offset: int) -> bool:
         """Load the snapshot after the last record batch, where it is below an offset.
@@ -302,28 +301,4 @@ class _Fold:
             return ()
         self.snapshots.add(offset)
         path = snapshot_path(staged.directory, offset)
-        return self._written(path, self.start.state.snapshot(), staged)
-
-    def _txn_index(self, staged: StagedSegment, data: bytes) -> tuple[StagedFile, ...]:
-        """Write a segment's transaction index; an empty one only over one that is there."""
-        if Output.TXN_INDEX not in self.settings.outputs:
-            return ()
-        log_name = os.path.basename(staged.segment.log_path)
-        path = os.path.join(staged.directory, index_name_for(log_name, TXN_INDEX_SUFFIX))
-        if not data and not self._target(staged).exists(path):
-            return ()
-        return self._written(path, data, staged)
-
-    def _written(self, path: str, data: bytes, staged: StagedSegment) -> tuple[StagedFile, ...]:
-        self.published.append(PublishedFile.of_bytes(os.path.basename(path), data))
-        if self._target(staged).holds(path, data):
-            return ()
-        file = StagedFile(self.settings.work_path(path, self.attempt_id), path)
-        attributes_of = self.settings.attributes_of(staged.segment.log_path)
-        write_scratch(file.scratch_path, data, attributes_of=attributes_of)
-        return (file,)
-
-    def _target(self, staged: StagedSegment) -> TargetFiles:
-        if self._files is None:
-            self._files = TargetFiles(staged.directory)
-        return self._files
+        return self.files.write(path, self.start.state.snapshot(), staged)
