@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from types import TracebackType
 
@@ -24,6 +23,7 @@ from kafka_index.cli.lookup_summary import (
 from kafka_index.cli.options import Detail
 from kafka_index.cli.progress import Outcome
 from kafka_index.cli.run_summary import run_summary
+from kafka_index.cli.side_files import refuse_side_files
 from kafka_index.cli.terminal import Table, print_error, print_log, print_text
 from kafka_index.cli.text import format_count, format_seconds, plural, status_table
 from kafka_index.engines import lookup_engines as engines
@@ -44,10 +44,9 @@ from kafka_index.lookup import (
 )
 from kafka_index.lookup.answer_record import AnswerRecord, inputs_digest, written
 from kafka_index.reading.answers import Resolve, Status, UpperBound
-from kafka_index.storage import Skipped, refuse_overlap
+from kafka_index.storage import Skipped
 from kafka_index.storage.paths import absolute_path
 from kafka_index.storage.report_file import ReportFile
-from kafka_index.stores import is_remote
 from kafka_index.stores.staged_file import whole_file
 
 # What a run over the same inputs would end with again.
@@ -101,7 +100,7 @@ def run_lookup(options: BulkOptions, where: LogOptions) -> ExitCode:
             # A retry replaces the answers of a run that could not read everything.
             overwrite=options.overwrite or is_repeat,
         )
-        _refuse_side_files(target.path, inputs, [path for path, _ in texts], options.report)
+        refuse_side_files(target.path, inputs, [path for path, _ in texts], options.report)
         report = (
             None
             if options.report is None
@@ -273,35 +272,3 @@ def _texts(options: BulkOptions) -> list[tuple[str, _Render]]:
         (options.reset_offsets, reset_offsets_csv),
     ]
     return [(path, render) for path, render in asked if path is not None]
-
-
-def _refuse_side_files(
-    target: str, inputs: Sequence[str], texts: Sequence[str], report: str | None
-) -> None:
-    """Refuse to write over what is read, into the output, or twice into one file."""
-    taken = [_real(target)]
-    for path in (*texts, *([] if report is None else [report])):
-        real = _real(absolute_path(path))
-        if not is_remote(real) and os.path.isdir(real):
-            raise InputError("a folder, not a file", path=path, hint="name a file in it")
-        if not is_remote(real) and os.path.exists(real) and not os.path.isfile(real):
-            raise InputError("not a regular file", path=path, hint="name another file")
-        refuse_overlap(real, path, inputs)
-        if any(f"{one}/".startswith(f"{other}/") for one, other in _pairs(real, taken)):
-            raise InputError(
-                "this path is taken by the answers or another file",
-                path=path,
-                hint="name another one",
-            )
-        taken.append(real)
-
-
-def _real(path: str) -> str:
-    return path if is_remote(path) else os.path.realpath(path)
-
-
-def _pairs(path: str, others: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Yield a path with each of the others, either way around."""
-    for other in others:
-        yield path, other
-        yield other, path

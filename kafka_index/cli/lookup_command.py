@@ -10,12 +10,11 @@ import click
 from kafka_index.cli.lookup_options import (
     BulkOptions,
     LogOptions,
-    TopicQuestion,
     given_options,
     lookup_options,
-    make_question,
     refuse_given,
 )
+from kafka_index.cli.lookup_questions import TopicQuestion, make_question
 from kafka_index.cli.options import SUBMITTED, Detail, command, kept
 from kafka_index.config import LogConfig
 from kafka_index.engines import Engine

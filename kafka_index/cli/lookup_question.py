@@ -12,7 +12,8 @@ import numpy as np
 import pyarrow as pa
 
 from kafka_index.cli.exit_code import ExitCode
-from kafka_index.cli.lookup_options import LogOptions, Question
+from kafka_index.cli.lookup_options import LogOptions
+from kafka_index.cli.lookup_questions import Question
 from kafka_index.cli.lookup_summary import (
     EXPLAINED,
     exit_code,

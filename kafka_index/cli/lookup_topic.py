@@ -10,7 +10,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from kafka_index.cli.exit_code import ExitCode
-from kafka_index.cli.lookup_options import LogOptions, TopicQuestion
+from kafka_index.cli.lookup_options import LogOptions
+from kafka_index.cli.lookup_questions import TopicQuestion
 from kafka_index.cli.lookup_summary import exit_code, print_findings, warn_of_starts
 from kafka_index.cli.options import Detail
 from kafka_index.cli.partition_paths import partition_directories
