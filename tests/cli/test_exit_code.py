@@ -157,8 +157,10 @@ def test_a_full_disk_under_stdout_is_an_environment_error() -> None:
 
 
 @pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
-def test_a_run_whose_streams_are_closed_does_its_work(closed: str, tmp_path: Path) -> None:
-    command = [*COMMAND, "build", "--input", str(DUMP), "--output", str(tmp_path / "out")]
+def test_a_run_whose_streams_are_closed_does_its_work(
+    closed: str, data: Path, tmp_path: Path
+) -> None:
+    command = [*COMMAND, "build", "--input", str(data), "--output", str(tmp_path / "out")]
     done = subprocess.run(
         ["sh", "-c", f'exec "$@" {closed}', "sh", *command],
         capture_output=True,
