@@ -28,6 +28,13 @@ HOSTILE = [
     "__proto__",
     "constructor",
 ]
+MAP_SOURCE = "Bokeh.documents[0].roots()[0].renderers[0].data_source"
+MAP = f"{MAP_SOURCE}.data"
+ZOOM = """() => {
+    const map = Bokeh.documents[0].roots()[0];
+    map.x_range.start = 1e9;
+    map.x_range.end = 1e10;
+}"""
 UNPACK = """async ([name, header, payloads, count, integers]) => {
     payloads.forEach((payload, place) => {
         const element = document.createElement("script");
@@ -150,6 +157,12 @@ def test_a_hundred_thousand_segments_fit_sort_filter_and_scroll(
     assert sizes == sorted(sizes)
     opened.scroll_table_to_end()
     opened.wait_until(lambda: all(int(text) > 1_073_000_000 for text in opened.column(4)))
+    # The overview has cells; zoomed in, the map has single segments, which choose their rows.
+    assert page.evaluate(f"() => {MAP}.segment.every(number => number < 0)")
+    page.evaluate(ZOOM)
+    opened.wait_until(lambda: page.evaluate(f"() => {MAP}.segment.some(number => number >= 0)"))
+    page.evaluate(f"() => {{ {MAP_SOURCE}.selected.indices = [0]; }}")
+    opened.wait_for_shown(1)
     assert opened.complaints == []
     page.close()
 

@@ -37,7 +37,7 @@ function rectangles(fig, tooltip) {
   const glyph = fig.quad({ field: "left" }, { field: "right" }, { field: "bottom" }, { field: "top" }, {
     source, fill_color: { field: "colour" }, line_color: null,
   });
-  fig.add_tools(new Bokeh.HoverTool({ tooltips: [[tooltip, "@text"]], renderers: [glyph] }));
+  fig.add_tools(new Bokeh.HoverTool({ tooltips: [[tooltip, "@text"]], renderers: [glyph], attachment: "vertical" }));
   return source;
 }
 
