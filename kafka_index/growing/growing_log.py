@@ -29,6 +29,7 @@ from kafka_index.index import AbortedTxns
 from kafka_index.layout.checkpoints import EpochEntry
 from kafka_index.layout.integers import Longs
 from kafka_index.layout.names import parse_partition_directory
+from kafka_index.state.partition_state import last_stable_offset_of_log
 from kafka_index.state.producer_append import AppendOrigin
 from kafka_index.storage import Bytes
 
@@ -135,9 +136,7 @@ class GrowingPartitionLog:
     def last_stable_offset(self) -> int:
         """Where the earliest open transaction begins, or the end of the log."""
         unstable = self._producer_state.producers.first_unstable_offset
-        if unstable is None:
-            return self.log_end_offset
-        return min(max(unstable, self.log_start_offset), self.log_end_offset)
+        return last_stable_offset_of_log(unstable, self.log_start_offset, self.log_end_offset)
 
     @property
     def leader_epochs(self) -> tuple[EpochEntry, ...]:

@@ -91,9 +91,9 @@ class LogBounds:
         """Return the last stable offset, which is found once."""
         if self._last_stable_offset is None:
             from kafka_index.reading.transactions import (  # noqa: PLC0415, slow to import
-                last_stable_offset,
+                read_transactions,
             )
 
-            found = last_stable_offset(self._files, end_offset)
-            self._last_stable_offset = max(found, self.log_start_offset)
+            bounds = read_transactions(self._files, end_offset, end_offset)
+            self._last_stable_offset = bounds.last_stable_offset
         return self._last_stable_offset

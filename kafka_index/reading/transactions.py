@@ -28,7 +28,7 @@ from kafka_index.layout.records import CONTROL_MASK, TRANSACTIONAL_MASK
 from kafka_index.reading.partition_files import PartitionFiles
 from kafka_index.records.batch_table import BatchColumns
 from kafka_index.scan import LogFileSource
-from kafka_index.state.partition_state import PartitionState
+from kafka_index.state.partition_state import PartitionState, last_stable_offset_of_log
 from kafka_index.state.segment_state import ProducerTable, SegmentState
 from kafka_index.state.snapshots import (
     is_out_of_range,
@@ -118,14 +118,6 @@ class TransactionBounds:
     aborted: AbortedTransactions
 
 
-def last_stable_offset(files: PartitionFiles, end_offset: int) -> int:
-    """Return where ``read_committed`` ends below an end; errors are those of `read_transactions`.
-
-    Source: ``UnifiedLog.fetchLastStableOffsetMetadata``.
-    """
-    return read_transactions(files, end_offset, end_offset).last_stable_offset
-
-
 def read_transactions(
     files: PartitionFiles, first_offset: int, end_offset: int
 ) -> TransactionBounds:
@@ -158,9 +150,8 @@ def read_transactions(
         rebuilt = _follow(state, files.segments[number], end_offset)
         if number in missing:
             aborted[number] = rebuilt
-    open_offsets = state.entries["current_txn_first_offset"]
     return TransactionBounds(
-        min([end_offset, *open_offsets[open_offsets >= 0].tolist()]),
+        last_stable_offset_of_log(state.first_unstable_offset, files.log_start_offset, end_offset),
         AbortedTransactions.of_entries(
             [entries for entries in aborted.values() if entries is not None]
         ),

@@ -63,6 +63,27 @@ class ProducerExpiration:
         return entries[~idle | (entries["current_txn_first_offset"] >= 0)]
 
 
+def last_stable_offset_of_log(
+    first_unstable_offset: int | None, log_start_offset: int, end_offset: int
+) -> int:
+    """Return where ``read_committed`` ends.
+
+    Parameters
+    ----------
+    first_unstable_offset : int, optional
+        Where the earliest open transaction begins.
+    log_start_offset, end_offset : int
+        Of the log; its end, or its high watermark.
+
+    Notes
+    -----
+    UnifiedLog.maybeIncrementFirstUnstableOffset and fetchLastStableOffsetMetadata.
+    """
+    if first_unstable_offset is None:
+        return end_offset
+    return min(max(first_unstable_offset, log_start_offset), end_offset)
+
+
 class PartitionState:
     """Producers, transactions and leader epochs at one offset of a partition.
 
@@ -96,6 +117,12 @@ class PartitionState:
         order, has_tree = order_of_put(self._entries["producer_id"])
         self.has_tree |= has_tree
         return self._entries[order]
+
+    @property
+    def first_unstable_offset(self) -> int | None:
+        """Where the earliest open transaction begins; None when there is none."""
+        offsets = self._entries["current_txn_first_offset"]
+        return min(offsets[offsets >= 0].tolist(), default=None)
 
     def __len__(self) -> int:
         """Return how many producers are known."""
