@@ -51,6 +51,11 @@ def test_a_question_imports_neither_builds_nor_metadata() -> None:
     assert rooms.isdisjoint({"build", "metadata", "growing", "spark", "startup", "tables"})
 
 
+def test_kernels_that_are_kept_are_loaded_without_what_compiling_them_needs() -> None:
+    imported(*QUESTION)
+    assert imported(*QUESTION).isdisjoint({"numba.cpython.unicode", "pyarrow.parquet"})
+
+
 def test_a_dump_of_records_imports_the_metadata_room_for_kafkas_own_topics_alone() -> None:
     codecs = "kafka_index.metadata.decoding"
     own = next(DUMP.glob("__consumer_offsets-0/*.log"))
