@@ -86,9 +86,11 @@ def start(
     )
 
 
-def finish(process: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]:
+def finish(
+    process: subprocess.Popen[str], *, seconds: float = _COMMAND_SECONDS
+) -> subprocess.CompletedProcess[str]:
     try:
-        stdout, stderr = process.communicate(timeout=scaled(_COMMAND_SECONDS))
+        stdout, stderr = process.communicate(timeout=scaled(seconds))
     except subprocess.TimeoutExpired:
         process.kill()
         stdout, stderr = process.communicate()

@@ -6,16 +6,18 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from kafka_index.lookup import By
-from tests.cluster.conftest import run
+from tests.cluster.conftest import finish, run
 from tests.spark.lookups import answer, files, make_dump, make_queries, write_queries
 from tests.support.builds import rubbish, state_files
 from tests.support.command_line import SETTINGS, index_files
+from tests.support.record_jobs import DRIVER_SECONDS, RecordJobs
 from tests.support.spark_cluster import SPARK_CLASS, driver_environment
 from tests.support.timeouts import scaled, wait_for
 
@@ -91,3 +93,16 @@ def test_lookups_give_the_answers_of_the_local_engine(
 
     assert (done.returncode, done.stderr) == (0, "")
     assert files(tmp_path / "out") == files(tmp_path / "local")
+
+
+def test_jobs_of_records_give_what_threads_give(remote: str, python: Path, tmp_path: Path) -> None:
+    jobs = RecordJobs(tmp_path / "records")
+    process = subprocess.Popen(
+        [sys.executable, *jobs.driver()],
+        env={**driver_environment(python), "SPARK_REMOTE": remote},
+        cwd="/",
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    jobs.check(finish(process, seconds=DRIVER_SECONDS))
