@@ -35,6 +35,13 @@ ZOOM = """() => {
     map.x_range.start = 1e9;
     map.x_range.end = 1e10;
 }"""
+INTRUDE = """() => {
+    const script = document.createElement("script");
+    script.textContent = "window.intruded = true";
+    const image = document.createElement("img");
+    image.src = "http://127.0.0.1:9/";
+    document.body.append(script, image);
+}"""
 UNPACK = """async ([name, header, payloads, count, integers]) => {
     payloads.forEach((payload, place) => {
         const element = document.createElement("script");
@@ -130,6 +137,11 @@ def test_names_are_text_wherever_they_are_shown(browser: Browser, tmp_path: Path
     assert page.locator("img, b").count() == 0
     assert opened.complaints == []
     assert opened.requests == [report.as_uri()]
+    # Were there a hole all the same, the page's policy would stop a script and an image.
+    page.evaluate(INTRUDE)
+    opened.wait_until(lambda: len(opened.complaints) >= 2)
+    assert page.evaluate("() => window.intruded === undefined")
+    assert all("Content Security Policy" in complaint for complaint in opened.complaints)
     page.close()
 
 
