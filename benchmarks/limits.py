@@ -10,6 +10,7 @@ answers more than a position.
 from __future__ import annotations
 
 import mmap
+from contextlib import closing
 from pathlib import Path
 
 import google_crc32c
@@ -20,8 +21,10 @@ from numpy.typing import NDArray
 from kafka_index.kernels.big_endian import read_int32, read_int64
 from kafka_index.kernels.checksums import crc32c_extend
 from kafka_index.layout.records import LOG_OVERHEAD_BYTES
+from kafka_index.storage import MappedFile, WindowWalk
 
 _READ_BYTES = 256 << 10
+_WINDOW_BYTES = 2 << 20
 _LENGTH_POSITION = 8
 
 
@@ -34,6 +37,18 @@ def checksum_pieces(data: bytes, piece_bytes: int) -> int:
     """Checksum a buffer in pieces as large as batches, by the function that a scan calls."""
     array = np.frombuffer(data, np.uint8)
     return int(_checksum_pieces(np.uint64(array.ctypes.data), len(array), piece_bytes))
+
+
+def checksum_windows(log: Path, piece_bytes: int, *, copies: bool) -> None:
+    """Read a log in windows, checksum it in pieces, and perhaps copy its bytes to one place."""
+    with closing(MappedFile(log)) as file:
+        walk = WindowWalk(file, _WINDOW_BYTES)
+        out = np.zeros(_WINDOW_BYTES, np.uint8)
+        for position in range(0, file.size_bytes, _WINDOW_BYTES):
+            window = walk.window(position)
+            _checksum_pieces(np.uint64(window.ctypes.data), len(window), piece_bytes)
+            if copies:
+                out[: len(window)] = window
 
 
 def read(log: Path) -> None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from kafka_index.kernels.big_endian import Integer
+from kafka_index.kernels.compile_cache import compiled
 from kafka_index.kernels.records import RecordSection
 
 #: Why a call returned: the batches are done; the chunk is full, or the arena is; the next record
@@ -78,3 +80,46 @@ def skip_batch(state: NDArray[np.int64], batch_ends: NDArray[np.int64]) -> None:
 def begin_chunk(state: NDArray[np.int64]) -> None:
     """Begin a chunk: the rows so far have been taken."""
     state[STATE_ROWS] = state[STATE_HEADER_ROWS] = state[STATE_HEADERS] = 0
+
+
+@compiled
+def load_section(state: NDArray[np.int64]) -> RecordSection:
+    """Return the section of the batch at ``STATE_BATCH``."""
+    return RecordSection(
+        np.uint64(state[STATE_SECTION]),
+        np.uint64(state[STATE_SECTION + 1]),
+        state[STATE_SECTION + 2],
+        state[STATE_SECTION + 3],
+        state[STATE_SECTION + 4],
+        state[STATE_SECTION + 5],
+        state[STATE_SECTION + 6],
+        state[STATE_SECTION + 7],
+    )
+
+
+@compiled
+def store_section(state: NDArray[np.int64], section: RecordSection) -> None:
+    """Keep the section of the batch at ``STATE_BATCH``."""
+    state[STATE_SECTION] = np.int64(section.start)
+    state[STATE_SECTION + 1] = np.int64(section.end)
+    state[STATE_SECTION + 2] = section.record_count
+    state[STATE_SECTION + 3] = section.base_offset
+    state[STATE_SECTION + 4] = section.base_timestamp
+    state[STATE_SECTION + 5] = section.append_timestamp
+    state[STATE_SECTION + 6] = section.uses_append_time
+    state[STATE_SECTION + 7] = section.is_message_set
+
+
+@compiled
+def rest_of(section: RecordSection, cursor: np.uint64, left: Integer) -> RecordSection:
+    """Return what is left of a section."""
+    return RecordSection(
+        cursor,
+        section.end,
+        left,
+        section.base_offset,
+        section.base_timestamp,
+        section.append_timestamp,
+        section.uses_append_time,
+        section.is_message_set,
+    )

@@ -21,6 +21,25 @@ from kafka_index.kernels.big_endian import (
     write_int32_native,
     write_int64_native,
 )
+from kafka_index.kernels.chunk_layout import (
+    CHUNK_FIELDS,
+    CHUNK_KEY_BYTES,
+    CHUNK_KEY_ENDS,
+    CHUNK_KEY_PRESENT,
+    CHUNK_KEYS,
+    CHUNK_OFFSETS,
+    CHUNK_PLACE_STRIDE,
+    CHUNK_PLACES,
+    CHUNK_ROWS,
+    CHUNK_TIMESTAMPS,
+    CHUNK_VALUE_BYTES,
+    CHUNK_VALUE_ENDS,
+    CHUNK_VALUE_PRESENT,
+    CHUNK_VALUES,
+    PART_HEADERS,
+    PART_KEYS,
+    PART_VALUES,
+)
 from kafka_index.kernels.compile_cache import compiled
 from kafka_index.kernels.copying import (
     UNPACK_NO_ROOM,
@@ -49,9 +68,11 @@ from kafka_index.kernels.decode_state import (
     STATE_LEFT,
     STATE_NEEDED_BYTES,
     STATE_ROWS,
-    STATE_SECTION,
     TOO_MANY_HEADERS,
+    load_section,
     new_state,
+    rest_of,
+    store_section,
 )
 from kafka_index.kernels.message_fields import read_message
 from kafka_index.kernels.record_fields import (
@@ -62,7 +83,6 @@ from kafka_index.kernels.record_fields import (
 )
 from kafka_index.kernels.record_headers import PLACE_ADDRESS, PLACE_COUNT, PLACE_ROW
 from kafka_index.kernels.records import (
-    RecordSection,
     batch_section,
     check_records,
     message_section,
@@ -70,31 +90,6 @@ from kafka_index.kernels.records import (
 )
 from kafka_index.kernels.unpacking import unpack
 from kafka_index.layout.records import MAGIC_RECORD_BATCH, RECORD_BATCH_OVERHEAD_BYTES
-
-#: What is wanted besides offsets and timestamps, as bits.
-PART_KEYS, PART_VALUES, PART_HEADERS = 1, 2, 4
-
-#: The array that says where the columns of a chunk are: addresses of offsets and timestamps; of
-#: keys and of values the addresses of their ends (int32, one more than rows, the first one filled
-#: in), of a byte each for whether they are present, and of their bytes, and how many of these
-#: there may be, `UNPACK_SLACK_BYTES` aside; the address of the array of header places, and how many
-#: bytes its rows have; and how many records there may be.
-(
-    CHUNK_OFFSETS,
-    CHUNK_TIMESTAMPS,
-    CHUNK_KEY_ENDS,
-    CHUNK_KEY_PRESENT,
-    CHUNK_KEYS,
-    CHUNK_KEY_BYTES,
-    CHUNK_VALUE_ENDS,
-    CHUNK_VALUE_PRESENT,
-    CHUNK_VALUES,
-    CHUNK_VALUE_BYTES,
-    CHUNK_PLACES,
-    CHUNK_PLACE_STRIDE,
-    CHUNK_ROWS,
-) = range(13)
-CHUNK_FIELDS = 13
 
 #: A chunk ends after the record with which its headers exceed the first number. No record may have
 #: more than the second: headers take as much memory as they have in bytes sixteen times over.
@@ -173,16 +168,7 @@ def decode_batches(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and
     header_rows = state[STATE_HEADER_ROWS]
     headers = state[STATE_HEADERS]
     handed_in = state[STATE_HANDED_IN]
-    section = RecordSection(
-        np.uint64(state[STATE_SECTION]),
-        np.uint64(state[STATE_SECTION + 1]),
-        state[STATE_SECTION + 2],
-        state[STATE_SECTION + 3],
-        state[STATE_SECTION + 4],
-        state[STATE_SECTION + 5],
-        state[STATE_SECTION + 6],
-        state[STATE_SECTION + 7],
-    )
+    section = load_section(state)
     key_total: Integer = np.int64(0)
     value_total: Integer = np.int64(0)
     if wants_keys:
@@ -298,7 +284,7 @@ def decode_batches(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and
                 fault = np.int64(state[STATE_FAULT])
                 if code != DECODE_FAULT:
                     # The chunk may end here only where the rest of the batch is sound.
-                    _, fault = check_records(_rest(section, cursor, left))
+                    _, fault = check_records(rest_of(section, cursor, left))
                 if fault != RECORD_SOUND:
                     # The caller finds out what Kafka makes of the batch.
                     row, header_rows, headers = undone_row, undone_header_rows, undone_headers
@@ -321,30 +307,8 @@ def decode_batches(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and
     state[STATE_ROWS] = row
     state[STATE_HEADER_ROWS] = header_rows
     state[STATE_HEADERS] = headers
-    state[STATE_SECTION] = np.int64(section.start)
-    state[STATE_SECTION + 1] = np.int64(section.end)
-    state[STATE_SECTION + 2] = section.record_count
-    state[STATE_SECTION + 3] = section.base_offset
-    state[STATE_SECTION + 4] = section.base_timestamp
-    state[STATE_SECTION + 5] = section.append_timestamp
-    state[STATE_SECTION + 6] = section.uses_append_time
-    state[STATE_SECTION + 7] = section.is_message_set
+    store_section(state, section)
     return code
-
-
-@compiled
-def _rest(section: RecordSection, cursor: np.uint64, left: Integer) -> RecordSection:
-    """Return what is left of a section."""
-    return RecordSection(
-        cursor,
-        section.end,
-        left,
-        section.base_offset,
-        section.base_timestamp,
-        section.append_timestamp,
-        section.uses_append_time,
-        section.is_message_set,
-    )
 
 
 @compiled
