@@ -24,19 +24,23 @@ _RECORD_BYTES = 100
 _READ_BYTES = 1 << 20
 
 
-def write_log(partition_directory: Path, batch_bytes: int, log_bytes: int) -> Path:
+def write_log(
+    partition_directory: Path, batch_bytes: int, log_bytes: int, first_batch: int = 0
+) -> Path:
     """Write a segment of batches of one size, with random values, unless it is there already."""
-    path = partition_directory / segment_file_name(0, LOG_SUFFIX)
+    base_offset = first_batch * records_in(batch_bytes)
+    path = partition_directory / segment_file_name(base_offset, LOG_SUFFIX)
     batches = log_bytes // batch_bytes
     if path.exists() and path.stat().st_size == batches * batch_bytes:
         return path
     partition_directory.mkdir(parents=True, exist_ok=True)
-    random = np.random.default_rng(0)
+    random = np.random.default_rng(first_batch)
     at_a_time = max(1, _AT_A_TIME_BYTES // batch_bytes)
     # Large writes, as a restore makes them: the page cache then holds large pieces of the file.
     with path.open("wb", buffering=0) as file:
         for first in range(0, batches, at_a_time):
-            file.write(_batches(random, first, min(at_a_time, batches - first), batch_bytes))
+            count = min(at_a_time, batches - first)
+            file.write(_batches(random, first_batch + first, count, batch_bytes))
     return path
 
 

@@ -36,7 +36,7 @@ _PLAIN_GOALS = {200: 12.0, 1024: 6.0, 16384: 2.5}
 _CODEC_GOALS = {"lz4": 1.5, "zstd": 1.5, "snappy": 1.5, "gzip": 1.2}
 _ALONE_GOAL = 2.0
 _BYTES_GOAL, _TIME_GOAL = 50.0, 20.0
-_LARGE_LOG_BYTES = 4 << 30
+_SEGMENTS, _SEGMENT_BYTES = 4, 1 << 30
 _LOG_BYTES = 64 << 20
 _RECORD_BYTES = 130
 _DISTINCT_BATCHES = 128
@@ -185,9 +185,11 @@ def _snappy_size(block: memoryview) -> int:
 
 
 def _beside_the_whole(scratch: Path) -> bool:
-    log = write_log(scratch / "records-large" / "topic-0", BATCH_BYTES[1], _LARGE_LOG_BYTES)
-    warm(log)
-    records = log.stat().st_size // BATCH_BYTES[1] * records_in(BATCH_BYTES[1])
+    size, batches = BATCH_BYTES[1], _SEGMENT_BYTES // BATCH_BYTES[1]
+    partition = scratch / "records-large" / "topic-0"
+    for number in range(_SEGMENTS):
+        warm(write_log(partition, size, _SEGMENT_BYTES, number * batches))
+    records = _SEGMENTS * batches * records_in(size)
     start, end = records // 2, records // 2 + records // 100
     works = {
         "the whole": BoundOptions(),
@@ -196,14 +198,14 @@ def _beside_the_whole(scratch: Path) -> bool:
             starting_timestamp=FIRST_TIMESTAMP_MS + start, ending_timestamp=FIRST_TIMESTAMP_MS + end
         ),
     }
-    print("\nA part of a log of 4 GiB, with its indexes")
+    print("\nA part of a log of 4 GiB in segments of 1 GiB, with its indexes")
     print("                     rows      MB read   fewer    seconds   faster")
-    _build_indexes(log)
+    _build_indexes(partition)
     whole: tuple[int, float] | None = None
     reached = True
     for name, bounds in works.items():
-        rows, read = _read_part(log, bounds)
-        took = statistics.median(seconds(partial(_read_part, log, bounds)) for _ in range(3))
+        rows, read = _read_part(partition, bounds)
+        took = statistics.median(seconds(partial(_read_part, partition, bounds)) for _ in range(3))
         whole = whole or (read, took)
         fewer, faster = whole[0] / read, whole[1] / took
         print(f"{name:14s} {rows:10d} {read / 1e6:12.1f} {fewer:7.0f} {took:10.4f} {faster:8.1f}")
@@ -212,17 +214,17 @@ def _beside_the_whole(scratch: Path) -> bool:
     return reached
 
 
-def _read_part(log: Path, bounds: BoundOptions) -> tuple[int, int]:
-    plan = plan_read(log.parent, bounds=bounds)
+def _read_part(partition: Path, bounds: BoundOptions) -> tuple[int, int]:
+    plan = plan_read(partition, bounds=bounds)
     readers = [RecordReader(split, plan.settings) for split in plan.splits]
     rows = sum(len(batch) for reader in readers for batch in reader)
     return rows, sum(reader.bytes_read for reader in readers)
 
 
-def _build_indexes(log: Path) -> None:
-    if not log.with_suffix(".index").exists():
+def _build_indexes(partition: Path) -> None:
+    if not any(partition.glob("*.index")):
         command = [sys.executable, "-m", "kafka_index", "build", "--in-place", "--input"]
-        subprocess.run([*command, str(log.parent)], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run([*command, str(partition)], check=True, stdout=subprocess.DEVNULL)
 
 
 _PEAK = """

@@ -26,8 +26,9 @@ from kafka_index.cli.dump_state import dump_leader_epochs, dump_snapshot, dump_t
 from kafka_index.cli.exit_code import ExitCode
 from kafka_index.cli.options import Decorator, command, max_decompressed_option, refuse_job
 from kafka_index.cli.record_options import milliseconds, time_options
-from kafka_index.cli.record_text import FORMS, RecordText
+from kafka_index.cli.record_text import RecordText
 from kafka_index.cli.run_summary import run_summary
+from kafka_index.cli.shown_bytes import FORMS
 from kafka_index.cli.terminal import print_error
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES
 from kafka_index.errors import InputError, KafkaIndexError, is_retriable

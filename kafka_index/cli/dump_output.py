@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kafka_index.cli.dump_selection import Selection
-from kafka_index.cli.record_text import Row
+from kafka_index.cli.printed_records import Row
 from kafka_index.cli.terminal import print_text, terminal_size
 from kafka_index.cli.text import Paint, plural
 from kafka_index.errors import KafkaIndexError

@@ -8,7 +8,8 @@ from kafka_index.cli.dump_files import DumpedFile
 from kafka_index.cli.dump_log import log_end
 from kafka_index.cli.dump_output import DumpOutput
 from kafka_index.cli.dump_selection import Selection
-from kafka_index.cli.record_text import PrintedRecords, RecordText
+from kafka_index.cli.printed_records import PrintedRecords
+from kafka_index.cli.record_text import RecordText
 from kafka_index.cli.text import format_count, plural
 from kafka_index.errors import KafkaIndexError, TooLargeError
 from kafka_index.records.batch_source import TOO_LARGE

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from kafka_index.cli.record_text import Row
+from kafka_index.cli.printed_records import Row
 from kafka_index.records.batch_table import BatchColumns
 
 # First and last offset, and first and last time, of each kind of row.

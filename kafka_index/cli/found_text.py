@@ -8,16 +8,9 @@ from collections.abc import Iterable, Iterator
 import pyarrow as pa
 
 from kafka_index.cli.decoded_records import decoder_of_topic
-from kafka_index.cli.record_text import (
-    NONE,
-    NUMBER_COLUMNS,
-    TEXT,
-    PrintedRecords,
-    RecordText,
-    Row,
-    decoded_text,
-    readable_time,
-)
+from kafka_index.cli.printed_records import NUMBER_COLUMNS, PrintedRecords, Row
+from kafka_index.cli.record_text import RecordText, decoded_text, readable_time
+from kafka_index.cli.shown_bytes import NONE, TEXT
 
 #: What has to be read of each record.
 FOUND_COLUMNS = ("topic", "partition", *NUMBER_COLUMNS, "key", "value", "headers")

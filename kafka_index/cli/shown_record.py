@@ -10,7 +10,8 @@ from typing import Any
 from kafka_index.cli.decoded_records import decoder_of
 from kafka_index.cli.lookup_options import LogOptions
 from kafka_index.cli.partition_paths import partition_directories
-from kafka_index.cli.record_text import NUMBER_COLUMNS, PrintedRecords, RecordText
+from kafka_index.cli.printed_records import NUMBER_COLUMNS, PrintedRecords
+from kafka_index.cli.record_text import RecordText
 from kafka_index.errors import CorruptLogError
 from kafka_index.layout.names import TopicPartition
 from kafka_index.tables import read_records
