@@ -7,17 +7,15 @@ first record as late, as Spark's Kafka source does.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-import numpy as np
-
-from kafka_index.errors import CorruptLogError
-from kafka_index.layout.integers import INT64_MAX, Longs
-from kafka_index.reading import LogSegment, PartitionLog
+from kafka_index.layout.integers import INT64_MAX
+from kafka_index.reading import PartitionLog
 from kafka_index.reading.transactions import AbortedTransactions, read_transactions
 from kafka_index.tables.bounds import ReadBounds, check_offsets, check_start, resolve_bounds
+from kafka_index.tables.log_ranges import ranges_of, split_ranges
 from kafka_index.tables.range_scan import LogRange
 from kafka_index.tables.settings import Isolation, OnDamage, ReadSettings
 
@@ -208,7 +206,7 @@ def split_range(
     if aborted is not None:
         aborted = aborted.within(first_offset, last_offset)
     strict = settings.on_damage is OnDamage.FAILFAST
-    ranges = list(_ranges(log, first_offset, end_offset, strict=strict))
+    ranges = list(ranges_of(log, first_offset, end_offset, strict=strict))
     whole = RecordSplit(
         log.topic,
         log.partition,
@@ -218,113 +216,5 @@ def split_range(
         aborted,
         first_base_offset=offsets.first_base_offset,
     )
-    for parts in _split(log, ranges, max_split_bytes, strict=strict):
+    for parts in split_ranges(log, ranges, max_split_bytes, strict=strict):
         yield replace(whole, ranges=parts, start_offset=parts[0].start_offset)
-
-
-def _ranges(
-    log: PartitionLog, first_offset: int, end_offset: int | None, *, strict: bool
-) -> Iterator[LogRange]:
-    """Yield the parts of segments that hold a range of offsets."""
-    bases = np.array([segment.base_offset for segment in log.segments], np.int64)
-    first = max(int(np.searchsorted(bases, first_offset, "right")) - 1, 0)
-    for number, segment in enumerate(log.segments[first:], first):
-        following = int(bases[number + 1]) if number + 1 < len(bases) else None
-        if end_offset is not None and number > first and segment.base_offset >= end_offset:
-            return
-        start, end = 0, segment.file.log_size_bytes
-        if first_offset > segment.base_offset:
-            start = _start_of(segment, first_offset, strict=strict)
-        if end_offset is not None and (following is None or end_offset < following):
-            end = _end_of(segment, end_offset, strict=strict)
-        if start < end:
-            yield LogRange(segment.file, start, end, max(first_offset, segment.base_offset))
-
-
-def _start_of(segment: LogSegment, offset: int, *, strict: bool) -> int:
-    """Return where the batch begins that holds an offset, or comes next."""
-    try:
-        batch = segment.offset_to_position(offset)
-    except CorruptLogError:
-        if strict:
-            raise
-        # Damage hides it: the read passes over what is damaged, and filters the rest.
-        return 0
-    return segment.file.log_size_bytes if batch is None else batch.position
-
-
-def _end_of(segment: LogSegment, offset: int, *, strict: bool) -> int:
-    """Return where the batches end that hold records below an offset."""
-    try:
-        batch = segment.offset_to_position(offset)
-    except CorruptLogError:
-        if strict:
-            raise
-        return segment.file.log_size_bytes
-    if batch is None:
-        return segment.file.log_size_bytes
-    # It may also hold records before that offset.
-    return batch.position + batch.size if batch.offset < offset else batch.position
-
-
-def _split(
-    log: PartitionLog, ranges: Sequence[LogRange], max_bytes: int | None, *, strict: bool
-) -> Iterator[tuple[LogRange, ...]]:
-    """Yield the ranges in groups of no more bytes than that, as far as batches allow."""
-    group: list[LogRange] = []
-    room = max_bytes or 0
-    for part in ranges if max_bytes is None else _cut(log, ranges, max_bytes, strict=strict):
-        if max_bytes is not None and group and part.size_bytes > room:
-            yield tuple(group)
-            group, room = [], max_bytes
-        group.append(part)
-        room -= part.size_bytes
-    if group:
-        yield tuple(group)
-
-
-def _cut(
-    log: PartitionLog, ranges: Sequence[LogRange], max_bytes: int, *, strict: bool
-) -> Iterator[LogRange]:
-    """Yield ranges of about equal sizes, none much larger than that."""
-    segments = {segment.base_offset: segment for segment in log.segments}
-    for part in ranges:
-        pieces = -(-part.size_bytes // max_bytes)
-        starts = [(part.start_bytes, part.start_offset)]
-        if pieces > 1:
-            wanted = part.start_bytes + part.size_bytes * np.arange(1, pieces) // pieces
-            segment = segments[part.segment.base_offset]
-            starts += [
-                found
-                for found in _batch_starts(segment, wanted, strict=strict)
-                if part.start_bytes < found[0] < part.end_bytes
-            ]
-        ends = [*(position for position, _ in starts[1:]), part.end_bytes]
-        for (start, offset), end in zip(starts, ends, strict=True):
-            yield LogRange(part.segment, start, end, offset)
-
-
-def _batch_starts(segment: LogSegment, wanted: Longs, *, strict: bool) -> list[tuple[int, int]]:
-    """Return position and offset of batches near some positions, ascending.
-
-    They follow those that index entries lead to: the offset of an entry is a batch's last.
-    """
-    offsets, positions = segment.indexes.offset_index.read_entries()
-    if not len(positions):
-        return []
-    entries = np.unique(np.searchsorted(positions, wanted).clip(0, len(positions) - 1))
-    starts: list[tuple[int, int]] = []
-    for offset in offsets[entries].tolist():
-        # The entry is compared with the log, and the batch that it ends with is found.
-        try:
-            indexed, batch = map(segment.offset_to_position, (offset, offset + 1))
-        except CorruptLogError:
-            if strict:
-                raise
-            # Damage hides it: the split before is larger, and the read passes over the damage.
-            continue
-        if batch is None or indexed is None:
-            break
-        if indexed.position < batch.position and (not starts or starts[-1][0] < batch.position):
-            starts.append((batch.position, offset + 1))
-    return starts
