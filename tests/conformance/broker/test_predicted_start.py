@@ -18,6 +18,7 @@ from kafka_index.startup import (
     Verdict,
     predict_directories,
 )
+from tests.support.timeouts import wait_for
 
 from .broker import CLEAN_SHUTDOWN, Broker, Home
 from .client import Client
@@ -25,7 +26,19 @@ from .topics import Topic, Traffic, Transactions
 
 TOPIC = Topic("started", (Traffic(batches=700),), {"internal.segment.bytes": "24576"}, 8)
 PAYMENTS = Topic("started.payments", (Transactions(batches=160, left_open="true"),), {}, 2)
-ENDS = (-2, -1)
+#: Of which retention deletes what is too much, or too old.
+RETAINED = tuple(
+    Topic(f"started.{name}", (Traffic(batches=300),), {"internal.segment.bytes": "24576", **limit})
+    for name, limit in (
+        ("sized", {"retention.bytes": "40000"}),
+        ("aged", {"retention.ms": "1"}),
+        ("kept", {"retention.ms": "-1", "retention.bytes": "10000000"}),
+    )
+)
+# Retention does its work at once, or not at all.
+RETAINING = {"log.initial.task.delay.ms": "0", "log.retention.check.interval.ms": "200"}
+NOT_RETAINING = {"log.initial.task.delay.ms": "86400000"}
+EARLIEST, LATEST = ENDS = (-2, -1)
 
 
 @dataclass(frozen=True)
@@ -35,14 +48,15 @@ class Started:
     predicted: dict[str, PartitionPrediction]
     answers: dict[str, tuple[int, int]]
     data: Path
+    retained: dict[str, int]
 
 
 @pytest.fixture(scope="module")
 def stopped(room: Path) -> Home:
     """A broker that stopped cleanly."""
-    broker = Broker(Home(room / "to-be-started"))
+    broker = Broker(Home(room / "to-be-started"), more_settings=NOT_RETAINING)
     with broker, Client(broker.bootstrap, room) as client:
-        for topic in (TOPIC, PAYMENTS):
+        for topic in (TOPIC, PAYMENTS, *RETAINED):
             client.create(topic)
             client.fill(topic)
     return broker.home
@@ -58,21 +72,38 @@ def started(request: pytest.FixtureRequest, room: Path, stopped: Home) -> Starte
         (home.data / "recovery-point-offset-checkpoint").unlink()
     metadata = read_metadata([str(home.metadata)], budget=DecompressionBudget(2**24))
     prediction = predict_directories(
-        [str(home.data)], StartConditions(LogConfig(), metadata.cluster)
+        [str(home.data)], StartConditions(LogConfig(), metadata.cluster, properties={})
     )
+    predicted = {f"{one.topic}-{one.partition}": one for one in prediction.partitions}
     assert prediction.verdict is Verdict.LOSES, prediction.refused
     names = [(topic.name, n) for topic in (TOPIC, PAYMENTS) for n in range(topic.partitions)]
-    with Broker(home) as broker, Client(broker.bootstrap, room) as client:
+    with (
+        Broker(home, more_settings=RETAINING) as broker,
+        Client(broker.bootstrap, room) as client,
+    ):
         lines = client.times([(*name, end) for name in names for end in ENDS])
+        wanted = {f"{topic.name}-0": predicted[f"{topic.name}-0"] for topic in RETAINED}
+        starts = {name: one.log_start_retained for name, one in wanted.items()}
+        wait_for(lambda: log_starts(client) == starts, 60, "retention")
+        retained = log_starts(client)
     offsets = [int(line.split()[0]) for line in lines]
     return Started(
-        {f"{one.topic}-{one.partition}": one for one in prediction.partitions},
+        predicted,
         {
             f"{topic}-{number}": (offsets[2 * at], offsets[2 * at + 1])
             for at, (topic, number) in enumerate(names)
         },
         home.data,
+        retained,
     )
+
+
+def log_starts(client: Client) -> dict[str, int]:
+    """Where the logs begin that retention deletes from."""
+    lines = client.times([(topic.name, 0, EARLIEST) for topic in RETAINED])
+    return {
+        f"{topic.name}-0": int(line.split()[0]) for topic, line in zip(RETAINED, lines, strict=True)
+    }
 
 
 def damage(data: Path) -> None:
@@ -107,6 +138,17 @@ def test_outcomes_are_those_that_were_damaged_for(started: Started) -> None:
     assert outcomes["started.payments-0"] is Outcome.LOADED
 
 
+def test_retention_deletes_what_was_predicted(started: Started) -> None:
+    sized, aged, kept = (started.predicted[f"{topic.name}-0"] for topic in RETAINED)
+
+    assert sized.loaded is not None
+    assert aged.loaded is not None
+    assert started.retained["started.sized-0"] == sized.log_start_retained
+    assert 0 < (sized.log_start_retained or 0) < sized.loaded.log_end_offset
+    assert started.retained["started.aged-0"] == aged.loaded.log_end_offset
+    assert (kept.log_start_retained, kept.notes) == (0, ())
+
+
 def test_log_starts_and_ends_are_as_predicted(started: Started) -> None:
     predicted = {
         name: (one.loaded.log_start_offset, one.loaded.log_end_offset)
@@ -129,5 +171,7 @@ def test_segments_that_are_left_are_those_that_were_predicted(started: Started) 
         if one.loaded is None or one.outcome is not Outcome.LOADED:
             continue
         found = {int(path.stem) for path in (started.data / name).glob("*.log")}
-        # The broker may have rolled since.
-        assert set(one.loaded.base_offsets) <= found, name
+        kept_from = one.log_start_retained or 0
+        # The broker may have rolled since, and retention has deleted whole segments.
+        left = {base for base in one.loaded.base_offsets if base >= kept_from}
+        assert left <= found, name
