@@ -12,14 +12,15 @@ import pyarrow.parquet as pq
 from kafka_index.cli.exit_code import ExitCode
 from tests.cluster.conftest import finish
 from tests.support.command_line import DUMP, ROOT, SETTINGS, Argument, run_here
+from tests.support.record_jobs import DRIVER_SECONDS, RecordJobs
 from tests.support.restoring import contents, copy_dump, logs, restore
 from tests.support.spark_cluster import SPARK_CLASS, Cluster, driver_environment
 
 
 def submit(
-    cluster: Cluster, python: Path, job: str, *arguments: Argument
+    cluster: Cluster, python: Path, job: str, *arguments: Argument, seconds: float = 90
 ) -> subprocess.CompletedProcess[str]:
-    """Run a job with ``spark-submit``."""
+    """Run a job, or another driver by its path, with ``spark-submit``."""
     return finish(
         subprocess.Popen(
             [
@@ -31,7 +32,8 @@ def submit(
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-        )
+        ),
+        seconds=seconds,
     )
 
 
@@ -74,3 +76,10 @@ def test_a_restore_gives_the_files_of_the_local_engine(
     assert done.returncode == here.code == ExitCode.DAMAGE, done.stderr
     assert "WHAT REMAINS" in done.stdout
     assert contents(tmp_path / "cluster") == contents(tmp_path / "local")
+
+
+def test_jobs_of_records_give_what_threads_give(
+    cluster: Cluster, python: Path, tmp_path: Path
+) -> None:
+    jobs = RecordJobs(tmp_path / "records")
+    jobs.check(submit(cluster, python, *jobs.driver(), seconds=DRIVER_SECONDS))
