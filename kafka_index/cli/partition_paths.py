@@ -93,6 +93,6 @@ def _absent(
         path=", ".join(logs),
         found=f"its partitions {shown}{f' and {more} more' if more > 0 else ''}"
         if numbers
-        else f"none of {topic}",
+        else None,
         hint=f"did you mean {' or '.join(near)}?" if near and not numbers else None,
     )

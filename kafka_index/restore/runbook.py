@@ -134,11 +134,11 @@ def _not_restored(facts: RunbookFacts) -> Iterator[str]:
         yield f"  and {len(left_out) - _SHOWN} partitions more, in the report"
     for each in salvaged[:_SHOWN]:
         for lost in each.lost[:_SHOWN]:
-            records = "an unknown number of" if lost.records is None else str(lost.records)
+            records = "how many is unknown" if lost.records is None else f"records: {lost.records}"
             last = "?" if lost.last_offset is None else lost.last_offset
             yield (
-                f"  {each.partition.directory_name}: {records} records of offsets "
-                f"{lost.first_offset} to {last}: {lost.reason}"
+                f"  {each.partition.directory_name}: offsets {lost.first_offset} to {last} "
+                f"({records}): {lost.reason}"
             )
     if len(salvaged) > _SHOWN:
         yield f"  and losses of {len(salvaged) - _SHOWN} partitions more, in the report"
