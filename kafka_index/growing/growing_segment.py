@@ -10,7 +10,7 @@ import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
-from typing import Protocol, Self
+from typing import NoReturn, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,9 +75,14 @@ def floor_segment(segments: Sequence[_HasBaseOffset], offset: int) -> int:
 
 
 def translate_offset(
-    log: Bytes, path: str, offset_index: OffsetIndex, offset: int
+    log: Bytes, path: str, offset_index: OffsetIndex, offset: int, *, verify_entry: bool = True
 ) -> LogOffsetPosition | None:
     """Find the batch of a log that holds an offset, or the next one; None when there is none.
+
+    Parameters
+    ----------
+    verify_entry : bool
+        Whether the index has to fit the log; a broker does not ask.
 
     Raises
     ------
@@ -89,14 +94,21 @@ def translate_offset(
     LogSegment.translateOffset
     """
     floor = offset_index.lookup(offset)
+    # An entry that is not one may lead before the log.
+    start = max(floor.position, 0)
 
-    def unreadable(_query: int = 0) -> int:
+    def unreadable() -> NoReturn:
         raise CorruptLogError(
             "the log cannot be read, or its index does not fit it",
             path=path,
             position_bytes=floor.position,
             hint="rebuild the index files of the partition",
         )
+
+    def misfit(_query: int) -> int:
+        if verify_entry:
+            unreadable()
+        return start
 
     found, base_offset, last_offset, size = np.empty((4, 1), np.int64)
     budget = shared_budget(DEFAULT_MAX_DECOMPRESSED_BYTES)
@@ -105,10 +117,9 @@ def translate_offset(
         len(log),
         np.array([offset], np.int64),
         np.array([floor.offset], np.int64),
-        # An entry that is not one may lead before the log.
-        np.array([max(floor.position, 0)], np.int64),
+        np.array([start], np.int64),
         found,
-        misfit=unreadable,
+        misfit=misfit,
         budget=budget,
     )
     read_batch_fields(log, found, base_offset, last_offset, size, budget=budget)

@@ -77,9 +77,17 @@ class DuplicateBatch(Exception):  # noqa: N818, because a batch that is sent twi
 
 
 class Producers:
-    """All producers of a partition."""
+    """All producers of a partition.
+
+    Attributes
+    ----------
+    first_replayed_transaction : int or None
+        Where the earliest transaction begins whose end was replayed. It is unstable until the high
+        watermark is known, and so a broker that loads a log looks that offset up.
+    """
 
     def __init__(self, expiration_ms: int) -> None:
+        self.first_replayed_transaction: int | None = None
         self._expiration_ms = expiration_ms
         self._entries: dict[int, ProducerStateEntry] = {}
         self._order = JavaMapOrder()
@@ -104,6 +112,7 @@ class Producers:
         """Remove all; as in Java, the map keeps its capacity."""
         self._entries.clear()
         self._open.clear()
+        self.first_replayed_transaction = None
 
     def load(self, entries: NDArray[np.void], now_ms: int) -> None:
         """Load the entries of a snapshot, except expired producers."""
@@ -214,6 +223,10 @@ class Producers:
                 _producer_rows(batches, rows), AppendOrigin.REPLICATION, appends, completed
             )
         self._finish(appends, completed)
+        begun = [txn.first_offset for txn in completed]
+        if self.first_replayed_transaction is not None:
+            begun.append(self.first_replayed_transaction)
+        self.first_replayed_transaction = min(begun, default=None)
 
     def _collect(
         self,

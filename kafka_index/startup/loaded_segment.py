@@ -10,25 +10,23 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from kafka_index.errors import CorruptIndexError, CorruptLogError, InputError, UnknownVersionError
-from kafka_index.growing.growing_segment import translate_offset
+from kafka_index.errors import CorruptIndexError, InputError, UnknownVersionError
 from kafka_index.growing.incoming_batches import IncomingBatches
 from kafka_index.growing.log_loader import OFFSET_BACKWARD, OffsetsGoBackError
 from kafka_index.growing.settings import LogSettings
-from kafka_index.index import IN_MEMORY, OffsetIndex, OffsetPosition, TimeIndex, TransactionIndex
+from kafka_index.index import IN_MEMORY, OffsetIndex, TimeIndex, TransactionIndex
 from kafka_index.layout.index_entries import OFFSET_ENTRY, TIME_ENTRY
 from kafka_index.layout.names import OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX
-from kafka_index.layout.records import HEADER_SIZE_UP_TO_MAGIC, NO_TIMESTAMP
-from kafka_index.records.batch_source import TORN_BATCH, TORN_HEADER
+from kafka_index.layout.records import NO_TIMESTAMP
 from kafka_index.scan.file_records import LogBatches, LogOffsetPosition, open_log, scan_to_end
 from kafka_index.scan.index_builder import IndexBuilder
 from kafka_index.startup.found_files import FoundSegment
+from kafka_index.startup.offset_search import check_stop, find_batch
 from kafka_index.startup.prediction import StartRefusedError
 from kafka_index.storage import Bytes, MappedFile
 
 #: Of an index in memory that gets no entry.
 _NO_INDEX_BYTES = OFFSET_ENTRY.itemsize
-_TORN = (TORN_HEADER, TORN_BATCH)
 _NO_BYTES: Bytes = np.frombuffer(b"", np.uint8)
 
 
@@ -124,14 +122,7 @@ class LoadedSegment:
 
     def offset_to_position(self, offset: int) -> LogOffsetPosition | None:
         """Find the batch that holds an offset, or the next one; None when there is none."""
-        if not self.size_bytes:
-            return None
-        try:
-            return translate_offset(self.log, self.path, self.offset_index, offset)
-        except CorruptLogError:
-            # A broker that meets a batch that is cut off has met the end of the log.
-            self._scan_end(self.offset_index.lookup(offset))
-            return None
+        return find_batch(self.log, self.path, self.offset_index, offset)
 
     def bytes_of(self, start: int, end: int) -> Bytes:
         """Return bytes of its log, to be replayed."""
@@ -144,12 +135,19 @@ class LoadedSegment:
         Raises
         ------
         StartRefusedError
-            A batch after the last index entry has a length that no batch has.
+            A batch after the last index entry has a length that no batch has, or a message that is
+            searched through cannot be read.
         """
         if not self.size_bytes:
             return self.base_offset
         entry = self.offset_index.lookup(self.offset_index.last_offset)
-        return self._scan_end(entry)
+        if entry.position >= self.size_bytes:
+            return self.base_offset
+        end = scan_to_end(self.log, entry, self.base_offset, verify_crc=False)
+        check_stop(end.stop, self.size_bytes, self.path, "the end of the log")
+        # The search for that entry's offset may fail on what the scan passes over.
+        self.offset_to_position(self.offset_index.last_offset)
+        return end.next_offset
 
     def torn_bytes(self) -> int:
         """Return how many bytes follow the last whole batch; 0 for a log that was recovered."""
@@ -160,22 +158,6 @@ class LoadedSegment:
             return 0
         end = scan_to_end(self.log, entry, self.base_offset, verify_crc=False)
         return self.size_bytes - end.end_bytes
-
-    def _scan_end(self, entry: OffsetPosition) -> int:
-        """Return the offset after the last batch from an index entry on."""
-        if entry.position >= self.size_bytes:
-            return self.base_offset
-        end = scan_to_end(self.log, entry, self.base_offset, verify_crc=False)
-        is_short = self.size_bytes - end.end_bytes <= HEADER_SIZE_UP_TO_MAGIC
-        if end.stop is not None and end.stop.code not in _TORN and not is_short:
-            raise StartRefusedError(
-                f"the end of the log cannot be read: {end.stop.name}",
-                path=self.path,
-                position_bytes=end.stop.position_bytes,
-                expected=end.stop.expected,
-                found=end.stop.found,
-            )
-        return end.next_offset
 
     def recover(self) -> int:
         """Rebuild the index, cut at the first invalid byte, and return the bytes that are cut.

@@ -7,7 +7,7 @@ memory.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -22,9 +22,10 @@ from kafka_index.errors import (
     is_retriable,
 )
 from kafka_index.growing.epoch_file import EpochFile
-from kafka_index.growing.growing_segment import Clock
-from kafka_index.growing.log_loader import LoadConditions, LogLoader
+from kafka_index.growing.growing_segment import Clock, floor_segment
+from kafka_index.growing.log_loader import LoadConditions, LoadedOffsets, LogLoader
 from kafka_index.growing.producer_state_manager import ProducerStateManager, SnapshotFiles
+from kafka_index.growing.producers import Producers
 from kafka_index.growing.settings import LogSettings
 from kafka_index.startup.found_files import FoundFiles
 from kafka_index.startup.loaded_segment import LoadedSegment
@@ -198,7 +199,8 @@ def _load(directory: str, files: _PredictedFiles, loading: Loading) -> LoadedPar
             LoadConditions(loading.is_clean, loading.recovery_point, loading.log_start_offset),
         )
         offsets = loader.load()
-    producers = loader.producer_state.producers
+        producers = loader.producer_state.producers
+        _look_up_unstable(files.segments, producers, offsets)
     log = LoadedLog(
         offsets.log_start_offset,
         offsets.log_end_offset,
@@ -210,6 +212,25 @@ def _load(directory: str, files: _PredictedFiles, loading: Loading) -> LoadedPar
     )
     bytes_read = snapshots.bytes_read + sum(one.bytes_read for one in files.opened)
     return LoadedPartition(log, files.segments, files.deleted, loader.reasons, bytes_read)
+
+
+def _look_up_unstable(
+    segments: Sequence[LoadedSegment], producers: Producers, offsets: LoadedOffsets
+) -> None:
+    """Look up the first unstable offset, as a broker does that has loaded a log.
+
+    Source: ``UnifiedLog.maybeIncrementFirstUnstableOffset``, ``LocalLog.read``.
+    """
+    unstable = (producers.first_unstable_offset, producers.first_replayed_transaction)
+    first = min((offset for offset in unstable if offset is not None), default=None)
+    if first is None:
+        return
+    offset = max(first, offsets.log_start_offset)
+    if not segments[0].base_offset <= offset < offsets.log_end_offset:
+        return
+    for segment in segments[floor_segment(segments, offset) :]:
+        if segment.offset_to_position(offset) is not None:
+            return
 
 
 @contextmanager

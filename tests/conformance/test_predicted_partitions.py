@@ -130,7 +130,7 @@ def cases(draw: st.DrawFn) -> Case:
     )
 
 
-def apply(fault: Fault, files: PartitionFiles, base_offsets: list[int]) -> None:  # noqa: C901, one case each
+def apply(fault: Fault, files: PartitionFiles, base_offsets: list[int]) -> None:  # noqa: C901, PLR0912, one case each
     """Change a file, if it is there."""
     base = base_offsets[fault.segment]
     checkpoint = files.directory / "leader-epoch-checkpoint"
@@ -142,6 +142,9 @@ def apply(fault: Fault, files: PartitionFiles, base_offsets: list[int]) -> None:
         return
     if fault.kind == "remove snapshots":
         files.remove(".snapshot")
+        return
+    if fault.kind == "remove last snapshot":
+        max(files.directory.glob("*.snapshot")).unlink()
         return
     path = files.path(base, fault.suffix)
     if not path.exists():
@@ -161,6 +164,8 @@ def apply(fault: Fault, files: PartitionFiles, base_offsets: list[int]) -> None:
             path.write_bytes(data[:at] + bytes([data[at] ^ 0x55]) + data[at + 1 :])
         case "empty":
             path.write_bytes(b"")
+        case "magic":
+            path.write_bytes(data[:16] + bytes([fault.amount]) + data[17:])
         case "rename":
             ending = TRANSIENT[fault.amount % len(TRANSIENT)]
             if fault.suffix != ".snapshot":
@@ -203,6 +208,47 @@ OVERFLOW = Case(
     log_start_offset=0,
     interval=0,
 )
+PLAIN = batch(1, 1)
+TRANSACTION = batch(0, 1, producer_id=9, producer_epoch=0, base_sequence=0, transactional=True)
+#: Zeros where the first batch is.
+ZEROED = [Fault("empty", 0), Fault("append zeros", 0, amount=100)]
+
+
+def clean(logs: dict[int, list[bytes]], faults: list[Fault], log_start_offset: int = 0) -> Case:
+    return Case(
+        logs,
+        faults,
+        is_clean=True,
+        recovery_point=0,
+        log_start_offset=log_start_offset,
+        interval=0,
+    )
+
+
+#: Once a log is loaded, a broker looks up its first unstable offset: where a transaction is open,
+OPEN = clean({0: [TRANSACTION], 1: [PLAIN]}, ZEROED)
+#: where one ends in what was replayed after a snapshot,
+REPLAYED = clean(
+    {0: [TRANSACTION], 1: [PLAIN], 2: [marker(2, 9, 0, commit=True)]},
+    [*ZEROED, Fault("remove last snapshot", 0)],
+)
+#: or where the log starts within an open one, in a batch that the next one, damaged, would end.
+WITHIN = clean(
+    {
+        0: [
+            batch(0, 4, producer_id=9, producer_epoch=0, base_sequence=0, transactional=True),
+            batch(4, 1),
+        ],
+        5: [batch(5, 1)],
+    },
+    [Fault("cut", 0, amount=len(batch(4, 1))), Fault("append zeros", 0, amount=18)],
+    log_start_offset=2,
+)
+#: What is cut off there is no damage to it.
+TORN = clean({0: [TRANSACTION], 1: [PLAIN]}, [Fault("cut", 0, amount=1)])
+#: A magic below 0 is that of a message, and its checksum says here that it is compressed.
+BELOW_ZERO = clean({0: [TRANSACTION], 1: [PLAIN]}, [Fault("magic", 0, amount=0x80)])
+BELOW_ZERO_AT_END = clean({0: [batch(0, 1)]}, [Fault("magic", 0, amount=0x80)])
 #: Where predictions are careful (docs/predict.md): a broker may split such a segment, or start with
 #: such an end.
 CAREFUL = ("offset_overflow", "bad_size")
@@ -210,6 +256,12 @@ CAREFUL = ("offset_overflow", "bad_size")
 
 @example(TORN_SWAP)
 @example(OVERFLOW)
+@example(OPEN)
+@example(REPLAYED)
+@example(WITHIN)
+@example(TORN)
+@example(BELOW_ZERO)
+@example(BELOW_ZERO_AT_END)
 @given(cases())
 @drawn_cases(0.1)
 def test_a_partition_is_loaded_as_predicted(judge: Judge, scratch: Path, case: Case) -> None:
