@@ -22,6 +22,7 @@ from kafka_index.startup import (
     predict_directories,
     suggest,
 )
+from kafka_index.state.snapshots import decode_snapshot, encode_snapshot
 from tests.support.child_processes import in_child
 from tests.support.command_line import DUMP
 
@@ -145,6 +146,42 @@ def test_zeros_after_the_active_log_keep_a_broker_from_starting_behind_the_marke
     assert found.verdict is Verdict.DOES_NOT_START
     assert found.refused[0].file == str(last)
     assert of(found).outcome is Outcome.REFUSED
+
+
+def test_a_log_that_cannot_be_read_where_a_transaction_is_open_keeps_a_broker_from_starting(
+    data: Path,
+) -> None:
+    directory = data / "payments-1"
+    shutil.copytree(DUMP / directory.name, directory)
+    snapshot = max(directory.glob("*.snapshot"))
+    entries = decode_snapshot(snapshot.read_bytes()).copy()
+    is_open = entries["current_txn_first_offset"] >= 0
+    assert is_open.sum() == 1
+    _, second, third, *_ = (int(path.stem) for path in logs(data, directory.name))
+    entries["current_txn_first_offset"][is_open] = third - 1
+    snapshot.write_bytes(encode_snapshot(entries))
+    one = of(predict(data), directory.name)
+    assert one.outcome is Outcome.LOADED
+
+    damaged = directory / f"{second:020d}.log"
+    damaged.write_bytes(bytes(damaged.stat().st_size))
+    found = predict(data)
+
+    assert found.verdict is Verdict.DOES_NOT_START
+    assert found.refused[0].file == str(damaged)
+
+
+def test_a_compressed_message_of_a_magic_below_0_keeps_a_broker_from_starting(data: Path) -> None:
+    last = logs(data)[-1]
+    _, position = struct.unpack(">ii", last.with_suffix(".index").read_bytes()[-8:])
+    log = bytearray(last.read_bytes())
+    log[position + 16 : position + 18] = b"\x80\x01"
+    last.write_bytes(log)
+
+    found = predict(data)
+
+    assert found.verdict is Verdict.DOES_NOT_START
+    assert found.refused[0].file == str(last)
 
 
 def test_a_log_start_above_the_log_end_empties_a_partition(data: Path) -> None:
