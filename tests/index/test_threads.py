@@ -14,6 +14,7 @@ from tests.support.index_kinds import Kind
 from tests.support.timeouts import TIMEOUT_SECONDS
 
 SECONDS = 1.0
+PAUSE_SECONDS = 0.0002
 BASE = 45
 
 
@@ -38,6 +39,8 @@ def hammer(read: Callable[[], None], change: Callable[[], None]) -> None:
     while (time.monotonic() < deadline or not all(reads)) and not failures:
         assert time.monotonic() < deadline + TIMEOUT_SECONDS, "a reader never got its turn"
         change()
+        # Locks are not fair: without a pause, readers may wait for minutes on a loaded machine.
+        time.sleep(PAUSE_SECONDS)
     end.set()
     for thread in threads:
         thread.join(timeout=TIMEOUT_SECONDS)
