@@ -128,6 +128,8 @@ def _asked(batch: QueryBatch, inventory: Inventory) -> Iterator[tuple[int, Longs
             valid &= flags
     if not batch.keys.specials:
         valid &= batch.keys.values >= 0
+    if not valid.any():
+        return
     codes, keys = codes[valid], batch.keys.values[valid]
     order = np.lexsort((keys, codes))
     codes, keys = codes[order], keys[order]

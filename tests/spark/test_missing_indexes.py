@@ -11,16 +11,18 @@ from pyspark.sql import SparkSession
 
 from kafka_index.lookup import (
     By,
+    Keys,
     LookupSettings,
     LookupTotals,
     answer_target,
     collect_inventory,
     open_queries,
 )
+from kafka_index.lookup.splits import QueryBatch
 from kafka_index.lookup.unindexed import find_unindexed
 from kafka_index.reading.answers import Resolve
 from kafka_index.reading.segment_indexes import SegmentIndexes
-from kafka_index.spark import lookup_tasks
+from kafka_index.spark import lookup_tasks, missing_indexes
 from kafka_index.spark.lookup import answer_queries
 from kafka_index.spark.lookup_tasks import SharedLookups, answer_splits, manifest_table, read_done
 from kafka_index.spark.missing_indexes import build_needed, find_needs
@@ -70,6 +72,27 @@ def test_offsets_that_no_log_has_need_the_index_of_the_end_alone(tmp_path: Path)
         manifest = manifest_table(asked.splits, target, [0])
         needs = pa.Table.from_batches(find_needs(manifest.to_batches(), lookups=lookups))
     assert needs["segment"].to_pylist() == [1]
+
+
+@pytest.mark.parametrize("by", list(By), ids=lambda by: by.value)
+@pytest.mark.parametrize("rows", [0, 3], ids=["empty", "unknown"])
+def test_queries_of_no_partition_need_no_index(tmp_path: Path, by: By, rows: int) -> None:
+    inventory = make_dump(tmp_path)
+    keys = pa.array([5, 6, 7][:rows], pa.int64())
+    codes = pa.array([0, 9, None][:rows], pa.int32())
+    topics = pa.array(["nobody", "orders", "orders"][:rows], pa.string())
+    table = pa.table({"topic": topics, "partition": codes, by.value: keys})
+    asked = open_queries(str(write_queries(tmp_path / "queries", [table])), by)
+    with answer_target(str(tmp_path / "out"), asked) as target:
+        settings = LookupSettings(by, by.default_resolve)
+        lookups = SharedLookups.of(inventory, settings, target.index_folder)
+        manifest = manifest_table(asked.splits, target, range(len(asked.splits)))
+        needs = pa.Table.from_batches(find_needs(manifest.to_batches(), lookups=lookups))
+    assert needs.num_rows == 0
+    batch = QueryBatch(
+        pa.RecordBatch.from_pydict({"topic": topics}), topics, codes, Keys.of(keys, by)
+    )
+    assert list(missing_indexes._asked(batch, inventory)) == []
 
 
 def test_each_log_is_read_by_one_request_of_one_worker(
