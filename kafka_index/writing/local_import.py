@@ -47,11 +47,13 @@ def import_sorted(
     Raises
     ------
     InputError
-        A record cannot be written, or there is none. Partitions before its own are there.
+        A record cannot be read or written, or there is none. Partitions before its own are there.
+        One that cannot be read counts as the next of the last partition that was read.
     """
     room = _Room(threads * _WAITING_BYTES)
     under_way: deque[Future[ImportedPartition]] = deque()
-    count = 0
+    source = _Source(batches)
+    current: _Feed | None = None
 
     def publish(*, all_of_them: bool) -> None:
         while under_way and (all_of_them or under_way[0].done()):
@@ -60,28 +62,27 @@ def import_sorted(
             on_partition(imported)
 
     with ThreadPoolExecutor(threads, thread_name_prefix="import") as pool:
-        current: _Feed | None = None
         try:
-            for batch in batches:
-                for partition, rows in partitions_of(batch):
-                    if current is None or current.partition != partition:
-                        if current is not None:
-                            current.end()
-                        publish(all_of_them=False)
-                        current = _Feed(partition, room)
-                        under_way.append(pool.submit(_write, current, target, settings))
-                        count += 1
-                    if not current.put(rows):
-                        # It has failed, and those before it may have as well.
-                        publish(all_of_them=True)
+            for partition, rows in source:
+                if current is None or current.partition != partition:
+                    if current is not None:
+                        current.end()
+                    publish(all_of_them=False)
+                    current = _Feed(partition, room)
+                    under_way.append(pool.submit(_write, current, target, settings))
+                if not current.put(rows):
+                    # It has failed, and those before it may have as well.
+                    publish(all_of_them=True)
             if current is not None:
-                current.end()
+                # Whether the partition has more records is not known where reading has failed: its
+                # task fails likewise, once those before it are published.
+                current.end(source.error)
             publish(all_of_them=True)
         except BaseException:
             room.stop()
             raise
-    if not count:
-        raise InputError("the input has no records")
+    if current is None:
+        raise source.error or InputError("the input has no records")
     target.remove_others()
 
 
@@ -97,6 +98,21 @@ def _write(feed: _Feed, target: ImportTarget, settings: ImportSettings) -> Impor
             partition.abort()
     finally:
         feed.close()
+
+
+class _Source:
+    """The records of each partition in batches, up to an error of the input, which is kept."""
+
+    def __init__(self, batches: Iterable[pa.RecordBatch]) -> None:
+        self._batches = batches
+        self.error: InputError | None = None
+
+    def __iter__(self) -> Iterator[tuple[TopicPartition, pa.RecordBatch]]:
+        try:
+            for batch in self._batches:
+                yield from partitions_of(batch)
+        except InputError as error:
+            self.error = error
 
 
 class _Room:
@@ -122,6 +138,7 @@ class _Feed:
         self._room = room
         self._waiting: deque[pa.RecordBatch] = deque()
         self._is_complete = False
+        self._error: InputError | None = None
         self._is_closed = False
 
     def put(self, rows: pa.RecordBatch) -> bool:
@@ -138,10 +155,10 @@ class _Feed:
             room.changed.notify_all()
         return True
 
-    def end(self) -> None:
-        """Add no more."""
+    def end(self, error: InputError | None = None) -> None:
+        """Add no more; with an error, which the task raises after the last record."""
         with self._room.changed:
-            self._is_complete = True
+            self._is_complete, self._error = True, error
             self._room.changed.notify_all()
 
     def close(self) -> None:
@@ -162,6 +179,8 @@ class _Feed:
                 if room.is_stopped:
                     raise InputError("the import has been stopped")
                 if not self._waiting:
+                    if self._error is not None:
+                        raise self._error
                     return
                 rows = self._waiting.popleft()
             try:

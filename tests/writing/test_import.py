@@ -514,4 +514,32 @@ def test_where_the_reading_fails_no_thread_waits_for_more(tmp_path: Path, thread
 
     with pytest.raises(InputError, match="ends early"):
         written_by(threads, tmp_path / "logs", read())
-    assert "t2-0" not in {path.name for path in (tmp_path / "logs").iterdir()}
+    found = {path.name for path in (tmp_path / "logs").iterdir() if path.is_dir()}
+    assert found == {"t0-0", "t1-0"}
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_partitions_before_an_illegal_topic_are_there(tmp_path: Path, threads: int) -> None:
+    names = [*(f"a{number}" for number in range(5)), "b c"]
+    rows = pa.concat_tables([table(2000, topic=[name] * 2000) for name in names])
+
+    stderr = refused(
+        written(tmp_path / "tables", rows), tmp_path / "logs", "--threads", str(threads)
+    )
+
+    assert "not a legal topic name" in stderr
+    # The last one before it is being fed, and not known to be complete.
+    assert sorted(path.parent.name for path in tmp_path.glob("logs/*/*.log")) == [
+        f"a{number}-0" for number in range(4)
+    ]
+
+
+def test_a_record_that_cannot_be_written_is_reported_before_a_later_one_that_cannot_be_read(
+    tmp_path: Path,
+) -> None:
+    def read() -> Iterator[pa.RecordBatch]:
+        yield from table(2, offset=[5, 4]).to_batches()
+        raise InputError("the file ends early")
+
+    with pytest.raises(InputError, match="do not ascend"):
+        written_by(2, tmp_path / "logs", read())
