@@ -51,9 +51,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return complete(console_script, PROGRAM)
     given = sys.argv[1:] if arguments is None else list(arguments)
     name = next((argument for argument in given if argument in COMMANDS), "")
-    if name and not any(word in given for word in ("-h", "--help", "spark")):
-        _leave_out_pandas()
-    return _run(lambda: console_script, name, given, PROGRAM)
+
+    def load() -> click.Command:
+        if name and not any(word in given for word in ("-h", "--help", "spark")):
+            _leave_out_pandas()
+        return console_script
+
+    return _run(load, name, given, PROGRAM)
 
 
 class _NoPandas:

@@ -11,9 +11,11 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib.util import cache_from_source
 from itertools import combinations
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from kafka_index.cli import job_main, main
@@ -28,6 +30,7 @@ from kafka_index.errors import (
 )
 from tests.support.builds import finish, start
 from tests.support.command_line import COMMAND, DUMP, ROOT, copy_partitions, environment
+from tests.support.gates import Gate, Step
 from tests.support.timeouts import TIMEOUT_SECONDS
 
 PARTITION = "orders.eu-west-0"
@@ -330,6 +333,22 @@ def test_a_signal_decides_the_exit_code_whatever_becomes_of_its_exception(
     _, stderr = process.communicate(timeout=TIMEOUT_SECONDS)
     assert process.returncode == code, stderr
     assert _is_one_line(stderr)
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "word"),
+    [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")],
+)
+def test_a_signal_while_libraries_are_imported_ends_the_run_in_order(
+    tmp_path: Path, number: signal.Signals, code: int, word: str
+) -> None:
+    gate = Gate(tmp_path / "gate", Step("open", cache_from_source(pa.__file__), 1))
+    process = start(command_name="dump", gate=gate)
+    gate.wait(process)
+    process.send_signal(number)
+    done = finish(process)
+    assert done.returncode == code, done.stderr
+    assert done.stderr == f"kafka-index: error: {word}\n"
 
 
 def test_an_ignored_sigterm_is_caught_as_a_scheduler_sends_it_on_purpose() -> None:
