@@ -4,8 +4,10 @@
 #   daily.sh DUMP RESULTS
 #
 # Ends with the exit code of the step that failed, and with 0 after all of them. A step that ends
-# with 3 (permission, disk, memory, network) is tried again; all others stay what they are:
-# 1 is damage in the data, and the report in RESULTS says where.
+# with 3 (permission, disk, memory, network) or 137 (killed, as by the kernel out of memory) is tried
+# again; all others stay what they are: 1 is damage in the data, and the report in RESULTS says where.
+#
+# All steps can run twice, but answers to other queries are not replaced: remove answers.csv first.
 set -u
 
 dump=$1
@@ -21,7 +23,11 @@ step() {
     while :; do
         "$kafka_index" "$name" "$@" --summary "$results/$name.json"
         code=$?
-        if [ "$code" -ne 3 ] || [ "$attempt" -ge "$attempts" ]; then
+        case $code in
+        3 | 137) ;;
+        *) break ;;
+        esac
+        if [ "$attempt" -ge "$attempts" ]; then
             break
         fi
         attempt=$((attempt + 1))

@@ -11,7 +11,9 @@ Variables of the worker's environment:
     Where each day's indexes, reports and answers go, in a folder of the day.
 
 A day without a file ``queries.csv`` (topic, partition, timestamp) in its results has no answers,
-and that task is skipped. All steps can run twice: what is done already is left as it is.
+and that task is skipped. All steps can run twice: what is done already is left as it is. Only
+answers to other queries, or of other logs or indexes, are not replaced: to answer again, remove
+``answers.csv`` first.
 """
 
 from __future__ import annotations
@@ -29,8 +31,8 @@ from airflow.sdk import dag, task
 
 _DONE = 0
 _DAMAGE = 1
-# The environment, and what was interrupted or terminated: another try may succeed.
-_WORTH_A_RETRY = (3, 130, 143)
+# The environment, and what was interrupted, killed or terminated: another try may succeed.
+_WORTH_A_RETRY = (3, 130, 137, 143)
 
 
 @dag(
@@ -98,7 +100,8 @@ def _run(results: Path, command: str, *arguments: str | Path) -> dict[str, Any]:
         found = json.loads(summary.read_text())
         return {name: found[name] for name in ("run_id", "counts", "bytes", "seconds")}
     message = f"{command} ended with {done.returncode}, see {summary}"
-    if done.returncode in _WORTH_A_RETRY:
+    # Below 0 it is the signal that ended the process: -9 where the kernel was out of memory.
+    if done.returncode < 0 or done.returncode in _WORTH_A_RETRY:
         raise AirflowException(message)
     if done.returncode == _DAMAGE:
         message = f"{command} found damage; the log above and {summary} say where"

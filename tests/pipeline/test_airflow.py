@@ -15,6 +15,7 @@ from tests.servers.airflow import airflow_program, needing_downloads
 from tests.support.command_line import ROOT, copy_partitions, environment
 from tests.support.timeouts import TIMEOUT_SECONDS
 
+FOLDER = ROOT / "examples" / "pipeline"
 DAY = "2026-05-02"
 
 
@@ -28,7 +29,7 @@ def airflow(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
         # Its own packages, not those of the tests; kafka-index has an environment of its own.
         **{name: value for name, value in os.environ.items() if not name.startswith("PYTHON")},
         "AIRFLOW_HOME": str(home),
-        "AIRFLOW__CORE__DAGS_FOLDER": str(ROOT / "examples" / "pipeline"),
+        "AIRFLOW__CORE__DAGS_FOLDER": str(FOLDER),
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
         "AIRFLOW__CORE__UNIT_TEST_MODE": "False",
         "KAFKA_INDEX": f"env PYTHONPATH={environment()['PYTHONPATH']} "
@@ -83,3 +84,42 @@ def test_damage_fails_the_day_without_another_try(
     assert "build found damage" in output
     assert "AirflowFailException" in output
     assert not (results / "verify.json").exists()
+
+
+# Ends a step of the DAG's file in several ways, without Airflow's scheduler, whose pauses are long.
+_STEPS = """
+import os, pathlib, sys
+from airflow.exceptions import AirflowException
+sys.path.insert(0, sys.argv[1])
+import kafka_dump_dag
+for end in sys.argv[3:]:
+    os.environ["KAFKA_INDEX"] = f"sh -c '{end}'"
+    try:
+        kafka_dump_dag._run(pathlib.Path(sys.argv[2]), "build")
+    except AirflowException as error:
+        print(end, type(error).__name__, sep=": ")
+"""
+
+
+@pytest.mark.usefixtures("airflow")
+def test_a_step_that_a_signal_ends_is_tried_again(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [
+            *(airflow_program().with_name("python"), "-c", _STEPS, FOLDER, tmp_path),
+            *("kill -9 $$", "kill -2 $$", "exit 137", "exit 2"),
+        ],
+        env={
+            **{name: value for name, value in os.environ.items() if not name.startswith("PYTHON")},
+            "AIRFLOW_HOME": str(tmp_path),
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=TIMEOUT_SECONDS,
+    )
+    assert [line for line in done.stdout.splitlines() if line.startswith(("kill", "exit"))] == [
+        "kill -9 $$: AirflowException",
+        "kill -2 $$: AirflowException",
+        "exit 137: AirflowException",
+        "exit 2: AirflowFailException",
+    ], done.stderr

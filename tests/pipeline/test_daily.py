@@ -63,8 +63,9 @@ def test_a_day_is_built_verified_and_looked_up(tmp_path: Path, dump: Path) -> No
     assert "found" in (results / "answers.csv").read_text()
 
 
-def test_a_failure_of_the_environment_is_tried_again(tmp_path: Path, dump: Path) -> None:
-    program = command(tmp_path, failing_with=3)
+@pytest.mark.parametrize("code", [3, 137], ids=["environment", "killed"])
+def test_a_failure_of_the_environment_is_tried_again(tmp_path: Path, dump: Path, code: int) -> None:
+    program = command(tmp_path, failing_with=code)
     assert run(program, dump, tmp_path / "results")[0] == 0
     assert calls(program) == ["build", "build", "verify"]
 
