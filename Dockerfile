@@ -12,7 +12,7 @@ RUN apt-get update \
     && apt-get install -y --no-install-recommends default-jre-headless \
     && rm -rf /var/lib/apt/lists/*
 COPY --from=wheel /wheels /wheels
-RUN pip install --no-cache-dir "$(ls /wheels/*.whl)[s3,gcs,azure,hdfs,tiered,write]" && rm -r /wheels
+RUN pip install --no-cache-dir "$(ls /wheels/*.whl)[s3,gcs,azure,hdfs,html,tiered,write]" && rm -r /wheels
 RUN kafka-index warm-up --shared
 RUN useradd --create-home kafka-index
 USER kafka-index

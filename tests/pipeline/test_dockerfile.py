@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 from tests.servers.airflow import needing_downloads
@@ -65,6 +66,15 @@ def test_the_steps_of_the_image_install_a_working_command(tmp_path: Path) -> Non
     )
     assert done.returncode == 0, done.stderr
     assert not list((tmp_path / ".cache").rglob("*.bin"))  # the shared kernels were used
+
+
+def test_the_image_has_every_extra_that_a_run_uses() -> None:
+    (installed,) = re.findall(r"\.whl\)\[([a-z0-9,]+)\]", (ROOT / "Dockerfile").read_text())
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    # Java is Debian's.
+    assert set(installed.split(",")) == set(project["optional-dependencies"]) - {
+        *("dev", "docs", "java")
+    }
 
 
 def test_what_the_image_copies_is_all_that_the_package_is_built_from() -> None:
