@@ -14,9 +14,10 @@ from kafka_index.kernels.compile_cache import compiled
 from kafka_index.kernels.records import RecordSection
 
 #: Why a call returned: the batches are done; the chunk is full, or the arena is; the next record
-#: alone has more bytes (``STATE_NEEDED_BYTES``) than the chunk has room for; the caller has to
-#: decompress the records of the batch at ``STATE_BATCH``; those handed in are done; or that batch
-#: is damaged (``STATE_FAULT``), after the records before the damage.
+#: alone has more bytes (``STATE_NEEDED_KEY_BYTES``, ``STATE_NEEDED_VALUE_BYTES``) than the chunk
+#: has room for; the caller has to decompress the records of the batch at ``STATE_BATCH``; those
+#: handed in are done; or that batch is damaged (``STATE_FAULT``), after the records before the
+#: damage.
 (
     DECODE_DONE,
     DECODE_FULL,
@@ -33,9 +34,10 @@ from kafka_index.kernels.records import RecordSection
 NEGATIVE_RECORD_COUNT, CUT_FIELD, TOO_MANY_HEADERS = -1, -2, -3
 
 #: The number of the batch; how many of its records are left (`NOT_OPEN`: all of them) and the
-#: address of the next one; rows of the chunk so far, how many of them have headers, and how many
-#: headers; bytes of the arena in use; why the batch is damaged; what the next record needs; whether
-#: the records of the batch were handed in, and the fields of their `RecordSection`.
+#: address of the next one; rows of the chunk so far, how many of them have headers, how many
+#: headers, and their bytes; bytes of the arena in use; why the batch is damaged; what key and value
+#: of the next record need; whether the records of the batch were handed in, and the fields of their
+#: `RecordSection`.
 (
     STATE_BATCH,
     STATE_LEFT,
@@ -43,12 +45,14 @@ NEGATIVE_RECORD_COUNT, CUT_FIELD, TOO_MANY_HEADERS = -1, -2, -3
     STATE_ROWS,
     STATE_HEADER_ROWS,
     STATE_HEADERS,
+    STATE_HEADER_BYTES,
     STATE_ARENA_USED,
     STATE_FAULT,
-    STATE_NEEDED_BYTES,
+    STATE_NEEDED_KEY_BYTES,
+    STATE_NEEDED_VALUE_BYTES,
     STATE_HANDED_IN,
     STATE_SECTION,
-) = range(11)
+) = range(13)
 STATE_SIZE = STATE_SECTION + len(RecordSection._fields)
 NOT_OPEN = -1
 
@@ -79,7 +83,8 @@ def skip_batch(state: NDArray[np.int64], batch_ends: NDArray[np.int64]) -> None:
 
 def begin_chunk(state: NDArray[np.int64]) -> None:
     """Begin a chunk: the rows so far have been taken."""
-    state[STATE_ROWS] = state[STATE_HEADER_ROWS] = state[STATE_HEADERS] = 0
+    state[STATE_ROWS] = state[STATE_HEADER_ROWS] = 0
+    state[STATE_HEADERS] = state[STATE_HEADER_BYTES] = 0
 
 
 @compiled

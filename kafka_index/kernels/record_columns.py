@@ -63,10 +63,12 @@ from kafka_index.kernels.decode_state import (
     STATE_CURSOR,
     STATE_FAULT,
     STATE_HANDED_IN,
+    STATE_HEADER_BYTES,
     STATE_HEADER_ROWS,
     STATE_HEADERS,
     STATE_LEFT,
-    STATE_NEEDED_BYTES,
+    STATE_NEEDED_KEY_BYTES,
+    STATE_NEEDED_VALUE_BYTES,
     STATE_ROWS,
     TOO_MANY_HEADERS,
     load_section,
@@ -81,7 +83,12 @@ from kafka_index.kernels.record_fields import (
     read_fields,
     read_short_fields,
 )
-from kafka_index.kernels.record_headers import PLACE_ADDRESS, PLACE_COUNT, PLACE_ROW
+from kafka_index.kernels.record_headers import (
+    PLACE_ADDRESS,
+    PLACE_COUNT,
+    PLACE_END,
+    PLACE_ROW,
+)
 from kafka_index.kernels.records import (
     batch_section,
     check_records,
@@ -94,6 +101,8 @@ from kafka_index.layout.records import MAGIC_RECORD_BATCH, RECORD_BATCH_OVERHEAD
 #: A chunk ends after the record with which its headers exceed the first number. No record may have
 #: more than the second: headers take as much memory as they have in bytes sixteen times over.
 MAX_CHUNK_HEADERS, MAX_HEADERS = 256 * 1024, 1024 * 1024
+#: The most bytes of headers of a chunk, unless they are of one record.
+MAX_CHUNK_HEADER_BYTES = 4 * 1024 * 1024
 
 _INT32_BYTES = np.uint64(4)
 _LONG_BYTES = np.uint64(8)
@@ -167,6 +176,7 @@ def decode_batches(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and
     row = state[STATE_ROWS]
     header_rows = state[STATE_HEADER_ROWS]
     headers = state[STATE_HEADERS]
+    header_bytes: Integer = state[STATE_HEADER_BYTES]
     handed_in = state[STATE_HANDED_IN]
     section = load_section(state)
     key_total: Integer = np.int64(0)
@@ -178,6 +188,7 @@ def decode_batches(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and
     # What there was before a compressed batch that can be undone; -1 for none.
     undone_row = np.int64(-1)
     undone_header_rows = undone_headers = np.int64(0)
+    undone_header_bytes: Integer = np.int64(0)
     # How much of the arena was in use before a batch that was decompressed here; -1 for none.
     used = np.int64(-1)
     code = DECODE_DONE
@@ -208,6 +219,7 @@ def decode_batches(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and
                 # is undone at a fault instead.
                 undone_row = row
                 undone_header_rows, undone_headers = header_rows, headers
+                undone_header_bytes = header_bytes
             left = np.int64(section.record_count)
             cursor = section.start
             if left < 0:
@@ -252,9 +264,21 @@ def decode_batches(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and
                 if (wants_keys and key_end > key_bytes) or (
                     wants_values and value_end > value_bytes
                 ):
-                    state[STATE_NEEDED_BYTES] = max(record.key_size, record.value_size)
+                    state[STATE_NEEDED_KEY_BYTES] = record.key_size
+                    state[STATE_NEEDED_VALUE_BYTES] = record.value_size
                     code = DECODE_FULL if row else DECODE_NEEDS_ROOM
                     break
+                if wants_headers and record.header_count > 0:
+                    own_bytes = np.int64(following) - record.headers
+                    if header_bytes and header_bytes + own_bytes > MAX_CHUNK_HEADER_BYTES:
+                        code = DECODE_FULL
+                        break
+                    _write_place(
+                        chunk, header_rows, row, record.headers, record.header_count, following
+                    )
+                    header_rows += 1
+                    headers += record.header_count
+                    header_bytes += own_bytes
                 place = np.uint64(row)
                 write_int64_native(offsets + _LONG_BYTES * place, offset)
                 write_int64_native(timestamps + _LONG_BYTES * place, timestamp)
@@ -272,10 +296,6 @@ def decode_batches(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and
                     write_int32_native(
                         value_ends + _INT32_BYTES * (place + np.uint64(1)), value_end
                     )
-                if wants_headers and record.header_count > 0:
-                    _write_place(chunk, header_rows, row, record.headers, record.header_count)
-                    header_rows += 1
-                    headers += record.header_count
                 row += 1
             cursor = following
             left -= 1
@@ -288,6 +308,7 @@ def decode_batches(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and
                 if fault != RECORD_SOUND:
                     # The caller finds out what Kafka makes of the batch.
                     row, header_rows, headers = undone_row, undone_header_rows, undone_headers
+                    header_bytes = undone_header_bytes
                     left = np.int64(NOT_OPEN)
                     state[STATE_ARENA_USED] = used
                     code = DECODE_NEEDS_RECORDS
@@ -307,13 +328,19 @@ def decode_batches(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and
     state[STATE_ROWS] = row
     state[STATE_HEADER_ROWS] = header_rows
     state[STATE_HEADERS] = headers
+    state[STATE_HEADER_BYTES] = header_bytes
     store_section(state, section)
     return code
 
 
 @compiled
 def _write_place(
-    chunk: NDArray[np.int64], entry: Integer, row: Integer, address: Integer, count: Integer
+    chunk: NDArray[np.int64],
+    entry: Integer,
+    row: Integer,
+    address: Integer,
+    count: Integer,
+    end: np.uint64,
 ) -> None:
     """Note where the headers of a record are."""
     place = np.uint64(chunk[CHUNK_PLACES]) + _LONG_BYTES * np.uint64(entry)
@@ -321,6 +348,7 @@ def _write_place(
     write_int64_native(place + np.uint64(PLACE_ROW) * stride, row)
     write_int64_native(place + np.uint64(PLACE_ADDRESS) * stride, address)
     write_int64_native(place + np.uint64(PLACE_COUNT) * stride, count)
+    write_int64_native(place + np.uint64(PLACE_END) * stride, np.int64(end))
 
 
 def warm_up(address: np.uint64, nothing: NDArray[np.int64]) -> None:

@@ -15,9 +15,10 @@ from kafka_index.kernels.copying import UNPACK_SLACK_BYTES, copy_field
 from kafka_index.kernels.record_fields import FIELD_NULL, read_sized_field
 from kafka_index.kernels.varints import VARINT_CUT
 
-#: Rows of the array of places: the row of the chunk, where its headers begin, and how many it has.
-PLACE_ROW, PLACE_ADDRESS, PLACE_COUNT = range(3)
-PLACE_ROWS = 3
+#: Rows of the array of places: the row of the chunk, where its headers begin, how many it has, and
+#: where the record ends.
+PLACE_ROW, PLACE_ADDRESS, PLACE_COUNT, PLACE_END = range(4)
+PLACE_ROWS = 4
 
 #: Rows of the array that `find_headers` fills.
 HEADER_KEY, HEADER_KEY_SIZE, HEADER_VALUE, HEADER_VALUE_SIZE = range(4)
@@ -38,14 +39,19 @@ def find_headers(places: NDArray[np.int64], headers: NDArray[np.int64]) -> None:
     headers : ndarray of int64, shape (HEADER_ROWS, k)
         Filled; k is the sum of the counts.
     """
-    # `decode_batches` has found that all of them end within their record.
-    end = VARINT_CUT
     at = 0
     for place in range(places.shape[1]):
         position: Integer = places[PLACE_ADDRESS, place]
+        end = places[PLACE_END, place]
         for _ in range(places[PLACE_COUNT, place]):
+            # `decode_batches` has found that they end within their record. In a log that is
+            # overwritten meanwhile they may not: then the name is empty, and the value null.
             key, key_size, position = read_sized_field(position, end)
+            if key_size < 0 or position > end:
+                key_size, position = np.int64(0), VARINT_CUT
             value, value_size, position = read_sized_field(position, end)
+            if position > end:
+                value_size = np.int64(FIELD_NULL)
             headers[HEADER_KEY, at] = key
             headers[HEADER_KEY_SIZE, at] = key_size
             headers[HEADER_VALUE, at] = value

@@ -11,7 +11,6 @@ import numpy as np
 from kafka_index.errors import CorruptLogError, TooLargeError
 from kafka_index.kernels.decode_state import (
     CUT_FIELD,
-    DECODE_ARENA_FULL,
     DECODE_DONE,
     DECODE_FAULT,
     DECODE_FULL,
@@ -25,7 +24,8 @@ from kafka_index.kernels.decode_state import (
     STATE_FAULT,
     STATE_HEADER_ROWS,
     STATE_LEFT,
-    STATE_NEEDED_BYTES,
+    STATE_NEEDED_KEY_BYTES,
+    STATE_NEEDED_VALUE_BYTES,
     STATE_ROWS,
     STATE_SECTION,
     TOO_MANY_HEADERS,
@@ -109,10 +109,12 @@ class BatchWalk(Generic[_Result]):
         self._ready: list[_Result | BatchDamage] = []
 
     def fill_arena(self) -> None:
-        """Decode batches until the arena is full, or a chunk that needs none of it is."""
+        """Decode batches until there is a result; what is left of a batch stays in the arena."""
         arena = self._arena
+        if self._state[STATE_LEFT] == NOT_OPEN:
+            arena.used_bytes = 0
         window_end = self._address + np.uint64(len(self._window))
-        while not self.is_done:
+        while not self.is_done and not self._ready:
             code = self._decode()
             if code == DECODE_NEEDS_RECORDS:
                 try:
@@ -134,10 +136,7 @@ class BatchWalk(Generic[_Result]):
                 self._skip_damaged(self._damage())
             else:
                 self._finish_chunk(window_end, is_full=code == DECODE_FULL)
-                if code == DECODE_DONE:
-                    self.is_done = True
-                elif code == DECODE_ARENA_FULL or not arena.used_bytes:
-                    return
+                self.is_done = code == DECODE_DONE
 
     def read_large_batch(self, budget: DecompressionBudget) -> None:
         """Decode the next batch, which does not fit in the arena, and nothing else."""
@@ -180,7 +179,10 @@ class BatchWalk(Generic[_Result]):
                 self._state,
             )
             if code == DECODE_NEEDS_ROOM:
-                self._chunk = memory.chunk(int(self._state[STATE_NEEDED_BYTES]))
+                self._chunk = memory.chunk(
+                    int(self._state[STATE_NEEDED_KEY_BYTES]),
+                    int(self._state[STATE_NEEDED_VALUE_BYTES]),
+                )
         arena.used_bytes = int(self._state[STATE_ARENA_USED])
         return code
 

@@ -73,8 +73,11 @@ class DecodeMemory:
         key_bytes, value_bytes = memory.used_bytes(rows)
         self._expected = (more * rows, more * key_bytes, more * value_bytes)
 
-    def chunk(self, needed_bytes: int = 0) -> ChunkMemory:
-        """Return memory for a chunk, or for one record that needs so much."""
-        rows, *fields = (size + size // 4 + _MIN_SPARE for size in self._expected)
-        keys, values = (max(min(size, _CHUNK_BYTES), needed_bytes) for size in fields)
+    def chunk(self, key_bytes: int = 0, value_bytes: int = 0) -> ChunkMemory:
+        """Return memory for a chunk that has room for such a key and such a value."""
+        rows, keys, values = (size + size // 4 + _MIN_SPARE for size in self._expected)
+        keys, values = (
+            max(min(keys, _CHUNK_BYTES), key_bytes),
+            max(min(values, _CHUNK_BYTES), value_bytes),
+        )
         return ChunkMemory(self.parts, min(rows, self._chunk_records), keys, values, self._places)

@@ -2,8 +2,8 @@
 
 `RecordDecoder` passes over the batches of a window (`kafka_index.records.batch_walk`): plain ones
 are read where they lie, compressed ones decompressed into memory that is reserved for the time of a
-turn. What is made of a chunk is made before that memory is given back, so no caller ever holds any
-of the budget while it waits, however slowly it takes the results.
+turn, which ends with a chunk. What is made of a chunk is made before that memory is given back, so
+no caller ever holds any of the budget while it waits, however slowly it takes the results.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _Result = TypeVar("_Result")
 
 
 class RecordDecoder:
-    """Decodes batches, a window at a time.
+    """Decodes batches, a window at a time; the iterators of two windows must not take turns.
 
     Parameters
     ----------
@@ -83,7 +83,6 @@ class RecordDecoder:
         walk = BatchWalk(memory, window, positions, sizes, convert, first_offset, last_offset)
         while not walk.is_done:
             with budget.reserve(memory.arena.size_bytes):
-                memory.arena.used_bytes = 0
                 walk.fill_arena()
             if walk.meets_large_batch:
                 # No room is held meanwhile: the batch may need all of it.

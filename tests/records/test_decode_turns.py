@@ -1,0 +1,126 @@
+"""How much a decoder makes at a time, and what it makes of a log that changes meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from numpy.typing import NDArray
+
+from kafka_index.records.batch_walk import BatchDamage
+from kafka_index.records.decompression import DecompressionBudget
+from kafka_index.records.record_chunk import RecordChunk
+from kafka_index.records.record_decoder import CHUNK_RECORDS, RecordDecoder
+from tests.support.packing import PACKERS
+from tests.support.segments import batch, packed, record
+
+MIB = 1 << 20
+
+
+def entry(*records: bytes, codec: int = 0) -> bytes:
+    payload = packed(b"".join(records), codec)
+    return batch(0, payload=payload, record_count=len(records), attributes=codec)
+
+
+class Reading:
+    """Decodes entries, and counts the chunks."""
+
+    def __init__(self, *entries: bytes, chunk_records: int = CHUNK_RECORDS) -> None:
+        self.made = 0
+        self.window: NDArray[np.uint8] = np.frombuffer(bytearray(b"".join(entries)), np.uint8)
+        self._sizes = np.array([len(one) for one in entries])
+        self._decoder = RecordDecoder(DecompressionBudget(1 << 26), chunk_records=chunk_records)
+
+    def chunks(self) -> Iterator[list[tuple[bytes | None, list[tuple[bytes, bytes | None]]]]]:
+        """The value and the headers of each record of a chunk."""
+        positions = np.cumsum(self._sizes) - self._sizes
+        for found in self._decoder.decode(self.window, positions, self._sizes, self.convert):
+            assert not isinstance(found, BatchDamage)
+            yield found
+
+    def convert(
+        self, chunk: RecordChunk
+    ) -> list[tuple[bytes | None, list[tuple[bytes, bytes | None]]]]:
+        self.made += 1
+        assert chunk.values is not None
+        names, contents = (column.to_pylist() for column in chunk.header_columns())
+        headers = iter(zip(names, contents, strict=True))
+        return [
+            (value, [next(headers) for _ in range(count)])
+            for value, count in zip(
+                chunk.values.to_pylist(), chunk.header_counts().tolist(), strict=True
+            )
+        ]
+
+
+@pytest.mark.parametrize("headers", [(), ((b"name", b"text"),)], ids=["plain", "headers"])
+@pytest.mark.parametrize("codec", [0, *PACKERS])
+def test_no_chunk_is_made_before_the_last_one_is_taken(
+    codec: int, headers: tuple[tuple[bytes, bytes], ...]
+) -> None:
+    values = [str(number).encode() * 100 for number in range(16 * 40)]
+    records = [record(number, 0, None, value, headers) for number, value in enumerate(values)]
+    entries = [entry(*records[at : at + 16], codec=codec) for at in range(0, len(records), 16)]
+    reading = Reading(*entries, chunk_records=25)
+    found = []
+    for taken, chunk in enumerate(reading.chunks(), 1):
+        assert reading.made == taken
+        found += chunk
+    assert found == [(value, list(headers)) for value in values]
+
+
+def test_a_chunk_ends_before_its_headers_have_too_many_bytes() -> None:
+    large = ((b"h", bytes(3 * MIB // 2)),)
+    records = [record(number, 0, None, b"", large) for number in range(5)]
+    assert [len(chunk) for chunk in Reading(entry(*records)).chunks()] == [2, 2, 1]
+
+
+def test_headers_of_more_bytes_than_a_chunk_may_have_are_one_record() -> None:
+    larger = ((b"h", bytes(5 * MIB)),)
+    records = [record(number, 0, None, b"", larger) for number in range(2)]
+    assert [len(chunk) for chunk in Reading(entry(*records)).chunks()] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        (b"\x06abc", b"\x7eabc", [(b"", None), (b"", None)]),
+        (b"\x06abc", b"\x05abc", [(b"", None), (b"", None)]),
+        (b"\x06abc", b"\xff\xff\xff\xff", [(b"", None), (b"", None)]),
+        (b"\x04de", b"\x7ede", [(b"abc", None), (b"", None)]),
+        (b"\x04kl", b"\x06kl", [(b"abc", b"de"), (b"fghij", None)]),
+    ],
+)
+def test_headers_that_change_meanwhile_are_not_read_beyond_their_record(
+    old: bytes, new: bytes, expected: list[tuple[bytes, bytes | None]]
+) -> None:
+    class Changing(Reading):
+        def convert(
+            self, chunk: RecordChunk
+        ) -> list[tuple[bytes | None, list[tuple[bytes, bytes | None]]]]:
+            at = self.window.tobytes().index(old)
+            self.window[at : at + len(new)] = np.frombuffer(new, np.uint8)
+            return super().convert(chunk)
+
+    own = ((b"abc", b"de"), (b"fghij", b"kl"))
+    log = entry(record(0, 0, None, b"first", own), record(1, 0, None, bytes(200)))
+    (chunk,) = Changing(log).chunks()
+    assert chunk[0] == (b"first", expected)
+
+
+def test_a_large_key_takes_no_room_for_values() -> None:
+    key = bytes(16 * MIB)
+    window = np.frombuffer(entry(record(0, 0, key, b"v")), np.uint8)
+    pool = pa.default_memory_pool()
+    before = pool.bytes_allocated()
+    held = []
+
+    def measure(_: RecordChunk) -> None:
+        held.append(pool.bytes_allocated() - before)
+
+    decoder = RecordDecoder(DecompressionBudget(1 << 26))
+    sizes = np.array([len(window)])
+    assert list(decoder.decode(window, np.zeros(1, np.int64), sizes, measure))
+    assert held[0] < len(key) + 8 * MIB
