@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from kafka_index.build import BuildSettings
-from kafka_index.restore.filling import Filler, first_mark, last_mark
+from kafka_index.restore.filling import Filler, FillGap, first_mark, last_mark
 from kafka_index.restore.log_restoring import RestoredLog, restore_fill, segment_at
 from kafka_index.restore.lost_ranges import LostRange
 from kafka_index.restore.plan import PartitionPlan
@@ -24,12 +24,31 @@ def log_end(last: RestoredLog) -> int:
 
 
 def gap_losses(plan: PartitionPlan, logs: Sequence[RestoredLog]) -> Iterator[LostRange]:
-    """Yield the offsets before and between segments that compaction does not explain."""
-    yield from _head_losses(plan, logs)
+    """Yield the missing offsets that compaction does not explain.
+
+    They are before and between segments, and in what fills a range. Those that are lost already are
+    left out.
+    """
+    found = list(_head_losses(plan, logs))
     for before, after in _unexplained(plan, logs):
         first, last = log_end(before), _first_offset(after) - 1
         reason = f"offsets {first} to {last} are in no segment"
-        yield _missing(before.source, first, last, GAP, reason)
+        found.append(_missing(before.source, first, last, GAP, reason))
+    yield from found
+    known = [*found, *(lost for each in logs for lost in each.lost)]
+    cleaned_to = _cleaned_to(plan, logs)
+    for log in logs:
+        for gap in log.fill_gaps:
+            first, last, replica = gap
+            if not _is_below(first, cleaned_to) and not any(_covers(lost, gap) for lost in known):
+                reason = f"offsets {first} to {last} are missing in {replica}, which fills the rest"
+                yield _missing(log.source, first, last, GAP, reason)
+
+
+def _covers(lost: LostRange, gap: FillGap) -> bool:
+    if lost.first_offset is None or lost.first_offset > gap.first_offset:
+        return False
+    return lost.last_offset is None or lost.last_offset >= gap.last_offset
 
 
 def _head_losses(plan: PartitionPlan, logs: Sequence[RestoredLog]) -> Iterator[LostRange]:
@@ -77,15 +96,16 @@ def with_fills(
     KafkaIndexError
         A copy cannot be read, or the output not be written.
     """
-    filler = Filler(plan.others)
+    filler = Filler(plan.others, _cleaned_to(plan, logs))
     if not filler:
         return logs
-    more: list[RestoredLog] = []
     start = _missing_head(plan, logs)
     if start is not None:
         fill = filler.find_head(start, first_mark(_now(logs[0])))
         if fill is not None:
-            more += restore_fill(fill, logs[0].source, directory, settings, attempt_id=attempt_id)
+            head = restore_fill(fill, logs[0].source, directory, settings, attempt_id=attempt_id)
+            logs = [*head, *logs]
+    more: list[RestoredLog] = []
     for before, after in _unexplained(plan, logs):
         if not _begins_at_base(after):
             continue
@@ -139,8 +159,8 @@ def _cleaned_to(plan: PartitionPlan, logs: Sequence[RestoredLog]) -> float | Non
     last_gap = max((each for each in gaps if each is not None), default=None)
     if not plan.is_compacted and last_gap is None:
         return None
-    checkpointed = plan.base.root.cleaned_to(plan.base.partition)
-    return math.inf if checkpointed is None else max(checkpointed, last_gap or 0)
+    cleaned_to = plan.cleaned_to
+    return math.inf if cleaned_to is None else max(cleaned_to, last_gap or 0)
 
 
 def _now(log: RestoredLog) -> SegmentFile:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from kafka_index.build.report import BUILT, FAILED
 from kafka_index.build.scan import stage_segment
@@ -18,7 +19,7 @@ from kafka_index.build.settings import BuildSettings
 from kafka_index.build.staged_segment import StagedSegment
 from kafka_index.layout.names import LOG_SUFFIX, segment_file_name
 from kafka_index.records.batch_table import BatchColumns
-from kafka_index.restore.filling import Fill
+from kafka_index.restore.filling import Fill, FillGap
 from kafka_index.restore.log_files import Link, cut, take_over, write_log
 from kafka_index.restore.lost_ranges import LostRange, Salvage
 from kafka_index.restore.salvaging import LogContext, Salvaging
@@ -46,6 +47,8 @@ class LogFacts:
         The largest leader epoch; -1 for none.
     first_offset, last_offset : int or None
         Of the first and the last batch.
+    no_gaps : tuple of int
+        Batches that have offsets missing before them because they were filled in so: no compaction.
     """
 
     last_gap_offset: int | None = None
@@ -53,19 +56,25 @@ class LogFacts:
     last_epoch: int = -1
     first_offset: int | None = None
     last_offset: int | None = None
+    no_gaps: tuple[int, ...] = ()
 
     def observe(self, batches: BatchColumns) -> None:
         """Add the next batches."""
         if self.last_offset is None:
             self.first_offset = int(batches.base_offset[0])
         elif int(batches.base_offset[0]) > self.last_offset + 1:
-            self.last_gap_offset = int(batches.base_offset[0])
-        after_gaps = np.flatnonzero(batches.base_offset[1:] > batches.last_offset[:-1] + 1)
-        if after_gaps.size:
-            self.last_gap_offset = int(batches.base_offset[1:][after_gaps[-1]])
+            self._add_gaps(batches.base_offset[:1])
+        is_gap = batches.base_offset[1:] > batches.last_offset[:-1] + 1
+        if is_gap.any():
+            self._add_gaps(batches.base_offset[1:][is_gap])
         self.last_offset = int(batches.last_offset[-1])
         self.max_producer_id = max(self.max_producer_id, int(batches.producer_id.max()))
         self.last_epoch = max(self.last_epoch, int(batches.leader_epoch.max()))
+
+    def _add_gaps(self, offsets: npt.NDArray[np.int64]) -> None:
+        found = offsets[~np.isin(offsets, self.no_gaps)] if self.no_gaps else offsets
+        if found.size:
+            self.last_gap_offset = int(found[-1])
 
 
 @dataclass(slots=True)
@@ -84,6 +93,8 @@ class RestoredLog:
         What is not in it.
     filled : list of str
         What was filled from other copies, for people.
+    fill_gaps : list of FillGap
+        What those copies lack within the log.
     keeps_end : bool
         Whether the end of the log is that of the dump's: nothing was cut off.
     is_limited : bool
@@ -95,6 +106,7 @@ class RestoredLog:
     facts: LogFacts
     lost: list[LostRange] = field(default_factory=list)
     filled: list[str] = field(default_factory=list)
+    fill_gaps: list[FillGap] = field(default_factory=list)
     keeps_end: bool = True
     is_limited: bool = False
 
@@ -147,11 +159,12 @@ def restore_log(
         return restored
     code, reason = row.reason_code or FAILED, row.reason or FAILED
     salvaging = Salvaging(source, target, context)
-    lost, filled = salvaging.mend(row.position_bytes, code, reason, salvage)
+    mended = salvaging.mend(row.position_bytes, code, reason, salvage)
+    lost, filled, gaps = mended.lost, mended.filled, mended.gaps
     if salvage is Salvage.NONE and lost:
         restored.lost = lost
         return restored
-    restored = _restage(restored, source, target, settings, attempt_id, context.limit)
+    restored = _restage(restored, source, target, settings, attempt_id, context.limit, gaps)
     restored.lost, restored.filled = lost, filled
     for _ in range(_MAX_DROPS):
         row = restored.staged.report
@@ -165,8 +178,9 @@ def restore_log(
         else:
             lost.append(again.cut_off(row.position_bytes, code, reason))
         lost[-1] = replace(lost[-1], position_bytes=None)
-        restored = _restage(restored, source, target, settings, attempt_id, context.limit)
+        restored = _restage(restored, source, target, settings, attempt_id, context.limit, gaps)
         restored.lost, restored.filled = lost, filled
+    restored.fill_gaps = _within(restored.facts, gaps, is_first=context.before is None)
     restored.keeps_end = not (restored.is_limited or _touches_end(lost, restored.facts))
     return restored
 
@@ -202,7 +216,8 @@ def restore_fill(
             target = os.path.join(directory, segment_file_name(base_offset, LOG_SUFFIX))
             write_log(target, [data])
         source = replace(like, base_offset=base_offset, log_path=piece.path, is_last=False)
-        log = _stage(source, target, settings, attempt_id)
+        log = _stage(source, target, settings, attempt_id, gaps=fill.gaps)
+        log.fill_gaps = _within(log.facts, fill.gaps)
         log.filled = [f"{base_offset}: filled from {fill.replica}"]
         restored.append(log)
     return restored
@@ -223,9 +238,10 @@ def _stage(
     settings: BuildSettings,
     attempt_id: str,
     limit: Limit | None = None,
+    gaps: Sequence[FillGap] = (),
 ) -> RestoredLog:
     segment = segment_at(target, source)
-    facts = LogFacts()
+    facts = LogFacts(no_gaps=tuple(each.last_offset + 1 for each in gaps))
     log = ObservedSource(
         LogFileSource.of_segment(segment, verify_crc=True),
         [facts],
@@ -245,9 +261,20 @@ def _restage(
     settings: BuildSettings,
     attempt_id: str,
     limit: Limit | None,
+    gaps: Sequence[FillGap],
 ) -> RestoredLog:
     before.staged.remove_scratch(settings)
-    return _stage(source, target, settings, attempt_id, limit)
+    return _stage(source, target, settings, attempt_id, limit, gaps)
+
+
+def _within(facts: LogFacts, gaps: Sequence[FillGap], *, is_first: bool = False) -> list[FillGap]:
+    """Return the gaps between the batches of a log, and before the first batch of all."""
+    first, last = facts.first_offset, facts.last_offset
+    if first is None or last is None:
+        return []
+    return [
+        each for each in gaps if each.last_offset < last and (is_first or each.first_offset > first)
+    ]
 
 
 def _touches_end(lost: Sequence[LostRange], facts: LogFacts) -> bool:

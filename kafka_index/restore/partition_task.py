@@ -68,11 +68,12 @@ class PartitionTask:
     def logs(self) -> Iterator[tuple[SegmentFile, LogContext]]:
         """Yield its segments, by base offset."""
         segments = self.plan.segments()
-        filler = Filler(self.plan.others)
+        filler = Filler(self.plan.others, self.plan.cleaned_to)
         around = zip([None, *segments[:-1]], [*segments[1:], None], strict=True)
         for segment, (before, after) in zip(segments, around, strict=True):
             head = self.plan.head_offset if before is None else None
-            yield segment, LogContext(before, after, filler, self.plan.limit, head)
+            later = segments[1:] if before is None else ()
+            yield segment, LogContext(before, after, filler, self.plan.limit, head, later)
 
     def failed(self, error: KafkaIndexError) -> RestoredPartition:
         """Return the partition as left out for an error."""

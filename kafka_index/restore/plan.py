@@ -6,6 +6,7 @@ Everything that can be refused is refused here, before the output has a file.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -90,6 +91,20 @@ class PartitionPlan:
     limit: Limit | None = None
 
     @property
+    def cleaned_to(self) -> float | None:
+        """Up to where compaction may have removed offsets; infinity for not known, None: nowhere.
+
+        The checkpoint of the base counts first: what only another copy was cleaned of, the base
+        should have.
+        """
+        if not self.is_compacted:
+            return None
+        base, *others = (each.root.cleaned_to(each.partition) for each in (self.base, *self.others))
+        if base is not None:
+            return base
+        return max((each for each in others if each is not None), default=math.inf)
+
+    @property
     def head_offset(self) -> int | None:
         """Where the first segment is to begin; None where a cleaner may have removed records."""
         if self.is_compacted or self.base.tiered is not None:
@@ -169,6 +184,9 @@ def plan_restore(dump: Dump, choices: RestoreChoices) -> RestorePlan:
     partitions = []
     for partition in sorted(dump.replicas):
         base, *others = base_replica(dump.replicas[partition])
+        was_cleaned = any(
+            each.root.cleaned_to(each.partition) is not None for each in (base, *others)
+        )
         topic = choices.renames.get(partition.topic, partition.topic)
         partitions.append(
             PartitionPlan(
@@ -177,7 +195,7 @@ def plan_restore(dump: Dump, choices: RestoreChoices) -> RestorePlan:
                 tuple(others),
                 topic_ids[topic],
                 _log_start(base, choices),
-                partition.topic in choices.compacted or _was_cleaned(base),
+                partition.topic in choices.compacted or was_cleaned,
                 choices.until.limit_of(partition),
             )
         )
@@ -281,7 +299,3 @@ def _log_start(base: Replica, choices: RestoreChoices) -> int | None:
     if base.tiered is not None:
         return base.tiered.log_start_offset
     return base.root.log_start(base.partition)
-
-
-def _was_cleaned(replica: Replica) -> bool:
-    return replica.root.cleaned_to(replica.partition) is not None

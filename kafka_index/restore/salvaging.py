@@ -10,7 +10,15 @@ from itertools import pairwise
 
 from kafka_index.layout.integers import INT64_MAX
 from kafka_index.layout.records import LOG_OVERHEAD_BYTES
-from kafka_index.restore.filling import Fill, Filler, Piece, first_mark, last_mark
+from kafka_index.restore.filling import (
+    Fill,
+    Filler,
+    FillGap,
+    Piece,
+    first_mark,
+    last_mark,
+    may_be_cleaned,
+)
 from kafka_index.restore.log_files import cut
 from kafka_index.restore.lost_ranges import LostRange, Salvage
 from kafka_index.restore.sound_ranges import (
@@ -41,6 +49,8 @@ class LogContext:
         Where the log of the partition ends.
     head_offset : int, optional
         Where the partition begins, in its first segment, unless a cleaner may have been there.
+    later : sequence of SegmentFile
+        All segments after it.
     """
 
     before: SegmentFile | None = None
@@ -48,11 +58,31 @@ class LogContext:
     filler: Filler = field(default_factory=lambda: Filler(()))
     limit: Limit | None = None
     head_offset: int | None = None
+    later: Sequence[SegmentFile] = ()
 
     @property
     def next_base_offset(self) -> int | None:
         """The base offset of the segment after it."""
         return None if self.after is None else self.after.base_offset
+
+
+@dataclass(frozen=True, slots=True)
+class Mended:
+    """What became of a damaged log.
+
+    Parameters
+    ----------
+    lost : list of LostRange
+        What is lost.
+    filled : list of str
+        What was filled, for people.
+    gaps : list of FillGap
+        What is missing in what was filled.
+    """
+
+    lost: list[LostRange]
+    filled: list[str] = field(default_factory=list)
+    gaps: list[FillGap] = field(default_factory=list)
 
 
 class Salvaging:
@@ -74,9 +104,7 @@ class Salvaging:
         self._context = context
         self._next_base_offset = context.next_base_offset
 
-    def mend(
-        self, position_bytes: int, code: str, reason: str, salvage: Salvage
-    ) -> tuple[list[LostRange], list[str]]:
+    def mend(self, position_bytes: int, code: str, reason: str, salvage: Salvage) -> Mended:
         """Fill what other copies have, and leave out what they have not.
 
         Parameters
@@ -87,13 +115,6 @@ class Salvaging:
             Why.
         salvage : Salvage
             What is kept; with ``none``, nothing changes unless all of it can be filled.
-
-        Returns
-        -------
-        list of LostRange
-            What is lost.
-        list of str
-            What was filled, for people.
         """
         with MappedFile(self._target) as file:
             log = file.array
@@ -102,22 +123,23 @@ class Salvaging:
             fills = {hole: self._fill(hole, ranges, len(log)) for hole in holes}
             missing = [hole for hole in holes if fills[hole] is None]
             if salvage is Salvage.NONE and missing:
-                return self._all_lost(log, missing, ranges, code, reason), []
+                return Mended(self._all_lost(log, missing, ranges, code, reason))
             is_filled = len(missing) < len(holes)
             if salvage is not Salvage.BATCHES and not is_filled:
-                return [self.cut_off(position_bytes, code, reason)], []
+                return Mended([self.cut_off(position_bytes, code, reason)])
             end = len(log)
             if salvage is Salvage.PREFIX and missing:
                 end = missing[0][0]
                 missing = [(end, len(log))]
             lost = self._all_lost(log, missing, ranges, code, reason)
-            filled = [
-                f"offset {self._first_offset(hole, ranges)}: filled from {fill.replica}"
-                for hole, fill in fills.items()
-                if fill is not None and hole[0] < end
-            ]
+            mended = Mended(lost)
+            for hole, fill in fills.items():
+                if fill is not None and hole[0] < end:
+                    first = self._first_offset(hole, ranges)
+                    mended.filled.append(f"offset {first}: filled from {fill.replica}")
+                    mended.gaps.extend(fill.gaps)
             self._rewrite(self._pieces(ranges, fills, end))
-        return lost, filled
+        return mended
 
     def cut_off(self, position_bytes: int, code: str, reason: str | None) -> LostRange:
         """Cut the copy at a position; return what that loses."""
@@ -191,6 +213,8 @@ class Salvaging:
         if after is None and hole[1] == size_bytes:
             after = _mark_of(self._context.after, is_last=False)
         if before is None and hole[0] == 0 and self._context.head_offset is not None:
+            if any(each.has_gaps for each in ranges) or may_be_cleaned(self._context.later):
+                return None
             return filler.find_head(self._context.head_offset, after)
         return filler.find(before, after)
 

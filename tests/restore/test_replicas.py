@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -169,6 +170,167 @@ def test_the_copy_with_the_highest_epoch_and_end_is_the_base(
     assert run.code == 0, run.done.stdout
     (row,) = run.rows
     assert row["path"] == str(second / PARTITION)
+
+
+@pytest.fixture
+def third(tmp_path: Path) -> Path:
+    return copy_dump(tmp_path / "third", PARTITION)
+
+
+def batches(log: Path) -> list[dict[str, Any]]:
+    return [row for table in read_batches(log) for row in table.to_pylist()]
+
+
+def without_batches(log: Path, first: int, last: int) -> tuple[int, int]:
+    """Take batches out of a log, and let those after them be a log of their own.
+
+    Return the offsets that are missing then.
+    """
+    rows = batches(log)
+    data = log.read_bytes()
+    following = rows[last + 1]
+    rest = data[following["position_bytes"] :]
+    log.write_bytes(data[: rows[first]["position_bytes"]])
+    log.with_name(f"{following['base_offset']:020d}.log").write_bytes(rest)
+    for index in log.parent.glob(f"{log.stem}.*index"):
+        index.unlink()
+    return rows[first]["base_offset"], following["base_offset"] - 1
+
+
+def damage_all(log: Path, first: int, last: int) -> None:
+    # Batches are read up to the first one that is damaged.
+    for number in range(last, first - 1, -1):
+        damage(log, number)
+
+
+def lost_offsets(run: RestoreRun) -> list[tuple[str, int, int]]:
+    return [(row["reason_code"], row["first_offset"], row["last_offset"]) for row in run.lost]
+
+
+@pytest.mark.parametrize("start", [0, 5])
+def test_what_is_missing_in_a_fill_is_a_loss(
+    tmp_path: Path, first: Path, second: Path, start: int
+) -> None:
+    names = [log.name for log in logs(first / PARTITION)]
+    damage_all(logs(first / PARTITION)[0], start, 14)
+    for dump in (first, second):
+        (dump / PARTITION / names[2]).unlink()
+    missing = without_batches(logs(second / PARTITION)[0], 8, 9)
+
+    run = restore_both(first, second, tmp_path / "out")
+
+    assert run.code == 1
+    gap = int(Path(names[2]).stem), int(Path(names[3]).stem) - 1
+    assert sorted(lost_offsets(run)) == [("gap", *missing), ("gap", *gap)]
+
+
+def test_a_gap_within_one_log_of_a_fill_is_a_loss(
+    tmp_path: Path, first: Path, second: Path
+) -> None:
+    damage_all(logs(first / PARTITION)[1], 2, 6)
+    other = logs(second / PARTITION)[1]
+    rows = batches(other)
+    data = other.read_bytes()
+    other.write_bytes(data[: rows[4]["position_bytes"]] + data[rows[5]["position_bytes"] :])
+
+    run = restore_both(first, second, tmp_path / "out", "--salvage", "batches")
+
+    assert run.code == 1
+    assert lost_offsets(run) == [("gap", rows[4]["base_offset"], rows[4]["last_offset"])]
+
+
+def test_the_head_of_a_fill_that_begins_too_late_is_a_loss(
+    tmp_path: Path, first: Path, second: Path
+) -> None:
+    damage_all(logs(first / PARTITION)[0], 0, 6)
+    other = logs(second / PARTITION)[0]
+    rows = batches(other)
+    other.write_bytes(other.read_bytes()[rows[3]["position_bytes"] :])
+
+    run = restore_both(first, second, tmp_path / "out")
+
+    assert run.code == 1
+    assert lost_offsets(run) == [("gap", 0, rows[3]["base_offset"] - 1)]
+
+
+def test_a_complete_copy_fills_before_one_with_gaps(
+    tmp_path: Path, first: Path, second: Path, third: Path
+) -> None:
+    whole = contents(third / PARTITION)
+    damage_all(logs(first / PARTITION)[0], 5, 14)
+    without_batches(logs(second / PARTITION)[0], 8, 9)
+
+    run = restore_both(first, second, tmp_path / "out", "--input", str(third))
+
+    assert run.code == 0, run.done.stdout
+    assert contents(tmp_path / "out" / PARTITION) == whole
+
+
+def test_a_head_is_filled_from_the_copy_that_is_complete(
+    tmp_path: Path, first: Path, second: Path, third: Path
+) -> None:
+    second_log = logs(first / PARTITION)[1]
+    whole = {log.name: log.read_bytes() for log in logs(third / PARTITION)}
+    for log in logs(first / PARTITION)[:2]:
+        log.unlink()
+    checkpoint_log_start(first, 10)
+    (second / PARTITION / second_log.name).unlink()
+
+    run = restore_both(first, second, tmp_path / "out", "--input", str(third))
+
+    assert run.code == 0, run.done.stdout
+    made = b"".join(log.read_bytes() for log in logs(tmp_path / "out" / PARTITION))
+    assert b"".join(whole.values()).endswith(made)
+    assert int(logs(tmp_path / "out" / PARTITION)[0].stem) <= 10
+
+
+def test_what_a_filled_head_lacks_is_filled_from_the_next_copy(
+    tmp_path: Path, first: Path, second: Path, third: Path
+) -> None:
+    names = [log.name for log in logs(first / PARTITION)]
+    for name in names[:2]:
+        (first / PARTITION / name).unlink()
+    checkpoint_log_start(first, 10)
+    missing = without_batches(second / PARTITION / names[1], 8, 9)
+    (third / PARTITION / names[0]).unlink()
+
+    run = restore_both(first, second, tmp_path / "out", "--input", str(third))
+
+    assert run.code == 0, run.done.stdout
+    bases = [int(log.stem) for log in logs(tmp_path / "out" / PARTITION)]
+    assert missing[0] in bases
+
+
+def checkpoint_cleaner(dump: Path, offset: int) -> None:
+    (dump / "cleaner-offset-checkpoint").write_text(f"0\n1\naudit.trail 0 {offset}\n")
+
+
+def test_a_cleaner_in_any_copy_keeps_the_head_from_being_filled(
+    tmp_path: Path, first: Path, second: Path
+) -> None:
+    damage(logs(first / PARTITION)[0], 0)
+    checkpoint_cleaner(second, int(logs(first / PARTITION)[1].stem))
+
+    run = restore_both(first, second, tmp_path / "out", "--salvage", "batches")
+
+    assert run.code == 1
+    assert [row["reason_code"] for row in run.lost] == ["bad_crc"]
+
+
+@pytest.mark.parametrize("number", [0, 2])
+def test_a_head_is_not_filled_where_logs_have_gaps(
+    tmp_path: Path, first: Path, second: Path, number: int
+) -> None:
+    log = logs(first / PARTITION)[number]
+    rows = batches(log)
+    data = log.read_bytes()
+    log.write_bytes(data[: rows[4]["position_bytes"]] + data[rows[5]["position_bytes"] :])
+    damage(logs(first / PARTITION)[0], 0)
+
+    run = restore_both(first, second, tmp_path / "out", "--salvage", "batches")
+
+    assert run.code == 1
+    assert [row["reason_code"] for row in run.lost] == ["bad_crc"]
 
 
 def test_copies_of_different_topics_are_refused(tmp_path: Path, first: Path, second: Path) -> None:
