@@ -50,7 +50,7 @@ def run_restore(
         file = (
             None
             if report is None
-            else stack.enter_context(ReportFile(report, RESTORE_SCHEMA, restore_page(job.plan)))
+            else stack.enter_context(ReportFile(report, RESTORE_SCHEMA, restore_page(job)))
         )
         if request.link is Link.HARD and detail is not Detail.QUIET:
             print_log(_HARD_LINKS)

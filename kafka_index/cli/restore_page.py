@@ -6,33 +6,47 @@ from kafka_index.cli.report_page import BAD, DUMP, GOOD, NOTABLE, explain, page_
 from kafka_index.cli.restore_summary import EXPLAINED
 from kafka_index.cli.text import plural
 from kafka_index.pages.page import Explained, Page, Totals, Verdict
-from kafka_index.restore.plan import RestorePlan
+from kafka_index.restore.job import RestoreJob
 from kafka_index.restore.report import LEFT_OUT, LOST, RESTORED, SALVAGED
+from kafka_index.restore.restored_partition import BEYOND_END, CLAMPED
 from kafka_index.storage.report_file import PageMaker
 from kafka_index.storage.segment_table import PartitionSegments
 
+_LOST = "a range of offsets that no log has any more"
+_CLAMPED = "an offset of a group after the end of its log, set to that end"
+_BEYOND_END = "an offset of a group after the end of its log, which stays"
 
-def restore_page(plan: RestorePlan) -> PageMaker:
+
+def restore_page(job: RestoreJob) -> PageMaker:
     """Return the maker of the page of ``restore``.
 
     Parameters
     ----------
-    plan : RestorePlan
+    job : RestoreJob
         What is restored.
     """
-    texts = {**EXPLAINED, LOST: "a range of offsets that no log has any more"}
-    severities = {RESTORED: GOOD, SALVAGED: NOTABLE, LOST: BAD, LEFT_OUT: BAD}
+    severities = {RESTORED: GOOD, SALVAGED: NOTABLE, LEFT_OUT: BAD}
     explained = explain(
-        texts, severities, dict.fromkeys(severities, "kafka-index verify --input {path}")
+        EXPLAINED, severities, dict.fromkeys(severities, "kafka-index verify --input {path}")
     )
-    explained[LOST] = Explained(BAD, texts[LOST], DUMP)
+    explained[LOST] = Explained(BAD, _LOST, DUMP)
+    explained[CLAMPED] = Explained(NOTABLE, _CLAMPED)
+    explained[BEYOND_END] = Explained(BAD if job.request.clamp_groups else NOTABLE, _BEYOND_END)
 
     def verdict(totals: Totals) -> Verdict:
         partitions = plural(totals.units, "partition")
-        if totals.found[LEFT_OUT] or totals.bad_others:
-            lost = plural(totals.bad_others, "range")
-            return Verdict(BAD, f"{lost} lost, {totals.found[LEFT_OUT]:,} of {partitions} left out")
-        return Verdict(GOOD, f"{partitions} restored, nothing lost")
+        lost, left_out = totals.others[LOST], totals.found[LEFT_OUT]
+        text = f"{partitions} restored, nothing lost"
+        if lost or left_out:
+            text = f"{plural(lost, 'range')} lost, {left_out:,} of {partitions} left out"
+        clamped, beyond = totals.others[CLAMPED], totals.others[BEYOND_END]
+        if clamped:
+            text += f", {plural(clamped, 'committed offset')} clamped"
+        if beyond:
+            text += f", {plural(beyond, 'committed offset')} after the end of a log"
+        if left_out or totals.bad_others:
+            return Verdict(BAD, text)
+        return Verdict(NOTABLE if clamped or beyond else GOOD, text)
 
     page = Page(
         "restore",
@@ -42,6 +56,8 @@ def restore_page(plan: RestorePlan) -> PageMaker:
         verdict,
         units="status",
         unit_values=(RESTORED, SALVAGED, LEFT_OUT),
-        segments=lambda: (PartitionSegments.of(each.segments()).rows() for each in plan.partitions),
+        segments=lambda: (
+            PartitionSegments.of(each.segments()).rows() for each in job.plan.partitions
+        ),
     )
     return page_maker(page)

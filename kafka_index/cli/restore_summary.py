@@ -13,7 +13,7 @@ from kafka_index.cli.text import format_bytes, format_count, plural, status_tabl
 from kafka_index.restore.job import RestoreResult
 from kafka_index.restore.plan import RestorePlan
 from kafka_index.restore.report import LEFT_OUT, RESTORED, SALVAGED, status_of
-from kafka_index.restore.restored_partition import RestoredPartition
+from kafka_index.restore.restored_partition import BEYOND_END, RestoredPartition
 
 _SHOWN = 20
 EXPLAINED = {
@@ -53,7 +53,7 @@ class RestoreOutcome(Outcome):
         """Print the summary and the runbook, and return the exit code."""
         partitions, output, runbook = result.partitions, result.output, result.runbook
         lines: list[str | Table] = [self._table(partitions)]
-        damage = self._damage_lines(partitions)
+        damage = [*self._damage_lines(partitions), *self._offset_lines(result)]
         if runbook is None:
             damage += ["", self._paint.bad(f"{output} is not complete: run again to continue")]
             rest = []
@@ -97,6 +97,19 @@ class RestoreOutcome(Outcome):
             ]
             if len(left_out) > _SHOWN:
                 lines.append(f"  and {plural(len(left_out) - _SHOWN, 'more partition')}")
+        return lines
+
+    def _offset_lines(self, result: RestoreResult) -> list[str]:
+        """Count the committed offsets after the ends of logs; name those not clamped as asked."""
+        beyond = [one for one in result.beyond_end if one.status == BEYOND_END]
+        run_summary().add_count("offsets_clamped", len(result.beyond_end) - len(beyond))
+        run_summary().add_count("offsets_beyond_end", len(beyond))
+        if not result.has_unclamped:
+            return []
+        lines = ["", self._paint.bad(f"{plural(len(beyond), 'committed offset')} not clamped:")]
+        lines += [f"  {one}" for one in beyond[:_SHOWN]]
+        if len(beyond) > _SHOWN:
+            lines.append(f"  and {plural(len(beyond) - _SHOWN, 'more committed offset')}")
         return lines
 
 

@@ -6,7 +6,7 @@ Source: Kafka's ``MetadataDelta`` and the deltas in it, ``PartitionRegistration.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from kafka_index.errors import CorruptRecordError
@@ -64,9 +64,17 @@ class ClusterImage:
         everywhere = self.configs.get((BROKER_RESOURCE, ALL_BROKERS), {})
         return {**everywhere, **self.configs.get((BROKER_RESOURCE, str(node_id)), {})}
 
-    def cleanup_policy(self, topic: str) -> str:
-        """Return ``cleanup.policy`` of a topic: its own, that of all brokers, or the default."""
-        default = self.broker_configs().get("log.cleanup.policy", "delete")
+    def cleanup_policy(self, topic: str, broker: Mapping[str, str] | None = None) -> str | None:
+        """Return ``cleanup.policy`` of a topic: its own, or that of a broker; None for neither.
+
+        Parameters
+        ----------
+        topic : str
+            Its name.
+        broker : mapping of str to str, optional
+            All settings of the broker that are known; else those of all brokers.
+        """
+        default = (self.broker_configs() if broker is None else broker).get("log.cleanup.policy")
         return self.topic_configs(topic).get("cleanup.policy", default)
 
     def replay(self, record: DecodedRecord) -> None:

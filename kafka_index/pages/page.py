@@ -61,6 +61,8 @@ class Totals:
         Units by severity.
     bad_others : int
         Bad rows that are not units, such as those of whole partitions.
+    others : Counter of str
+        All rows that are not units, by what was found.
     """
 
     found: Counter[str] = field(default_factory=Counter)
@@ -68,6 +70,7 @@ class Totals:
     bad: int = 0
     notable: int = 0
     bad_others: int = 0
+    others: Counter[str] = field(default_factory=Counter)
 
     @property
     def units(self) -> int:

@@ -102,6 +102,7 @@ class PageWriter:
         amounts = weights.to_numpy()
         totals.bad += int(amounts[units & (severities == Severity.BAD)].sum())
         totals.notable += int(amounts[units & (severities == Severity.NOTABLE)].sum())
+        totals.others.update(found.filter(pa.array(~units)).to_pylist())
         totals.bad_others += int(np.count_nonzero(~units & (severities == Severity.BAD)))
 
     def _table(self) -> pa.Table:

@@ -9,7 +9,7 @@ coordinator does that commits for a group, the offset is appended to the group's
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from kafka_index.config import IndexConfig
@@ -33,8 +33,8 @@ _RECORDS_OF_A_BATCH = 100
 # GroupCoordinatorRecordHelpers.offsetCommitValueVersion
 _WITH_EXPIRATION, _WITHOUT_EXPIRATION = 1, 4
 _NO_EPOCH = -1
-_IN_TRANSACTION = "not clamped: in a transaction that is open where __consumer_offsets ends"
-_DAMAGED = "not clamped: records of its partition of __consumer_offsets are lost or unreadable"
+_IN_TRANSACTION = "in a transaction that is open where __consumer_offsets ends"
+_DAMAGED = "records of its partition of __consumer_offsets are lost or unreadable"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +69,19 @@ class GroupOffsets:
         ]
 
 
-def ends_of(partitions: Sequence[RestoredPartition]) -> dict[TopicPartition, int]:
-    """Return the log ends of the partitions that are in the output."""
-    return {each.partition: each.log_end_offset for each in partitions if not each.is_left_out}
+def ends_of(
+    partitions: Sequence[RestoredPartition], empty: Iterable[TopicPartition]
+) -> dict[TopicPartition, int]:
+    """Return the log ends of the partitions in the output, and of those that begin empty."""
+    ends = {each.partition: each.log_end_offset for each in partitions if not each.is_left_out}
+    return {**dict.fromkeys(empty, 0), **ends}
 
 
 def offsets_beyond(
-    output: str, partitions: Sequence[RestoredPartition], budget: DecompressionBudget
+    output: str,
+    partitions: Sequence[RestoredPartition],
+    ends: Mapping[TopicPartition, int],
+    budget: DecompressionBudget,
 ) -> list[GroupOffsets]:
     """Find the offsets that groups committed after the ends of restored logs.
 
@@ -85,6 +91,8 @@ def offsets_beyond(
         The output directory.
     partitions : sequence of RestoredPartition
         All that are in it.
+    ends : mapping of TopicPartition to int
+        From `ends_of`.
     budget : DecompressionBudget
         Bounds what is decompressed.
 
@@ -93,7 +101,6 @@ def offsets_beyond(
     KafkaIndexError
         ``__consumer_offsets`` cannot be read now.
     """
-    ends = ends_of(partitions)
     found = []
     for each in partitions:
         if each.partition.topic != CONSUMER_OFFSETS_TOPIC or each.is_left_out:
@@ -110,7 +117,7 @@ def offsets_beyond(
 
 def clamp_offsets(
     output: str,
-    partitions: Sequence[RestoredPartition],
+    ends: Mapping[TopicPartition, int],
     groups: Sequence[GroupOffsets],
     config: IndexConfig,
 ) -> list[OffsetBeyondEnd]:
@@ -120,10 +127,10 @@ def clamp_offsets(
     ----------
     output : str
         The output directory, whose lock is held.
-    partitions : sequence of RestoredPartition
-        All that are in it; the rows of ``__consumer_offsets`` are changed.
+    ends : mapping of TopicPartition to int
+        From `ends_of`.
     groups : sequence of GroupOffsets
-        From `offsets_beyond`.
+        From `offsets_beyond`; the rows of their partitions are changed.
     config : IndexConfig
         The settings of indexes.
 
@@ -137,7 +144,6 @@ def clamp_offsets(
         segment_index_bytes=config.index_size_max_bytes,
         cleanup_policy="compact",
     )
-    ends = ends_of(partitions)
     left: list[OffsetBeyondEnd] = []
     for found in groups:
         if found.is_damaged:

@@ -38,6 +38,7 @@ from kafka_index.restore.runbook import RunbookFacts, runbook
 from kafka_index.restore.same_cluster import (
     copy_metadata,
     is_separate,
+    partitions_only_here,
     partitions_placed_here,
     refuse_used_metadata,
 )
@@ -184,6 +185,7 @@ class RestoreJob:
         )
         if any(each.retriable for each in restored.partitions):
             return RestoreResult(restored.partitions, None, output.path)
+        _add_missing(self._not_in_dump(), restored, on_restored)
         beyond_end = self._beyond_end(restored)
         notes = [*plan.dump.notes, *self.old.notes, *self._cut_apart(restored)]
         seeding = None
@@ -193,10 +195,7 @@ class RestoreJob:
                 plan, restored.partitions, self.old, request.topic_configs, properties
             )
             notes += seeding.notes
-            missing = partitions_not_in_dump(plan, self.old)
-            _add_missing(missing, restored, on_restored)
         if request.cluster is ClusterMode.SAME:
-            _add_missing(self._placed_here(), restored, on_restored)
             self._copy_metadata()
         contents = [] if seeding is None else [(each, seeding.content) for each in self.seeds]
         complete(plan, output, restored, self.identity, contents)
@@ -230,14 +229,15 @@ class RestoreJob:
         """Return the offsets that groups committed after the ends of logs; clamp them if asked."""
         partitions = restored.partitions
         left: list[OffsetBeyondEnd] = []
-        is_cut = any(each.is_limited or each.lost for each in partitions)
+        empty = self._begin_empty(partitions)
+        is_cut = bool(empty) or any(each.is_limited or each.lost for each in partitions)
         if is_cut or self.request.clamp_groups:
-            groups = offsets_beyond(self.output.path, partitions, self._budget())
+            ends = ends_of(partitions, empty)
+            groups = offsets_beyond(self.output.path, partitions, ends, self._budget())
             if self.request.clamp_groups:
                 config = self.request.config.for_topic(CONSUMER_OFFSETS_TOPIC)
-                left = clamp_offsets(self.output.path, partitions, groups, config)
+                left = clamp_offsets(self.output.path, ends, groups, config)
             else:
-                ends = ends_of(partitions)
                 left = [
                     one for each in groups for one in each.beyond_end(ends, self.output.path, "")
                 ]
@@ -246,10 +246,27 @@ class RestoreJob:
     def _budget(self) -> DecompressionBudget:
         return shared_budget(self.request.max_decompressed_bytes)
 
-    def _placed_here(self) -> Sequence[TopicPartition]:
-        """Return the partitions that the metadata places in the output."""
+    def _not_in_dump(self) -> Sequence[TopicPartition]:
+        """Return the partitions that the cluster has in the output, and perhaps no dump."""
         image = self.old.image
-        return [] if image is None else partitions_placed_here(image, self.identity.properties)
+        if self.seeds:
+            return partitions_not_in_dump(self.plan, self.old)
+        if self.request.cluster is ClusterMode.SAME and image is not None:
+            return partitions_placed_here(image, self.identity.properties)
+        return []
+
+    def _begin_empty(self, partitions: Sequence[RestoredPartition]) -> list[TopicPartition]:
+        """Return the partitions that are left out, and that the cluster is sure to have empty."""
+        left_out = [each.partition for each in partitions if each.is_left_out]
+        image = self.old.image
+        if self.seeds:
+            seeded = {each.partition.topic for each in self.plan.partitions}
+            return [each for each in left_out if each.topic in seeded]
+        if self.request.cluster is ClusterMode.SAME and image is not None:
+            only_here = partitions_only_here(image, self.identity.properties)
+            return [each for each in left_out if each in only_here]
+        # Who makes the topics decides.
+        return []
 
     def _copy_metadata(self) -> None:
         target = next(iter(self._metadata_outputs()), self.output.path)

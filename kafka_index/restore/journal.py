@@ -71,7 +71,11 @@ class Journal:
         except ValueError as error:
             raise InputError("the plan of a restore cannot be read", path=self._plan) from error
         if not isinstance(plan, dict) or plan.get("version") != _VERSION:
-            raise InputError("the plan is that of another version", path=self._plan)
+            raise InputError(
+                "the plan is that of another version",
+                path=self._plan,
+                hint="restore to an empty --output, or complete it with the version that began it",
+            )
         return BegunPlan(str(plan.get("digest")), dict(plan.get("topic_ids", {})))
 
     def begin(self, plan: BegunPlan) -> None:

@@ -128,7 +128,7 @@ class OldCluster:
         return frozenset(
             topic.name
             for topic in image.topics.values()
-            if "compact" in image.cleanup_policy(topic.name)
+            if "compact" in (image.cleanup_policy(topic.name) or "")
         )
 
     def leader_epoch(self, partition: TopicPartition) -> int:

@@ -115,6 +115,29 @@ def partitions_placed_here(
     return sorted(found)
 
 
+def partitions_only_here(
+    image: ClusterImage, properties: Mapping[str, str]
+) -> frozenset[TopicPartition]:
+    """Return the partitions that have their only replica in a data directory.
+
+    No other directory can have records of them.
+
+    Parameters
+    ----------
+    image : ClusterImage
+        Of the metadata log.
+    properties : mapping of str to str
+        Of the ``meta.properties`` of the directory.
+    """
+    only = (int(properties[NODE_ID]),), (properties.get(DIRECTORY_ID),)
+    return frozenset(
+        TopicPartition(topic.name, number)
+        for topic in image.topics.values()
+        for number, partition in topic.partitions.items()
+        if (partition.replicas, partition.directories) == only
+    )
+
+
 def is_separate(dump: Dump) -> bool:
     """Return whether the metadata log is in a directory of its own."""
     home = os.path.dirname(dump.metadata_logs[0])

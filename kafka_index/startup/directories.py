@@ -96,6 +96,7 @@ class _Start:
         self._has_marker = False
         self._topics = TopicSettings(conditions.config, conditions.properties, conditions.cluster)
         self._has_unknown_retention = False
+        self._malformed: set[str] = set()
 
     def predict(self, paths: Sequence[str]) -> Prediction:
         directories = []
@@ -117,7 +118,12 @@ class _Start:
         elif self._has_unknown_retention:
             self._notes.append(
                 "without --config it is not known what retention deletes 30 seconds after the "
-                "start of topics that have no retention of their own"
+                "start of topics that have no cleanup policy and retention of their own"
+            )
+        if self._malformed:
+            self._notes.append(
+                "what retention deletes 30 seconds after the start is not known where these "
+                f"settings, which are not numbers, count: {', '.join(sorted(self._malformed))}"
             )
         return Prediction(
             self._verdict(),
@@ -217,10 +223,11 @@ class _Start:
             topic_id = read_topic_id(path)
             files = find_files(partition, path)
             with load_partition(path, files, loading) as loaded:
-                policy = self._topics.cleanup_policy(partition.topic)
+                policy = self._topics.cleanup_policy(partition.topic, directory.node_id)
                 predicted = describe(predicted, files, loaded, loading, policy)
                 retention = self._topics.retention(partition.topic, directory.node_id)
-                self._has_unknown_retention |= not retention.is_known
+                self._has_unknown_retention |= not retention.is_known and not retention.malformed
+                self._malformed.update(retention.malformed)
                 why = self._why_stray(topic_id, directory, partition)
                 if why is None:
                     now_ms = self._conditions.clock()

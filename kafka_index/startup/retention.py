@@ -24,10 +24,13 @@ class Retention:
         ``retention.ms``.
     retention_bytes : int or None
         ``retention.bytes``.
+    malformed : tuple of str
+        The settings that are not numbers, because of which it is not known: ``name=value``.
     """
 
     retention_ms: int | None
     retention_bytes: int | None
+    malformed: tuple[str, ...] = ()
 
     @property
     def is_known(self) -> bool:

@@ -20,6 +20,7 @@ _BROKER_RETENTION = (
     ("log.retention.hours", 3_600_000),
 )
 _DEFAULT_RETENTION_MS = 168 * 3_600_000
+_DEFAULT_POLICY = "delete"
 _NO_RETENTION = Retention(-1, -1)
 
 
@@ -51,9 +52,14 @@ class TopicSettings:
             producer_id_expiration_ms=self.config.producer_id_expiration_ms,
         )
 
-    def cleanup_policy(self, topic: str) -> str | None:
-        """Return ``cleanup.policy``; None where it is not known."""
-        return None if self.cluster is None else self.cluster.cleanup_policy(topic)
+    def cleanup_policy(self, topic: str, node_id: int | None) -> str | None:
+        """Return ``cleanup.policy`` of a topic at a broker; None where it is not known."""
+        if self.cluster is None:
+            return None
+        policy = self.cluster.cleanup_policy(topic, self._broker(node_id))
+        if policy is None and self.properties is not None:
+            return _DEFAULT_POLICY
+        return policy
 
     def retention(self, topic: str, node_id: int | None) -> Retention:
         """Return up to where a broker keeps a log of a topic."""
@@ -61,21 +67,36 @@ class TopicSettings:
             return Retention(None, None)
         configs = self._configs(topic)
         is_remote = configs.get("remote.storage.enable") == "true"
-        if "delete" not in self.cluster.cleanup_policy(topic) or is_remote:
+        policy = self.cleanup_policy(topic, node_id)
+        if is_remote or (policy is not None and "delete" not in policy):
             # Of tiered topics only what was uploaded is deleted here.
             return _NO_RETENTION
-        broker = {**(self.properties or {}), **self.cluster.broker_configs(node_id)}
-        is_known = self.properties is not None
-        retention_ms = _DEFAULT_RETENTION_MS if is_known else None
-        for name, factor in _BROKER_RETENTION:
-            if name in broker:
-                retention_ms = _number(broker, name, -1) * factor
-                break
-        retention_bytes = _number(broker, "log.retention.bytes", -1 if is_known else None)
+        if policy is None:
+            return Retention(None, None)
+        broker, is_known = self._broker(node_id), self.properties is not None
+        malformed: list[str] = []
+
+        def limit(*names: tuple[Mapping[str, str], str, int], default: int) -> int | None:
+            for settings, name, factor in names:
+                if name in settings:
+                    number = _number(settings, name, None)
+                    if number is None:
+                        malformed.append(f"{name}={settings[name]}")
+                        return None
+                    return number * factor
+            return default if is_known else None
+
+        times = ((broker, name, factor) for name, factor in _BROKER_RETENTION)
         return Retention(
-            _number(configs, _RETENTION_MS, retention_ms),
-            _number(configs, _RETENTION_BYTES, retention_bytes),
+            limit((configs, _RETENTION_MS, 1), *times, default=_DEFAULT_RETENTION_MS),
+            limit((configs, _RETENTION_BYTES, 1), (broker, "log.retention.bytes", 1), default=-1),
+            tuple(malformed),
         )
+
+    def _broker(self, node_id: int | None) -> Mapping[str, str]:
+        """Return the settings of a broker that are known: dynamic ones count first."""
+        dynamic = {} if self.cluster is None else self.cluster.broker_configs(node_id)
+        return {**(self.properties or {}), **dynamic}
 
     def _configs(self, topic: str) -> Mapping[str, str]:
         return {} if self.cluster is None else self.cluster.topic_configs(topic)

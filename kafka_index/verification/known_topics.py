@@ -27,17 +27,18 @@ class KnownTopic:
     ----------
     topic_id : str
         Its id.
-    cleanup_policy : str
-        ``cleanup.policy``.
+    cleanup_policy : str or None
+        ``cleanup.policy``; None where the metadata does not set it, so that each broker goes by its
+        ``server.properties``.
     """
 
     topic_id: str
-    cleanup_policy: str
+    cleanup_policy: str | None
 
     @property
     def is_compacted(self) -> bool:
         """Whether a cleaner removes records of it."""
-        return "compact" in self.cleanup_policy
+        return "compact" in (self.cleanup_policy or "")
 
 
 def known_topics(cluster: ClusterImage | None, segments: SegmentTable) -> dict[str, KnownTopic]:

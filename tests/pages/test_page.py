@@ -183,7 +183,7 @@ def test_columns_are_unpacked_exactly(browser: Browser) -> None:
     table = pa.table(
         {
             "segment_base_offset": pa.array([0, 5, 1 << 40, 7], pa.int64()),
-            "path": [f"/a/{5:020d}.log", f"/a/{5:020d}.log", None, "/b \u00e9"],
+            "path": [f"/a/{5:020d}.log", f"/{5:020d}/{5:020d}.log", None, "/b \u00e9"],
             "far": pa.array([-(1 << 63), (1 << 63) - 1, None, 0], pa.int64()),
             "near": pa.array([-1, -300, 1 << 50, None], pa.int64()),
             "rising": pa.array([10, 20, 30, 40], pa.int64()),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,9 +14,17 @@ import pytest
 
 from kafka_index.layout.message_fields import Value
 from kafka_index.layout.messages import GROUP_RECORDS
-from kafka_index.metadata import CommittedOffset, read_metadata
+from kafka_index.layout.names import TopicPartition
+from kafka_index.metadata import (
+    ClusterImage,
+    CommittedOffset,
+    PartitionImage,
+    TopicImage,
+    read_metadata,
+)
 from kafka_index.records.decompression import DecompressionBudget
-from tests.support.command_line import SETTINGS, environment, run_here
+from kafka_index.restore.same_cluster import partitions_only_here
+from tests.support.command_line import DUMP, SETTINGS, environment, run_here
 from tests.support.metadata import (
     Pair,
     coordinator_record,
@@ -143,15 +153,57 @@ def test_what_is_clamped_is_sound_and_checkpointed(tmp_path: Path, dump: Path) -
     assert not [name for name in os.listdir(out) if name.startswith(".kafka-index")]
 
 
-def lose_a_record(dump: Path) -> None:
-    log = dump / HOME / f"{0:020d}.log"
+def test_what_is_not_clamped_is_named_where_little_is_printed(tmp_path: Path, dump: Path) -> None:
+    summary = tmp_path / "summary.json"
+
+    run = clamp(dump, tmp_path / "out", "--clamp-groups", "-q", "--summary", str(summary))
+
+    assert run.code == 1
+    assert f"group open committed 600 of {PARTITION}, which ends at {END}" in run.done.stderr
+    assert "group after" not in run.done.stderr
+    assert run.done.stderr.count("not clamped: ") == 1
+    counts = json.loads(summary.read_text())["counts"]
+    assert (counts["offsets_clamped"], counts["offsets_beyond_end"]) == (3, 1)
+
+
+@pytest.mark.parametrize(
+    ("options", "severity", "verdict"),
+    [
+        ([], "notable", "4 committed offsets after the end of a log"),
+        (
+            ["--clamp-groups"],
+            "bad",
+            "3 committed offsets clamped, 1 committed offset after the end of a log",
+        ),
+    ],
+)
+def test_the_page_agrees_with_the_exit_code(
+    tmp_path: Path, dump: Path, options: list[str], severity: str, verdict: str
+) -> None:
+    page = tmp_path / "page.html"
+
+    done = run_here(
+        "restore",
+        *("--input", dump, "--output", tmp_path / "out", "--config", SETTINGS),
+        *("--until", tmp_path / "offsets.csv", "--report", page),
+        *options,
+    )
+
+    assert done.returncode == {"notable": 0, "bad": 1}[severity], done.stderr
+    text = page.read_text(encoding="utf-8")
+    assert f'<header class="{severity}">' in text
+    assert f"2 partitions restored, nothing lost, {verdict}</h1>" in text
+
+
+def lose_a_record(partition: Path) -> None:
+    log = partition / f"{0:020d}.log"
     data = bytearray(log.read_bytes())
     data[-3] ^= 1
     log.write_bytes(data)
 
 
 def test_a_damaged_partition_of_offsets_is_not_appended_to(tmp_path: Path, dump: Path) -> None:
-    lose_a_record(dump)
+    lose_a_record(dump / HOME)
     clamp(dump, tmp_path / "plain")
 
     run = clamp(dump, tmp_path / "out", "--clamp-groups")
@@ -160,6 +212,54 @@ def test_a_damaged_partition_of_offsets_is_not_appended_to(tmp_path: Path, dump:
     assert "lost or unreadable" in run.done.stdout
     assert "clamped" not in {row["status"] for row in run.rows}
     assert contents(tmp_path / "out" / HOME) == contents(tmp_path / "plain" / HOME)
+
+
+def test_the_end_of_a_partition_that_begins_empty_is_0(tmp_path: Path) -> None:
+    dump = copy_dump(tmp_path / "dump")
+    shutil.rmtree(dump / "orders.eu-west-1")
+
+    run = restore(dump, tmp_path / "out", "--cluster", "same", "--clamp-groups")
+
+    assert run.code == 1
+    assert run.partitions("left_out") == {"orders.eu-west-1"}
+    (row,) = (row for row in run.rows if row["group"])
+    assert (row["status"], row["partition"], row["log_end_offset"]) == ("clamped", 1, 0)
+    read = read_metadata([str(tmp_path / "out")], budget=DecompressionBudget(2**24)).offsets
+    assert {one.partition: one.offset for one in read or ()} == {0: 1415, 1: 0, 2: 1207}
+
+
+@pytest.mark.parametrize("is_seeded", [True, False])
+def test_a_partition_that_is_left_out_begins_empty_where_the_cluster_has_it(
+    tmp_path: Path, dump: Path, *, is_seeded: bool
+) -> None:
+    lose_a_record(dump / PARTITION)
+    metadata = tmp_path / "metadata"
+    metadata.mkdir()
+    (metadata / "bootstrap.checkpoint").write_bytes((DUMP / "bootstrap.checkpoint").read_bytes())
+    (metadata / "meta.properties").write_text(
+        "version=1\ncluster.id=fresh\nnode.id=7\ndirectory.id=AAAAAAAAAAAAAAAAAAAABw\n"
+    )
+
+    seed = ("--seed", metadata) if is_seeded else ()
+    run = restore(dump, tmp_path / "out", "--salvage", "none", "--new-topic-ids", *seed)
+
+    assert run.partitions("left_out") == {PARTITION}
+    groups = {row["group"]: row["log_end_offset"] for row in run.rows if row["group"]}
+    names = ("before", "at", "after", "far", "done", "open")
+    assert groups == (dict.fromkeys(names, 0) if is_seeded else {})
+
+
+def test_a_partition_with_replicas_elsewhere_may_not_begin_empty() -> None:
+    places = [((1,), ("a",)), ((1, 2), ("a", "b")), ((1,), ("b",)), ((2,), ("a",))]
+    partitions = {
+        number: PartitionImage(replicas, directories, replicas, (), (), 1, 0, 0, 0, (), ())
+        for number, (replicas, directories) in enumerate(places)
+    }
+    image = ClusterImage(topics={"x": TopicImage("t", "x", partitions)})
+
+    found = partitions_only_here(image, {"node.id": "1", "directory.id": "a"})
+
+    assert found == {TopicPartition("t", 0)}
 
 
 def test_nothing_can_be_clamped_without_the_offsets(tmp_path: Path, dump: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 from kafka_index.config import LogConfig
 from kafka_index.errors import InputError
 from kafka_index.restore.job import RestoreJob
+from kafka_index.restore.journal import PLAN_FILE
 from kafka_index.restore.partition_task import PartitionTask
 from kafka_index.restore.request import RestoreRequest
 from kafka_index.restore.run import OnSettled, on_threads
@@ -149,6 +150,18 @@ def test_another_plan_does_not_complete_it(
     assert run.code == 2
     assert "another plan" in run.done.stderr
     assert contents(out) == before
+
+
+def test_what_another_version_began_is_refused_with_what_to_do(tmp_path: Path, dump: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / PLAN_FILE).write_text('{"version": 1}')
+
+    run = restore(dump, out)
+
+    assert run.code == 2
+    assert "another version" in run.done.stderr
+    assert "restore to an empty --output" in run.done.stderr
 
 
 def test_copies_do_not_complete_hard_links(

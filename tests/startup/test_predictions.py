@@ -45,7 +45,8 @@ def data(tmp_path: Path) -> Path:
 
 def predict(data: Path, cluster: ClusterImage | None = None) -> Prediction:
     before = contents(data)
-    found = predict_directories([str(data)], StartConditions(LogConfig(), cluster))
+    conditions = StartConditions(LogConfig(), cluster, properties={})
+    found = predict_directories([str(data)], conditions)
     assert contents(data) == before
     return found
 

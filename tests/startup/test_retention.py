@@ -14,6 +14,7 @@ from kafka_index.metadata.sensitive import ALL_BROKERS, BROKER_RESOURCE, TOPIC_R
 from kafka_index.startup import PartitionPrediction, Prediction, StartConditions
 from kafka_index.startup.directories import predict_directories
 from kafka_index.startup.directory_files import read_topic_id
+from kafka_index.startup.topic_settings import TopicSettings
 from tests.support.command_line import DUMP
 
 TOPIC, PARTITION = "app-logs", "app-logs-0"
@@ -21,6 +22,8 @@ FIRST, SECOND, THIRD, END = 0, 1063, 2117, 2402
 HOUR_MS = 3_600_000
 #: In 2096, decades after the records.
 NOW_MS = 4_000_000_000_000
+#: An empty ``server.properties``.
+DEFAULTS: dict[str, str] = {}
 
 
 @pytest.fixture
@@ -36,7 +39,7 @@ def data(tmp_path: Path) -> Path:
 def predict(
     data: Path,
     configs: dict[str, str],
-    properties: dict[str, str] | None = None,
+    properties: dict[str, str] | None = DEFAULTS,
     brokers: dict[str, str] | None = None,
 ) -> Prediction:
     topic_id = read_topic_id(str(data / PARTITION))
@@ -138,7 +141,51 @@ def test_what_was_set_for_all_brokers_counts_before_the_file(data: Path) -> None
 
 
 def test_without_the_settings_of_the_broker_retention_is_not_known(data: Path) -> None:
-    found = predict(data, {"retention.ms": "1"})
+    found = predict(data, {"retention.ms": "1"}, None)
 
     assert only(found).log_start_retained is None
     assert any("without --config" in note for note in found.notes)
+
+
+def test_without_the_settings_of_the_broker_the_policy_is_not_known(data: Path) -> None:
+    limits = {"retention.ms": "1", "retention.bytes": "-1"}
+
+    assert only(predict(data, limits, None)).log_start_retained is None
+    assert only(predict(data, {**limits, "cleanup.policy": "delete"}, None)).log_start_retained
+
+
+@pytest.mark.parametrize(
+    ("configs", "brokers", "start"),
+    [
+        ({}, {}, FIRST),
+        ({}, {"log.cleanup.policy": "delete"}, END),
+        ({"cleanup.policy": "compact,delete"}, {}, END),
+    ],
+)
+def test_the_policy_is_that_of_the_broker_where_nothing_else_sets_it(
+    data: Path, configs: dict[str, str], brokers: dict[str, str], start: int
+) -> None:
+    properties = {"log.cleanup.policy": "compact", "log.retention.ms": "1"}
+
+    assert only(predict(data, configs, properties, brokers)).log_start_retained == start
+
+
+def test_the_policy_of_one_broker_counts_before_that_of_all() -> None:
+    cluster = ClusterImage(
+        configs={
+            (BROKER_RESOURCE, ALL_BROKERS): {"log.cleanup.policy": "delete"},
+            (BROKER_RESOURCE, "1"): {"log.cleanup.policy": "compact"},
+        }
+    )
+    topics = TopicSettings(LogConfig(), {}, cluster)
+
+    assert [topics.cleanup_policy(TOPIC, node) for node in (1, 2)] == ["compact", "delete"]
+
+
+@pytest.mark.parametrize("name", ["log.retention.ms", "log.retention.bytes"])
+def test_what_a_limit_deletes_that_is_not_a_number_is_not_known(data: Path, name: str) -> None:
+    found = predict(data, {}, {name: "abc"})
+
+    assert only(found).log_start_retained is None
+    assert any("not known" in note and f"{name}=abc" in note for note in found.notes)
+    assert not any("without --config" in note for note in found.notes)

@@ -11,9 +11,14 @@ import pytest
 
 from kafka_index.errors import InputError
 from kafka_index.layout.internal_topics import METADATA_LOG
-from kafka_index.metadata.sensitive import TOPIC_RESOURCE
+from kafka_index.metadata import read_cluster
+from kafka_index.metadata.sensitive import ALL_BROKERS, BROKER_RESOURCE, TOPIC_RESOURCE
+from kafka_index.records.decompression import DecompressionBudget
 from kafka_index.startup.directory_files import read_topic_id
+from kafka_index.storage.segment_table import SegmentTable
+from kafka_index.tiered.listing import list_logs
 from kafka_index.verification import FileClass, FileKind, Finding, verify
+from kafka_index.verification.known_topics import known_topics
 from kafka_index.verification.library import Verification
 from tests.support.command_line import DUMP
 from tests.support.metadata import cluster_record, log_batch, uuid_of, write_log
@@ -193,6 +198,27 @@ def test_metadata_says_which_topics_are_compacted(
     gaps = [row for row in one.findings if row.file_class is FileClass.GAP and row.kind == "log"]
     assert [row.harmful for row in gaps] == [True] * is_gap
     assert not any("compacted" in (row.effect or "") for row in gaps)
+
+
+@pytest.mark.parametrize("policy", [None, "compact"])
+def test_a_policy_that_the_metadata_does_not_set_is_not_known(
+    data: Path, tmp_path: Path, policy: str | None
+) -> None:
+    config = cluster_record(
+        "ConfigRecord",
+        resourceType=BROKER_RESOURCE,
+        resourceName=ALL_BROKERS,
+        name="log.cleanup.policy",
+        value=policy,
+    )
+    topic = cluster_record("TopicRecord", name="app-logs", topicId=uuid_of(7))
+    write_log(tmp_path / METADATA_LOG, log_batch(0, topic, *[config] * (policy is not None)))
+    cluster = read_cluster([str(tmp_path / METADATA_LOG)], budget=DecompressionBudget(2**24))
+    segments = SegmentTable.of(list_logs([str(data / PARTITION)], None, topics=None).segments)
+
+    (known,) = known_topics(cluster, segments).values()
+
+    assert (known.cleanup_policy, known.is_compacted) == (policy, policy is not None)
 
 
 def test_metadata_shows_another_topic_id(data: Path, tmp_path: Path) -> None:

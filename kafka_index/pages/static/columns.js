@@ -54,7 +54,7 @@ async function unpackColumn(part, number, header, count, integers) {
     return raw.map((code, i) => {
       if (code < 0) return null;
       const word = words[code];
-      return bases && word.includes("\0") ? word.replace("\0", String(bases[i]).padStart(20, "0")) : word;
+      return bases && word.includes("\0") ? word.replaceAll("\0", String(bases[i]).padStart(20, "0")) : word;
     });
   }
   if (!header.wide) integers[header.name] = raw;
