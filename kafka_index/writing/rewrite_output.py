@@ -99,10 +99,6 @@ class RewriteOutput:
         """Remove what was not published, and release the directory."""
         self._stack.close()
 
-    def task_folder(self, name: str) -> str:
-        """Return a folder of the staging folder that one task writes to."""
-        return os.path.join(self.staging, name)
-
     def finish(
         self,
         directories: Sequence[str],

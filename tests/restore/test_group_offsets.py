@@ -270,19 +270,24 @@ def test_nothing_can_be_clamped_without_the_offsets(tmp_path: Path, dump: Path) 
     assert not (tmp_path / "out").exists()
 
 
-def test_a_restore_that_is_killed_while_it_clamps_is_completed(tmp_path: Path, dump: Path) -> None:
-    clamp(dump, tmp_path / "whole", "--clamp-groups")
-    out = tmp_path / "out"
+def kill_while_clamping(dump: Path, out: Path, name: str, times: str) -> None:
+    """Restore as `clamp` does, in a process that is killed as `_KILLED` says."""
     arguments = ["--input", dump, "--output", out, "--config", SETTINGS, "--clamp-groups"]
-    command = ["restore", *arguments, "--until", tmp_path / "offsets.csv", "--threads", 1]
+    command = ["restore", *arguments, "--until", out.parent / "offsets.csv", "--threads", 1]
     done = subprocess.run(
-        [sys.executable, "-c", _KILLED, HOME, "2", *map(str, command)],
+        [sys.executable, "-c", _KILLED, name, times, *map(str, command)],
         capture_output=True,
         check=False,
         env=environment(),
         timeout=TIMEOUT_SECONDS,
     )
     assert done.returncode == -signal.SIGKILL, done.stderr
+
+
+def test_a_restore_that_is_killed_while_it_clamps_is_completed(tmp_path: Path, dump: Path) -> None:
+    clamp(dump, tmp_path / "whole", "--clamp-groups")
+    out = tmp_path / "out"
+    kill_while_clamping(dump, out, HOME, "2")
     assert not (out / MARKER).exists()
     assert not (out / HOME).exists()
 
@@ -295,16 +300,7 @@ def test_a_restore_that_is_killed_while_it_clamps_is_completed(tmp_path: Path, d
 def test_what_a_killed_run_has_clamped_is_reported_by_the_next(tmp_path: Path, dump: Path) -> None:
     whole = clamp(dump, tmp_path / "whole", "--clamp-groups")
     out = tmp_path / "out"
-    arguments = ["--input", dump, "--output", out, "--config", SETTINGS, "--clamp-groups"]
-    command = ["restore", *arguments, "--until", tmp_path / "offsets.csv", "--threads", 1]
-    done = subprocess.run(
-        [sys.executable, "-c", _KILLED, MARKER, "1", *map(str, command)],
-        capture_output=True,
-        check=False,
-        env=environment(),
-        timeout=TIMEOUT_SECONDS,
-    )
-    assert done.returncode == -signal.SIGKILL, done.stderr
+    kill_while_clamping(dump, out, MARKER, "1")
     inode = (out / HOME).stat().st_ino
 
     run = clamp(dump, out, "--clamp-groups")
