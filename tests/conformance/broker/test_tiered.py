@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
+import kafka_index
 from kafka_index.config import LogConfig
 from kafka_index.lookup import By, Keys, Lookups, LookupSettings, collect_inventory
 from kafka_index.reading.answers import Resolve
@@ -20,12 +22,12 @@ from kafka_index.stores.tiered.segment_paths import is_segment_path
 from kafka_index.tiered.listing import list_logs
 from kafka_index.tiered.options import TieredOptions
 from tests.conformance.kafka_jars import tiered_storage_jar
-from tests.support.command_line import build_here
+from tests.support.command_line import build_here, run_here
 from tests.support.timeouts import TIMEOUT_SECONDS
 
 from .broker import Broker, Home
 from .client import ISOLATIONS, Client, Digest
-from .digests import digest
+from .digests import COLUMNS, digest, digest_of
 from .topics import Topic, Traffic, Transactions
 
 if TYPE_CHECKING:
@@ -53,6 +55,8 @@ _TOPICS = (
     Topic("tiered.payments", (Transactions(batches=160), Traffic(batches=20)), _TIERED),
     Topic("not-tiered", (Traffic(batches=60),), {"internal.segment.bytes": "16384"}),
 )
+_REMOTE_NAMES = [topic.name for topic in _TOPICS if "remote.storage.enable" in topic.settings]
+_CONDITION = "key LIKE '%3'"
 _QUERIES = 120
 
 
@@ -94,12 +98,7 @@ def _partitions() -> list[tuple[str, int]]:
 
 
 def _wait_until_only_the_active_segments_are_local(data: Path) -> None:
-    tiered = [
-        data / f"{topic.name}-{number}"
-        for topic in _TOPICS
-        if "remote.storage.enable" in topic.settings
-        for number in range(topic.partitions)
-    ]
+    tiered = [data / f"{name}-{number}" for name, number in _partitions() if name in _REMOTE_NAMES]
     end = time.monotonic() + TIMEOUT_SECONDS
     while any(len(list(folder.glob("*.log"))) != 1 for folder in tiered):
         assert time.monotonic() < end, "the segments were not uploaded"
@@ -175,3 +174,41 @@ def test_a_build_writes_the_index_files_that_were_uploaded(tiered: Tiered, tmp_p
     assert LogConfig().for_topic("tiered.orders").index_interval_bytes == 4096
     # This broker never restarted, and appended batch by batch, as recovery goes through them.
     assert "stored" not in report.read_text()
+
+
+@pytest.fixture(scope="module")
+def mounted(tiered: Tiered, room: Path) -> dict[str, dict[str, Digest]]:
+    """What consumers get of a rewrite from a broker of a fresh cluster without tiered storage."""
+    output = room / "tiered-rewritten"
+    source = ["--input", tiered.data, "--tiered", tiered.options.uris[0], "--topics", "tiered.*"]
+    _run("rewrite", *source, "--output", output, "--drop-where", _CONDITION, "--allow-revive")
+    home = Home(room / "tiered-mounted")
+    broker = Broker(home)  # formats its directories
+    _run("restore", "--input", output, "--output", home.data, "--seed", home.metadata)
+    with broker, Client(broker.bootstrap, room) as client:
+        client.await_in_sync(1, _REMOTE_NAMES)
+        return {isolation: client.digests(isolation, _REMOTE_NAMES) for isolation in ISOLATIONS}
+
+
+def _run(*arguments: object) -> None:
+    done = run_here(*map(str, arguments))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("isolation", ISOLATIONS)
+@pytest.mark.parametrize("name", _REMOTE_NAMES)
+def test_consumers_read_exactly_the_records_that_a_rewrite_left(
+    tiered: Tiered, mounted: dict[str, dict[str, Digest]], name: str, isolation: str
+) -> None:
+    table = kafka_index.read_records(
+        tiered.data,
+        partitions={name: [0]},
+        columns=COLUMNS,
+        isolation=isolation,
+        tiered=tiered.options,
+    ).read_all()
+    ends = pc.equal(pc.binary_slice(table["key"], -1), b"3")
+    kept = table.filter(pc.invert(ends.fill_null(False)))  # noqa: FBT003, because it is a value
+
+    assert 0 < len(kept) < len(table)
+    assert mounted[isolation][f"{name}-0"] == digest_of(kept.to_batches())
