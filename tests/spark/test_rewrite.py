@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -11,12 +12,16 @@ from kafka_index.spark.rewrite import match_partitions, rewrite_partitions
 from kafka_index.spark.shared_target import SharedTarget
 from kafka_index.writing.condition import Condition
 from kafka_index.writing.rewrite_output import RewriteOutput
-from kafka_index.writing.rewrite_plan import plan_rewrite
+from kafka_index.writing.rewrite_plan import plan_rewrite, tiered_starts
 from kafka_index.writing.rewriting import RewriteSettings, digest_of
 from kafka_index.writing.selection import Selection
+from kafka_index.tiered.options import TieredOptions
 from tests.support.command_line import DUMP, run_here
+from tests.support.tiered import ENCRYPTED, setting
 
 CONDITION = "offset < 100"
+#: Topics with local and with encrypted remote segments, one of them with transactions.
+TIERED_TOPICS = "cut_front|wallet_tx"
 
 
 def contents(root: Path) -> dict[str, bytes]:
@@ -25,17 +30,27 @@ def contents(root: Path) -> dict[str, bytes]:
     }
 
 
-def test_a_rewrite_on_spark_is_that_of_threads(spark: SparkSession, tmp_path: Path) -> None:
+def rewrite_on_threads(output: Path, *source: object) -> None:
     result = run_here(
-        "rewrite", "--input", DUMP, "--drop-where", CONDITION, "--output", tmp_path / "local"
+        "rewrite", *source, "--drop-where", CONDITION, "--allow-revive", "--output", output
     )
     assert result.returncode == 0, result.stderr
 
-    settings = RewriteSettings(Selection(condition=Condition.parse(CONDITION)))
-    plans, directories = plan_rewrite([str(DUMP)], None)
+
+def rewrite_on_spark(
+    spark: SparkSession,
+    output_path: Path,
+    source: str,
+    topics: re.Pattern[str] | None = None,
+    tiered: TieredOptions | None = None,
+) -> None:
+    settings = RewriteSettings(
+        Selection(condition=Condition.parse(CONDITION)), allows_revival=True
+    )
+    plans, directories = plan_rewrite([source], topics, tiered=tiered)
     with (
         Jobs(spark) as jobs,
-        RewriteOutput(str(tmp_path / "spark"), [str(DUMP)], digest_of(plans, settings)) as output,
+        RewriteOutput(str(output_path), [source], digest_of(plans, settings)) as output,
     ):
         output.begin()
         matched = match_partitions(spark, plans, settings, cores=2, jobs=jobs)
@@ -53,9 +68,29 @@ def test_a_rewrite_on_spark_is_that_of_threads(spark: SparkSession, tmp_path: Pa
             each.plan.partition: None if each.match is None else each.match.end_offset
             for each in matched
         }
-        output.finish(directories, ends, {})
-
+        output.finish(directories, ends, tiered_starts(plans))
     assert set(errors) == {None}
+
+
+def test_a_rewrite_on_spark_is_that_of_threads(spark: SparkSession, tmp_path: Path) -> None:
+    rewrite_on_threads(tmp_path / "local", "--input", DUMP)
+    rewrite_on_spark(spark, tmp_path / "spark", str(DUMP))
+
     found = contents(tmp_path / "spark")
     assert found
+    assert found == contents(tmp_path / "local")
+
+
+def test_remote_segments_are_rewritten_on_spark_as_on_threads(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    at = setting(ENCRYPTED)
+    keys = [word for key, file in at.keys for word in ("--tiered-key", f"{key}={file}")]
+    source = ["--input", at.data, "--tiered", at.remote, *keys, "--topics", TIERED_TOPICS]
+    rewrite_on_threads(tmp_path / "local", *source)
+    tiered = TieredOptions((at.remote,), keys=at.keys)
+    rewrite_on_spark(spark, tmp_path / "spark", at.data, re.compile(TIERED_TOPICS), tiered)
+
+    found = contents(tmp_path / "spark")
+    assert sum(name.endswith(".log") for name in found) > 10
     assert found == contents(tmp_path / "local")
