@@ -21,6 +21,7 @@ from kafka_index.kernels.decode_state import (
     NOT_OPEN,
     STATE_ARENA_USED,
     STATE_BATCH,
+    STATE_CURSOR,
     STATE_FAULT,
     STATE_HEADER_ROWS,
     STATE_LEFT,
@@ -35,12 +36,18 @@ from kafka_index.kernels.decode_state import (
     skip_batch,
 )
 from kafka_index.kernels.record_columns import MAX_HEADERS, decode_batches
+from kafka_index.kernels.records import RecordSection
 from kafka_index.layout.integers import Longs
 from kafka_index.records.decode_memory import DecodeMemory
 from kafka_index.records.decompression import DecompressionBudget
 from kafka_index.records.record_chunk import RecordChunk
 from kafka_index.records.record_sections import BatchRecords, open_records, record_fault
 from kafka_index.storage import Bytes
+
+#: How much is decoded at a time of a batch that does not fit in the arena; a very large batch is
+#: decompressed so many times at the most.
+_PART_BYTES = 32 * 1024 * 1024
+_MAX_PARTS = 8
 
 _Result = TypeVar("_Result")
 
@@ -61,6 +68,32 @@ class BatchDamage:
     error: CorruptLogError
 
 
+class _LargeBatch:
+    """A batch that does not fit in the arena, and how far it has been decoded."""
+
+    def __init__(self, data: Bytes) -> None:
+        # A log may change, and what is decompressed again has to be the same.
+        self.data = data.copy()
+        self._read_bytes = 0
+        self._left: int | None = None
+
+    def resume(self, state: Longs) -> None:
+        """Continue, in memory that the records have been decompressed into again."""
+        if self._left is not None:
+            state[STATE_CURSOR] += self._read_bytes
+            state[STATE_LEFT] = self._left
+
+    def pause(self, state: Longs, section: RecordSection) -> None:
+        """Keep the place of the next record."""
+        self._read_bytes = int(state[STATE_CURSOR]) - int(section.start)
+        self._left = int(state[STATE_LEFT])
+
+    def part_end(self, state: Longs, section: RecordSection) -> int:
+        """Return the address at which the part ends that is decoded now."""
+        size_bytes = int(section.end) - int(section.start)
+        return int(state[STATE_CURSOR]) + max(_PART_BYTES, size_bytes // _MAX_PARTS)
+
+
 class BatchWalk(Generic[_Result]):
     """The pass over the batches of one window, in turns.
 
@@ -76,7 +109,7 @@ class BatchWalk(Generic[_Result]):
     is_done : bool
         Whether all batches have been decoded.
     meets_large_batch : bool
-        Whether the next batch needs more memory than a turn has.
+        Whether the next batch, or what is left of it, needs more memory than the arena has.
     """
 
     def __init__(
@@ -106,6 +139,7 @@ class BatchWalk(Generic[_Result]):
         self._chunk_batch = 0
         self._inner_offsets: dict[int, int] = {}
         self._fault: str | None = None
+        self._large: _LargeBatch | None = None
         self._ready: list[_Result | BatchDamage] = []
 
     def fill_arena(self) -> None:
@@ -139,21 +173,34 @@ class BatchWalk(Generic[_Result]):
                 self.is_done = code == DECODE_DONE
 
     def read_large_batch(self, budget: DecompressionBudget) -> None:
-        """Decode the next batch, which does not fit in the arena, and nothing else."""
-        self.meets_large_batch = False
+        """Decode a part of the next batch, which does not fit in the arena, and nothing else.
+
+        It is decompressed again for each part: between them no room in the budget is held, and no
+        more is decoded than the caller takes.
+        """
+        large = self._large or _LargeBatch(self._batch())
+        self._large = None
         try:
-            with open_records(self._batch(), budget) as records:
+            with open_records(large.data, budget) as records:
+                section = records.section
                 self._hand_in(records)
+                large.resume(self._state)
+                part_end = large.part_end(self._state, section)
                 code = DECODE_FULL
-                while code == DECODE_FULL:
+                while code == DECODE_FULL and self._state[STATE_CURSOR] < part_end:
                     code = self._decode()
-                    self._finish_chunk(records.section.end, is_full=code == DECODE_FULL)
+                    self._finish_chunk(section.end, is_full=code == DECODE_FULL)
+                if code == DECODE_FULL:
+                    large.pause(self._state, section)
+                    self._large = large
+                    return
                 if code == DECODE_FAULT:
                     self._skip_damaged(self._damage())
                 else:
                     self._end_section()
         except CorruptLogError as error:
             self._skip_damaged(error)
+        self.meets_large_batch = False
 
     def drain(self) -> list[_Result | BatchDamage]:
         """Return the results since the last call."""

@@ -82,11 +82,12 @@ class RecordDecoder:
         memory, budget = self._memory, self._budget
         walk = BatchWalk(memory, window, positions, sizes, convert, first_offset, last_offset)
         while not walk.is_done:
-            with budget.reserve(memory.arena.size_bytes):
-                walk.fill_arena()
             if walk.meets_large_batch:
-                # No room is held meanwhile: the batch may need all of it.
+                # No other room is held: the batch may need all of it.
                 walk.read_large_batch(budget)
+            else:
+                with budget.reserve(memory.arena.size_bytes):
+                    walk.fill_arena()
             yield from walk.drain()
 
 

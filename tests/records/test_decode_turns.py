@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from kafka_index.records.batch_walk import BatchDamage
 from kafka_index.records.decompression import DecompressionBudget
-from kafka_index.records.record_chunk import RecordChunk
+from kafka_index.records.record_chunk import RecordChunk, RecordParts
 from kafka_index.records.record_decoder import CHUNK_RECORDS, RecordDecoder
-from tests.support.packing import PACKERS
-from tests.support.segments import batch, packed, record
+from tests.support.packing import LZ4, PACKERS, ZSTD
+from tests.support.segments import batch, message, packed, record
 
 MIB = 1 << 20
 
@@ -124,3 +124,55 @@ def test_a_large_key_takes_no_room_for_values() -> None:
     sizes = np.array([len(window)])
     assert list(decoder.decode(window, np.zeros(1, np.int64), sizes, measure))
     assert held[0] < len(key) + 8 * MIB
+
+
+class Large:
+    """A compressed entry of 1 MiB records, which is decoded in parts."""
+
+    def __init__(self, records: int, magic: int = 2) -> None:
+        values = [bytes([number % 256]) * MIB for number in range(records)]
+        if magic == 2:
+            log = entry(*(record(at, 0, None, value) for at, value in enumerate(values)), codec=ZSTD)
+        else:
+            inner = b"".join(message(at, magic, value=value) for at, value in enumerate(values))
+            log = message(records - 1, magic, value=packed(inner, LZ4), attributes=LZ4)
+        self.window = np.frombuffer(bytearray(log), np.uint8)
+        self.budget = DecompressionBudget((records + 1) * (MIB + 64))
+
+    def firsts(self) -> Iterator[list[int]]:
+        """The first byte of each value of a chunk."""
+        decoder = RecordDecoder(self.budget, RecordParts.VALUES)
+        sizes = np.array([len(self.window)])
+        for found in decoder.decode(self.window, np.zeros(1, np.int64), sizes, self._convert):
+            assert not isinstance(found, BatchDamage)
+            assert found.null_count == 0
+            yield [value.as_buffer()[0] for value in found]
+
+    def _convert(self, chunk: RecordChunk) -> pa.Array:
+        assert chunk.inner_offsets in ({}, {0: 0})
+        return chunk.values
+
+
+def test_a_batch_of_300_mb_is_decoded_in_parts_that_hold_no_room_meanwhile() -> None:
+    large = Large(300)
+    pool = pa.default_memory_pool()
+    before = pool.bytes_allocated()
+    found = []
+    for chunk in large.firsts():
+        found += chunk
+        assert pool.bytes_allocated() - before < 64 * MIB
+        assert large.budget.free_bytes == large.budget.max_bytes
+    assert found == [number % 256 for number in range(300)]
+
+
+def test_a_large_batch_that_changes_between_its_parts_is_the_one_that_was_begun() -> None:
+    large = Large(40)
+    found = []
+    for chunk in large.firsts():
+        found += chunk
+        large.window[:] = 0xFF
+    assert found == list(range(40))
+
+
+def test_a_large_message_of_messages_is_decoded_in_parts() -> None:
+    assert [first for chunk in Large(40, magic=1).firsts() for first in chunk] == list(range(40))
