@@ -18,6 +18,8 @@ from kafka_index.stores.staged_file import WholeFile, whole_file
 
 #: Rows are held until they have this many bytes: a row group of Parquet.
 _GROUP_BYTES = 16 * 1024 * 1024
+#: Columns of numbers that mostly ascend, and how Parquet encodes their differences.
+_ASCENDING, _DELTA = ("offset", "timestamp"), "DELTA_BINARY_PACKED"
 _MIN_MS, _MAX_MS = -62_135_596_800_000, 253_402_300_799_999
 
 
@@ -111,8 +113,13 @@ class DataFile:
 
 class _ParquetSink:
     def __init__(self, file: WholeFile, schema: pa.Schema) -> None:
-        # Offsets and times are numbers without repetitions; keys often repeat.
-        self._writer = pq.ParquetWriter(file.scratch_path, schema, compression="zstd")
+        self._writer = pq.ParquetWriter(
+            file.scratch_path,
+            schema,
+            compression="zstd",
+            use_dictionary=_dictionary_paths(schema),
+            column_encoding={name: _DELTA for name in _ASCENDING if name in schema.names},
+        )
 
     def write(self, table: pa.Table) -> None:
         self._writer.write_table(table, row_group_size=max(len(table), 1))
@@ -132,6 +139,14 @@ class _JsonSink:
 
     def close(self) -> None:
         """Nothing is held back."""
+
+
+def _dictionary_paths(schema: pa.Schema) -> list[str]:
+    """Return the columns of Parquet whose values often repeat, as keys and header names do."""
+    columns = [name for name in schema.names if name not in ("value", "headers", *_ASCENDING)]
+    if "headers" in schema.names:
+        columns += [f"headers.list.element.{name}" for name in ("key", "value")]
+    return columns
 
 
 def _with_times_as_text(batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -30,6 +30,8 @@ _IMPORTED_BY_TASKS = (
     "kafka_index.spark.build",
     "kafka_index.spark.parquet",
     "kafka_index.spark.lookup",
+    "kafka_index.spark.data_source",
+    "kafka_index.spark.export",
 )
 
 

@@ -132,7 +132,8 @@ class Large:
     def __init__(self, records: int, magic: int = 2) -> None:
         values = [bytes([number % 256]) * MIB for number in range(records)]
         if magic == 2:
-            log = entry(*(record(at, 0, None, value) for at, value in enumerate(values)), codec=ZSTD)
+            records_of = [record(at, 0, None, value) for at, value in enumerate(values)]
+            log = entry(*records_of, codec=ZSTD)
         else:
             inner = b"".join(message(at, magic, value=value) for at, value in enumerate(values))
             log = message(records - 1, magic, value=packed(inner, LZ4), attributes=LZ4)

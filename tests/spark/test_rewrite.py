@@ -10,12 +10,12 @@ from pyspark.sql import SparkSession
 from kafka_index.spark.jobs import Jobs
 from kafka_index.spark.rewrite import match_partitions, rewrite_partitions
 from kafka_index.spark.shared_target import SharedTarget
+from kafka_index.tiered.options import TieredOptions
 from kafka_index.writing.condition import Condition
 from kafka_index.writing.rewrite_output import RewriteOutput
 from kafka_index.writing.rewrite_plan import plan_rewrite, tiered_starts
 from kafka_index.writing.rewriting import RewriteSettings, digest_of
 from kafka_index.writing.selection import Selection
-from kafka_index.tiered.options import TieredOptions
 from tests.support.command_line import DUMP, run_here
 from tests.support.tiered import ENCRYPTED, setting
 
@@ -44,9 +44,7 @@ def rewrite_on_spark(
     topics: re.Pattern[str] | None = None,
     tiered: TieredOptions | None = None,
 ) -> None:
-    settings = RewriteSettings(
-        Selection(condition=Condition.parse(CONDITION)), allows_revival=True
-    )
+    settings = RewriteSettings(Selection(condition=Condition.parse(CONDITION)), allows_revival=True)
     plans, directories = plan_rewrite([source], topics, tiered=tiered)
     with (
         Jobs(spark) as jobs,
