@@ -30,7 +30,7 @@ def contents(root: Path) -> dict[str, bytes]:
     }
 
 
-def rewrite_on_threads(output: Path, *source: object) -> None:
+def rewrite_on_threads(output: Path, *source: str | Path) -> None:
     result = run_here(
         "rewrite", *source, "--drop-where", CONDITION, "--allow-revive", "--output", output
     )
