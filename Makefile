@@ -87,6 +87,7 @@ campaign: $(STAMP) ## run the long judged runs in full; make test draws a tenth 
 	$(WITH_JAVA) KAFKA_INDEX_CASES=40000 $(PYTEST) -p tests.conformance.campaign \
 		tests/conformance/test_predicted_partitions.py tests/conformance/test_verified_mutations.py \
 		tests/conformance/test_restored_partitions.py
+	$(WITH_JAVA) $(BIN)/python -m tests.conformance.decoding_campaign --count 20000
 
 # Apart from make check: Airflow and the image's environment take a minute to install.
 .PHONY: pipeline

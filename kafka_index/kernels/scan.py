@@ -99,6 +99,16 @@ class BatchColumns(NamedTuple):
         """Number of batches."""
         return len(self.position_bytes)
 
+    @property
+    def is_control(self) -> NDArray[np.bool_]:
+        """Which are control batches (``RecordBatch.isControlBatch``): no message of magic 0 or 1.
+
+        In the attributes of a message this bit has no meaning.
+        """
+        has_bit: NDArray[np.bool_] = self.attributes & CONTROL_MASK != 0
+        has_bit[self.control_type == CONTROL_MESSAGE] = False
+        return has_bit
+
     def slice(self, start: int, end: int) -> BatchColumns:
         """Return the batches of some rows, as views."""
         return BatchColumns(*(column[start:end] for column in self))

@@ -14,6 +14,7 @@ import base64
 import struct
 
 from kafka_index.errors import CorruptRecordError
+from kafka_index.layout.java_text import decode_utf8
 
 _INT8, _INT16, _INT32, _INT64 = (struct.Struct(f) for f in (">b", ">h", ">i", ">q"))
 _UINT16, _UINT32, _FLOAT64 = (struct.Struct(f) for f in (">H", ">I", ">d"))
@@ -143,7 +144,7 @@ class MessageReader:
             raise self.corrupt(
                 "a string is too long", expected=f"up to {_MAX_STRING_BYTES}", found=size
             )
-        return self.raw(size).decode(errors="replace")
+        return decode_utf8(self.raw(size))
 
     def nullable_bytes(self, *, compact: bool) -> bytes | None:
         """Read bytes with their length."""

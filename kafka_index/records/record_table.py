@@ -24,7 +24,8 @@ from kafka_index.kernels.headers import (
 from kafka_index.kernels.markers import CONTROL_MESSAGE
 from kafka_index.kernels.producer_state import fill_last_sequences
 from kafka_index.layout.integers import Longs
-from kafka_index.layout.records import CONTROL_MASK, NO_SEQUENCE, TIMESTAMP_TYPE_MASK
+from kafka_index.layout.java_text import decode_utf8
+from kafka_index.layout.records import NO_SEQUENCE, TIMESTAMP_TYPE_MASK
 from kafka_index.records.batch_table import BatchColumns
 from kafka_index.records.record_chunk import RecordChunk, RecordParts
 from kafka_index.records.record_decoder import CHUNK_RECORDS
@@ -169,7 +170,7 @@ class RecordTable:
             case "batch_base_offset":
                 return self._of_batches(name, chunk, _base_offsets(chunk, batches))
             case "is_control":
-                return self._of_batches(name, chunk, batches.attributes & CONTROL_MASK != 0)
+                return self._of_batches(name, chunk, batches.is_control)
             case "is_aborted":
                 none = np.zeros(batches.rows, np.bool_)
                 aborted = none if source.is_aborted is None else source.is_aborted
@@ -272,4 +273,4 @@ def _text(names: pa.Array) -> pa.Array:
     try:
         return names.cast(pa.string())
     except pa.ArrowInvalid:
-        return pa.array([name.decode(errors="replace") for name in names.to_pylist()], pa.string())
+        return pa.array([decode_utf8(name) for name in names.to_pylist()], pa.string())

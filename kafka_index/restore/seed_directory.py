@@ -10,7 +10,6 @@ from kafka_index.errors import InputError
 from kafka_index.layout.internal_topics import CLUSTER_METADATA_TOPIC, METADATA_LOG
 from kafka_index.layout.message_bytes import MessageReader
 from kafka_index.layout.names import BOOTSTRAP_CHECKPOINT, FIRST_SNAPSHOT, META_PROPERTIES
-from kafka_index.layout.records import CONTROL_MASK
 from kafka_index.metadata.decoding import METADATA_CODEC
 from kafka_index.metadata.topic_log import TopicLog
 from kafka_index.records.decompression import DecompressionBudget
@@ -163,7 +162,7 @@ def read_bootstrap(path: str) -> Bootstrap:
             position = int(batches.position_bytes[-1])
             end_offset = int(batches.base_offset[-1])
             timestamp_ms = int(batches.max_timestamp_ms[-1])
-            is_control = bool(int(batches.attributes[-1]) & CONTROL_MASK)
+            is_control = bool(batches.is_control[-1])
     with open(path, "rb") as file:
         data = file.read()
     records = list(TopicLog([segment], DecompressionBudget(1 << 24)).records())

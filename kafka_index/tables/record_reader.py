@@ -10,7 +10,6 @@ from functools import partial
 import pyarrow as pa
 
 from kafka_index.errors import CorruptLogError
-from kafka_index.layout.records import CONTROL_MASK
 from kafka_index.records.batch_table import BatchColumns
 from kafka_index.records.batch_walk import BatchDamage
 from kafka_index.records.decompression import shared_budget
@@ -189,7 +188,7 @@ class RecordReader:
         if self._filter is not None:
             wanted &= self._filter.batches(batches)
         if not self._settings.include_control:
-            wanted &= batches.attributes & CONTROL_MASK == 0
+            wanted &= ~batches.is_control
         is_aborted = None
         if split.aborted is not None:
             is_aborted = split.aborted.hold(batches)

@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from kafka_index.index.transaction_index import entry_versions
 from kafka_index.layout.producer_state import ABORTED_TXN, ABORTED_TXN_VERSION
-from kafka_index.layout.records import CONTROL_MASK
 from kafka_index.scan import LogFileSource
 from kafka_index.verification.findings import FileClass, Judgement
 from kafka_index.verification.index_files import IDENTICAL, NOT_JUDGED, SegmentPlace
@@ -167,7 +166,7 @@ def has_data(
             continue
         for batches in LogFileSource.of_segment(check.segment, verify_crc=False).chunks():
             is_data = (batches.producer_id == producer) & (batches.last_offset >= first)
-            is_data &= (batches.base_offset <= last) & ((batches.attributes & CONTROL_MASK) == 0)
+            is_data &= (batches.base_offset <= last) & ~batches.is_control
             if is_data.any():
                 return True
     return False

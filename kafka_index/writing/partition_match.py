@@ -19,7 +19,7 @@ from kafka_index.errors import CorruptLogError
 from kafka_index.kernels.markers import CONTROL_MESSAGE
 from kafka_index.layout.integers import Longs
 from kafka_index.layout.names import TopicPartition
-from kafka_index.layout.records import CONTROL_MASK, TRANSACTIONAL_MASK
+from kafka_index.layout.records import TRANSACTIONAL_MASK
 from kafka_index.reading.segment_indexes import is_tail
 from kafka_index.records.batch_source import PREALLOCATED_TAIL, ScanStop
 from kafka_index.records.batch_table import BatchColumns
@@ -241,9 +241,7 @@ def sound_windows(
 
 def data_batches(source: WindowBatches) -> WindowBatches:
     """Return the batches that are no control batches."""
-    is_data = source.batches.attributes & CONTROL_MASK == 0
-    # Messages of magic 0 and 1 have no such flag.
-    is_data |= source.batches.control_type == CONTROL_MESSAGE
+    is_data = ~source.batches.is_control
     if is_data.all():
         return source
     batches = BatchColumns(*(column[is_data] for column in source.batches))

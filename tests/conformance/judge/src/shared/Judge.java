@@ -50,13 +50,15 @@ import java.util.Arrays;
  * log-close | log-drop | log-kill  -> ok
  * </pre>
  *
- * On files ({@link Indexes}, {@link BatchWriter}, Filtering and {@link LogFiles} say what the fields are):
+ * On files ({@link Indexes}, {@link BatchWriter}, Filtering, {@link LogFiles} and {@link BatchReads} say what the fields
+ * are):
  *
  * <pre>
  * index KIND FILE BASE_OFFSET OPERATION...   -> ok ANSWER...
  * write FILE BATCH...                        -> ok SIZE...
  * filter FILE OUTPUT_FILE KEY LAST_OFFSET... -> ok SIZE
  * records FILE                               -> ok BATCH...
+ * read-batches FILE                          -> ok BATCH... END
  * dump-log OUTPUT_FILE ARGUMENT...           -> ok
  * </pre>
  *
@@ -103,6 +105,7 @@ public final class Judge {
                 case "write" -> BatchWriter.write(Path.of(fields[1]), fields, 2);
                 case "filter" -> Filtering.run(Path.of(fields[1]), Path.of(fields[2]), fields[3], fields, 4);
                 case "records" -> LogFiles.records(new File(fields[1]));
+                case "read-batches" -> BatchReads.read(new File(fields[1]));
                 case "dump-log" -> LogFiles.dump(new File(fields[1]), fields, 2);
                 default -> logAnswer(fields);
             };

@@ -1,0 +1,66 @@
+"""The records of drawn logs are those that Kafka's own classes return, whatever a read asks for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kafka_index import read_records
+from tests.support.campaign import drawn
+from tests.support.segments import CONTROL, batch, message, record
+
+from .campaign import SEED
+from .decoding_campaign import Tally, judge_log
+from .judged_reads import ReadRecord, read_log
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from .judge import Judge
+
+LOGS = drawn(20_000, one_in=500)
+
+
+def test_reads_of_drawn_logs_return_what_kafka_returns(
+    judge: Judge, scratch: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("CRITICAL")
+    tally = Tally()
+    for seed in range(SEED, SEED + LOGS):
+        judge_log(judge, scratch, seed, tally)
+        assert tally.differences == []
+    assert tally.rows > 50 * LOGS
+    assert tally.damages > LOGS
+
+
+def first_record(judge: Judge, scratch: Path, log: bytes) -> tuple[dict[str, object], ReadRecord]:
+    """The first record of a log as we return it, and as Kafka does."""
+    folder = scratch / "first-0"
+    folder.mkdir(exist_ok=True)
+    path = folder / f"{0:020d}.log"
+    path.write_bytes(log)
+    (ours,) = read_records(folder).read_all().to_pylist()
+    ((kafkas,),) = (one.records for one in read_log(judge, path).batches)
+    return ours, kafkas
+
+
+@pytest.mark.parametrize(
+    "name",
+    [b"a\xed\xa0\x80b", b"\xed\xa0\xbd\xed\xb8\x80", b"\xed\xa0", b"\xed\xa0z", b"\xf0\x9f\x98"],
+)
+def test_header_name_that_is_not_utf8_is_replaced_as_in_java(
+    judge: Judge, scratch: Path, name: bytes
+) -> None:
+    payload = record(0, 0, None, b"value", [(name, b"")])
+    ours, kafkas = first_record(judge, scratch, batch(0, payload=payload, timestamps=[1000]))
+    assert ours["headers"] == [{"key": key, "value": value} for key, value in kafkas.headers]
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+def test_message_with_the_bit_of_control_batches_is_a_record(
+    judge: Judge, scratch: Path, magic: int
+) -> None:
+    log = message(0, magic, 1000, b"value", b"key", attributes=CONTROL)
+    ours, kafkas = first_record(judge, scratch, log)
+    assert (ours["key"], ours["value"]) == (kafkas.key, kafkas.value)
