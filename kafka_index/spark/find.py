@@ -51,7 +51,9 @@ def match_on_spark(
         )
         return [matches for _, matches in sorted(found, key=lambda one: one[0])]
 
-    yield from match_in_waves(splits, run, wave=_SPLITS_PER_WORKER * workers)
+    max_wave = _SPLITS_PER_WORKER * workers
+    first_wave = max_wave if limit is None else workers
+    yield from match_in_waves(splits, run, first_wave=first_wave, max_wave=max_wave)
 
 
 def _match(

@@ -187,12 +187,19 @@ def match_in_waves(
     splits: Sequence[RecordSplit],
     run: Callable[[Sequence[RecordSplit]], Iterable[SplitMatches]],
     *,
-    wave: int,
+    first_wave: int,
+    max_wave: int,
 ) -> Generator[SplitMatches, None, None]:
-    """Yield the matches of splits in their order, found by `run` for some splits at a time."""
-    for start in range(0, len(splits), wave):
-        for found in run(splits[start : start + wave]):
+    """Yield the matches of splits in their order, found by `run` for some splits at a time.
+
+    Each wave has twice as many splits as the one before, up to the most: a search that ends with
+    its first records has not begun with thousands of splits.
+    """
+    start, size = 0, first_wave
+    while start < len(splits):
+        for found in run(splits[start : start + size]):
             yield from _with_rest(found, lambda rest: next(iter(run([rest]))))
+        start, size = start + size, min(2 * size, max_wave)
 
 
 def limit_matches(

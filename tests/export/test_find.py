@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,14 @@ import pytest
 
 import kafka_index
 from kafka_index.tables import OnDamage, ReadSettings, RecordSplit, plan_read
-from kafka_index.tables.matches import limit_matches, match_local, match_split, matched_bytes
+from kafka_index.tables.matches import (
+    SplitMatches,
+    limit_matches,
+    match_in_waves,
+    match_local,
+    match_split,
+    matched_bytes,
+)
 from kafka_index.tables.record_filter import RecordFilter
 from tests.support.command_line import DUMP, Argument, run_here
 from tests.support.packing import PACKERS
@@ -119,6 +127,37 @@ def test_a_limit_is_kept_across_splits(tmp_path: Path) -> None:
     found = rows(find(0, tmp_path, "--key", "k", "--limit", 35, "--json"))
     expected = [(number, at) for number in range(3) for at in range(30)][:35]
     assert [(row["partition"], row["offset"]) for row in found] == expected
+
+
+@pytest.mark.parametrize(
+    ("limit", "waves"), [(1, [2]), (35, [2, 4]), (None, [2, 4, 5, 1])], ids=str
+)
+def test_waves_of_splits_grow_and_end_with_the_limit(
+    tmp_path: Path, limit: int | None, waves: list[int]
+) -> None:
+    for number in range(12):
+        write_partition(tmp_path, {0: batch_of(0, [(1000, b"k", b"v")] * 10)}, f"t-{number}")
+    settings = ReadSettings(
+        columns=("partition", "offset"),
+        on_damage=OnDamage.DROP,
+        record_filter=RecordFilter(key=b"k"),
+    )
+    searched = []
+
+    def run(wave: Sequence[RecordSplit]) -> list[SplitMatches]:
+        searched.append(len(wave))
+        return [match_split(split, settings, limit=limit) for split in wave]
+
+    splits = plan_read(tmp_path, settings=settings).splits
+    found = limit_matches(match_in_waves(splits, run, first_wave=2, max_wave=5), limit)
+    offsets = [
+        (row["partition"], row["offset"])
+        for matches in found
+        for batch in matches.batches
+        for row in batch.to_pylist()
+    ]
+    assert offsets == [(number, at) for number in range(12) for at in range(10)][:limit]
+    assert searched == waves
 
 
 def test_many_matches_come_back_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
