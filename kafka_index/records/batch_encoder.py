@@ -7,8 +7,10 @@ Sources: Kafka's ``MemoryRecordsBuilder`` and ``DefaultRecord.writeTo``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Executor
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 
@@ -46,6 +48,8 @@ from kafka_index.storage import Bytes
 #: What is written before it is handed on; a larger record gets as much as it needs.
 _CHUNK_BYTES = 4 * 1024 * 1024
 _CHUNK_BATCHES = 4096
+#: Batches that a thread compresses at a time.
+_COMPRESSED_TOGETHER = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +80,8 @@ class BatchEncoder:
         ``batch.size``: no batch with more than one record is larger before it is compressed.
     leader_epoch : int
         Of all batches.
+    compressors : Executor, optional
+        Threads that compress batches, besides the one that encodes.
 
     Raises
     ------
@@ -83,7 +89,14 @@ class BatchEncoder:
         There is no such codec.
     """
 
-    def __init__(self, compression: str, batch_bytes: int, leader_epoch: int) -> None:
+    def __init__(
+        self,
+        compression: str,
+        batch_bytes: int,
+        leader_epoch: int,
+        compressors: Executor | None = None,
+    ) -> None:
+        self._compressors = compressors
         self._codec = codec_of_name(compression)
         self._batch_bytes = batch_bytes
         self._leader_epoch = leader_epoch
@@ -176,17 +189,26 @@ class BatchEncoder:
 
     def _compressed(self, packed: Longs) -> Bytes:
         """Return the batches with their records compressed, and note where they lie then."""
-        pieces = []
-        position = 0
-        for number in range(packed.shape[1]):
-            start = int(packed[PACKED_POSITION, number]) + RECORD_BATCH_OVERHEAD_BYTES
-            end = int(packed[PACKED_POSITION, number] + packed[PACKED_SIZE, number])
-            pieces.append(bytes(RECORD_BATCH_OVERHEAD_BYTES))
-            pieces.append(compress(self._codec, self._data[start:end].tobytes()))
-            size = RECORD_BATCH_OVERHEAD_BYTES + len(pieces[-1])
-            packed[PACKED_POSITION, number], packed[PACKED_SIZE, number] = position, size
-            position += size
-        return np.frombuffer(bytearray(b"".join(pieces)), np.uint8)
+        starts = packed[PACKED_POSITION] + RECORD_BATCH_OVERHEAD_BYTES
+        ends = packed[PACKED_POSITION] + packed[PACKED_SIZE]
+        cuts = range(_COMPRESSED_TOGETHER, len(starts), _COMPRESSED_TOGETHER)
+        together = np.split(starts, cuts), np.split(ends, cuts)
+        apply = map if self._compressors is None else self._compressors.map
+        compressed: Iterable[list[bytes]] = apply(self._compress, *together)
+        bodies = list(chain.from_iterable(compressed))
+        sizes = np.array([len(body) for body in bodies]) + RECORD_BATCH_OVERHEAD_BYTES
+        packed[PACKED_SIZE] = sizes
+        packed[PACKED_POSITION] = np.cumsum(sizes) - sizes
+        header = bytes(RECORD_BATCH_OVERHEAD_BYTES)
+        return np.frombuffer(bytearray(header + header.join(bodies)), np.uint8)
+
+    def _compress(self, starts: Longs, ends: Longs) -> list[bytes]:
+        """Return the records of some batches, compressed."""
+        data = self._data
+        return [
+            compress(self._codec, data[start:end].tobytes())
+            for start, end in zip(starts.tolist(), ends.tolist(), strict=True)
+        ]
 
 
 def encode_batch(rows: RecordRows, base_offset: int, fields: BatchFields) -> bytes:

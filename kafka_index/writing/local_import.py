@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from functools import partial
 
 import pyarrow as pa
 
@@ -42,7 +43,7 @@ def import_sorted(
         Called with each partition that has been published, in their order.
     threads : int
         How many partitions are written at a time. One that is larger than what may wait is written
-        while it is read, and no other meanwhile.
+        while it is read, and no other meanwhile; its batches are compressed by as many threads.
 
     Raises
     ------
@@ -61,7 +62,16 @@ def import_sorted(
             target.publish(imported)
             on_partition(imported)
 
-    with ThreadPoolExecutor(threads, thread_name_prefix="import") as pool:
+    with (
+        ThreadPoolExecutor(threads, thread_name_prefix="compress") as compressors,
+        ThreadPoolExecutor(threads, thread_name_prefix="import") as pool,
+    ):
+        write = partial(
+            _write,
+            target=target,
+            settings=settings,
+            compressors=compressors if threads > 1 else None,
+        )
         try:
             for partition, rows in source:
                 if current is None or current.partition != partition:
@@ -69,7 +79,7 @@ def import_sorted(
                         current.end()
                     publish(all_of_them=False)
                     current = _Feed(partition, room)
-                    under_way.append(pool.submit(_write, current, target, settings))
+                    under_way.append(pool.submit(write, current))
                 if not current.put(rows):
                     # It has failed, and those before it may have as well.
                     publish(all_of_them=True)
@@ -86,10 +96,14 @@ def import_sorted(
     target.remove_others()
 
 
-def _write(feed: _Feed, target: ImportTarget, settings: ImportSettings) -> ImportedPartition:
+def _write(
+    feed: _Feed, *, target: ImportTarget, settings: ImportSettings, compressors: Executor | None
+) -> ImportedPartition:
     """Write a partition aside."""
     try:
-        partition = PartitionImport(target.root, target.staging, feed.partition, settings)
+        partition = PartitionImport(
+            target.root, target.staging, feed.partition, settings, compressors
+        )
         try:
             for rows in feed:
                 partition.append(rows)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from concurrent.futures import Executor
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -52,6 +53,8 @@ class PartitionImport:
         Which.
     settings : ImportSettings
         How.
+    compressors : Executor, optional
+        Threads that compress batches, besides the one that appends.
 
     Raises
     ------
@@ -62,9 +65,15 @@ class PartitionImport:
     """
 
     def __init__(
-        self, root: str, staging: str, partition: TopicPartition, settings: ImportSettings
+        self,
+        root: str,
+        staging: str,
+        partition: TopicPartition,
+        settings: ImportSettings,
+        compressors: Executor | None = None,
     ) -> None:
         self.partition = partition
+        self._compressors = compressors
         self._settings = settings
         self._target = os.path.join(root, partition.directory_name)
         self._directory = os.path.join(staging, partition.directory_name)
@@ -147,7 +156,9 @@ class PartitionImport:
             epochs = log.leader_epochs
             epoch = epochs[-1].epoch if epochs else 0
             settings = self._settings
-            self._encoder = BatchEncoder(settings.compression, settings.max_batch_bytes, epoch)
+            self._encoder = BatchEncoder(
+                settings.compression, settings.max_batch_bytes, epoch, self._compressors
+            )
             self._epoch = epoch
             self._first_offset = int(found.rows.offsets[0])
         written = 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Executor, ThreadPoolExecutor
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -47,8 +49,9 @@ def encode(
     append: list[int] | None = None,
     *,
     keeps_last: bool = False,
+    compressors: Executor | None = None,
 ) -> tuple[bytes, int]:
-    encoder = BatchEncoder(compression, batch_bytes, 7)
+    encoder = BatchEncoder(compression, batch_bytes, 7, compressors)
     numbers = np.array(groups or [0] * len(rows), np.int64)
     types = np.array(append or [0] * len(rows), np.int64)
     data, records = b"", 0
@@ -93,6 +96,15 @@ def test_compressed_batches_are_those_of_the_builder_of_single_batches(
     found, _ = encode(rows_of(plain, list(range(len(plain)))), 1 << 20, compression)
 
     assert found == write_record_batch(plain, 0, fields)
+
+
+@pytest.mark.parametrize("compression", ["gzip", "lz4", "snappy", "zstd"])
+def test_batches_that_threads_compress_are_those_of_one_thread(compression: str) -> None:
+    rows = rows_of([Record(n, b"%d" % n, b"v" * (n % 90)) for n in range(9000)], list(range(9000)))
+    with ThreadPoolExecutor(3) as compressors:
+        found = encode(rows, 400, compression, compressors=compressors)
+
+    assert found == encode(rows, 400, compression)
 
 
 def test_records_of_different_groups_are_in_different_batches() -> None:
