@@ -1,5 +1,8 @@
 """Drawn logs, read with drawn options by us and by Kafka's own classes, and compared.
 
+Each seed has two logs: one with anything that may be wrong, read by Kafka batch by batch, and a
+sound one, read by Kafka's consumer (`tests.conformance.consumed_rows`).
+
     python -m tests.conformance.decoding_campaign --seed 0 --count 20000
 
 A log is all in its seed: ``--seed N --count 1`` is the log of a difference. Differences are printed
@@ -10,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import logging
-import random
 import shutil
 import sys
 import tempfile
@@ -29,8 +31,9 @@ from kafka_index.errors import KafkaIndexError
 from kafka_index.records import decode_memory, record_decoder
 from kafka_index.records.record_table import CORRUPT_RECORD, RECORD_SCHEMA
 from kafka_index.tables import range_scan
-from tests.support.drawn_records import DrawnLog, draw_log
+from tests.support.drawn_records import Drawing, DrawnLog, draw_log
 
+from .consumed_rows import compare_with_consumer
 from .expected_rows import (
     Damage,
     Row,
@@ -124,7 +127,7 @@ class Outcome(NamedTuple):
 
 def judge_log(judge: Judge, scratch: Path, seed: int, tally: Tally) -> None:
     """Draw the log of a seed, and compare reads of it."""
-    drawn = random.Random(seed)
+    drawn = Drawing(seed)
     log = draw_log(drawn)
     folder = scratch / "topic-0"
     shutil.rmtree(folder, ignore_errors=True)
@@ -146,7 +149,7 @@ def judge_log(judge: Judge, scratch: Path, seed: int, tally: Tally) -> None:
             tally.differences.append(f"seed {seed}, read {number}: {difference}; {read}")
 
 
-def _draw_read(drawn: random.Random, log: DrawnLog, segments: list[SegmentRead]) -> Read:
+def _draw_read(drawn: Drawing, log: DrawnLog, segments: list[SegmentRead]) -> Read:
     columns = drawn.choice((*_COLUMN_SETS, tuple(drawn.sample(_COLUMNS, 5))))
     first = min(log.segments)
     starting = ending = None
@@ -353,16 +356,21 @@ def main() -> int:
     given = options.parse_args()
     logging.disable(logging.CRITICAL)
     tally = Tally()
-    start, shown = time.monotonic(), 0
+    start, shown, consumed = time.monotonic(), 0, 0
     memory = Path("/dev/shm")  # noqa: S108
     with Judge() as judge, tempfile.TemporaryDirectory(dir=memory) as scratch:
         for seed in range(given.seed, given.seed + given.count):
             judge_log(judge, Path(scratch), seed, tally)
+            try:
+                consumed += compare_with_consumer(judge, Path(scratch), seed)
+            except AssertionError as failure:
+                tally.differences.append(str(failure))
             for difference in tally.differences[shown:_SHOWN]:
                 print(difference, flush=True)
             shown = len(tally.differences)
     print(
         f"{tally.logs} logs from seed {given.seed}, {tally.reads} reads, {tally.rows} rows,"
+        f" {consumed} records as consumed,"
         f" {tally.damages} places where Kafka throws, {tally.refused} reads refused,"
         f" {len(tally.differences)} differences, {time.monotonic() - start:.0f} s"
     )

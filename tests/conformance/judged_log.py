@@ -68,6 +68,25 @@ class Read(NamedTuple):
     aborted: tuple[tuple[int, int], ...]
 
 
+class ConsumedRecord(NamedTuple):
+    """A record as a consumer returns it; None is Kafka's null."""
+
+    offset: int
+    timestamp_ms: int
+    timestamp_type: int
+    leader_epoch: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+
+
+class Consumed(NamedTuple):
+    """What a consumer returns, and what it throws after that; None for nothing."""
+
+    records: tuple[ConsumedRecord, ...]
+    fault: str | None
+
+
 class JudgedLog:
     """A context manager over the judge's open log, of no use once the judge opens another.
 
@@ -147,6 +166,14 @@ class JudgedLog:
         base_offset, position_bytes, size_bytes, name_offset = map(int, fields[1].split())
         return Read(base_offset, position_bytes, size_bytes, name_offset, aborted)
 
+    def consume(self, offset: int, *, committed: bool, max_bytes: int = 1 << 20) -> Consumed:
+        """Return all records from an offset on as a consumer of that isolation level gets them."""
+        flag = "true" if committed else "false"
+        *records, end = self._judge.demand("log-consume", offset, flag, max_bytes)[1:]
+        return Consumed(
+            tuple(map(_consumed, records)), end.removeprefix("!") if end != "-" else None
+        )
+
     def state(self) -> LogState:
         """Offsets and segments now."""
         return _state(self._judge.demand("log-state")[1:])
@@ -223,6 +250,24 @@ def load(
         *(f"{name}={value}" for name, value in (settings or {}).items()),
     )
     return JudgedLog(judge, reply)
+
+
+def _consumed(word: str) -> ConsumedRecord:
+    offset, timestamp, kind, epoch, key, value, *headers = word.split(":")
+    pairs = (header.split("=") for header in headers)
+    return ConsumedRecord(
+        int(offset),
+        int(timestamp),
+        int(kind),
+        int(epoch),
+        _bytes(key),
+        _bytes(value),
+        tuple((bytes.fromhex(name).decode(), _bytes(content)) for name, content in pairs),
+    )
+
+
+def _bytes(text: str) -> bytes | None:
+    return None if text == "-" else bytes.fromhex(text)
 
 
 def _state(fields: list[str]) -> LogState:

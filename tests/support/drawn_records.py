@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from tests.support.choices import SPEC_BYTES, Choices
 from tests.support.damage import damage, with_checksum
-from tests.support.drawn_entries import CLOCKS, State, draw_entry
+from tests.support.drawn_entries import CLOCKS, PRODUCERS, State, draw_entry
 from tests.support.odd_entries import ODDITIES, ORDERLY_ODDITIES
 from tests.support.packing import LZ4, PACKERS, SNAPPY, snappy_block, xerial
 from tests.support.segments import (
@@ -28,7 +28,7 @@ from tests.support.segments import (
 )
 
 if TYPE_CHECKING:
-    pass
+    from tests.support.drawn_entries import Entry
 
 _BASES = (0, 0, 0, 5, 2**40)
 _CODECS = (0, 0, *PACKERS, 4)
@@ -56,6 +56,22 @@ _NAMES = (
 )
 
 
+class Drawing(random.Random):
+    """Draws of a log.
+
+    Attributes
+    ----------
+    is_sound
+        Nothing may be wrong with it.
+    """
+
+    is_sound = False
+
+    def wrong(self, share: float) -> bool:
+        """Whether something is wrong that may be in this share of cases."""
+        return self.random() < share and not self.is_sound
+
+
 @dataclass(frozen=True)
 class DrawnLog:
     """The segments of a partition by base offset.
@@ -70,11 +86,20 @@ class DrawnLog:
     is_orderly: bool
 
 
-def draw_log(drawn: random.Random) -> DrawnLog:
-    """A partition of one to three segments."""
-    oddities = drawn.choice(((), (), ORDERLY_ODDITIES, ODDITIES))
+def draw_log(drawn: Drawing) -> DrawnLog:
+    """A partition of one to three segments, with anything that may be wrong."""
+    return _draw(drawn, drawn.choice(((), (), ORDERLY_ODDITIES, ODDITIES)))
+
+
+def draw_sound_log(drawn: Drawing) -> DrawnLog:
+    """A partition of one to three segments as a broker and its cleaner write them."""
+    drawn.is_sound = True
+    return _draw(drawn, ())
+
+
+def _draw(drawn: Drawing, oddities: tuple[Entry, ...]) -> DrawnLog:
     state = State(drawn.choice(_BASES), drawn.choice(CLOCKS), oddities)
-    damages = drawn.choice((0, 0, 1, 1, 3))
+    damages = 0 if drawn.is_sound else drawn.choice((0, 0, 1, 1, 3))
     forging = drawn.random() < 0.7
     segments: dict[int, bytes] = {}
     for _ in range(drawn.choice((1, 1, 1, 2, 3))):
@@ -89,7 +114,7 @@ def draw_log(drawn: random.Random) -> DrawnLog:
     return DrawnLog(segments, oddities is not ODDITIES)
 
 
-def _entry(drawn: random.Random, state: State) -> bytes:
+def _entry(drawn: Drawing, state: State) -> bytes:
     kind = drawn.random()
     if kind < 0.5:
         return _batch(drawn, state)
@@ -100,7 +125,7 @@ def _entry(drawn: random.Random, state: State) -> bytes:
     return draw_entry(Choices(drawn.randbytes(SPEC_BYTES)), state)
 
 
-def _field(drawn: random.Random, *, is_large: bool = False) -> bytes | None:
+def _field(drawn: Drawing, *, is_large: bool = False) -> bytes | None:
     kind = drawn.random()
     if kind < 0.15:
         return None
@@ -115,7 +140,7 @@ def _field(drawn: random.Random, *, is_large: bool = False) -> bytes | None:
     return bytes(_HUGE_BYTES)
 
 
-def _headers(drawn: random.Random) -> tuple[tuple[bytes, bytes | None], ...]:
+def _headers(drawn: Drawing) -> tuple[tuple[bytes, bytes | None], ...]:
     return tuple(
         (
             drawn.choice(_NAMES) if drawn.random() < 0.5 else drawn.randbytes(drawn.randrange(40)),
@@ -125,7 +150,7 @@ def _headers(drawn: random.Random) -> tuple[tuple[bytes, bytes | None], ...]:
     )
 
 
-def _batch(drawn: random.Random, state: State) -> bytes:
+def _batch(drawn: Drawing, state: State) -> bytes:
     count = drawn.choice((0, 1, 1, 1, 2, 2, 3, 3, 5, 5, 10, 10, 40, 200))
     has_headers = drawn.random() < 0.4
     records = []
@@ -142,8 +167,14 @@ def _batch(drawn: random.Random, state: State) -> bytes:
     if codec:
         codec, payload = _squeezed(drawn, codec, payload)
     attributes = codec
-    for bit, share in ((LOG_APPEND_TIME, 0.15), (TRANSACTIONAL, 0.1), (DELETE_HORIZON, 0.05)):
+    for bit, share in ((LOG_APPEND_TIME, 0.15), (DELETE_HORIZON, 0.05)):
         attributes |= bit if drawn.random() < share else 0
+    producer_id = drawn.choice((-1, 10, 11))
+    if drawn.random() < 0.2:
+        attributes |= TRANSACTIONAL
+        producer_id = drawn.choice(PRODUCERS)
+        if producer_id not in state.open_transactions:
+            state.open_transactions.append(producer_id)
     offset = state.next_offset
     state.next_offset += max(delta, 1)
     return batch(
@@ -152,20 +183,22 @@ def _batch(drawn: random.Random, state: State) -> bytes:
         payload=payload,
         record_count=stated,
         attributes=attributes,
-        last_offset_delta=drawn.choice((0, 5, -1)) if drawn.random() < 0.03 else max(delta - 1, 0),
+        last_offset_delta=drawn.choice((0, 5, -1)) if drawn.wrong(0.03) else max(delta - 1, 0),
         base_timestamp=drawn.choice((0, 1000, 1000, -1, 2**62)),
         max_timestamp=drawn.choice((2000, 2000, -1)),
-        producer_id=drawn.choice((-1, 1, 2)),
-        producer_epoch=drawn.choice((0, 0, 32767)),
+        producer_id=producer_id,
+        producer_epoch=drawn.choice((1, 32767)) if drawn.wrong(0.1) else 0,
         base_sequence=drawn.choice((-1, 0, INT32_MAX - 1)),
         leader_epoch=drawn.choice((0, 0, 7, -1)),
     )
 
 
-def _damaged(drawn: random.Random, records: list[bytes]) -> tuple[bytes, int]:
+def _damaged(drawn: Drawing, records: list[bytes]) -> tuple[bytes, int]:
     """The records of a batch and their count, now and then with damage that no checksum covers."""
     kind = drawn.random()
     count = len(records)
+    if drawn.is_sound:
+        return b"".join(records), count
     if records and kind < 0.2:
         number = drawn.randrange(count)
         piece = bytearray(records[number])
@@ -183,7 +216,7 @@ def _damaged(drawn: random.Random, records: list[bytes]) -> tuple[bytes, int]:
     return payload, count
 
 
-def _squeezed(drawn: random.Random, codec: int, payload: bytes) -> tuple[int, bytes]:
+def _squeezed(drawn: Drawing, codec: int, payload: bytes) -> tuple[int, bytes]:
     """The codec in the header and the compressed records, now and then damaged."""
     if codec == SNAPPY:
         # Small chunks of many bytes are slow, and no more than few of them.
@@ -192,21 +225,23 @@ def _squeezed(drawn: random.Random, codec: int, payload: bytes) -> tuple[int, by
         squeezed = xerial(payload, chunk) if is_framed else snappy_block(payload)
     else:
         squeezed = PACKERS[codec](payload)
-    if drawn.random() < 0.06:
+    if drawn.wrong(0.06):
         piece = bytearray(squeezed)
         piece[drawn.randrange(len(piece))] ^= 1 << drawn.randrange(8)
         squeezed = bytes(piece)
-    if drawn.random() < 0.03:
+    if drawn.wrong(0.03):
         squeezed = squeezed[: drawn.randrange(len(squeezed) + 1)]
-    if drawn.random() < 0.02:
+    if drawn.wrong(0.02):
         codec = drawn.randrange(8)
     return codec, squeezed
 
 
-def _wrapper(drawn: random.Random, state: State) -> bytes:
+def _wrapper(drawn: Drawing, state: State) -> bytes:
     """A message with others in it."""
     magic = drawn.randrange(2)
-    count = drawn.choice((0, 1, 2, 5, 60))
+    count = drawn.choice((1, 2, 5, 60))
+    if drawn.wrong(0.1):
+        count = 0
     first = state.next_offset
     inner_first = 0 if magic == 1 and drawn.random() < 0.8 else first
     messages = []
@@ -214,22 +249,21 @@ def _wrapper(drawn: random.Random, state: State) -> bytes:
         inner = bytearray(
             message(
                 inner_first + number,
-                magic if drawn.random() < 0.97 else 1 - magic,
+                1 - magic if drawn.wrong(0.03) else magic,
                 drawn.randrange(-1, 5000),
                 _field(drawn, is_large=True),
                 _field(drawn),
-                attributes=0 if drawn.random() < 0.98 else drawn.randrange(128),
-                length=None if drawn.random() < 0.98 else drawn.choice((-1, 13, 14, 22, 30)),
+                attributes=drawn.randrange(128) if drawn.wrong(0.02) else 0,
+                length=drawn.choice((-1, 13, 14, 22, 30)) if drawn.wrong(0.02) else None,
             )
         )
-        if drawn.random() < 0.02:
+        if drawn.wrong(0.02):
             inner[drawn.randrange(len(inner))] = drawn.choice((0, 127, 255, drawn.randrange(256)))
         messages.append(bytes(inner))
     payload = b"".join(messages)
-    kind = drawn.random()
-    if kind < 0.06:
+    if drawn.wrong(0.06):
         payload = payload[: drawn.randrange(len(payload) + 1)]
-    elif kind < 0.1:
+    elif drawn.wrong(0.04):
         payload += drawn.randbytes(drawn.randrange(40))
     codec = drawn.choice(_WRAPPER_CODECS)
     squeezed = bytearray(PACKERS[codec](payload))
@@ -238,7 +272,7 @@ def _wrapper(drawn: random.Random, state: State) -> bytes:
     state.next_offset = first + max(count, 1)
     last = first + max(count - 1, 0)
     return message(
-        last if drawn.random() < 0.95 else drawn.choice((0, first)),
+        drawn.choice((0, first)) if drawn.wrong(0.05) else last,
         magic,
         4000,
         bytes(squeezed),
@@ -249,7 +283,7 @@ def _wrapper(drawn: random.Random, state: State) -> bytes:
     )
 
 
-def _message(drawn: random.Random, state: State) -> bytes:
+def _message(drawn: Drawing, state: State) -> bytes:
     """A message by itself."""
     offset = state.next_offset
     state.next_offset += 1
@@ -262,7 +296,7 @@ def _message(drawn: random.Random, state: State) -> bytes:
         _field(drawn, is_large=True),
         attributes=bits if drawn.random() < 0.2 else 0,
     )
-    if drawn.random() < 0.8:
+    if not drawn.wrong(0.2):
         return alone
     piece = bytearray(alone)
     at = drawn.randrange(16, len(piece))

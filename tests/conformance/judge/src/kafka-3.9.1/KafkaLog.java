@@ -107,6 +107,10 @@ final class KafkaLog {
         return log.producerStateManager();
     }
 
+    String consume(long offset, boolean committed, int maxBytes) {
+        throw new UnsupportedOperationException("reads are judged by the consumer of Kafka 4");
+    }
+
     List<EpochEntry> epochs() {
         return log.leaderEpochCache().get().epochEntries();
     }

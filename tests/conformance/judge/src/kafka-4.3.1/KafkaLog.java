@@ -3,6 +3,7 @@ import java.io.IOException;
 import java.util.List;
 import java.util.Optional;
 
+import org.apache.kafka.clients.consumer.internals.ConsumedRecords;
 import org.apache.kafka.common.record.internal.FileRecords.TimestampAndOffset;
 import org.apache.kafka.common.record.internal.MemoryRecords;
 import org.apache.kafka.server.common.RequestLocal;
@@ -119,6 +120,10 @@ final class KafkaLog {
 
     FetchDataInfo read(long offset, int maxBytes, FetchIsolation isolation, boolean minOneMessage) throws IOException {
         return log.read(offset, maxBytes, isolation, minOneMessage);
+    }
+
+    String consume(long offset, boolean committed, int maxBytes) throws IOException {
+        return ConsumedRecords.read(log, offset, committed, maxBytes);
     }
 
     Optional<TimestampAndOffset> fetchOffsetByTimestamp(long timestamp) {

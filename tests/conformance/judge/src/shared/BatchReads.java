@@ -59,7 +59,7 @@ final class BatchReads {
                     .append(record.sequence()).append(':').append(record.sizeInBytes()).append(':')
                     .append(contents(record));
             }
-        } catch (RuntimeException | OutOfMemoryError fault) {
+        } catch (RuntimeException | Error fault) {
             text.append(' ').append(thrown(fault));
         }
         return text.toString();
@@ -85,7 +85,7 @@ final class BatchReads {
         text.append(' ');
         try {
             text.append(question.get());
-        } catch (RuntimeException | OutOfMemoryError fault) {
+        } catch (RuntimeException | Error fault) {
             text.append(thrown(fault));
         }
     }

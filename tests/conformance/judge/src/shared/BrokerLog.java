@@ -104,6 +104,11 @@ final class BrokerLog {
         return reply.toString();
     }
 
+    /** What a consumer returns, in fetches of so many bytes. */
+    String consume(long offset, boolean committed, int maxBytes) throws IOException {
+        return log.consume(offset, committed, maxBytes);
+    }
+
     /** Log start, log end, last stable offset and recovery point; then the base offsets of the segments. */
     String describe() {
         StringJoiner reply = new StringJoiner("\t", "\t", "");

@@ -46,6 +46,7 @@ import java.util.Arrays;
  * log-roll | log-truncate OFFSET | log-state     -> ok LOG
  * log-epochs | log-producers       -> ok ENTRY...
  * log-read OFFSET MAX_BYTES MIN_ONE_MESSAGE ISOLATION  -> ok BATCHES ABORTED_TRANSACTION...
+ * log-consume OFFSET COMMITTED MAX_BYTES  -> ok RECORD... END
  * log-flush | log-snapshot         -> ok
  * log-close | log-drop | log-kill  -> ok
  * </pre>
@@ -128,6 +129,8 @@ public final class Judge {
             case "log-producers" -> log.producers();
             case "log-read" -> log.read(Long.parseLong(fields[1]), Integer.parseInt(fields[2]),
                 Boolean.parseBoolean(fields[3]), fields[4]);
+            case "log-consume" -> log.consume(Long.parseLong(fields[1]), Boolean.parseBoolean(fields[2]),
+                Integer.parseInt(fields[3]));
             case "log-flush" -> log.flush();
             case "log-snapshot" -> log.takeSnapshot();
             case "log-close" -> letGo().close();
