@@ -98,7 +98,8 @@ _HOMES = {
     "write_record_batch": "records",
 }
 
-__all__ = sorted(_HOMES)  # noqa: PLE0605, because it is one list with the homes of the names
+# There is no `__all__`: `help` would print every class in it whole, thousands of lines. The names
+# that others may import are those that `dir` lists.
 
 
 def __getattr__(name: str) -> object:
@@ -109,5 +110,5 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    """List the public names too."""
-    return sorted([*globals(), *_HOMES])
+    """List the public names, loaded or not."""
+    return sorted([*_HOMES, "__doc__", "__file__", "__name__", "__path__", "__version__"])

@@ -20,8 +20,10 @@ from tests.support.command_line import (
 )
 
 PARTITION = "payments-0"
-#: Two screens of a terminal.
-MAX_LINES = 50
+#: Two screens of a terminal, and the packages inside.
+MAX_LINES = 90
+MIN_HELP_LINES = 10
+PUBLIC_NAMES = [name for name in dir(kafka_index) if not name.startswith("_")]
 
 
 @pytest.fixture(scope="module")
@@ -97,12 +99,14 @@ def test_restore_dump_makes_a_directory_with_the_same_logs(data: Path, tmp_path:
     assert restored == {path.name: path.read_bytes() for path in (data / PARTITION).glob("*.log")}
 
 
-def test_help_begins_with_an_overview_of_all_names_in_two_screens() -> None:
-    overview = pydoc.plain(pydoc.render_doc(kafka_index)).split("PACKAGE CONTENTS")[0]
-    assert len(overview.splitlines()) <= MAX_LINES
-    assert [name for name in kafka_index.__all__ if name not in overview] == []
+def test_help_lists_all_names_in_two_screens() -> None:
+    text = pydoc.plain(pydoc.render_doc(kafka_index))
+    assert len(text.splitlines()) <= MAX_LINES
+    assert [name for name in PUBLIC_NAMES if name not in text] == []
 
 
-@pytest.mark.parametrize("name", kafka_index.__all__)
-def test_every_public_name_can_be_loaded(name: str) -> None:
-    assert getattr(kafka_index, name).__name__ == name
+@pytest.mark.parametrize("name", PUBLIC_NAMES)
+def test_every_public_name_can_be_imported_and_has_help_of_its_own(name: str) -> None:
+    found = getattr(kafka_index, name)
+    assert found.__name__ == name
+    assert len(pydoc.plain(pydoc.render_doc(found)).splitlines()) > MIN_HELP_LINES

@@ -44,7 +44,6 @@ from kafka_index.layout.records import (
 HEADER_COLUMNS = 9
 
 
-@compiled
 def read_headers(
     window: NDArray[np.uint8],
     window_position: int,
@@ -65,9 +64,17 @@ def read_headers(
         Filled. A message of magic 0 or 1 counts as one record; control fields are those of
         `kafka_index.kernels.markers`.
     """
-    address = np.uint64(window.ctypes.data)
+    address = window.ctypes.data - window_position
+    if _read_fields(address, positions, columns):
+        _read_control_fields(address, positions, columns)
+
+
+@compiled
+def _read_fields(log: int, positions: NDArray[np.int64], columns: NDArray[np.int64]) -> bool:
+    """Read the fields of the headers; return whether there are control batches."""
+    has_control = False
     for row in range(len(positions)):
-        start = address + np.uint64(positions[row] - window_position)
+        start = np.uint64(log + positions[row])
         magic = magic_of(start)
         columns[HEADER_MAGIC, row] = magic
         columns[HEADER_CONTROL_TYPE, row] = -1
@@ -89,8 +96,29 @@ def read_headers(
         columns[HEADER_BASE_SEQUENCE, row] = read_base_sequence(start)
         columns[HEADER_RECORD_COUNT, row] = read_record_count(start)
         if read_attributes(start) & CONTROL_MASK:
-            size = LOG_OVERHEAD_BYTES + read_length(start)
-            control, epoch, timestamp = read_control_batch(np.int64(start), np.int64(start) + size)
-            columns[HEADER_CONTROL_TYPE, row] = control
-            columns[HEADER_COORDINATOR_EPOCH, row] = epoch
-            columns[HEADER_CONTROL_TIMESTAMP, row] = timestamp
+            has_control = True
+    return has_control
+
+
+@compiled
+def _read_control_fields(
+    log: int, positions: NDArray[np.int64], columns: NDArray[np.int64]
+) -> None:
+    """Read the records of control batches; apart from the headers, for most logs have none."""
+    for row in range(len(positions)):
+        start = log + positions[row]
+        if columns[HEADER_MAGIC, row] < MAGIC_RECORD_BATCH:
+            continue
+        if read_attributes(np.uint64(start)) & CONTROL_MASK == 0:
+            continue
+        end = start + LOG_OVERHEAD_BYTES + read_length(np.uint64(start))
+        control, epoch, timestamp = read_control_batch(start, end)
+        columns[HEADER_CONTROL_TYPE, row] = control
+        columns[HEADER_COORDINATOR_EPOCH, row] = epoch
+        columns[HEADER_CONTROL_TIMESTAMP, row] = timestamp
+
+
+def warm_up(nothing: NDArray[np.int64], columns: NDArray[np.int64]) -> None:
+    """Load or compile the reading of headers, of no batches."""
+    _read_fields(0, nothing, columns)
+    _read_control_fields(0, nothing, columns)

@@ -185,8 +185,11 @@ def scan_batches(
         One of the ``SCAN_`` codes, the position of the next (or the faulty) batch, and how many
         batches are filled in now.
     """
+    # An address has one type, whereas memory that may be written to is compiled for by itself.
+    address = window.ctypes.data
     code, position, filled, has_markers = _walk_batches(
-        window,
+        address,
+        len(window),
         window_position,
         log_size,
         position,
@@ -196,16 +199,13 @@ def scan_batches(
         count,
     )
     if has_markers:
-        _read_markers(window, window_position, columns, count, filled)
+        _read_markers(address - window_position, columns, count, filled)
     return code, position, filled
 
 
 @compiled
-def _read_markers(
-    window: NDArray[np.uint8], window_position: int, columns: Longs, start_row: int, end_row: int
-) -> None:
+def _read_markers(log: int, columns: Longs, start_row: int, end_row: int) -> None:
     """Fill in the columns of markers; apart from the walk, for most logs have none."""
-    address = np.int64(window.ctypes.data) - window_position
     first_row = np.uint64(columns.ctypes.data)
     stride = np.uint64(columns.strides[0])
     for number in range(start_row, end_row):
@@ -214,14 +214,12 @@ def _read_markers(
         if number + _MARKERS_AHEAD < end_row:
             ahead = row + np.uint64(8 * _MARKERS_AHEAD)
             prefetch(
-                np.uint64(
-                    address + read_int64_native(ahead + np.uint64(_ROW.position_bytes) * stride)
-                )
+                np.uint64(log + read_int64_native(ahead + np.uint64(_ROW.position_bytes) * stride))
                 + np.uint64(_CACHE_LINE)
             )
         if read_int64_native(kind) != _CONTROL_UNREAD:
             continue
-        start = address + read_int64_native(row + np.uint64(_ROW.position_bytes) * stride)
+        start = log + read_int64_native(row + np.uint64(_ROW.position_bytes) * stride)
         end = start + read_int64_native(row + np.uint64(_ROW.size_bytes) * stride)
         control, epoch, timestamp = read_control_batch(start, end)
         write_int64_native(kind, control)
@@ -231,7 +229,8 @@ def _read_markers(
 
 @compiled
 def _walk_batches(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and hot
-    window: NDArray[np.uint8],
+    window: int,
+    window_bytes: int,
     window_position: int,
     log_size: int,
     position: Integer,
@@ -241,9 +240,9 @@ def _walk_batches(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and 
     count: int,
 ) -> tuple[int, Integer, int, bool]:
     """Do what `scan_batches` does, but for markers; return also whether there are any."""
-    window_end = window_position + len(window)
+    window_end = window_position + window_bytes
     capacity = columns.shape[1]
-    address = np.uint64(window.ctypes.data)
+    address = np.uint64(window)
     # Stores go by address too: an index that might be negative costs more than the store.
     first_row = np.uint64(columns.ctypes.data)
     stride = np.uint64(columns.strides[0])
@@ -317,4 +316,4 @@ def _walk_batches(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and 
 def warm_up(window: NDArray[np.uint8], columns: Longs) -> None:
     """Load or compile the scan, over a window without bytes."""
     scan_batches(window, 0, 0, 0, 0, True, columns, 0)
-    _read_markers(window, 0, columns, 0, 0)
+    _read_markers(0, columns, 0, 0)

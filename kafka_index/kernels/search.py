@@ -134,7 +134,6 @@ def find_floor(
     )
 
 
-@compiled
 def find_floors(
     data: NDArray[np.uint8],
     entries: int,
@@ -146,11 +145,33 @@ def find_floors(
     slots: NDArray[np.int64],
 ) -> None:
     """Do `find_floor` for many targets in any order, into ``slots`` of the same length."""
-    address = np.uint64(data.ctypes.data)
+    _find_floors(
+        data.ctypes.data,
+        entries,
+        entry_bytes,
+        key_position,
+        key_bytes,
+        targets,
+        warm_entries,
+        slots,
+    )
+
+
+@compiled
+def _find_floors(
+    address: int,
+    entries: int,
+    entry_bytes: int,
+    key_position: int,
+    key_bytes: int,
+    targets: NDArray[np.int64],
+    warm_entries: int,
+    slots: NDArray[np.int64],
+) -> None:
     no_trace = slots[:0]
     for query in range(len(targets)):
         slots[query] = find_floor(
-            address,
+            np.uint64(address),
             entries,
             entry_bytes,
             key_position,

@@ -14,7 +14,7 @@ from kafka_index.kernels.bulk_search import (
 )
 from kafka_index.kernels.checksums import crc32c
 from kafka_index.kernels.find_records import warm_up as warm_up_find_records
-from kafka_index.kernels.headers import read_headers
+from kafka_index.kernels.headers import warm_up as warm_up_headers
 from kafka_index.kernels.index_entries import (
     append_offset_entries,
     append_time_entries,
@@ -38,12 +38,10 @@ def warm_up() -> None:
     """Load or compile every kernel for the types it is called with, so that no task has to."""
     nothing = np.empty(0, np.int64)
     data = np.empty(0, np.uint8)
-    read_only = np.frombuffer(b"", np.uint8)
     columns = np.empty((SCAN_COLUMNS, 1), np.int64)
-    for window in (data, read_only):
-        warm_up_scan(window, columns)
-        find_floors(window, 0, 8, 0, 4, nothing, 1, nothing)
-        read_headers(window, 0, nothing, columns)
+    warm_up_scan(data, columns)
+    warm_up_headers(nothing, columns)
+    find_floors(data, 0, 8, 0, 4, nothing, 1, nothing)
     append_offset_entries(data, 0, 0, 0, 0, nothing, nothing)
     append_time_entries(data, 0, 0, 0, 0, 0, 0, nothing, nothing)
     choose_entries(nothing, nothing, nothing, 0, np.zeros(3, np.int64), nothing, nothing, nothing)
