@@ -11,8 +11,10 @@ from llvmlite import ir
 from numba import types
 
 from kafka_index.kernels.big_endian import Integer
-from kafka_index.kernels.compile_cache import compiled
+from kafka_index.kernels.compile_cache import compiled, inlined
 
+#: What `copy_line` copies, as much as a line of the cache.
+LINE_BYTES = 64
 #: What `copy_vector` copies.
 VECTOR_BYTES = 32
 #: What `copy_word` copies.
@@ -46,7 +48,9 @@ def _copier(size: int | None) -> Any:
     return copy
 
 
-#: Copy 32, 8 or 1 bytes to an address from another (uint64 each); the third argument is ignored.
+#: Copy 64, 32, 8 or 1 bytes to an address from another (uint64 each); the third argument is
+#: ignored.
+copy_line = _copier(LINE_BYTES)
 copy_vector = _copier(VECTOR_BYTES)
 copy_word = _copier(WORD_BYTES)
 copy_byte = _copier(1)
@@ -58,7 +62,7 @@ copy_bytes = _copier(None)
 UNPACK_REFUSED, UNPACK_NO_ROOM = -1, -2
 
 #: Bytes after the room of an output that may be overwritten.
-UNPACK_SLACK_BYTES = 2 * VECTOR_BYTES
+UNPACK_SLACK_BYTES = LINE_BYTES
 
 #: From this size on memcpy is faster than a loop.
 _LONG_COPY_BYTES = 512
@@ -82,6 +86,24 @@ def copy_field(
     while done < np.uint64(size):
         copy_vector(target + done, source + done, size)
         done += np.uint64(VECTOR_BYTES)
+
+
+@inlined
+def copy_lines(target: np.uint64, source: np.uint64, size: Integer) -> None:
+    """Copy a short key or value; 64 bytes after it are read, and may be overwritten."""
+    copy_line(target, source, size)
+    if size <= LINE_BYTES:
+        return
+    if size > _LONG_COPY_BYTES:
+        copy_bytes(target, source, size)
+        return
+    end = target + np.uint64(size)
+    while True:
+        target += np.uint64(LINE_BYTES)
+        source += np.uint64(LINE_BYTES)
+        copy_line(target, source, size)
+        if target + np.uint64(LINE_BYTES) >= end:
+            break
 
 
 @compiled

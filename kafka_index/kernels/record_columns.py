@@ -95,6 +95,7 @@ from kafka_index.kernels.records import (
     message_section,
     next_record,
 )
+from kafka_index.kernels.short_records import decode_short_records, may_have_short_records
 from kafka_index.kernels.unpacking import unpack
 from kafka_index.layout.records import MAGIC_RECORD_BATCH, RECORD_BATCH_OVERHEAD_BYTES
 
@@ -103,6 +104,9 @@ from kafka_index.layout.records import MAGIC_RECORD_BATCH, RECORD_BATCH_OVERHEAD
 MAX_CHUNK_HEADERS, MAX_HEADERS = 256 * 1024, 1024 * 1024
 #: The most bytes of headers of a chunk, unless they are of one record.
 MAX_CHUNK_HEADER_BYTES = 4 * 1024 * 1024
+
+#: So few records of a batch are not worth a call.
+_FEW_RECORDS = 3
 
 _INT32_BYTES = np.uint64(4)
 _LONG_BYTES = np.uint64(8)
@@ -231,10 +235,22 @@ def decode_batches(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and
         if not handed_in:
             is_in_window = window <= section.start <= window_end
             readable_end = window_end if is_in_window else arena_start + np.uint64(len(arena))
+        may_run = left > _FEW_RECORDS and may_have_short_records(
+            section, readable_end, first_offset, last_offset
+        )
         while left > 0:
             if row == room or headers > MAX_CHUNK_HEADERS:
                 code = DECODE_FULL
                 break
+            if may_run:
+                run = decode_short_records(
+                    section, cursor, left, chunk, row, room, key_total, value_total, parts
+                )
+                may_run = run.row > row
+                left -= run.row - row
+                cursor, row, key_total, value_total = run
+                if left == 0 or row == room:
+                    continue
             if section.is_message_set:
                 following, offset, timestamp, fault = next_record(section, cursor, left)
                 record = read_message(cursor, following)

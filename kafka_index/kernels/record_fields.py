@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from kafka_index.kernels.big_endian import Integer, read_int8, read_int16, read_int64
-from kafka_index.kernels.compile_cache import compiled
+from kafka_index.kernels.compile_cache import compiled, inlined
 from kafka_index.kernels.varints import (
     VARINT_BYTES,
     VARINT_CUT,
@@ -32,6 +32,9 @@ from kafka_index.kernels.varints import (
     RECORD_BROKEN,
     RECORDS_REMAINING,
 ) = range(6)
+
+#: An offset delta of one or two bytes is below 2 to this, and not below its negative.
+SHORT_OFFSET_BITS = 13
 
 #: The size of a null key or value.
 FIELD_NULL = -1
@@ -151,7 +154,7 @@ def read_fields(address: np.uint64, end: np.uint64) -> RecordFields:
     )
 
 
-@compiled
+@inlined
 def read_short_fields(address: np.uint64, end: np.uint64) -> RecordFields:
     """Read a record of the most common shape; any other, and any fault, is `RECORD_BROKEN`.
 

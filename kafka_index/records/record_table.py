@@ -28,7 +28,6 @@ from kafka_index.layout.java_text import decode_utf8
 from kafka_index.layout.records import NO_SEQUENCE, TIMESTAMP_TYPE_MASK
 from kafka_index.records.batch_table import BatchColumns
 from kafka_index.records.record_chunk import RecordChunk, RecordParts
-from kafka_index.records.record_decoder import CHUNK_RECORDS
 from kafka_index.storage import Bytes
 
 #: ``TimestampType``: what the timestamps of a batch are.
@@ -191,9 +190,9 @@ class RecordTable:
     def _constant(self, name: str, value: object, count: int) -> pa.Array:
         """Return a column of one value, mostly a part of one that was made before."""
         whole = self._constants.get((name, value))
-        if whole is None:
+        if whole is None or len(whole) < count:
             kind = self.schema.field(name).type
-            whole = pa.repeat(pa.scalar(value, kind), CHUNK_RECORDS)
+            whole = pa.repeat(pa.scalar(value, kind), count + count // 4)
             # Few values come again, and those that do stay the same for long.
             if len(self._constants) > len(self.schema):
                 self._constants.clear()
