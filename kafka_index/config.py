@@ -33,6 +33,9 @@ _BROKER_NAMES = {
 _DAY_MS = 24 * 60 * 60 * 1000
 _MINIMUM = {"index_interval_bytes": 0, "index_size_max_bytes": 4}
 _TOPIC_PREFIX = "topic."
+_INTEGER = re.compile(r"[+-]?[0-9]+")
+_INT64 = range(-(1 << 63), 1 << 63)
+_MAX_DIGITS = 19
 _TOPIC_PROPERTY = re.compile(
     r"topic\.(?P<topic>.+)\.(?P<name>" + "|".join(map(re.escape, _TOPIC_NAMES)) + ")"
 )
@@ -212,10 +215,22 @@ def _split(line: str) -> tuple[str, str, str]:
     return (match[1], match[2], match[3].strip()) if match else (line, "", "")
 
 
+def parse_integer(text: str) -> int | None:
+    """Return a 64-bit integer; None if the text is not one, whatever its length.
+
+    Decimal digits after an optional sign: neither ``1_000`` nor digits of other scripts, which
+    Python would accept.
+    """
+    if _INTEGER.fullmatch(text) is None or len(text.lstrip("+-").lstrip("0")) > _MAX_DIGITS:
+        return None
+    value = int(text)
+    return value if value in _INT64 else None
+
+
 def _integer(name: str, text: str, path: str | PathLike[str] | None) -> int:
-    try:
-        return int(text)
-    except ValueError:
+    value = parse_integer(text)
+    if value is None:
         raise ConfigError(
             f"{name} is not an integer", path=path, expected="an integer", found=repr(text)
-        ) from None
+        )
+    return value

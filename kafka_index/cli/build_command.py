@@ -9,6 +9,7 @@ import click
 from kafka_index.build.report_writer import KINDS, SEGMENT
 from kafka_index.build.settings import Output
 from kafka_index.cli.build import BuildOptions, run_build
+from kafka_index.cli.numbers import Whole
 from kafka_index.cli.options import (
     SUBMITTED,
     Decorator,
@@ -99,7 +100,7 @@ def _options() -> list[Decorator]:
         *settings_options(),
         click.option(
             "--index-size-max-bytes",
-            type=click.IntRange(4, INT32_MAX),
+            type=Whole(4, INT32_MAX),
             metavar="N",
             help="Maximum size of an index file; overrides --config.  [default: 10485760]",
         ),

@@ -24,6 +24,7 @@ from kafka_index.cli.dump_records import dump_records
 from kafka_index.cli.dump_selection import Selection
 from kafka_index.cli.dump_state import dump_leader_epochs, dump_snapshot, dump_transaction_index
 from kafka_index.cli.exit_code import ExitCode
+from kafka_index.cli.numbers import Whole
 from kafka_index.cli.options import Decorator, command, max_decompressed_option, refuse_job
 from kafka_index.cli.record_options import milliseconds, time_options
 from kafka_index.cli.record_text import RecordText
@@ -159,7 +160,7 @@ def _options() -> list[Decorator]:
         click.argument("files", nargs=-1, required=True, metavar="FILE..."),
         click.option(
             "--offset",
-            type=click.IntRange(0, INT64_MAX),
+            type=Whole(0, INT64_MAX),
             metavar="N",
             help="Only what holds offset N: the batch, the record, the transactions, or the index "
             "entry from which a search for it starts.",
@@ -173,7 +174,7 @@ def _options() -> list[Decorator]:
             help="Only the first batch, record or entry that reaches TIME.",
         ),
         click.option(
-            "--limit", type=click.IntRange(min=1), metavar="N", help="At most N rows of each file."
+            "--limit", type=Whole(min=1), metavar="N", help="At most N rows of each file."
         ),
         click.option(
             "--wide", is_flag=True, help="All columns and whole lines on a terminal, too."

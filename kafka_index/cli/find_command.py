@@ -6,6 +6,7 @@ import re
 
 import click
 
+from kafka_index.cli.numbers import Whole
 from kafka_index.cli.options import SUBMITTED, Detail, command, run_options
 from kafka_index.cli.record_options import input_options, isolation_option, make_input, time_options
 from kafka_index.engines import Engine
@@ -97,9 +98,7 @@ def make_command(*, as_job: bool) -> click.Command:
                 "--value-contains", metavar="TEXT", help=f"What the value contains. {_BYTES_HELP}"
             ),
             *time_options(),
-            click.option(
-                "--limit", type=click.IntRange(min=1), metavar="N", help="Stop after N records."
-            ),
+            click.option("--limit", type=Whole(min=1), metavar="N", help="Stop after N records."),
             isolation_option(),
             click.option(
                 "--values",

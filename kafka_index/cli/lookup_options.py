@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import click
 
+from kafka_index.cli.numbers import Whole
 from kafka_index.cli.options import (
     Decorator,
     Detail,
@@ -170,12 +171,12 @@ def _question_options() -> list[Decorator]:
         click.option(
             "--partition",
             "partitions",
-            type=click.IntRange(0, INT32_MAX),
+            type=Whole(0, INT32_MAX),
             multiple=True,
             metavar="N",
             help="A partition; may be repeated.  [default: all]",
         ),
-        click.option("--offset", type=click.IntRange(0, INT64_MAX), metavar="N"),
+        click.option("--offset", type=Whole(0, INT64_MAX), metavar="N"),
         click.option(
             "--timestamp",
             metavar="TIME",

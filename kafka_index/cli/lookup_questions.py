@@ -8,6 +8,7 @@ import click
 
 from kafka_index.cli.text import parse_time
 from kafka_index.cli.timestamp_units import MILLISECONDS, is_ambiguous
+from kafka_index.config import parse_integer
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +96,10 @@ def make_question(
 
 def _time_of(text: str) -> tuple[int, bool, bool]:
     """Return milliseconds, whether they may be special, and whether they may be seconds."""
+    plain = parse_integer(text.removeprefix(MILLISECONDS))
+    if plain is not None and text.startswith(MILLISECONDS):
+        return plain, False, False
     try:
-        if text.startswith(MILLISECONDS):
-            return int(text.removeprefix(MILLISECONDS)), False, False
         key, is_number = parse_time(text)
     except ValueError as error:
         raise click.BadParameter(

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from kafka_index.cli.compilation import announce_compilation
+from kafka_index.cli.numbers import Whole
 from kafka_index.cli.run_summary import run_summary, summary_option
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES
 from kafka_index.engines import Engine
@@ -213,7 +214,7 @@ def settings_options() -> list[Decorator]:
         ),
         click.option(
             "--index-interval-bytes",
-            type=click.IntRange(0, INT32_MAX),
+            type=Whole(0, INT32_MAX),
             metavar="N",
             help="Bytes of log between two index entries; overrides --config.  [default: 4096]",
         ),
@@ -224,7 +225,7 @@ def max_decompressed_option() -> Decorator:
     """Return the option that bounds decompressed records: ``max_decompressed_bytes``."""
     return click.option(
         "--max-decompressed-bytes",
-        type=click.IntRange(min=1),
+        type=Whole(min=1),
         metavar="N",
         help="The most bytes of decompressed records that a process holds at a time; a batch that "
         f"needs more is too_large.  [default: {DEFAULT_MAX_DECOMPRESSED_BYTES}]",
@@ -263,7 +264,7 @@ def _engine_options() -> list[Decorator]:
         ),
         click.option(
             "--threads",
-            type=click.IntRange(min=1),
+            type=Whole(min=1),
             is_eager=True,
             expose_value=False,
             callback=keep,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import ExitStack
 
 import click
 
@@ -15,11 +16,16 @@ from kafka_index.cli.options import (
     report_option,
 )
 from kafka_index.cli.predict_page import predict_page
-from kafka_index.cli.predict_text import count_prediction, print_prediction, segment_rows
+from kafka_index.cli.predict_text import (
+    SEGMENT_ROWS,
+    count_prediction,
+    print_prediction,
+    segment_rows,
+)
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, LogConfig, read_properties
 from kafka_index.metadata import ClusterImage, read_cluster
 from kafka_index.records.decompression import shared_budget
-from kafka_index.startup import StartConditions, Verdict, predict_directories, suggest
+from kafka_index.startup import Prediction, StartConditions, Verdict, predict_directories, suggest
 from kafka_index.storage import local_path
 from kafka_index.storage.report_file import ReportFile
 
@@ -74,14 +80,19 @@ def make_command(*, as_job: bool) -> click.Command:
             None if metadata is None else _cluster(metadata, max_decompressed_bytes),
             properties=None if config_path is None else read_properties(config_path),
         )
-        prediction = predict_directories(paths, conditions)
+        prediction: Prediction | None = None
+        with ExitStack() as reports:
+            # Begun first: where it cannot be written, that is known before the logs are read.
+            file = None
+            if report is not None:
+                page = predict_page(lambda: prediction, paths)
+                file = reports.enter_context(ReportFile(report, SEGMENT_ROWS, page))
+            prediction = predict_directories(paths, conditions)
+            if file is not None:
+                file.write_table(segment_rows(prediction))
         hint = suggest(paths, conditions, prediction)
         count_prediction(prediction)
         print_prediction(prediction, hint, sys.stdout, as_json=as_json, verbose=verbose)
-        if report is not None:
-            rows = segment_rows(prediction)
-            with ReportFile(report, rows.schema, predict_page(prediction, paths)) as file:
-                file.write_table(rows)
         sys.stdout.flush()
         return ExitCode.DONE if prediction.verdict is Verdict.SAFE else ExitCode.DAMAGE
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 
@@ -17,13 +17,13 @@ from kafka_index.storage.report_file import PageMaker
 from kafka_index.storage.segment_table import SegmentTable
 
 
-def predict_page(prediction: Prediction, directories: list[str]) -> PageMaker:
+def predict_page(predicted: Callable[[], Prediction | None], directories: list[str]) -> PageMaker:
     """Return the maker of the page of ``predict``.
 
     Parameters
     ----------
-    prediction : Prediction
-        What a broker does.
+    predicted : callable
+        What a broker does; None before that is known.
     directories : list of str
         Its data directories.
     """
@@ -38,15 +38,6 @@ def predict_page(prediction: Prediction, directories: list[str]) -> PageMaker:
         SegmentAction.DELETE.value: Explained(BAD, "deleted", command),
         Outcome.STRAY.value: Explained(BAD, "not of this broker any more: set aside", command),
         Outcome.REFUSED.value: Explained(BAD, "the broker does not start with it", command),
-    }
-    lost = sum(one.lost.records for one in prediction.partitions)
-    refused = "; ".join(f"{each.file}: {each.reason}" for each in prediction.refused)
-    texts = {
-        StartVerdict.SAFE: Verdict(GOOD, "safe: a broker starts, and loses nothing"),
-        StartVerdict.LOSES: Verdict(
-            BAD, f"loses: a broker starts, {plural(lost, 'record')} lost or hidden"
-        ),
-        StartVerdict.DOES_NOT_START: Verdict(BAD, f"does_not_start: {refused}"),
     }
 
     def segments() -> Iterator[pa.RecordBatch]:
@@ -63,7 +54,19 @@ def predict_page(prediction: Prediction, directories: list[str]) -> PageMaker:
         "segments",
         ("action", "outcome"),
         explained,
-        lambda _: texts[prediction.verdict],
+        lambda _: _verdict(predicted()),
         segments=segments,
     )
     return page_maker(page)
+
+
+def _verdict(prediction: Prediction | None) -> Verdict:
+    if prediction is None:
+        return Verdict(BAD, "no prediction: the run ended before")
+    if prediction.verdict is StartVerdict.SAFE:
+        return Verdict(GOOD, "safe: a broker starts, and loses nothing")
+    if prediction.verdict is StartVerdict.LOSES:
+        lost = sum(one.lost.records for one in prediction.partitions)
+        return Verdict(BAD, f"loses: a broker starts, {plural(lost, 'record')} lost or hidden")
+    refused = "; ".join(f"{each.file}: {each.reason}" for each in prediction.refused)
+    return Verdict(BAD, f"does_not_start: {refused}")

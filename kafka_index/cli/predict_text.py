@@ -19,7 +19,7 @@ from kafka_index.startup import (
     Verdict,
 )
 
-_SEGMENTS = pa.schema(
+SEGMENT_ROWS = pa.schema(
     [
         ("topic", pa.string()),
         ("partition", pa.int32()),
@@ -97,7 +97,7 @@ def segment_rows(prediction: Prediction) -> pa.Table:
             }
             for segment in one.segments
         ] or [{**common, "reason": refusal}]
-    return pa.Table.from_pylist(rows, schema=_SEGMENTS)
+    return pa.Table.from_pylist(rows, schema=SEGMENT_ROWS)
 
 
 def _is_notable(one: PartitionPrediction) -> bool:

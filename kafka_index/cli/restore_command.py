@@ -7,6 +7,7 @@ import re
 
 import click
 
+from kafka_index.cli.numbers import Whole
 from kafka_index.cli.options import (
     SUBMITTED,
     Decorator,
@@ -22,9 +23,8 @@ from kafka_index.cli.options import (
 from kafka_index.cli.restore import run_restore
 from kafka_index.cli.text import parse_time
 from kafka_index.cli.tiered_options import check_input, tiered_options
-from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, LogConfig
+from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, LogConfig, parse_integer
 from kafka_index.engines import Engine
-from kafka_index.layout.integers import INT64_MAX
 from kafka_index.layout.names import TopicPartition, is_legal_topic, parse_partition_directory
 from kafka_index.restore.cluster import ClusterMode
 from kafka_index.restore.log_files import Link
@@ -188,7 +188,7 @@ def _options() -> list[Decorator]:
         ),
         click.option(
             "--node-id",
-            type=click.IntRange(min=0),
+            type=Whole(min=0),
             metavar="N",
             help="The broker that gets the output, where neither it nor --seed says.",
         ),
@@ -290,9 +290,9 @@ def _log_starts(
 ) -> dict[TopicPartition, int]:
     found = {}
     for text in texts:
-        name, _, offset = text.rpartition("=")
-        partition = parse_partition_directory(name)
-        if partition is None or not offset.isdigit() or int(offset) > INT64_MAX:
+        name, _, number = text.rpartition("=")
+        partition, offset = parse_partition_directory(name), parse_integer(number)
+        if partition is None or offset is None or offset < 0:
             raise click.BadParameter(f"{text!r} is not TOPIC-N=OFFSET")
-        found[partition] = int(offset)
+        found[partition] = offset
     return found

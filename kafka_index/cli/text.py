@@ -10,7 +10,8 @@ from typing import TextIO
 import click
 
 from kafka_index.cli.terminal import Table, is_styled
-from kafka_index.layout.times import parse_integer, parse_iso_time
+from kafka_index.config import parse_integer
+from kafka_index.layout.times import parse_iso_time
 
 _UNITS = ("kB", "MB", "GB", "TB", "PB")
 _MINUTE = 60

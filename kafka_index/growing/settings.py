@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from enum import Enum
 from typing import Self
 
-from kafka_index.config import IndexConfig
+from kafka_index.config import IndexConfig, parse_integer
 from kafka_index.errors import ConfigError
 from kafka_index.layout.index_entries import TIME_ENTRY
 from kafka_index.layout.integers import INT32_MAX, INT64_MAX
@@ -146,7 +146,9 @@ _RANGES = {
 def _parsed(name: str, text: str, kind: str) -> object:
     try:
         if kind == "int":
-            return int(text)
+            value = parse_integer(text.strip())
+            if value is not None:
+                return value
         if kind == "bool":
             return _BOOLEANS[text.lower()]
         if kind == "TimestampType":

@@ -1,4 +1,4 @@
-"""Parsing of integers and times: milliseconds since the epoch, or ISO 8601."""
+"""Parsing of times in ISO 8601: milliseconds since the epoch."""
 
 from __future__ import annotations
 
@@ -7,24 +7,13 @@ from datetime import UTC, datetime, timedelta
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS = timedelta(milliseconds=1)
-_INT64 = range(-(2**63), 2**63)
-MAX_DIGITS = 19
 _MAX_HOURS, _MAX_MINUTES = 23, 59
-_INTEGER = re.compile(r"[+-]?[0-9]+")
 _ISO = re.compile(
     r"(?P<year>\d{4})-(?P<month>\d\d)-(?P<day>\d\d)"
     r"(?:[Tt ](?P<hour>\d\d)(?::(?P<minute>\d\d)(?::(?P<second>\d\d)(?:[.,](?P<fraction>\d+))?)?)?"
     r" ?(?P<zone>[Zz]|(?P<sign>[+-])(?P<hours>\d\d):?(?P<minutes>\d\d)?)?)?",
     re.ASCII,
 )
-
-
-def parse_integer(text: str) -> int | None:
-    """Return a 64-bit integer; None if the text is not one, whatever its length."""
-    if _INTEGER.fullmatch(text) is None or len(text.lstrip("+-").lstrip("0")) > MAX_DIGITS:
-        return None
-    value = int(text)
-    return value if value in _INT64 else None
 
 
 def parse_iso_time(text: str) -> int | None:

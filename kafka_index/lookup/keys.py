@@ -15,9 +15,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from kafka_index.config import parse_integer
 from kafka_index.errors import InputError
 from kafka_index.layout.integers import INT64_MAX, Longs
-from kafka_index.layout.times import parse_integer, parse_iso_time
+from kafka_index.layout.times import parse_iso_time
 from kafka_index.reading.answers import Resolve
 
 Flags = NDArray[np.bool_]

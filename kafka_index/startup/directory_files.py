@@ -10,6 +10,7 @@ import fcntl
 import os
 from dataclasses import dataclass, field
 
+from kafka_index.config import parse_integer
 from kafka_index.errors import InputError
 from kafka_index.layout.checkpoints import check_offset_checkpoint_form, parse_offset_checkpoint
 from kafka_index.layout.message_bytes import uuid_bytes
@@ -84,7 +85,8 @@ class DirectoryFiles:
     def node_id(self) -> int | None:
         """The broker that the directory belongs to."""
         text = self.properties.get("node.id") or self.properties.get("broker.id") or ""
-        return int(text) if text.isdigit() else None
+        number = parse_integer(text)
+        return None if number is None or number < 0 else number
 
     def offsets(self, name: str) -> Offsets:
         """Return a checkpoint; nothing where a broker resets it."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import overload
 
-from kafka_index.config import LogConfig
+from kafka_index.config import LogConfig, parse_integer
 from kafka_index.growing.settings import LogSettings
 from kafka_index.metadata import ClusterImage
 from kafka_index.startup.retention import Retention
@@ -107,7 +107,5 @@ def _number(configs: Mapping[str, str], name: str, default: int) -> int: ...
 @overload
 def _number(configs: Mapping[str, str], name: str, default: int | None) -> int | None: ...
 def _number(configs: Mapping[str, str], name: str, default: int | None) -> int | None:
-    try:
-        return int(configs[name])
-    except (KeyError, ValueError):
-        return default
+    value = parse_integer(configs.get(name, "").strip())
+    return default if value is None else value

@@ -87,6 +87,9 @@ def check_report_path(path: str, *, has_page: bool = False) -> str:
             path=path,
             expected=" or ".join(endings),
             found=ending or "none",
+            hint="pages are written by build, verify, predict, restore and lookup"
+            if ending == PAGE_SUFFIX
+            else None,
         )
     return place
 

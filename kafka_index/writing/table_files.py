@@ -20,8 +20,8 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from kafka_index.config import parse_integer
 from kafka_index.errors import InputError
-from kafka_index.layout.times import parse_integer
 from kafka_index.records.record_table import RECORD_SCHEMA
 from kafka_index.storage import expand_input
 from kafka_index.storage.directories import directory_exists

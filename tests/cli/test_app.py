@@ -11,6 +11,20 @@ from tests.support.command_line import ROOT, environment, kafka_index
 JOBS = {"build": "build_index.py", "lookup": "lookup.py"}
 
 
+#: Ctrl-C while the command line is imported.
+EARLY_INTERRUPT = """
+import os, signal, sys
+class Interrupts:
+    def find_spec(name, path=None, target=None):
+        if name == "kafka_index.cli.app":
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Interrupts)
+from kafka_index.cli import main
+sys.exit(main(["--version"]))
+"""
+
+
 def test_help_shows_commands_and_examples() -> None:
     result = kafka_index("--help")
     assert result.returncode == 0
@@ -24,6 +38,35 @@ def test_every_command_has_help_with_examples(
 ) -> None:
     assert main([command, "--help"]) == 0
     assert f"kafka-index {command} " in capsys.readouterr().out.partition("Examples:")[2]
+
+
+def test_an_interrupt_while_python_imports_is_one_line() -> None:
+    result = subprocess.run(
+        [sys.executable, "-c", EARLY_INTERRUPT],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment(),
+    )
+    assert (result.returncode, result.stdout) == (130, "")
+    assert result.stderr == "kafka-index: error: interrupted\n"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["lookup", "--logs", ".", "--topic", "a", "--offset", "1_000"],
+        ["lookup", "--logs", ".", "--topic", "a", "--timestamp", "ms:1_000"],
+        ["predict", "--input", ".", "--max-decompressed-bytes", "\u0661\u0660"],
+        ["build", "--input", ".", "--output", "b", "--threads", "1_0"],
+        ["restore", "--input", ".", "--output", "b", "--log-start", "a-0=\u00b2"],
+    ],
+)
+def test_only_decimal_digits_are_a_number(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    assert repr(arguments[-1]) in capsys.readouterr().err
 
 
 def test_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:

@@ -73,3 +73,15 @@ def test_a_report_has_a_row_per_segment(data: Path, tmp_path: Path) -> None:
 
 def test_a_directory_is_required() -> None:
     assert predict().returncode == 2
+
+
+def test_a_report_that_cannot_be_written_is_found_out_before_the_logs_are_read(
+    data: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+
+    done = predict("--input", data, "--report", tmp_path / "file" / "r.json")
+
+    assert done.returncode == 3
+    assert done.stdout == ""
+    assert str(tmp_path / "file") in done.stderr
