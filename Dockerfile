@@ -3,11 +3,14 @@
 #
 #   docker build -t kafka-index .
 #   docker run --rm -v /dumps:/dumps:ro kafka-index verify --input /dumps/broker-1
-FROM python:3.12-slim AS wheel
+#
+# BASE is any image of Debian or Ubuntu with pip for a Python of pyproject.toml.
+ARG BASE=python:3.13-slim
+FROM ${BASE} AS wheel
 COPY . /src
 RUN pip wheel --no-cache-dir --no-deps --wheel-dir /wheels /src
 
-FROM python:3.12-slim
+FROM ${BASE}
 RUN apt-get update \
     && apt-get install -y --no-install-recommends default-jre-headless \
     && rm -rf /var/lib/apt/lists/*

@@ -1,4 +1,4 @@
-# The front door. Needs make and Python 3.11 or newer; Python packages and, where it is
+# The front door. Needs make and Python 3.11 to 3.14; Python packages and, where it is
 # needed, Java land in .venv.
 #
 #   make demo                    rebuild the indexes of a real broker's dump, compare, print a table
@@ -9,9 +9,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-# The first interpreter that is new enough; asked only when the environment has to be made.
+# The first interpreter that fits; asked only when the environment has to be made.
 CANDIDATES := $(PYTHON) python3 python3.11 python3.12 python3.13 python3.14 python
-NEW_ENOUGH := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
+ACCEPTED := import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info < (3, 15))
 
 # Spark finds itself through the interpreter, and Java through JAVA_HOME.
 export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
@@ -38,10 +38,10 @@ install: $(STAMP) ## make .venv with everything the other targets need
 $(STAMP): pyproject.toml tools/java/install.sh tools/java/java-home.sh tools/java/java-wrapper.sh
 	@set -e; if [ ! -x $(BIN)/python ]; then \
 		for candidate in $(CANDIDATES); do \
-			if "$$candidate" -c '$(NEW_ENOUGH)' >/dev/null 2>&1; then found=$$candidate; break; fi; \
+			if "$$candidate" -c '$(ACCEPTED)' >/dev/null 2>&1; then found=$$candidate; break; fi; \
 		done; \
 		if [ -z "$${found:-}" ]; then \
-			echo "make install needs Python 3.11 or newer with venv (Debian: apt-get install python3-venv)" >&2; \
+			echo "make install needs Python 3.11 to 3.14 with venv (Debian: apt-get install python3-venv)" >&2; \
 			exit 1; \
 		fi; \
 		echo "making $(VENV) with $$("$$found" --version)"; \
@@ -94,20 +94,37 @@ campaign: $(STAMP) ## run the long judged runs in full; make test draws a tenth 
 pipeline: $(STAMP) ## run the DAG of examples/pipeline by Airflow, and the steps of the Dockerfile
 	$(WITH_JAVA) KAFKA_INDEX_PIPELINE=1 $(PYTEST) tests/pipeline
 
-# The other end of the ranges in pyproject.toml; .venv has the newest versions.
-LOWEST := build/lowest
-ENDS := tests/spark/test_data_source.py tests/spark/test_export.py tests/spark/test_log_writer.py \
-	tests/spark/test_build.py tests/spark/test_lookup.py tests/spark/test_lookup_frames.py
+# Both ends of the ranges in pyproject.toml, each in an environment of its own: the lowest Python
+# with the lowest versions of the libraries, the newest Python with the newest.
+ENDS := build/lowest build/newest
+.PHONY: $(ENDS)
+$(ENDS): $(STAMP)
+	$(BIN)/python -m tools.versions.environment $(@F) $@
 
 # Spark 4.1 leaves sockets for the collector of garbage to close.
+ON_END = $(WITH_JAVA) PYTHONPATH="$(CURDIR)" PYSPARK_PYTHON="$(CURDIR)/build/$*/bin/python" \
+	PYSPARK_DRIVER_PYTHON="$(CURDIR)/build/$*/bin/python" build/$*/bin/python -m pytest \
+	-W ignore::pytest.PytestUnraisableExceptionWarning
+
+SLICE := tests/test_smoke.py \
+	tests/spark/test_data_source.py::test_rows_are_those_of_read_records \
+	tests/spark/test_lookup_frames.py::test_a_row_out_for_each_row_in_with_all_its_columns
+.PHONY: ends
+ends: $(ENDS) ## run every command, and Spark, on the lowest and on the newest Python and libraries
+	$(MAKE) --no-print-directory -j 2 -O slice-lowest slice-newest
+
+slice-%:
+	$(ON_END) $(SLICE)
+
+# What depends most on the versions of libraries.
+DEPENDENT := tests/test_smoke.py tests/spark tests/kernels tests/cli tests/tables tests/writing
 .PHONY: versions
-versions: $(STAMP) ## run Spark's tests on the lowest versions accepted, and Kafka's two versions
-	$(BIN)/python -m venv $(LOWEST)
-	$(LOWEST)/bin/python -m pip install --quiet -r tools/versions/lowest.txt
-	$(WITH_JAVA) PYTHONPATH="$(CURDIR)" PYSPARK_PYTHON="$(CURDIR)/$(LOWEST)/bin/python" \
-		PYSPARK_DRIVER_PYTHON="$(CURDIR)/$(LOWEST)/bin/python" \
-		$(LOWEST)/bin/python -m pytest -W ignore::pytest.PytestUnraisableExceptionWarning $(ENDS)
+versions: $(ENDS) ## run far more tests on both ends, and those of Kafka's two versions
+	$(MAKE) --no-print-directory versions-lowest versions-newest
 	$(WITH_JAVA) $(PYTEST) tests/conformance/test_versions.py
+
+versions-%:
+	$(ON_END) $(TOGETHER) $(DEPENDENT)
 
 .PHONY: golden
 golden: $(STAMP) ## let Kafka write anew every golden file that make test uses

@@ -1,4 +1,4 @@
-"""The image: its steps that install this package, in an empty environment."""
+"""The image: built whole, and the steps that install this package, in an empty environment."""
 
 from __future__ import annotations
 
@@ -8,9 +8,13 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from tests.servers.airflow import needing_downloads
+from tests.servers.image import Image, built_image
 from tests.support.command_line import DUMP, ROOT
 from tests.support.timeouts import TIMEOUT_SECONDS
 
@@ -66,6 +70,30 @@ def test_the_steps_of_the_image_install_a_working_command(tmp_path: Path) -> Non
     )
     assert done.returncode == 0, done.stderr
     assert not list((tmp_path / ".cache").rglob("*.bin"))  # the shared kernels were used
+
+
+@pytest.fixture(scope="module")
+def image() -> Iterator[Image]:
+    needing_downloads("the image")
+    with built_image() as built:
+        yield built
+
+
+def test_a_user_of_the_image_verifies_a_dump_and_compiles_nothing(image: Image) -> None:
+    command = ("verify", "--input", "/dumps/dump", "--config", "/dumps/dump.properties")
+    printed = image.run("kafka-index", *command, mounted=ROOT / "examples")
+    assert "nothing harmful was found" in printed
+    assert "compiling" not in printed
+
+
+def test_the_image_has_what_spark_needs(image: Image) -> None:
+    command = ("build", "--input", "/dumps/app-logs-0", "--output", "out", "--engine", "spark")
+    printed = image.run("kafka-index", *command, "--master", "local[1]", mounted=DUMP)
+    assert re.search(r"^built +3 ", printed, re.MULTILINE), printed
+
+
+def test_the_image_runs_as_a_user_of_its_own(image: Image) -> None:
+    assert image.run("whoami", mounted=DUMP).strip() == "kafka-index"
 
 
 def test_the_image_has_every_extra_that_a_run_uses() -> None:

@@ -1,6 +1,7 @@
 """The commands of a page and what they print: runs them, compares, and writes them anew.
 
-A block of ``console`` is commands, each after ``$``, and their output. The commands of a page run
+A block of ``console`` is commands, each after ``$``, and their output; a block of ``shell-session``
+is the same of Kafka's own tools, which the conformance tests run. The commands of a page run
 in its order, in one folder that holds a copy of ``examples/dump`` (``dump``), its settings, and
 ``examples``; the pages call that folder ``/data``. A line of ``...`` stands for any lines.
 
@@ -24,7 +25,8 @@ from pathlib import Path
 
 from tests.support.command_line import ROOT, run_here
 
-_BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_BLOCK = re.compile(r"^```(console|shell-session)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+OURS = "console"
 #: Where the pages say that their commands run.
 FOLDER = "/data"
 _ANY_LINES = "..."
@@ -41,15 +43,16 @@ class Step:
 
     command: str
     output: tuple[str, ...]
+    language: str = OURS
 
 
 def steps_of(page: str) -> Iterator[Step]:
     """Yield the commands of a page in their order."""
     for block in _BLOCK.finditer(page):
-        yield from _steps(block.group(1))
+        yield from _steps(block.group(2), block.group(1))
 
 
-def _steps(block: str) -> Iterator[Step]:
+def _steps(block: str, language: str) -> Iterator[Step]:
     command: str | None = None
     output: list[str] = []
     for line in block.splitlines():
@@ -57,12 +60,12 @@ def _steps(block: str) -> Iterator[Step]:
             command = f"{command}\n{line}"
         elif line.startswith("$ "):
             if command is not None:
-                yield Step(command, tuple(output))
+                yield Step(command, tuple(output), language)
             command, output = line.removeprefix("$ "), []
         else:
             output.append(line)
     if command is not None:
-        yield Step(command, tuple(output))
+        yield Step(command, tuple(output), language)
 
 
 class Shell:
@@ -123,8 +126,10 @@ def write_anew(path: Path) -> None:
         shell = Shell(Path(os.path.realpath(folder)))
 
         def block(match: re.Match[str]) -> str:
+            if match.group(1) != OURS:
+                return match.group()
             lines = []
-            for step in _steps(match.group(1)):
+            for step in _steps(match.group(2), OURS):
                 printed = shell.run(step.command)
                 kept = step.output if fits(step.output, printed) else printed
                 lines += [f"$ {step.command}", *kept]
