@@ -35,7 +35,9 @@ first used, so that importing the package costs nothing, and Spark is not import
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING
+
+# As type checkers know it: `typing` takes longer to import than all of this.
+TYPE_CHECKING = False
 
 if TYPE_CHECKING:
     from kafka_index.build import SegmentReport as SegmentReport

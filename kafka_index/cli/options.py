@@ -42,7 +42,11 @@ class Command(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the arguments; click itself would keep the last of several values."""
-        _, _, given = self.make_parser(ctx).parse_args(args=list(args))
+        try:
+            _, _, given = self.make_parser(ctx).parse_args(args=list(args))
+        except click.BadOptionUsage as error:
+            # click does not say of which command the option is that lacks its value.
+            raise click.BadOptionUsage(error.option_name, error.message, ctx) from error
         counts = Counter(id(parameter) for parameter in given)
         for parameter in given:
             if not isinstance(parameter, click.Option):

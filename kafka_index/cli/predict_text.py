@@ -9,6 +9,7 @@ from typing import TextIO
 import pyarrow as pa
 
 from kafka_index.cli.run_summary import run_summary
+from kafka_index.cli.terminal import print_text
 from kafka_index.cli.text import Paint, format_bytes, format_time, plural
 from kafka_index.startup import (
     LoadedLog,
@@ -40,24 +41,30 @@ def print_prediction(
     if as_json:
         stream.write(json.dumps({**_as_object(prediction), "suggestion": hint}) + "\n")
         return
-    paint = Paint(stream)
+    print_text(stream, _text(prediction, hint, Paint(stream), verbose=verbose))
+
+
+def _text(
+    prediction: Prediction, hint: str | None, paint: Paint, *, verbose: bool
+) -> Iterator[str]:
     word = prediction.verdict.value
-    stream.write((paint.good if prediction.verdict is Verdict.SAFE else paint.bad)(word) + "\n")
+    yield (paint.good if prediction.verdict is Verdict.SAFE else paint.bad)(word)
     for refusal in prediction.refused:
         line = "" if refusal.line is None else f", line {refusal.line}"
-        stream.write(f"{paint.bad('refused')}: {refusal.file}{line}: {refusal.reason}\n")
+        yield f"{paint.bad('refused')}: {refusal.file}{line}: {refusal.reason}"
     for one in prediction.partitions:
         if verbose or _is_notable(one):
-            stream.writelines(text + "\n" for text in _lines(one, verbose=verbose))
-    stream.writelines(paint.faint(f"note: {note}") + "\n" for note in prediction.notes)
+            yield from _lines(one, verbose=verbose)
+    for note in prediction.notes:
+        yield paint.faint(f"note: {note}")
     total = sum(one.bytes_read for one in prediction.partitions)
     lost = sum(one.lost.records for one in prediction.partitions)
-    stream.write(
+    yield (
         f"{plural(len(prediction.partitions), 'partition')}, "
-        f"{plural(lost, 'record')} lost or hidden, {format_bytes(total)} of logs read\n"
+        f"{plural(lost, 'record')} lost or hidden, {format_bytes(total)} of logs read"
     )
     if hint is not None:
-        stream.write(paint.notable(f"suggestion: {hint}") + "\n")
+        yield paint.notable(f"suggestion: {hint}")
 
 
 def count_prediction(prediction: Prediction) -> None:

@@ -123,6 +123,10 @@ def refuse_held(directory: str) -> None:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         return
+    except NotADirectoryError as error:
+        raise InputError(
+            "not a directory", path=directory, hint="give the data directories of a broker"
+        ) from error
     except OSError as error:
         raise InputError(f"cannot open the lock: {error.strerror}", path=path) from error
     try:

@@ -69,6 +69,18 @@ def test_only_decimal_digits_are_a_number(
     assert repr(arguments[-1]) in capsys.readouterr().err
 
 
+def test_a_command_that_is_nearly_right_is_suggested(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["biuld"]) == 2
+    assert "Did you mean 'build'?" in capsys.readouterr().err
+
+
+def test_an_option_without_its_value_names_the_help_of_its_command(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["find", "--input", ".", "--key"]) == 2
+    assert "(see kafka-index find --help)" in capsys.readouterr().err
+
+
 def test_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"kafka-index {package.__version__}\n"

@@ -7,11 +7,16 @@ import shutil
 import struct
 from functools import partial
 from pathlib import Path
+from typing import TextIO
 
 import pyarrow.parquet as pq
 import pytest
 
+from kafka_index.cli.predict_text import print_prediction
+from kafka_index.config import LogConfig
+from kafka_index.startup import StartConditions, predict_directories
 from tests.support.command_line import DUMP, run_here
+from tests.support.terminals import shown_on_a_terminal
 
 predict = partial(run_here, "predict")
 
@@ -85,3 +90,25 @@ def test_a_report_that_cannot_be_written_is_found_out_before_the_logs_are_read(
     assert done.returncode == 3
     assert done.stdout == ""
     assert str(tmp_path / "file") in done.stderr
+
+
+def test_a_file_in_place_of_a_directory_is_wrong_usage(data: Path) -> None:
+    done = predict("--input", data / "meta.properties")
+
+    assert done.returncode == 2
+    assert "meta.properties: not a directory; give the data directories" in done.stderr
+
+
+def test_notes_are_wrapped_at_words(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    monkeypatch.setenv("NO_COLOR", "1")
+    prediction = predict_directories([str(data)], StartConditions(LogConfig()))
+
+    def show(stream: TextIO) -> None:
+        print_prediction(prediction, None, stream, as_json=False, verbose=False)
+
+    narrow, wide = (shown_on_a_terminal(columns, show) for columns in (40, 4000))
+    assert len(narrow) > len(wide)
+    assert [word for line in narrow for word in line.split()] == [
+        word for line in wide for word in line.split()
+    ]

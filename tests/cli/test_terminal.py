@@ -1,10 +1,6 @@
 from __future__ import annotations
 
 import io
-import os
-import pty
-import termios
-from collections.abc import Callable
 from typing import TextIO
 
 import pytest
@@ -12,22 +8,9 @@ from click import unstyle
 
 from kafka_index.cli.terminal import Table, print_text
 from kafka_index.cli.text import Paint
+from tests.support.terminals import shown_on_a_terminal
 
 ROWS = Table(("name", "count"), [("a", "1"), ("long name", "1,000")])
-
-
-def shown_on_a_terminal(columns: int, show: Callable[[TextIO], None]) -> list[str]:
-    """Return the lines that a terminal of this width is sent."""
-    ours, theirs = pty.openpty()
-    termios.tcsetwinsize(theirs, (24, columns))
-    with os.fdopen(ours, "rb", buffering=0) as terminal, os.fdopen(theirs, "w") as stream:
-        show(stream)
-        stream.write("\0")
-        stream.flush()
-        shown = b""
-        while not shown.endswith(b"\0"):
-            shown += terminal.read(10_000)
-    return shown.rstrip(b"\0").decode().replace("\r\n", "\n").splitlines()
 
 
 @pytest.fixture(autouse=True)
