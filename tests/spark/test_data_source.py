@@ -337,6 +337,18 @@ def test_options_of_streams_have_no_effect_on_a_batch_read() -> None:
     assert options.ignored == tuple(sorted(map(str.lower, names)))
 
 
+def test_options_without_effect_are_one_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_partition(tmp_path, {0: batch(0, 1)})
+    given = {"path": str(tmp_path), "kafka.bootstrap.servers": "b:9092", "kafka.group.id": "g"}
+    source = KafkaLogSource(given)
+    with caplog.at_level("WARNING"):
+        source.reader(source.schema()).partitions()
+    (warning,) = caplog.messages
+    assert warning.endswith("kafka.bootstrap.servers, kafka.group.id")
+
+
 def test_options_of_stores_are_passed_on() -> None:
     options = parse_options({"path": "x", "storage.region": "eu-west-1", "tiered": "s3://b/t"})
     assert options.storage.items == (("region", "eu-west-1"),)
