@@ -202,10 +202,16 @@ def last_sequence_of(base_sequence: Integer, offset_delta: Integer) -> Any:
 
     Notes
     -----
-    DefaultRecordBatch.lastSequence and incrementSequence.
+    DefaultRecordBatch.lastSequence and incrementSequence. In Java the sums wrap around, which only
+    those of a negative delta reach; no broker writes one.
     """
     if base_sequence == NO_SEQUENCE:
         return base_sequence
+    if offset_delta < 0:
+        sequence = base_sequence + offset_delta
+        if base_sequence > -(2**31) - 1 - offset_delta:
+            sequence -= 2**31
+        return ((sequence + 2**31) & (2**32 - 1)) - 2**31
     if base_sequence > INT32_MAX - offset_delta:
         return offset_delta - (INT32_MAX - base_sequence) - 1
     return base_sequence + offset_delta

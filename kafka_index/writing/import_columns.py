@@ -175,11 +175,14 @@ def _offsets(batch: pa.RecordBatch, end_offset: int) -> Longs:
     if "offset" not in batch.schema.names:
         return end_offset + np.arange(len(batch), dtype=np.int64)
     offsets = _longs(batch, "offset")
+    if int(offsets[0]) < 0:
+        raise InputError("a negative offset", expected="0 or more", found=int(offsets[0]))
     if int(offsets[0]) < end_offset:
         raise InputError(
-            "an offset is before the end of the log" if offsets[0] >= 0 else "a negative offset",
+            "the log already has this offset",
             expected=f"{end_offset} or more",
             found=int(offsets[0]),
+            hint="leave out what the log has: an interrupted import has finished some partitions",
         )
     wrong = np.flatnonzero(np.diff(offsets) <= 0)
     if len(wrong):

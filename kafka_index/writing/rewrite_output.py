@@ -134,6 +134,8 @@ class RewriteOutput:
             text = read_checkpoint_text(os.path.join(directories[0], META_PROPERTIES))
             if text is not None:
                 _write(os.path.join(self.root, META_PROPERTIES), text)
+        # Before the mark: what is left then is the whole result, and nothing else.
+        remove_directory(self.staging)
         with suppress(FileNotFoundError):
             os.unlink(self._mark)
         for path, error in make_durable([self.root]).items():

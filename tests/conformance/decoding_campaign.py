@@ -246,6 +246,9 @@ def _difference_of_error(outcome: Outcome, expected: list[Row | Damage], read: R
     damages = _damages_of(expected)
     error = outcome.error
     assert error is not None
+    if read.is_bounded and error.message.startswith("bad_crc"):
+        # Where the bounds are is looked up in indexes, and none is built of an invalid batch.
+        return _first_difference(outcome.items, [])
     if not damages:
         return f"raised {error}, and Kafka reads all"
     if read.is_bounded:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kafka_index import read_records
+from kafka_index.records.record_table import DEFAULT_COLUMNS
 from tests.support.campaign import drawn
 from tests.support.segments import CONTROL, batch, message, record
 
@@ -42,13 +43,15 @@ def test_reads_of_drawn_sound_logs_return_what_the_consumer_returns(
     assert compared > 50 * LOGS
 
 
-def first_record(judge: Judge, scratch: Path, log: bytes) -> tuple[dict[str, object], ReadRecord]:
+def first_record(
+    judge: Judge, scratch: Path, log: bytes, columns: tuple[str, ...] = DEFAULT_COLUMNS
+) -> tuple[dict[str, object], ReadRecord]:
     """The first record of a log as we return it, and as Kafka does."""
     folder = scratch / "first-0"
     folder.mkdir(exist_ok=True)
     path = folder / f"{0:020d}.log"
     path.write_bytes(log)
-    (ours,) = read_records(folder).read_all().to_pylist()
+    (ours,) = read_records(folder, columns=columns).read_all().to_pylist()
     ((kafkas,),) = (one.records for one in read_log(judge, path).batches)
     return ours, kafkas
 
@@ -63,6 +66,24 @@ def test_header_name_that_is_not_utf8_is_replaced_as_in_java(
     payload = record(0, 0, None, b"value", [(name, b"")])
     ours, kafkas = first_record(judge, scratch, batch(0, payload=payload, timestamps=[1000]))
     assert ours["headers"] == [{"key": key, "value": value} for key, value in kafkas.headers]
+
+
+@pytest.mark.parametrize("delta", [-1, -322, -(2**31)])
+@pytest.mark.parametrize("base_sequence", [0, 5, 2**31 - 2, 2**31 - 1])
+def test_sequence_of_a_record_below_its_batch_wraps_around_as_in_java(
+    judge: Judge, scratch: Path, delta: int, base_sequence: int
+) -> None:
+    log = batch(
+        2**31,
+        payload=record(delta, 0, None, b"value"),
+        timestamps=[1000],
+        producer_id=7,
+        producer_epoch=0,
+        base_sequence=base_sequence,
+        last_offset_delta=-1,
+    )
+    ours, kafkas = first_record(judge, scratch, log, ("offset", "sequence"))
+    assert (ours["offset"], ours["sequence"]) == (kafkas.offset, kafkas.sequence)
 
 
 @pytest.mark.parametrize("magic", [0, 1])

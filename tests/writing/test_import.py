@@ -284,7 +284,7 @@ def test_an_offset_that_the_log_has_is_refused_and_nothing_changes(tmp_path: Pat
 
     stderr = refused(tmp_path / "tables", output, "--append")
 
-    assert "an offset is before the end of the log" in stderr
+    assert "the log already has this offset" in stderr
     assert contents(output) == before
 
 
