@@ -36,7 +36,7 @@ def export_splits(
     size = _SPLITS_PER_WORKER * workers
     for start in range(0, len(works), size):
         wave = works[start : start + size]
-        results = run_splits(
+        yield from run_splits(
             session,
             wave,
             [work.split.size_bytes for work in wave],
@@ -46,7 +46,6 @@ def export_splits(
             description=f"export {len(wave):,} splits of records",
             target=target,
         )
-        yield from sorted(results, key=lambda result: result.number)
 
 
 def _export(work: SplitWork, *, settings: ExportSettings) -> SplitResult:

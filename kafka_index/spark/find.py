@@ -13,7 +13,6 @@ from kafka_index.tables import ReadSettings, RecordSplit
 from kafka_index.tables.matches import SplitMatches, match_in_waves, match_split, matched_bytes
 
 _SPLITS_PER_WORKER = 4
-_Numbered = tuple[int, RecordSplit]
 
 
 def match_on_spark(
@@ -40,24 +39,17 @@ def match_on_spark(
     """
 
     def run(wave: Sequence[RecordSplit]) -> Iterable[SplitMatches]:
-        found = run_splits(
+        max_bytes = matched_bytes(len(wave))
+        return run_splits(
             session,
-            list(enumerate(wave)),
+            wave,
             [split.size_bytes for split in wave],
-            partial(_match, settings=settings, limit=limit, max_bytes=matched_bytes(len(wave))),
+            partial(match_split, settings=settings, limit=limit, max_bytes=max_bytes),
             workers=workers,
             jobs=jobs,
             description=f"search {len(wave):,} splits of records",
         )
-        return [matches for _, matches in sorted(found, key=lambda one: one[0])]
 
     max_wave = _SPLITS_PER_WORKER * workers
     first_wave = max_wave if limit is None else workers
     yield from match_in_waves(splits, run, first_wave=first_wave, max_wave=max_wave)
-
-
-def _match(
-    numbered: _Numbered, *, settings: ReadSettings, limit: int | None, max_bytes: int
-) -> tuple[int, SplitMatches]:
-    number, split = numbered
-    return number, match_split(split, settings, limit=limit, max_bytes=max_bytes)

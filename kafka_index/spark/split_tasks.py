@@ -1,4 +1,4 @@
-"""Splits of records as tasks of Spark: pickled work goes out, a pickled result comes back."""
+"""Work of any kind as tasks of Spark: it goes out pickled, and a pickled result comes back."""
 
 from __future__ import annotations
 
@@ -18,11 +18,16 @@ from kafka_index.tasks import BIN, balance
 _Work = TypeVar("_Work")
 _Result = TypeVar("_Result")
 
-_WORK, _RESULT = "work", "result"
+_NUMBER, _WORK, _RESULT = "number", "work", "result"
+_NUMBER_FIELD = pa.field(_NUMBER, pa.int64(), nullable=False)
 _MANIFEST_SCHEMA = pa.schema(
-    [pa.field(BIN, pa.int32(), nullable=False), pa.field(_WORK, pa.binary(), nullable=False)]
+    [
+        pa.field(BIN, pa.int32(), nullable=False),
+        _NUMBER_FIELD,
+        pa.field(_WORK, pa.binary(), nullable=False),
+    ]
 )
-_RESULT_SCHEMA = pa.schema([pa.field(_RESULT, pa.binary(), nullable=False)])
+_RESULT_SCHEMA = pa.schema([_NUMBER_FIELD, pa.field(_RESULT, pa.binary(), nullable=False)])
 _BINS_PER_CORE = 4
 _BIN_BYTES = 256 << 20
 _MAX_BINS = 20_000
@@ -38,8 +43,9 @@ def run_splits(
     jobs: Jobs,
     description: str,
     target: SharedTarget | None = None,
+    overhead: int = 0,
 ) -> list[_Result]:
-    """Run a function over works in bins of about equal sizes.
+    """Run a function over works in bins of about equal sizes, and return the results in order.
 
     Parameters
     ----------
@@ -59,16 +65,20 @@ def run_splits(
         For the Spark UI.
     target : SharedTarget, optional
         The folders that are written to.
-
-    Returns
-    -------
-    list
-        The results, in no particular order.
+    overhead : int
+        Added to each size.
     """
+    if not works:
+        return []
     wanted = max(_BINS_PER_CORE * workers, sum(sizes) // _BIN_BYTES)
     bins = max(min(len(works), wanted, _MAX_BINS), 1)
     manifest = pa.table(
-        [balance(sizes, bins), [pickle.dumps(work) for work in works]], schema=_MANIFEST_SCHEMA
+        [
+            balance(sizes, bins, overhead=overhead),
+            list(range(len(works))),
+            [pickle.dumps(work) for work in works],
+        ],
+        schema=_MANIFEST_SCHEMA,
     )
     done = (
         session.createDataFrame(manifest)
@@ -76,7 +86,7 @@ def run_splits(
         .mapInArrow(task(partial(_run, function=function), target), spark_schema(_RESULT_SCHEMA))
     )
     with jobs.job(description, items=len(works)):
-        rows = done.toArrow()
+        rows = done.toArrow().sort_by(_NUMBER)
     return [pickle.loads(packed) for packed in rows.column(_RESULT).to_pylist()]  # noqa: S301, ours
 
 
@@ -84,6 +94,7 @@ def _run(
     batches: Iterable[pa.RecordBatch], *, function: Callable[[_Work], _Result]
 ) -> Iterator[pa.RecordBatch]:
     for batch in batches:
-        for packed in batch.column(_WORK).to_pylist():
+        works = batch.column(_WORK).to_pylist()
+        for number, packed in zip(batch.column(_NUMBER).to_pylist(), works, strict=True):
             result = function(pickle.loads(packed))  # noqa: S301, written by our own driver
-            yield pa.record_batch([[pickle.dumps(result)]], schema=_RESULT_SCHEMA)
+            yield pa.record_batch([[number], [pickle.dumps(result)]], schema=_RESULT_SCHEMA)

@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import col
 
 import kafka_index
+from kafka_index.errors import InputError
 from kafka_index.spark.data_source import KafkaLogSource
 from kafka_index.spark.import_tables import import_tables
 from kafka_index.spark.jobs import Jobs
@@ -18,7 +19,7 @@ from kafka_index.storage import DirectoryLock
 from kafka_index.writing.import_record import counts_of_run
 from kafka_index.writing.import_settings import ImportMode, ImportSettings
 from kafka_index.writing.table_files import list_table_files
-from tests.support.command_line import DUMP
+from tests.support.command_line import DUMP, copy_partitions
 from tests.support.record_tables import rows_of
 
 COLUMNS = ("topic", "partition", "offset", "timestamp", "timestampType", "key", "value")
@@ -46,9 +47,10 @@ def records(path: Path) -> list[tuple[object, ...]]:
     return rows_of(kafka_index.read_records(path).read_all(), *COLUMNS)
 
 
-def test_rows_are_written_as_logs(frame: DataFrame, tmp_path: Path) -> None:
-    writer = sorted_frame(frame).write.format("kafka-log").mode("append")
-    writer.option("compression.type", "lz4").save(str(tmp_path / "logs"))
+def test_rows_are_written_as_logs_and_continue_them(frame: DataFrame, tmp_path: Path) -> None:
+    for part in ("offset < 100", "offset >= 100"):
+        writer = sorted_frame(frame.where(part)).write.format("kafka-log").mode("append")
+        writer.option("compression.type", "lz4").save(str(tmp_path / "logs"))
 
     expected = kafka_index.read_records(DUMP, topics="orders.eu-west|payments").read_all()
     found = kafka_index.read_records(tmp_path / "logs").read_all()
@@ -58,6 +60,13 @@ def test_rows_are_written_as_logs(frame: DataFrame, tmp_path: Path) -> None:
         str(tmp_path / "logs")
     )
     assert {row[2] for row in records(tmp_path / "logs")} <= set(range(5))
+
+
+def test_overwrite_is_refused_where_no_import_has_written(frame: DataFrame, tmp_path: Path) -> None:
+    data = copy_partitions(tmp_path / "data", "payments-0")
+    with pytest.raises(InputError, match="was not written by an import"):
+        KafkaLogSource({"path": str(data)}).writer(frame.schema, True)  # noqa: FBT003, Spark's
+    assert records(data) == records(DUMP / "payments-0")
 
 
 def test_a_partition_from_two_tasks_is_refused_and_nothing_is_written(
