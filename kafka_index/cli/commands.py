@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import gc
 import importlib
+import sys
+from types import ModuleType
 
 import click
 from click.shell_completion import CompletionItem
@@ -106,10 +109,24 @@ class _LazyGroup(click.Group):
 
 def load_command(name: str, *, as_job: bool) -> click.Command:
     """Return a command, for the console script or as a job for ``spark-submit``."""
-    command = importlib.import_module(COMMANDS[name][0]).make_command(as_job=as_job)
+    command = _module(COMMANDS[name][0]).make_command(as_job=as_job)
     if not isinstance(command, click.Command):
         raise TypeError(f"{name} is not a command")
     return command
+
+
+def _module(name: str) -> ModuleType:
+    """Import a module without garbage collections, which find nothing in what modules define."""
+    if name in sys.modules or not gc.isenabled():
+        return importlib.import_module(name)
+    gc.disable()
+    try:
+        module = importlib.import_module(name)
+        # Nor will later collections look there.
+        gc.freeze()
+    finally:
+        gc.enable()
+    return module
 
 
 def _print_version(ctx: click.Context, parameter: click.Parameter, value: object) -> None:  # noqa: ARG001, because click passes it

@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack, redirect_stdout
 from datetime import UTC, datetime
-from importlib.metadata import version
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -153,6 +152,8 @@ class RunSummary:
             sys.stdout.flush()
 
     def _as_object(self, exit_code: int, outcome: str) -> dict[str, object]:
+        from importlib.metadata import version  # noqa: PLC0415, slow to import
+
         return {
             "command": self.command,
             "run_id": self.run_id,

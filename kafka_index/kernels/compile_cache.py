@@ -15,9 +15,9 @@ import contextlib
 import functools
 import hashlib
 import logging
+import os
 import pickle
 import re
-import uuid
 from collections.abc import Callable
 from importlib.resources import files
 from typing import Any, ClassVar, TypeVar
@@ -201,7 +201,7 @@ class _ContentCache(caching._Cache):  # noqa: SLF001
             warn_of_unwritable_cache()
             return
         path = folder / self._file(sig, data.codegen)
-        scratch = path.with_name(f"{path.name}.{uuid.uuid4().hex}.tmp")
+        scratch = path.with_name(f"{path.name}.{os.urandom(16).hex()}.tmp")
         try:
             payload = _dumps(data._reduce())  # noqa: SLF001
             scratch.write_bytes(hashlib.sha256(payload).digest() + payload)

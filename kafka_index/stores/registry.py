@@ -9,9 +9,7 @@ from kafka_index.errors import EngineError, InputError
 from kafka_index.stores.local_store import LocalStore
 from kafka_index.stores.options import StorageOptions
 from kafka_index.stores.store import Store
-from kafka_index.stores.tiered.encryption import KeyRing
 from kafka_index.stores.tiered.segment_paths import inner_root, is_segment_path
-from kafka_index.stores.tiered.tiered_store import TieredStore
 from kafka_index.stores.uris import HDFS_SCHEME, OBJECT_SCHEMES, is_remote, scheme_of, split_uri
 
 _LOCAL = LocalStore()
@@ -70,6 +68,9 @@ def _open(root: str) -> Store:
     # The libraries are optional, and not imported where only local files are read.
     scheme = scheme_of(root)
     if is_segment_path(root):
+        from kafka_index.stores.tiered.encryption import KeyRing  # noqa: PLC0415, slow to import
+        from kafka_index.stores.tiered.tiered_store import TieredStore  # noqa: PLC0415
+
         layout, objects = inner_root(root)
         return TieredStore(layout, store_of(objects), KeyRing(dict(_options.tiered_keys)))
     if scheme in OBJECT_SCHEMES:
