@@ -97,9 +97,10 @@ def _questions(data: Path) -> dict[str, dict[str, str]]:
     (_, end) = _ends(data, (TRIMMED.name,))[TRIMMED.name]["0"]
     beyond = json.dumps({TRIMMED.name: {"0": end + 9}})
     first, last = _times(data)
-    by_partition = json.dumps(
-        {topic: dict.fromkeys(numbers, first) for topic, numbers in ends.items()}
-    )
+
+    def by_partition(time_ms: int) -> str:
+        return json.dumps({topic: dict.fromkeys(ends[topic], time_ms) for topic in ends})
+
     late = {"subscribe": "zstd__", "startingTimestamp": str(2**62)}
     return {
         "everything": everything,
@@ -111,9 +112,10 @@ def _questions(data: Path) -> dict[str, dict[str, str]]:
             "startingTimestamp": str(first),
             "endingTimestamp": str(last),
         },
-        "between times by partition": some
-        | {
-            "startingOffsetsByTimestamp": by_partition,
+        "between times by partition": {
+            "assign": json.dumps({topic: [int(each) for each in ends[topic]] for topic in ends}),
+            "startingOffsetsByTimestamp": by_partition(first),
+            "endingOffsetsByTimestamp": by_partition(last),
             "startingOffsetsByTimestampStrategy": "latest",
         },
         "no record as late, from the end": late | {"startingOffsetsByTimestampStrategy": "latest"},
