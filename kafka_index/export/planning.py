@@ -22,7 +22,7 @@ from kafka_index.layout.names import TopicPartition
 from kafka_index.reading import PartitionFiles, PartitionLog
 from kafka_index.startup.directory_files import read_topic_id
 from kafka_index.stores import is_remote
-from kafka_index.tables.bounds import EARLIEST, Bound, ReadBounds
+from kafka_index.tables.bounds import EARLIEST, LATEST, Bound, ReadBounds
 from kafka_index.tables.read_plan import RecordSplit, resolve_range, split_range
 from kafka_index.tables.settings import ReadSettings
 
@@ -101,6 +101,13 @@ def _check_starts(files: Sequence[PartitionFiles], starts: Mapping[str, Mapping[
         for topic, numbers in starts.items()
         for number in numbers
     }
+    latest = [(topic, one) for topic, own in starts.items() for one in own if own[one] == LATEST]
+    if latest:
+        raise InputError(
+            "an export cannot begin at the latest offset",
+            expected=f"0 or more, or {EARLIEST} for the first",
+            found=f"{LATEST} for {TopicPartition(*latest[0]).directory_name}",
+        )
     if found != given:
         missing, other = sorted(found - given), sorted(given - found)
         raise InputError(
@@ -120,6 +127,7 @@ def _plan_partition(
     _check_folder(folder, known, record_options(settings))
     remove_scratch_files(folder)
     export = PartitionExport(partition, folder)
+    end_offset = None
     read = settings.read_settings
     record = _record_to_extend(files, known, settings, start)
     topic_id = _topic_id(files)
@@ -135,6 +143,7 @@ def _plan_partition(
         with PartitionLog(
             files, config=IndexConfig(), max_decompressed_bytes=read.max_decompressed_bytes
         ) as log:
+            end_offset = log.end_offset
             remove_data_files(folder, record.next_offset)
             for part in _repeated_ranges(log, record):
                 # In one piece, however large: data files in place are replaced as a whole.
@@ -159,6 +168,14 @@ def _plan_partition(
     except KafkaIndexError as error:
         export.works.clear()
         export.failure, export.is_retriable = LeftOut.of(error), is_retriable(error)
+    if known is None and end_offset is not None and start > end_offset:
+        raise InputError(
+            "the log does not have the starting offset",
+            path=files.segments[0].partition_directory,
+            expected=f"{end_offset} or less",
+            found=start,
+            hint="correct it in the file of --offsets",
+        )
     return export
 
 

@@ -34,6 +34,8 @@ from kafka_index.writing.staging import (
 #: Holds the digest of the rewrite that the directory is the unfinished output of; empty before the
 #: decision.
 _UNFINISHED = ".rewrite.kafka-index"
+#: What it is written as at first, and all that a run killed by then leaves.
+_UNFINISHED_SCRATCH = f".{_UNFINISHED}.tmp"
 #: What holds for the rewritten logs too: offsets do not change.
 _CHECKPOINTS = (LOG_START_CHECKPOINT, REPLICATION_CHECKPOINT, CLEANER_CHECKPOINT)
 
@@ -143,7 +145,7 @@ class RewriteOutput:
 
     def _is_continued(self) -> bool:
         """Return whether the directory is the unfinished output of this rewrite."""
-        names = set(os.listdir(self.root)) - {BROKER_LOCK}
+        names = set(os.listdir(self.root)) - {BROKER_LOCK, _UNFINISHED_SCRATCH}
         if not names:
             return False
         found = read_checkpoint_text(self._mark)

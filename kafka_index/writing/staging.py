@@ -91,7 +91,10 @@ def _leftovers(root: str) -> Iterator[str]:
     with contextlib.suppress(FileNotFoundError):
         for name in sorted(os.listdir(root)):
             path = os.path.join(root, name)
-            if _STAGING.fullmatch(name) and os.path.exists(os.path.join(path, _MARK)):
+            if not _STAGING.fullmatch(name) or not os.path.isdir(path):
+                continue
+            # One without the mark and anything else was just being made, or removed.
+            if os.path.exists(os.path.join(path, _MARK)) or not os.listdir(path):
                 yield path
 
 

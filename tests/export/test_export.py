@@ -199,6 +199,19 @@ def test_offsets_of_a_file_are_where_each_partition_begins(tmp_path: Path, text:
     assert "another starting offset" in export(2, *arguments)
 
 
+@pytest.mark.parametrize(("offset", "reason"), [(4, "3 or less"), (-1, "the latest offset")])
+def test_offsets_that_the_log_does_not_have_are_refused(
+    tmp_path: Path, offset: int, reason: str
+) -> None:
+    write_partition(tmp_path / "dump", {0: batch(0, 3)}, "t-0")
+    (tmp_path / "offsets").write_text(json.dumps({"t": {"0": offset}}))
+    arguments = ("--input", tmp_path / "dump", "--output", tmp_path / "out")
+    assert reason in export(2, *arguments, "--offsets", tmp_path / "offsets")
+    assert not list(_data(tmp_path / "out"))
+    export(0, *arguments)
+    assert len(list(_data(tmp_path / "out"))) == 1
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
