@@ -9,11 +9,12 @@ import pytest
 from kafka_index import read_records
 from kafka_index.records.record_table import DEFAULT_COLUMNS
 from tests.support.campaign import drawn
-from tests.support.segments import CONTROL, batch, message, record
+from tests.support.segments import CODEC_GZIP, CONTROL, batch, message, packed, record
 
 from .campaign import SEED
 from .consumed_rows import compare_with_consumer
 from .decoding_campaign import Tally, judge_log
+from .judged_log import load
 from .judged_reads import ReadRecord, read_log
 
 if TYPE_CHECKING:
@@ -93,3 +94,20 @@ def test_message_with_the_bit_of_control_batches_is_a_record(
     log = message(0, magic, 1000, b"value", b"key", attributes=CONTROL)
     ours, kafkas = first_record(judge, scratch, log)
     assert (ours["key"], ours["value"]) == (kafkas.key, kafkas.value)
+
+
+def test_checksum_of_an_inner_message_is_verified_by_the_consumer_alone(
+    judge: Judge, scratch: Path
+) -> None:
+    inner = message(0, 1, 1000, b"a") + message(1, 1, 1001, b"b", crc=7)
+    folder = scratch / "inner" / "topic-0"
+    folder.mkdir(parents=True)
+    path = folder / f"{0:020d}.log"
+    path.write_bytes(message(1, 1, 1001, packed(inner, CODEC_GZIP), attributes=CODEC_GZIP))
+    assert read_records(folder).read_all()["offset"].to_pylist() == [0, 1]
+    (found,) = read_log(judge, path).batches
+    assert [one.offset for one in found.records] == [0, 1]
+    with load(judge, folder, clean=False, now_ms=0) as log:
+        consumed = log.consume(0, committed=False)
+    assert [one.offset for one in consumed.records] == [0]
+    assert consumed.fault is not None
