@@ -145,14 +145,19 @@ _RANGES = {
 
 def _parsed(name: str, text: str, kind: str) -> object:
     try:
-        if kind == "int":
-            value = parse_integer(text.strip())
-            if value is not None:
-                return value
         if kind == "bool":
             return _BOOLEANS[text.lower()]
         if kind == "TimestampType":
             return TimestampType(text)
     except (ValueError, KeyError):
-        raise ConfigError(f"{name} has an invalid value", expected=kind, found=repr(text)) from None
-    return text
+        raise _invalid(name, text, kind) from None
+    if kind != "int":
+        return text
+    value = parse_integer(text.strip())
+    if value is None:
+        raise _invalid(name, text, kind)
+    return value
+
+
+def _invalid(name: str, text: str, kind: str) -> ConfigError:
+    return ConfigError(f"{name} has an invalid value", expected=kind, found=repr(text))

@@ -1,6 +1,7 @@
-"""zstd and gzip, decompressed in compiled loops by the libraries, where they are found.
+"""zstd, gzip and the blocks of lz4, decompressed in compiled loops by the libraries.
 
-A zstd library is that of the system, or one that a Python package brings; zlib is the one that
+Those of zstd and lz4 are the system's, or what a Python package brings. gzip is zlib-ng's, which
+accepts what zlib does, and so Java, and is faster; where it is not installed, it is the zlib that
 Python itself uses. Where there is none, every frame and stream is refused.
 """
 
@@ -35,6 +36,7 @@ _ZSTD_SYMBOLS = (
     "ZSTD_findFrameCompressedSize",
 )
 _ZLIB_SYMBOLS = ("inflateInit2_", "inflateReset", "inflate", "inflateEnd", "zlibVersion")
+_ZLIB_NG_SYMBOLS = ("zng_inflateInit2", "zng_inflateReset", "zng_inflate", "zng_inflateEnd")
 
 
 def _find_library(names: Iterable[str], symbols: Iterable[str]) -> ctypes.CDLL | None:
@@ -63,16 +65,21 @@ def _extension(*modules: str) -> list[str]:
     return found
 
 
+_lz4 = _find_library([*_extension("lz4.block._block"), "liblz4.so.1"], ["LZ4_decompress_safe"])
+_zlib_ng = _find_library([*_extension("zlib_ng.zlib_ng"), "libz-ng.so.2"], _ZLIB_NG_SYMBOLS)
 _zlib = _find_library([*_extension("zlib"), "libz.so.1"], _ZLIB_SYMBOLS)
 _zstd = _find_library(
     ["libzstd.so.1", *_extension("_zstd", "zstandard._cffi", "zstandard.backend_c")], _ZSTD_SYMBOLS
 )
 
 
-def _external(library: ctypes.CDLL | None, name: str, signature: Any) -> Any:
-    """Make a function of a library callable from compiled loops under a name of our own."""
+def _external(name: str, library: ctypes.CDLL | None, function: str, signature: Any) -> Any:
+    """Make a function of a library callable from compiled loops under a name of our own.
+
+    The name is the same whatever the library: cached code goes by it.
+    """
     symbol = f"kafka_index_{name}"
-    address = ctypes.cast(getattr(library, name), ctypes.c_void_p).value if library else None
+    address = ctypes.cast(getattr(library, function), ctypes.c_void_p).value if library else None
     if address is None:
         # Never called: there is no context for it. A kernel that names it must load all the same.
         address = llvmlite.binding.address_of_symbol("memcpy")
@@ -81,15 +88,27 @@ def _external(library: ctypes.CDLL | None, name: str, signature: Any) -> Any:
 
 
 _zstd_decompress = _external(
+    "zstd_decompress",
     _zstd,
     "ZSTD_decompressDCtx",
     types.int64(types.uintp, types.uintp, types.uintp, types.uintp, types.uintp),
 )
 _zstd_frame_size = _external(
-    _zstd, "ZSTD_findFrameCompressedSize", types.int64(types.uintp, types.uintp)
+    "zstd_frame_size", _zstd, "ZSTD_findFrameCompressedSize", types.int64(types.uintp, types.uintp)
 )
-_inflate = _external(_zlib, "inflate", types.int32(types.uintp, types.int32))
-_inflate_reset = _external(_zlib, "inflateReset", types.int32(types.uintp))
+_lz4_decompress = _external(
+    "lz4_decompress",
+    _lz4,
+    "LZ4_decompress_safe",
+    types.int32(types.uintp, types.uintp, types.int32, types.int32),
+)
+_zlib_prefix = "zng_" if _zlib_ng else ""
+_inflate = _external(
+    "inflate", _zlib_ng or _zlib, f"{_zlib_prefix}inflate", types.int32(types.uintp, types.int32)
+)
+_inflate_reset = _external(
+    "inflate_reset", _zlib_ng or _zlib, f"{_zlib_prefix}inflateReset", types.int32(types.uintp)
+)
 
 _ZSTD_MAGIC = int.from_bytes(b"\x28\xb5\x2f\xfd", "little", signed=True)
 _ZSTD_SINGLE_SEGMENT = 0x20
@@ -98,32 +117,47 @@ _ZSTD_MAX_WINDOW_LOG, _ZSTD_MIN_WINDOW_LOG = 27, 10
 _ZSTD_NO_ROOM = -70
 _ZSTD_MIN_BYTES = 6
 
-#: ``z_stream`` where pointers and longs have 8 bytes.
+#: ``z_stream`` where pointers and longs have 8 bytes; ``zng_stream`` begins as it does, and is
+#: shorter.
+_WORD_BYTES = 8
 _Z_STREAM_BYTES = 112
 _Z_NEXT_IN, _Z_AVAIL_IN, _Z_NEXT_OUT, _Z_AVAIL_OUT = 0, 8, 24, 32
 _Z_FINISH, _Z_STREAM_END = 4, 1
 _Z_GZIP_WINDOW_BITS = 31
 
-#: Rows of the array of contexts.
-CONTEXT_ZSTD, CONTEXT_GZIP = range(2)
+#: Rows of the array of contexts; that of lz4 is 1 where there is a library, which needs none.
+CONTEXT_ZSTD, CONTEXT_GZIP, CONTEXT_LZ4 = range(3)
+CONTEXTS = 3
 
 
 def new_contexts(owner: object) -> NDArray[np.int64]:
     """Return the libraries' contexts for one thread, freed with their owner; 0 for none."""
-    contexts = np.zeros(2, np.int64)
+    contexts = np.zeros(CONTEXTS, np.int64)
+    contexts[CONTEXT_LZ4] = _lz4 is not None
     if _zstd is not None:
         _zstd.ZSTD_createDCtx.restype = ctypes.c_void_p
         contexts[CONTEXT_ZSTD] = context = _zstd.ZSTD_createDCtx() or 0
         if context:
             _free_with(owner, _zstd.ZSTD_freeDCtx, ctypes.c_void_p(context))
-    if _zlib is not None and ctypes.sizeof(ctypes.c_long) == ctypes.sizeof(ctypes.c_void_p) == 8:
-        stream = (ctypes.c_char * _Z_STREAM_BYTES)()
-        _zlib.zlibVersion.restype = ctypes.c_char_p
-        version = _zlib.zlibVersion()
-        if _zlib.inflateInit2_(stream, _Z_GZIP_WINDOW_BITS, version, _Z_STREAM_BYTES) == 0:
-            contexts[CONTEXT_GZIP] = ctypes.addressof(stream)
-            _free_with(owner, _zlib.inflateEnd, stream)
+    stream = (ctypes.c_char * _Z_STREAM_BYTES)()
+    if _open_gzip(stream):
+        contexts[CONTEXT_GZIP] = ctypes.addressof(stream)
+        end = _zlib_ng.zng_inflateEnd if _zlib_ng else _zlib.inflateEnd
+        _free_with(owner, end, stream)
     return contexts
+
+
+def _open_gzip(stream: ctypes.Array[ctypes.c_char]) -> bool:
+    """Make a stream that reads gzip; return whether there is one."""
+    if not ctypes.sizeof(ctypes.c_long) == ctypes.sizeof(ctypes.c_void_p) == _WORD_BYTES:
+        return False
+    if _zlib_ng is not None:
+        return bool(_zlib_ng.zng_inflateInit2(stream, _Z_GZIP_WINDOW_BITS) == 0)
+    if _zlib is None:
+        return False
+    _zlib.zlibVersion.restype = ctypes.c_char_p
+    version = _zlib.zlibVersion()
+    return bool(_zlib.inflateInit2_(stream, _Z_GZIP_WINDOW_BITS, version, _Z_STREAM_BYTES) == 0)
 
 
 def _free_with(owner: object, free: Callable[[Any], object], context: object) -> None:
@@ -173,3 +207,14 @@ def unpack_gzip(
     if code != _Z_STREAM_END and left_out == 0:
         return np.int64(UNPACK_NO_ROOM)
     return np.int64(UNPACK_REFUSED)
+
+
+@compiled
+def unpack_lz4_block(
+    context: Integer, source: np.uint64, size: Integer, out: np.uint64, room: Integer
+) -> Integer:
+    """Decompress one block; `UNPACK_NO_ROOM` also for one that is broken."""
+    if context == 0:
+        return np.int64(UNPACK_REFUSED)
+    found = _lz4_decompress(source, out, np.int32(size), np.int32(room))
+    return np.int64(found) if found >= 0 else np.int64(UNPACK_NO_ROOM)

@@ -16,7 +16,9 @@ from kafka_index.kernels.compile_cache import compiled
 from kafka_index.kernels.copying import UNPACK_REFUSED
 from kafka_index.kernels.library_codecs import (
     CONTEXT_GZIP,
+    CONTEXT_LZ4,
     CONTEXT_ZSTD,
+    CONTEXTS,
     unpack_gzip,
     unpack_zstd,
 )
@@ -57,7 +59,7 @@ def unpack(
         How many bytes there are, `UNPACK_REFUSED` or `UNPACK_NO_ROOM`.
     """
     if codec == _LZ4:
-        return unpack_lz4(source, end, out, room)
+        return unpack_lz4(contexts[CONTEXT_LZ4], source, end, out, room)
     if codec == _SNAPPY:
         return unpack_snappy(source, end, out, room)
     if codec == _ZSTD:
@@ -70,4 +72,4 @@ def unpack(
 def warm_up() -> None:
     """Load or compile the codecs, over no bytes."""
     nothing = np.uint64(0)
-    unpack(0, nothing, nothing, nothing, 0, np.zeros(2, np.int64))
+    unpack(0, nothing, nothing, nothing, 0, np.zeros(CONTEXTS, np.int64))

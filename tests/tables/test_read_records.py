@@ -138,6 +138,14 @@ def test_columns_on_request_are_those_of_the_batch(tmp_path: Path) -> None:
     ]
 
 
+def test_a_sequence_before_the_base_sequence_is_that_of_javas_integers(tmp_path: Path) -> None:
+    payload = record(-1, 0, None, b"v") + record(0, 0, None, b"v")
+    entry = batch(100, producer_id=9, base_sequence=0, payload=payload, record_count=2)
+    table = read(partition_of(tmp_path, entry), columns=("offset", "sequence"))
+    # What incrementSequence makes of 0 and -1.
+    assert rows_of(table, "offset", "sequence") == [(99, 2**31 - 1), (100, 0)]
+
+
 def test_the_base_offset_of_a_compressed_message_is_that_of_the_first_in_it(
     tmp_path: Path,
 ) -> None:
