@@ -1,8 +1,7 @@
 """zstd, gzip and the blocks of lz4, decompressed in compiled loops by the libraries.
 
-Those of zstd and lz4 are the system's, or what a Python package brings. gzip is zlib-ng's, which
-accepts what zlib does, and so Java, and is faster; where it is not installed, it is the zlib that
-Python itself uses. Where there is none, every frame and stream is refused.
+They are the system's, or what a Python package brings. zlib-ng accepts the gzip that zlib does, and
+so Java, and is faster. Where there is no library, every frame, stream and block is refused.
 """
 
 from __future__ import annotations
@@ -35,8 +34,7 @@ _ZSTD_SYMBOLS = (
     "ZSTD_decompressDCtx",
     "ZSTD_findFrameCompressedSize",
 )
-_ZLIB_SYMBOLS = ("inflateInit2_", "inflateReset", "inflate", "inflateEnd", "zlibVersion")
-_ZLIB_NG_SYMBOLS = ("zng_inflateInit2", "zng_inflateReset", "zng_inflate", "zng_inflateEnd")
+_ZLIB_SYMBOLS = ("zng_inflateInit2", "zng_inflateReset", "zng_inflate", "zng_inflateEnd")
 
 
 def _find_library(names: Iterable[str], symbols: Iterable[str]) -> ctypes.CDLL | None:
@@ -66,8 +64,7 @@ def _extension(*modules: str) -> list[str]:
 
 
 _lz4 = _find_library([*_extension("lz4.block._block"), "liblz4.so.1"], ["LZ4_decompress_safe"])
-_zlib_ng = _find_library([*_extension("zlib_ng.zlib_ng"), "libz-ng.so.2"], _ZLIB_NG_SYMBOLS)
-_zlib = _find_library([*_extension("zlib"), "libz.so.1"], _ZLIB_SYMBOLS)
+_zlib = _find_library([*_extension("zlib_ng.zlib_ng"), "libz-ng.so.2"], _ZLIB_SYMBOLS)
 _zstd = _find_library(
     ["libzstd.so.1", *_extension("_zstd", "zstandard._cffi", "zstandard.backend_c")], _ZSTD_SYMBOLS
 )
@@ -102,13 +99,8 @@ _lz4_decompress = _external(
     "LZ4_decompress_safe",
     types.int32(types.uintp, types.uintp, types.int32, types.int32),
 )
-_zlib_prefix = "zng_" if _zlib_ng else ""
-_inflate = _external(
-    "inflate", _zlib_ng or _zlib, f"{_zlib_prefix}inflate", types.int32(types.uintp, types.int32)
-)
-_inflate_reset = _external(
-    "inflate_reset", _zlib_ng or _zlib, f"{_zlib_prefix}inflateReset", types.int32(types.uintp)
-)
+_inflate = _external("inflate", _zlib, "zng_inflate", types.int32(types.uintp, types.int32))
+_inflate_reset = _external("inflate_reset", _zlib, "zng_inflateReset", types.int32(types.uintp))
 
 _ZSTD_MAGIC = int.from_bytes(b"\x28\xb5\x2f\xfd", "little", signed=True)
 _ZSTD_SINGLE_SEGMENT = 0x20
@@ -117,10 +109,9 @@ _ZSTD_MAX_WINDOW_LOG, _ZSTD_MIN_WINDOW_LOG = 27, 10
 _ZSTD_NO_ROOM = -70
 _ZSTD_MIN_BYTES = 6
 
-#: ``z_stream`` where pointers and longs have 8 bytes; ``zng_stream`` begins as it does, and is
-#: shorter.
+#: ``zng_stream`` where pointers have 8 bytes.
 _WORD_BYTES = 8
-_Z_STREAM_BYTES = 112
+_Z_STREAM_BYTES = 104
 _Z_NEXT_IN, _Z_AVAIL_IN, _Z_NEXT_OUT, _Z_AVAIL_OUT = 0, 8, 24, 32
 _Z_FINISH, _Z_STREAM_END = 4, 1
 _Z_GZIP_WINDOW_BITS = 31
@@ -139,25 +130,12 @@ def new_contexts(owner: object) -> NDArray[np.int64]:
         contexts[CONTEXT_ZSTD] = context = _zstd.ZSTD_createDCtx() or 0
         if context:
             _free_with(owner, _zstd.ZSTD_freeDCtx, ctypes.c_void_p(context))
-    stream = (ctypes.c_char * _Z_STREAM_BYTES)()
-    if _open_gzip(stream):
-        contexts[CONTEXT_GZIP] = ctypes.addressof(stream)
-        end = _zlib_ng.zng_inflateEnd if _zlib_ng else _zlib.inflateEnd
-        _free_with(owner, end, stream)
+    if _zlib is not None and ctypes.sizeof(ctypes.c_size_t) == _WORD_BYTES:
+        stream = (ctypes.c_char * _Z_STREAM_BYTES)()
+        if _zlib.zng_inflateInit2(stream, _Z_GZIP_WINDOW_BITS) == 0:
+            contexts[CONTEXT_GZIP] = ctypes.addressof(stream)
+            _free_with(owner, _zlib.zng_inflateEnd, stream)
     return contexts
-
-
-def _open_gzip(stream: ctypes.Array[ctypes.c_char]) -> bool:
-    """Make a stream that reads gzip; return whether there is one."""
-    if not ctypes.sizeof(ctypes.c_long) == ctypes.sizeof(ctypes.c_void_p) == _WORD_BYTES:
-        return False
-    if _zlib_ng is not None:
-        return bool(_zlib_ng.zng_inflateInit2(stream, _Z_GZIP_WINDOW_BITS) == 0)
-    if _zlib is None:
-        return False
-    _zlib.zlibVersion.restype = ctypes.c_char_p
-    version = _zlib.zlibVersion()
-    return bool(_zlib.inflateInit2_(stream, _Z_GZIP_WINDOW_BITS, version, _Z_STREAM_BYTES) == 0)
 
 
 def _free_with(owner: object, free: Callable[[Any], object], context: object) -> None:
