@@ -47,7 +47,10 @@ from kafka_index.storage import Bytes
 #: How much is decoded at a time of a batch that does not fit in the arena; a very large batch is
 #: decompressed so many times at the most.
 _PART_BYTES = 32 * 1024 * 1024
-_MAX_PARTS = 8
+_MAX_PARTS = 4
+#: A batch of more packed bytes is decoded in one part: each part needs the same bytes, and nothing
+#: counts the copy that is kept of them.
+_COPY_BYTES = 16 * 1024 * 1024
 
 _Result = TypeVar("_Result")
 
@@ -73,7 +76,8 @@ class _LargeBatch:
 
     def __init__(self, data: Bytes) -> None:
         # A log may change, and what is decompressed again has to be the same.
-        self.data = data.copy()
+        self._is_copied = len(data) <= _COPY_BYTES
+        self.data = data.copy() if self._is_copied else data
         self._read_bytes = 0
         self._left: int | None = None
 
@@ -90,6 +94,8 @@ class _LargeBatch:
 
     def part_end(self, state: Longs, section: RecordSection) -> int:
         """Return the address at which the part ends that is decoded now."""
+        if not self._is_copied:
+            return int(section.end)
         size_bytes = int(section.end) - int(section.start)
         return int(state[STATE_CURSOR]) + max(_PART_BYTES, size_bytes // _MAX_PARTS)
 

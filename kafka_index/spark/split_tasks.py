@@ -43,7 +43,7 @@ def run_splits(
     jobs: Jobs,
     description: str,
     target: SharedTarget | None = None,
-    overhead: int = 0,
+    overhead: int = 1,
 ) -> list[_Result]:
     """Run a function over works in bins of about equal sizes, and return the results in order.
 
@@ -66,7 +66,7 @@ def run_splits(
     target : SharedTarget, optional
         The folders that are written to.
     overhead : int
-        Added to each size.
+        Added to each size: without it, all works of size 0 are in one bin.
     """
     if not works:
         return []
@@ -86,8 +86,10 @@ def run_splits(
         .mapInArrow(task(partial(_run, function=function), target), spark_schema(_RESULT_SCHEMA))
     )
     with jobs.job(description, items=len(works)):
-        rows = done.toArrow().sort_by(_NUMBER)
-    return [pickle.loads(packed) for packed in rows.column(_RESULT).to_pylist()]  # noqa: S301, ours
+        rows = done.toArrow()
+    # Sorted as pairs, for Arrow cannot sort a column of more than 2 GiB.
+    found = zip(rows.column(_NUMBER).to_pylist(), rows.column(_RESULT).to_pylist(), strict=True)
+    return [pickle.loads(packed) for _, packed in sorted(found)]  # noqa: S301, ours
 
 
 def _run(

@@ -14,7 +14,7 @@ import pytest
 
 from kafka_index.errors import CorruptLogError, TooLargeError
 from kafka_index.records.decompression import DecompressionBudget, shared_budget
-from tests.support.packing import PACKERS, SNAPPY, ZSTD, xerial
+from tests.support.packing import LZ4, PACKERS, SNAPPY, ZSTD, xerial
 from tests.support.timeouts import TIMEOUT_SECONDS
 
 CODECS = pytest.mark.parametrize("codec", PACKERS, ids=("gzip", "snappy", "lz4", "zstd"))
@@ -43,6 +43,14 @@ def test_room_is_given_back_after_a_fault() -> None:
     with pytest.raises(TooLargeError):
         budget.decompress(ZSTD, zeros(101))
     assert budget.free_bytes == 100
+
+
+def test_a_broken_block_of_lz4_is_damage_however_small_the_budget() -> None:
+    # A frame with blocks of up to 4 MiB, and one whose match begins before its start.
+    frame = bytes.fromhex("04224d18607073") + b"\x05\0\0\0" + b"\x10a\xff\xff\0" + bytes(4)
+    for max_bytes in (MIB, 4 * MIB, 64 * MIB):
+        with pytest.raises(CorruptLogError):
+            DecompressionBudget(max_bytes).decompress(LZ4, frame)
 
 
 @pytest.mark.parametrize("size", [4 * MIB, 4 * MIB + 1, 32 * MIB + 1, 40 * MIB])
