@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 import tomllib
+from pathlib import Path
 
 import pytest
 
 from tests.support.command_line import ROOT
-from tools.versions.environment import DEBIAN, python_versions, requirements
+from tools.versions import environment
+from tools.versions.environment import DEBIAN, make, python_versions, requirements
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 LINES = (ROOT / "tools/versions/lowest.txt").read_text()
@@ -39,3 +41,78 @@ def test_the_newest_end_has_the_packages_of_the_lowest_within_what_is_accepted()
     assert not [line for line in asked if "==" in line]
     assert set(PROJECT["dependencies"]) < set(asked)
     assert {re.split(r"[<>\[]", line)[0] for line in asked} >= set(PINS)
+
+
+class Downloads:
+    """In place of Debian's mirror, and of pip: the version that is wanted exists only there."""
+
+    def __init__(self, folder: Path) -> None:
+        self.are_down = True
+        self.installed: list[list[str]] = []
+        self._python = folder / "python3.99"
+        self._python.write_text("#!/bin/sh\necho 3.99\n")
+        self._python.chmod(0o755)
+
+    def debian_python(self, version: str, folder: Path) -> Path:
+        assert version == folder.name.removeprefix("python") == "3.99"
+        if self.are_down:
+            raise OSError("the mirror is down")
+        return self._python
+
+    def install(self, folder: Path, python: Path, asked: list[str]) -> None:
+        (folder / "bin").mkdir(parents=True)
+        (folder / "bin" / "python").symlink_to(python)
+        self.installed.append(asked)
+
+
+@pytest.fixture
+def downloads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Downloads:
+    double = Downloads(tmp_path)
+    monkeypatch.setattr(environment, "python_versions", lambda: ("3.99", "3.99"))
+    monkeypatch.setattr(environment, "_debian_python", double.debian_python)
+    monkeypatch.setattr(environment, "_install", double.install)
+    return double
+
+
+def test_an_environment_of_another_python_is_reported_in_each_run(
+    downloads: Downloads, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for _run in range(2):
+        make("newest", tmp_path / "newest")
+        line = capsys.readouterr().err
+        assert line.startswith("WARNING: Python 3.99 is not on this machine")
+        assert "the mirror is down" in line
+    assert len(downloads.installed) == 1
+
+
+def test_an_environment_of_another_python_is_replaced_once_the_right_one_can_be_fetched(
+    downloads: Downloads, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make("newest", tmp_path / "newest")
+    capsys.readouterr()
+    downloads.are_down = False
+    for _run in range(2):
+        make("newest", tmp_path / "newest")
+        assert capsys.readouterr().err == ""
+    assert (tmp_path / "newest" / "bin" / "python").readlink().name == "python3.99"
+    assert len(downloads.installed) == 2
+
+
+def test_an_environment_whose_python_does_not_run_is_made_anew(
+    downloads: Downloads, tmp_path: Path
+) -> None:
+    downloads.are_down = False
+    make("newest", tmp_path / "newest")
+    python = tmp_path / "newest" / "bin" / "python"
+    python.unlink()
+    make("newest", tmp_path / "newest")
+    assert python.exists()
+
+
+def test_the_lowest_libraries_are_asked_for_on_the_lowest_python_only(
+    downloads: Downloads, tmp_path: Path
+) -> None:
+    make("lowest", tmp_path / "lowest")
+    downloads.are_down = False
+    make("lowest", tmp_path / "lowest")
+    assert downloads.installed == [requirements("newest"), requirements("lowest")]

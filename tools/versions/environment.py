@@ -5,7 +5,8 @@ usage: python -m tools.versions.environment lowest|newest FOLDER
 ``lowest`` has the versions of ``lowest.txt``, ``newest`` the newest of the same packages. Python is
 the machine's where it has that version; otherwise Debian's, which is unpacked beside FOLDER with
 its own C library, so that it runs on any Linux with apt. Where neither is to be had, it is the
-Python that runs this, and a line on stderr says so.
+Python that runs this, with the newest libraries; each run then prints a warning, and tries again to
+fetch Debian's.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ LOWEST = ROOT / "tools" / "versions" / "lowest.txt"
 #: Debian's releases by the Python that they have.
 DEBIAN = {"3.11": "bookworm", "3.13": "trixie", "3.14": "forky"}
 
+_OURS = f"{sys.version_info.major}.{sys.version_info.minor}"
+#: The file of an environment that says what was installed, once it all is.
+_STAMP = "installed"
 _TIMEOUT_SECONDS = 600
 _VERSION = "import sys, venv; print('%d.%d' % sys.version_info[:2])"
 _APT = """\
@@ -41,6 +45,10 @@ APT::Sandbox::User "";
 """
 _SOURCE = "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] {mirror} {release} main\n"
 _MIRROR = "http://deb.debian.org/debian"
+
+
+class PythonUnavailable(Exception):  # noqa: N818 - a state of this machine, not a fault
+    """Python of a version can neither be found here nor fetched; its cause says why."""
 
 
 def python_versions() -> tuple[str, str]:
@@ -61,22 +69,51 @@ def requirements(end: str) -> list[str]:
 
 def make(end: str, folder: Path) -> None:
     """Make an environment, unless it is there as it should be; one process does at a time."""
+    version = python_versions()[end == "newest"]
     folder.parent.mkdir(parents=True, exist_ok=True)
-    asked = "\n".join([*requirements(end), LOWEST.read_text()])
-    stamp = folder / "installed"
     with folder.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if stamp.exists() and stamp.read_text() == asked:
+        if _is_made(folder, version, requirements(end)):
             return
-        shutil.rmtree(folder, ignore_errors=True)
-        python = _interpreter(python_versions()[end == "newest"], folder)
-        _run(str(python), "-m", "venv", "--without-pip", str(folder))
-        # The pip of a machine may be too old to run on the newest Python.
-        wheels = folder / "pip"
-        _run(sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", str(wheels), "pip")
-        pip = f"{next(wheels.glob('*.whl'))}/pip"
-        _run(str(folder / "bin" / "python"), pip, "install", "-q", *requirements(end))
-        stamp.write_text(asked)
+        try:
+            _replace(folder, _interpreter(version, folder), requirements(end))
+        except PythonUnavailable as unavailable:
+            sys.stderr.write(
+                f"WARNING: Python {version} is not on this machine, and Debian's could not be "
+                f"fetched ({unavailable.__cause__}): {folder} has Python {_OURS} with the newest "
+                "libraries\n"
+            )
+            # Python that is newer than the lowest has no wheels of the lowest versions.
+            if not _is_made(folder, _OURS, requirements("newest")):
+                _replace(folder, Path(sys.executable), requirements("newest"))
+
+
+def _is_made(folder: Path, version: str, asked: list[str]) -> bool:
+    """Whether an environment is whole, with a Python of this version that runs."""
+    stamp = folder / _STAMP
+    if not stamp.exists() or stamp.read_text() != _stamped(asked):
+        return False
+    return _version(folder / "bin" / "python") == version
+
+
+def _replace(folder: Path, python: Path, asked: list[str]) -> None:
+    """Make an environment anew; what ends it early leaves one without a stamp."""
+    shutil.rmtree(folder, ignore_errors=True)
+    _install(folder, python, asked)
+    (folder / _STAMP).write_text(_stamped(asked))
+
+
+def _stamped(asked: list[str]) -> str:
+    return "\n".join([*asked, LOWEST.read_text()])
+
+
+def _install(folder: Path, python: Path, asked: list[str]) -> None:
+    _run(str(python), "-m", "venv", "--without-pip", str(folder))
+    # The pip of a machine may be too old to run on the newest Python.
+    wheels = folder / "pip"
+    _run(sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", str(wheels), "pip")
+    pip = f"{next(wheels.glob('*.whl'))}/pip"
+    _run(str(folder / "bin" / "python"), pip, "install", "-q", *asked)
 
 
 def _interpreter(version: str, folder: Path) -> Path:
@@ -88,12 +125,7 @@ def _interpreter(version: str, folder: Path) -> Path:
     try:
         return _debian_python(version, folder.with_name(f"python{version}").resolve())
     except (OSError, subprocess.SubprocessError) as error:
-        ours = f"{sys.version_info.major}.{sys.version_info.minor}"
-        sys.stderr.write(
-            f"Python {version} is not on this machine, and Debian's could not be fetched: "
-            f"{folder} has Python {ours} ({error})\n"
-        )
-        return Path(sys.executable)
+        raise PythonUnavailable from error
 
 
 def _version(python: Path) -> str | None:
