@@ -105,6 +105,11 @@ def test_the_image_has_every_extra_that_a_run_uses() -> None:
     }
 
 
+def test_pip_may_install_beside_the_packages_of_a_base_of_debian() -> None:
+    last_stage = (ROOT / "Dockerfile").read_text().rpartition("\nFROM ")[2]
+    assert "\nENV PIP_BREAK_SYSTEM_PACKAGES=1\n" in last_stage.partition("pip install")[0]
+
+
 def test_what_the_image_copies_is_all_that_the_package_is_built_from() -> None:
     kept = (ROOT / ".dockerignore").read_text().split()
     named = [line[1:] for line in kept if line.startswith("!")]

@@ -23,13 +23,13 @@ from .processes import built_folder
 _CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 _RELEASE = "trixie"
 _PACKAGES = "python3,python3-pip,python3-venv,ca-certificates"
-#: pip may install for all users, and trusts what this machine trusts.
+#: pip trusts what this machine trusts.
 _BASE = """\
 FROM scratch
 ADD base.tar /
 COPY ca.crt /etc/machine-ca.crt
 ENV PIP_CERT=/etc/machine-ca.crt
-RUN rm -f /usr/lib/python3*/EXTERNALLY-MANAGED && ln -s python3 /usr/bin/python
+RUN ln -s python3 /usr/bin/python
 """
 
 
