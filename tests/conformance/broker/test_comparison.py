@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.conformance.kafka_jars import class_path
+from tests.conformance.kafka_jars import JudgeUnavailable, class_path, needing_kafka
 from tests.support.command_line import DUMP, ROOT
 from tests.support.timeouts import TIMEOUT_SECONDS
 from tools.docs.console_blocks import OURS, fits, steps_of
@@ -36,6 +36,13 @@ def test_all_tools_are_asked() -> None:
     assert asked == {*_TOOLS, _KCAT}
 
 
+def test_kcat_is_required_where_kafka_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("KAFKA_INDEX_REQUIRE_JUDGE", "1")
+    with pytest.raises(pytest.fail.Exception, match="package kcat"), needing_kafka():
+        _program(_KCAT)
+
+
 @pytest.fixture(scope="module")
 def broker(room: Path) -> Iterator[Broker]:
     """A broker on a copy of the example, whose metadata log lies among the others."""
@@ -52,20 +59,22 @@ def broker(room: Path) -> Iterator[Broker]:
 
 @pytest.mark.parametrize("tool", [*_TOOLS, _KCAT])
 def test_a_tool_prints_what_the_page_says(tool: str, broker: Broker, tmp_path: Path) -> None:
-    if tool == _KCAT and shutil.which(tool) is None:
-        pytest.skip("kcat is not on this machine (Debian's package kcat)")
+    with needing_kafka():
+        program = _program(tool)
     shutil.copytree(DUMP, tmp_path / "dump")
     for step in steps_of(PAGE):
         name, *arguments = shlex.split(step.command.replace(_BROKER, broker.bootstrap))
         if name == _CHANGING:
             subprocess.run([name, *arguments], cwd=tmp_path, check=True)
         elif name == tool:
-            printed = _printed(tmp_path, *_program(tool), *arguments)
+            printed = _printed(tmp_path, *program, *arguments)
             assert fits(step.output, printed), (step.command, printed)
 
 
 def _program(tool: str) -> list[str]:
     if tool == _KCAT:
+        if shutil.which(tool) is None:
+            raise JudgeUnavailable("kcat is missing: install Debian's package kcat")
         return [tool]
     return java("-cp", class_path(), _TOOLS[tool], level="error")
 
