@@ -21,15 +21,13 @@ from os import PathLike
 from typing import TypeVar
 
 from kafka_index.errors import InputError
-from kafka_index.layout.integers import INT32_MAX, INT64_MAX
+from kafka_index.layout.integers import INT32_MAX, INT64_MAX, parse_java_integer
 from kafka_index.layout.names import TopicPartition
 
 CHECKPOINT_VERSION = 0
 
 _Entry = TypeVar("_Entry")
 _Path = str | PathLike[str] | None
-# Up to 19 significant digits: no int64 has more, and Python refuses to convert several thousand.
-_INTEGER = re.compile(r"([+-]?)0*([0-9]{1,19})")
 # A malformed line is quoted up to this length.
 _QUOTED_CHARACTERS = 80
 # Java's \s, which is ASCII only.
@@ -82,8 +80,8 @@ def parse_offset_checkpoint(text: str, *, path: _Path = None) -> dict[TopicParti
     def entry(words: list[str]) -> tuple[TopicPartition, int] | None:
         if len(words) != 3:
             return None
-        partition = _integer(words[1], INT32_MAX)
-        offset = _integer(words[2], INT64_MAX)
+        partition = parse_java_integer(words[1], INT32_MAX)
+        offset = parse_java_integer(words[2], INT64_MAX)
         if partition is None or offset is None:
             return None
         return TopicPartition(words[0], partition), offset
@@ -134,7 +132,10 @@ def parse_leader_epoch_checkpoint(text: str, *, path: _Path = None) -> list[Epoc
     def entry(words: list[str]) -> EpochEntry | None:
         if len(words) != 2:
             return None
-        epoch, start_offset = _integer(words[0], INT32_MAX), _integer(words[1], INT64_MAX)
+        epoch, start_offset = (
+            parse_java_integer(words[0], INT32_MAX),
+            parse_java_integer(words[1], INT64_MAX),
+        )
         return None if epoch is None or start_offset is None else EpochEntry(epoch, start_offset)
 
     return _parse(text, entry, "epoch startOffset", path)
@@ -157,7 +158,7 @@ def _parse(
     if lines[-1] == "":
         del lines[-1]
     # A file cut before its count reads as empty: CheckpointFile.read does the same.
-    if lines and _integer(lines[0], INT32_MAX) != CHECKPOINT_VERSION:
+    if lines and parse_java_integer(lines[0], INT32_MAX) != CHECKPOINT_VERSION:
         raise InputError(
             "line 1 of a checkpoint is not a known version",
             path=path,
@@ -167,7 +168,7 @@ def _parse(
         )
     if len(lines) < 2:
         return []
-    count = _integer(lines[1], INT32_MAX)
+    count = parse_java_integer(lines[1], INT32_MAX)
     if count is None or count < 0:
         raise InputError(
             "line 2 of a checkpoint is not a count",
@@ -197,14 +198,6 @@ def _parse(
             line=2,
         )
     return entries
-
-
-def _integer(text: str, largest: int) -> int | None:
-    match = _INTEGER.fullmatch(text)
-    if match is None:
-        return None
-    value = int(match[1] + match[2])
-    return value if -largest - 1 <= value <= largest else None
 
 
 def _quoted(line: str) -> str:

@@ -1,6 +1,9 @@
-"""The integers of Kafka's files: their limits, and arrays of them."""
+"""The integers of Kafka's files: their limits, arrays of them, and how Java reads them in texts."""
 
 from __future__ import annotations
+
+import re
+import unicodedata
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,3 +14,33 @@ INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 
 #: Columns of offsets, positions and timestamps.
 Longs = NDArray[np.int64]
+
+# Up to 19 significant digits: no int64 has more, and Python refuses to convert several thousand.
+_INTEGER = re.compile(r"([+-]?)0*([0-9]{1,19})")
+
+
+def parse_java_integer(text: str, largest: int) -> int | None:
+    """Return the integer that Java reads in a text; None where it refuses the text.
+
+    Parameters
+    ----------
+    text : str
+        Decimal digits after an optional sign, without blanks.
+    largest : int
+        `INT32_MAX` or `INT64_MAX`.
+
+    Notes
+    -----
+    Integer.parseInt and Long.parseLong. They take the digits of any script, a UTF-16 unit at a
+    time, so those above U+FFFF are refused.
+    """
+    if not text.isascii():
+        text = "".join(
+            str(unicodedata.decimal(character, character)) if character <= "\uffff" else character
+            for character in text
+        )
+    match = _INTEGER.fullmatch(text)
+    if match is None:
+        return None
+    value = int(match[1] + match[2])
+    return value if -largest - 1 <= value <= largest else None

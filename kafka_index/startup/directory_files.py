@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 from dataclasses import dataclass, field
 
-from kafka_index.config import parse_integer
 from kafka_index.errors import InputError
 from kafka_index.layout.checkpoints import check_offset_checkpoint_form, parse_offset_checkpoint
+from kafka_index.layout.integers import INT32_MAX, parse_java_integer
 from kafka_index.layout.message_bytes import uuid_bytes
 from kafka_index.layout.message_fields import ZERO_UUID
 from kafka_index.layout.names import (
@@ -28,6 +29,8 @@ from kafka_index.startup.prediction import StartRefusedError
 from kafka_index.storage.log_directory import read_checkpoint_text
 
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
+
+_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))")
 
 Offsets = dict[TopicPartition, int]
 
@@ -74,6 +77,7 @@ class DirectoryFiles:
         """
         refuse_held(path)
         files = cls(path, properties=read_properties(os.path.join(path, META_PROPERTIES)))
+        check_integers(os.path.join(path, META_PROPERTIES))
         files.is_clean = os.path.exists(os.path.join(path, CLEAN_SHUTDOWN))
         files.recovery_points = files.offsets(RECOVERY_POINT_CHECKPOINT)
         files.log_starts = files.offsets(LOG_START_CHECKPOINT)
@@ -85,7 +89,7 @@ class DirectoryFiles:
     def node_id(self) -> int | None:
         """The broker that the directory belongs to."""
         text = self.properties.get("node.id") or self.properties.get("broker.id") or ""
-        number = parse_integer(text)
+        number = parse_java_integer(text, INT32_MAX)
         return None if number is None or number < 0 else number
 
     def offsets(self, name: str) -> Offsets:
@@ -167,11 +171,53 @@ def properties_of(text: str) -> dict[str, str]:
     return {name.strip(): value.strip() for name, _, value in pairs}
 
 
+def check_integers(path: str) -> None:
+    """Check that Java reads the version and the node in a ``meta.properties``.
+
+    Raises
+    ------
+    StartRefusedError
+        It does not (``MetaProperties.Builder``): a broker exits.
+    """
+    line, text = _found_property(path, "version") or (None, "0")
+    version = parse_java_integer(text.strip(), INT32_MAX)
+    if version not in (0, 1):
+        raise _refused_number(path, line, "version", text, "0 or 1")
+    # Of version 0, the name is that of brokers with ZooKeeper.
+    name = "node.id" if version else "broker.id"
+    found = _found_property(path, name)
+    if found is not None and parse_java_integer(found[1], INT32_MAX) is None:
+        raise _refused_number(path, found[0], name, found[1], "a 32-bit integer in decimal digits")
+
+
+def _refused_number(
+    path: str, line: int | None, name: str, found: str, expected: str
+) -> StartRefusedError:
+    return StartRefusedError(
+        f"{name} cannot be read", path=path, expected=expected, found=repr(found[:60]), line=line
+    )
+
+
 def property_line(path: str, name: str) -> int | None:
     """Return the line of a property in a ``meta.properties``."""
+    found = _found_property(path, name)
+    return None if found is None else found[0]
+
+
+def _found_property(path: str, name: str) -> tuple[int, str] | None:
+    """Return the line of a property, the last one, and its value, with the blanks after it."""
     lines = (read_checkpoint_text(path) or "").splitlines()
-    names = (line.partition("=")[0].strip() for line in lines)
-    return next((number for number, found in enumerate(names, start=1) if found == name), None)
+    pairs = [(number, line.partition("=")) for number, line in enumerate(lines, start=1)]
+    found = [(number, pair[2].lstrip()) for number, pair in pairs if pair[0].strip() == name]
+    if not found:
+        return None
+    line, value = found[-1]
+    # As java.util.Properties loads it: Latin-1, in which other characters are escaped.
+    return line, _ESCAPE.sub(_unescaped, value.encode().decode("latin-1"))
+
+
+def _unescaped(match: re.Match[str]) -> str:
+    return chr(int(match[1], 16)) if match[1] else match[2]
 
 
 def read_topic_id(directory: str) -> str | None:

@@ -73,9 +73,15 @@ def test_a_malformed_checkpoint_is_refused_with_its_place(text: str, message: st
     assert caught.value.path == "/data/recovery-point-offset-checkpoint"
 
 
-@pytest.mark.parametrize("epoch", ["04", "+4", "0" * 5000 + "4"])
-def test_zeros_and_a_plus_before_a_number_are_read_as_java_does(epoch: str) -> None:
+@pytest.mark.parametrize("epoch", ["04", "+4", "0" * 5000 + "4", "\u0664", "+\u0660\uff14"])
+def test_zeros_a_plus_and_other_scripts_are_read_as_java_does(epoch: str) -> None:
     assert parse_leader_epoch_checkpoint(f"0\n1\n{epoch} 77\n") == [EpochEntry(4, 77)]
+
+
+@pytest.mark.parametrize("epoch", ["4_0", "0x4", "\u00b2", "\U0001d7d2"])
+def test_what_java_does_not_read_as_a_number_is_refused(epoch: str) -> None:
+    with pytest.raises(InputError, match="line 3"):
+        parse_leader_epoch_checkpoint(f"0\n1\n{epoch} 77\n")
 
 
 @pytest.mark.parametrize("line", [f"{'9' * 5000} 1", f"1 {'9' * 5000}", f"1 -{'9' * 20}"])

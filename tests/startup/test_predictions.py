@@ -389,6 +389,50 @@ def test_a_refused_identity_names_the_line_of_the_property(data: Path, tmp_path:
     assert lines[found.refused[0].line - 1].startswith("cluster.id=x")
 
 
+def with_properties(data: Path, text: str) -> Prediction:
+    (data / "meta.properties").write_text(text)
+    return predict(data)
+
+
+@pytest.mark.parametrize(
+    "node", ["3000000000", "1_0", "0x1", "", "1 ", "\u0661", "\\u00b9", "9" * 5000]
+)
+def test_a_node_that_java_does_not_read_keeps_a_broker_from_starting(data: Path, node: str) -> None:
+    found = with_properties(data, f"#\nversion=1\ncluster.id=x\nnode.id={node}\n")
+
+    assert found.verdict is Verdict.DOES_NOT_START
+    assert [(one.file, one.line) for one in found.refused] == [(str(data / "meta.properties"), 4)]
+    assert "node.id" in found.refused[0].reason
+
+
+@pytest.mark.parametrize("node", ["1", "+1", "-1", "0" * 5000 + "1", "\\u0661"])
+def test_a_node_that_java_reads_is_safe(data: Path, node: str) -> None:
+    found = with_properties(data, f"version=1\ncluster.id=x\nnode.id={node}\n")
+
+    assert found.verdict is Verdict.SAFE
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("cluster.id=x\nbroker.id=1_0\n", 2),
+        ("version=0\nbroker.id=\n", 2),
+        ("version=2\nnode.id=1\n", 1),
+        ("version=1_0\nnode.id=1\n", 1),
+    ],
+)
+def test_a_version_0_has_a_broker_id_and_later_ones_than_1_are_not_known(
+    data: Path, text: str, line: int
+) -> None:
+    found = with_properties(data, text)
+
+    assert [one.line for one in found.refused] == [line]
+
+
+def test_what_a_version_does_not_read_is_not_judged(data: Path) -> None:
+    assert with_properties(data, "version=0\nnode.id=1_0\n").verdict is Verdict.SAFE
+
+
 def tear(data: Path, *, at_entry: bool) -> None:
     """Cut the active log: behind its last index entry, or inside the batch of that."""
     last = logs(data)[-1]
