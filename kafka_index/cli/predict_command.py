@@ -88,12 +88,13 @@ def make_command(*, as_job: bool) -> click.Command:
                 page = predict_page(lambda: prediction, paths)
                 file = reports.enter_context(ReportFile(report, SEGMENT_ROWS, page))
             prediction = predict_directories(paths, conditions)
+            hint = suggest(paths, conditions, prediction)
+            count_prediction(prediction)
+            # Printed first: where the report cannot be finished, the answer is not lost.
+            print_prediction(prediction, hint, sys.stdout, as_json=as_json, verbose=verbose)
+            sys.stdout.flush()
             if file is not None:
                 file.write_table(segment_rows(prediction))
-        hint = suggest(paths, conditions, prediction)
-        count_prediction(prediction)
-        print_prediction(prediction, hint, sys.stdout, as_json=as_json, verbose=verbose)
-        sys.stdout.flush()
         return ExitCode.DONE if prediction.verdict is Verdict.SAFE else ExitCode.DAMAGE
 
     return command(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import shutil
 import struct
 from functools import partial
@@ -90,6 +91,22 @@ def test_a_report_that_cannot_be_written_is_found_out_before_the_logs_are_read(
     assert done.returncode == 3
     assert done.stdout == ""
     assert str(tmp_path / "file") in done.stderr
+
+
+def test_the_answer_is_printed_where_the_report_cannot_be_finished(
+    data: Path, tmp_path: Path
+) -> None:
+    # A report is a few kilobytes; the disk takes less.
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
+    try:
+        done = predict("--input", data, "--report", tmp_path / "r.json")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+    assert done.returncode == 3, done.stderr
+    assert done.stdout.splitlines()[0] == "safe"
+    assert not (tmp_path / "r.json").exists()
 
 
 def test_a_file_in_place_of_a_directory_is_wrong_usage(data: Path) -> None:
