@@ -142,6 +142,9 @@ class RunSummary:
         OSError, PublishError
             It cannot be written.
         """
+        if self._file is None and not self._to_stdout:
+            self._stack.close()
+            return
         line = json.dumps(self._as_object(exit_code, outcome)) + "\n"
         if self._file is not None:
             self._file.write(line.encode())

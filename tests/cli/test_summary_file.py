@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,15 @@ def test_a_summary_that_cannot_be_written_ends_the_run_before_the_work(tmp_path:
     assert done.returncode == 3, done.stderr
     assert str(file) in done.stderr
     assert not out.exists()
+
+
+def test_a_run_without_a_summary_does_not_build_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    # What it imports at the end of a run may be interrupted, outside of what reports that.
+    monkeypatch.delitem(sys.modules, "importlib.metadata")
+
+    assert run_here("dump", PARTITION / "00000000000000000000.index").returncode == 0
+
+    assert "importlib.metadata" not in sys.modules
 
 
 @pytest.mark.parametrize(
