@@ -34,7 +34,7 @@ first used, so that importing the package costs nothing, and Spark is not import
 
 from __future__ import annotations
 
-import importlib
+import importlib as _importlib
 
 # As type checkers know it: `typing` takes longer to import than all of this.
 TYPE_CHECKING = False
@@ -104,11 +104,14 @@ _HOMES = {
 # that others may import are those that `dir` lists.
 
 
-def __getattr__(name: str) -> object:
-    """Load a public name."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+# Type checkers would take any name as one of the package's.
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        """Load a public name."""
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(_importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
 
 
 def __dir__() -> list[str]:

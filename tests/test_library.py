@@ -99,6 +99,15 @@ def test_restore_dump_makes_a_directory_with_the_same_logs(data: Path, tmp_path:
     assert restored == {path.name: path.read_bytes() for path in (data / PARTITION).glob("*.log")}
 
 
+def test_a_name_that_is_not_there_is_an_error_to_type_checkers_too() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'verfy'"):
+        kafka_index.verfy  # type: ignore[attr-defined]  # noqa: B018, because mypy is asked
+
+
+def test_a_library_that_is_used_is_not_a_name_of_the_package() -> None:
+    assert not hasattr(kafka_index, "importlib")
+
+
 def test_help_lists_all_names_in_two_screens() -> None:
     text = pydoc.plain(pydoc.render_doc(kafka_index))
     assert len(text.splitlines()) <= MAX_LINES
