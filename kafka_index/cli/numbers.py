@@ -19,6 +19,6 @@ class Whole(click.IntRange):
         if isinstance(value, str):
             number = parse_integer(value)
             if number is None:
-                self.fail(f"{value!r} is not an integer", param, ctx)
+                self.fail(f"{value!r} is not a 64-bit integer in decimal digits", param, ctx)
             value = number
         return int(super().convert(value, param, ctx))

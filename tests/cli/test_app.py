@@ -69,6 +69,13 @@ def test_only_decimal_digits_are_a_number(
     assert repr(arguments[-1]) in capsys.readouterr().err
 
 
+def test_an_integer_that_is_too_large_is_not_called_something_else(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["lookup", "--logs", ".", "--topic", "a", "--offset", "9" * 20]) == 2
+    assert "is not a 64-bit integer in decimal digits" in capsys.readouterr().err
+
+
 def test_a_command_that_is_nearly_right_is_suggested(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["biuld"]) == 2
     assert "Did you mean 'build'?" in capsys.readouterr().err
