@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kafka_index.errors import InputError
+from kafka_index.layout.integers import INT32_MAX, INT64_MAX, parse_java_integer
 
 
 def parse_names(options: Mapping[str, str], name: str) -> tuple[str, ...]:
@@ -26,21 +27,32 @@ def parse_by_partition(options: Mapping[str, str], name: str) -> dict[str, dict[
     """Return the numbers by topic and partition in an option."""
     try:
         return {
-            topic: {int(partition): int(value) for partition, value in values.items()}
+            topic: {
+                _integer(partition, INT32_MAX): _integer(value, INT64_MAX)
+                for partition, value in values.items()
+            }
             for topic, values in parse_json(options, name).items()
         }
-    except (AttributeError, TypeError, ValueError) as error:
+    except (AttributeError, OverflowError, ValueError) as error:
         raise malformed(options, name, '{"topic": {"0": 123}}') from error
 
 
 def parse_number(options: Mapping[str, str], name: str, default: int, *, least: int = 0) -> int:
     """Return the number in an option."""
     try:
-        number = int(options.get(name, default))
+        number = _integer(options.get(name, str(default)).strip(), INT64_MAX)
     except ValueError as error:
         raise malformed(options, name, "a number") from error
     if number < least:
         raise malformed(options, name, f"{least} or more")
+    return number
+
+
+def _integer(value: object, largest: int) -> int:
+    """Return a number as Spark's Kafka source reads it: as Java does, and cut after the point."""
+    number = parse_java_integer(str(int(value) if isinstance(value, float) else value), largest)
+    if number is None:
+        raise ValueError(f"{value!r} is not an integer")
     return number
 
 

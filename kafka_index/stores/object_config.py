@@ -13,6 +13,7 @@ from typing import Any
 from obstore import exceptions
 from obstore.store import AzureStore, GCSStore, S3Store
 
+from kafka_index.config import parse_integer
 from kafka_index.errors import ConfigError
 from kafka_index.stores.aws_profiles import find_profile
 from kafka_index.stores.object_errors import no_credentials, open_error
@@ -230,11 +231,12 @@ def _library_uri(root: str) -> str:
 
 
 def _number(key: str, value: str) -> int:
-    if not value.isdecimal():
+    number = parse_integer(value)
+    if number is None or number < 0:
         raise ConfigError(
             f"the storage option {key} is not a number", expected="a whole number", found=value
         )
-    return int(value)
+    return number
 
 
 def _certificate(path: str) -> str:

@@ -9,6 +9,7 @@ import csv
 import json
 from collections.abc import Iterable
 
+from kafka_index.config import parse_integer
 from kafka_index.errors import InputError
 from kafka_index.layout.names import is_legal_topic
 from kafka_index.storage.paths import absolute_path
@@ -42,11 +43,14 @@ def read_offsets_file(path: str) -> dict[str, dict[int, int]]:
     rows = _json_rows(text, path) if text.lstrip().startswith("{") else _csv_rows(text, path)
     offsets: dict[str, dict[int, int]] = {}
     for topic, partition, offset in rows:
-        try:
-            number, value = int(partition), int(offset)
-        except ValueError:
-            raise _malformed(path, f"{topic},{partition},{offset}") from None
-        if not is_legal_topic(topic) or number < 0 or value < EARLIEST:
+        number, value = parse_integer(partition), parse_integer(offset)
+        if (
+            number is None
+            or value is None
+            or not is_legal_topic(topic)
+            or number < 0
+            or value < EARLIEST
+        ):
             raise _malformed(path, f"{topic},{partition},{offset}")
         of_topic = offsets.setdefault(topic, {})
         if number in of_topic:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Self
 
+from kafka_index.config import parse_integer
 from kafka_index.errors import ConfigError
 from kafka_index.growing import LogSettings, TimestampType
 from kafka_index.layout.integers import INT32_MAX
@@ -115,8 +116,9 @@ class ImportSettings:
 
 def _batch_bytes(properties: Mapping[str, str]) -> int:
     text = properties.get(_BATCH_SIZE, str(_DEFAULT_BATCH_BYTES))
-    if not text.isdecimal() or int(text) > INT32_MAX:
+    value = parse_integer(text.strip())
+    if value is None or not 0 <= value <= INT32_MAX:
         raise ConfigError(
             f"{_BATCH_SIZE} has an invalid value", expected=f"0..{INT32_MAX}", found=repr(text)
         )
-    return int(text)
+    return value

@@ -257,7 +257,7 @@ def _json_column(values: list[Any], field: pa.Field) -> pa.Array:
     elif field.name == "timestamp":
         values = [_milliseconds(value) for value in values]
     elif field.name == "partition":
-        values = [int(value) if isinstance(value, str) else value for value in values]
+        values = [_partition(value) for value in values]
     elif field.name == "headers":
         values = [
             None
@@ -270,6 +270,15 @@ def _json_column(values: list[Any], field: pa.Field) -> pa.Array:
 
 def _bytes(value: str | None) -> bytes | None:
     return None if value is None else base64.b64decode(value, validate=True)
+
+
+def _partition(value: str | int | None) -> int | None:
+    if not isinstance(value, str):
+        return value
+    number = parse_integer(value)
+    if number is None:
+        raise ValueError(f"partition {value!r} is not an integer")
+    return number
 
 
 def _milliseconds(value: str | int | None) -> int | None:

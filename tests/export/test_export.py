@@ -220,6 +220,10 @@ def test_offsets_that_the_log_does_not_have_are_refused(
         ('{"t": {"0": 2, "0": 3}}', "named twice"),
         ("t,0\n", "not a file of offsets"),
         ("t,0,soon\n", "not a file of offsets"),
+        ("t,0,1_0\n", "not a file of offsets"),
+        ("t,\u0660,1\n", "not a file of offsets"),
+        (f"t,0,{'9' * 5000}\n", "not a file of offsets"),
+        ('{"t": {"0_0": 2}}', "not a file of offsets"),
         ("", "no offsets"),
     ],
 )

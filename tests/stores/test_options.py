@@ -8,6 +8,7 @@ import pytest
 
 from kafka_index.errors import ConfigError, InputError
 from kafka_index.stores import StorageOptions, parse_storage_options
+from kafka_index.stores.object_config import ObjectConfig
 
 
 def test_values_are_kept_under_lower_case_keys() -> None:
@@ -35,6 +36,13 @@ def test_a_secret_by_value_is_refused_and_not_shown(key: str) -> None:
 
     assert "hidden" not in str(caught.value)
     assert f"{key}=@FILE" in str(caught.value)
+
+
+@pytest.mark.parametrize("number", ["1_0", "\u0663", "-1", "", "9" * 5000])
+@pytest.mark.parametrize("key", ["max_retries", "retry_timeout"])
+def test_a_number_is_decimal_digits(key: str, number: str) -> None:
+    with pytest.raises(ConfigError, match=f"{key} is not a number"):
+        ObjectConfig.load("s3://bucket", parse_storage_options([f"{key}={number}"]))
 
 
 def test_a_repeated_option_is_refused() -> None:

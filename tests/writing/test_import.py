@@ -432,6 +432,23 @@ def test_what_is_not_a_record_is_refused(
     assert not list((tmp_path / "logs").glob("*/*.log"))
 
 
+@pytest.mark.parametrize("partition", ["1_0", "\u0661", "", "9" * 5000])
+def test_a_partition_of_a_json_line_is_decimal_digits(tmp_path: Path, partition: str) -> None:
+    rows = {"topic": "t", "partition": partition, "offset": 0, "key": "YQ==", "timestamp": 1}
+    (tmp_path / "rows.jsonl").write_text(json.dumps(rows))
+
+    assert "is not an integer" in refused(tmp_path / "rows.jsonl", tmp_path / "logs")
+
+
+@pytest.mark.parametrize("size", ["1_000", "\u0661", "-1", "2147483648", "9" * 5000])
+def test_a_batch_size_is_a_32_bit_integer(tmp_path: Path, size: str) -> None:
+    source = written(tmp_path / "tables", table(1))
+
+    stderr = refused(source, tmp_path / "logs", "--property", f"batch.size={size}")
+
+    assert "batch.size has an invalid value" in stderr
+
+
 def test_null_keys_are_refused_for_a_compacted_topic(tmp_path: Path) -> None:
     source = written(tmp_path / "tables", table(1, key=[None]))
 
