@@ -19,6 +19,8 @@ from kafka_index.layout.integers import INT32_MAX
 if TYPE_CHECKING:
     from pyspark import SparkConf
 
+#: What spark-submit turns on in every JVM that Python programs start, unless it is told not to.
+_PROGRESS = "spark.ui.showConsoleProgress"
 SQL_SETTINGS = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
     # No bound in bytes: with one, Spark sums the buffers of all columns after every row, which
@@ -32,7 +34,7 @@ _SETTINGS = {
     **SQL_SETTINGS,
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.python.daemon.module": "kafka_index.spark.daemon",
-    "spark.ui.showConsoleProgress": "false",
+    _PROGRESS: "false",
     # Two attempts at one bin write the same files: the slower one could remove an index that the
     # other has published, and be killed before it publishes its own.
     "spark.speculation": "false",
@@ -95,7 +97,7 @@ def launch_settings(conf: SparkConf) -> SparkConf:
 
     launch = SparkConf(loadDefaults=False)
     for name, value in conf.getAll():
-        if name not in _SETTINGS and name != _WORKER_PATH:
+        if name == _PROGRESS or (name not in _SETTINGS and name != _WORKER_PATH):
             launch.set(name, value)
     return launch
 

@@ -10,12 +10,13 @@ from collections.abc import Callable, Iterator
 import pyarrow as pa
 import pytest
 from py4j.protocol import Py4JError
-from pyspark import cloudpickle
+from pyspark import SparkConf, cloudpickle
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from kafka_index.cli.exit_code import ExitCode
 from kafka_index.engines.job_errors import job_failure
+from kafka_index.engines.spark_settings import launch_settings, settle
 from kafka_index.errors import CorruptLogError, InputError, PublishError
 
 # Workers cannot import this module.
@@ -79,3 +80,10 @@ def test_the_exit_code_of_a_failed_job_is_that_of_its_task(
     failure = job_failure(caught.value, "run again")
     assert ExitCode.of_run(failure) == code
     assert re.search(message, str(failure))
+
+
+def test_the_jvm_is_told_not_to_show_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    conf = settle(SparkConf(loadDefaults=False), "local[1]", "a test", submitted=False)
+    # Else spark-submit turns it on, as if the user had asked for it.
+    assert launch_settings(conf).get("spark.ui.showConsoleProgress") == "false"
