@@ -8,8 +8,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from os import PathLike
 from pathlib import Path
+from typing import TypeVar
 
 from kafka_index.errors import ConfigError
 from kafka_index.layout.integers import INT32_MAX
@@ -30,6 +32,8 @@ _BROKER_NAMES = {
     INDEX_INTERVAL_BYTES: "index_interval_bytes",
     INDEX_SIZE_MAX_BYTES: "index_size_max_bytes",
 }
+_Choice = TypeVar("_Choice", bound=Enum)
+
 _DAY_MS = 24 * 60 * 60 * 1000
 _MINIMUM = {"index_interval_bytes": 0, "index_size_max_bytes": 4}
 _TOPIC_PREFIX = "topic."
@@ -174,6 +178,33 @@ class LogConfig:
             expiration_ms,
             decompressed_bytes if max_decompressed_bytes is None else max_decompressed_bytes,
         )
+
+
+def choice_of(kind: type[_Choice], value: object, name: str) -> _Choice:
+    """Return the member of an enum that a caller chose, by itself or by its value.
+
+    Parameters
+    ----------
+    kind : type of enum
+        The choices; their values are what people write.
+    value : object
+        What was given.
+    name : str
+        Of the parameter.
+
+    Raises
+    ------
+    ConfigError
+        It is not one of the choices.
+    """
+    if isinstance(value, kind):
+        return value
+    choices = {str(each.value): each for each in kind}
+    if isinstance(value, str) and not isinstance(value, Enum) and value in choices:
+        return choices[value]
+    raise ConfigError(
+        f"{name} is not one of the choices", expected=", ".join(choices), found=repr(value)
+    )
 
 
 def read_properties(path: str | PathLike[str]) -> dict[str, str]:

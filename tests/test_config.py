@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from pathlib import Path
 
 import pytest
 
-from kafka_index.config import IndexConfig, LogConfig
+from kafka_index.config import IndexConfig, LogConfig, choice_of
 from kafka_index.errors import ConfigError
 
 
@@ -73,3 +74,23 @@ def test_the_bound_on_decompression_is_an_option_over_a_property_over_256_mib(
     assert LogConfig.load(path, max_decompressed_bytes=7).max_decompressed_bytes == 7
     with pytest.raises(ConfigError, match=r"max\.decompressed\.bytes is out of range"):
         LogConfig.load(max_decompressed_bytes=0)
+
+
+class Fruit(Enum):
+    APPLE = "apple"
+    FIG = "fig"
+
+
+class Other(Enum):
+    FIG = "fig"
+
+
+@pytest.mark.parametrize("given", [Fruit.FIG, "fig"])
+def test_a_choice_is_a_member_or_its_value(given: object) -> None:
+    assert choice_of(Fruit, given, "fruit") is Fruit.FIG
+
+
+@pytest.mark.parametrize("given", ["FIG", "figs", "", None, 1, True, b"fig", Other.FIG])
+def test_what_is_no_choice_is_refused_with_all_choices(given: object) -> None:
+    with pytest.raises(ConfigError, match=r"fruit is not one of the choices .*apple, fig"):
+        choice_of(Fruit, given, "fruit")

@@ -96,14 +96,6 @@ def make_command(*, as_job: bool) -> click.Command:
         check_input(inputs, tiered)
         if output is None:
             raise click.UsageError("no output: give --output DIR")
-        if cluster == ClusterMode.SAME.value and (seeds or new_topic_ids or renames):
-            given = "--seed" if seeds else "--new-topic-ids" if new_topic_ids else "--rename"
-            raise click.UsageError(f"{given} is for --cluster fresh")
-        if cluster == ClusterMode.FRESH.value and (all_brokers_restored or metadata_output):
-            given = "--metadata-output" if metadata_output else "--all-brokers-restored"
-            raise click.UsageError(f"{given} is for --cluster same")
-        if topic_configs and not seeds:
-            raise click.UsageError("--topic-config requires --seed")
         return run_restore(
             RestoreRequest(
                 inputs=inputs,

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from os import PathLike
 
-from kafka_index.config import LogConfig
+from kafka_index.config import LogConfig, choice_of
 from kafka_index.restore.job import RestoreJob, RestoreResult
 from kafka_index.restore.log_files import Link
 from kafka_index.restore.lost_ranges import Salvage
@@ -20,8 +20,8 @@ def restore_dump(
     output: str | PathLike[str],
     *,
     topics: str | re.Pattern[str] | None = None,
-    salvage: Salvage = Salvage.PREFIX,
-    link: Link = Link.AUTO,
+    salvage: Salvage | str = Salvage.PREFIX,
+    link: Link | str = Link.AUTO,
     seeds: Sequence[str | PathLike[str]] = (),
     new_topic_ids: bool = False,
     config: LogConfig | None = None,
@@ -37,10 +37,10 @@ def restore_dump(
         The data directory to make, on a local disk.
     topics : str or re.Pattern, optional
         Only topics that match it in full.
-    salvage : Salvage
-        What is kept of damaged partitions.
-    link : Link
-        How logs are taken over: reflinked, copied, or hard-linked.
+    salvage : Salvage or str
+        What is kept of damaged partitions: ``prefix``, ``batches`` or ``none``.
+    link : Link or str
+        How logs are taken over: ``auto``, ``reflink``, ``copy`` or ``hard``.
     seeds : sequence of path
         Metadata log directories of the controllers that are to know the topics.
     new_topic_ids : bool
@@ -70,8 +70,8 @@ def restore_dump(
         [os.fspath(path) for path in inputs],
         os.fspath(output),
         topics=re.compile(topics) if isinstance(topics, str) else topics,
-        salvage=salvage,
-        link=link,
+        salvage=choice_of(Salvage, salvage, "salvage"),
+        link=choice_of(Link, link, "link"),
         seeds=[os.fspath(path) for path in seeds],
         new_topic_ids=new_topic_ids,
         config=config or LogConfig(),

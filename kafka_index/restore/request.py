@@ -6,7 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, LogConfig
+from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, LogConfig, choice_of
+from kafka_index.errors import ConfigError
 from kafka_index.layout.names import TopicPartition
 from kafka_index.restore.cluster import ClusterMode
 from kafka_index.restore.log_files import Link
@@ -61,6 +62,11 @@ class RestoreRequest:
         The settings of indexes.
     max_decompressed_bytes : int
         The most that is held of decompressed metadata.
+
+    Raises
+    ------
+    ConfigError
+        A choice does not exist, or excludes another one.
     """
 
     inputs: Sequence[str]
@@ -83,3 +89,27 @@ class RestoreRequest:
     all_brokers_restored: bool = False
     config: LogConfig = field(default_factory=LogConfig)
     max_decompressed_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES
+
+    def __post_init__(self) -> None:
+        for name, kind in _CHOICES.items():
+            object.__setattr__(self, name, choice_of(kind, getattr(self, name), name))
+        for mode, options in _OPTIONS_OF.items():
+            for name, option in options.items():
+                if getattr(self, name) and self.cluster is not mode:
+                    raise ConfigError(f"{option} is for --cluster {mode}")
+        if self.topic_configs and not self.seeds:
+            raise ConfigError("--topic-config requires --seed")
+
+
+_CHOICES = {"salvage": Salvage, "link": Link, "cluster": ClusterMode}
+_OPTIONS_OF = {
+    ClusterMode.FRESH: {
+        "seeds": "--seed",
+        "new_topic_ids": "--new-topic-ids",
+        "renames": "--rename",
+    },
+    ClusterMode.SAME: {
+        "metadata_output": "--metadata-output",
+        "all_brokers_restored": "--all-brokers-restored",
+    },
+}

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from kafka_index import restore_dump
+from kafka_index.errors import ConfigError
+from kafka_index.restore import Link, Salvage
+from kafka_index.restore.cluster import ClusterMode
+from kafka_index.restore.request import RestoreRequest
 from kafka_index.scan import read_batches
 from tests.support.command_line import run_here
-from tests.support.restoring import RestoreRun, copy_dump, logs, restore
+from tests.support.restoring import RestoreRun, contents, copy_dump, logs, restore
 
 PARTITION = "audit.trail-0"
 
@@ -75,6 +81,52 @@ def test_only_the_bad_batches_are_dropped_where_that_is_asked_for(
     assert records(tmp_path / "out" / PARTITION) == before - dropped
     done = run_here("predict", "--input", tmp_path / "out")
     assert done.stdout.startswith("safe")
+
+
+@pytest.mark.parametrize("salvage", list(Salvage))
+def test_a_choice_means_the_same_as_text_and_as_member_of_its_enum(
+    tmp_path: Path, dump: Path, salvage: Salvage
+) -> None:
+    damage_batch(logs(dump / PARTITION)[1], 5)
+
+    kept = [
+        restore_dump(dump, tmp_path / str(number), salvage=given, link=link)
+        for number, (given, link) in enumerate([(salvage, Link.COPY), (salvage.value, "copy")])
+    ]
+
+    assert kept[0].partitions == kept[1].partitions
+    assert contents(tmp_path / "0") == contents(tmp_path / "1")
+
+
+@pytest.mark.parametrize(
+    "choices",
+    [{"salvage": "nonsense"}, {"salvage": Link.HARD}, {"link": "BATCHES"}, {"link": None}],
+)
+def test_what_is_not_a_choice_is_refused_before_anything_is_written(
+    tmp_path: Path, dump: Path, choices: dict[str, Any]
+) -> None:
+    with pytest.raises(ConfigError, match=r"is not one of the choices .*(prefix|reflink)"):
+        restore_dump(dump, tmp_path / "out", **choices)
+    with pytest.raises(ConfigError, match="is not one of the choices"):
+        RestoreRequest([str(dump)], str(tmp_path / "out"), **choices)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "choices",
+    [
+        {"cluster": ClusterMode.SAME, "seeds": ["metadata"]},
+        {"cluster": ClusterMode.SAME, "renames": {"a": "b"}},
+        {"metadata_output": "metadata"},
+        {"all_brokers_restored": True},
+        {"topic_configs": {"a": {"retention.ms": "1"}}},
+    ],
+)
+def test_choices_that_exclude_each_other_are_refused(
+    tmp_path: Path, dump: Path, choices: dict[str, Any]
+) -> None:
+    with pytest.raises(ConfigError, match=r"is for --cluster|requires --seed"):
+        RestoreRequest([str(dump)], str(tmp_path / "out"), **choices)
 
 
 def counts_at(log: Path, *numbers: int) -> list[int]:
