@@ -9,7 +9,7 @@ import click
 from kafka_index.build.report_writer import KINDS, SEGMENT
 from kafka_index.build.settings import Output
 from kafka_index.cli.build import BuildOptions, run_build
-from kafka_index.cli.numbers import Whole
+from kafka_index.cli.numbers import TIME_HELP, Whole, moment
 from kafka_index.cli.options import (
     SUBMITTED,
     Decorator,
@@ -21,7 +21,6 @@ from kafka_index.cli.options import (
     settings_options,
     topics_option,
 )
-from kafka_index.cli.text import parse_time
 from kafka_index.cli.tiered_options import check_input, tiered_options
 from kafka_index.config import LogConfig
 from kafka_index.engines import Engine
@@ -107,10 +106,10 @@ def _options() -> list[Decorator]:
         click.option(
             "--expire-producers-at",
             "expire_at",
-            callback=_moment,
+            callback=moment,
             metavar="TIME",
             help="Omit producers that are idle at TIME, as a broker does that starts then and "
-            "loads a snapshot (producer.id.expiration.ms of --config): ISO 8601 time or ms.",
+            f"loads a snapshot (producer.id.expiration.ms of --config). {TIME_HELP}",
         ),
         click.option(
             "--no-verify-crc",
@@ -162,16 +161,6 @@ def _kinds(_context: click.Context, _option: click.Parameter, value: str) -> fro
         wrong = unknown[0] if unknown else "nothing"
         raise click.BadParameter(f"{wrong} is not one of {', '.join(KINDS)}")
     return frozenset(names)
-
-
-def _moment(_context: click.Context, _option: click.Parameter, value: str | None) -> int | None:
-    """Return a time in milliseconds since 1970."""
-    if value is None:
-        return None
-    try:
-        return parse_time(value)[0]
-    except ValueError as error:
-        raise click.BadParameter(f"{value!r}: {error}") from error
 
 
 def make_command(*, as_job: bool) -> click.Command:

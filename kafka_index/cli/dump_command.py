@@ -24,9 +24,9 @@ from kafka_index.cli.dump_records import dump_records
 from kafka_index.cli.dump_selection import Selection
 from kafka_index.cli.dump_state import dump_leader_epochs, dump_snapshot, dump_transaction_index
 from kafka_index.cli.exit_code import ExitCode
-from kafka_index.cli.numbers import Whole
+from kafka_index.cli.numbers import Whole, moment
 from kafka_index.cli.options import Decorator, command, max_decompressed_option, refuse_job
-from kafka_index.cli.record_options import milliseconds, time_options
+from kafka_index.cli.record_options import time_options, time_range
 from kafka_index.cli.record_text import RecordText
 from kafka_index.cli.run_summary import run_summary
 from kafka_index.cli.shown_bytes import FORMS
@@ -137,7 +137,7 @@ def make_command(*, as_job: bool) -> click.Command:
             # Records and paths may contain characters that the terminal's encoding lacks.
             sys.stdout.reconfigure(errors="backslashreplace")
         kinds = {LOG_SUFFIX: dump_one_log, **_KINDS}
-        selection = _selection(offset, from_ms, to_ms, time_ms, limit)
+        selection = _selection(offset, *time_range(from_ms, to_ms), time_ms, limit)
         directories = [file for file in files if not is_remote(file) and os.path.isdir(file)]
         known = dumped_files([file for file in files if file not in directories], kinds)
         _refuse_without_rows(known, directories, selection, records=records)
@@ -169,7 +169,7 @@ def _options() -> list[Decorator]:
         click.option(
             "--time",
             "time_ms",
-            callback=milliseconds,
+            callback=moment,
             metavar="TIME",
             help="Only the first batch, record or entry that reaches TIME.",
         ),

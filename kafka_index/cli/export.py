@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from kafka_index.cli.exit_code import ExitCode
 from kafka_index.cli.options import Detail
 from kafka_index.cli.progress import Outcome
-from kafka_index.cli.record_options import InputOptions, first_time
+from kafka_index.cli.record_options import InputOptions
 from kafka_index.cli.run_summary import run_summary
 from kafka_index.cli.terminal import Table
 from kafka_index.cli.text import (
@@ -112,7 +112,7 @@ def run_export(options: ExportOptions, read: InputOptions) -> ExitCode:
 def _settings(options: ExportOptions) -> ExportSettings:
     names = options.columns
     given = DEFAULT_COLUMNS if names is None else tuple(one.strip() for one in names.split(","))
-    record_filter = RecordFilter(first_time(options.from_ms, options.to_ms), options.to_ms)
+    record_filter = RecordFilter(options.from_ms, options.to_ms)
     read = ReadSettings(
         isolation=Isolation(options.isolation),
         max_decompressed_bytes=options.max_decompressed_bytes or DEFAULT_MAX_DECOMPRESSED_BYTES,

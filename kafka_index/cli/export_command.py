@@ -7,7 +7,13 @@ import re
 import click
 
 from kafka_index.cli.options import SUBMITTED, Detail, command, report_option, run_options
-from kafka_index.cli.record_options import input_options, isolation_option, make_input, time_options
+from kafka_index.cli.record_options import (
+    input_options,
+    isolation_option,
+    make_input,
+    time_options,
+    time_range,
+)
 from kafka_index.engines import Engine
 from kafka_index.tiered.options import TieredOptions
 
@@ -59,6 +65,7 @@ def make_command(*, as_job: bool) -> click.Command:
         engine: Engine = SUBMITTED,
     ) -> int:
         read = make_input(inputs, tiered, indexes, topics)
+        from_ms, to_ms = time_range(from_ms, to_ms)
         from kafka_index.cli.export import ExportOptions, run_export  # noqa: PLC0415, slow
 
         return run_export(

@@ -11,7 +11,7 @@ from kafka_index.cli.exit_code import ExitCode
 from kafka_index.cli.found_text import FOUND_COLUMNS, FoundText
 from kafka_index.cli.options import Detail
 from kafka_index.cli.progress import Outcome
-from kafka_index.cli.record_options import InputOptions, first_time
+from kafka_index.cli.record_options import InputOptions
 from kafka_index.cli.run_summary import run_summary
 from kafka_index.cli.terminal import print_error
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES
@@ -92,7 +92,7 @@ def _settings(options: FindOptions) -> ReadSettings:
         on_damage=OnDamage.DROP,
         max_decompressed_bytes=options.max_decompressed_bytes or DEFAULT_MAX_DECOMPRESSED_BYTES,
         record_filter=RecordFilter(
-            first_time(options.from_ms, options.to_ms),
+            options.from_ms,
             options.to_ms,
             None if options.key is None else parse_bytes(options.key),
             options.key_regex,

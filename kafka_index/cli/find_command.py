@@ -8,7 +8,13 @@ import click
 
 from kafka_index.cli.numbers import Whole
 from kafka_index.cli.options import SUBMITTED, Detail, command, run_options
-from kafka_index.cli.record_options import input_options, isolation_option, make_input, time_options
+from kafka_index.cli.record_options import (
+    input_options,
+    isolation_option,
+    make_input,
+    time_options,
+    time_range,
+)
 from kafka_index.engines import Engine
 from kafka_index.tiered.options import TieredOptions
 
@@ -60,6 +66,7 @@ def make_command(*, as_job: bool) -> click.Command:
         engine: Engine = SUBMITTED,
     ) -> int:
         read = make_input(inputs, tiered, indexes, topics)
+        from_ms, to_ms = time_range(from_ms, to_ms)
         if key is not None and key_regex is not None:
             raise click.UsageError("--key and --key-regex are mutually exclusive")
         if key is None and key_regex is None and value_contains is None:

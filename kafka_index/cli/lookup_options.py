@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import click
 
-from kafka_index.cli.numbers import Whole
+from kafka_index.cli.numbers import TIME_HELP, Whole
 from kafka_index.cli.options import (
     Decorator,
     Detail,
@@ -179,11 +179,11 @@ def _question_options() -> list[Decorator]:
         click.option("--offset", type=Whole(0, INT64_MAX), metavar="N"),
         click.option(
             "--timestamp",
+            "--at",
             metavar="TIME",
-            help="Milliseconds since 1970 (ms:N where N looks like seconds), or "
-            "2024-05-01T00:00:00Z (UTC where no zone is given), or -1 (the end), -2 (the start), "
-            "-3 (the largest timestamp), -4 (the start of what is local), -5 (the end of what is "
-            "in tiered storage), -6 (what is uploaded next).",
+            help=f"The first record at or after a time. {TIME_HELP} Or a place: -1 (the end), -2 "
+            "(the start), -3 (the largest timestamp), -4 (the start of what is local), -5 (the end "
+            "of what is in tiered storage), -6 (what is uploaded next).",
         ),
         click.option(
             "--show-record", is_flag=True, help="Print key, value and headers of the record found."

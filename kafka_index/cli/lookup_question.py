@@ -25,16 +25,12 @@ from kafka_index.cli.options import Detail
 from kafka_index.cli.partition_paths import partition_directories
 from kafka_index.cli.run_summary import run_summary
 from kafka_index.cli.terminal import print_text
-from kafka_index.cli.text import format_time, shown_path
-from kafka_index.cli.timestamp_units import refuse_seconds
-from kafka_index.layout.names import (
-    TopicPartition,
-)
+from kafka_index.cli.text import shown_path
+from kafka_index.layout.names import TopicPartition
+from kafka_index.layout.times import format_time
 from kafka_index.lookup import By, Inventory, Keys, Lookups, LookupSettings, collect_inventory
 from kafka_index.reading.answers import (
-    FOUND_TIMESTAMP,
     Resolve,
-    SpecialTimestamp,
     Status,
     UpperBound,
 )
@@ -94,8 +90,6 @@ def answer_question(
         )
         findings = lookups.drain_findings()
         bounds = _bounds(inventory, lookups, partition, Status(int(answers.status[0])))
-    if question.is_ambiguous:
-        _refuse_seconds(inventory, question, where)
     (answer,) = answers.to_arrow().to_pylist()
     run_summary().add_count(f"queries_{answer['status']}", 1)
     log_path = _log_path(inventory, partition, answer["segment_base_offset"])
@@ -148,17 +142,6 @@ def _bounds(
     topic, number = pa.array([partition.topic]), np.array([partition.partition], np.int64)
     code = int(inventory.codes(topic, number)[0])
     return lookups.start_offset(code), lookups.end_offset(code)
-
-
-def _refuse_seconds(inventory: Inventory, question: Question, where: LogOptions) -> None:
-    with Lookups(inventory, LookupSettings(By.TIMESTAMP, Resolve.RECORD, where.config)) as lookups:
-        largest = lookups.answer(
-            pa.array([question.topic]),
-            pa.array([question.partition]),
-            Keys(np.array([SpecialTimestamp.MAX_TIMESTAMP], np.int64)),
-        )
-    name = TopicPartition(question.topic, question.partition).directory_name
-    refuse_seconds(question.key, [int(largest.values[FOUND_TIMESTAMP, 0])], name)
 
 
 def _lines(

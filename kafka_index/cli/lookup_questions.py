@@ -6,9 +6,11 @@ from dataclasses import dataclass
 
 import click
 
-from kafka_index.cli.text import parse_time
-from kafka_index.cli.timestamp_units import MILLISECONDS, is_ambiguous
+from kafka_index.cli.numbers import parse_moment
 from kafka_index.config import parse_integer
+
+# The special timestamps: -1 to -6.
+_PLACES = range(-6, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +27,6 @@ class Question:
         The offset, or milliseconds since 1970.
     specials : bool
         Whether -1, -2 and -3 are places instead of times.
-    is_ambiguous : bool
-        Whether the time is a number that may be meant as seconds.
     """
 
     topic: str
@@ -34,7 +34,6 @@ class Question:
     by: str
     key: int
     specials: bool
-    is_ambiguous: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +48,7 @@ class TopicQuestion:
         Which partitions; none for all.
     by : str, optional
         ``offset`` or ``timestamp``; None asks only where partitions begin and end.
-    key, specials, is_ambiguous
+    key, specials
         As for `Question`.
     form : str
         ``table``, ``offsets`` or ``json``.
@@ -60,7 +59,6 @@ class TopicQuestion:
     by: str | None
     key: int
     specials: bool
-    is_ambiguous: bool
     form: str
 
 
@@ -81,29 +79,26 @@ def make_question(
     if as_json and as_offsets:
         raise click.UsageError("--json and --get-offsets are mutually exclusive")
     by: str | None = "offset"
-    key, specials, ambiguous = offset or 0, False, False
+    key, specials = offset or 0, False
     if timestamp is not None:
         by = "timestamp"
-        key, specials, ambiguous = _time_of(timestamp)
+        key, specials = _time_of(timestamp)
     elif offset is None:
         by = None
     if len(partitions) == 1 and by is not None and not as_offsets:
-        return Question(topic, partitions[0], by, key, specials, ambiguous)
+        return Question(topic, partitions[0], by, key, specials)
     form = "json" if as_json else "offsets" if as_offsets else "table"
     numbers = tuple(sorted(set(partitions)))
-    return TopicQuestion(topic, numbers, by, key, specials, ambiguous, form)
+    return TopicQuestion(topic, numbers, by, key, specials, form)
 
 
-def _time_of(text: str) -> tuple[int, bool, bool]:
-    """Return milliseconds, whether they may be special, and whether they may be seconds."""
-    plain = parse_integer(text.removeprefix(MILLISECONDS))
-    if plain is not None and text.startswith(MILLISECONDS):
-        return plain, False, False
+def _time_of(text: str) -> tuple[int, bool]:
+    """Return milliseconds, and whether they stand for a place in the log."""
+    number = parse_integer(text)
+    if number is not None and number in _PLACES:
+        return number, True
     try:
-        key, is_number = parse_time(text)
-    except ValueError as error:
-        raise click.BadParameter(
-            f"{text!r} is neither milliseconds nor a time such as 2024-05-01T00:00:00Z",
-            param_hint="--timestamp",
-        ) from error
-    return key, is_number, is_number and is_ambiguous(key)
+        return parse_moment(text), False
+    except click.BadParameter as error:
+        error.param_hint = "--timestamp"
+        raise

@@ -17,9 +17,9 @@ from kafka_index.cli.options import Detail
 from kafka_index.cli.partition_paths import partition_directories
 from kafka_index.cli.run_summary import run_summary
 from kafka_index.cli.terminal import Table, print_log, print_text
-from kafka_index.cli.text import Paint, format_count, format_time
-from kafka_index.cli.timestamp_units import refuse_seconds
+from kafka_index.cli.text import Paint, format_count
 from kafka_index.cli.topic_answers import PartitionAnswer, answer_partitions
+from kafka_index.layout.times import format_time
 from kafka_index.lookup import By, Keys, collect_inventory
 from kafka_index.reading.answers import Status, UpperBound
 
@@ -52,8 +52,6 @@ def answer_topic(question: TopicQuestion, where: LogOptions, detail: Detail) -> 
     answers = [
         each for each in answers if not question.partitions or each.partition in question.partitions
     ]
-    if question.is_ambiguous:
-        refuse_seconds(question.key, [each.max_timestamp_ms for each in answers], question.topic)
     for answer in answers:
         status = "listed" if answer.status is None else answer.status.text
         run_summary().add_count(f"queries_{status}", 1)

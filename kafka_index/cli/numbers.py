@@ -1,10 +1,20 @@
-"""The numbers that options take."""
+"""The numbers and times that options take."""
 
 from __future__ import annotations
 
 import click
 
+from kafka_index.cli.run_summary import run_summary
 from kafka_index.config import parse_integer
+from kafka_index.errors import InputError
+from kafka_index.layout.times import parse_time
+
+#: What a time may be, for the help of options.
+TIME_HELP = (
+    "A time is 2024-05-01T00:00:00Z or a date (UTC where no zone is given), milliseconds since "
+    "1970 (ms:N where N looks like seconds), now, today, yesterday (UTC), or relative: -90m, -36h, "
+    "-7d."
+)
 
 
 class Whole(click.IntRange):
@@ -22,3 +32,16 @@ class Whole(click.IntRange):
                 self.fail(f"{value!r} is not a 64-bit integer in decimal digits", param, ctx)
             value = number
         return int(super().convert(value, param, ctx))
+
+
+def parse_moment(text: str) -> int:
+    """Return a time in ms since the epoch; all of a run are relative to its start."""
+    try:
+        return parse_time(text, now=run_summary().started_ms)
+    except InputError as error:
+        raise click.BadParameter(str(error)) from error
+
+
+def moment(_context: click.Context, _option: click.Parameter, value: str | None) -> int | None:
+    """Return the value of an option that is a time, for its callback."""
+    return None if value is None else parse_moment(value)

@@ -8,14 +8,15 @@ from dataclasses import dataclass
 
 import click
 
+from kafka_index.cli.numbers import TIME_HELP, moment
 from kafka_index.cli.options import (
     Decorator,
     max_decompressed_option,
     paths_options,
     topics_option,
 )
-from kafka_index.cli.text import parse_time
 from kafka_index.cli.tiered_options import check_input, tiered_options
+from kafka_index.layout.times import time_text
 from kafka_index.tiered.options import TieredOptions
 
 
@@ -76,44 +77,36 @@ def isolation_option() -> Decorator:
 
 
 def time_options() -> list[Decorator]:
-    """Return the options of a range of times: ``from_ms``, ``to_ms``."""
-    what = "Milliseconds since 1970, or 2024-05-01T00:00:00Z (UTC where no zone is given)."
+    """Return the options of a range of times, for `time_range`: ``from_ms``, ``to_ms``."""
     return [
         click.option(
             "--from",
             "from_ms",
-            callback=milliseconds,
+            callback=moment,
             metavar="TIME",
-            help=f"Only records whose own timestamp is this or later. {what}",
+            help=f"Only records whose own timestamp is this or later. {TIME_HELP}",
         ),
         click.option(
             "--to",
             "to_ms",
-            callback=milliseconds,
+            callback=moment,
             metavar="TIME",
             help="Only records whose own timestamp is earlier than this.",
         ),
     ]
 
 
-def first_time(from_ms: int | None, to_ms: int | None) -> int | None:
-    """Return the first time of a range.
+def time_range(from_ms: int | None, to_ms: int | None) -> tuple[int | None, int | None]:
+    """Return a range of times, the second exclusive; refuse one that no time is in.
 
     A record without a timestamp has -1, and is in no range of times, not even in one that has only
     an end.
     """
-    return 0 if from_ms is None and to_ms is not None else from_ms
-
-
-def milliseconds(
-    _context: click.Context, _option: click.Parameter, value: str | None
-) -> int | None:
-    """Return the value of an option that is a time, for its callback."""
-    if value is None:
-        return None
-    try:
-        return parse_time(value)[0]
-    except ValueError as error:
-        raise click.BadParameter(
-            f"{value!r} is neither milliseconds nor a time such as 2024-05-01T00:00:00Z"
-        ) from error
+    if from_ms is not None and to_ms is not None and from_ms >= to_ms:
+        raise click.UsageError(
+            f"no time is in the range: --from is {time_text(from_ms)}, and --to, which is "
+            f"exclusive, {time_text(to_ms)}"
+        )
+    if from_ms is None and to_ms is None:
+        return None, None
+    return max(from_ms or 0, 0), to_ms

@@ -15,12 +15,12 @@ from kafka_index.cli.printed_records import (
     Row,
 )
 from kafka_index.cli.shown_bytes import HEX, NONE, TEXT, json_value, shown_bytes
-from kafka_index.cli.text import format_time
 from kafka_index.layout.records import (
     CONTROL_ABORT,
     CONTROL_COMMIT,
     NO_TIMESTAMP,
 )
+from kafka_index.layout.times import format_time
 
 #: ``ControlRecordType``.
 _CONTROL_TYPES = (

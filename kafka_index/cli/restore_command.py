@@ -7,7 +7,7 @@ import re
 
 import click
 
-from kafka_index.cli.numbers import Whole
+from kafka_index.cli.numbers import TIME_HELP, Whole, parse_moment
 from kafka_index.cli.options import (
     SUBMITTED,
     Decorator,
@@ -21,7 +21,6 @@ from kafka_index.cli.options import (
     topics_option,
 )
 from kafka_index.cli.restore import run_restore
-from kafka_index.cli.text import parse_time
 from kafka_index.cli.tiered_options import check_input, tiered_options
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, LogConfig, parse_integer
 from kafka_index.engines import Engine
@@ -197,8 +196,9 @@ def _options() -> list[Decorator]:
             "--until",
             callback=_until,
             metavar="TIME|FILE",
-            help="Where logs end: before the first batch with a later timestamp, or that reaches "
-            "the offset in FILE (Spark's startingOffsets, or lines of topic,partition,offset).",
+            help="Where logs end: before the first batch with a timestamp after TIME, or that "
+            "reaches the offset in FILE (Spark's startingOffsets, or lines of "
+            f"topic,partition,offset). {TIME_HELP}",
         ),
         click.option(
             "--create-time",
@@ -260,9 +260,9 @@ def _until(_context: click.Context, _option: click.Parameter, value: str | None)
     if os.path.exists(value):
         return Until(offsets=read_offsets_file(value))
     try:
-        return Until(time_ms=parse_time(value)[0])
-    except ValueError as error:
-        raise click.BadParameter(f"{value!r} is neither a file nor a time: {error}") from error
+        return Until(time_ms=parse_moment(value))
+    except click.BadParameter as error:
+        raise click.BadParameter(f"no such file, and {error.message}") from error
 
 
 def _renames(

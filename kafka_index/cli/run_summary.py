@@ -74,6 +74,11 @@ class RunSummary:
     ) -> None:
         self._stack.close()
 
+    @property
+    def started_ms(self) -> int:
+        """When the run began, in ms since the epoch: the one instant that is now in all of it."""
+        return int(self._started_at.timestamp() * 1000)
+
     def about(self) -> dict[str, str]:
         """Return what a page says of the run: version, id, start, and paths."""
         paths = {

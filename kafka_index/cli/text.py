@@ -1,23 +1,18 @@
-"""How numbers, bytes, times, tables and colours are printed, and how times are read."""
+"""How numbers, bytes, durations, tables and colours are printed."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
 from typing import TextIO
 
 import click
 
 from kafka_index.cli.terminal import Table, is_styled
-from kafka_index.config import parse_integer
-from kafka_index.layout.times import parse_iso_time
 
 _UNITS = ("kB", "MB", "GB", "TB", "PB")
 _MINUTE = 60
 _HOUR = 3600
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MILLISECOND = timedelta(milliseconds=1)
 
 
 def format_bytes(size_bytes: float) -> str:
@@ -50,35 +45,6 @@ def format_seconds(seconds: float) -> str:
         return f"{whole // _MINUTE} min {whole % _MINUTE:02d} s"
     minutes = round(seconds / _MINUTE)
     return f"{minutes // 60:,} h {minutes % 60:02d} min"
-
-
-def parse_time(text: str) -> tuple[int, bool]:
-    """Return milliseconds since 1970, and whether the text was a number.
-
-    A time without a zone is UTC. Fractions of a millisecond are rounded up, because a lookup
-    finds the first record at or after its time.
-
-    Raises
-    ------
-    ValueError
-        It is neither a 64-bit integer nor an ISO 8601 time.
-    """
-    number = parse_integer(text)
-    if number is not None:
-        return number, True
-    time = parse_iso_time(text)
-    if time is None:
-        raise ValueError("neither milliseconds nor a time")
-    return time, False
-
-
-def format_time(timestamp_ms: int) -> str | None:
-    """Return a time as ``2024-05-01T00:00:00.000Z``; None outside the calendar."""
-    try:
-        moment = _EPOCH + timestamp_ms * _MILLISECOND
-    except OverflowError:
-        return None
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def plural(count: int, noun: str, nouns: str | None = None) -> str:

@@ -1,12 +1,31 @@
-"""Parsing of times in ISO 8601: milliseconds since the epoch."""
+"""Times: the one parser of those that commands, functions and data sources take, and their text.
+
+A time is ISO 8601 (UTC where it names no zone), a date (its midnight in UTC), milliseconds since
+1970, ``ms:N``, ``now``, ``today``, ``yesterday`` (midnights in UTC), or relative to now: ``-90m``,
+``-36h``, ``-7d``. A number that would be a time of our days in another unit is refused, unless it
+is given as ``ms:N``.
+"""
 
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime, timedelta
+import time
+from datetime import UTC, date, datetime, timedelta
+from typing import TypeAlias
+
+from kafka_index.errors import InputError
+from kafka_index.layout.integers import INT64_MAX, parse_java_integer
+
+#: A time as functions take it.
+Time: TypeAlias = int | str | date | datetime
+
+#: A number with this before it is milliseconds, whatever it looks like.
+MILLISECONDS = "ms:"
+_EXAMPLES = "2024-05-01T00:00:00Z, 2024-05-01, now, today, yesterday or -90m"
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS = timedelta(milliseconds=1)
+_DAY_MS = 24 * 60 * 60 * 1000
 _MAX_HOURS, _MAX_MINUTES = 23, 59
 _ISO = re.compile(
     r"(?P<year>\d{4})-(?P<month>\d\d)-(?P<day>\d\d)"
@@ -14,20 +33,131 @@ _ISO = re.compile(
     r" ?(?P<zone>[Zz]|(?P<sign>[+-])(?P<hours>\d\d):?(?P<minutes>\d\d)?)?)?",
     re.ASCII,
 )
+_RELATIVE = re.compile(r"-(?P<count>[0-9]{1,12})(?P<unit>[smhdw])")
+_UNIT_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": _DAY_MS, "w": 7 * _DAY_MS}
+
+# Below it numbers are seconds until the year 5138; above it milliseconds from 1973 on.
+_SECONDS_BELOW = 10**11
+# Microseconds and nanoseconds from 2001 to 2100. The largest int64 is neither.
+_FINER = (
+    ("microseconds", 1000, range(10**15, 41 * 10**14)),
+    ("nanoseconds", 10**6, range(10**18, 41 * 10**17)),
+)
+
+
+def now_ms() -> int:
+    """Return the time of the clock, in ms since the epoch.
+
+    A run asks once, so that all of its times are relative to one instant.
+    """
+    return time.time_ns() // 1_000_000
+
+
+def parse_time(value: Time, *, now: int | None = None) -> int:
+    """Return a time in ms since the epoch; before it, the time is negative.
+
+    Fractions of a millisecond are rounded up, so that a search for the first record at or after
+    the time does not find an earlier one.
+
+    Parameters
+    ----------
+    value : int, str, date or datetime
+        Milliseconds, one of the texts above, a date (its midnight in UTC), or a datetime with a
+        zone.
+    now : int, optional
+        The instant that relative times are relative to, in ms; by default that of the call.
+
+    Raises
+    ------
+    InputError
+        It is not a time, or a number that looks like another unit than milliseconds.
+    """
+    if isinstance(value, datetime):
+        if value.tzinfo is None:
+            raise InputError("a time without a time zone", found=value.isoformat())
+        return -((_EPOCH - value) // _MS)
+    if isinstance(value, date):
+        return (value - _EPOCH.date()).days * _DAY_MS
+    if isinstance(value, str):
+        return _parse_text(value.strip(), now_ms() if now is None else now)
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise InputError(
+            "not a time", expected=f"milliseconds since 1970, or {_EXAMPLES}", found=repr(value)
+        )
+    return _check_number(value.__index__())
+
+
+def _parse_text(text: str, now: int) -> int:
+    number = _integer(text)
+    if number is not None:
+        return _check_number(number)
+    if text.startswith(MILLISECONDS):
+        number = _integer(text.removeprefix(MILLISECONDS))
+        if number is not None and number >= 0:
+            return number
+    moment = _of_now(text.lower(), now)
+    if moment is None:
+        moment = parse_iso_time(text)
+    if moment is None:
+        raise InputError(f"{text!r} is neither milliseconds nor a time such as {_EXAMPLES}")
+    return moment
+
+
+def _integer(text: str) -> int | None:
+    # Digits of other scripts are no number on a command line.
+    return parse_java_integer(text, INT64_MAX) if text.isascii() else None
+
+
+def _of_now(text: str, now: int) -> int | None:
+    """Return a time that is relative to an instant; None if the text is not one."""
+    midnight = now - now % _DAY_MS
+    named = {"now": now, "today": midnight, "yesterday": midnight - _DAY_MS}
+    if text in named:
+        return named[text]
+    match = _RELATIVE.fullmatch(text)
+    return None if match is None else now - int(match["count"]) * _UNIT_MS[match["unit"]]
+
+
+def is_relative(value: object) -> bool:
+    """Return whether a time is another one whenever it is parsed."""
+    return isinstance(value, str) and _of_now(value.strip().lower(), 0) is not None
+
+
+def _check_number(number: int) -> int:
+    """Return a number of milliseconds; refuse one that looks like another unit."""
+    if number < 0:
+        raise InputError(
+            f"{number} is a time before 1970",
+            hint=f"a relative time has a unit, as in {number}m; "
+            "milliseconds since 1970 are 0 or more",
+        )
+    if number > INT64_MAX:
+        raise InputError(f"{number} is beyond the milliseconds of 64 bits")
+    unit, milliseconds = None, number
+    if 0 < number < _SECONDS_BELOW:
+        unit, milliseconds = "seconds", number * 1000
+    for name, divisor, likely in _FINER:
+        if number in likely:
+            unit, milliseconds = name, number // divisor
+    if unit is not None:
+        raise InputError(
+            f"{number} looks like {unit} ({format_time(milliseconds)}): times are milliseconds",
+            hint=f"give {milliseconds}, or {MILLISECONDS}{number} if that is what you mean",
+        )
+    return number
 
 
 def parse_iso_time(text: str) -> int | None:
     """Return an ISO 8601 date or time as ms since the epoch; None if the text is not one.
 
-    The default zone is UTC. Fractions of a millisecond are rounded up, so that a search for the
-    first record at or after the time does not find an earlier one.
+    The default zone is UTC. Fractions of a millisecond are rounded up.
     """
     match = _ISO.fullmatch(text)
     if match is None:
         return None
     parts = [int(match[name] or 0) for name in ("year", "month", "day", "hour", "minute", "second")]
     try:
-        time = datetime(*parts, tzinfo=UTC)  # type: ignore[misc, arg-type]  # six integers
+        moment = datetime(*parts, tzinfo=UTC)  # type: ignore[misc, arg-type]  # six integers
     except ValueError:
         return None
     hours, minutes = int(match["hours"] or 0), int(match["minutes"] or 0)
@@ -36,4 +166,18 @@ def parse_iso_time(text: str) -> int | None:
     east_ms = (hours * 60 + minutes) * 60_000 * (-1 if match["sign"] == "-" else 1)
     fraction = (match["fraction"] or "").ljust(3, "0")
     part_ms = int(fraction[:3]) + bool(fraction[3:].strip("0"))
-    return (time - _EPOCH) // _MS - east_ms + part_ms
+    return (moment - _EPOCH) // _MS - east_ms + part_ms
+
+
+def format_time(timestamp_ms: int) -> str | None:
+    """Return a time as ``2024-05-01T00:00:00.000Z``; None outside the calendar."""
+    try:
+        moment = _EPOCH + timestamp_ms * _MS
+    except OverflowError:
+        return None
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def time_text(timestamp_ms: int) -> str:
+    """Return a time for a message, in milliseconds where it is outside the calendar."""
+    return format_time(timestamp_ms) or f"{timestamp_ms} ms"

@@ -36,6 +36,7 @@ from pyspark.sql.types import (
 )
 
 from kafka_index.errors import InputError
+from kafka_index.layout.times import now_ms
 from kafka_index.reading import PartitionFiles
 from kafka_index.records.record_table import CORRUPT_RECORD
 from kafka_index.spark.source_options import SourceOptions, parse_options
@@ -77,6 +78,12 @@ _TYPES: Mapping[str, DataType] = {
 class KafkaLogSource(DataSource):
     """The data source ``kafka-log``."""
 
+    def __init__(self, options: dict[str, str]) -> None:
+        super().__init__(options)
+        # Pickled with the source: times are relative to when the table was loaded, however often
+        # it is planned and read.
+        self._now = now_ms()
+
     @classmethod
     def name(cls) -> str:
         """Return the name of the format."""
@@ -84,12 +91,12 @@ class KafkaLogSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the schema that the options ask for."""
-        options = parse_options(self.options)
+        options = parse_options(self.options, now=self._now)
         return StructType([StructField(name, kind) for name, kind in source_types(options).items()])
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a schema, whose columns alone are read."""
-        options = parse_options(self.options)
+        options = parse_options(self.options, now=self._now)
         if not options.push_filters:
             return KafkaLogReader(options, schema)
         # A reader that has the method fails where Spark's setting is off, as it is by default.

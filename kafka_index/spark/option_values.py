@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 from kafka_index.errors import InputError
 from kafka_index.layout.integers import INT32_MAX, INT64_MAX, parse_java_integer
+from kafka_index.layout.times import Time
+
+_Value = TypeVar("_Value")
 
 
 def parse_names(options: Mapping[str, str], name: str) -> tuple[str, ...]:
@@ -25,10 +28,25 @@ def parse_json(options: Mapping[str, str], name: str) -> Any:
 
 def parse_by_partition(options: Mapping[str, str], name: str) -> dict[str, dict[int, int]]:
     """Return the numbers by topic and partition in an option."""
+    return _by_partition(options, name, lambda value: _integer(value, INT64_MAX))
+
+
+def parse_times_by_partition(options: Mapping[str, str], name: str) -> dict[str, dict[int, Time]]:
+    """Return the times by topic and partition in an option, as they are given."""
+    return _by_partition(
+        options,
+        name,
+        lambda value: value if isinstance(value, str) else _integer(value, INT64_MAX),
+    )
+
+
+def _by_partition(
+    options: Mapping[str, str], name: str, convert: Callable[[Any], _Value]
+) -> dict[str, dict[int, _Value]]:
     try:
         return {
             topic: {
-                _integer(partition, INT32_MAX): _integer(value, INT64_MAX)
+                _integer(partition, INT32_MAX): convert(value)
                 for partition, value in values.items()
             }
             for topic, values in parse_json(options, name).items()

@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
 
 from kafka_index.errors import InputError
 from kafka_index.layout.names import TopicPartition
-from kafka_index.spark.option_values import parse_by_partition, parse_flag, parse_number
-from kafka_index.tables.bounds import EARLIEST, LATEST, BoundOptions, Offsets, Timestamps
+from kafka_index.spark.option_values import (
+    parse_by_partition,
+    parse_flag,
+    parse_times_by_partition,
+)
+from kafka_index.tables.bounds import (
+    EARLIEST,
+    LATEST,
+    BoundOptions,
+    Offsets,
+    Timestamps,
+    parse_times,
+)
 
 
-def parse_bounds(options: Mapping[str, str]) -> BoundOptions:
-    """Return the bounds; a time for all wins over times by partition, and these over offsets."""
-    start_time = _timestamps(options, "startingtimestamp", "startingoffsetsbytimestamp")
-    end_time = _timestamps(options, "endingtimestamp", "endingoffsetsbytimestamp")
+def parse_bounds(options: Mapping[str, str], now: int) -> BoundOptions:
+    """Return the bounds; a time for all wins over times by partition, and these over offsets.
+
+    Relative times are relative to an instant.
+    """
+    start_time = _timestamps(options, "startingtimestamp", "startingoffsetsbytimestamp", now)
+    end_time = _timestamps(options, "endingtimestamp", "endingoffsetsbytimestamp", now)
     start = None if start_time is not None else _offsets(options, "startingoffsets", "earliest")
     end = None if end_time is not None else _offsets(options, "endingoffsets", "latest")
     if LATEST in _values(start):
@@ -36,7 +49,7 @@ def parse_bounds(options: Mapping[str, str]) -> BoundOptions:
     )
 
 
-def _values(bound: Offsets | Timestamps | None) -> list[int | datetime]:
+def _values(bound: Offsets | Timestamps | None) -> list[int]:
     if isinstance(bound, Mapping):
         return [value for values in bound.values() for value in values.values()]
     return [] if bound is None else [bound]
@@ -44,6 +57,8 @@ def _values(bound: Offsets | Timestamps | None) -> list[int | datetime]:
 
 def _check_order(start: Offsets | Timestamps | None, end: Offsets | Timestamps | None) -> None:
     """Refuse bounds by partition of which one starts after its end, or only one is there."""
+    if isinstance(start, int) and isinstance(end, int) and 0 <= end < start:
+        raise InputError("the start is after the end", expected=end, found=start)
     if not (isinstance(start, Mapping) and isinstance(end, Mapping)):
         return
     for topic in {*start, *end}:
@@ -52,7 +67,7 @@ def _check_order(start: Offsets | Timestamps | None, end: Offsets | Timestamps |
             name = TopicPartition(topic, number).directory_name
             if number not in starts or number not in ends:
                 raise InputError(f"{name} has one bound, and both ends are given by partition")
-            if 0 <= ends[number] < starts[number]:  # type: ignore[operator]  # both are numbers
+            if 0 <= ends[number] < starts[number]:
                 raise InputError(
                     f"{name} starts after its end", expected=ends[number], found=starts[number]
                 )
@@ -64,7 +79,15 @@ def _offsets(options: Mapping[str, str], name: str, default: str) -> Offsets:
     return special if special is not None else parse_by_partition(options, name)
 
 
-def _timestamps(options: Mapping[str, str], for_all: str, by_partition: str) -> Timestamps | None:
-    if for_all in options:
-        return parse_number(options, for_all, 0)
-    return parse_by_partition(options, by_partition) if by_partition in options else None
+def _timestamps(
+    options: Mapping[str, str], for_all: str, by_partition: str, now: int
+) -> Timestamps | None:
+    name = for_all if for_all in options else by_partition
+    if name not in options:
+        return None
+    try:
+        if name == for_all:
+            return parse_times(options[name], now)
+        return parse_times(parse_times_by_partition(options, name), now)
+    except InputError as error:
+        raise InputError(f"the option {name} is malformed: {error}") from error

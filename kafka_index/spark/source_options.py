@@ -19,6 +19,7 @@ from kafka_index.layout.internal_topics import (
     SHARE_GROUP_STATE_TOPIC,
     TRANSACTION_STATE_TOPIC,
 )
+from kafka_index.layout.times import now_ms
 from kafka_index.records.record_table import DEFAULT_COLUMNS
 from kafka_index.spark.option_values import (
     malformed,
@@ -99,13 +100,15 @@ class SourceOptions:
     ignored: tuple[str, ...] = ()
 
 
-def parse_options(given: Mapping[str, str]) -> SourceOptions:
+def parse_options(given: Mapping[str, str], *, now: int | None = None) -> SourceOptions:
     """Parse the options of a read.
 
     Parameters
     ----------
     given : mapping of str to str
         As Spark has them; names in any case.
+    now : int, optional
+        The instant that times are relative to, in ms; by default that of the call.
 
     Raises
     ------
@@ -131,7 +134,7 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
         topics=topics,
         topic_names=topic_names,
         partitions=partitions,
-        bounds=parse_bounds(options),
+        bounds=parse_bounds(options, now_ms() if now is None else now),
         settings=ReadSettings(
             columns=_columns(options),
             isolation=parse_choice(

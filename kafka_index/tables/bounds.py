@@ -9,22 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from typing import TypeAlias
 
 import numpy as np
 
 from kafka_index.errors import CorruptLogError, InputError
 from kafka_index.layout.names import TopicPartition
+from kafka_index.layout.times import Time, parse_time, time_text
 from kafka_index.reading import PartitionLog, Resolve, Status
 from kafka_index.reading.answers import FOUND_OFFSET, SpecialTimestamp
 
 #: An offset (-1 and -2 are `LATEST` and `EARLIEST`), for all partitions or by topic and partition.
 Offsets: TypeAlias = int | Mapping[str, Mapping[int, int]]
-#: A time in ms since the epoch or as a datetime with a time zone, likewise.
-Timestamps: TypeAlias = int | datetime | Mapping[str, Mapping[int, int | datetime]]
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+#: A time, likewise: what `parse_time` takes.
+Times: TypeAlias = Time | Mapping[str, Mapping[int, Time]]
+#: The same in ms since the epoch.
+Timestamps: TypeAlias = int | Mapping[str, Mapping[int, int]]
 
 LATEST, EARLIEST = int(SpecialTimestamp.LATEST), int(SpecialTimestamp.EARLIEST)
 
@@ -115,32 +115,70 @@ def _bound(
     if timestamps is not None:
         timestamp = _of_partition(timestamps, partition)
         if timestamp is not None:
-            return Bound(_milliseconds(timestamp), is_timestamp=True)
+            return Bound(timestamp, is_timestamp=True)
     offset = None if offsets is None else _of_partition(offsets, partition)
     if offset is None:
         return Bound(default)
-    if not isinstance(offset, int) or offset < EARLIEST:
+    if not isinstance(offset, int) or offset < EARLIEST:  # type: ignore[redundant-expr]  # of callers without types
         raise InputError(
             "not an offset", expected="0 or more, -1 (latest) or -2 (earliest)", found=offset
         )
     return Bound(offset)
 
 
-def _of_partition(values: Offsets | Timestamps, partition: TopicPartition) -> int | datetime | None:
+def _of_partition(values: Offsets | Timestamps, partition: TopicPartition) -> int | None:
     if isinstance(values, Mapping):
         return values.get(partition.topic, {}).get(partition.partition)
     return values
 
 
-def _milliseconds(timestamp: int | datetime) -> int:
-    if isinstance(timestamp, datetime):
-        if timestamp.tzinfo is None:
-            raise InputError("a time without a time zone", found=timestamp.isoformat())
-        # Rounded up: no record before it is meant.
-        return -((_EPOCH - timestamp) // timedelta(milliseconds=1))
-    if timestamp < 0:
-        raise InputError("not a timestamp", expected="0 or more, in ms", found=timestamp)
-    return timestamp
+def parse_times(times: Times | None, now: int) -> Timestamps | None:
+    """Return times in ms, relative ones to an instant.
+
+    Raises
+    ------
+    InputError
+        One is not a time.
+    """
+    if isinstance(times, Mapping):
+        return {
+            topic: {number: _parse_bound(value, now) for number, value in values.items()}
+            for topic, values in times.items()
+        }
+    return None if times is None else _parse_bound(times, now)
+
+
+def _parse_bound(value: Time, now: int) -> int:
+    # A lookup of a negative timestamp asks for a place. Every record is as late as 1970.
+    return max(parse_time(value, now=now), 0)
+
+
+def check_order(start: Timestamps | None, end: Timestamps | None) -> None:
+    """Refuse a range of times, the second exclusive, that no time is in.
+
+    Raises
+    ------
+    InputError
+        It is such a range, of all partitions or of one.
+    """
+    named = {
+        (topic, number)
+        for times in (start, end)
+        if isinstance(times, Mapping)
+        for topic, values in times.items()
+        for number in values
+    }
+    # Of bounds for all, one partition is like another.
+    for topic, number in sorted(named) or [("", 0)]:
+        partition = TopicPartition(topic, number)
+        first = None if start is None else _of_partition(start, partition)
+        last = None if end is None else _of_partition(end, partition)
+        if first is not None and last is not None and first >= last:
+            where = f" of {partition.directory_name}" if topic else ""
+            raise InputError(
+                f"no time is in the range{where}: it starts at {time_text(first)}, and its end, "
+                f"which is exclusive, is {time_text(last)}"
+            )
 
 
 def resolve_bounds(log: PartitionLog, bounds: ReadBounds) -> tuple[int, int | None]:

@@ -13,11 +13,12 @@ import pyarrow as pa
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, IndexConfig
 from kafka_index.errors import InputError
 from kafka_index.layout.names import TopicPartition
+from kafka_index.layout.times import now_ms
 from kafka_index.reading import PartitionFiles, PartitionLog, UpperBound
 from kafka_index.reading.partition_files import CheckpointReader
 from kafka_index.records.record_table import DEFAULT_COLUMNS
 from kafka_index.storage.paths import index_root_of
-from kafka_index.tables.bounds import BoundOptions, Offsets, Timestamps
+from kafka_index.tables.bounds import BoundOptions, Offsets, Times, check_order, parse_times
 from kafka_index.tables.read_plan import ReadPlan, RecordSplit, plan_partition
 from kafka_index.tables.record_reader import RecordReader
 from kafka_index.tables.settings import Isolation, OnDamage, ReadSettings
@@ -34,8 +35,8 @@ def read_records(
     partitions: Mapping[str, Sequence[int]] | None = None,
     starting_offsets: Offsets | None = None,
     ending_offsets: Offsets | None = None,
-    starting_timestamp: Timestamps | None = None,
-    ending_timestamp: Timestamps | None = None,
+    starting_timestamp: Times | None = None,
+    ending_timestamp: Times | None = None,
     columns: Sequence[str] = DEFAULT_COLUMNS,
     isolation: Isolation | str = Isolation.READ_UNCOMMITTED,
     include_control: bool = False,
@@ -63,9 +64,12 @@ def read_records(
     starting_offsets, ending_offsets : int or mapping of str to mapping of int to int, optional
         Where to begin, and where to end, exclusive: for all partitions or by topic and partition.
         -2 is the earliest offset and -1 the latest.
-    starting_timestamp, ending_timestamp : int, datetime, or mapping likewise, optional
-        A time (in ms since the epoch, if it is a number) instead: the offset of the first record as
-        late. With no such record it is the end of the log.
+    starting_timestamp, ending_timestamp : time, or mapping likewise, optional
+        A time instead: the offset of the first record as late. With no such record it is the end of
+        the log. A time is milliseconds since 1970, a datetime with a zone, a date (its midnight in
+        UTC), or a text: ISO 8601 (UTC where it names no zone), ``ms:N``, ``now``, ``today``,
+        ``yesterday`` (UTC), or relative to now, such as ``-90m``, ``-36h`` or ``-7d``. A number
+        that looks like seconds is refused; ``ms:N`` is not.
     tiered : TieredOptions, optional
         Where segments are that brokers have uploaded; with it, there may be no paths.
     columns : sequence of str
@@ -101,11 +105,14 @@ def read_records(
     CorruptLogError
         A bound, or what isolation needs, cannot be read; or, while it is read, a batch.
     """
+    now = now_ms()
+    start, end = parse_times(starting_timestamp, now), parse_times(ending_timestamp, now)
+    check_order(start, end)
     plan = plan_read(
         paths,
         topics=topics,
         partitions=partitions,
-        bounds=BoundOptions(starting_offsets, ending_offsets, starting_timestamp, ending_timestamp),
+        bounds=BoundOptions(starting_offsets, ending_offsets, start, end),
         settings=ReadSettings(
             columns=tuple(columns),
             isolation=_member(Isolation, isolation),

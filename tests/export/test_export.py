@@ -95,7 +95,7 @@ def test_times_are_those_of_each_record(tmp_path: Path) -> None:
     )
     write_partition(tmp_path / "dump", {0: log})
     out = tmp_path / "out"
-    export(0, "--input", tmp_path / "dump", "--output", out, "--from", 20, "--to", 50)
+    export(0, "--input", tmp_path / "dump", "--output", out, "--from", "ms:20", "--to", "ms:50")
     assert exported(out)["offset"].to_pylist() == [2, 3, 4]
 
 
@@ -246,8 +246,8 @@ def test_offsets_that_do_not_name_each_partition_once_are_refused(
         ("--columns", "offset"),
         ("--by-date",),
         ("--isolation", "read_committed"),
-        ("--from", 1),
-        ("--to", 2),
+        ("--from", "ms:1"),
+        ("--to", "ms:2"),
     ],
 )
 def test_an_export_is_not_continued_with_other_options(
@@ -390,5 +390,5 @@ def test_a_repeat_keeps_what_was_damaged_or_lost_since(tmp_path: Path, then: str
 def test_records_without_a_timestamp_are_before_no_time(tmp_path: Path) -> None:
     log = b"".join(batch_of(at, [(time, None, b"v")]) for at, time in enumerate([50, -1, 10]))
     write_partition(tmp_path / "dump", {0: log})
-    export(0, "--input", tmp_path / "dump", "--output", tmp_path / "out", "--to", 50)
+    export(0, "--input", tmp_path / "dump", "--output", tmp_path / "out", "--to", "ms:50")
     assert exported(tmp_path / "out")["offset"].to_pylist() == [2]

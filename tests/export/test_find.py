@@ -107,7 +107,7 @@ def test_times_are_those_of_each_record(tmp_path: Path) -> None:
     times = [50, 10, 40, 20]
     log = b"".join(batch_of(at, [(time, b"k", b"v")]) for at, time in enumerate(times))
     write_partition(tmp_path, {0: log})
-    found = rows(find(0, tmp_path, "--key", "k", "--from", 20, "--to", 50, "--json"))
+    found = rows(find(0, tmp_path, "--key", "k", "--from", "ms:20", "--to", "ms:50", "--json"))
     assert [row["offset"] for row in found] == [2, 3]
 
 
@@ -115,7 +115,7 @@ def test_records_without_a_timestamp_are_before_no_time(tmp_path: Path) -> None:
     times = [50, -1, 10]
     log = b"".join(batch_of(at, [(time, b"k", b"v")]) for at, time in enumerate(times))
     write_partition(tmp_path, {0: log})
-    found = rows(find(0, tmp_path, "--key", "k", "--to", 50, "--json"))
+    found = rows(find(0, tmp_path, "--key", "k", "--to", "ms:50", "--json"))
     assert [row["offset"] for row in found] == [2]
     assert len(rows(find(0, tmp_path, "--key", "k", "--json"))) == 3
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -111,7 +113,11 @@ def test_partitions_that_are_named_have_to_be_there(source: SparkSession, tmp_pa
         ("subscribe", "t,u", "topic is not in the logs"),
         ("assign", '{"t": [0, 2]}', "assigned partitions that are not in the logs.*t-2"),
         ("startingOffsets", '{"t": {"0": 1}}', "leave some out.*t-1"),
-        ("endingOffsetsByTimestamp", '{"t": {"0": 1, "1": 1, "2": 1}}', "not read.*t-2"),
+        (
+            "endingOffsetsByTimestamp",
+            '{"t": {"0": "ms:1", "1": "ms:1", "2": "ms:1"}}',
+            "not read.*t-2",
+        ),
     ):
         reader = source.read.format("kafka-log").option(name, value)
         with pytest.raises(PySparkException, match=reason):
@@ -261,6 +267,9 @@ def test_without_spark_the_module_has_no_source() -> None:
         ({"path": "x", "startingOffsets": "soon"}, "startingoffsets is malformed"),
         ({"path": "x", "startingOffsets": '{"t": 3}'}, "startingoffsets is malformed"),
         ({"path": "x", "startingTimestamp": "-5"}, "startingtimestamp is malformed"),
+        ({"path": "x", "startingTimestamp": "1795245919"}, "looks like seconds"),
+        ({"path": "x", "endingOffsetsByTimestamp": '{"t": {"0": 1795245919}}'}, "like seconds"),
+        ({"path": "x", "startingTimestamp": "now", "endingTimestamp": "-7d"}, "after the end"),
         ({"path": "x", "mode": "LENIENT"}, "mode is malformed"),
         ({"path": "x", "startingOfsets": "earliest"}, "no such option.*startingofsets"),
         ({"path": "x", "rows": "lines"}, "rows is malformed"),
@@ -286,8 +295,8 @@ def test_without_spark_the_module_has_no_source() -> None:
         (
             {
                 "path": "x",
-                "startingOffsetsByTimestamp": '{"t": {"0": 5}}',
-                "endingOffsetsByTimestamp": '{"t": {"1": 9}}',
+                "startingOffsetsByTimestamp": '{"t": {"0": "ms:5"}}',
+                "endingOffsetsByTimestamp": '{"t": {"1": "ms:9"}}',
             },
             "has one bound",
         ),
@@ -306,8 +315,8 @@ def test_options_are_those_of_sparks_kafka_source() -> None:
         {
             "PATH": "/a, /b",
             "subscribePattern": " (?i)OR|__consumer_offsets|^a$ ",
-            "startingOffsetsByTimestamp": '{"t": {"0": 1000}}',
-            "endingTimestamp": "2000",
+            "startingOffsetsByTimestamp": '{"t": {"0": "2024-05-01", "1": 1714521600000}}',
+            "endingTimestamp": "ms:2000",
             "endingOffsets": "latest",
             "kafka.security.protocol": "SSL",
             "mode": "dropmalformed",
@@ -319,7 +328,7 @@ def test_options_are_those_of_sparks_kafka_source() -> None:
     names = ("orders", "my-orders", "a", "ba", "__consumer_offsets", "__consumer_offsets2")
     found = [name for name in names if re.fullmatch(options.topics, name)]
     assert found == ["orders", "my-orders", "a", "__consumer_offsets2"]
-    assert options.bounds.starting_timestamp == {"t": {0: 1000}}
+    assert options.bounds.starting_timestamp == {"t": dict.fromkeys((0, 1), 1714521600000)}
     assert options.bounds.ending_timestamp == 2000
     assert options.bounds.starting_offsets is None
     assert options.settings.on_damage is OnDamage.DROP
@@ -329,6 +338,16 @@ def test_options_are_those_of_sparks_kafka_source() -> None:
     subscribed = parse_options({"path": "x", "subscribe": "a.b,c"})
     assert subscribed.topics == r"a\.b|c"
     assert subscribed.topic_names == ("a.b", "c")
+
+
+def test_times_of_a_table_are_relative_to_when_it_was_loaded(tmp_path: Path) -> None:
+    write_partition(tmp_path, {0: batch(0, 2, timestamps=[0, 1])})
+    source = KafkaLogSource({"path": str(tmp_path), "startingTimestamp": "-7d"})
+    shipped = pickle.loads(pickle.dumps(source))  # noqa: S301, because it was made here
+    time.sleep(0.01)
+    readers = [one.reader(one.schema()) for one in (source, shipped)]
+    starts = {vars(reader)["_options"].bounds.starting_timestamp for reader in readers}
+    assert len(starts) == 1
 
 
 def test_options_of_streams_have_no_effect_on_a_batch_read() -> None:

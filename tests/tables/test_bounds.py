@@ -20,6 +20,7 @@ from tests.support.segments import batch, message
 
 INTERVAL = 4096
 PAIRS = 1000
+MAY = 1_714_521_600_000
 
 
 class Drawn:
@@ -117,7 +118,7 @@ def test_a_range_within_one_batch_reads_that_batch_alone(tmp_path: Path) -> None
 
 
 def test_bounds_in_time_are_those_of_the_first_record_as_late(tmp_path: Path) -> None:
-    times = [1000, 1010, 1005, 1020, 1030, 1015, 1040]
+    times = [MAY + late for late in (1000, 1010, 1005, 1020, 1030, 1015, 1040)]
     log = b"".join(batch_of(number, [(time, None, b"v")]) for number, time in enumerate(times))
     folder = write_partition(tmp_path, {0: log})
 
@@ -126,13 +127,13 @@ def test_bounds_in_time_are_those_of_the_first_record_as_late(tmp_path: Path) ->
         found: list[int] = reader.read_all()["offset"].to_pylist()
         return found
 
-    assert offsets(1006, None) == [1, 2, 3, 4, 5, 6]
-    assert offsets(1011, 1031) == [3, 4, 5]
-    assert offsets(None, 5000) == [0, 1, 2, 3, 4, 5, 6]
-    assert offsets(5000, None) == []
-    epoch = datetime(1970, 1, 1, tzinfo=UTC)
+    assert offsets(MAY + 1006, None) == [1, 2, 3, 4, 5, 6]
+    assert offsets(MAY + 1011, MAY + 1031) == [3, 4, 5]
+    assert offsets(None, MAY + 5000) == [0, 1, 2, 3, 4, 5, 6]
+    assert offsets(MAY + 5000, None) == []
+    first = datetime(2024, 5, 1, tzinfo=UTC)
     # A time between two milliseconds is after the first of them.
-    assert offsets(epoch + timedelta(microseconds=1020_001), None) == [4, 5, 6]
+    assert offsets(first + timedelta(microseconds=1020_001), None) == [4, 5, 6]
     with pytest.raises(InputError, match="without a time zone"):
         offsets(datetime(2020, 1, 1), None)  # noqa: DTZ001, because that is refused
 
@@ -157,7 +158,7 @@ def test_earliest_and_latest_are_offsets(tmp_path: Path) -> None:
 def test_one_end_is_not_given_twice(tmp_path: Path) -> None:
     folder = write_partition(tmp_path, {0: batch(0, 5)})
     with pytest.raises(InputError, match="either starting offsets or a starting timestamp"):
-        kafka_index.read_records(folder, starting_offsets=1, starting_timestamp=1)
+        kafka_index.read_records(folder, starting_offsets=1, starting_timestamp=MAY)
 
 
 def test_a_read_begins_at_the_log_start(tmp_path: Path) -> None:
