@@ -5,7 +5,7 @@ Single requests are retried by the library; those that it does not repeat, here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property
 from typing import Any
@@ -32,7 +32,7 @@ from kafka_index.stores.repeats import repeated
 from kafka_index.stores.store import LISTING_SCHEMA, DirectoryEntry, FileInfo
 from kafka_index.stores.uris import split_uri
 
-# A page of S3: whatever was yielded is not asked for again when the next one breaks off.
+# A page of S3: what is listed by path is not asked for again when the next one breaks off.
 _ROWS_OF_PAGE = 1000
 # A larger body may take longer to send than the silence that a read tolerates.
 _MAX_QUICK_PUT_BYTES = 4 << 20
@@ -127,13 +127,15 @@ class ObjectStore:
         return sorted(entries, key=lambda entry: entry.path)
 
     def list_tree(self, path: str, *, start_after: str = "") -> Iterator[pa.RecordBatch]:
-        """Yield the objects below a prefix.
+        """Yield the objects below a prefix, by path, once all of them are listed.
 
-        Empty objects ``key/``, which other tools put for directories, are rows named ``key``.
+        Empty objects ``key/``, which other tools put for directories, are rows named ``key``. Not
+        all stores list by path: a directory bucket of S3 does not, nor Azure with directories.
         """
         prefix = _key(path)
         below = f"{prefix}/" if prefix else ""
-        last = below + start_after if start_after else None
+        first = last = below + start_after if start_after else None
+        found: list[pa.RecordBatch] = []
 
         def following() -> tuple[Any, pa.RecordBatch | None]:
             pages = obstore.list(
@@ -151,16 +153,24 @@ class ObjectStore:
                 rows = pa.record_batch(page)
                 if rows.num_rows:
                     last = rows["path"][-1].as_py()
-                    yield _rows(rows, len(below))
+                    found.append(_rows(rows, len(below)))
                 try:
                     page = next(pages, None)
                 except LIBRARY_ERRORS as error:
                     if not is_worth_repeating(error):
                         raise
+                    if not _are_sorted(found):
+                        found.clear()
+                        last = first
                     # From where it broke off.
                     pages, page = repeated(following)
         except LIBRARY_ERRORS as error:
             raise read_error(error, path, "list the objects") from None
+        if not _are_sorted(found):
+            found = pa.Table.from_batches(found).sort_by("path").to_batches(_ROWS_OF_PAGE)
+        found.reverse()
+        while found:
+            yield found.pop()
 
     def put(self, path: str, data: bytes | memoryview, *, if_absent: bool = False) -> bool:
         """Write an object by one request, so that it is there whole or not at all.
@@ -258,6 +268,21 @@ def _rows(page: pa.RecordBatch, skipped: int) -> pa.RecordBatch:
         ],
         schema=LISTING_SCHEMA,
     )
+
+
+def _are_sorted(pages: Sequence[pa.RecordBatch]) -> bool:
+    """Return whether the rows of pages follow each other by path."""
+    before = ""
+    for page in pages:
+        paths = page["path"]
+        if not len(paths):
+            continue
+        if paths[0].as_py().encode() < before.encode():
+            return False
+        if pc.any(pc.less(paths[1:], paths[:-1])).as_py():
+            return False
+        before = paths[-1].as_py()
+    return True
 
 
 def _quoted(e_tag: str) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 import threading
 from collections import Counter
 from contextlib import contextmanager, suppress
@@ -100,12 +101,15 @@ class FaultProxy:
         What may happen to a request; tests change it while the proxy runs.
     before
         Called with method and path before a request is passed on; may block.
+    listings
+        Makes another page of objects of one that the server sent; `Shuffle` is such a callable.
     """
 
     upstream: str
     seed: int = 0
     faults: Faults = NONE
     before: Callable[[str, str], None] = lambda _method, _path: None
+    listings: Callable[[bytes], bytes] | None = None
     requests: list[Request] = field(default_factory=list)
     endpoint: str = ""
     _failed: Counter[tuple[str, ...]] = field(default_factory=Counter)
@@ -164,6 +168,9 @@ class FaultProxy:
         if fault == "delayed":
             await asyncio.sleep(self._random.random() * self.faults.delay_seconds)
         answer, content = await self._ask(head.raw + body, is_head=method == "HEAD")
+        if self.listings is not None and method == "GET" and "list-type=2" in url.query:
+            content = self.listings(_joined(content, answer.fields))
+            answer = answer.of_length(len(content))
         if fault == "unanswered":
             note(0, 0)
             return False
@@ -229,11 +236,49 @@ async def _stop(server: asyncio.Server) -> None:
     await asyncio.gather(*serving, return_exceptions=True)
 
 
+class Shuffle:
+    """Lists objects in no order, as a directory bucket of S3 does; each once.
+
+    Within a page, and where `across` pages, half of each page comes with a later one.
+    """
+
+    def __init__(self, seed: int = 0, *, across: bool = False) -> None:
+        self._random = random.Random(seed)
+        self._across = across
+        self._kept: list[bytes] = []
+
+    def __call__(self, page: bytes) -> bytes:
+        entries = _LISTED.findall(page)
+        if b"<IsTruncated>" not in page:
+            return page
+        self._random.shuffle(entries)
+        if self._across:
+            entries += self._kept
+            self._random.shuffle(entries)
+            is_last = b"<IsTruncated>true" not in page
+            half = len(entries) if is_last else len(entries) // 2
+            entries, self._kept = entries[:half], entries[half:]
+        rest = _LISTED.sub(b"", page)
+        end = rest.rindex(b"</ListBucketResult>")
+        return rest[:end] + b"".join(entries) + rest[end:]
+
+
+_LISTED = re.compile(rb"<Contents>.*?</Contents>|<CommonPrefixes>.*?</CommonPrefixes>", re.DOTALL)
+
+
 @dataclass(frozen=True)
 class _Head:
     raw: bytes
     first: str
     fields: dict[str, str]
+
+    def of_length(self, size_bytes: int) -> _Head:
+        """Return it for a body of another length, not in chunks."""
+        lines = self.raw.decode("latin-1").rstrip().split("\r\n")
+        framing = ("content-length:", "transfer-encoding:")
+        kept = [line for line in lines if not line.lower().startswith(framing)]
+        head = "\r\n".join([*kept, f"Content-Length: {size_bytes}", "", ""])
+        return _Head(head.encode("latin-1"), self.first, self.fields)
 
 
 async def _read_head(reader: asyncio.StreamReader) -> _Head:
@@ -241,6 +286,17 @@ async def _read_head(reader: asyncio.StreamReader) -> _Head:
     first, *lines = raw.decode("latin-1").split("\r\n")
     fields = (line.partition(":") for line in lines if line)
     return _Head(raw, first, {name.lower(): value.strip() for name, _, value in fields})
+
+
+def _joined(body: bytes, fields: dict[str, str]) -> bytes:
+    """Return a body without the framing of its chunks."""
+    if fields.get("transfer-encoding", "").lower() != "chunked":
+        return body
+    parts, at = [], 0
+    while (end := body.index(b"\r\n", at)) and (size := int(body[at:end], 16)):
+        parts.append(body[end + 2 : end + 2 + size])
+        at = end + 4 + size
+    return b"".join(parts)
 
 
 async def _read_body(
