@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterator
 from os import PathLike, fspath
-from typing import Self
+from typing import Self, TypeVar
 
 # Error numbers that are about the file itself: another try would meet the same. All others are
 # about permission, disk, memory or network.
@@ -26,6 +26,8 @@ _ABOUT_THE_FILE = frozenset(
         errno.ENODEV,
     }
 )
+
+_Error = TypeVar("_Error", bound=BaseException)
 
 
 class KafkaIndexError(Exception):
@@ -202,6 +204,22 @@ class IndexOffsetOverflowError(KafkaIndexError):
 
 class PublishError(RetriableError):
     """The target cannot be written: permissions, disk full, or held by a broker."""
+
+
+def without_frames(error: _Error) -> _Error:
+    """Return an error that is kept as a result, without the frames it was raised through.
+
+    They hold what was read and decompressed there for as long as the error is held.
+    """
+    rest: list[BaseException | None] = [error]
+    seen: set[int] = set()
+    while rest:
+        each = rest.pop()
+        if each is not None and id(each) not in seen:
+            seen.add(id(each))
+            each.__traceback__ = None
+            rest += (each.__cause__, each.__context__)
+    return error
 
 
 def is_retriable(error: BaseException) -> bool:

@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from kafka_index.errors import CorruptLogError, TooLargeError
+from kafka_index.errors import CorruptLogError, TooLargeError, without_frames
 from kafka_index.kernels.decode_state import (
     CUT_FIELD,
     DECODE_DONE,
@@ -258,7 +258,7 @@ class BatchWalk(Generic[_Result]):
             self._skip_damaged(CorruptLogError(self._fault))
 
     def _skip_damaged(self, error: CorruptLogError) -> None:
-        self._ready.append(BatchDamage(int(self._state[STATE_BATCH]), error))
+        self._ready.append(BatchDamage(int(self._state[STATE_BATCH]), without_frames(error)))
         skip_batch(self._state, self._ends)
         self._chunk_batch = int(self._state[STATE_BATCH])
 

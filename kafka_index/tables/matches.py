@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from kafka_index.errors import CorruptLogError, KafkaIndexError
+from kafka_index.errors import CorruptLogError, KafkaIndexError, without_frames
 from kafka_index.tables.read_plan import RecordSplit
 from kafka_index.tables.record_reader import RecordReader
 from kafka_index.tables.settings import ReadSettings
@@ -111,7 +111,7 @@ def match_split(
                 )
                 return SplitMatches(tuple(batches), tuple(errors), rest)
     except KafkaIndexError as error:
-        errors.append(error)
+        errors.append(without_frames(error))
     return SplitMatches(tuple(batches), tuple(errors))
 
 

@@ -13,7 +13,7 @@ from kafka_index.build.report import FAILED
 from kafka_index.build.scan import stage_segments
 from kafka_index.build.settings import BuildSettings
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, LogConfig
-from kafka_index.errors import CorruptLogError, KafkaIndexError
+from kafka_index.errors import CorruptLogError, KafkaIndexError, without_frames
 from kafka_index.layout.checkpoints import format_offset_checkpoint
 from kafka_index.layout.names import (
     LEADER_EPOCH_CHECKPOINT,
@@ -100,7 +100,7 @@ def match(plan: PartitionPlan, settings: RewriteSettings) -> MatchedPartition:
     except SelectionError:
         raise
     except KafkaIndexError as error:
-        return MatchedPartition(plan, error=error)
+        return MatchedPartition(plan, error=without_frames(error))
     return MatchedPartition(plan, found)
 
 
@@ -138,7 +138,7 @@ def rewrite(
         publish_directory(output, StagedPartition(plan.partition, directory))
     except KafkaIndexError as error:
         remove_directory(directory)
-        return error
+        return without_frames(error)
     return None
 
 
