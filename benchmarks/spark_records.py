@@ -150,7 +150,7 @@ def _export_on_spark(session: SparkSession, data: Path, out: Path) -> None:
     """Run the tasks of ``export --engine spark`` in this session."""
     out.mkdir()
     settings = ExportSettings(str(out))
-    plan = plan_export(list_partitions(data, topics=TOPIC.name), settings)
+    plan = plan_export(list_partitions(data, topics=TOPIC.name).files, settings)
     for partition in plan.partitions:
         partition.begin()
     with shared_target([settings.output]) as target, Jobs(session) as jobs:

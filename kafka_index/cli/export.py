@@ -86,7 +86,7 @@ def run_export(options: ExportOptions, read: InputOptions) -> ExitCode:
     settings = _settings(options)
     starts = None if options.offsets is None else read_offsets_file(options.offsets)
     refuse_overlap(settings.output, options.output, read.folders)
-    partitions = list_partitions(
+    listed = list_partitions(
         read.paths, topics=read.topics, tiered=read.tiered, indexes=read.indexes
     )
     with ExitStack() as stack:
@@ -97,7 +97,7 @@ def run_export(options: ExportOptions, read: InputOptions) -> ExitCode:
         )
         _make_folder(settings.output)
         stack.enter_context(lock_of_output(settings.output, new_run_id()))
-        plan = plan_export(partitions, settings, starting_offsets=starts)
+        plan = plan_export(listed.files, settings, starting_offsets=starts)
         with ExportOutcome(plan, options.detail) as outcome:
             for partition in plan.partitions:
                 if partition.record is not None and partition.works:

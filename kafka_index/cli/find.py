@@ -7,20 +7,26 @@ import sys
 from contextlib import closing
 from dataclasses import dataclass
 
+from kafka_index.cli.build_summary import skipped_lines
 from kafka_index.cli.exit_code import ExitCode
 from kafka_index.cli.found_text import FOUND_COLUMNS, FoundText
 from kafka_index.cli.options import Detail
 from kafka_index.cli.progress import Outcome
 from kafka_index.cli.record_options import InputOptions
 from kafka_index.cli.run_summary import run_summary
-from kafka_index.cli.terminal import print_error
+from kafka_index.cli.terminal import print_error, print_text
+from kafka_index.cli.text import Paint, format_bytes, format_count, plural
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES
 from kafka_index.engines import Engine, find_engines
-from kafka_index.errors import InputError, is_retriable
+from kafka_index.errors import is_retriable
 from kafka_index.layout.byte_text import parse_bytes
-from kafka_index.tables import Isolation, OnDamage, ReadSettings, plan_read
+from kafka_index.layout.times import empty_range_text
+from kafka_index.tables import Isolation, OnDamage, ReadPlan, ReadSettings
 from kafka_index.tables.record_filter import RecordFilter
+from kafka_index.tables.records import ListedPartitions, list_partitions, plan_partitions
+from kafka_index.tables.time_spans import time_span
 
+_FEW = ("no", "1")
 _SPLIT_BYTES = 32 * 1024 * 1024
 
 
@@ -34,6 +40,7 @@ class FindOptions:
     from_ms: int | None
     to_ms: int | None
     limit: int | None
+    fail_if_none: bool
     isolation: str
     values: str
     as_json: bool
@@ -43,26 +50,23 @@ class FindOptions:
 
 
 def run_find(options: FindOptions, read: InputOptions) -> ExitCode:
-    """Print the records that meet the conditions.
+    """Print the records that meet the conditions, and on stderr what was searched for them.
 
     Raises
     ------
     KafkaIndexError
-        The run as a whole cannot start or continue, or there is no such record.
+        The run as a whole cannot start or continue.
     """
-    plan = plan_read(
-        read.paths,
-        topics=read.topics,
-        settings=_settings(options),
-        tiered=read.tiered,
-        indexes=read.indexes,
-        max_split_bytes=_SPLIT_BYTES,
+    settings = _settings(options)
+    listed = list_partitions(
+        read.paths, topics=read.topics, tiered=read.tiered, indexes=read.indexes
     )
+    plan = plan_partitions(listed.files, settings=settings, max_split_bytes=_SPLIT_BYTES)
     if isinstance(sys.stdout, io.TextIOWrapper):
         # Records may contain characters that the terminal's encoding lacks.
         sys.stdout.reconfigure(errors="backslashreplace")
     text = FoundText(as_json=options.as_json, values=options.values)
-    count, codes = 0, []
+    count, damage, codes = 0, 0, []
     # Progress would mix with the records on a terminal.
     is_live = sys.stdout.isatty()
     detail = Detail.QUIET if is_live else options.detail
@@ -76,13 +80,59 @@ def run_find(options: FindOptions, read: InputOptions) -> ExitCode:
                 sys.stdout.writelines(text.found_lines(batch))
                 count += len(batch)
             sys.stdout.flush()
+            damage += len(matches.errors) + matches.errors_left_out
             for error in matches.errors:
                 print_error(str(error))
                 codes.append(ExitCode.of_part(retriable=is_retriable(error)))
-    run_summary().add_count("records_found", count)
-    if not count and not codes:
-        raise InputError("no record meets the conditions", path=", ".join(read.folders))
-    return ExitCode.first(codes)
+    summary = run_summary()
+    summary.add_count("matches", count)
+    summary.add_count("records_found", count)
+    summary.add_count("partitions", len(listed.files))
+    summary.add_count("damage", damage)
+    summary.add_count("skipped", len(listed.skipped))
+    if options.detail is not Detail.QUIET:
+        print_text(sys.stderr, _searched_lines(options, read, listed, plan, count, damage))
+    code = ExitCode.first(codes)
+    if not count and options.fail_if_none and code is ExitCode.DONE:
+        summary.outcome = "no_match"
+        return ExitCode.DAMAGE
+    return code
+
+
+def _searched_lines(
+    options: FindOptions,
+    read: InputOptions,
+    listed: ListedPartitions,
+    plan: ReadPlan,
+    count: int,
+    damage: int,
+) -> list[str]:
+    """Return how many records match, of what, and what was not searched."""
+    paint = Paint(sys.stderr)
+    where = plural(len(listed.files), "partition")
+    if read.topics is not None:
+        where += f" of the topics that match {read.topics.pattern!r}"
+    found = f"{format_count(count)} records match" if count > 1 else f"{_FEW[count]} record matches"
+    if options.limit is not None and count >= options.limit:
+        return [f"{found} (--limit): the rest of {where} was not searched"]
+    lines = [f"{found} in {format_bytes(plan.size_bytes)} of {where}"]
+    if damage:
+        lines[0] = f"{found} in what can be read of {format_bytes(plan.size_bytes)} of {where}"
+        lines.append(paint.bad(f"{plural(damage, 'place')} of damage passed over: not searched"))
+    if Isolation(options.isolation) is Isolation.READ_COMMITTED:
+        lines.append("records of aborted and open transactions were not searched (--isolation)")
+    deleted = sum(one.log_start_offset > one.segments[0].base_offset for one in listed.files)
+    if deleted:
+        lines.append(
+            f"records before the log start of {plural(deleted, 'partition')} were not searched: "
+            "they are deleted, and may still be in the files"
+        )
+    if not count and options.from_ms is not None:
+        lines.append(
+            empty_range_text(options.from_ms, options.to_ms, time_span(listed.files, plan.settings))
+        )
+    every = options.detail is Detail.VERBOSE
+    return [*lines, *skipped_lines(listed.skipped, paint, every=every)]
 
 
 def _settings(options: FindOptions) -> ReadSettings:

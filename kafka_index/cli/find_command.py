@@ -23,12 +23,12 @@ _HELP = """Find records by key, value and time in the logs below PATH.
     PATH is a data directory of a broker, one topic-partition directory, or a glob of either, or
     the URI of one; with `--tiered URI`, or with that alone, remote segments are read too. Several
     conditions have to hold together. Records are printed by topic, partition and offset, as a
-    table or, with --json, as the lines of `dump --records --json` with topic and partition. Logs
-    are only read.
+    table or, with --json, as the lines of `dump --records --json` with topic and partition. What
+    was searched, and what was not, is said on stderr. Logs are only read.
 
-    Exit code 0: there is a record. 1: damage was passed over, lines on stderr say where. 2: wrong
-    usage, or there is no such record. 3: permission, disk, memory, network or cluster, worth a
-    retry.
+    Exit code 0: all was searched, with or without a match. 1: damage was passed over, lines on
+    stderr say where; or no record was found, with --fail-if-none. 2: wrong usage, or there is
+    nothing to search. 3: permission, disk, memory, network or cluster, worth a retry.
 
     \b
     Examples:
@@ -59,6 +59,7 @@ def make_command(*, as_job: bool) -> click.Command:
         from_ms: int | None,
         to_ms: int | None,
         limit: int | None,
+        fail_if_none: bool,  # noqa: FBT001, because click passes options by name
         isolation: str,
         values: str,
         as_json: bool,  # noqa: FBT001, because click passes options by name
@@ -81,6 +82,7 @@ def make_command(*, as_job: bool) -> click.Command:
                 from_ms=from_ms,
                 to_ms=to_ms,
                 limit=limit,
+                fail_if_none=fail_if_none,
                 isolation=isolation,
                 values=values,
                 as_json=as_json,
@@ -106,6 +108,7 @@ def make_command(*, as_job: bool) -> click.Command:
             ),
             *time_options(),
             click.option("--limit", type=Whole(min=1), metavar="N", help="Stop after N records."),
+            click.option("--fail-if-none", is_flag=True, help="Exit with 1 if no record is found."),
             isolation_option(),
             click.option(
                 "--values",

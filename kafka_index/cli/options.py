@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from enum import Enum
+from itertools import pairwise
 from typing import Any
 
 import click
@@ -44,9 +45,13 @@ class Command(click.Command):
         """Parse the arguments; click itself would keep the last of several values."""
         try:
             _, _, given = self.make_parser(ctx).parse_args(args=list(args))
-        except click.BadOptionUsage as error:
-            # click does not say of which command the option is that lacks its value.
-            raise click.BadOptionUsage(error.option_name, error.message, ctx) from error
+        except click.UsageError as error:
+            # No callback has run, and the summary of an earlier run would stand for this one.
+            _open_summary(args)
+            if isinstance(error, click.BadOptionUsage):
+                # click does not say of which command the option is that lacks its value.
+                raise click.BadOptionUsage(error.option_name, error.message, ctx) from error
+            raise
         counts = Counter(id(parameter) for parameter in given)
         for parameter in given:
             if not isinstance(parameter, click.Option):
@@ -65,6 +70,15 @@ class Command(click.Command):
         if not kept(ctx, "quiet"):
             announce_compilation()
         return super().invoke(ctx)
+
+
+def _open_summary(args: Sequence[str]) -> None:
+    """Open the summary of a command whose options cannot be parsed."""
+    for option, value in pairwise((*args, "")):
+        name, separator, joined = option.partition("=")
+        if name == "--summary" and (joined or value):
+            run_summary().open(joined if separator else value)
+            return
 
 
 def command(

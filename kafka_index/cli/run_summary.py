@@ -46,12 +46,15 @@ class RunSummary:
         16 hexadecimal digits: the id of the run in reports and in the names of scratch files.
     error : str, optional
         The error that ended the run.
+    outcome : str, optional
+        What came out, where the name of the exit code would not say it.
     """
 
     def __init__(self, command: str = "") -> None:
         self.command = command
         self.run_id = os.urandom(8).hex()
         self.error: str | None = None
+        self.outcome: str | None = None
         self._counts: dict[str, int] = {}
         self._bytes: dict[str, int] = {}
         self._paths: dict[str, str | list[str]] = {}
@@ -150,7 +153,7 @@ class RunSummary:
         if self._file is None and not self._to_stdout:
             self._stack.close()
             return
-        line = json.dumps(self._as_object(exit_code, outcome)) + "\n"
+        line = json.dumps(self._as_object(exit_code, self.outcome or outcome)) + "\n"
         if self._file is not None:
             self._file.write(line.encode())
             self._file.commit()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 import time
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from typing import TypeAlias
 
@@ -181,3 +182,72 @@ def format_time(timestamp_ms: int) -> str | None:
 def time_text(timestamp_ms: int) -> str:
     """Return a time for a message, in milliseconds where it is outside the calendar."""
     return format_time(timestamp_ms) or f"{timestamp_ms} ms"
+
+
+@dataclass(frozen=True, slots=True)
+class TimeSpan:
+    """The times of records, for messages about ranges that hold none of them.
+
+    Parameters
+    ----------
+    first_ms : int, optional
+        The timestamp of the first record: the earliest of those of several partitions.
+    last_ms : int, optional
+        The largest timestamp.
+    unknown : int
+        Partitions whose times cannot be read.
+    """
+
+    first_ms: int | None = None
+    last_ms: int | None = None
+    unknown: int = 0
+
+    def with_times(self, first_ms: int | None, last_ms: int | None) -> TimeSpan:
+        """Return the span of these records and others; -1 and None are no time."""
+        firsts = [one for one in (self.first_ms, first_ms) if one is not None and one >= 0]
+        lasts = [one for one in (self.last_ms, last_ms) if one is not None and one >= 0]
+        return replace(self, first_ms=min(firsts, default=None), last_ms=max(lasts, default=None))
+
+    @property
+    def text(self) -> str:
+        """The times, for people."""
+        if self.first_ms is None or self.last_ms is None:
+            text = "no record has a timestamp"
+        else:
+            text = (
+                f"its first record is from {time_text(self.first_ms)}, its latest from "
+                f"{time_text(self.last_ms)}"
+            )
+        if not self.unknown:
+            return text
+        noun = "partition" if self.unknown == 1 else "partitions"
+        return f"{text}; the times of {self.unknown:,} {noun} cannot be read"
+
+
+def empty_range_text(
+    from_ms: int | None, to_ms: int | None, span: TimeSpan, what: str = "the input"
+) -> str:
+    """Return where a range in which nothing was found lies among the times of records.
+
+    Parameters
+    ----------
+    from_ms, to_ms : int, optional
+        The range, the second exclusive.
+    span : TimeSpan
+        The times that there are.
+    what : str
+        What has these times.
+    """
+    bounds = []
+    if from_ms:
+        bounds.append(f"from {time_text(from_ms)}")
+    if to_ms is not None:
+        bounds.append(f"before {time_text(to_ms)}")
+    place = f"within the times of {what}"
+    if span.last_ms is not None and from_ms is not None and from_ms > span.last_ms:
+        place = f"after all records of {what}"
+    elif span.first_ms is not None and to_ms is not None and to_ms <= span.first_ms:
+        place = f"before the first record of {what}"
+    elif span.first_ms is None:
+        place = f"not among the times of {what}"
+    return f"the range of times ({' and '.join(bounds)}) is {place}: {span.text}"

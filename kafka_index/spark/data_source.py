@@ -163,7 +163,7 @@ class KafkaLogReader(DataSourceReader):
             partitions=options.partitions,
             tiered=options.tiered,
             indexes=options.indexes,
-        )
+        ).files
         check_partitions(options, files)
         plan = self._plan(files, _TASK_BYTES)
         task_bytes = _TASK_BYTES

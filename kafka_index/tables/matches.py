@@ -39,12 +39,15 @@ class SplitMatches:
         The records, in the order of the log.
     errors : tuple of KafkaIndexError
         Damage that was passed over, and what ended the read of the split.
+    errors_left_out : int
+        Places of further damage, which are not among the errors.
     rest : RecordSplit, optional
         What is left to be read, where there are more matches than come back at a time.
     """
 
     batches: tuple[pa.RecordBatch, ...]
     errors: tuple[KafkaIndexError, ...] = ()
+    errors_left_out: int = 0
     rest: RecordSplit | None = None
 
 
@@ -82,15 +85,20 @@ def match_split(
     """
     batches: list[pa.RecordBatch] = []
     errors: list[KafkaIndexError] = []
-    rows = size_bytes = 0
+    rows = size_bytes = left_out = 0
     room = MATCHED_BYTES if max_bytes is None else max_bytes
 
     # A split is resumed at the window of its last match, whose damage was reported.
     passed = _PassedDamage(split)
 
     def pass_over(error: CorruptLogError) -> None:
-        if passed.add(error) and len(errors) < _MAX_ERRORS:
+        nonlocal left_out
+        if not passed.add(error):
+            return
+        if len(errors) < _MAX_ERRORS:
             errors.append(error)
+        else:
+            left_out += 1
 
     try:
         reader = RecordReader(split, settings, on_left_out=pass_over)
@@ -109,10 +117,10 @@ def match_split(
                     ranges=reader.ranges,
                     passed_damage=passed.last,
                 )
-                return SplitMatches(tuple(batches), tuple(errors), rest)
+                return SplitMatches(tuple(batches), tuple(errors), left_out, rest)
     except KafkaIndexError as error:
         errors.append(without_frames(error))
-    return SplitMatches(tuple(batches), tuple(errors))
+    return SplitMatches(tuple(batches), tuple(errors), left_out)
 
 
 class _PassedDamage:

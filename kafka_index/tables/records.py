@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from os import PathLike
 from typing import TypeVar
 
@@ -17,6 +18,7 @@ from kafka_index.layout.times import now_ms
 from kafka_index.reading import PartitionFiles, PartitionLog, UpperBound
 from kafka_index.reading.partition_files import CheckpointReader
 from kafka_index.records.record_table import DEFAULT_COLUMNS
+from kafka_index.storage import Skipped
 from kafka_index.storage.paths import index_root_of
 from kafka_index.tables.bounds import BoundOptions, Offsets, Times, check_order, parse_times
 from kafka_index.tables.read_plan import ReadPlan, RecordSplit, plan_partition
@@ -26,6 +28,22 @@ from kafka_index.tiered.listing import list_logs
 from kafka_index.tiered.options import TieredOptions
 
 _Choice = TypeVar("_Choice", Isolation, OnDamage, UpperBound)
+
+
+@dataclass(frozen=True, slots=True)
+class ListedPartitions:
+    """The partitions of a dump that are read.
+
+    Parameters
+    ----------
+    files : list of PartitionFiles
+        By topic and partition.
+    skipped : tuple of Skipped
+        What lies among them and is not read, and why.
+    """
+
+    files: list[PartitionFiles]
+    skipped: tuple[Skipped, ...] = ()
 
 
 def read_records(
@@ -164,7 +182,7 @@ def plan_read(
     InputError, CorruptLogError
         As for `read_records`.
     """
-    files = list_partitions(
+    listed = list_partitions(
         paths,
         topics=topics,
         partitions=partitions,
@@ -172,7 +190,7 @@ def plan_read(
         indexes=indexes,
         upper_bound=upper_bound,
     )
-    return plan_partitions(files, bounds, settings, max_split_bytes=max_split_bytes)
+    return plan_partitions(listed.files, bounds, settings, max_split_bytes=max_split_bytes)
 
 
 def plan_partitions(
@@ -231,7 +249,7 @@ def list_partitions(
     tiered: TieredOptions | None = None,
     indexes: str | PathLike[str] | None = None,
     upper_bound: UpperBound = UpperBound.LOG_END,
-) -> list[PartitionFiles]:
+) -> ListedPartitions:
     """Return the partitions that `read_records` reads; parameters and errors are its own."""
     root = None if indexes is None else index_root_of(os.fspath(indexes))
     inputs = [paths] if isinstance(paths, str | PathLike) else paths
@@ -250,7 +268,9 @@ def list_partitions(
                     for number in numbers
                 ),
             )
-    return CheckpointReader(upper_bound).read_all(segments, root, listing.tiered)
+    reader = CheckpointReader(upper_bound)
+    files = reader.read_all(segments, root, listing.tiered)
+    return ListedPartitions(files, (*listing.skipped, *reader.skipped))
 
 
 def _member(kind: type[_Choice], value: _Choice | str) -> _Choice:

@@ -27,6 +27,8 @@ from tests.support.packing import PACKERS
 from tests.support.record_tables import batch_of, write_partition
 from tests.support.segments import batch, control_batch, record
 
+MAY = 1_714_521_600_000
+
 
 def find(code: int, *arguments: Argument) -> str:
     done = run_here("find", "--input", *arguments)
@@ -270,9 +272,82 @@ def test_damage_is_reported_once_however_often_a_split_is_resumed(tmp_path: Path
     assert reported == [str(folder / f"{start:020d}.log") for start in (0, 10)]
 
 
-def test_no_match_is_nothing_found(tmp_path: Path) -> None:
-    write_partition(tmp_path, {0: batch_of(0, [(1000, b"k", b"v")])})
-    assert "no record meets the conditions" in find(2, tmp_path, "--key", "absent")
+def outcome(tmp_path: Path, *arguments: Argument) -> tuple[int, str, dict[str, Any]]:
+    """Return exit code, stderr and summary of a search."""
+    path = tmp_path / "summary.json"
+    done = run_here("find", "--input", tmp_path / "dump", *arguments, "--summary", path)
+    return done.returncode, done.stderr, json.loads(path.read_text())
+
+
+def test_no_match_is_an_answer(tmp_path: Path) -> None:
+    write_partition(tmp_path / "dump", {0: batch_of(0, [(1000, b"k", b"v")])})
+    code, said, summary = outcome(tmp_path, "--key", "absent")
+    assert (code, summary["outcome"], summary["error"]) == (0, "done", None)
+    assert summary["counts"] == {
+        "matches": 0,
+        "records_found": 0,
+        "partitions": 1,
+        "damage": 0,
+        "skipped": 0,
+    }
+    assert said.splitlines() == ["no record matches in 70 B of 1 partition"]
+    code, _, summary = outcome(tmp_path, "--key", "absent", "--fail-if-none")
+    assert (code, summary["outcome"], summary["counts"]["matches"]) == (1, "no_match", 0)
+    code, said, summary = outcome(tmp_path, "--key", "k", "--fail-if-none")
+    assert (code, summary["outcome"], summary["counts"]["matches"]) == (0, "done", 1)
+    assert said.splitlines() == ["1 record matches in 70 B of 1 partition"]
+    assert outcome(tmp_path, "--key", "absent", "--quiet")[1] == ""
+    # A typo is another outcome.
+    assert outcome(tmp_path, "--kye", "absent")[2]["outcome"] == "usage"
+
+
+def test_no_match_in_a_damaged_log_is_not_a_clean_answer(tmp_path: Path) -> None:
+    data = bytearray(b"".join(batch_of(at, [(1000, b"k", b"v")]) for at in range(3)))
+    data[100] ^= 1
+    write_partition(tmp_path / "dump", {0: bytes(data)})
+    for more in ((), ("--fail-if-none",)):
+        code, said, summary = outcome(tmp_path, "--key", "absent", *more)
+        assert (code, summary["outcome"], summary["counts"]["damage"]) == (1, "damage", 1)
+        assert "no record matches in what can be read of" in said
+        assert "1 place of damage passed over: not searched" in said
+        assert "at byte 70" in said
+
+
+def test_what_was_not_searched_is_named(tmp_path: Path) -> None:
+    dump = tmp_path / "dump"
+    log = b"".join(batch_of(at, [(MAY + at, b"k", b"v")]) for at in range(3))
+    folder = write_partition(dump, {0: log})
+    (folder / "00000000000000000007.log.deleted").write_bytes(log)
+    (dump / "old-0.0123456789abcdef0123456789abcdef-delete").mkdir()
+    (dump / "log-start-offset-checkpoint").write_text("0\n1\ntopic 0 2\n")
+    _, said, summary = outcome(tmp_path, "--key", "absent", "--isolation", "read_committed")
+    assert "records before the log start of 1 partition were not searched" in said
+    assert "records of aborted and open transactions were not searched" in said
+    assert "skipped 2 entries" in said
+    assert "-delete: a partition marked for deletion" in said
+    assert summary["counts"]["skipped"] == 2
+    _, said, _ = outcome(tmp_path, "--key", "k", "--limit", 1, "--topics", "t.*")
+    (line,) = said.splitlines()
+    assert line.startswith("1 record matches (--limit): the rest of 1 partition of the topics")
+
+
+@pytest.mark.parametrize(
+    ("given", "place"),
+    [
+        (("--from", "2024-05-02"), "after all records of the input"),
+        (("--to", "2024-05-01"), "before the first record of the input"),
+        (("--from", MAY + 1, "--to", MAY + 2), "within the times of the input"),
+    ],
+)
+def test_a_range_without_a_match_is_said_with_the_times_there_are(
+    tmp_path: Path, given: Sequence[Argument], place: str
+) -> None:
+    log = b"".join(batch_of(at, [(MAY + at, b"k", b"v")]) for at in (0, 5))
+    write_partition(tmp_path / "dump", {0: log})
+    code, said, _ = outcome(tmp_path, "--key", "k", *given)
+    assert code == 0
+    assert f"is {place}: its first record is from 2024-05-01T00:00:00.000Z, its latest" in said
+    assert "from 2024-05-01T00:00:00.005Z" in said
 
 
 def test_records_of_kafkas_own_topics_are_printed_decoded() -> None:
@@ -302,4 +377,4 @@ def test_conditions_that_make_no_sense_are_refused(
 def test_control_records_are_not_found(tmp_path: Path) -> None:
     marker = control_batch(3, 5, 0, b"\0\0\0\1", b"\0\0\0\0\0\0")
     write_partition(tmp_path, {0: batch(0) + marker})
-    find(2, tmp_path, "--key-regex", ".")
+    assert find(0, tmp_path, "--key-regex", ".") == ""

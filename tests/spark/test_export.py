@@ -20,7 +20,7 @@ from tests.support.command_line import DUMP
 
 
 def test_files_are_those_of_a_local_run(spark: SparkSession, tmp_path: Path) -> None:
-    files = list_partitions(DUMP, topics="orders.*|payments")
+    files = list_partitions(DUMP, topics="orders.*|payments").files
     results: list[SplitResult] = []
     for name in ("here", "there"):
         settings = ExportSettings(str(tmp_path / name))
@@ -45,7 +45,7 @@ def test_files_are_those_of_a_local_run(spark: SparkSession, tmp_path: Path) -> 
 def test_a_run_that_ends_early_has_recorded_the_waves_before(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    files = list_partitions(DUMP, topics="orders.*|payments")
+    files = list_partitions(DUMP, topics="orders.*|payments").files
     settings = ExportSettings(str(tmp_path))
     plan = plan_export(files, settings, split_bytes=50_000)
     for partition in plan.partitions:

@@ -17,7 +17,7 @@ from tests.support.segments import batch
 def base_offsets(dump: Path, max_records: int, start: int = 0) -> list[int]:
     settings = ReadSettings(columns=("offset",))
     plan = plan_partitions(
-        list_partitions(dump),
+        list_partitions(dump).files,
         BoundOptions(starting_offsets={"topic": {0: start}}),
         settings,
         max_split_records=max_records,

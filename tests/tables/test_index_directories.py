@@ -23,7 +23,7 @@ def dump(tmp_path: Path) -> Path:
 def test_the_folder_can_be_named_by_a_uri(dump: Path, tmp_path: Path) -> None:
     (tmp_path / "indexes").mkdir()
     (tmp_path / "indexes" / "topic-0").mkdir()
-    (files,) = list_partitions(dump, indexes=(tmp_path / "indexes").as_uri())
+    (files,) = list_partitions(dump, indexes=(tmp_path / "indexes").as_uri()).files
     assert files.index_directory == str(tmp_path / "indexes" / "topic-0")
 
 
