@@ -5,14 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
+from kafka_index.cli.dump_log import damage_of
 from kafka_index.cli.dump_output import DumpOutput
 from kafka_index.cli.text import format_count, plural
-from kafka_index.errors import CorruptLogError, KafkaIndexError
+from kafka_index.errors import KafkaIndexError
 from kafka_index.kernels.headers import HEADER_BASE_TIMESTAMP
 from kafka_index.layout.records import COMPRESSION_MASK, COMPRESSION_NAMES, NO_TIMESTAMP
 from kafka_index.records.batch_source import PREALLOCATED_TAIL, ScanStop
 from kafka_index.records.record_table import WindowBatches
 from kafka_index.scan import LogFileSource
+from kafka_index.scan.batch_order import BatchOrder
 from kafka_index.storage import SegmentFile, list_dump
 
 _SCHEMA = pa.schema(
@@ -53,15 +55,7 @@ def dump_directory(path: str, output: DumpOutput, *, verify_crc: bool) -> list[K
             row, stop = {"damage": error.message}, None
             damage.append(error)
         if stop is not None and stop.code != PREALLOCATED_TAIL:
-            damage.append(
-                CorruptLogError(
-                    stop.name,
-                    path=segment.log_path,
-                    position_bytes=stop.position_bytes,
-                    expected=stop.expected,
-                    found=stop.found,
-                )
-            )
+            damage.append(damage_of(segment.log_path, stop))
         known = {
             "topic": segment.topic,
             "partition": segment.partition,
@@ -79,7 +73,9 @@ def _scan(segment: SegmentFile, *, verify_crc: bool) -> tuple[dict[str, object],
     source = LogFileSource.of_segment(segment, verify_crc=verify_crc)
     count, next_offset, codecs = 0, segment.base_offset, 0
     first_ms = max_ms = NO_TIMESTAMP
+    order, overlap = BatchOrder(segment.base_offset), None
     for window, start, batches in source.windows():
+        overlap = overlap or order.first_stop(batches)
         if not count:
             first = WindowBatches(window, start, batches.slice(0, 1)).read_headers()
             first_ms = int(first[HEADER_BASE_TIMESTAMP, 0])
@@ -87,7 +83,7 @@ def _scan(segment: SegmentFile, *, verify_crc: bool) -> tuple[dict[str, object],
         next_offset = int(batches.last_offset[-1]) + 1
         codecs |= int(np.bitwise_or.reduce(1 << (batches.attributes & COMPRESSION_MASK)))
         max_ms = max(max_ms, int(batches.max_timestamp_ms.max()))
-    stop = source.stop
+    stop = overlap or source.stop
     names = [
         COMPRESSION_NAMES[codec] if codec < len(COMPRESSION_NAMES) else f"codec-{codec}"
         for codec in range(COMPRESSION_MASK + 1)

@@ -44,7 +44,9 @@ def dump_log(file: DumpedFile, output: DumpOutput, *, verify_crc: bool) -> Kafka
         if output.selection.is_past(batch.column("last_offset")[-1].as_py()):
             output.remark(f"{plural(output.printed, 'batch', 'batches')} of the offset")
             return None
-    return log_end(file.path, size_bytes, batches.stop, plural(count, "batch", "batches"), output)
+    found = plural(count, "batch", "batches")
+    end = log_end(file.path, size_bytes, batches.stop, found, output)
+    return end if batches.overlap is None else out_of_order(file.path, batches.overlap, output)
 
 
 def log_end(
@@ -61,6 +63,17 @@ def log_end(
     )
     if not damaged:
         return None
+    return damage_of(path, stop)
+
+
+def out_of_order(path: str, stop: ScanStop, output: DumpOutput) -> KafkaIndexError:
+    """Print where batches are out of order; return the damage."""
+    output.remark(f"damaged: the batch at byte {stop.position_bytes}: {stop.text}", bad=True)
+    return damage_of(path, stop)
+
+
+def damage_of(path: str, stop: ScanStop) -> CorruptLogError:
+    """Return the error of damage that a scan has met."""
     return CorruptLogError(
         stop.name,
         path=path,

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 
 from kafka_index.cli.dump_files import DumpedFile
-from kafka_index.cli.dump_log import log_end
+from kafka_index.cli.dump_log import log_end, out_of_order
 from kafka_index.cli.dump_output import DumpOutput
 from kafka_index.cli.dump_selection import Selection
 from kafka_index.cli.printed_records import PrintedRecords
 from kafka_index.cli.record_text import RecordText
 from kafka_index.cli.text import format_count, plural
 from kafka_index.errors import KafkaIndexError, TooLargeError
-from kafka_index.records.batch_source import TOO_LARGE
+from kafka_index.records.batch_source import TOO_LARGE, ScanStop
 from kafka_index.records.batch_table import BatchColumns
 from kafka_index.records.batch_walk import BatchDamage
 from kafka_index.records.decompression import DecompressionBudget
 from kafka_index.records.record_decoder import RecordDecoder
 from kafka_index.records.record_table import WindowBatches
 from kafka_index.scan import LogFileSource
+from kafka_index.scan.batch_order import BatchOrder
+from kafka_index.storage import Bytes
 
 
 def dump_records(
@@ -44,7 +47,11 @@ def dump_records(
     select = None if output.selection == Selection() else output.of_records
     count = 0
     damage: KafkaIndexError | None = None
-    for window, start, found_batches in source.windows():
+    for window, start, found_batches in _in_order(source, file.base_offset):
+        if isinstance(found_batches, ScanStop):
+            error = out_of_order(path, found_batches, output)
+            damage = damage or error
+            continue
         held = output.selection.of_batches(found_batches)
         batches = BatchColumns(*(column[held] for column in found_batches))
         rows = WindowBatches(window, start, batches)
@@ -70,3 +77,13 @@ def dump_records(
             return damage
     end = log_end(path, size_bytes, source.stop, plural(count, "record"), output)
     return damage or end
+
+
+def _in_order(
+    source: LogFileSource, base_offset: int
+) -> Iterator[tuple[Bytes, int, BatchColumns | ScanStop]]:
+    """Yield the windows of a log, with batches that are in order, or why some are left out."""
+    order = BatchOrder(base_offset)
+    for window, start, batches in source.windows():
+        for found in order.follow(batches):
+            yield window, start, found

@@ -152,7 +152,7 @@ def _extended(record: ExportRecord, work: SplitWork, result: SplitResult) -> Exp
         for one in record.damaged
         if one.end_offset <= work.first_offset or one.first_offset >= work.end_offset
     ]
-    if result.left_out_count:
+    if result.left_out_count and work.first_offset < work.end_offset:
         others.append(DamagedRange(work.first_offset, work.end_offset, result.records))
     damaged = sorted(others, key=lambda one: one.first_offset)
     next_offset = record.next_offset if work.is_repeated else work.end_offset

@@ -23,6 +23,7 @@ from kafka_index.reading import PartitionFiles, PartitionLog
 from kafka_index.startup.directory_files import read_topic_id
 from kafka_index.stores import is_remote
 from kafka_index.tables.bounds import EARLIEST, LATEST, Bound, ReadBounds
+from kafka_index.tables.damaged_end import damaged_end
 from kafka_index.tables.read_plan import RecordSplit, resolve_range, split_range
 from kafka_index.tables.settings import ReadSettings
 
@@ -143,7 +144,6 @@ def _plan_partition(
         with PartitionLog(
             files, config=IndexConfig(), max_decompressed_bytes=read.max_decompressed_bytes
         ) as log:
-            end_offset = log.end_offset
             remove_data_files(folder, record.next_offset)
             for part in _repeated_ranges(log, record):
                 # In one piece, however large: data files in place are replaced as a whole.
@@ -160,9 +160,13 @@ def _plan_partition(
                     )
                     for split in splits
                 ]
-            if record.next_offset < log.end_offset:
-                first = record.next_offset
-                end, splits = _splits(log, first, log.end_offset, read, split_bytes)
+            first = record.next_offset
+            damaged = damaged_end(log)
+            # Damage is read even where nothing before it is new: the row of the partition has it.
+            end_offset = log.end_offset if damaged is None else damaged.end_offset
+            if damaged is not None or first < end_offset:
+                end, splits = _splits(log, first, LATEST, read, split_bytes)
+                end = max(end_offset if end is None else end, first)
                 export.works += _works(splits, number + len(export.works), folder, first, end)
         export.record, export.begin_offset = record, record.next_offset
     except KafkaIndexError as error:
@@ -181,11 +185,10 @@ def _plan_partition(
 
 def _splits(
     log: PartitionLog, first: int, end: int, read: ReadSettings, split_bytes: int | None
-) -> tuple[int, list[RecordSplit]]:
+) -> tuple[int | None, list[RecordSplit]]:
     """Return where a range of offsets ends that can be exported by now, and its splits."""
     offsets = resolve_range(log, ReadBounds(Bound(first), Bound(end)), read)
-    splits = list(split_range(log, offsets, read, max_split_bytes=split_bytes))
-    return end if offsets.end_offset is None else offsets.end_offset, splits
+    return offsets.end_offset, list(split_range(log, offsets, read, max_split_bytes=split_bytes))
 
 
 def _works(
@@ -194,7 +197,9 @@ def _works(
     if not splits:
         return
     # Offsets below the log's start are gone: the first split stands for them too.
-    starts = [first_offset, *(split.start_offset for split in splits[1:])]
+    # Where damage hides the first offset, more is read than is new.
+    inner = (min(max(split.start_offset, first_offset), end_offset) for split in splits[1:])
+    starts = [first_offset, *inner]
     for split, (first, end) in zip(splits, pairwise([*starts, end_offset]), strict=True):
         yield SplitWork(number, split, folder, first, end)
         number += 1

@@ -21,6 +21,7 @@ from kafka_index.kernels.headers import (
 from kafka_index.kernels.scan import SCAN_END, SCAN_ROWS_FULL, SCAN_TORN_BATCH, SCAN_TORN_HEADER
 from kafka_index.layout.integers import Longs
 from kafka_index.records.batch_table import BatchColumns
+from kafka_index.scan.batch_search import HeldBytes
 from kafka_index.scan.scanner import Scanner
 from kafka_index.storage import Bytes
 
@@ -107,7 +108,7 @@ class IncomingBatches:
                 )
         if code == SCAN_END or (not verify_crc and code in (SCAN_TORN_HEADER, SCAN_TORN_BATCH)):
             return
-        stop = scanner.stop(code, data, 0, len(data))
+        stop = scanner.stop(code, HeldBytes(data))
         kind = InputError if stop.refused else CorruptLogError
         raise kind(
             f"cannot append: {stop.name}",

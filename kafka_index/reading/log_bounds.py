@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kafka_index.errors import KafkaIndexError
+from kafka_index.errors import CorruptLogError, KafkaIndexError
 from kafka_index.reading.log_segment import LogSegment
 from kafka_index.reading.partition_files import PartitionFiles
 
@@ -52,6 +52,13 @@ class LogBounds:
         """
         end = self.log_end_offset
         bound = self._files.high_watermark
+        damage = self._segments[-1].damage if self._files.is_stable else None
+        if damage is not None and (bound is None or bound > end):
+            raise CorruptLogError(
+                f"damage hides the last stable offset: {damage.text}",
+                path=self._segments[-1].file.log_path,
+                position_bytes=damage.position_bytes,
+            )
         end = end if bound is None else min(end, bound)
         return self._stable_end(end) if self._files.is_stable else end
 

@@ -19,9 +19,16 @@ from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, IndexConfig
 from kafka_index.errors import CorruptLogError, InputError
 from kafka_index.index import ascending
 from kafka_index.kernels.answer_runs import put_back_runs
-from kafka_index.kernels.batch_header import AT_DAMAGE, AT_END, damage_at
+from kafka_index.kernels.batch_header import (
+    AT_DAMAGE,
+    AT_END,
+    NOT_IN_HEADER,
+    damage_at,
+    read_batch_fields,
+)
 from kafka_index.layout.integers import Longs
 from kafka_index.layout.names import TopicPartition, parse_partition_directory
+from kafka_index.layout.records import RECORD_BATCH_OVERHEAD_BYTES
 from kafka_index.reading.answers import (
     BATCH_BASE_OFFSET,
     BATCH_POSITION,
@@ -42,7 +49,7 @@ from kafka_index.reading.fetched_indexes import FetchedIndexes
 from kafka_index.reading.findings import Findings, SegmentFindings
 from kafka_index.reading.located import Located
 from kafka_index.reading.segment_cache import SegmentCache
-from kafka_index.reading.segment_indexes import Largest, SegmentIndexes, is_tail
+from kafka_index.reading.segment_indexes import Largest, SegmentIndexes
 from kafka_index.reading.segment_log import SegmentLog
 from kafka_index.reading.segment_walk import find_largest_timestamp, locate
 from kafka_index.records.batch_source import ScanStop
@@ -175,7 +182,7 @@ class LogSegment:
         """The damage that hides the end of the segment, if any."""
         self._cache.use(self)
         stop = self.indexes.end.stop
-        return None if stop is None or is_tail(stop, is_last=self.file.is_last) else stop
+        return None if stop is None or (stop.is_tail and self.file.is_last) else stop
 
     def offset_to_position(self, offset: int) -> LogOffsetPosition | None:
         """Find the batch that holds an offset, or the next one; None when there is none.
@@ -196,6 +203,20 @@ class LogSegment:
                 for row in (BATCH_BASE_OFFSET, BATCH_POSITION, BATCH_SIZE)
             )
         )
+
+    def goes_back_after(self, batch: LogOffsetPosition) -> bool:
+        """Return whether the next batch begins before a batch has ended."""
+        log, following = self._log, batch.position + batch.size
+        if following + RECORD_BATCH_OVERHEAD_BYTES > log.size_bytes:
+            return False
+        positions = np.array([batch.position, following], np.int64)
+
+        def read() -> bool:
+            base, last, sizes = np.zeros((3, 2), np.int64)
+            read_batch_fields(log.address, positions, base, last, sizes)
+            return bool((last[1] if base[1] == NOT_IN_HEADER else base[1]) <= last[0])
+
+        return log.complete(read)
 
     def find_offset_by_timestamp(
         self, timestamp_ms: int, starting_offset: int

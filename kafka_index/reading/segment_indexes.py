@@ -25,7 +25,7 @@ from kafka_index.reading.built_indexes import BuiltIndexes
 from kafka_index.reading.fetched_indexes import FetchedIndexes
 from kafka_index.reading.findings import INDEX_REFUSED, NO_INDEX, TAIL, UNREADABLE, SegmentFindings
 from kafka_index.reading.segment_log import MAX_TAIL_BYTES, SegmentLog
-from kafka_index.records.batch_source import PREALLOCATED_TAIL, TORN_BATCH, TORN_HEADER, ScanStop
+from kafka_index.records.batch_source import ScanStop
 from kafka_index.scan.file_records import LogEnd
 from kafka_index.scan.index_builder import IndexBuilder
 from kafka_index.scan.segment_scan import LogFileSource
@@ -36,14 +36,6 @@ from kafka_index.stores import is_remote
 _END_BYTES = 4096
 
 _Index = TypeVar("_Index", bound=AbstractIndex)
-
-
-def is_tail(stop: ScanStop, *, is_last: bool) -> bool:
-    """Return whether a broker cuts this off a log at any start.
-
-    In the last segment: the zeros of preallocation, or a batch not written to its end.
-    """
-    return is_last and stop.code in (PREALLOCATED_TAIL, TORN_HEADER, TORN_BATCH)
 
 
 class Largest(NamedTuple):
@@ -146,7 +138,7 @@ class SegmentIndexes:
             self.request(with_times=True)
             index = self.time_index
             if self._largest is None:
-                whole = self.stop is None or is_tail(self.stop, is_last=self._segment.is_last)
+                whole = self.stop is None or (self.stop.is_tail and self._segment.is_last)
                 self._largest = Largest(*index.last_entry, is_certain=whole)
         return self._largest
 
@@ -159,7 +151,7 @@ class SegmentIndexes:
             self._end = self._log.scan_to_end(index.lookup(index.last_offset))
             stop = self._end.stop
             if stop is not None:
-                kind = TAIL if is_tail(stop, is_last=self._segment.is_last) else UNREADABLE
+                kind = TAIL if stop.is_tail and self._segment.is_last else UNREADABLE
                 self._findings.add(kind, self._segment.log_path, stop.text, stop.position_bytes)
         return self._end
 

@@ -112,10 +112,13 @@ class TransactionBounds:
         Nothing is read from it on.
     aborted : AbortedTransactions
         Transactions that were aborted, from the first offset of the read on.
+    damage : CorruptLogError, optional
+        What hides the transactions after it; the last stable offset is no later.
     """
 
     last_stable_offset: int
     aborted: AbortedTransactions
+    damage: CorruptLogError | None = None
 
 
 def read_transactions(
@@ -146,15 +149,20 @@ def read_transactions(
     }
     missing = [number for number, entries in aborted.items() if entries is None]
     state, start = _state_before(files, min([count, *missing]), end_offset)
+    damage = None
     for number in range(start, count):
-        rebuilt = _follow(state, files.segments[number], end_offset)
+        rebuilt, hidden = _follow(state, files.segments[number], end_offset)
         if number in missing:
             aborted[number] = rebuilt
+        if hidden is not None:
+            end_offset, damage = hidden
+            break
     return TransactionBounds(
         last_stable_offset_of_log(state.first_unstable_offset, files.log_start_offset, end_offset),
         AbortedTransactions.of_entries(
             [entries for entries in aborted.values() if entries is not None]
         ),
+        damage,
     )
 
 
@@ -241,14 +249,25 @@ def _state_before(
     return PartitionState(), 0
 
 
-def _follow(state: PartitionState, segment: SegmentFile, end_offset: int) -> NDArray[np.void]:
-    """Apply the batches of a segment below an offset; return its aborted transactions."""
+def _follow(
+    state: PartitionState, segment: SegmentFile, end_offset: int
+) -> tuple[NDArray[np.void], tuple[int, CorruptLogError] | None]:
+    """Apply the batches of a segment below an offset.
+
+    Returns
+    -------
+    tuple
+        Its aborted transactions; and the offset where damage hides the rest, and that damage.
+    """
     table = ProducerTable()
     source = LogFileSource.of_segment(segment, verify_crc=False)
+    following = segment.base_offset
+    is_whole = False
     for batches in source.chunks():
         below = np.flatnonzero(batches.base_offset >= end_offset)
         kept = batches.slice(0, int(below[0])) if len(below) else batches
         if kept.rows:
+            following = int(kept.last_offset[-1]) + 1
             _, stop = table.follow(kept)
             if stop is not None:
                 raise CorruptLogError(
@@ -257,6 +276,7 @@ def _follow(state: PartitionState, segment: SegmentFile, end_offset: int) -> NDA
                     position_bytes=stop.position_bytes,
                 )
         if len(below):
+            is_whole = True
             break
     aborted, stop = state.apply(SegmentState.of_table(table))
     if stop is not None:
@@ -265,4 +285,8 @@ def _follow(state: PartitionState, segment: SegmentFile, end_offset: int) -> NDA
             path=segment.log_path,
             position_bytes=stop.position_bytes,
         )
-    return aborted
+    end = source.stop
+    if is_whole or end is None or (end.is_tail and segment.is_last) or following >= end_offset:
+        return aborted, None
+    error = CorruptLogError(end.text, path=segment.log_path, position_bytes=end.position_bytes)
+    return aborted, (following, error)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from kafka_index.records.batch_table import BatchColumns
@@ -31,6 +31,8 @@ COMPRESSED_MARKER = "compressed_marker"
 TOO_LARGE = "too_large"
 #: The reason, whatever the code, where a log does not even begin like one.
 NOT_A_LOG = "not_a_log"
+#: A batch begins before the one before it ends, or reaches into the next segment.
+OVERLAP = "overlap"
 #: The last offset is below the segment's base offset, or 2^31 or more above it.
 OFFSET_OVERFLOW = "offset_overflow"
 
@@ -54,6 +56,10 @@ class ScanStop:
     is_foreign : bool
         The file is not a Kafka log: its first header cannot be that of a batch of this segment.
         What recovery does with it is that of the code.
+    is_tail : bool
+        At the end of a partition this is no damage, and a broker cuts it off at any start: the
+        zeros of preallocation, or a batch that was not written to its end, with nothing sound
+        after it.
     """
 
     code: str
@@ -63,6 +69,7 @@ class ScanStop:
     refused: bool = False
     message: str | None = None
     is_foreign: bool = False
+    is_tail: bool = field(default=False, compare=False)
 
     @property
     def reason_code(self) -> str:

@@ -1,36 +1,30 @@
 """The sound ranges of a damaged log: runs of whole batches with right checksums, in offset order.
 
-After damage the next batch is looked for: first where the damaged one says that it ends, then byte
-by byte. A batch counts as found when its header is plausible, its checksum right, and its offsets
-are those that may come next. Batches of magic 0 and 1, whose checksum is a short one, are found
-only where a length leads to them.
+After damage the next batch is looked for (`kafka_index.scan.batch_search`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
-from kafka_index.kernels.batch_header import batch_checksums
 from kafka_index.kernels.scan import SCAN_END, SCAN_ROWS_FULL
+from kafka_index.layout.integers import INT64_MAX
 from kafka_index.layout.records import (
     LOG_OVERHEAD,
     LOG_OVERHEAD_BYTES,
     MAGIC_POSITION,
     MAGIC_RECORD_BATCH,
-    MIN_LENGTH,
     NO_LEADER_EPOCH,
     RECORD_BATCH_HEADER,
     RECORD_BATCH_OVERHEAD_BYTES,
 )
-from kafka_index.records.batch_table import BatchColumns
-from kafka_index.scan.scanner import Scanner, entry_length, only_zeros
+from kafka_index.scan.batch_order import in_order
+from kafka_index.scan.batch_search import HeldBytes, OffsetBounds, next_batch, plausible_headers
+from kafka_index.scan.scanner import Scanner
 from kafka_index.storage import Bytes
-
-_SEARCH_BYTES = 1 << 20
 
 
 class BatchMark(NamedTuple):
@@ -104,7 +98,7 @@ def sound_ranges(log: Bytes, segment_base_offset: int, end_offset: int) -> list[
             position, next_offset = run.end_bytes, run.last.last_offset + 1
         if position >= len(log):
             break
-        position = _next_batch(log, position, next_offset, end_offset)
+        position = next_batch(HeldBytes(log), position, OffsetBounds(next_offset, end_offset))
     return ranges
 
 
@@ -158,15 +152,14 @@ def _plausible(log: Bytes, position: int, next_offset: int) -> _Header | None:
     if len(log) - position < RECORD_BATCH_OVERHEAD_BYTES:
         return None
     header = _header(log, position)
-    size = LOG_OVERHEAD_BYTES + int(header["length"])
-    base, delta = int(header["base_offset"]), int(header["last_offset_delta"])
-    count = int(header["record_count"])
-    if header["magic"] != MAGIC_RECORD_BATCH or size < RECORD_BATCH_OVERHEAD_BYTES:
-        return None
-    if base < next_offset or delta < 0 or not 0 <= count <= delta + 1:
+    if not plausible_headers(header, OffsetBounds(next_offset, INT64_MAX)):
         return None
     return _Header(
-        size, base + delta, count, int(header["base_timestamp_ms"]), int(header["max_timestamp_ms"])
+        LOG_OVERHEAD_BYTES + int(header["length"]),
+        int(header["base_offset"]) + int(header["last_offset_delta"]),
+        int(header["record_count"]),
+        int(header["base_timestamp_ms"]),
+        int(header["max_timestamp_ms"]),
     )
 
 
@@ -192,7 +185,8 @@ def _run(
     while code == SCAN_ROWS_FULL:
         code = scanner.scan(log, 0, len(log))
         for batches in scanner.drain():
-            good = _in_order(batches, next_offset, end_offset)
+            kept = in_order(batches, next_offset, end_offset)
+            good = batches.rows if kept is None else int(np.argmin(kept))
             if good:
                 before = batches.last_offset[: good - 1]
                 has_gaps |= bool((batches.base_offset[1:good] > before + 1).any())
@@ -205,49 +199,3 @@ def _run(
     if last_at is None:
         return None
     return SoundRange(position, end, mark_at(log, position), mark_at(log, last_at), has_gaps)
-
-
-def _in_order(batches: BatchColumns, next_offset: int, end_offset: int) -> int:
-    """Return how many of the batches come one after the other, from an offset on."""
-    before = np.concatenate(([next_offset - 1], batches.last_offset[:-1]))
-    wrong = (
-        (batches.base_offset <= before)
-        | (batches.last_offset < batches.base_offset)
-        | (batches.last_offset >= end_offset)
-    )
-    found = np.flatnonzero(wrong)
-    return int(found[0]) if len(found) else batches.rows
-
-
-def _next_batch(log: Bytes, after: int, next_offset: int, end_offset: int) -> int:
-    """Return where the next batch begins after a damaged one; the end of the log for nowhere."""
-    if len(log) - after >= LOG_OVERHEAD_BYTES:
-        length = entry_length(log[after:])
-        at = after + LOG_OVERHEAD_BYTES + length
-        if length >= MIN_LENGTH and at < len(log) and _is_batch(log, at, next_offset, end_offset):
-            return at
-    for at in _candidates(log, after + 1):
-        if _is_batch(log, at, next_offset, end_offset):
-            return at
-    return len(log)
-
-
-def _candidates(log: Bytes, start: int) -> Iterator[int]:
-    """Yield the positions that may begin a batch of magic 2."""
-    stop = len(log) - RECORD_BATCH_OVERHEAD_BYTES + 1
-    for first in range(start, stop, _SEARCH_BYTES):
-        last = min(first + _SEARCH_BYTES, stop)
-        window = log[first + MAGIC_POSITION : last + MAGIC_POSITION]
-        if only_zeros(window):
-            continue
-        yield from (first + np.flatnonzero(window == MAGIC_RECORD_BATCH)).tolist()
-
-
-def _is_batch(log: Bytes, position: int, next_offset: int, end_offset: int) -> bool:
-    header = _plausible(log, position, next_offset)
-    if header is None or header.last_offset >= end_offset:
-        return False
-    if position + header.size_bytes > len(log):
-        return False
-    stored, computed = batch_checksums(log, position, header.size_bytes)
-    return bool(stored == computed)

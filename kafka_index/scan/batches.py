@@ -24,6 +24,7 @@ from kafka_index.layout.names import TopicPartition, parse_partition_directory
 from kafka_index.records.batch_source import ScanStop
 from kafka_index.records.batch_table import BATCH_SCHEMA
 from kafka_index.records.record_table import WindowBatches
+from kafka_index.scan.batch_order import BatchOrder
 from kafka_index.scan.segment_scan import LogFileSource, base_offset_of
 
 
@@ -42,6 +43,8 @@ class read_batches:  # noqa: N801, because it is used as a function that can be 
     ----------
     stop : ScanStop or None
         Once exhausted: why the batches ended before the end of the log.
+    overlap : ScanStop or None
+        The first batch so far that is out of order.
     """
 
     def __init__(self, path: str | PathLike[str], *, verify_crc: bool = True) -> None:
@@ -49,6 +52,7 @@ class read_batches:  # noqa: N801, because it is used as a function that can be 
         self._base_offset = base_offset_of(self._source.path)
         directory = os.path.basename(os.path.dirname(os.path.abspath(self._source.path)))
         self._partition = parse_partition_directory(directory) or TopicPartition("", -1)
+        self.overlap: ScanStop | None = None
 
     @property
     def stop(self) -> ScanStop | None:
@@ -57,7 +61,9 @@ class read_batches:  # noqa: N801, because it is used as a function that can be 
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         """Scan the log."""
+        order = BatchOrder(self._base_offset)
         for data, start, batches in self._source.windows():
+            self.overlap = self.overlap or order.first_stop(batches)
             yield batch_rows(
                 WindowBatches(data, start, batches), self._partition, self._base_offset
             )

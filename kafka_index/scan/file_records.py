@@ -21,6 +21,7 @@ from kafka_index.records.batch_source import ScanStop
 from kafka_index.records.batch_table import BatchColumns
 from kafka_index.records.decompression import DecompressionBudget
 from kafka_index.records.record_sections import first_offset
+from kafka_index.scan.batch_search import HeldBytes
 from kafka_index.scan.scanner import Scanner, entry_length
 from kafka_index.storage import Bytes, ByteSource, SegmentFile
 from kafka_index.stores import FileInfo, store_of
@@ -178,7 +179,7 @@ class LogBatches:
             code = scanner.scan(log, 0, len(log))
             yield from scanner.drain()
         if code != SCAN_END:
-            self.stop = scanner.stop(code, log, 0, len(log))
+            self.stop = scanner.stop(code, HeldBytes(log))
 
 
 def scan_to_end(
@@ -261,7 +262,7 @@ def stop_at(log: Bytes, position_bytes: int, base_offset: int) -> ScanStop | Non
     code = scanner.scan(log, 0, len(log))
     if int(scanner.position) != position_bytes or code in (SCAN_END, SCAN_ROWS_FULL):
         return None
-    return scanner.stop(code, log, 0, len(log))
+    return scanner.stop(code, HeldBytes(log))
 
 
 def search_for_offsets(

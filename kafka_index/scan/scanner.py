@@ -5,8 +5,9 @@ Source of the stopping rules: Kafka's ``FileLogInputStream.nextBatch`` and ``Log
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from typing import Protocol
 
 import numpy as np
 
@@ -36,15 +37,33 @@ from kafka_index.layout.records import (
 from kafka_index.records import batch_source as source
 from kafka_index.records.batch_source import ScanStop
 from kafka_index.records.batch_table import BatchColumns
+from kafka_index.scan.batch_search import LogBytes, OffsetBounds, is_torn_tail
 from kafka_index.storage import Bytes
 
 _ZERO_CHECK_BYTES = 1 << 20
 # Of a file that is not a log, in messages.
 _SHOWN_BYTES = 16
+_LAST_OFFSET = BatchColumns._fields.index("last_offset")
+
+
+class ScannedLog(LogBytes, Protocol):
+    """What a scanner has to know of a log to tell why the scan stopped."""
+
+    def stream(self, start_bytes: int, /) -> Iterable[Bytes]:
+        """Yield the bytes from a position to the end in pieces."""
+        ...
 
 
 class Scanner:
-    """Scans a log chunk by chunk into columns."""
+    """Scans a log chunk by chunk into columns.
+
+    Attributes
+    ----------
+    position : int
+        Where the next batch begins.
+    next_offset : int
+        The offset after the last batch that was drained.
+    """
 
     def __init__(
         self, segment_base_offset: int, *, verify_crc: bool, position_bytes: int = 0
@@ -54,6 +73,7 @@ class Scanner:
         self._columns = np.empty((SCAN_COLUMNS, CHUNK_BATCHES), np.int64)
         self._count = 0
         self.position: Integer = position_bytes
+        self.next_offset = segment_base_offset
 
     def scan(self, window: Bytes, window_position: int, log_size: int) -> int:
         """Scan from `position`, adding to the batches so far; return the kernel's code."""
@@ -72,26 +92,44 @@ class Scanner:
     def drain(self) -> Iterator[BatchColumns]:
         """Yield the batches scanned so far, if any, and make room for others."""
         if self._count:
+            self.next_offset = int(self._columns[_LAST_OFFSET, self._count - 1]) + 1
             yield BatchColumns(*self._columns[:, : self._count])
             self._count = 0
 
-    def stop(self, code: int, window: Bytes, window_position: int, log_size: int) -> ScanStop:
-        """Return why the scan stopped at `position`, whose bytes are in the window."""
-        stop = self._stop(code, window, window_position, log_size)
-        is_first = stop.position_bytes == 0 and stop.code != source.PREALLOCATED_TAIL
-        if is_first and _is_foreign(window, self._segment_base_offset, log_size):
-            found = repr(window[:_SHOWN_BYTES].tobytes()).removeprefix("b")
-            return replace(stop, expected="a record batch", found=found, is_foreign=True)
+    def stop(self, code: int, log: ScannedLog, end_bytes: int | None = None) -> ScanStop:
+        """Return why the scan stopped at `position`.
+
+        Parameters
+        ----------
+        code : int
+            The kernel's.
+        log : ScannedLog
+            What was scanned.
+        end_bytes : int, optional
+            Where the scan was to end at the latest, if not at the end of the log.
+        """
+        stop = self._stop(code, log, log.size_bytes if end_bytes is None else end_bytes)
+        if stop.position_bytes == 0 and stop.code != source.PREALLOCATED_TAIL:
+            start = log.read_at(0, _SHOWN_BYTES + 1)
+            if _is_foreign(start, self._segment_base_offset, log.size_bytes):
+                found = repr(start[:_SHOWN_BYTES].tobytes()).removeprefix("b")
+                return replace(stop, expected="a record batch", found=found, is_foreign=True)
+        if stop.code in (source.TORN_HEADER, source.TORN_BATCH) and end_bytes in (
+            None,
+            log.size_bytes,
+        ):
+            bounds = OffsetBounds(self.next_offset, self._segment_base_offset + INT32_MAX + 1)
+            return replace(stop, is_tail=is_torn_tail(log, stop.position_bytes, bounds))
         return stop
 
     def _stop(  # noqa: PLR0911, because each of the kernel's codes is one exit
-        self, code: int, window: Bytes, window_position: int, log_size: int
+        self, code: int, log: ScannedLog, log_size: int
     ) -> ScanStop:
         position = int(self.position)
-        rest = window[position - window_position :]
+        rest = log.read_at(position, RECORD_BATCH_OVERHEAD_BYTES)
         left = log_size - position
-        if code in (SCAN_TORN_HEADER, SCAN_BAD_LENGTH) and only_zeros(rest):
-            return ScanStop(source.PREALLOCATED_TAIL, position)
+        if code in (SCAN_TORN_HEADER, SCAN_BAD_LENGTH) and _ends_in_zeros(log, position):
+            return ScanStop(source.PREALLOCATED_TAIL, position, is_tail=True)
         if code == SCAN_TORN_HEADER:
             expected = f"more than {HEADER_SIZE_UP_TO_MAGIC} bytes"
             return ScanStop(source.TORN_HEADER, position, expected, str(left))
@@ -105,7 +143,7 @@ class Scanner:
             expected = f"{RECORD_BATCH_OVERHEAD_BYTES} bytes or more"
             return ScanStop(source.BAD_SIZE, position, expected, str(size))
         if code == SCAN_BAD_CRC:
-            stored, computed = batch_checksums(window, position - window_position, size)
+            stored, computed = batch_checksums(log.read_at(position, size), 0, size)
             return ScanStop(source.BAD_CRC, position, f"0x{stored:08x}", f"0x{computed:08x}")
         if code != SCAN_OFFSET_OVERFLOW:
             raise ValueError(f"the scan kernel returned {code}")
@@ -148,6 +186,10 @@ def _last_offset(header: Bytes) -> int:
     if magic < 2:
         return base_offset
     return base_offset + int.from_bytes(header[23:27].tobytes(), "big", signed=True)
+
+
+def _ends_in_zeros(log: ScannedLog, position: int) -> bool:
+    return all(map(only_zeros, log.stream(position)))
 
 
 def only_zeros(data: Bytes) -> bool:

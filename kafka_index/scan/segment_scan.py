@@ -14,18 +14,13 @@ from typing import Protocol, Self
 import numpy as np
 
 from kafka_index.errors import InputError, ReadError
-from kafka_index.kernels.scan import (
-    SCAN_BAD_LENGTH,
-    SCAN_END,
-    SCAN_NEED_BYTES,
-    SCAN_ROWS_FULL,
-    SCAN_TORN_HEADER,
-)
+from kafka_index.kernels.scan import SCAN_BAD_LENGTH, SCAN_END, SCAN_NEED_BYTES, SCAN_ROWS_FULL
 from kafka_index.layout.integers import INT32_MAX
 from kafka_index.layout.names import parse_segment_file
 from kafka_index.layout.records import LOG_OVERHEAD_BYTES
 from kafka_index.records.batch_source import ScanStop
 from kafka_index.records.batch_table import BatchColumns
+from kafka_index.scan.batch_search import HeldBytes
 from kafka_index.scan.file_records import log_changed, open_log
 from kafka_index.scan.scanner import Scanner, entry_length, only_zeros
 from kafka_index.storage import (
@@ -120,7 +115,7 @@ class LogFileSource:
         scanned = _Scanned(scanner, walk, self.log_size_bytes, window, start)
         yield from scanned.chunks(flush_windows=flush_windows)
         if scanned.code != SCAN_END:
-            self.stop = scanner.stop(scanned.code, file.array, 0, self.log_size_bytes)
+            self.stop = scanner.stop(scanned.code, file)
         how = file.changed()
         if how is not None:
             raise log_changed(self.path, how)
@@ -136,14 +131,8 @@ class LogFileSource:
         with closing(StreamWalk(file, begin)) as walk:
             scanned = _Scanned(scanner, walk, self.log_size_bytes, np.empty(0, np.uint8), begin)
             yield from scanned.chunks(flush_windows=flush_windows)
-            if scanned.code in (SCAN_BAD_LENGTH, SCAN_TORN_HEADER):
-                at = int(scanner.position)
-                rest = walk.after_zeros(at)
-                self.stop = scanner.stop(scanned.code, rest, at, self.log_size_bytes)
-            elif scanned.code != SCAN_END:
-                self.stop = scanner.stop(
-                    scanned.code, scanned.window, scanned.start, self.log_size_bytes
-                )
+            if scanned.code != SCAN_END:
+                self.stop = scanner.stop(scanned.code, _Streamed(file, walk))
         # All reads of an object were of the version that was listed: no request is needed.
         if self._listed is None or not self._listed.log_version:
             how = file.changed()
@@ -154,6 +143,15 @@ class LogFileSource:
         return Scanner(
             self._base_offset, verify_crc=self._verify_crc, position_bytes=self._start_bytes
         )
+
+
+class _Streamed:
+    """A file whose stream has come as far as the scan; what follows is not requested again."""
+
+    def __init__(self, file: ByteSource, walk: StreamWalk) -> None:
+        self.size_bytes = file.size_bytes
+        self.read_at = file.read_at
+        self.stream = walk.rest
 
 
 class _Walk(Protocol):
@@ -258,7 +256,7 @@ class ByteStreamSource:
         if code == SCAN_BAD_LENGTH:
             window = self._after_zeros(window, start)
         if code != SCAN_END:
-            self.stop = self._scanner.stop(code, window, start, self.log_size_bytes)
+            self.stop = self._scanner.stop(code, HeldBytes(window, start))
 
     def _after_zeros(self, window: Bytes, start: int) -> Bytes:
         """Read past zeros: zeros up to the end are a preallocated tail, all else is damage."""

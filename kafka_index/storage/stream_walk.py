@@ -6,14 +6,12 @@ In memory are the pieces that the stream reads ahead, and one batch where it spa
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 
 import numpy as np
 
 from kafka_index.storage.window import WINDOW_BYTES
 from kafka_index.stores import Bytes, ByteSource
-
-# The header of a batch, whose fields say why the walk ended, is shorter.
-_MIN_REST_BYTES = 64
 
 
 class StreamWalk:
@@ -22,7 +20,7 @@ class StreamWalk:
     Parameters
     ----------
     file : ByteSource
-        The file; its errors are raised by `window` and `after_zeros`.
+        The file; its errors are raised by `window`.
     start_bytes : int
         Where to begin.
     """
@@ -62,22 +60,12 @@ class StreamWalk:
             at = 0
         return window
 
-    def after_zeros(self, position_bytes: int) -> Bytes:
-        """Return the bytes from a position up to the first that is not zero, and some after it.
-
-        Only zeros are returned where there are no others up to the end.
-        """
-        window = self.window(position_bytes, _MIN_REST_BYTES)
-        at = position_bytes + len(window)
-        if window.any():
-            return window
-        zeros = window[:_MIN_REST_BYTES].copy()
-        while at < self._size_bytes:
-            window = self.window(at, 1)
-            if window.any():
-                return np.concatenate((zeros, window))
-            at += len(window)
-        return zeros
+    def rest(self, position_bytes: int) -> Iterator[Bytes]:
+        """Yield the bytes from a position to the end in pieces."""
+        while position_bytes < self._size_bytes:
+            window = self.window(position_bytes, 1)
+            yield window
+            position_bytes += len(window)
 
     def close(self) -> None:
         """End the stream, and what it reads ahead."""

@@ -68,13 +68,18 @@ class BatchReader:
             scan = RangeScan(part, verify_crc=self._settings.verify_crc)
             for found in scan.windows():
                 if isinstance(found, CorruptLogError):
-                    row = self._damages.row(found, self.schema)
-                    if row is not None:
-                        yield row
+                    yield from self._damage_rows(found)
                     continue
                 wanted = self._wanted(found)
                 if wanted.batches.rows:
                     yield self._rows(wanted, part.segment.base_offset)
+        if self._damages.at_end is not None:
+            yield from self._damage_rows(self._damages.at_end)
+
+    def _damage_rows(self, error: CorruptLogError) -> Iterator[pa.RecordBatch]:
+        row = self._damages.row(error, self.schema)
+        if row is not None:
+            yield row
 
     def _wanted(self, source: WindowBatches) -> WindowBatches:
         batches, split = source.batches, self._split

@@ -194,6 +194,9 @@ def resolve_bounds(log: PartitionLog, bounds: ReadBounds) -> tuple[int, int | No
     """
     has_end = log.files.high_watermark is not None
     end = log.end_offset if has_end else None
+    if has_end and log.segments[-1].damage is not None:
+        # What a broker takes for the end of a damaged log may lie before the damage.
+        end = log.files.high_watermark
     start = _resolve(log, bounds.start)
     if start is None:
         check_start(log, bounds)

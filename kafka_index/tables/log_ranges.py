@@ -37,7 +37,10 @@ def ranges_of(
         if end_offset is not None and (following is None or end_offset < following):
             end = _end_of(segment, end_offset, strict=strict)
         if start < end:
-            yield LogRange(segment.file, start, end, max(first_offset, segment.base_offset))
+            base = segment.base_offset
+            yield LogRange(
+                segment.file, start, end, max(first_offset, base), base, end_offset=following
+            )
 
 
 def _start_of(segment: LogSegment, offset: int, *, strict: bool) -> int:
@@ -53,14 +56,17 @@ def _start_of(segment: LogSegment, offset: int, *, strict: bool) -> int:
 
 
 def _end_of(segment: LogSegment, offset: int, *, strict: bool) -> int:
-    """Return where the batches end that hold records below an offset."""
+    """Return where the batches end that hold records below an offset.
+
+    Where the first batch above it is out of order, others below it may follow.
+    """
     try:
         batch = segment.offset_to_position(offset)
     except CorruptLogError:
         if strict:
             raise
         return segment.file.log_size_bytes
-    if batch is None:
+    if batch is None or segment.goes_back_after(batch):
         return segment.file.log_size_bytes
     # It may also hold records before that offset.
     return batch.position + batch.size if batch.offset < offset else batch.position
@@ -98,9 +104,10 @@ def _cut(
                 for found in _batch_starts(segment, wanted, strict=strict)
                 if part.start_bytes < found[0] < part.end_bytes
             ]
-        ends = [*(position for position, _ in starts[1:]), part.end_bytes]
-        for (start, offset), end in zip(starts, ends, strict=True):
-            yield LogRange(part.segment, start, end, offset)
+        ends = [*starts[1:], (part.end_bytes, part.end_offset)]
+        for (start, offset), (end, end_offset) in zip(starts, ends, strict=True):
+            least = part.least_offset if start == part.start_bytes else offset
+            yield LogRange(part.segment, start, end, offset, least, end_offset)
 
 
 def _batch_starts(segment: LogSegment, wanted: Longs, *, strict: bool) -> list[tuple[int, int]]:

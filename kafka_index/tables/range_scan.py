@@ -12,8 +12,9 @@ import numpy as np
 from kafka_index.errors import CorruptLogError, ReadError
 from kafka_index.kernels.scan import SCAN_BAD_CRC, SCAN_END, SCAN_NEED_BYTES, SCAN_ROWS_FULL
 from kafka_index.layout.records import LOG_OVERHEAD_BYTES
-from kafka_index.reading.segment_indexes import is_tail
+from kafka_index.records.batch_source import ScanStop
 from kafka_index.records.record_table import WindowBatches
+from kafka_index.scan.batch_order import BatchOrder
 from kafka_index.scan.file_records import log_changed, open_log
 from kafka_index.scan.scanner import Scanner, entry_length
 from kafka_index.storage import Bytes, ByteSource, MappedFile, SegmentFile, WindowWalk
@@ -38,12 +39,18 @@ class LogRange:
         the log.
     start_offset : int
         Records of a range have this offset or later ones, those before it earlier ones.
+    least_offset : int
+        No batch may begin below it: where the segment or the range begins.
+    end_offset : int, optional
+        No batch may reach it: where the next range or segment begins.
     """
 
     segment: SegmentFile
     start_bytes: int
     end_bytes: int
     start_offset: int
+    least_offset: int
+    end_offset: int | None = None
 
     @property
     def size_bytes(self) -> int:
@@ -65,18 +72,21 @@ class RangeScan:
     ----------
     bytes_read : int
         How many bytes of the log have been read so far.
+    least_offset : int
+        No batch may begin below it from the last ones on that were yielded.
     """
 
     def __init__(self, part: LogRange, *, verify_crc: bool) -> None:
         self.bytes_read = 0
+        self.least_offset = part.least_offset
         self._part = part
         self._verify_crc = verify_crc
 
     def windows(self) -> Iterator[WindowBatches | CorruptLogError]:
         """Yield batches with the bytes that hold them, and the damage between them.
 
-        A batch with a wrong checksum is passed over. After any other damage there is no telling
-        where the next batch begins, and the range ends.
+        A batch with a wrong checksum is passed over, and so are batches that are out of order.
+        After any other damage there is no telling where the next batch begins, and the range ends.
 
         Raises
         ------
@@ -91,6 +101,7 @@ class RangeScan:
                 verify_crc=self._verify_crc,
                 position_bytes=part.start_bytes,
             )
+            order = BatchOrder(part.least_offset, part.end_offset)
             window, start, code = np.empty(0, np.uint8), part.start_bytes, SCAN_NEED_BYTES
             while code in (SCAN_ROWS_FULL, SCAN_NEED_BYTES):
                 at = int(scanner.position)
@@ -103,21 +114,26 @@ class RangeScan:
                     self.bytes_read += size
                 code = scanner.scan(window, start, part.end_bytes)
                 for batches in scanner.drain():
-                    yield WindowBatches(window, start, batches)
+                    for found in order.follow(batches):
+                        self.least_offset = order.next_offset
+                        if isinstance(found, ScanStop):
+                            yield self._damage(found)
+                        else:
+                            yield WindowBatches(window, start, found)
                 if code not in (SCAN_ROWS_FULL, SCAN_NEED_BYTES, SCAN_END):
-                    at = int(scanner.position)
-                    rest, first = _rest(file, window, start)
-                    stop = scanner.stop(code, rest, first, part.end_bytes)
-                    if not is_tail(stop, is_last=part.segment.is_last):
-                        yield CorruptLogError(
-                            stop.text, path=part.segment.log_path, position_bytes=at
-                        )
+                    stop = scanner.stop(code, file, part.end_bytes)
+                    if not (stop.is_tail and part.segment.is_last):
+                        yield self._damage(stop)
                     if code == SCAN_BAD_CRC:
-                        scanner.position = (
-                            at + LOG_OVERHEAD_BYTES + entry_length(rest[at - first :])
-                        )
+                        at = int(scanner.position)
+                        length = entry_length(window[at - start :])
+                        scanner.position = at + LOG_OVERHEAD_BYTES + length
                         code = SCAN_ROWS_FULL
             _check_unchanged(file, part.segment)
+
+    def _damage(self, stop: ScanStop) -> CorruptLogError:
+        path = self._part.segment.log_path
+        return CorruptLogError(stop.text, path=path, position_bytes=stop.position_bytes)
 
 
 class _Windows(Protocol):
@@ -147,11 +163,6 @@ class _RemoteWindows:
 
 def _windows_of(file: ByteSource) -> _Windows:
     return _MappedWindows(file) if isinstance(file, MappedFile) else _RemoteWindows(file)
-
-
-def _rest(file: ByteSource, window: Bytes, start: int) -> tuple[Bytes, int]:
-    """Return the bytes that a scan stopped in, up to the end of the log if they are at hand."""
-    return (file.array, 0) if isinstance(file, MappedFile) else (window, start)
 
 
 def _check_unchanged(file: ByteSource, segment: SegmentFile) -> None:

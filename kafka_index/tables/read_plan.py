@@ -11,10 +11,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from kafka_index.errors import CorruptLogError
 from kafka_index.layout.integers import INT64_MAX
 from kafka_index.reading import PartitionLog
-from kafka_index.reading.transactions import AbortedTransactions, read_transactions
+from kafka_index.reading.transactions import (
+    AbortedTransactions,
+    TransactionBounds,
+    read_transactions,
+)
 from kafka_index.tables.bounds import ReadBounds, check_offsets, check_start, resolve_bounds
+from kafka_index.tables.damaged_end import damaged_end
 from kafka_index.tables.log_ranges import ranges_of, split_ranges
 from kafka_index.tables.range_scan import LogRange
 from kafka_index.tables.settings import Isolation, OnDamage, ReadSettings
@@ -41,6 +47,8 @@ class RecordSplit:
         belongs to the earlier split. Its base offset is below this one then.
     passed_damage : tuple of (str, int), optional
         Path and byte position of the last damage that was reported, where a read is resumed.
+    damage : CorruptLogError, optional
+        Damage that ends the read, beyond the ranges.
     """
 
     topic: str
@@ -52,6 +60,7 @@ class RecordSplit:
     start_offset: int = 0
     first_base_offset: int | None = None
     passed_damage: tuple[str, int] | None = None
+    damage: CorruptLogError | None = None
 
     @property
     def size_bytes(self) -> int:
@@ -94,19 +103,23 @@ class OffsetRange:
         Transactions that overlap with them, where it matters.
     first_base_offset : int, optional
         As for `RecordSplit`.
+    damage : CorruptLogError, optional
+        Why it ends there, if damage hides how it continues.
     """
 
     first_offset: int
     end_offset: int | None
     aborted: AbortedTransactions | None = None
     first_base_offset: int | None = None
+    damage: CorruptLogError | None = None
 
     def within(self, least: int, most: int) -> OffsetRange:
         """Return what it has of other offsets, both ends inclusive."""
-        first, end = max(self.first_offset, least), self.end_offset
+        first, end, damage = max(self.first_offset, least), self.end_offset, self.damage
         if most < INT64_MAX:
-            end = most + 1 if end is None else min(end, most + 1)
-        return replace(self, first_offset=first, end_offset=end)
+            is_before = end is None or most + 1 < end
+            end, damage = (most + 1, None) if is_before else (end, damage)
+        return replace(self, first_offset=first, end_offset=end, damage=damage)
 
 
 def plan_partition(
@@ -162,8 +175,9 @@ def _divide(log: PartitionLog, offsets: OffsetRange, max_records: int) -> list[O
         replace(
             offsets,
             first_offset=start,
-            end_offset=stop,
+            end_offset=offsets.end_offset if stop == end else stop,
             first_base_offset=start if start > first else None,
+            damage=offsets.damage if stop == end else None,
         )
         for start, stop in pairwise(bounds)
     ]
@@ -175,19 +189,35 @@ def resolve_range(log: PartitionLog, bounds: ReadBounds, settings: ReadSettings)
     An end at or before the first offset means that nothing is read.
     """
     first_offset, end_offset = resolve_bounds(log, bounds)
-    aborted = None
+    aborted = damage = None
     if settings.isolation is Isolation.READ_COMMITTED or "is_aborted" in settings.columns:
-        transactions = read_transactions(log.files, first_offset, log.end_offset)
+        transactions = _transactions(log, first_offset)
         aborted = transactions.aborted
         if settings.isolation is Isolation.READ_COMMITTED:
             stable = transactions.last_stable_offset
+            if end_offset is None or end_offset > stable:
+                damage = transactions.damage
+            if damage is not None and settings.on_damage is OnDamage.FAILFAST:
+                raise damage
             if first_offset >= stable:
                 check_start(log, bounds)
             end_offset = stable if end_offset is None else min(end_offset, stable)
             check_offsets(log, bounds, stable)
     if settings.isolation is Isolation.READ_UNCOMMITTED and bounds.needs_offsets:
         check_offsets(log, bounds, log.end_offset)
-    return OffsetRange(first_offset, end_offset, aborted)
+    return OffsetRange(first_offset, end_offset, aborted, damage=damage)
+
+
+def _transactions(log: PartitionLog, first_offset: int) -> TransactionBounds:
+    """Return what isolation asks of a partition: of a damaged one, before the damage."""
+    damaged = damaged_end(log)
+    if damaged is None:
+        return read_transactions(log.files, first_offset, log.end_offset)
+    bound = log.files.high_watermark
+    end = damaged.sound_offset if bound is None else min(damaged.sound_offset, bound)
+    found = read_transactions(log.files, first_offset, end)
+    is_hidden = bound is None or bound > damaged.sound_offset
+    return replace(found, damage=damaged.error) if is_hidden and not found.damage else found
 
 
 def split_range(
@@ -200,13 +230,15 @@ def split_range(
     """Yield the splits of a range of offsets; parameters are those of `plan_partition`."""
     first_offset, end_offset = offsets.first_offset, offsets.end_offset
     last_offset = INT64_MAX if end_offset is None else end_offset - 1
-    if last_offset < first_offset:
+    if last_offset < first_offset and offsets.damage is None:
         return
     aborted = offsets.aborted
     if aborted is not None:
         aborted = aborted.within(first_offset, last_offset)
     strict = settings.on_damage is OnDamage.FAILFAST
-    ranges = list(ranges_of(log, first_offset, end_offset, strict=strict))
+    ranges = []
+    if first_offset <= last_offset:
+        ranges = list(ranges_of(log, first_offset, end_offset, strict=strict))
     whole = RecordSplit(
         log.topic,
         log.partition,
@@ -214,7 +246,12 @@ def split_range(
         last_offset,
         (),
         aborted,
+        start_offset=first_offset,
         first_base_offset=offsets.first_base_offset,
     )
-    for parts in split_ranges(log, ranges, max_split_bytes, strict=strict):
-        yield replace(whole, ranges=parts, start_offset=parts[0].start_offset)
+    groups = list(split_ranges(log, ranges, max_split_bytes, strict=strict))
+    for number, parts in enumerate(groups, 1):
+        damage = offsets.damage if number == len(groups) else None
+        yield replace(whole, ranges=parts, start_offset=parts[0].start_offset, damage=damage)
+    if offsets.damage is not None and not groups:
+        yield replace(whole, damage=offsets.damage)

@@ -49,9 +49,18 @@ class Damages:
         self._split = split
         self._settings = settings
         self._on_left_out = on_left_out or _warn
+        self._is_end_reported = False
+
+    @property
+    def at_end(self) -> CorruptLogError | None:
+        """The damage that ends the split, unless a range has shown it."""
+        return None if self._is_end_reported else self._split.damage
 
     def row(self, error: CorruptLogError, schema: pa.Schema) -> pa.RecordBatch | None:
         """Return the row for a damage, None where it is left out; or raise it."""
+        end = self._split.damage
+        if end is not None and (end.path, end.position_bytes) == (error.path, error.position_bytes):
+            self._is_end_reported = True
         if self._settings.on_damage is OnDamage.FAILFAST:
             raise error
         if self._settings.on_damage is OnDamage.DROP:
@@ -148,11 +157,12 @@ class RecordReader:
                     yield from self._damage_rows(found)
                 elif found.batches.rows:
                     start = int(found.batches.position_bytes[0])
-                    self._reached = (replace(part, start_bytes=start), *following)
+                    reached = replace(part, start_bytes=start, least_offset=scan.least_offset)
+                    self._reached = (reached, *following)
                     yield from self._decode(found, path)
-                    if self._is_past_end(found.batches):
-                        break
             self.bytes_read = read_before + scan.bytes_read
+        if self._damages.at_end is not None:
+            yield from self._damage_rows(self._damages.at_end)
 
     def _decode(self, source: WindowBatches, path: str) -> Iterator[pa.RecordBatch]:
         source = self._wanted(source)
@@ -198,9 +208,6 @@ class RecordReader:
             batches = BatchColumns(*(column[wanted] for column in batches))
             is_aborted = None if is_aborted is None else is_aborted[wanted]
         return WindowBatches(source.window, source.position_bytes, batches, is_aborted)
-
-    def _is_past_end(self, batches: BatchColumns) -> bool:
-        return bool(batches.rows) and int(batches.base_offset[-1]) > self._split.last_offset
 
     def _damage_rows(self, error: CorruptLogError) -> Iterator[pa.RecordBatch]:
         row = self._damages.row(error, self._schema)

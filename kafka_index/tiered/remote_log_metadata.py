@@ -10,7 +10,6 @@ import pyarrow as pa
 
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES
 from kafka_index.errors import CorruptLogError, CorruptRecordError
-from kafka_index.records.batch_source import PREALLOCATED_TAIL, TORN_BATCH, TORN_HEADER
 from kafka_index.records.batch_walk import BatchDamage
 from kafka_index.records.decompression import shared_budget
 from kafka_index.records.record_decoder import RecordDecoder
@@ -25,8 +24,6 @@ from kafka_index.tiered.metadata_records import (
     SegmentState,
     parse_metadata_record,
 )
-
-_UNFINISHED = (PREALLOCATED_TAIL, TORN_HEADER, TORN_BATCH)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +122,7 @@ def read_remote_log_metadata(segments: Sequence[SegmentFile]) -> Iterator[Metada
                     raise _unreadable(segment, position, found.error) from found.error
                 yield from _records(segment, found)
         stop = source.stop
-        if stop is not None and not (segment.is_last and stop.code in _UNFINISHED):
+        if stop is not None and not (segment.is_last and stop.is_tail):
             raise CorruptLogError(
                 f"the states of remote segments after it are unknown: {stop.text}",
                 path=segment.log_path,

@@ -114,7 +114,7 @@ class LogJudge:
         if code == SEGMENTS_OVERLAP:
             return Judgement(FileClass.OVERLAP, harmful=True, found=row.reason, effect=_OVERLAPS)
         position = row.position_bytes
-        is_tail = place.is_last and code in (*_TORN_CODES, PREALLOCATED_TAIL)
+        is_tail = place.is_last and check.is_tail
         if is_tail and not place.is_clean:
             return Judgement(
                 FileClass.PADDED if code == PREALLOCATED_TAIL else FileClass.TORN,
@@ -128,7 +128,8 @@ class LogJudge:
         elif code == PREALLOCATED_TAIL:
             file_class, effect = FileClass.PADDED, _EXITS
         elif code in _TORN_CODES:
-            file_class, effect = FileClass.TORN, _HIDDEN if place.is_last else _SKIPPED
+            file_class = FileClass.TORN
+            effect = _SKIPPED if not place.is_last else _HIDDEN if place.is_clean else _STUCK
         else:
             file_class = FileClass.CORRUPT
             effect = _REFUSED if row.status == FAILED else _STUCK

@@ -76,6 +76,8 @@ class SegmentCheck:
         Whether there is an ``.index``: without one a broker rebuilds everything.
     has_time_index : bool
         Whether there is a ``.timeindex``.
+    is_tail : bool
+        The log ends in what a broker cuts off at any start, if it is the partition's last.
     """
 
     segment: SegmentFile
@@ -86,6 +88,7 @@ class SegmentCheck:
     findings: list[Finding] = field(default_factory=list)
     has_offset_index: bool = True
     has_time_index: bool = True
+    is_tail: bool = False
 
     @property
     def row(self) -> SegmentReport:
@@ -150,7 +153,8 @@ def check_segment(
             if each.file.data not in (None, data)
         ]
         _read_headers(segment, list(chain(*(each.observers() for each in unequal))))
-    check = SegmentCheck(segment, place, staged, facts, whole)
+    is_tail = source.stop is not None and source.stop.is_tail
+    check = SegmentCheck(segment, place, staged, facts, whole, is_tail=is_tail)
     for stored, data in zip((offsets, times), built, strict=True):
         finding = stored.file.finding
         if stored.file.data is None:

@@ -18,7 +18,6 @@ from kafka_index.layout.names import (
     parse_segment_file,
     segment_file_name,
 )
-from kafka_index.reading.segment_indexes import is_tail
 from kafka_index.records.batch_source import ScanStop
 from kafka_index.scan import LogFileSource
 from kafka_index.storage import SegmentFile
@@ -58,7 +57,7 @@ def check_loaded(
             continue
         path = os.path.join(directory, name)
         stop = _stop_of(path, partition) if left is not None and name == was[-1][0] else None
-        if stop is None or stop.position_bytes != left or not is_tail(stop, is_last=True):
+        if stop is None or stop.position_bytes != left or not stop.is_tail:
             raise InputError(
                 "the log is damaged, and would lose records by being loaded",
                 path=path,

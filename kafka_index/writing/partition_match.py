@@ -20,7 +20,6 @@ from kafka_index.kernels.markers import CONTROL_MESSAGE
 from kafka_index.layout.integers import Longs
 from kafka_index.layout.names import TopicPartition
 from kafka_index.layout.records import TRANSACTIONAL_MASK
-from kafka_index.reading.segment_indexes import is_tail
 from kafka_index.records.batch_source import PREALLOCATED_TAIL, ScanStop
 from kafka_index.records.batch_table import BatchColumns
 from kafka_index.records.batch_walk import BatchDamage
@@ -29,6 +28,7 @@ from kafka_index.records.record_chunk import RecordChunk
 from kafka_index.records.record_decoder import RecordDecoder
 from kafka_index.records.record_table import RecordTable, WindowBatches
 from kafka_index.scan import LogFileSource
+from kafka_index.scan.batch_order import BatchOrder
 from kafka_index.state.segment_state import ProducerTable, SegmentState
 from kafka_index.storage import SegmentFile
 from kafka_index.storage.log_directory import LogDirectory
@@ -225,18 +225,23 @@ def sound_windows(
         There is damage besides that.
     """
     scan = LogFileSource.of_segment(segment, verify_crc=True)
-    end_offset = segment.base_offset
+    order = BatchOrder(segment.base_offset)
     for window, start, batches in scan.windows():
-        if batches.rows:
-            end_offset = int(batches.last_offset[-1]) + 1
-            yield WindowBatches(window, start, batches)
+        stop = order.first_stop(batches)
+        if stop is not None:
+            raise _damage(stop, segment)
+        yield WindowBatches(window, start, batches)
     stop = scan.stop
     if stop is None:
         return
-    if not is_tail(stop, is_last=segment.is_last):
-        raise CorruptLogError(stop.text, path=segment.log_path, position_bytes=stop.position_bytes)
+    if not (stop.is_tail and segment.is_last):
+        raise _damage(stop, segment)
     if on_tail is not None:
-        on_tail(segment, stop, end_offset)
+        on_tail(segment, stop, order.next_offset)
+
+
+def _damage(stop: ScanStop, segment: SegmentFile) -> CorruptLogError:
+    return CorruptLogError(stop.text, path=segment.log_path, position_bytes=stop.position_bytes)
 
 
 def data_batches(source: WindowBatches) -> WindowBatches:

@@ -1,8 +1,9 @@
 """The rows that a read has to return, of what Kafka reads in the logs of a partition.
 
-Kafka says which batches there are, whether each is valid, and which records it has. Three rules are
-the product's own: which damage ends a segment and which is passed over, what a broker cuts off the
-end of a log anyway, and that a batch must not need more memory than is allowed.
+Kafka says which batches there are, whether each is valid, and which records it has. Four rules are
+the product's own: which damage ends a segment and which is passed over, which batches are out of
+order, what a broker cuts off the end of a log anyway, and that a batch must not need more memory
+than is allowed.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from tests.support.log_end_twin import Offsets, Order, is_tail
 from tests.support.segments import BATCH_HEADER_SIZE, INT32_MAX
 
 from .judged_reads import ReadBatch, ReadLog, ReadRecord
@@ -17,8 +19,6 @@ from .judged_reads import ReadBatch, ReadLog, ReadRecord
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-_UP_TO_MAGIC = 17
-_MIN_LENGTH = 14
 _CONTENTS = {"key", "value", "headers"}
 
 
@@ -61,15 +61,16 @@ class Wanted:
 
 def expected_rows(segments: list[SegmentRead], wanted: Wanted) -> Iterator[Row | Damage]:
     """Yield the rows of a partition, and the damage between them, in the order of the log."""
-    for segment in segments:
-        is_last = segment is segments[-1]
-        yield from _rows_of_segment(segment, wanted, is_last=is_last)
+    for number, segment in enumerate(segments, 1):
+        following = segments[number].base_offset if number < len(segments) else None
+        yield from _rows_of_segment(segment, wanted, following)
 
 
 def _rows_of_segment(
-    segment: SegmentRead, wanted: Wanted, *, is_last: bool
+    segment: SegmentRead, wanted: Wanted, following: int | None
 ) -> Iterator[Row | Damage]:
     end = 0
+    order, last = Order(segment.base_offset, following), segment.base_offset - 1
     for batch in segment.log.batches:
         damage = Damage(segment.base_offset, batch.position_bytes)
         if batch.magic >= 2 and batch.size_bytes < BATCH_HEADER_SIZE:
@@ -83,13 +84,20 @@ def _rows_of_segment(
         if not 0 <= last_offset - segment.base_offset <= INT32_MAX:
             yield damage
             return
+        last = last_offset
+        if not order.is_kept(header_base_offset(segment.data, batch), last_offset):
+            if order.begins_break():
+                yield damage
+            continue
         if last_offset < wanted.first_offset or (batch.is_control and not wanted.include_control):
             continue
         if _needs_too_much(segment.data, batch, wanted.max_decompressed_bytes):
             yield damage
             continue
         yield from _rows_of_batch(batch, wanted, damage)
-    if end < len(segment.data) and not (is_last and _is_tail(segment.data[end:])):
+    offsets = Offsets(last + 1, segment.base_offset + INT32_MAX + 1)
+    is_last = following is None
+    if end < len(segment.data) and not (is_last and is_tail(segment.data, end, offsets)):
         yield Damage(segment.base_offset, end)
 
 
@@ -104,9 +112,14 @@ def _rows_of_batch(batch: ReadBatch, wanted: Wanted, damage: Damage) -> Iterator
         yield damage
 
 
+def header_base_offset(data: bytes, batch: ReadBatch) -> int:
+    """The base offset of a batch as its header has it: the last one for magic 0 and 1."""
+    return int.from_bytes(data[batch.position_bytes :][:8], "big", signed=True)
+
+
 def header_last_offset(data: bytes, batch: ReadBatch) -> int:
     """The last offset of a batch as its header has it."""
-    offset = int.from_bytes(data[batch.position_bytes :][:8], "big", signed=True)
+    offset = header_base_offset(data, batch)
     if batch.magic < 2:
         return offset
     delta = data[batch.position_bytes + 23 : batch.position_bytes + 27]
@@ -146,13 +159,3 @@ def _needs_too_much(data: bytes, batch: ReadBatch, max_bytes: int) -> bool:
     if not is_compressed(data, batch):
         return False
     return sum(record.size_bytes for record in batch.records) > max_bytes
-
-
-def _is_tail(rest: bytes) -> bool:
-    """Whether a broker cuts this off the last segment at any start."""
-    if len(rest) <= _UP_TO_MAGIC:
-        return True
-    length = int.from_bytes(rest[8:12], "big", signed=True)
-    if length < _MIN_LENGTH:
-        return not any(rest)
-    return length + 12 > len(rest)

@@ -204,10 +204,19 @@ def test_a_log_ends_in_front_of_a_batch_that_was_not_written_to_its_end(
 
 @pytest.mark.parametrize("left", [1, 12, 17])
 def test_a_log_ends_in_front_of_less_than_a_header(tmp_path: Path, left: int) -> None:
-    torn = PLAIN.replaced(LAST, PLAIN.segments[LAST].log + b"\x07" * left)
+    header = batch(18, timestamps=[0])[:left]
+    torn = PLAIN.replaced(LAST, PLAIN.segments[LAST].log + header)
     with damaged(torn, tmp_path) as log:
         assert log.log_end_offset == 18
         assert [finding.kind for finding in log.take_findings()] == [TAIL]
+
+
+@pytest.mark.parametrize("left", [1, 12, 17])
+def test_bytes_that_begin_no_batch_are_damage_at_the_end_too(tmp_path: Path, left: int) -> None:
+    torn = PLAIN.replaced(LAST, PLAIN.segments[LAST].log + b"\x07" * left)
+    with damaged(torn, tmp_path) as log:
+        assert log.log_end_offset == 18
+        assert [finding.kind for finding in log.take_findings()] == [UNREADABLE]
 
 
 @pytest.mark.parametrize("zeros", [1, 17, 18, 100, 5000])

@@ -59,8 +59,10 @@ class CutFile:
         return [self._array[start:end] for start, end in zip(starts, ends, strict=True)]
 
     def stream(self, start_bytes: int = 0) -> Iterator[Bytes]:
-        assert start_bytes == 0
-        return iter(self._pieces)
+        for piece in self._pieces:
+            if len(piece) > start_bytes:
+                yield piece[start_bytes:]
+            start_bytes = max(start_bytes - len(piece), 0)
 
     def changed(self) -> str | None:
         return None

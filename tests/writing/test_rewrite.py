@@ -263,14 +263,14 @@ def test_transactions_stay_with_their_markers(tmp_path: Path) -> None:
 def test_old_messages_that_lose_records_become_batches(tmp_path: Path, magic: int) -> None:
     inner = b"".join(
         message(offset, magic, NOW_MS + offset, b"v", key)
-        for offset, key in enumerate([b"a", b"drop", b"b"])
+        for offset, key in enumerate([b"a", b"drop", b"b"], 0 if magic else 2)
     )
     gzip = 1
     log = b"".join(
         [
             message(0, magic, NOW_MS, b"v", b"drop"),
             message(1, magic, NOW_MS, b"v", b"k"),
-            message(4 if magic else 2, magic, NOW_MS + 2, PACKERS[gzip](inner), attributes=gzip),
+            message(4, magic, NOW_MS + 2, PACKERS[gzip](inner), attributes=gzip),
         ]
     )
     write_partition(tmp_path / "in", {0: log})
