@@ -1,13 +1,11 @@
-"""The conditions of ``--drop-where``: a few words of SQL, checked here and evaluated by DuckDB.
+"""The conditions of ``--drop-where``: a few words of SQL, evaluated by DuckDB.
 
-The text is split into words, each of which has to be one of the grammar: nothing else reaches
-DuckDB. A comparison with NULL is NULL, as in SQL, and NULL selects nothing.
+Nothing reaches DuckDB but what `kafka_index.writing.condition_grammar` has parsed. A comparison
+with NULL is NULL, as in SQL, and NULL selects nothing.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,24 +15,12 @@ from numpy.typing import NDArray
 
 from kafka_index.errors import InputError
 from kafka_index.records.record_table import record_schema
+from kafka_index.writing.condition_grammar import COLUMNS, parse_condition
 
-#: What may be compared. A header is that of this name that comes last, as text.
-_COLUMNS = ("topic", "partition", "offset", "timestamp", "key")
-_HEADER = "header"
-_KEYWORDS = frozenset(("AND", "OR", "NOT", "IN", "BETWEEN", "LIKE", "IS", "NULL"))
-_WORD = re.compile(
-    r"\s*(?:(?P<text>'(?:[^']|'')*')|(?P<number>-?[0-9]{1,19}\b)|(?P<name>[A-Za-z_]+)"
-    r"|(?P<symbol><=|>=|<>|!=|[=<>(),]))"
-)
-#: DuckDB leaves out the zone of a text that it compares with a timestamp.
-_OTHER_ZONE = re.compile(r"'[0-9]{4}-[0-9]{2}-[0-9]{2}.*:.*[+-][0-9]{2}(:?[0-9]{2})?\s*'")
-_HEADER_NAME = re.compile(r"header_of\(headers, ('(?:[^']|'')*')\)")
-_PLACE = re.compile(r"\s*(?P<rest>\S.{0,20})?")
-_TEXT_HEADER = re.compile(r"\s*\(\s*('(?:[^']|'')*')\s*\)")
 #: In DuckDB: keys and headers as text. What is not UTF-8 is U+FFFD alone: it is not NULL, and is no
-#: text that anyone writes.
+#: text that anyone writes. Times are integers: there are more of them than DuckDB's timestamps.
 _VIEW = """
-    SELECT topic, "partition", "offset", try(epoch_ms("timestamp")) AS "timestamp",
+    SELECT topic, "partition", "offset", 2 * "timestamp"::HUGEINT AS "timestamp",
         text_of(key) AS key, headers FROM rows
 """
 _MACROS = """
@@ -43,7 +29,7 @@ _MACROS = """
     CREATE MACRO header_of(pairs, name) AS
         text_of(list_last(list_filter(pairs, lambda pair: pair.key = name)).value);
 """
-#: A number is no text: of a comparison of both, this row makes an error before any work is done.
+#: A row of these makes any error of DuckDB before work is done.
 _PROBE = b"x"
 
 
@@ -75,16 +61,15 @@ class Condition:
         InputError
             It is not of the grammar.
         """
-        condition = cls(text, " ".join(_words(text)))
-        # DuckDB finds what is wrong with the order of the words, and with types.
-        names = [name[1:-1].replace("''", "'") for name in _HEADER_NAME.findall(condition.sql)]
+        parsed = parse_condition(text)
+        condition = cls(text, parsed.sql)
         probe = {
             "topic": "x",
             "partition": 0,
             "offset": 0,
             "timestamp": 0,
             "key": _PROBE,
-            "headers": [{"key": name, "value": _PROBE} for name in names],
+            "headers": [{"key": name, "value": _PROBE} for name in parsed.headers],
         }
         rows = pa.RecordBatch.from_pylist([probe], schema=record_schema(CONDITION_COLUMNS))
         ConditionMatcher(condition).match(rows)
@@ -92,44 +77,7 @@ class Condition:
 
 
 #: The columns that a condition is evaluated over.
-CONDITION_COLUMNS = (*_COLUMNS, "headers")
-
-
-def _words(text: str) -> Iterator[str]:
-    position = 0
-    while text[position:].strip():
-        found = _WORD.match(text, position)
-        if found is None:
-            raise _unknown(text, position)
-        position = found.end()
-        name = found["name"]
-        if _OTHER_ZONE.fullmatch(found["text"] or ""):
-            raise InputError("a time of another zone", expected="UTC", found=found["text"])
-        if name is None:
-            yield found[0].strip()
-        elif name.upper() in _KEYWORDS:
-            yield name.upper()
-        elif name.lower() in _COLUMNS:
-            yield f'"{name.lower()}"'
-        elif name.lower() == _HEADER:
-            argument = _TEXT_HEADER.match(text, position)
-            if argument is None:
-                raise _unknown(text, found.start("name"))
-            position = argument.end()
-            yield f"header_of(headers, {argument[1]})"
-        else:
-            raise _unknown(text, found.start("name"))
-
-
-def _unknown(text: str, position: int) -> InputError:
-    place = _PLACE.match(text, position)
-    return InputError(
-        "not a condition",
-        expected=f"{', '.join(_COLUMNS)}, header('NAME'), 'text', numbers, = <> < <= > >=, "
-        f"{', '.join(sorted(_KEYWORDS))}, parentheses",
-        found=repr(place["rest"] if place else text),
-        hint="see docs/rewrite.md",
-    )
+CONDITION_COLUMNS = (*COLUMNS, "headers")
 
 
 class ConditionMatcher:
