@@ -33,7 +33,7 @@ from kafka_index.state.segment_state import ProducerTable, SegmentState
 from kafka_index.storage import SegmentFile
 from kafka_index.storage.log_directory import LogDirectory
 from kafka_index.storage.tiered_partition import TieredPartition
-from kafka_index.writing.revival import Revival
+from kafka_index.writing.revival import Outcomes, Revival
 from kafka_index.writing.selection import Selection, SelectionMatcher
 
 
@@ -107,6 +107,7 @@ def match_partition(
     checks_revival &= selection.condition is not None
     revival = Revival() if checks_revival else None
     state = PartitionStart.read(segments[0], None, with_epochs=False, tiered=tiered).state
+    aborted: list[NDArray[np.void]] = []
     end_offset = segments[0].base_offset
     for segment in segments:
         table = ProducerTable()
@@ -124,23 +125,30 @@ def match_partition(
 
         for source in pass_.windows(segment, follow):
             end_offset = int(source.batches.last_offset[-1]) + 1
-            pass_.match(source, segment, None if revival is None else revival.note_dropped)
-        _, stop = state.apply(SegmentState.of_table(table))
+            for _, rows, dropped in pass_.match(data_batches(source), segment):
+                if revival is not None:
+                    revival.note_keys(rows, dropped)
+        entries, stop = state.apply(SegmentState.of_table(table))
+        aborted.append(entries)
         if stop is not None:
             raise CorruptLogError(
                 stop.text, path=segment.log_path, position_bytes=stop.position_bytes
             )
-    records, dropped = pass_.records, pass_.dropped
+    records, dropped_records = pass_.records, pass_.dropped
+    entries = state.entries
     if revival is not None and revival.has_keys:
+        outcomes = Outcomes.of(aborted, entries)
         for segment in segments:
             for source in pass_.windows(segment):
-                pass_.match(source, segment, revival.note_kept)
-    entries = state.entries
+                data = data_batches(source)
+                of_batches = outcomes.of_batches(data.batches)
+                for numbers, rows, dropped in pass_.match(data, segment):
+                    revival.note_records(rows, dropped, of_batches[numbers])
     opened = entries["current_txn_first_offset"]
     opened = opened[opened >= 0]
     return PartitionMatch(
         records,
-        dropped,
+        dropped_records,
         None if revival is None else revival.find(),
         np.sort(entries["last_offset"][entries["last_offset"] >= 0]),
         int(opened.min()) if len(opened) else None,
@@ -195,16 +203,12 @@ class _Pass:
             yield source
 
     def match(
-        self,
-        source: WindowBatches,
-        segment: SegmentFile,
-        note: Callable[[pa.RecordBatch, NDArray[np.bool_]], None] | None,
-    ) -> None:
-        for _, rows, dropped in self._matcher.match(data_batches(source), segment):
+        self, data: WindowBatches, segment: SegmentFile
+    ) -> Iterator[tuple[Longs, pa.RecordBatch, NDArray[np.bool_]]]:
+        for numbers, rows, dropped in self._matcher.match(data, segment):
             self.records += len(dropped)
             self.dropped += int(dropped.sum())
-            if note is not None:
-                note(rows, dropped)
+            yield numbers, rows, dropped
 
 
 def sound_windows(
