@@ -6,7 +6,7 @@ All errors pickle (they cross from Spark executors to the driver) and print as o
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from os import PathLike, fspath
 from typing import Self, TypeVar
 
@@ -229,6 +229,13 @@ def is_retriable(error: BaseException) -> bool:
     itself (such as ENOENT), and for an error of this package that either of them caused.
     """
     return _is_environment(error) or any(map(_is_environment, _causes(error)))
+
+
+def raise_retriable(errors: Iterable[BaseException]) -> None:
+    """Raise the first error for which the environment is at fault; nothing for none."""
+    for error in errors:
+        if is_retriable(error):
+            raise error
 
 
 def _is_environment(error: BaseException) -> bool:

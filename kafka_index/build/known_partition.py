@@ -183,7 +183,7 @@ def expiration_of(settings: BuildSettings) -> tuple[int | None, int | None]:
 
 def wants_record(settings: BuildSettings) -> bool:
     """Return whether a run writes and trusts records of partitions."""
-    return Output.INDEX in settings.outputs
+    return settings.keeps_record and Output.INDEX in settings.outputs
 
 
 def _same_logs(recorded: pa.Table, segments: PartitionSegments) -> bool:

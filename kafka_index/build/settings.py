@@ -60,6 +60,8 @@ class BuildSettings:
     keeps_digests : bool
         Digests of what a scan writes are kept, for the record of the partition; without them
         nothing can be published.
+    keeps_record : bool
+        A record of the partition is written, by which the next build knows what is right.
     """
 
     config: LogConfig = field(default_factory=LogConfig)
@@ -72,6 +74,7 @@ class BuildSettings:
     tiered: Mapping[TopicPartition, TieredPartition] = field(default_factory=dict)
     shares_staged: bool = False
     keeps_digests: bool = True
+    keeps_record: bool = True
 
     @property
     def in_place(self) -> bool:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from contextlib import ExitStack
 
 from kafka_index.cli.exit_code import ExitCode
 from kafka_index.cli.options import Detail
 from kafka_index.cli.restore_page import restore_page
 from kafka_index.cli.restore_summary import RestoreOutcome
+from kafka_index.cli.run_summary import run_summary
 from kafka_index.cli.terminal import print_log
 from kafka_index.engines import Engine
 from kafka_index.engines.restore_engines import restore_runner
-from kafka_index.restore.job import RestoreJob
+from kafka_index.restore.job import RestoreJob, RestoreResult
 from kafka_index.restore.log_files import Link
 from kafka_index.restore.report import RESTORE_SCHEMA, report_rows
 from kafka_index.restore.request import RestoreRequest
-from kafka_index.restore.root_files import write_durably
+from kafka_index.restore.root_files import sync_directory, write_durably
 from kafka_index.storage.report_file import ReportFile
 from kafka_index.stores import is_remote
 
@@ -46,18 +49,39 @@ def run_restore(
         The run as a whole cannot start or continue.
     """
     job = RestoreJob.prepare(request)
-    with ExitStack() as stack:
+    code = ExitCode.DONE
+    with ExitStack() as reporting:
         file = (
             None
             if report is None
-            else stack.enter_context(ReportFile(report, RESTORE_SCHEMA, restore_page(job)))
+            else reporting.enter_context(ReportFile(report, RESTORE_SCHEMA, restore_page(job)))
         )
         if request.link is Link.HARD and detail is not Detail.QUIET:
             print_log(_HARD_LINKS)
-        with RestoreOutcome(job.plan, detail) as outcome:
-            result = job.run(restore_runner(engine, outcome), outcome.on_restored)
-        if file is not None:
-            file.write_table(report_rows(result.partitions, result.beyond_end))
-    if result.runbook is not None and report is not None and not is_remote(report):
-        write_durably(f"{report}.runbook.txt", result.runbook.encode())
-    return outcome.print_summary(result)
+        with ExitStack() as progress:
+            outcome = progress.enter_context(RestoreOutcome(job.plan, detail))
+
+            def write_report(result: RestoreResult) -> None:
+                progress.close()
+                if file is None:
+                    return
+                file.write_table(report_rows(result.partitions, result.beyond_end))
+                reporting.close()
+                if not is_remote(file.path):
+                    if result.runbook is not None:
+                        write_durably(f"{file.path}.runbook.txt", result.runbook.encode())
+                    sync_directory(os.path.dirname(file.path))
+
+            def conclude(result: RestoreResult) -> None:
+                nonlocal code
+                code = outcome.print_summary(result)
+                sys.stdout.flush()
+                run_summary().write(code, code.name.lower())
+
+            job.run(
+                restore_runner(engine, outcome),
+                outcome.on_restored,
+                report=write_report,
+                conclude=conclude,
+            )
+    return code

@@ -136,7 +136,7 @@ class RunSummary:
         self._file = self._stack.enter_context(whole_file(absolute_path(path), what="summary"))
 
     def write(self, exit_code: int, outcome: str) -> None:
-        """Write the summary, if it was asked for.
+        """Write the summary, if it was asked for, and was not written yet.
 
         Parameters
         ----------
@@ -150,15 +150,17 @@ class RunSummary:
         OSError, PublishError
             It cannot be written.
         """
-        if self._file is None and not self._to_stdout:
+        file, to_stdout = self._file, self._to_stdout
+        self._file, self._to_stdout = None, False
+        if file is None and not to_stdout:
             self._stack.close()
             return
         line = json.dumps(self._as_object(exit_code, self.outcome or outcome)) + "\n"
-        if self._file is not None:
-            self._file.write(line.encode())
-            self._file.commit()
+        if file is not None:
+            file.write(line.encode())
+            file.commit()
         self._stack.close()
-        if self._to_stdout:
+        if to_stdout:
             sys.stdout.write(line)
             sys.stdout.flush()
 

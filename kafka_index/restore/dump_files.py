@@ -5,6 +5,7 @@ A dump may be cut, edited or partial: what cannot be read is a note, and counts 
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from collections.abc import Iterable, Sequence
@@ -272,4 +273,7 @@ def refuse_running(path: str, hint: str) -> None:
     try:
         refuse_held(path)
     except InputError as error:
+        cause = error.__cause__
+        if isinstance(cause, OSError) and cause.errno != errno.EAGAIN and is_retriable(error):
+            raise
         raise InputError(error.message, path=error.path, hint=hint) from None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from kafka_index.layout.internal_topics import CONSUMER_OFFSETS_TOPIC
@@ -15,6 +15,7 @@ from kafka_index.restore.cluster import (
 )
 from kafka_index.restore.dump_files import read_dumps
 from kafka_index.restore.group_offsets import clamp_offsets, ends_of, offsets_beyond
+from kafka_index.restore.journal import Journal
 from kafka_index.restore.old_cluster import OldCluster, read_transactions
 from kafka_index.restore.output import Output, check_again
 from kafka_index.restore.plan import (
@@ -25,23 +26,25 @@ from kafka_index.restore.plan import (
 from kafka_index.restore.request import RestoreRequest
 from kafka_index.restore.request_choices import choices_of, read_old_cluster
 from kafka_index.restore.restored_partition import BEYOND_END, OffsetBeyondEnd, RestoredPartition
-from kafka_index.restore.root_files import make_directory
+from kafka_index.restore.root_files import make_directory, show_identity, write_marker
 from kafka_index.restore.run import (
     OnRestored,
     Restored,
     Runner,
-    complete,
     output_lock,
     restore_logs,
+    write_root,
 )
 from kafka_index.restore.runbook import RunbookFacts, runbook
 from kafka_index.restore.same_cluster import (
     copy_metadata,
+    copy_metadata_identity,
     is_separate,
     partitions_only_here,
     partitions_placed_here,
     refuse_used_metadata,
 )
+from kafka_index.restore.seed import write_seed
 from kafka_index.restore.seed_directory import (
     SeedDirectory,
     refuse_used,
@@ -86,6 +89,13 @@ class RestoreResult:
     def has_unclamped(self) -> bool:
         """Whether an offset that was to be clamped is not."""
         return self.clamps and any(one.status == BEYOND_END for one in self.beyond_end)
+
+
+OnResult = Callable[[RestoreResult], None]
+
+
+def _do_nothing(_: RestoreResult) -> None:
+    pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +150,14 @@ class RestoreJob:
             identity = fresh_cluster_identity(request, dump, output, seeds)
         return cls(request, plan, old, output, seeds, identity)
 
-    def run(self, runner: Runner, on_restored: OnRestored) -> RestoreResult:
+    def run(
+        self,
+        runner: Runner,
+        on_restored: OnRestored,
+        *,
+        report: OnResult = _do_nothing,
+        conclude: OnResult = _do_nothing,
+    ) -> RestoreResult:
         """Restore.
 
         Parameters
@@ -149,6 +166,10 @@ class RestoreJob:
             The engine: `on_threads`, or one of `kafka_index.engines`.
         on_restored : callable
             Called with each partition, from one thread at a time.
+        report : callable
+            Makes the result durable. It is called before a broker can start on the output.
+        conclude : callable
+            Called when the output is complete. Until it returns, the restore can be run again.
 
         Raises
         ------
@@ -159,7 +180,15 @@ class RestoreJob:
         for path in separate:
             make_directory(path)
         with output_lock(self.output, self.seeds, separate):
-            return self._as_it_is_now().run_locked(runner, on_restored)
+            job = self._as_it_is_now()
+            result = job.restore(runner, on_restored)
+            report(result)
+            if result.runbook is not None:
+                job.let_start()
+            conclude(result)
+            if result.runbook is not None:
+                Journal(job.output.path).remove()
+            return result
 
     def _metadata_outputs(self) -> list[str]:
         """Return the directory of the metadata log, where it has one of its own."""
@@ -175,36 +204,41 @@ class RestoreJob:
             refuse_used(seed)
         if output.begun is None:
             return replace(self, output=output)
-        return replace(self, output=output, plan=with_topic_ids(self.plan, output.begun.topic_ids))
+        return replace(
+            self,
+            output=output,
+            plan=with_topic_ids(self.plan, output.begun.topic_ids),
+            identity=replace(
+                self.identity, properties=output.properties or self.identity.properties
+            ),
+        )
 
-    def run_locked(self, runner: Runner, on_restored: OnRestored) -> RestoreResult:
-        """Restore as `run` does, with the lock held and the output checked since."""
+    def restore(self, runner: Runner, on_restored: OnRestored) -> RestoreResult:
+        """Restore all but what lets a broker start; the output is checked, and its lock held."""
         request, plan, output = self.request, self.plan, self.output
         restored = restore_logs(
-            plan, output, request.config, runner=runner, on_restored=on_restored
+            plan, output, self.identity, request.config, runner=runner, on_restored=on_restored
         )
         if any(each.retriable for each in restored.partitions):
             return RestoreResult(restored.partitions, None, output.path)
         _add_missing(self._not_in_dump(), restored, on_restored)
         beyond_end = self._beyond_end(restored)
         notes = [*plan.dump.notes, *self.old.notes, *self._cut_apart(restored)]
-        seeding = None
         if self.seeds:
-            properties = output.properties or self.identity.properties
             seeding = plan_seeding(
-                plan, restored.partitions, self.old, request.topic_configs, properties
+                plan, restored.partitions, self.old, request.topic_configs, self.identity.properties
             )
             notes += seeding.notes
+            for seed in self.seeds:
+                write_seed(seed, seeding.content)
         if request.cluster is ClusterMode.SAME:
-            self._copy_metadata()
-        contents = [] if seeding is None else [(each, seeding.content) for each in self.seeds]
-        complete(plan, output, restored, self.identity, contents)
+            copy_metadata(plan.dump, self._metadata_output)
+        write_root(plan, output.path, restored)
         facts = RunbookFacts(
             output.path,
             restored.partitions,
             restored.link,
             self.identity,
-            bool(output.properties),
             notes,
             request.cluster,
             [each.path for each in self.seeds],
@@ -214,6 +248,13 @@ class RestoreJob:
         return RestoreResult(
             restored.partitions, runbook(facts), output.path, beyond_end, request.clamp_groups
         )
+
+    def let_start(self) -> None:
+        """Write what lets a broker start: who it is, and then the marker of a clean shutdown."""
+        if self.request.cluster is ClusterMode.SAME and is_separate(self.plan.dump):
+            copy_metadata_identity(self.plan.dump, self._metadata_output)
+        show_identity(self.output.path)
+        write_marker(self.output.path, self.identity.broker_epoch)
 
     def _cut_apart(self, restored: Restored) -> list[str]:
         """Return the transactions that the ends that were asked for cut apart, for people."""
@@ -268,10 +309,10 @@ class RestoreJob:
         # Who makes the topics decides.
         return []
 
-    def _copy_metadata(self) -> None:
-        target = next(iter(self._metadata_outputs()), self.output.path)
-        separate = is_separate(self.plan.dump)
-        copy_metadata(self.plan.dump, target, with_identity=separate)
+    @property
+    def _metadata_output(self) -> str:
+        """The directory that gets the metadata log."""
+        return next(iter(self._metadata_outputs()), self.output.path)
 
 
 def _add_missing(

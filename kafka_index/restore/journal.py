@@ -1,7 +1,8 @@
-"""The files of an unfinished restore: its plan, and the partitions that it has finished.
+"""The journal of an unfinished restore: its plan, and the partitions that it has finished.
 
-Both are removed when the restore is complete. The journal grows by a line per finished partition,
-written when all files of the partition are durable.
+Its first line is the plan. It grows by a line per finished partition, written when all files of the
+partition are durable, and is removed by the last step of all: until then, the same restore can be
+run again.
 """
 
 from __future__ import annotations
@@ -12,15 +13,14 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 
-from kafka_index.errors import InputError
+from kafka_index.errors import InputError, PublishError
 from kafka_index.layout.names import TopicPartition
 from kafka_index.restore.lost_ranges import LostRange
 from kafka_index.restore.restored_partition import OffsetBeyondEnd, RestoredPartition
 from kafka_index.storage import AtomicFile, make_durable, publish_error
 
-PLAN_FILE = ".kafka-index-restore.plan"
 JOURNAL_FILE = ".kafka-index-restore.journal"
-_VERSION = 2
+_VERSION = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class BegunPlan:
 
 
 class Journal:
-    """The plan and journal in an output directory.
+    """The journal in an output directory.
 
     Parameters
     ----------
@@ -50,7 +50,6 @@ class Journal:
 
     def __init__(self, output: str) -> None:
         self._output = output
-        self._plan = os.path.join(output, PLAN_FILE)
         self._path = os.path.join(output, JOURNAL_FILE)
 
     def begun(self) -> BegunPlan | None:
@@ -59,21 +58,21 @@ class Journal:
         Raises
         ------
         InputError
-            The plan file is not one of this tool.
+            The journal is not one of this version.
         """
         try:
-            with open(self._plan, encoding="utf-8") as file:
-                plan = json.load(file)
+            with open(self._path, encoding="utf-8") as file:
+                plan = json.loads(file.readline())
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise publish_error(error, self._plan, "read the plan") from error
-        except ValueError as error:
-            raise InputError("the plan of a restore cannot be read", path=self._plan) from error
+            raise self._error(error, "read") from error
+        except ValueError:
+            plan = None
         if not isinstance(plan, dict) or plan.get("version") != _VERSION:
             raise InputError(
-                "the plan is that of another version",
-                path=self._plan,
+                "the unfinished restore is that of another version",
+                path=self._path,
                 hint="restore to an empty --output, or complete it with the version that began it",
             )
         return BegunPlan(str(plan.get("digest")), dict(plan.get("topic_ids", {})))
@@ -86,10 +85,11 @@ class Journal:
         PublishError
             It cannot be written.
         """
-        with AtomicFile(self._plan, what="plan") as file:
-            file.write(json.dumps({"version": _VERSION, **asdict(plan)}).encode())
+        with AtomicFile(self._path, what="journal") as file:
+            file.write(f"{json.dumps({'version': _VERSION, **asdict(plan)})}\n".encode())
             file.commit()
-        _sync([self._output])
+        for path, error in make_durable([self._output]).items():
+            raise publish_error(error, path, "make the journal durable")
 
     def finished(self) -> dict[TopicPartition, RestoredPartition]:
         """Return the partitions that are finished, and as they were left.
@@ -148,25 +148,26 @@ class Journal:
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
-            raise publish_error(error, self._path, "write the journal") from error
+            raise self._error(error, "write") from error
 
     def remove(self) -> None:
-        """Remove both files: the restore is complete.
+        """Remove the journal: the restore is complete, and what it lost is known.
 
         Raises
         ------
         PublishError
-            One cannot be removed.
+            It cannot be removed.
         """
-        # The plan first: without one, nothing is taken for a restore to be completed.
-        for path in (self._plan, self._path):
-            try:
-                os.unlink(path)
-            except FileNotFoundError:
-                continue
-            except OSError as error:
-                raise publish_error(error, path, "remove the plan") from error
-        _sync([self._output])
+        # Not synced: where a crash brings it back, the restore can be run again.
+        try:
+            os.unlink(self._path)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise self._error(error, "remove") from error
+
+    def _error(self, error: OSError, verb: str) -> PublishError:
+        return publish_error(error, self._path, f"{verb} the journal")
 
     def _lines(self) -> list[dict[str, object]]:
         try:
@@ -178,8 +179,16 @@ class Journal:
         except FileNotFoundError:
             return []
         except OSError as error:
-            raise publish_error(error, self._path, "read the journal") from error
-        return [json.loads(line) for line in data[:whole].splitlines()]
+            raise self._error(error, "read") from error
+        return list(filter(None, map(_parsed, data[:whole].splitlines()[1:])))
+
+
+def _parsed(line: bytes) -> dict[str, object] | None:
+    """Return a line; None for one that could not be written whole before the next one."""
+    try:
+        return dict(json.loads(line))
+    except ValueError:
+        return None
 
 
 def _decoded(line: dict[str, object]) -> RestoredPartition:
@@ -208,8 +217,3 @@ def _files_digest(directory: str) -> str:
     for name, info in found:
         digest.update(f"{name} {info.st_ino} {info.st_size} {info.st_mtime_ns}\n".encode())
     return digest.hexdigest()
-
-
-def _sync(paths: list[str]) -> None:
-    for path, error in make_durable(paths).items():
-        raise publish_error(error, path, "make a file durable")

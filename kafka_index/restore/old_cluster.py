@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from kafka_index.errors import KafkaIndexError, is_retriable
+from kafka_index.errors import KafkaIndexError, is_retriable, raise_retriable
 from kafka_index.layout.internal_topics import (
     CLUSTER_METADATA_TOPIC,
     CONSUMER_OFFSETS_TOPIC,
@@ -74,6 +74,7 @@ class OldCluster:
         for directory in dump.metadata_logs:
             try:
                 found = read_metadata([directory], budget=budget, topics=(CLUSTER_METADATA_TOPIC,))
+                raise_retriable(found.faults.first)
             except KafkaIndexError as error:
                 cluster._note(error)
                 continue
@@ -88,6 +89,7 @@ class OldCluster:
         if directories and with_groups:
             try:
                 found = read_metadata(directories, budget=budget, topics=(CONSUMER_OFFSETS_TOPIC,))
+                raise_retriable(found.faults.first)
                 cluster.offsets = found.offsets or ()
             except KafkaIndexError as error:
                 cluster._note(error)
@@ -204,4 +206,5 @@ def read_transactions(data: str, budget: DecompressionBudget) -> Sequence[Transa
     if TRANSACTION_STATE_TOPIC not in names:
         return ()
     found = read_metadata([data], budget=budget, topics=(TRANSACTION_STATE_TOPIC,))
+    raise_retriable(found.faults.first)
     return found.transactions or ()

@@ -20,7 +20,7 @@ from kafka_index.layout.names import (
     REPLICATION_CHECKPOINT,
 )
 from kafka_index.restore.dump_files import refuse_running
-from kafka_index.restore.journal import PLAN_FILE, BegunPlan, Journal
+from kafka_index.restore.journal import JOURNAL_FILE, BegunPlan, Journal
 from kafka_index.restore.root_files import HIDDEN_PROPERTIES
 from kafka_index.startup.directory_files import CLEAN_SHUTDOWN, read_properties
 from kafka_index.storage import (
@@ -59,7 +59,7 @@ class Output:
     begun : BegunPlan, optional
         The unfinished restore of the same plan that is in it.
     properties : mapping of str to str
-        Of the ``meta.properties`` of a formatted directory; empty for none.
+        Of its ``meta.properties``, as it was formatted or as this restore began; empty for none.
     """
 
     path: str
@@ -130,7 +130,8 @@ def check_again(output: Output, digest: str, partitions: Iterable[str]) -> Outpu
     """
     # No look at the broker's lock: closing that file would let go of it.
     found = _as_found(output.path, digest, partitions)
-    if found.properties != output.properties:
+    has_begun_since = found.begun is not None and output.begun is None
+    if found.properties != output.properties and not has_begun_since:
         raise InputError(
             "the output has changed since it was checked",
             path=output.path,
@@ -141,7 +142,7 @@ def check_again(output: Output, digest: str, partitions: Iterable[str]) -> Outpu
 
 def _as_found(path: str, digest: str, partitions: Iterable[str]) -> Output:
     names = set(os.listdir(path))
-    if PLAN_FILE in names:
+    if JOURNAL_FILE in names:
         return _resumed(path, names, digest, partitions)
     _refuse_foreign(path, names)
     return Output(path, None, _properties(path))
@@ -192,7 +193,8 @@ def _is_formatted(path: str, name: str) -> bool:
 
 
 def _properties(path: str) -> dict[str, str]:
-    for name in (HIDDEN_PROPERTIES, META_PROPERTIES):
+    # Of an unfinished restore that was formatted again, the new one counts.
+    for name in (META_PROPERTIES, HIDDEN_PROPERTIES):
         place = os.path.join(path, name)
         if os.path.exists(place):
             return read_properties(place)

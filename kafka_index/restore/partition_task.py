@@ -63,7 +63,9 @@ class PartitionTask:
 
     def settings(self, root: str) -> BuildSettings:
         """Return how its index files are written below a folder."""
-        return BuildSettings(config=self.config, target_root=root, run_id=new_run_id())
+        return BuildSettings(
+            config=self.config, target_root=root, run_id=new_run_id(), keeps_record=False
+        )
 
     def logs(self) -> Iterator[tuple[SegmentFile, LogContext]]:
         """Yield its segments, by base offset."""

@@ -1,7 +1,8 @@
 """The files at the root of an output: identity, checkpoints, and the marker, each durable.
 
-While a restore is unfinished there is no ``meta.properties`` of ours, without which no broker
-starts, and no marker.
+While a restore is unfinished there is no ``meta.properties``, without which no broker starts, and
+no marker. The identity is written before the logs, under another name, and takes its own by a
+rename, for which a full disk has room.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from kafka_index.storage import AtomicFile, make_durable, publish_error
 
 #: How the folders of attempts begin, in which tasks restore partitions.
 STAGING = ".kafka-index-restoring."
-#: Where the meta.properties of a formatted output is meanwhile: no broker starts without one.
+#: Where the meta.properties is meanwhile: no broker starts without one.
 HIDDEN_PROPERTIES = ".kafka-index-restore.properties"
 
 
@@ -108,19 +109,31 @@ def write_checkpoints(
     sync_directory(output)
 
 
-def hide_identity(output: str) -> None:
-    """Take the ``meta.properties`` of a formatted output away until the restore is complete.
+def hide_identity(output: str, properties: Mapping[str, str]) -> None:
+    """Keep as what the output is mounted away from brokers, durably, until the restore is complete.
+
+    Parameters
+    ----------
+    output : str
+        The output directory.
+    properties : mapping of str to str
+        Written where the output is not formatted; nothing for none.
 
     Raises
     ------
     PublishError
-        It cannot be renamed.
+        It cannot be written.
     """
+    hidden = os.path.join(output, HIDDEN_PROPERTIES)
     _rename(output, META_PROPERTIES, HIDDEN_PROPERTIES)
+    if properties and not os.path.exists(hidden):
+        text = "".join(f"{name}={value}\n" for name, value in sorted(properties.items()))
+        write_durably(hidden, text.encode())
+    sync_directory(output)
 
 
 def show_identity(output: str) -> None:
-    """Put the ``meta.properties`` of a formatted output back.
+    """Give the ``meta.properties`` that was kept away its name: from now on brokers start.
 
     Raises
     ------
@@ -148,21 +161,8 @@ def remove_staging(output: str) -> None:
         raise publish_error(error, output, "remove what killed runs have left") from error
 
 
-def write_identity(output: str, properties: Mapping[str, str]) -> None:
-    """Write ``meta.properties``, durably.
-
-    Raises
-    ------
-    PublishError
-        It cannot be written.
-    """
-    text = "".join(f"{name}={value}\n" for name, value in sorted(properties.items()))
-    write_durably(os.path.join(output, META_PROPERTIES), text.encode())
-    sync_directory(output)
-
-
 def write_marker(output: str, broker_epoch: int) -> None:
-    """Write the marker of a clean shutdown, durably: the last step of all.
+    """Write the marker of a clean shutdown, durably: nothing that a broker reads is written later.
 
     Parameters
     ----------

@@ -20,12 +20,8 @@ from kafka_index.restore.root_files import (
     hide_identity,
     remove_marker,
     remove_staging,
-    show_identity,
     write_checkpoints,
-    write_identity,
-    write_marker,
 )
-from kafka_index.restore.seed import SeedContent, write_seed
 from kafka_index.restore.seed_directory import SeedDirectory
 from kafka_index.restore.threads import ThreadedRestore
 from kafka_index.storage import DirectoryLock, SegmentFile
@@ -55,6 +51,7 @@ class Restored:
 def restore_logs(
     plan: RestorePlan,
     output: Output,
+    identity: Identity,
     config: LogConfig,
     *,
     runner: Runner,
@@ -62,7 +59,7 @@ def restore_logs(
 ) -> Restored:
     """Restore the partitions of a plan; what an earlier run has finished is kept.
 
-    The output's lock must be held. No file at its root is written but the plan and the journal.
+    The output's lock must be held. No file at its root is written but the journal and the identity.
 
     Parameters
     ----------
@@ -70,6 +67,8 @@ def restore_logs(
         What to do.
     output : Output
         The directory, as checked for this plan.
+    identity : Identity
+        As what the output is mounted.
     config : LogConfig
         The settings of indexes.
     runner : callable
@@ -82,16 +81,15 @@ def restore_logs(
     KafkaIndexError
         The output cannot be written, or has changed since an earlier run.
     """
-    # The run before may have been killed after its last step.
-    remove_marker(output.path)
     # What is refused here has to leave no plan, which would keep other options out.
-    link = choose_link(plan.choices.link, _sample(plan), output.path)
     journal = Journal(output.path)
     finished = {} if output.begun is None else journal.finished()
+    link = choose_link(plan.choices.link, _sample(plan), output.path)
     if output.begun is None:
         journal.begin(BegunPlan(plan.digest, dict(plan.choices.topic_ids)))
-    if output.properties:
-        hide_identity(output.path)
+    hide_identity(output.path, identity.properties)
+    # The run before may have been killed after the marker.
+    remove_marker(output.path)
     _remove_unfinished(plan, output.path, finished)
     settled = list(finished.values())
     for restored in settled:
@@ -129,27 +127,8 @@ def on_threads(threads: int) -> Runner:
     return run
 
 
-def complete(
-    plan: RestorePlan,
-    output: Output,
-    restored: Restored,
-    identity: Identity,
-    seeds: Sequence[tuple[SeedDirectory, SeedContent]],
-) -> None:
-    """Write the files at the root, the marker last, and remove the plan.
-
-    Parameters
-    ----------
-    plan : RestorePlan
-        The plan.
-    output : Output
-        The output directory.
-    restored : Restored
-        What became of each partition.
-    identity : Identity
-        As what the output is mounted.
-    seeds : sequence of SeedDirectory and SeedContent
-        The controllers that are to know the topics.
+def write_root(plan: RestorePlan, output: str, restored: Restored) -> None:
+    """Write the checkpoints at the root of an output whose partitions are restored.
 
     Raises
     ------
@@ -165,7 +144,7 @@ def complete(
         if offset is not None and each.log_start_offset <= offset <= each.log_end_offset:
             cleaned[each.partition] = offset
     write_checkpoints(
-        output.path,
+        output,
         {each.partition: each.log_end_offset for each in kept},
         {
             each.partition: each.log_start_offset
@@ -174,14 +153,6 @@ def complete(
         },
         cleaned,
     )
-    if identity.properties and not output.properties:
-        write_identity(output.path, identity.properties)
-    if output.properties:
-        show_identity(output.path)
-    for directory, content in seeds:
-        write_seed(directory, content)
-    write_marker(output.path, identity.broker_epoch)
-    Journal(output.path).remove()
 
 
 def output_lock(

@@ -26,8 +26,6 @@ class RunbookFacts:
         How logs were taken over.
     identity : Identity
         As what the output is mounted.
-    was_formatted : bool
-        Whether the output had a ``meta.properties`` before.
     notes : sequence of str
         What could not be read of the dump, and what was assumed.
     cluster : ClusterMode
@@ -44,7 +42,6 @@ class RunbookFacts:
     partitions: Sequence[RestoredPartition]
     link: Link
     identity: Identity
-    was_formatted: bool
     notes: Sequence[str]
     cluster: ClusterMode
     seeds: Sequence[str]
@@ -88,10 +85,10 @@ def _remaining(facts: RunbookFacts) -> Iterator[str]:
     yield "  1. The old cluster must never run beside this one: stop its brokers for good. Both"
     yield "     would accept records for the same topics."
     yield f"  2. Give the files to the broker's user: chown -R kafka: {facts.output}"
-    if facts.was_formatted or facts.identity.properties:
-        named = facts.identity.properties
-        whose = f" (cluster {named[CLUSTER_ID]}, node {named[NODE_ID]})" if named else ""
-        yield f"  3. meta.properties is there{whose}:"
+    named = facts.identity.properties
+    if named:
+        whose = f"cluster {named.get(CLUSTER_ID)}, node {named.get(NODE_ID)}"
+        yield f"  3. meta.properties is there ({whose}):"
         yield "     node and cluster must be those of server.properties and of the controllers."
     else:
         yield "  3. There is no meta.properties yet. Format the directory; what is there stays:"

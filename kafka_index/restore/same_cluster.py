@@ -220,7 +220,7 @@ def _local(paths: Iterable[str]) -> list[str]:
     return [each for each in paths if not is_remote(each)]
 
 
-def copy_metadata(dump: Dump, target: str, *, with_identity: bool) -> None:
+def copy_metadata(dump: Dump, target: str) -> None:
     """Copy the metadata log, durably; what a killed run copied is copied again.
 
     Parameters
@@ -229,8 +229,6 @@ def copy_metadata(dump: Dump, target: str, *, with_identity: bool) -> None:
         With one metadata log.
     target : str
         The directory that gets it.
-    with_identity : bool
-        Whether its ``meta.properties`` is copied too.
 
     Raises
     ------
@@ -244,11 +242,24 @@ def copy_metadata(dump: Dump, target: str, *, with_identity: bool) -> None:
         if not entry.is_directory():
             _copy(entry.path, os.path.join(directory, entry.name))
     sync_directory(directory)
-    home = os.path.dirname(source)
-    names = (BOOTSTRAP_CHECKPOINT, META_PROPERTIES) if with_identity else (BOOTSTRAP_CHECKPOINT,)
-    for entry in scan_directory(home):
-        if entry.name in names:
-            _copy(entry.path, os.path.join(target, entry.name))
+    _copy_root_file(source, target, BOOTSTRAP_CHECKPOINT)
+
+
+def copy_metadata_identity(dump: Dump, target: str) -> None:
+    """Copy the ``meta.properties`` of a metadata log in a directory of its own, durably.
+
+    Raises
+    ------
+    KafkaIndexError
+        It cannot be read or written.
+    """
+    _copy_root_file(dump.metadata_logs[0], target, META_PROPERTIES)
+
+
+def _copy_root_file(metadata_log: str, target: str, name: str) -> None:
+    for entry in scan_directory(os.path.dirname(metadata_log)):
+        if entry.name == name:
+            _copy(entry.path, os.path.join(target, name))
     sync_directory(target)
 
 

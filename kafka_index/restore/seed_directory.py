@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from kafka_index.errors import InputError
+from kafka_index.errors import InputError, raise_retriable
 from kafka_index.layout.internal_topics import CLUSTER_METADATA_TOPIC, METADATA_LOG
 from kafka_index.layout.message_bytes import MessageReader
 from kafka_index.layout.names import BOOTSTRAP_CHECKPOINT, FIRST_SNAPSHOT, META_PROPERTIES
@@ -165,7 +165,9 @@ def read_bootstrap(path: str) -> Bootstrap:
             is_control = bool(batches.is_control[-1])
     with open(path, "rb") as file:
         data = file.read()
-    records = list(TopicLog([segment], DecompressionBudget(1 << 24)).records())
+    log = TopicLog([segment], DecompressionBudget(1 << 24))
+    records = list(log.records())
+    raise_retriable(log.faults)
     if source.stop is not None or not is_control or not records:
         raise InputError(
             "the bootstrap records are damaged", path=path, hint="format the directory again"

@@ -65,10 +65,10 @@ def fresh_cluster_identity(
         The seeds are of several clusters, or it is not known which broker gets the output.
     """
     if not seeds:
-        return Identity({} if output.properties else dump_identity(dump))
+        return Identity(output.properties or dump_identity(dump))
     cluster_id = one_cluster(seeds, output.properties.get(CLUSTER_ID))
     if output.properties:
-        return Identity({})
+        return Identity(output.properties)
     nodes = {each.properties.get(NODE_ID, "") for each in seeds}
     node_id = nodes.pop() if len(nodes) == 1 else ""
     if request.node_id is not None:
@@ -99,7 +99,8 @@ def same_cluster_identity(
             "begin empty",
         )
     identity = same_identity(dump, old.image, all_brokers_restored=request.all_brokers_restored)
-    if output.properties and output.begun is None:
+    is_begun = output.begun is not None
+    if output.properties and (not is_begun or output.properties != identity.properties):
         raise InputError(
             "the output is formatted, and the same cluster has an identity already",
             path=output.path,
@@ -113,6 +114,5 @@ def same_cluster_identity(
         )
     if request.metadata_output is not None:
         read = [*inputs_of(request, dump), output.path]
-        is_begun = output.begun is not None
         check_metadata_output(dump, request.metadata_output, read, is_begun=is_begun)
     return identity
