@@ -207,6 +207,27 @@ def choice_of(kind: type[_Choice], value: object, name: str) -> _Choice:
     )
 
 
+def topics_pattern(topics: object) -> re.Pattern[str] | None:
+    """Return the pattern that names of topics have to match in full; None for all.
+
+    Raises
+    ------
+    ConfigError
+        It is not a regular expression of text.
+    """
+    if topics is None:
+        return None
+    if isinstance(topics, re.Pattern) and isinstance(topics.pattern, str):
+        return topics
+    reason = "it is not text"
+    if isinstance(topics, str):
+        try:
+            return re.compile(topics)
+        except re.error as error:
+            reason = str(error)
+    raise ConfigError(f"topics is not a regular expression: {reason}", found=repr(topics))
+
+
 def read_properties(path: str | PathLike[str]) -> dict[str, str]:
     """Read a Java ``.properties`` file.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pydoc
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -32,7 +33,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return copy_partitions(tmp_path_factory.mktemp("library") / "data", PARTITION)
 
 
-def build(data: Path, output: Path | None, *, force: bool = False) -> list[str]:
+def build(data: Path, output: Path, *, force: bool = False) -> list[str]:
     report = kafka_index.build_indexes(
         data, output, config=LogConfig.load(SETTINGS), force=force, threads=2
     )
@@ -45,9 +46,24 @@ def test_build_indexes_writes_what_the_broker_wrote(data: Path, tmp_path: Path) 
     assert index_files(tmp_path) == broker_files(PARTITION)
 
 
-def test_build_indexes_writes_beside_the_logs_when_there_is_no_output(tmp_path: Path) -> None:
+def test_build_indexes_writes_beside_the_logs_only_when_that_is_asked_for(tmp_path: Path) -> None:
     data = copy_partitions(tmp_path, PARTITION)
-    build(data, None)
+    before = sorted(data.rglob("*"))
+    given: list[dict[str, Any]] = [
+        {},
+        {"output": None},
+        {"output": ""},
+        {"in_place": False},
+        {"output": tmp_path / "out", "in_place": True},
+        {"in_place": "yes"},
+        {"in_place": 1},
+        {"in_place": "False"},
+    ]
+    for options in given:
+        with pytest.raises(kafka_index.KafkaIndexError, match="either an output or in_place"):
+            kafka_index.build_indexes(data, **options)
+    assert sorted(data.rglob("*")) == before
+    kafka_index.build_indexes(data, in_place=True, config=LogConfig.load(SETTINGS))
     assert index_files(data) == broker_files(PARTITION)
 
 
@@ -64,7 +80,7 @@ def test_build_indexes_refuses_an_output_within_its_input(data: Path) -> None:
 
 def test_build_indexes_refuses_to_write_beside_remote_logs() -> None:
     with pytest.raises(kafka_index.KafkaIndexError, match="on a local disk only"):
-        kafka_index.build_indexes("s3://bucket/broker-1", None)
+        kafka_index.build_indexes("s3://bucket/broker-1", in_place=True)
 
 
 def test_verify_accepts_a_single_path() -> None:

@@ -14,8 +14,8 @@ from kafka_index.build.report import REPORT_SCHEMA, SegmentReport, report_table
 from kafka_index.build.settings import BuildSettings
 from kafka_index.build.target import held_target
 from kafka_index.build.unchanged_partitions import UnchangedPartitions
-from kafka_index.config import LogConfig
-from kafka_index.errors import InputError
+from kafka_index.config import LogConfig, topics_pattern
+from kafka_index.errors import ConfigError, InputError
 from kafka_index.storage.segment_table import SegmentTable
 from kafka_index.stores import is_remote
 from kafka_index.tasks import new_run_id
@@ -27,8 +27,9 @@ _ORDER = [(name, "ascending") for name in ("topic", "partition", "segment_base_o
 
 def build_indexes(
     paths: str | PathLike[str] | Sequence[str | PathLike[str]],
-    output: str | PathLike[str] | None,
+    output: str | PathLike[str] | None = None,
     *,
+    in_place: bool = False,
     topics: str | re.Pattern[str] | None = None,
     config: LogConfig | None = None,
     tiered: TieredOptions | None = None,
@@ -42,9 +43,10 @@ def build_indexes(
     ----------
     paths : path, or sequence of path
         Data directories, partition directories, or globs of either; local paths or URIs.
-    output : path or None
-        Folder for a folder of files per partition, a local path or URI. None: beside the logs, in
-        local directories that no broker uses.
+    output : path
+        Folder for a folder of files per partition, a local path or URI.
+    in_place : bool
+        Instead of an output: write beside the logs, in local directories that no broker uses.
     topics : str or re.Pattern, optional
         Only topics that match it in full.
     config : LogConfig, optional
@@ -66,17 +68,26 @@ def build_indexes(
 
     Raises
     ------
+    ConfigError
+        There is neither an output nor `in_place`, or both.
     InputError
-        Nothing is found, a path cannot be listed, the output overlaps the input, or there is none
-        and the logs are remote.
+        Nothing is found, a path cannot be listed, the output overlaps the input, or the logs are
+        remote and to be written beside.
     PublishError
         The output cannot be made, locked or written.
     """
     inputs = [paths] if isinstance(paths, str | PathLike) else paths
     names = [os.fspath(path) for path in inputs]
-    pattern = re.compile(topics) if isinstance(topics, str) else topics
+    pattern = topics_pattern(topics)
+    # What is read from a setting that is not there must not become a build in place.
+    given: object = in_place
+    if not isinstance(given, bool) or given == bool(output):
+        raise ConfigError(
+            "give either an output or in_place=True",
+            found=f"output={output!r}, in_place={in_place!r}",
+        )
     remote = [*filter(is_remote, names), *(() if tiered is None else tiered.uris)]
-    if output is None and (remote or tiered is not None):
+    if in_place and (remote or tiered is not None):
         raise InputError(
             "files are written beside logs on a local disk only",
             path=remote[0] if remote else None,
@@ -85,7 +96,7 @@ def build_indexes(
     listing = list_logs(names, tiered, topics=pattern)
     run_id = new_run_id()
     read = [*names, *(() if tiered is None else tiered.uris)]
-    target = None if output is None else os.fspath(output)
+    target = None if not output else os.fspath(output)
     rows = _Rows()
     with held_target(target, listing, read, run_id=run_id) as root:
         settings = BuildSettings(

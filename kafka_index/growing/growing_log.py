@@ -12,6 +12,7 @@ from typing import Self
 
 import numpy as np
 
+from kafka_index.config import choice_of
 from kafka_index.errors import InputError, KafkaIndexError
 from kafka_index.growing.epoch_file import EpochFile
 from kafka_index.growing.fetch_data import FetchData, Isolation
@@ -154,7 +155,7 @@ class GrowingPartitionLog:
         return self._local.active_segment
 
     def append_as_leader(
-        self, batches: Data, leader_epoch: int, *, origin: AppendOrigin = AppendOrigin.CLIENT
+        self, batches: Data, leader_epoch: int, *, origin: AppendOrigin | str = AppendOrigin.CLIENT
     ) -> AppendInfo:
         """Append batches, each by an append of its own, with the next offsets of the log.
 
@@ -177,6 +178,7 @@ class GrowingPartitionLog:
             The log cannot be written.
         """
         self._check_usable()
+        origin = choice_of(AppendOrigin, origin, "origin")
         data: Data = batches
         duplicates: list[tuple[int, int]] = []
         while len(data):
@@ -248,7 +250,7 @@ class GrowingPartitionLog:
         start_offset: int,
         max_bytes: int,
         *,
-        isolation: Isolation = Isolation.LOG_END,
+        isolation: Isolation | str = Isolation.LOG_END,
         min_one_message: bool = True,
     ) -> FetchData:
         """Read, beginning with the batch that holds an offset.
@@ -276,7 +278,7 @@ class GrowingPartitionLog:
                 expected=f"{self.log_start_offset}..{self.log_end_offset}",
                 found=start_offset,
             )
-        is_committed = isolation is Isolation.TXN_COMMITTED
+        is_committed = choice_of(Isolation, isolation, "isolation") is Isolation.TXN_COMMITTED
         return self._local.read(
             start_offset,
             max_bytes,

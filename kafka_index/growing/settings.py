@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from enum import Enum
 from typing import Self
 
-from kafka_index.config import IndexConfig, parse_integer
+from kafka_index.config import IndexConfig, choice_of, parse_integer
 from kafka_index.errors import ConfigError
 from kafka_index.layout.index_entries import TIME_ENTRY
 from kafka_index.layout.integers import INT32_MAX, INT64_MAX
@@ -76,7 +76,9 @@ class LogSettings:
                     expected=f"{least}..{most}",
                     found=value,
                 )
-        policies = self.cleanup_policy.replace(" ", "").split(",")
+        kind = choice_of(TimestampType, self.message_timestamp_type, "message.timestamp.type")
+        object.__setattr__(self, "message_timestamp_type", kind)
+        policies = str(self.cleanup_policy).replace(" ", "").split(",")
         if not set(policies) <= {"delete", "compact"}:
             raise ConfigError(
                 "cleanup.policy is unknown",

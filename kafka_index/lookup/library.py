@@ -8,7 +8,7 @@ from os import PathLike
 
 import pyarrow as pa
 
-from kafka_index.config import LogConfig
+from kafka_index.config import LogConfig, choice_of
 from kafka_index.lookup.inventory import collect_inventory
 from kafka_index.lookup.keys import By, Keys
 from kafka_index.lookup.lookups import Lookups, LookupSettings
@@ -21,8 +21,8 @@ def lookup_offsets(
     paths: str | PathLike[str] | Sequence[str | PathLike[str]],
     queries: pa.Table,
     *,
-    resolve: Resolve = Resolve.BATCH,
-    upper_bound: UpperBound = UpperBound.LOG_END,
+    resolve: Resolve | str = Resolve.BATCH,
+    upper_bound: UpperBound | str = UpperBound.LOG_END,
     indexes: str | PathLike[str] | None = None,
     config: LogConfig | None = None,
     tiered: TieredOptions | None = None,
@@ -35,10 +35,10 @@ def lookup_offsets(
         Data directories, partition directories, or globs of either; local paths or URIs.
     queries : pa.Table
         Columns topic (string), partition and offset (integers); others pass through.
-    resolve : Resolve
-        How far to go: to the entry of the index, the batch, or the record.
-    upper_bound : UpperBound
-        Where answers end.
+    resolve : Resolve or str
+        How far to go: to the entry of the ``index``, the ``batch``, or the ``record``.
+    upper_bound : UpperBound or str
+        Where answers end: ``log-end``, ``high-watermark`` or ``last-stable-offset``.
     indexes : path, optional
         Output of an earlier build; by default index files are beside the logs. Those that are
         missing are built in memory.
@@ -55,10 +55,12 @@ def lookup_offsets(
 
     Raises
     ------
+    ConfigError
+        A choice is not one.
     InputError
         Nothing is found; or columns are missing, of the wrong type, or named like those of answers.
     """
-    settings = LookupSettings(By.OFFSET, resolve, config or LogConfig())
+    settings = _settings(By.OFFSET, resolve, config)
     return _look_up(paths, queries, settings, upper_bound, indexes, tiered)
 
 
@@ -66,8 +68,8 @@ def lookup_timestamps(
     paths: str | PathLike[str] | Sequence[str | PathLike[str]],
     queries: pa.Table,
     *,
-    resolve: Resolve = Resolve.RECORD,
-    upper_bound: UpperBound = UpperBound.LOG_END,
+    resolve: Resolve | str = Resolve.RECORD,
+    upper_bound: UpperBound | str = UpperBound.LOG_END,
     indexes: str | PathLike[str] | None = None,
     config: LogConfig | None = None,
     tiered: TieredOptions | None = None,
@@ -93,15 +95,19 @@ def lookup_timestamps(
     InputError
         As `lookup_offsets`.
     """
-    settings = LookupSettings(By.TIMESTAMP, resolve, config or LogConfig())
+    settings = _settings(By.TIMESTAMP, resolve, config)
     return _look_up(paths, queries, settings, upper_bound, indexes, tiered)
+
+
+def _settings(by: By, resolve: Resolve | str, config: LogConfig | None) -> LookupSettings:
+    return LookupSettings(by, choice_of(Resolve, resolve, "resolve"), config or LogConfig())
 
 
 def _look_up(
     paths: str | PathLike[str] | Sequence[str | PathLike[str]],
     queries: pa.Table,
     settings: LookupSettings,
-    upper_bound: UpperBound,
+    upper_bound: UpperBound | str,
     indexes: str | PathLike[str] | None,
     tiered: TieredOptions | None,
 ) -> pa.Table:
@@ -112,7 +118,7 @@ def _look_up(
         [os.fspath(path) for path in inputs],
         tiered=tiered,
         indexes=None if indexes is None else os.fspath(indexes),
-        upper_bound=upper_bound,
+        upper_bound=choice_of(UpperBound, upper_bound, "upper_bound"),
     )
     keys = Keys.of(queries.column(by.column), by)
     with Lookups(inventory, settings) as lookups:

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, IndexConfig
+from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, IndexConfig, choice_of
 from kafka_index.errors import CorruptLogError, InputError
 from kafka_index.index import ascending
 from kafka_index.kernels.answer_runs import put_back_runs
@@ -359,7 +359,9 @@ class LogSegment:
         self.findings.damage(answers, rows[at_end], damage.position_bytes)
         return np.zeros_like(at_end)
 
-    def lookup_offsets(self, offsets: Longs, *, resolve: Resolve = Resolve.BATCH) -> pa.RecordBatch:
+    def lookup_offsets(
+        self, offsets: Longs, *, resolve: Resolve | str = Resolve.BATCH
+    ) -> pa.RecordBatch:
         """Look up offsets in this segment alone.
 
         Parameters
@@ -380,6 +382,7 @@ class LogSegment:
         KafkaIndexError
             The log cannot be read.
         """
+        resolve = choice_of(Resolve, resolve, "resolve")
         targets, rows = ascending(np.asarray(offsets, np.int64))
         answers = Answers.empty(len(rows), resolve, Status.NO_RECORD_AT_OR_AFTER)
         self.settle(answers, rows, self.translate_offsets(targets, resolve))
@@ -390,7 +393,7 @@ class LogSegment:
         timestamps_ms: Longs,
         *,
         starting_offset: int | None = None,
-        resolve: Resolve = Resolve.RECORD,
+        resolve: Resolve | str = Resolve.RECORD,
     ) -> pa.RecordBatch:
         """Look up timestamps in this segment alone.
 
@@ -413,6 +416,7 @@ class LogSegment:
         KafkaIndexError
             The log cannot be read.
         """
+        resolve = choice_of(Resolve, resolve, "resolve")
         targets, rows = ascending(np.asarray(timestamps_ms, np.int64))
         answers = Answers.empty(len(rows), resolve, Status.NO_RECORD_AT_OR_AFTER)
         start = self.base_offset if starting_offset is None else starting_offset

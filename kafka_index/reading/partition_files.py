@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+from kafka_index.config import choice_of
 from kafka_index.errors import InputError, InvalidEpochError
 from kafka_index.layout.checkpoints import EpochEntry
 from kafka_index.layout.names import (
@@ -69,7 +70,7 @@ class CheckpointReader:
 
     Parameters
     ----------
-    upper_bound : UpperBound
+    upper_bound : UpperBound or str
         Whether high watermarks are read, and whether answers end with the last stable offset.
 
     Attributes
@@ -78,7 +79,8 @@ class CheckpointReader:
         Checkpoints that were skipped, and why.
     """
 
-    def __init__(self, upper_bound: UpperBound) -> None:
+    def __init__(self, upper_bound: UpperBound | str) -> None:
+        upper_bound = choice_of(UpperBound, upper_bound, "upper_bound")
         self.skipped: list[Skipped] = []
         self._bounded = upper_bound is not UpperBound.LOG_END
         self._is_stable = upper_bound is UpperBound.LAST_STABLE_OFFSET

@@ -13,7 +13,7 @@ from typing import Self
 import numpy as np
 import pyarrow as pa
 
-from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, IndexConfig
+from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, IndexConfig, choice_of
 from kafka_index.errors import InputError, KafkaIndexError
 from kafka_index.index import ascending
 from kafka_index.layout.integers import Longs
@@ -112,7 +112,7 @@ class PartitionLog:
         path: str | PathLike[str],
         *,
         indexes: str | PathLike[str] | None = None,
-        upper_bound: UpperBound = UpperBound.LOG_END,
+        upper_bound: UpperBound | str = UpperBound.LOG_END,
         config: IndexConfig | None = None,
         max_decompressed_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES,
     ) -> Self:
@@ -125,7 +125,7 @@ class PartitionLog:
         indexes : path, optional
             Folder with such a folder of index files, as ``build --output`` writes it; beside the
             logs by default.
-        upper_bound : UpperBound
+        upper_bound : UpperBound or str
             Where answers end.
         config, max_decompressed_bytes
             As for the class.
@@ -224,7 +224,9 @@ class PartitionLog:
                 return found
         return None
 
-    def lookup_offsets(self, offsets: Longs, *, resolve: Resolve = Resolve.BATCH) -> pa.RecordBatch:
+    def lookup_offsets(
+        self, offsets: Longs, *, resolve: Resolve | str = Resolve.BATCH
+    ) -> pa.RecordBatch:
         """Look up offsets.
 
         Parameters
@@ -240,10 +242,11 @@ class PartitionLog:
             n rows of `ANSWER_SCHEMA`, in the order of the offsets. What cannot be read is a row
             with the status ``unreadable``.
         """
-        return self.answer_offsets(np.asarray(offsets, np.int64), resolve).to_arrow()
+        level = choice_of(Resolve, resolve, "resolve")
+        return self.answer_offsets(np.asarray(offsets, np.int64), level).to_arrow()
 
     def lookup_timestamps(
-        self, timestamps_ms: Longs, *, resolve: Resolve = Resolve.RECORD
+        self, timestamps_ms: Longs, *, resolve: Resolve | str = Resolve.RECORD
     ) -> pa.RecordBatch:
         """Look up timestamps.
 
@@ -259,7 +262,8 @@ class PartitionLog:
         pa.RecordBatch
             As from `lookup_offsets`.
         """
-        return self.answer_timestamps(np.asarray(timestamps_ms, np.int64), resolve).to_arrow()
+        level = choice_of(Resolve, resolve, "resolve")
+        return self.answer_timestamps(np.asarray(timestamps_ms, np.int64), level).to_arrow()
 
     def expect_offsets(self, offsets: Longs) -> list[Expected]:
         """Return the segments that `answer_offsets` will ask, the last one first for the end."""

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from os import PathLike
 
-from kafka_index.config import LogConfig, choice_of
+from kafka_index.config import LogConfig, choice_of, topics_pattern
 from kafka_index.restore.job import RestoreJob, RestoreResult
 from kafka_index.restore.log_files import Link
 from kafka_index.restore.lost_ranges import Salvage
@@ -69,7 +69,7 @@ def restore_dump(
     request = RestoreRequest(
         [os.fspath(path) for path in inputs],
         os.fspath(output),
-        topics=re.compile(topics) if isinstance(topics, str) else topics,
+        topics=topics_pattern(topics),
         salvage=choice_of(Salvage, salvage, "salvage"),
         link=choice_of(Link, link, "link"),
         seeds=[os.fspath(path) for path in seeds],

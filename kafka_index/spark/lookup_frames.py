@@ -21,7 +21,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from kafka_index.config import LogConfig
+from kafka_index.config import LogConfig, choice_of
 from kafka_index.errors import InputError
 from kafka_index.lookup import By, Inventory, Keys, LookupSettings
 from kafka_index.lookup.query_columns import PARTITION, TOPIC, check_names
@@ -55,7 +55,7 @@ def lookup_offsets(
     queries: DataFrame,
     inventory: Inventory,
     *,
-    resolve: Resolve = Resolve.BATCH,
+    resolve: Resolve | str = Resolve.BATCH,
     config: LogConfig | None = None,
 ) -> DataFrame:
     """Look up offsets.
@@ -66,8 +66,8 @@ def lookup_offsets(
         Columns topic (string), partition and offset (integers); others pass through.
     inventory : Inventory
         The logs (`kafka_index.lookup.collect_inventory`), under paths that executors know, too.
-    resolve : Resolve
-        How far to go.
+    resolve : Resolve or str
+        How far to go: ``index``, ``batch`` or ``record``.
     config : LogConfig, optional
         Kafka's settings, for indexes that are missing.
 
@@ -86,14 +86,14 @@ def lookup_offsets(
     -----
     What is wrong with a log is a status, ``unreadable``; the command reports why.
     """
-    return _look_up(queries, inventory, LookupSettings(By.OFFSET, resolve, config or LogConfig()))
+    return _look_up(queries, inventory, _settings(By.OFFSET, resolve, config))
 
 
 def lookup_timestamps(
     queries: DataFrame,
     inventory: Inventory,
     *,
-    resolve: Resolve = Resolve.RECORD,
+    resolve: Resolve | str = Resolve.RECORD,
     config: LogConfig | None = None,
 ) -> DataFrame:
     """Look up timestamps.
@@ -117,7 +117,7 @@ def lookup_timestamps(
     InputError
         As `lookup_offsets`.
     """
-    settings = LookupSettings(By.TIMESTAMP, resolve, config or LogConfig())
+    settings = _settings(By.TIMESTAMP, resolve, config)
     return _look_up(queries, inventory, settings)
 
 
@@ -154,6 +154,10 @@ def gather(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             kept, rows, size_bytes = [], 0, 0
     if rows:
         yield pa.concat_batches(kept)
+
+
+def _settings(by: By, resolve: Resolve | str, config: LogConfig | None) -> LookupSettings:
+    return LookupSettings(by, choice_of(Resolve, resolve, "resolve"), config or LogConfig())
 
 
 def _look_up(queries: DataFrame, inventory: Inventory, settings: LookupSettings) -> DataFrame:

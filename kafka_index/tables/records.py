@@ -7,11 +7,15 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
-from typing import TypeVar
 
 import pyarrow as pa
 
-from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, IndexConfig
+from kafka_index.config import (
+    DEFAULT_MAX_DECOMPRESSED_BYTES,
+    IndexConfig,
+    choice_of,
+    topics_pattern,
+)
 from kafka_index.errors import InputError
 from kafka_index.layout.names import TopicPartition
 from kafka_index.layout.times import now_ms
@@ -26,8 +30,6 @@ from kafka_index.tables.record_reader import RecordReader
 from kafka_index.tables.settings import Isolation, OnDamage, ReadSettings
 from kafka_index.tiered.listing import list_logs
 from kafka_index.tiered.options import TieredOptions
-
-_Choice = TypeVar("_Choice", Isolation, OnDamage, UpperBound)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,15 +135,15 @@ def read_records(
         bounds=BoundOptions(starting_offsets, ending_offsets, start, end),
         settings=ReadSettings(
             columns=tuple(columns),
-            isolation=_member(Isolation, isolation),
+            isolation=choice_of(Isolation, isolation, "isolation"),
             include_control=include_control,
             verify_crc=verify_crc,
-            on_damage=_member(OnDamage, on_damage),
+            on_damage=choice_of(OnDamage, on_damage, "on_damage"),
             max_decompressed_bytes=max_decompressed_bytes,
         ),
         tiered=tiered,
         indexes=indexes,
-        upper_bound=_member(UpperBound, upper_bound),
+        upper_bound=choice_of(UpperBound, upper_bound, "upper_bound"),
     )
     return pa.RecordBatchReader.from_batches(plan.settings.schema, read_plan(plan))
 
@@ -253,7 +255,7 @@ def list_partitions(
     """Return the partitions that `read_records` reads; parameters and errors are its own."""
     root = None if indexes is None else index_root_of(os.fspath(indexes))
     inputs = [paths] if isinstance(paths, str | PathLike) else paths
-    pattern = re.compile(topics) if isinstance(topics, str) else topics
+    pattern = topics_pattern(topics)
     listing = list_logs([os.fspath(path) for path in inputs], tiered, topics=pattern)
     segments = listing.segments
     if partitions is not None:
@@ -271,15 +273,3 @@ def list_partitions(
     reader = CheckpointReader(upper_bound)
     files = reader.read_all(segments, root, listing.tiered)
     return ListedPartitions(files, (*listing.skipped, *reader.skipped))
-
-
-def _member(kind: type[_Choice], value: _Choice | str) -> _Choice:
-    """Return a member of an enumeration by itself or by its value."""
-    try:
-        return kind(value)
-    except ValueError as error:
-        raise InputError(
-            f"not a value of {kind.__name__}",
-            expected=", ".join(str(member.value) for member in kind),
-            found=value,
-        ) from error

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kafka_index.errors import ConfigError
+
+# The values of `kafka_index.stores.tiered.Layout`, which takes long to import.
+_LAYOUTS = ("aiven", "local")
+
 
 @dataclass(frozen=True, slots=True)
 class TieredOptions:
@@ -14,7 +19,7 @@ class TieredOptions:
     uris : tuple of str
         Folders of objects: paths or URIs.
     layout : str, optional
-        ``aiven`` or ``local``; by default it is recognised by the keys.
+        ``aiven`` or ``local``; by default, or with ``auto``, it is recognised by the keys.
     key_prefix : str, optional
         ``key.prefix`` of Aiven's plugin: other keys are passed over. By default any.
     topic_ids : tuple of str
@@ -28,3 +33,12 @@ class TieredOptions:
     key_prefix: str | None = None
     topic_ids: tuple[str, ...] = ()
     keys: tuple[tuple[str, str], ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.layout not in (None, "auto", *_LAYOUTS):
+            raise ConfigError(
+                "layout is not one of the choices",
+                expected=", ".join(("auto", *_LAYOUTS)),
+                found=repr(self.layout),
+            )
+        object.__setattr__(self, "layout", None if self.layout == "auto" else self.layout)

@@ -7,8 +7,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from kafka_index.config import LogConfig
+from kafka_index.config import LogConfig, topics_pattern
 from kafka_index.growing.growing_segment import system_clock
+from kafka_index.layout.times import Time, parse_time
 from kafka_index.records.decompression import shared_budget
 from kafka_index.storage.segment_table import SegmentTable
 from kafka_index.tiered.listing import list_logs
@@ -46,13 +47,13 @@ def verify(
     inputs: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     *,
     indexes: str | None = None,
-    topics: str | None = None,
+    topics: str | re.Pattern[str] | None = None,
     config: LogConfig | None = None,
     tiered: TieredOptions | None = None,
     metadata: str | os.PathLike[str] | None = None,
     fast: bool = False,
     threads: int | None = None,
-    now_ms: int | None = None,
+    now_ms: Time | None = None,
 ) -> Verification:
     """Compare every file of a dump with what it should be.
 
@@ -63,8 +64,8 @@ def verify(
     indexes : str, optional
         Folder that mirrors the partition directories and holds the files to verify; by default
         they are beside the logs.
-    topics : str, optional
-        Regular expression; only topics that match it in full.
+    topics : str or re.Pattern, optional
+        Only topics that match it in full.
     config : LogConfig, optional
         Kafka's settings.
     tiered : TieredOptions, optional
@@ -76,7 +77,7 @@ def verify(
         Read the headers of batches only: checksums are not verified.
     threads : int, optional
         Segments scanned at a time; by default one a core.
-    now_ms : int, optional
+    now_ms : time, optional
         The time of the start that is thought of, by default now: producers that are idle then do
         not count.
 
@@ -90,7 +91,7 @@ def verify(
     InputError
         Nothing is found, or a path cannot be listed.
     """
-    pattern = None if topics is None else re.compile(topics)
+    pattern = topics_pattern(topics)
     paths = [inputs] if isinstance(inputs, str | os.PathLike) else inputs
     listing = list_logs([os.fspath(path) for path in paths], tiered, topics=pattern)
     found = Verification()
@@ -102,7 +103,7 @@ def verify(
     )
     segments = SegmentTable.of(listing.segments)
     settings = VerifySettings(
-        system_clock() if now_ms is None else now_ms,
+        system_clock() if now_ms is None else parse_time(now_ms),
         config,
         indexes,
         fast,

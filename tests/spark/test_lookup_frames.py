@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from kafka_index.errors import InputError
+from kafka_index.errors import InputError, KafkaIndexError
 from kafka_index.lookup import By, Inventory, Keys, Lookups, LookupSettings
 from kafka_index.reading.answers import ANSWER_SCHEMA, Resolve
 from kafka_index.spark.lookup import lookup_offsets, lookup_timestamps
@@ -163,3 +163,18 @@ def test_wrong_columns_are_refused_at_once(
     frame = spark.sql("SELECT 't' AS topic, 0 AS partition").selectExpr(*columns)
     with pytest.raises(InputError, match=says):
         lookup_offsets(frame, inventory)
+
+
+@pytest.mark.parametrize("look_up", [lookup_offsets, lookup_timestamps])
+def test_a_level_is_a_member_or_its_value(
+    spark: SparkSession, inventory: Inventory, look_up: Any
+) -> None:
+    schema = "topic string, partition int, offset long, timestamp long"
+    queries = spark.createDataFrame([("t", 0, 1, 0)], schema)
+    queries = queries.drop("timestamp" if look_up is lookup_offsets else "offset")
+    for level in Resolve:
+        wanted = look_up(queries, inventory, resolve=level).collect()
+        assert look_up(queries, inventory, resolve=level.value).collect() == wanted
+    for wrong in ("nonsense", None, 1):
+        with pytest.raises(KafkaIndexError, match="expected index, batch, record"):
+            look_up(queries, inventory, resolve=wrong)

@@ -1,0 +1,205 @@
+"""Every choice of every public function: members and their values, and what is none of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import kafka_index
+from kafka_index import (
+    BatchFields,
+    GrowingPartitionLog,
+    KafkaIndexError,
+    LogSegment,
+    LogSettings,
+    PartitionLog,
+    Record,
+    Resolve,
+    UpperBound,
+    write_record_batch,
+)
+from kafka_index.growing import Isolation as FetchIsolation
+from kafka_index.growing import TimestampType
+from kafka_index.restore.cluster import ClusterMode
+from kafka_index.restore.log_files import Link
+from kafka_index.restore.lost_ranges import Salvage
+from kafka_index.restore.request import RestoreRequest
+from kafka_index.state.producer_append import AppendOrigin
+from kafka_index.tables import Isolation, OnDamage
+from kafka_index.tiered.options import TieredOptions
+from tests.support.command_line import DUMP
+
+PARTITION = DUMP / "payments-0"
+LOG = PARTITION / "00000000000000000000.log"
+OFFSETS = np.array([5], np.int64)
+QUERIES = pa.table({"topic": ["payments"], "partition": [0], "offset": [5], "timestamp": [0]})
+BATCH = write_record_batch([Record(1_714_521_600_000, b"k", b"v")], 0)
+
+
+def _partition(name: str, **options: Any) -> Any:
+    with PartitionLog.open(PARTITION, **options if name == "open" else {}) as log:
+        if name == "open":
+            return log.end_offset
+        return getattr(log, name)(OFFSETS, **options)
+
+
+def _segment(name: str, **options: Any) -> Any:
+    with LogSegment.open(LOG) as segment:
+        return getattr(segment, name)(OFFSETS, **options)
+
+
+def _growing(folder: Path, name: str, **options: Any) -> Any:
+    with GrowingPartitionLog(folder) as log:
+        if name == "append":
+            return log.append_as_leader(BATCH, 0, **options)
+        log.append_as_leader(BATCH, 0)
+        return bytes(log.read(0, 1000, **options).records)
+
+
+def _restore(folder: Path, **options: Any) -> Any:
+    done = kafka_index.restore_dump(DUMP, folder, topics="payments", new_topic_ids=True, **options)
+    return [(row.log_end_offset, row.code) for row in done.partitions]
+
+
+Call = Callable[..., Any]
+_OTHER = {"lookup_offsets": "timestamp", "lookup_timestamps": "offset"}
+# Function and parameter, the choices, and a call with the choice and a folder of its own.
+PLACES: dict[str, tuple[type[Enum], Call]] = {
+    **{
+        f"read_records {name}": (
+            kind,
+            lambda _, name=name, **given: kafka_index.read_records(
+                DUMP, topics="payments", **{name: given["choice"]}
+            ).read_all(),
+        )
+        for name, kind in (
+            ("isolation", Isolation),
+            ("on_damage", OnDamage),
+            ("upper_bound", UpperBound),
+        )
+    },
+    **{
+        f"{name} {option}": (
+            kind,
+            lambda _, name=name, option=option, **given: getattr(kafka_index, name)(
+                DUMP, QUERIES.drop_columns([_OTHER[name]]), **{option: given["choice"]}
+            ),
+        )
+        for name in ("lookup_offsets", "lookup_timestamps")
+        for option, kind in (("resolve", Resolve), ("upper_bound", UpperBound))
+    },
+    **{
+        f"PartitionLog.{name}": (
+            Resolve,
+            lambda _, name=name, **given: _partition(name, resolve=given["choice"]),
+        )
+        for name in ("lookup_offsets", "lookup_timestamps")
+    },
+    "PartitionLog.open": (
+        UpperBound,
+        lambda _, **given: _partition("open", upper_bound=given["choice"]),
+    ),
+    **{
+        f"LogSegment.{name}": (
+            Resolve,
+            lambda _, name=name, **given: _segment(name, resolve=given["choice"]),
+        )
+        for name in ("lookup_offsets", "lookup_timestamps")
+    },
+    "LogSettings": (
+        TimestampType,
+        lambda _, **given: LogSettings(message_timestamp_type=given["choice"]),
+    ),
+    "GrowingPartitionLog.append_as_leader": (
+        AppendOrigin,
+        lambda folder, **given: _growing(folder / "t-0", "append", origin=given["choice"]),
+    ),
+    "GrowingPartitionLog.read": (
+        FetchIsolation,
+        lambda folder, **given: _growing(folder / "t-0", "read", isolation=given["choice"]),
+    ),
+    "restore_dump salvage": (
+        Salvage,
+        lambda folder, **given: _restore(folder / "out", salvage=given["choice"]),
+    ),
+    "restore_dump link": (
+        Link,
+        lambda folder, **given: _restore(folder / "out", link=given["choice"]),
+    ),
+    "RestoreRequest cluster": (
+        ClusterMode,
+        lambda _, **given: RestoreRequest([], "", cluster=given["choice"]),
+    ),
+}
+
+
+class Other(Enum):
+    """An enum of somebody else, with values of ours."""
+
+    RECORD = "record"
+    LOG_END = "log-end"
+    PREFIX = "prefix"
+
+
+def _result(call: Call, folder: Path, choice: object) -> object:
+    """Return what a call returns, or why it fails: not every choice can be had of every log."""
+    try:
+        return call(folder, choice=choice)
+    except KafkaIndexError as error:
+        return str(error).replace(str(folder), "")
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_choice_is_a_member_or_its_value(place: str, tmp_path: Path) -> None:
+    kind, call = PLACES[place]
+    for number, member in enumerate(kind):
+        found = []
+        for name, choice in (("member", member), ("value", member.value)):
+            folder = tmp_path / f"{number}-{name}"
+            folder.mkdir()
+            found.append(_result(call, folder, choice))
+        assert found[0] == found[1]
+        assert "not one of the choices" not in str(found[0])
+
+
+@pytest.mark.parametrize("wrong", ["nonsense", "", None, 1, True, b"record", Other.RECORD, ["x"]])
+@pytest.mark.parametrize("place", PLACES)
+def test_what_is_no_choice_is_refused_with_the_choices(
+    place: str, wrong: object, tmp_path: Path
+) -> None:
+    kind, call = PLACES[place]
+    with pytest.raises(KafkaIndexError, match="not one of the choices") as error:
+        call(tmp_path, choice=wrong)
+    assert ", ".join(str(member.value) for member in kind) in str(error.value)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("wrong", ["nonsense", "", 1, b"zstd", ["zstd"]])
+def test_names_that_are_no_enum_are_checked_too(wrong: Any) -> None:
+    calls: dict[str, Callable[[], object]] = {
+        "compression": lambda: write_record_batch([], 0, BatchFields(compression=wrong)),
+        "cleanup.policy": lambda: LogSettings(cleanup_policy=wrong),
+        "layout": lambda: TieredOptions(("x",), layout=wrong),
+    }
+    for call in calls.values():
+        with pytest.raises(KafkaIndexError):
+            call()
+
+
+@pytest.mark.parametrize("topics", ["[", 1, b"x"])
+def test_topics_that_are_no_regular_expression_are_refused(topics: Any, tmp_path: Path) -> None:
+    calls: tuple[Callable[[], object], ...] = (
+        lambda: kafka_index.build_indexes(DUMP, tmp_path, topics=topics),
+        lambda: kafka_index.verify(DUMP, topics=topics),
+        lambda: kafka_index.read_records(DUMP, topics=topics),
+        lambda: kafka_index.restore_dump(DUMP, tmp_path / "out", topics=topics),
+    )
+    for call in calls:
+        with pytest.raises(KafkaIndexError, match="not a regular expression"):
+            call()
