@@ -85,11 +85,16 @@ class RestoreOutcome(Outcome):
         left_out = [each for each in partitions if each.is_left_out]
         run_summary().add_count("lost_ranges", len(lost))
         lines = []
-        if lost:
-            known = sum(one.records or 0 for one in lost)
-            least = "at least " if any(one.records is None for one in lost) else ""
-            ranges = plural(len(lost), "range")
-            lines += ["", self._paint.bad(f"{least}{plural(known, 'record')} lost in {ranges}")]
+        known = [one for one in lost if one.is_known]
+        if known:
+            records = sum(one.records or 0 for one in known)
+            least = "at least " if any(one.records is None for one in known) else ""
+            ranges = plural(len(known), "range")
+            lines += ["", self._paint.bad(f"{least}{plural(records, 'record')} lost in {ranges}")]
+        if len(lost) > len(known):
+            ranges = plural(len(lost) - len(known), "range")
+            text = f"{ranges} of offsets missing: whether they are lost cannot be known"
+            lines += ["", self._paint.bad(text)]
         if left_out:
             lines += ["", self._paint.bad(f"{plural(len(left_out), 'partition')} left out:")]
             lines += [f"  {each.partition.directory_name}: {each.reason}" for each in left_out][

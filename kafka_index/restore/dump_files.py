@@ -23,7 +23,12 @@ from kafka_index.layout.names import (
     REPLICATION_CHECKPOINT,
     TopicPartition,
 )
-from kafka_index.startup.directory_files import read_properties, read_topic_id, refuse_held
+from kafka_index.startup.directory_files import (
+    CLEAN_SHUTDOWN,
+    read_properties,
+    read_topic_id,
+    refuse_held,
+)
 from kafka_index.storage import Listing, Skipped, expand_directories
 from kafka_index.storage.listing import list_any
 from kafka_index.storage.log_directory import read_checkpoint_text
@@ -50,12 +55,15 @@ class DumpDirectory:
         The checkpoints by file name, each by partition.
     notes : list of str
         What cannot be read.
+    is_clean : bool
+        Whether the marker of a clean shutdown is there.
     """
 
     path: str
     properties: dict[str, str] = field(default_factory=dict)
     offsets: dict[str, dict[TopicPartition, int]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    is_clean: bool = False
 
     @classmethod
     def read(cls, path: str) -> DumpDirectory:
@@ -74,6 +82,11 @@ class DumpDirectory:
                 directory.offsets[name] = parse_offset_checkpoint(text or "", path=place)
             except InputError as error:
                 directory._note(error)
+        try:
+            marker = read_checkpoint_text(os.path.join(path, CLEAN_SHUTDOWN))
+            directory.is_clean = marker is not None
+        except KafkaIndexError as error:
+            directory._note(error)
         try:
             place = os.path.join(path, META_PROPERTIES)
             if read_checkpoint_text(place) is not None:
@@ -142,7 +155,9 @@ class Replica:
             for name, offsets in self.root.offsets.items()
             if self.partition in offsets
         }
-        return replace(self, root=DumpDirectory(self.root.path, {}, own))
+        return replace(
+            self, root=DumpDirectory(self.root.path, {}, own, is_clean=self.root.is_clean)
+        )
 
 
 @dataclass(slots=True)

@@ -12,12 +12,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
+
+from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES
 from kafka_index.errors import KafkaIndexError, is_retriable
-from kafka_index.layout.records import MAGIC_POSITION, MAGIC_RECORD_BATCH
+from kafka_index.records.batch_table import BatchColumns
+from kafka_index.records.decompression import shared_budget
+from kafka_index.records.record_sections import Decompressor
 from kafka_index.restore.dump_files import Replica
 from kafka_index.restore.sound_ranges import BatchMark, mark_at
 from kafka_index.scan import LogFileSource
-from kafka_index.storage import Bytes, MappedFile, SegmentFile
+from kafka_index.scan.log_offsets import LogOffsets
+from kafka_index.storage import MappedFile, SegmentFile
 from kafka_index.stores import is_remote
 
 
@@ -29,38 +35,47 @@ class Piece(NamedTuple):
     end_bytes: int
 
 
-class FillGap(NamedTuple):
-    """Offsets that what fills a range has not, either."""
-
-    first_offset: int
-    last_offset: int
-    replica: str
-
-
 @dataclass(frozen=True, slots=True)
 class Fill:
     """What fills a range.
 
     Parameters
     ----------
+    first_offset, end_offset : int
+        The range.
     pieces : tuple of Piece
-        In order; each of another log.
+        In order; each of another log. Empty where the copy has nothing there, and its cleaner
+        explains that.
     replica : str
         The directory of the copy.
-    gaps : tuple of FillGap
-        The offsets that are missing in the range, whatever the reason.
+    gaps : tuple of tuple of int
+        The first and the last offset of what is missing in it, and its cleaner does not explain.
+    unnamed_gaps : int
+        How many more there are.
     """
 
+    first_offset: int
+    end_offset: int
     pieces: tuple[Piece, ...]
     replica: str
-    gaps: tuple[FillGap, ...] = ()
+    gaps: tuple[tuple[int, int], ...] = ()
+    unnamed_gaps: int = 0
 
-    def unexplained(self, cleaned_to: float | None) -> int:
-        """Return how many offsets are missing that compaction up to an offset does not explain."""
-        return sum(
-            each.last_offset - each.first_offset + 1
-            for each in self.gaps
-            if cleaned_to is None or each.first_offset >= cleaned_to
+    @property
+    def missing(self) -> int:
+        """How many offsets are missing in it; at least one a place."""
+        return sum(last - first + 1 for first, last in self.gaps) + self.unnamed_gaps
+
+    def covers(self, first_offset: int, end_offset: int) -> bool:
+        """Return whether offsets, the end exclusive, are in the range."""
+        return self.first_offset <= first_offset and end_offset <= self.end_offset
+
+    def explains(self, first_offset: int, end_offset: int) -> bool:
+        """Return whether the copy has no such offsets either, because a cleaner removed them."""
+        return (
+            not self.unnamed_gaps
+            and self.covers(first_offset, end_offset)
+            and not any(first < end_offset and first_offset <= last for first, last in self.gaps)
         )
 
 
@@ -71,12 +86,12 @@ class Filler:
     ----------
     others : sequence of Replica
         The other copies; those that are not on a local disk are not read.
-    cleaned_to : float, optional
-        Up to where compaction may have removed offsets; None for nowhere.
+    decompressor : Decompressor, optional
+        For compressed messages of magic 0 and 1, by default within Kafka Index's default limit.
     """
 
-    def __init__(self, others: Sequence[Replica], cleaned_to: float | None = None) -> None:
-        self._cleaned_to = cleaned_to
+    def __init__(self, others: Sequence[Replica], decompressor: Decompressor | None = None) -> None:
+        self.decompressor = decompressor or shared_budget(DEFAULT_MAX_DECOMPRESSED_BYTES)
         self._others = [each for each in others if not is_remote(each.directory)]
 
     def __bool__(self) -> bool:
@@ -110,24 +125,23 @@ class Filler:
         return self._find(start_offset, after)
 
     def _find(self, before: BatchMark | int, after: BatchMark) -> Fill | None:
-        best: tuple[int, Fill] | None = None
+        best: Fill | None = None
         for other in self._others:
+            cleaned_to = other.root.cleaned_to(other.partition) or 0
+            walk = _Walk(before, after, cleaned_to, self.decompressor)
             try:
-                walk = _between(other.segments.files(), before, after)
+                if not walk.goes_through(other.segments.files()):
+                    continue
             except KafkaIndexError as error:
                 if is_retriable(error):
                     raise
                 continue
-            if walk is None or not walk.pieces:
-                continue
-            gaps = tuple(FillGap(*each, other.directory) for each in walk.gaps)
-            fill = Fill(tuple(walk.pieces), other.directory, gaps)
-            missing = fill.unexplained(self._cleaned_to)
-            if missing == 0:
+            fill = walk.fill(other.directory)
+            if not fill.missing:
                 return fill
-            if best is None or missing < best[0]:
-                best = missing, fill
-        return None if best is None else best[1]
+            if fill.pieces and (best is None or fill.missing < best.missing):
+                best = fill
+        return best
 
 
 def last_mark(segment: SegmentFile) -> BatchMark | None:
@@ -140,31 +154,6 @@ def first_mark(segment: SegmentFile) -> BatchMark | None:
     """Return the mark of the first batch of a local log, if that is sound; None otherwise."""
     marks = _edge_marks(segment)
     return None if marks is None else marks[0]
-
-
-def may_be_cleaned(segments: Sequence[SegmentFile]) -> bool:
-    """Return whether offsets are missing within logs, as after compaction, up to their damage.
-
-    Raises
-    ------
-    ReadError
-        A log cannot be read now.
-    """
-    for segment in segments:
-        next_offset = None
-        try:
-            for batches in LogFileSource.of_segment(segment, verify_crc=False).chunks():
-                if not batches.rows:
-                    continue
-                if next_offset is not None and batches.base_offset[0] > next_offset:
-                    return True
-                if (batches.base_offset[1:] > batches.last_offset[:-1] + 1).any():
-                    return True
-                next_offset = int(batches.last_offset[-1]) + 1
-        except KafkaIndexError as error:
-            if is_retriable(error):
-                raise
-    return False
 
 
 def _edge_marks(segment: SegmentFile) -> tuple[BatchMark, BatchMark] | None:
@@ -180,40 +169,52 @@ def _edge_marks(segment: SegmentFile) -> tuple[BatchMark, BatchMark] | None:
         return mark_at(file.array, 0), mark_at(file.array, last_at)
 
 
-def _between(
-    segments: Sequence[SegmentFile], before: BatchMark | int, after: BatchMark
-) -> _Walk | None:
-    """Return what a copy has between two batches, or from an offset to a batch.
-
-    None where it does not have both batches.
-    """
-    start_offset = before if isinstance(before, int) else before.base_offset
-    first = max(
-        (at for at, one in enumerate(segments) if one.base_offset <= start_offset), default=0
-    )
-    walk = _Walk(before, after)
-    for segment in segments[first:]:
-        if segment.base_offset > after.base_offset or not walk.goes_on_in(segment):
-            return None
-        if walk.is_done:
-            return walk
-    return None
-
-
 class _Walk:
     """The way through the logs of a copy, from one batch to the other."""
 
-    def __init__(self, before: BatchMark | int, after: BatchMark) -> None:
+    def __init__(
+        self,
+        before: BatchMark | int,
+        after: BatchMark,
+        cleaned_to: int,
+        decompressor: Decompressor,
+    ) -> None:
         self._before = before
         self._after = after
-        self._next_offset = before if isinstance(before, int) else before.last_offset + 1
+        self._decompressor = decompressor
+        start = before if isinstance(before, int) else before.last_offset + 1
+        self._offsets = LogOffsets(start, cleaned_to)
         self._is_inside = False
-        self.is_done = False
-        self.pieces: list[Piece] = []
-        #: The offsets that are missing on the way: the first ones, and the last ones.
-        self.gaps: list[tuple[int, int]] = []
+        self._is_done = False
+        self._pieces: list[Piece] = []
 
-    def goes_on_in(self, segment: SegmentFile) -> bool:
+    def goes_through(self, segments: Sequence[SegmentFile]) -> bool:
+        """Return whether a copy has both batches, or the offset and the batch."""
+        before = self._before
+        start_offset = before if isinstance(before, int) else before.base_offset
+        first = max(
+            (at for at, one in enumerate(segments) if one.base_offset <= start_offset), default=0
+        )
+        for segment in segments[first:]:
+            if segment.base_offset > self._after.base_offset or not self._goes_on_in(segment):
+                return False
+            if self._is_done:
+                return True
+        return False
+
+    def fill(self, replica: str) -> Fill:
+        """Return what lies on the way."""
+        offsets = self._offsets
+        return Fill(
+            offsets.base_offset,
+            self._after.base_offset,
+            tuple(self._pieces),
+            replica,
+            tuple((each.first_offset, each.end_offset - 1) for each in offsets.holes),
+            offsets.hole_count - len(offsets.holes),
+        )
+
+    def _goes_on_in(self, segment: SegmentFile) -> bool:
         """Take what the next log has of the range; return False where the copy is of no use.
 
         A copy whose log ends in damage before the second batch does not have the range.
@@ -222,45 +223,40 @@ class _Walk:
         source = LogFileSource.of_segment(segment, verify_crc=True)
         with MappedFile(segment.log_path) as file:
             for batches in source.chunks():
-                for at, base_offset, last_offset, size in zip(
-                    batches.position_bytes.tolist(),
-                    batches.base_offset.tolist(),
-                    batches.last_offset.tolist(),
-                    batches.size_bytes.tolist(),
-                    strict=True,
-                ):
-                    if start is None:
-                        before = self._before
-                        if isinstance(before, int):
-                            if last_offset < before:
-                                continue
-                            start = at
-                        elif base_offset < before.base_offset:
-                            continue
-                        elif mark_at(file.array, at) != before:
+                row = 0
+                if start is None:
+                    found = self._first_row(batches)
+                    if found is None:
+                        continue
+                    row, start = found, int(batches.position_bytes[found])
+                    if not isinstance(self._before, int):
+                        if mark_at(file.array, start) != self._before:
                             return False
-                        else:
-                            start = at + size
-                            continue
-                    if base_offset > self._next_offset and not _may_span(file.array, at):
-                        self.gaps.append((self._next_offset, base_offset - 1))
-                    if base_offset >= self._after.base_offset:
-                        self.is_done = mark_at(file.array, at) == self._after
-                        self._take(segment, start, at)
-                        return self.is_done
-                    self._next_offset = last_offset + 1
+                        start += int(batches.size_bytes[found])
+                        row += 1
+                ends = np.flatnonzero(batches.base_offset[row:] >= self._after.base_offset)
+                end = row + int(ends[0]) if len(ends) else batches.rows
+                inside = batches.slice(row, end + 1)
+                self._offsets.observe_exactly(file.array, 0, inside, self._decompressor)
+                if len(ends):
+                    at = int(batches.position_bytes[end])
+                    self._is_done = mark_at(file.array, at) == self._after
+                    self._take(segment, start, at)
+                    return self._is_done
             if source.stop is not None or start is None:
                 return False
             self._take(segment, start, file.size_bytes)
         self._is_inside = True
         return True
 
+    def _first_row(self, batches: BatchColumns) -> int | None:
+        """Return the batch that the way begins with, or the one that it begins after."""
+        if isinstance(self._before, int):
+            rows = np.flatnonzero(batches.last_offset >= self._before)
+        else:
+            rows = np.flatnonzero(batches.base_offset >= self._before.base_offset)
+        return int(rows[0]) if len(rows) else None
+
     def _take(self, segment: SegmentFile, start: int, end: int) -> None:
         if end > start:
-            self.pieces.append(Piece(segment.log_path, start, end))
-
-
-def _may_span(log: Bytes, position_bytes: int) -> bool:
-    """Return whether a batch may hold offsets before its own: compressed, of magic 0 or 1."""
-    magic_at = position_bytes + MAGIC_POSITION
-    return int(log[magic_at]) < MAGIC_RECORD_BATCH and bool(int(log[magic_at + 1]) & 7)
+            self._pieces.append(Piece(segment.log_path, start, end))

@@ -1,17 +1,26 @@
-"""What is missing between the logs of a partition and after them; filling it from other copies."""
+"""What is missing in the logs of a partition; filling it from other copies."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from dataclasses import replace
 
 from kafka_index.build import BuildSettings
-from kafka_index.restore.filling import Filler, FillGap, first_mark, last_mark
-from kafka_index.restore.log_restoring import RestoredLog, restore_fill, segment_at
+from kafka_index.build.report import FAILED
+from kafka_index.restore.filling import Fill, first_mark, last_mark
+from kafka_index.restore.log_restoring import RestoredLog, fill_holes, restore_fill
 from kafka_index.restore.lost_ranges import LostRange
 from kafka_index.restore.plan import PartitionPlan
-from kafka_index.storage import SegmentFile
+from kafka_index.restore.salvaging import LogContext, partition_context
+from kafka_index.scan.log_offsets import Hole
+from kafka_index.scan.missing_offsets import (
+    Cause,
+    MissingOffsets,
+    MissingRange,
+    Place,
+    SeenLog,
+    missing_offsets,
+)
 
 GAP = "gap"
 BELOW_COMMITTED = "below_committed"
@@ -23,62 +32,37 @@ def log_end(last: RestoredLog) -> int:
     return last.source.base_offset if counts is None else counts.next_offset
 
 
-def gap_losses(plan: PartitionPlan, logs: Sequence[RestoredLog]) -> Iterator[LostRange]:
-    """Yield the missing offsets that compaction does not explain.
+def gap_losses(
+    plan: PartitionPlan, logs: Sequence[RestoredLog], settings: BuildSettings
+) -> list[LostRange]:
+    """Return the missing offsets that compaction does not explain, and that are not lost already.
 
-    They are before and between segments, and in what fills a range. Those that are lost already are
-    left out.
+    They are before, within and between segments, in what fills a range, and after the last one.
+
+    Raises
+    ------
+    KafkaIndexError
+        A log cannot be read again.
     """
-    found = list(_head_losses(plan, logs))
-    for before, after in _unexplained(plan, logs):
-        first, last = log_end(before), _first_offset(after) - 1
-        reason = f"offsets {first} to {last} are in no segment"
-        found.append(_missing(before.source, first, last, GAP, reason))
-    yield from found
-    known = [*found, *(lost for each in logs for lost in each.lost)]
-    cleaned_to = _cleaned_to(plan, logs)
-    for log in logs:
-        for gap in log.fill_gaps:
-            first, last, replica = gap
-            if not _is_below(first, cleaned_to) and not any(_covers(lost, gap) for lost in known):
-                reason = f"offsets {first} to {last} are missing in {replica}, which fills the rest"
-                yield _missing(log.source, first, last, GAP, reason)
+    missing = _missing_in(plan, logs, partition_context(plan, settings.config))
+    known = [lost for each in logs for lost in each.lost]
+    fills = [fill for each in logs for fill in each.fills]
+    found = []
+    for each in missing.unexplained:
+        for first, end in _outside(each, known):
+            fill = next((one for one in fills if one.covers(first, end)), None)
+            if fill is None or not fill.explains(first, end):
+                found.append(_loss(logs, replace(each, first_offset=first, end_offset=end), fill))
+    for number, count in missing.unnamed.items():
+        source = logs[number].source
+        reason = f"offsets are missing in {count} more places of the log"
+        found.append(_lost(source.base_offset, source.log_path, None, None, GAP, reason))
+    return found
 
 
-def _covers(lost: LostRange, gap: FillGap) -> bool:
-    if lost.first_offset is None or lost.first_offset > gap.first_offset:
-        return False
-    return lost.last_offset is None or lost.last_offset >= gap.last_offset
-
-
-def _head_losses(plan: PartitionPlan, logs: Sequence[RestoredLog]) -> Iterator[LostRange]:
-    """Yield the offsets from the log start on that are before the first batch."""
-    if plan.base.tiered is not None:
-        return
-    head = logs[0]
-    base_offset = head.source.base_offset
-    # Compaction removes first batches too; what a salvaged log lacks is a lost range already.
-    is_cleaned = _cleaned_to(plan, logs) is not None
-    first = base_offset if is_cleaned or head.lost else _first_offset(head)
-    start = base_offset if plan.log_start_offset is None else plan.log_start_offset
-    if first > start:
-        reason = (
-            f"the log starts at {start}, and offsets {start} to {first - 1} are in no segment; if "
-            "retention deleted them after the checkpoint was written, nothing is lost"
-        )
-        yield _missing(head.source, start, first - 1, GAP, reason)
-
-
-def below_committed(plan: PartitionPlan, last: RestoredLog, end: int) -> Iterator[LostRange]:
-    """Yield the offsets that the checkpoints of the dumps know, and that no log has."""
-    copies = (plan.base, *plan.others)
-    committed = max(each.root.committed_to(each.partition) for each in copies)
-    if committed > end and last.keeps_end:
-        reason = (
-            f"the log ends at {end}, and the checkpoints of the dump know {committed - end} "
-            "offsets more"
-        )
-        yield _missing(last.source, end, committed - 1, BELOW_COMMITTED, reason)
+def cleaned_places(logs: Sequence[RestoredLog]) -> int:
+    """Return in how many places offsets are missing that a cleaner has removed."""
+    return sum(each.facts.offsets.cleaned_count for each in logs)
 
 
 def with_fills(
@@ -89,43 +73,105 @@ def with_fills(
     *,
     attempt_id: str,
 ) -> Sequence[RestoredLog]:
-    """Return the logs with those that other copies have of missing segments.
+    """Return the logs with what other copies have of missing offsets.
 
     Raises
     ------
     KafkaIndexError
         A copy cannot be read, or the output not be written.
     """
-    filler = Filler(plan.others, _cleaned_to(plan, logs))
+    context = replace(partition_context(plan, settings.config), limit=None)
+    filler = context.filler
     if not filler:
         return logs
+    logs = list(logs)
     start = _missing_head(plan, logs)
     if start is not None:
-        fill = filler.find_head(start, first_mark(_now(logs[0])))
+        fill = filler.find_head(start, first_mark(logs[0].now()))
         if fill is not None:
-            head = restore_fill(fill, logs[0].source, directory, settings, attempt_id=attempt_id)
-            logs = [*head, *logs]
+            logs = [*_new_logs(fill, logs[0], directory, settings, context, attempt_id), *logs]
+    missing = _missing_in(plan, logs, context)
+    # What a cleaner may have removed, nobody knows up to where, is not brought back.
+    cleaning = missing.cleaning
+    takes_records = not (cleaning.is_compacted and cleaning.cleaned_to is None)
     more: list[RestoredLog] = []
-    for before, after in _unexplained(plan, logs):
-        if not _begins_at_base(after):
+    for number, log in enumerate(list(logs)):
+        gaps = [
+            each
+            for each in missing.unexplained
+            if each.log == number and each.place is Place.WITHIN
+        ]
+        holes = [each for each in log.facts.offsets.holes if _is_in(each, gaps)]
+        if holes:
+            logs[number] = fill_holes(
+                log,
+                holes,
+                settings,
+                context=context,
+                takes_records=takes_records,
+                attempt_id=attempt_id,
+            )
+        before = logs[number - 1] if number else None
+        is_between = any(each.position_bytes == 0 for each in gaps)
+        if before is None or not is_between or not before.keeps_end or not _begins_at_base(log):
             continue
-        fill = filler.find(last_mark(_now(before)), first_mark(_now(after)))
-        if fill is not None:
-            more += restore_fill(fill, before.source, directory, settings, attempt_id=attempt_id)
+        fill = filler.find(last_mark(before.now()), first_mark(log.now()))
+        if fill is None or (fill.pieces and not takes_records):
+            continue
+        logs[number].fills.append(fill)
+        more += _new_logs(fill, before, directory, settings, context, attempt_id)
     return sorted([*logs, *more], key=lambda each: each.source.base_offset)
 
 
+def _new_logs(
+    fill: Fill,
+    like: RestoredLog,
+    directory: str,
+    settings: BuildSettings,
+    context: LogContext,
+    attempt_id: str,
+) -> list[RestoredLog]:
+    return restore_fill(
+        fill, like.source, directory, settings, context=context, attempt_id=attempt_id
+    )
+
+
+def _missing_in(
+    plan: PartitionPlan, logs: Sequence[RestoredLog], context: LogContext
+) -> MissingOffsets:
+    base_offset = logs[0].source.base_offset
+    start = plan.log_start_offset
+    if plan.base.tiered is not None:
+        start = max(start or 0, base_offset)
+    copies = (plan.base, *plan.others)
+    committed = max(each.root.committed_to(each.partition) for each in copies)
+    return missing_offsets(
+        [
+            SeenLog(
+                each.now(),
+                each.facts.offsets,
+                is_read=each.staged.report.status != FAILED or bool(each.lost),
+            )
+            for each in logs
+        ],
+        plan.cleaning,
+        context.filler.decompressor,
+        start_offset=start,
+        known_end=committed if logs[-1].keeps_end else None,
+        is_start_exact=plan.base.root.is_clean,
+    )
+
+
 def _missing_head(plan: PartitionPlan, logs: Sequence[RestoredLog]) -> int | None:
-    """Return the log start where the first batch is after it and no cleaner explains that.
+    """Return the log start where the first segment is after it and the topic is not compacted.
 
     Without a checkpoint nobody knows that the log began earlier: what retention or a client has
     deleted does not come back from another copy.
     """
     head, start = logs[0], plan.log_start_offset
-    if start is None or plan.base.tiered is not None or head.lost or not _begins_at_base(head):
+    if start is None or plan.head_offset is None or head.lost or not _begins_at_base(head):
         return None
-    is_missing = start < head.source.base_offset and _cleaned_to(plan, logs) is None
-    return start if is_missing else None
+    return start if start < head.source.base_offset else None
 
 
 def _begins_at_base(log: RestoredLog) -> bool:
@@ -133,59 +179,60 @@ def _begins_at_base(log: RestoredLog) -> bool:
 
     Otherwise a log before it would hold offsets that are looked for in this one.
     """
-    return _first_offset(log) == log.source.base_offset
+    return log.facts.offsets.first_offset in (None, log.source.base_offset)
 
 
-def _unexplained(
-    plan: PartitionPlan, logs: Sequence[RestoredLog]
-) -> Iterator[tuple[RestoredLog, RestoredLog]]:
-    """Yield the logs with offsets missing between them that compaction does not explain."""
-    cleaned_to = _cleaned_to(plan, logs)
-    for before, after in pairwise(logs):
-        end = log_end(before)
-        # What a salvaged log lacks at its end is a lost range already.
-        if before.keeps_end and _first_offset(after) > end and not _is_below(end, cleaned_to):
-            yield before, after
+def _is_in(hole: Hole, gaps: Sequence[MissingRange]) -> bool:
+    return any(each.position_bytes == hole.position_bytes for each in gaps)
 
 
-def _is_below(offset: int, limit: float | None) -> bool:
-    return limit is not None and offset < limit
+def _outside(missing: MissingRange, lost: Sequence[LostRange]) -> Iterator[tuple[int, int]]:
+    """Yield the parts of a range that are not in a lost one, the end exclusive."""
+    first = missing.first_offset
+    known = [
+        (
+            each.first_offset or 0,
+            missing.end_offset if each.last_offset is None else each.last_offset + 1,
+        )
+        for each in lost
+    ]
+    for start, end in sorted(known):
+        if first < start < missing.end_offset:
+            yield first, start
+        if start < missing.end_offset:
+            first = max(first, end)
+    if first < missing.end_offset:
+        yield first, missing.end_offset
 
 
-def _cleaned_to(plan: PartitionPlan, logs: Sequence[RestoredLog]) -> float | None:
-    """Return up to where compaction removed offsets: infinity for not known, None for nowhere."""
-    gaps = [each.facts.last_gap_offset for each in logs if not each.lost]
-    # Where this copy was not cleaned, it may be of a leader that was: gaps within logs show that.
-    last_gap = max((each for each in gaps if each is not None), default=None)
-    if not plan.is_compacted and last_gap is None:
-        return None
-    cleaned_to = plan.cleaned_to
-    return math.inf if cleaned_to is None else max(cleaned_to, last_gap or 0)
+def _loss(logs: Sequence[RestoredLog], missing: MissingRange, fill: Fill | None) -> LostRange:
+    first, last = missing.first_offset, missing.last_offset
+    code, what = GAP, f"offsets {first} to {last} are in no segment"
+    is_between = missing.log > 0 and missing.position_bytes == 0
+    source = logs[missing.log - is_between].source
+    if missing.place is Place.TAIL:
+        code = BELOW_COMMITTED
+        count = last - first + 1
+        what = f"the log ends at {first}, and the checkpoints of the dump know {count} offsets more"
+    elif missing.place is Place.HEAD:
+        what = f"the log starts at {first}, and {what}"
+    elif fill is not None:
+        what = f"offsets {first} to {last} are missing in {fill.replica}, which fills the rest"
+    is_known = missing.cause is Cause.LOST
+    reason = what if missing.place is Place.TAIL else f"{what}; {missing.why}"
+    return _lost(source.base_offset, source.log_path, first, last, code, reason, is_known=is_known)
 
 
-def _now(log: RestoredLog) -> SegmentFile:
-    """Return the log of the output as it is now."""
-    return segment_at(log.staged.segment.log_path, log.source)
-
-
-def _first_offset(log: RestoredLog) -> int:
-    found = log.facts.first_offset
-    return log.source.base_offset if found is None else found
-
-
-def _missing(
-    segment: SegmentFile, first_offset: int, last_offset: int, code: str, reason: str
+def _lost(
+    base_offset: int,
+    path: str,
+    first: int | None,
+    last: int | None,
+    code: str,
+    reason: str,
+    *,
+    is_known: bool = False,
 ) -> LostRange:
     return LostRange(
-        segment.base_offset,
-        segment.log_path,
-        first_offset,
-        last_offset,
-        None,
-        None,
-        None,
-        0,
-        None,
-        code,
-        reason,
+        base_offset, path, first, last, None, None, None, 0, None, code, reason, is_known
     )

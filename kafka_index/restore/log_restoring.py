@@ -10,22 +10,19 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-import numpy as np
-import numpy.typing as npt
-
 from kafka_index.build.report import BUILT, FAILED
 from kafka_index.build.scan import stage_segment
 from kafka_index.build.settings import BuildSettings
 from kafka_index.build.staged_segment import StagedSegment
 from kafka_index.layout.names import LOG_SUFFIX, segment_file_name
 from kafka_index.records.batch_table import BatchColumns
-from kafka_index.restore.filling import Fill, FillGap
+from kafka_index.restore.filling import Fill
 from kafka_index.restore.log_files import Link, cut, take_over, write_log
 from kafka_index.restore.lost_ranges import LostRange, Salvage
 from kafka_index.restore.salvaging import LogContext, Salvaging
 from kafka_index.restore.sound_ranges import mark_at
-from kafka_index.restore.until import Limit
 from kafka_index.scan import LogFileSource
+from kafka_index.scan.log_offsets import Hole, LogOffsets
 from kafka_index.scan.observed_source import ObservedSource
 from kafka_index.storage import MappedFile, SegmentFile, publish_error
 
@@ -39,42 +36,23 @@ class LogFacts:
 
     Parameters
     ----------
-    last_gap_offset : int or None
-        Of the last batch that has offsets missing before it, as after compaction.
+    offsets : LogOffsets
+        Which offsets they hold.
     max_producer_id : int
         -1 for none.
     last_epoch : int
         The largest leader epoch; -1 for none.
-    first_offset, last_offset : int or None
-        Of the first and the last batch.
-    no_gaps : tuple of int
-        Batches that have offsets missing before them because they were filled in so: no compaction.
     """
 
-    last_gap_offset: int | None = None
+    offsets: LogOffsets
     max_producer_id: int = -1
     last_epoch: int = -1
-    first_offset: int | None = None
-    last_offset: int | None = None
-    no_gaps: tuple[int, ...] = ()
 
     def observe(self, batches: BatchColumns) -> None:
         """Add the next batches."""
-        if self.last_offset is None:
-            self.first_offset = int(batches.base_offset[0])
-        elif int(batches.base_offset[0]) > self.last_offset + 1:
-            self._add_gaps(batches.base_offset[:1])
-        is_gap = batches.base_offset[1:] > batches.last_offset[:-1] + 1
-        if is_gap.any():
-            self._add_gaps(batches.base_offset[1:][is_gap])
-        self.last_offset = int(batches.last_offset[-1])
+        self.offsets.observe(batches)
         self.max_producer_id = max(self.max_producer_id, int(batches.producer_id.max()))
         self.last_epoch = max(self.last_epoch, int(batches.leader_epoch.max()))
-
-    def _add_gaps(self, offsets: npt.NDArray[np.int64]) -> None:
-        found = offsets[~np.isin(offsets, self.no_gaps)] if self.no_gaps else offsets
-        if found.size:
-            self.last_gap_offset = int(found[-1])
 
 
 @dataclass(slots=True)
@@ -91,10 +69,8 @@ class RestoredLog:
         What its batches say.
     lost : list of LostRange
         What is not in it.
-    filled : list of str
-        What was filled from other copies, for people.
-    fill_gaps : list of FillGap
-        What those copies lack within the log.
+    fills : list of Fill
+        What was filled from other copies.
     keeps_end : bool
         Whether the end of the log is that of the dump's: nothing was cut off.
     is_limited : bool
@@ -105,10 +81,13 @@ class RestoredLog:
     staged: StagedSegment
     facts: LogFacts
     lost: list[LostRange] = field(default_factory=list)
-    filled: list[str] = field(default_factory=list)
-    fill_gaps: list[FillGap] = field(default_factory=list)
+    fills: list[Fill] = field(default_factory=list)
     keeps_end: bool = True
     is_limited: bool = False
+
+    def now(self) -> SegmentFile:
+        """Return the log of the output as it is now."""
+        return segment_at(self.staged.segment.log_path, self.source)
 
 
 def restore_log(
@@ -148,7 +127,7 @@ def restore_log(
     name = segment_file_name(source.base_offset, LOG_SUFFIX)
     target = os.path.join(directory, name)
     take_over(source, target, link)
-    restored = _stage(source, target, settings, attempt_id, context.limit)
+    restored = _stage(source, target, settings, attempt_id, context)
     row = restored.staged.report
     if row.status == BUILT:
         return restored
@@ -160,12 +139,11 @@ def restore_log(
     code, reason = row.reason_code or FAILED, row.reason or FAILED
     salvaging = Salvaging(source, target, context)
     mended = salvaging.mend(row.position_bytes, code, reason, salvage)
-    lost, filled, gaps = mended.lost, mended.filled, mended.gaps
+    lost, fills = mended.lost, mended.fills
     if salvage is Salvage.NONE and lost:
         restored.lost = lost
         return restored
-    restored = _restage(restored, source, target, settings, attempt_id, context.limit, gaps)
-    restored.lost, restored.filled = lost, filled
+    restored = _restage(restored, target, settings, attempt_id, context)
     for _ in range(_MAX_DROPS):
         row = restored.staged.report
         if row.status == BUILT or row.position_bytes is None:
@@ -178,15 +156,61 @@ def restore_log(
         else:
             lost.append(again.cut_off(row.position_bytes, code, reason))
         lost[-1] = replace(lost[-1], position_bytes=None)
-        restored = _restage(restored, source, target, settings, attempt_id, context.limit, gaps)
-        restored.lost, restored.filled = lost, filled
-    restored.fill_gaps = _within(restored.facts, gaps, is_first=context.before is None)
+        restored = _restage(restored, target, settings, attempt_id, context)
+    restored.lost, restored.fills = lost, fills
     restored.keeps_end = not (restored.is_limited or _touches_end(lost, restored.facts))
     return restored
 
 
+def fill_holes(
+    log: RestoredLog,
+    holes: Sequence[Hole],
+    settings: BuildSettings,
+    *,
+    context: LogContext,
+    takes_records: bool,
+    attempt_id: str,
+) -> RestoredLog:
+    """Fill offsets that are missing between batches of a log, and stage it anew.
+
+    Parameters
+    ----------
+    log : RestoredLog
+        The log; it is not changed where no copy has any of it.
+    holes : sequence of Hole
+        Of it.
+    settings : BuildSettings
+        How index files are written.
+    context : LogContext
+        What may fill it.
+    takes_records : bool
+        As for `Salvaging.fill_holes`.
+    attempt_id : str
+        Names scratch files.
+
+    Raises
+    ------
+    KafkaIndexError
+        A copy cannot be read, or the output not be written.
+    """
+    target = log.staged.segment.log_path
+    fills = Salvaging(log.source, target, context).fill_holes(holes, takes_records=takes_records)
+    filled = log
+    if any(each.pieces for each in fills):
+        filled = _restage(log, target, settings, attempt_id, context)
+        filled.keeps_end, filled.is_limited = log.keeps_end, log.is_limited
+    filled.lost, filled.fills = log.lost, [*log.fills, *fills]
+    return filled
+
+
 def restore_fill(
-    fill: Fill, like: SegmentFile, directory: str, settings: BuildSettings, *, attempt_id: str
+    fill: Fill,
+    like: SegmentFile,
+    directory: str,
+    settings: BuildSettings,
+    *,
+    context: LogContext,
+    attempt_id: str,
 ) -> list[RestoredLog]:
     """Write what another copy has of missing segments as logs of the output, and stage them.
 
@@ -200,6 +224,8 @@ def restore_fill(
         The partition directory in the output.
     settings : BuildSettings
         How index files are written.
+    context : LogContext
+        What lies around it.
     attempt_id : str
         Names scratch files.
 
@@ -216,9 +242,8 @@ def restore_fill(
             target = os.path.join(directory, segment_file_name(base_offset, LOG_SUFFIX))
             write_log(target, [data])
         source = replace(like, base_offset=base_offset, log_path=piece.path, is_last=False)
-        log = _stage(source, target, settings, attempt_id, gaps=fill.gaps)
-        log.fill_gaps = _within(log.facts, fill.gaps)
-        log.filled = [f"{base_offset}: filled from {fill.replica}"]
+        log = _stage(source, target, settings, attempt_id, context)
+        log.fills = [fill]
         restored.append(log)
     return restored
 
@@ -237,15 +262,14 @@ def _stage(
     target: str,
     settings: BuildSettings,
     attempt_id: str,
-    limit: Limit | None = None,
-    gaps: Sequence[FillGap] = (),
+    context: LogContext,
 ) -> RestoredLog:
     segment = segment_at(target, source)
-    facts = LogFacts(no_gaps=tuple(each.last_offset + 1 for each in gaps))
+    facts = LogFacts(LogOffsets(source.base_offset, context.cleaned_to))
     log = ObservedSource(
         LogFileSource.of_segment(segment, verify_crc=True),
         [facts],
-        None if limit is None else limit.first_beyond,
+        None if context.limit is None else context.limit.first_beyond,
     )
     staged = stage_segment(segment, log, settings, attempt_id, os.path.dirname(target))
     is_limited = log.cut_at_bytes is not None and staged.report.status == BUILT
@@ -256,27 +280,15 @@ def _stage(
 
 def _restage(
     before: RestoredLog,
-    source: SegmentFile,
     target: str,
     settings: BuildSettings,
     attempt_id: str,
-    limit: Limit | None,
-    gaps: Sequence[FillGap],
+    context: LogContext,
 ) -> RestoredLog:
     before.staged.remove_scratch(settings)
-    return _stage(source, target, settings, attempt_id, limit, gaps)
-
-
-def _within(facts: LogFacts, gaps: Sequence[FillGap], *, is_first: bool = False) -> list[FillGap]:
-    """Return the gaps between the batches of a log, and before the first batch of all."""
-    first, last = facts.first_offset, facts.last_offset
-    if first is None or last is None:
-        return []
-    return [
-        each for each in gaps if each.last_offset < last and (is_first or each.first_offset > first)
-    ]
+    return _stage(before.source, target, settings, attempt_id, context)
 
 
 def _touches_end(lost: Sequence[LostRange], facts: LogFacts) -> bool:
-    end = -1 if facts.last_offset is None else facts.last_offset
-    return any(each.first_offset is None or each.first_offset > end for each in lost)
+    end = facts.offsets.end_offset
+    return any(each.first_offset is None or each.first_offset >= end for each in lost)

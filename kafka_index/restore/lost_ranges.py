@@ -36,6 +36,8 @@ class LostRange:
         Where they begin in the log of the dump.
     code, reason : str
         Why, for programs and for people.
+    is_known : bool
+        Whether it is known that they are lost: compaction or retention may have removed others.
     """
 
     segment_base_offset: int
@@ -49,6 +51,7 @@ class LostRange:
     position_bytes: int | None
     code: str
     reason: str
+    is_known: bool = True
 
     @property
     def is_empty(self) -> bool:

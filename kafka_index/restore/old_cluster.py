@@ -122,16 +122,12 @@ class OldCluster:
                 found.setdefault(one.topic, set()).add(one.group)
         return {topic: sorted(groups) for topic, groups in sorted(found.items())}
 
-    def compacted_topics(self) -> frozenset[str]:
-        """Return the topics that are known to be compacted."""
+    def cleanup_policies(self) -> dict[str, str | None]:
+        """Return the policies of the topics of the metadata log, None where one has none."""
         image = self.image
         if image is None:
-            return frozenset()
-        return frozenset(
-            topic.name
-            for topic in image.topics.values()
-            if "compact" in (image.cleanup_policy(topic.name) or "")
-        )
+            return {}
+        return {each.name: image.cleanup_policy(each.name) for each in image.topics.values()}
 
     def leader_epoch(self, partition: TopicPartition) -> int:
         """Return the leader epoch of the metadata log; -1 where it is not known."""

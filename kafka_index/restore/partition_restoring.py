@@ -16,7 +16,7 @@ from kafka_index.build.partition_start import PartitionStart
 from kafka_index.build.report import FAILED, SegmentReport
 from kafka_index.errors import KafkaIndexError, is_retriable
 from kafka_index.layout.names import LOG_SUFFIX, TopicPartition, segment_file_name
-from kafka_index.restore.gaps import below_committed, gap_losses, log_end, with_fills
+from kafka_index.restore.gaps import cleaned_places, gap_losses, log_end, with_fills
 from kafka_index.restore.log_restoring import RestoredLog
 from kafka_index.restore.lost_ranges import Salvage
 from kafka_index.restore.partition_files import (
@@ -131,14 +131,21 @@ def _prepare(
     plan, directory = partition.plan, partition.directory
     logs = _up_to_limit(partition.logs, settings)
     logs = with_fills(plan, logs, directory, settings, attempt_id=attempt_id)
-    found.notes += [note for each in logs for note in each.filled]
+    fills = dict.fromkeys(fill for each in logs for fill in each.fills if fill.pieces)
+    found.notes += [
+        f"offsets {fill.first_offset} to {fill.end_offset - 1}: filled from {fill.replica}"
+        for fill in fills
+    ]
     failed = next((each for each in logs if each.staged.report.status == FAILED), None)
     found.lost = [lost for each in logs for lost in each.lost]
     if failed is not None and salvage is not Salvage.NONE:
         found.leave_out(*_why_failed(failed.staged.report))
         found.retriable = failed.staged.report.retriable
         return None
-    found.lost += gap_losses(plan, logs)
+    found.lost += gap_losses(plan, logs, settings)
+    cleaned = cleaned_places(logs)
+    if cleaned:
+        found.notes.append(f"offsets are missing in {cleaned} places, as compaction leaves them")
     if salvage is Salvage.NONE and found.lost:
         reason = f"{found.lost[0].code}: {found.lost[0].reason}; --salvage none leaves it out"
         found.leave_out(DAMAGED, reason)
@@ -146,10 +153,6 @@ def _prepare(
     start = _start(found, plan, _first_of(plan, logs[0].source))
     _note_facts(found, logs, start)
     end = log_end(logs[-1])
-    found.lost += below_committed(plan, logs[-1], end)
-    if salvage is Salvage.NONE and found.lost:
-        found.leave_out(DAMAGED, f"{found.lost[-1].reason}; --salvage none leaves it out")
-        return None
     if start.log_start_offset > end:
         found.leave_out(
             LOG_START_ABOVE_END,

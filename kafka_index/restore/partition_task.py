@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from kafka_index.build import BuildSettings
 from kafka_index.config import LogConfig
 from kafka_index.errors import KafkaIndexError, is_retriable
-from kafka_index.restore.filling import Filler
 from kafka_index.restore.log_files import Link
 from kafka_index.restore.log_restoring import restore_log
 from kafka_index.restore.lost_ranges import Salvage
@@ -18,7 +17,7 @@ from kafka_index.restore.partition_restoring import PartitionLogs, finish_partit
 from kafka_index.restore.plan import PartitionPlan
 from kafka_index.restore.restored_partition import ERROR, RestoredPartition
 from kafka_index.restore.root_files import STAGING, make_directory, sync_directory
-from kafka_index.restore.salvaging import LogContext
+from kafka_index.restore.salvaging import LogContext, partition_context
 from kafka_index.storage import SegmentFile, publish_error
 from kafka_index.tasks import new_run_id
 
@@ -70,12 +69,13 @@ class PartitionTask:
     def logs(self) -> Iterator[tuple[SegmentFile, LogContext]]:
         """Yield its segments, by base offset."""
         segments = self.plan.segments()
-        filler = Filler(self.plan.others, self.plan.cleaned_to)
+        shared = partition_context(self.plan, self.config)
         around = zip([None, *segments[:-1]], [*segments[1:], None], strict=True)
         for segment, (before, after) in zip(segments, around, strict=True):
-            head = self.plan.head_offset if before is None else None
-            later = segments[1:] if before is None else ()
-            yield segment, LogContext(before, after, filler, self.plan.limit, head, later)
+            context = replace(shared, before=before, after=after)
+            if before is None:
+                context = replace(context, head_offset=self.plan.head_offset, later=segments[1:])
+            yield segment, context
 
     def failed(self, error: KafkaIndexError) -> RestoredPartition:
         """Return the partition as left out for an error."""

@@ -6,18 +6,18 @@ Everything that can be refused is refused here, before the output has a file.
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from kafka_index.errors import InputError
-from kafka_index.layout.internal_topics import COMPACTED_INTERNAL_TOPICS, INTERNAL_PREFIX
+from kafka_index.layout.internal_topics import INTERNAL_PREFIX
 from kafka_index.layout.names import TopicPartition
 from kafka_index.restore.dump_files import Dump, Replica
 from kafka_index.restore.log_files import Link
 from kafka_index.restore.lost_ranges import Salvage
 from kafka_index.restore.replicas import base_replica
 from kafka_index.restore.until import Limit, Until
+from kafka_index.scan.missing_offsets import Cleaning
 from kafka_index.storage import SegmentFile
 
 _NAMES_SHOWN = 5
@@ -41,8 +41,8 @@ class RestoreChoices:
         Log starts that were given, which count instead of the dump's.
     renames : mapping of str to str
         New names of topics, by the old ones.
-    compacted : frozenset of str
-        Topics that are known to be compacted.
+    policies : mapping of str to str or None
+        ``cleanup.policy`` of the topics that the metadata has, None where it is not set.
     until : Until
         Where logs end.
     settings : str
@@ -55,7 +55,7 @@ class RestoreChoices:
     known_topic_ids: Mapping[str, str] = field(default_factory=dict)
     log_starts: Mapping[TopicPartition, int] = field(default_factory=dict)
     renames: Mapping[str, str] = field(default_factory=dict)
-    compacted: frozenset[str] = COMPACTED_INTERNAL_TOPICS
+    policies: Mapping[str, str | None] = field(default_factory=dict)
     until: Until = field(default_factory=Until)
     settings: str = ""
 
@@ -76,8 +76,8 @@ class PartitionPlan:
         Of its topic.
     log_start_offset : int, optional
         As given, or checkpointed in the dump.
-    is_compacted : bool
-        Whether offsets may be missing without a loss.
+    cleaning : Cleaning
+        What is known of compaction at the base.
     limit : Limit, optional
         Where its log ends.
     """
@@ -87,27 +87,13 @@ class PartitionPlan:
     others: tuple[Replica, ...]
     topic_id: str
     log_start_offset: int | None
-    is_compacted: bool
+    cleaning: Cleaning
     limit: Limit | None = None
-
-    @property
-    def cleaned_to(self) -> float | None:
-        """Up to where compaction may have removed offsets; infinity for not known, None: nowhere.
-
-        The checkpoint of the base counts first: what only another copy was cleaned of, the base
-        should have.
-        """
-        if not self.is_compacted:
-            return None
-        base, *others = (each.root.cleaned_to(each.partition) for each in (self.base, *self.others))
-        if base is not None:
-            return base
-        return max((each for each in others if each is not None), default=math.inf)
 
     @property
     def head_offset(self) -> int | None:
         """Where the first segment is to begin; None where a cleaner may have removed records."""
-        if self.is_compacted or self.base.tiered is not None:
+        if self.cleaning.is_compacted or self.base.tiered is not None:
             return None
         return max(int(self.base.segments.base_offsets[0]), self.log_start_offset or 0)
 
@@ -184,9 +170,6 @@ def plan_restore(dump: Dump, choices: RestoreChoices) -> RestorePlan:
     partitions = []
     for partition in sorted(dump.replicas):
         base, *others = base_replica(dump.replicas[partition])
-        was_cleaned = any(
-            each.root.cleaned_to(each.partition) is not None for each in (base, *others)
-        )
         topic = choices.renames.get(partition.topic, partition.topic)
         partitions.append(
             PartitionPlan(
@@ -195,7 +178,7 @@ def plan_restore(dump: Dump, choices: RestoreChoices) -> RestorePlan:
                 tuple(others),
                 topic_ids[topic],
                 _log_start(base, choices),
-                partition.topic in choices.compacted or was_cleaned,
+                _cleaning(base, others, choices),
                 choices.until.limit_of(partition),
             )
         )
@@ -290,6 +273,20 @@ def _topic_ids(dump: Dump, choices: RestoreChoices) -> dict[str, str]:
             "the cluster to the input, or give --new-topic-ids",
         )
     return ids
+
+
+def _cleaning(base: Replica, others: Sequence[Replica], choices: RestoreChoices) -> Cleaning:
+    """Return what is known of compaction: that another copy was cleaned says that the topic is."""
+    topic = base.partition.topic
+    cleaning = Cleaning.of(
+        topic,
+        base.root.cleaned_to(base.partition),
+        choices.policies.get(topic),
+        is_topic_known=topic in choices.policies,
+    )
+    if any(each.root.cleaned_to(each.partition) is not None for each in others):
+        return replace(cleaning, is_compacted=True)
+    return cleaning
 
 
 def _log_start(base: Replica, choices: RestoreChoices) -> int | None:

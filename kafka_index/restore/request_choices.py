@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from kafka_index.errors import InputError
-from kafka_index.layout.internal_topics import COMPACTED_INTERNAL_TOPICS, CONSUMER_OFFSETS_TOPIC
+from kafka_index.layout.internal_topics import CONSUMER_OFFSETS_TOPIC
 from kafka_index.records.decompression import shared_budget
 from kafka_index.restore.cluster import new_uuid
 from kafka_index.restore.dump_files import Dump
@@ -66,6 +66,6 @@ def choices_of(request: RestoreRequest, dump: Dump, old: OldCluster) -> RestoreC
         log_starts=request.log_starts,
         renames=request.renames,
         until=request.until,
-        compacted=COMPACTED_INTERNAL_TOPICS | old.compacted_topics(),
+        policies=old.cleanup_policies(),
         settings=repr(options),
     )

@@ -8,27 +8,33 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+import numpy as np
+
+from kafka_index.config import LogConfig
 from kafka_index.layout.integers import INT64_MAX
 from kafka_index.layout.records import LOG_OVERHEAD_BYTES
+from kafka_index.records.decompression import shared_budget
 from kafka_index.restore.filling import (
     Fill,
     Filler,
-    FillGap,
     Piece,
     first_mark,
     last_mark,
-    may_be_cleaned,
 )
 from kafka_index.restore.log_files import cut
 from kafka_index.restore.lost_ranges import LostRange, Salvage
+from kafka_index.restore.plan import PartitionPlan
 from kafka_index.restore.sound_ranges import (
     BatchMark,
     HoleContent,
     SoundRange,
     hole_content,
+    mark_at,
     sound_ranges,
 )
 from kafka_index.restore.until import Limit
+from kafka_index.scan import LogFileSource
+from kafka_index.scan.log_offsets import Hole, LogOffsets, has_holes
 from kafka_index.scan.scanner import entry_length
 from kafka_index.storage import Bytes, MappedFile, SegmentFile, publish_error
 
@@ -48,7 +54,11 @@ class LogContext:
     limit : Limit, optional
         Where the log of the partition ends.
     head_offset : int, optional
-        Where the partition begins, in its first segment, unless a cleaner may have been there.
+        Where the partition begins, in its first segment, unless its topic is compacted.
+    is_policy_known : bool
+        Whether it is known that the topic is not compacted.
+    cleaned_to : int
+        Up to where the cleaner's checkpoint says that it has been.
     later : sequence of SegmentFile
         All segments after it.
     """
@@ -58,6 +68,8 @@ class LogContext:
     filler: Filler = field(default_factory=lambda: Filler(()))
     limit: Limit | None = None
     head_offset: int | None = None
+    is_policy_known: bool = False
+    cleaned_to: int = 0
     later: Sequence[SegmentFile] = ()
 
     @property
@@ -74,15 +86,22 @@ class Mended:
     ----------
     lost : list of LostRange
         What is lost.
-    filled : list of str
-        What was filled, for people.
-    gaps : list of FillGap
-        What is missing in what was filled.
+    fills : list of Fill
+        What was filled.
     """
 
     lost: list[LostRange]
-    filled: list[str] = field(default_factory=list)
-    gaps: list[FillGap] = field(default_factory=list)
+    fills: list[Fill] = field(default_factory=list)
+
+
+def partition_context(plan: PartitionPlan, config: LogConfig) -> LogContext:
+    """Return what lies around all segments of a partition."""
+    return LogContext(
+        filler=Filler(plan.others, shared_budget(config.max_decompressed_bytes)),
+        limit=plan.limit,
+        is_policy_known=plan.cleaning.is_compacted is False,
+        cleaned_to=plan.cleaning.cleaned_to or 0,
+    )
 
 
 class Salvaging:
@@ -135,11 +154,40 @@ class Salvaging:
             mended = Mended(lost)
             for hole, fill in fills.items():
                 if fill is not None and hole[0] < end:
-                    first = self._first_offset(hole, ranges)
-                    mended.filled.append(f"offset {first}: filled from {fill.replica}")
-                    mended.gaps.extend(fill.gaps)
+                    mended.fills.append(fill)
             self._rewrite(self._pieces(ranges, fills, end))
         return mended
+
+    def fill_holes(self, holes: Sequence[Hole], *, takes_records: bool) -> list[Fill]:
+        """Fill missing offsets between batches, as far as another copy has them.
+
+        Parameters
+        ----------
+        holes : sequence of Hole
+            Of the copy, which is not damaged.
+        takes_records : bool
+            Otherwise only a copy counts that explains what is missing, and that has nothing there.
+        """
+        pieces: list[Piece] = []
+        fills = []
+        at = 0
+        with MappedFile(self._target) as file:
+            for hole in holes:
+                if hole.before_bytes is None:
+                    continue
+                marks = (
+                    mark_at(file.array, each) for each in (hole.before_bytes, hole.position_bytes)
+                )
+                fill = self._context.filler.find(*marks)
+                if fill is None or (fill.pieces and not takes_records):
+                    continue
+                fills.append(fill)
+                if fill.pieces:
+                    pieces += [Piece(self._target, at, hole.position_bytes), *fill.pieces]
+                    at = hole.position_bytes
+            if pieces:
+                self._rewrite([*pieces, Piece(self._target, at, file.size_bytes)])
+        return fills
 
     def cut_off(self, position_bytes: int, code: str, reason: str | None) -> LostRange:
         """Cut the copy at a position; return what that loses."""
@@ -213,7 +261,8 @@ class Salvaging:
         if after is None and hole[1] == size_bytes:
             after = _mark_of(self._context.after, is_last=False)
         if before is None and hole[0] == 0 and self._context.head_offset is not None:
-            if any(each.has_gaps for each in ranges) or may_be_cleaned(self._context.later):
+            # Without a policy, missing offsets may be those that a cleaner has removed.
+            if not self._context.is_policy_known and self._has_holes(ranges):
                 return None
             return filler.find_head(self._context.head_offset, after)
         return filler.find(before, after)
@@ -241,9 +290,21 @@ class Salvaging:
         # Bytes between two batches that follow each other are not a loss.
         return [each for each in lost if not each.is_empty]
 
-    def _first_offset(self, hole: _Hole, ranges: Sequence[SoundRange]) -> int:
-        before = [each for each in ranges if each.end_bytes <= hole[0]]
-        return before[-1].last.last_offset + 1 if before else self._source.base_offset
+    def _has_holes(self, ranges: Sequence[SoundRange]) -> bool:
+        """Return whether offsets are missing within a sound range, or within a later log."""
+        for each in ranges:
+            offsets = LogOffsets(each.first.base_offset)
+            source = LogFileSource(self._target, verify_crc=True, start_bytes=each.start_bytes)
+            for batches in source.chunks():
+                rows = int(np.searchsorted(batches.position_bytes, each.end_bytes))
+                offsets.observe(batches.slice(0, rows))
+                if rows < batches.rows:
+                    break
+            if offsets.hole_count:
+                return True
+        return any(
+            has_holes(each, self._context.filler.decompressor) for each in self._context.later
+        )
 
     def _rewrite(self, pieces: Sequence[Piece]) -> None:
         """Write the copy anew, from pieces of it and of other logs."""

@@ -57,7 +57,7 @@ def plan_seeding(
     by_topic: dict[str, dict[int, RestoredPartition]] = {}
     for each in restored:
         by_topic.setdefault(each.partition.topic, {})[each.partition.partition] = each
-    compacted = {each.partition.topic for each in plan.partitions if each.is_compacted}
+    compacted = {each.partition.topic for each in plan.partitions if each.cleaning.is_compacted}
     ids = {each.partition.topic: each.topic_id for each in plan.partitions}
     content = SeedContent([], int(properties[NODE_ID]), properties[DIRECTORY_ID], 0)
     seeding = Seeding(content)

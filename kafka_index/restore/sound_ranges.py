@@ -46,15 +46,12 @@ class SoundRange:
         Where it begins, and ends, exclusive.
     first, last : BatchMark
         Its first and its last batch.
-    has_gaps : bool
-        Whether offsets are missing between its batches.
     """
 
     start_bytes: int
     end_bytes: int
     first: BatchMark
     last: BatchMark
-    has_gaps: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +177,6 @@ def _run(
     scanner = Scanner(segment_base_offset, verify_crc=True, position_bytes=position)
     end = position
     last_at = None
-    has_gaps = False
     code = SCAN_ROWS_FULL
     while code == SCAN_ROWS_FULL:
         code = scanner.scan(log, 0, len(log))
@@ -188,9 +184,6 @@ def _run(
             kept = in_order(batches, next_offset, end_offset)
             good = batches.rows if kept is None else int(np.argmin(kept))
             if good:
-                before = batches.last_offset[: good - 1]
-                has_gaps |= bool((batches.base_offset[1:good] > before + 1).any())
-                has_gaps |= last_at is not None and int(batches.base_offset[0]) > next_offset
                 last_at = int(batches.position_bytes[good - 1])
                 end = last_at + int(batches.size_bytes[good - 1])
                 next_offset = int(batches.last_offset[good - 1]) + 1
@@ -198,4 +191,4 @@ def _run(
                 code = SCAN_END
     if last_at is None:
         return None
-    return SoundRange(position, end, mark_at(log, position), mark_at(log, last_at), has_gaps)
+    return SoundRange(position, end, mark_at(log, position), mark_at(log, last_at))

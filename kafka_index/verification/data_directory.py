@@ -102,6 +102,11 @@ class DataDirectory:
         """Return the log start of a partition, 0 without one."""
         return self.offset(LOG_START_CHECKPOINT, partition) or 0
 
+    def known_end(self, partition: TopicPartition) -> int:
+        """Return an offset up to which the log was there once: committed, or flushed."""
+        names = REPLICATION_CHECKPOINT, RECOVERY_POINT_CHECKPOINT
+        return max(self.offset(name, partition) or 0 for name in names)
+
     def partition_findings(
         self, partition: TopicPartition, log_end_offset: int
     ) -> Iterator[Finding]:

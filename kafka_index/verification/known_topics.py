@@ -35,11 +35,6 @@ class KnownTopic:
     topic_id: str
     cleanup_policy: str | None
 
-    @property
-    def is_compacted(self) -> bool:
-        """Whether a cleaner removes records of it."""
-        return "compact" in (self.cleanup_policy or "")
-
 
 def known_topics(cluster: ClusterImage | None, segments: SegmentTable) -> dict[str, KnownTopic]:
     """Return the topics of segments that the metadata knows, by name."""

@@ -1,4 +1,4 @@
-"""What the scan of a segment shows besides index entries: offsets that are missing, and epochs."""
+"""What the scan of a segment shows besides index entries: its offsets, times and epochs."""
 
 from __future__ import annotations
 
@@ -9,16 +9,7 @@ import numpy as np
 
 from kafka_index.layout.records import NO_LEADER_EPOCH, NO_TIMESTAMP
 from kafka_index.records.batch_table import BatchColumns
-
-_MAX_HOLES = 100
-
-
-class Hole(NamedTuple):
-    """Offsets that no batch holds, the end exclusive, and where the next batch begins."""
-
-    first_offset: int
-    end_offset: int
-    position_bytes: int
+from kafka_index.scan.log_offsets import LogOffsets
 
 
 class EpochRun(NamedTuple):
@@ -35,61 +26,37 @@ class LogFacts:
 
     Attributes
     ----------
-    end_offset : int
-        The offset after the last batch; before any batch the segment's base offset.
-    end_bytes : int
-        Where the last batch ends.
+    offsets : LogOffsets
+        The offsets that they hold.
     batches : int
         How many there are.
     max_timestamp_ms : int
         The largest timestamp, -1 for none.
-    holes : list of Hole
-        The first ones.
-    hole_count : int
-        How many there are.
-    overlap : Hole or None
-        The first batch that begins before the one before it ends: its offset, and the one expected.
     epochs : list of EpochRun
         In order.
     """
 
-    end_offset: int
-    end_bytes: int = 0
+    offsets: LogOffsets
     batches: int = 0
     max_timestamp_ms: int = NO_TIMESTAMP
-    holes: list[Hole] = field(default_factory=list)
-    hole_count: int = 0
-    overlap: Hole | None = None
     epochs: list[EpochRun] = field(default_factory=list)
+
+    @property
+    def end_offset(self) -> int:
+        """The offset after the last batch; before any batch the segment's base offset."""
+        return self.offsets.end_offset
+
+    @property
+    def end_bytes(self) -> int:
+        """Where the last batch ends."""
+        return self.offsets.end_bytes
 
     def observe(self, batches: BatchColumns) -> None:
         """Look at a chunk of batches."""
-        last = batches.last_offset
-        is_contiguous = int(batches.base_offset[0]) == self.end_offset and bool(
-            (batches.base_offset[1:] - last[:-1] == 1).all()
-        )
-        if not is_contiguous:
-            self._observe_breaks(batches)
+        self.offsets.observe(batches)
         self._observe_epochs(batches)
         self.batches += batches.rows
-        self.end_offset = int(last[-1]) + 1
-        self.end_bytes = batches.end_bytes
         self.max_timestamp_ms = max(self.max_timestamp_ms, int(batches.max_timestamp_ms.max()))
-
-    def _observe_breaks(self, batches: BatchColumns) -> None:
-        """Record the batches that do not begin where the one before ends."""
-        expected = np.concatenate(([self.end_offset], batches.last_offset[:-1] + 1))
-        # Messages of magic 0 and 1 have no epoch, and a wrapper only its last offset.
-        has_epoch = batches.leader_epoch != NO_LEADER_EPOCH
-        rows = np.flatnonzero((batches.base_offset > expected) & has_epoch)
-        self.hole_count += len(rows)
-        for row in rows[: _MAX_HOLES - len(self.holes)].tolist():
-            self.holes.append(_break(batches, row, int(expected[row])))
-        early = np.flatnonzero((batches.base_offset < expected) & has_epoch)
-        if len(early) and self.overlap is None:
-            row = int(early[0])
-            offset, expected_offset, position = _break(batches, row, int(expected[row]))
-            self.overlap = Hole(expected_offset, offset, position)
 
     def _observe_epochs(self, batches: BatchColumns) -> None:
         epochs = batches.leader_epoch
@@ -108,7 +75,3 @@ class LogFacts:
                 self.epochs[-1] = run
             else:
                 self.epochs.append(run)
-
-
-def _break(batches: BatchColumns, row: int, expected: int) -> Hole:
-    return Hole(expected, int(batches.base_offset[row]), int(batches.position_bytes[row]))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from kafka_index.build.fold import SEGMENTS_OVERLAP, STATE_UNKNOWN
 from kafka_index.build.report import ERROR, FAILED, SegmentReport
 from kafka_index.records.batch_source import BAD_CRC, PREALLOCATED_TAIL, TORN_BATCH, TORN_HEADER
+from kafka_index.scan.log_offsets import Hole
+from kafka_index.scan.missing_offsets import Cause, MissingOffsets, MissingRange, Place
 from kafka_index.verification.findings import FileClass, FileKind, Finding, Judgement, LostRange
-from kafka_index.verification.log_facts import Hole
 from kafka_index.verification.segment import SegmentCheck
 
 _TORN_CODES = (TORN_HEADER, TORN_BATCH)
@@ -24,7 +26,8 @@ _STUCK = (
 )
 _REFUSED = "A broker that recovers the segment does not start, or cuts all of it."
 _SKIPPED = "Consumers skip the missing offsets silently, and no broker reports it."
-_UNLESS_COMPACTED = " Only where the topic is compacted this is as it should be."
+#: How many ranges of missing offsets are named in the row of a log.
+_SHOWN = 20
 _OVERLAPS = "Which of the records with the same offsets is read depends on the position."
 
 
@@ -34,10 +37,8 @@ class LogJudge:
 
     Parameters
     ----------
-    is_compacted : bool
-        Compaction explains missing offsets.
-    is_policy_known : bool
-        The metadata says whether the topic is compacted.
+    missing : MissingOffsets
+        What is missing in the partition.
 
     Attributes
     ----------
@@ -52,12 +53,12 @@ class LogJudge:
         Whether a log could not be read because of permission, disk, memory or a change meanwhile.
     """
 
-    is_compacted: bool
-    is_policy_known: bool = False
+    missing: MissingOffsets
     lost: list[LostRange] = field(default_factory=list)
     is_state_known: bool = True
     end_offset: int | None = None
     has_unread_log: bool = False
+    _judged: int = 0
 
     def judge(self, check: SegmentCheck, row: SegmentReport) -> Finding:
         """Return the row of the next segment's log.
@@ -78,33 +79,28 @@ class LogJudge:
             FileKind.LOG,
             FileClass.SOUND,
         )
-        gap = self._gap_before(check)
+        number, self._judged = self._judged, self._judged + 1
+        missing = [each for each in self.missing.ranges if each.log == number]
+        gaps = [each for each in missing if each.cause is not Cause.COMPACTED]
+        for gap in gaps:
+            end, position = gap.end_offset, gap.position_bytes
+            self._lose(check, gap.first_offset, end, position, 0, "gap")
         judgement = self._damage(check, row)
-        if judgement is None and check.whole.overlap is not None:
-            judgement = _overlap(check.whole.overlap)
-        if judgement is None and gap is not None and not self.is_compacted:
-            judgement = self._gap(gap)
-        if judgement is None and check.whole.holes and not self.is_compacted:
-            judgement = self._holes(check)
+        if judgement is None and check.whole.offsets.overlap is not None:
+            judgement = _overlap(check.whole.offsets.overlap)
+        # The tail is a row of the checkpoint that knows it.
+        gaps = [each for each in gaps if each.place is not Place.TAIL]
+        if judgement is None and gaps:
+            judgement = _gap(gaps, self.missing.unnamed.get(number, 0))
         if judgement is None:
-            judgement = _sound(check, gap, is_last=place.is_last)
-        is_read = not (row.reason_code == ERROR and row.status == FAILED)
-        finding = finding.judged(judgement) if is_read else _unreadable(finding, row)
+            judgement = _sound(check, len(missing), is_last=place.is_last)
+        was_read = is_read(row)
+        finding = finding.judged(judgement) if was_read else _unreadable(finding, row)
         self.has_unread_log |= finding.retriable
         if finding.harmful or (row.status == FAILED and row.reason_code != STATE_UNKNOWN):
             self.is_state_known = False
-        # Where a log ends that was not read is not known: what comes after it is no gap.
-        self.end_offset = max(check.whole.end_offset, self.end_offset or 0) if is_read else None
+        self.end_offset = max(check.whole.end_offset, self.end_offset or 0) if was_read else None
         return finding
-
-    def _gap_before(self, check: SegmentCheck) -> Hole | None:
-        base_offset = check.segment.base_offset
-        if self.end_offset is None or base_offset <= self.end_offset:
-            return None
-        gap = Hole(self.end_offset, base_offset, 0)
-        if not self.is_compacted:
-            self._lose(check, gap.first_offset, gap.end_offset, 0, 0, "gap")
-        return gap
 
     def _damage(self, check: SegmentCheck, row: SegmentReport) -> Judgement | None:
         """Return what is wrong with the bytes of a log; None where all of it is batches."""
@@ -137,27 +133,6 @@ class LogJudge:
             file_class, harmful=True, position_bytes=position, found=row.reason, effect=effect
         )
 
-    def _holes(self, check: SegmentCheck) -> Judgement:
-        for hole in check.whole.holes:
-            self._lose(check, hole.first_offset, hole.end_offset, hole.position_bytes, 0, "gap")
-        judgement, more = self._gap(check.whole.holes[0]), check.whole.hole_count - 1
-        return (
-            replace(judgement, found=f"{judgement.found}, and in {more} more places")
-            if more
-            else judgement
-        )
-
-    def _gap(self, hole: Hole) -> Judgement:
-        explained = "" if self.is_policy_known else _UNLESS_COMPACTED
-        return Judgement(
-            FileClass.GAP,
-            harmful=True,
-            position_bytes=hole.position_bytes,
-            expected=f"offset {hole.first_offset}",
-            found=f"offset {hole.end_offset}: {hole.end_offset - hole.first_offset} are missing",
-            effect=f"{_SKIPPED}{explained}",
-        )
-
     def _lose_rest(self, check: SegmentCheck, row: SegmentReport) -> None:
         """Add what lies after the valid batches of a log that is damaged."""
         facts, whole = check.facts, check.whole
@@ -179,10 +154,29 @@ class LogJudge:
         self.lost.append(LostRange(first, end, base_offset, position, size, reason))
 
 
+def is_read(row: SegmentReport) -> bool:
+    """Return whether a log could be read."""
+    return not (row.reason_code == ERROR and row.status == FAILED)
+
+
 def _is_damage(row: SegmentReport) -> bool:
-    if row.reason_code == STATE_UNKNOWN or (row.status == FAILED and row.reason_code == ERROR):
+    if row.reason_code == STATE_UNKNOWN or not is_read(row):
         return False
     return row.status == FAILED or row.is_damage or row.is_preallocated_tail
+
+
+def _gap(gaps: Sequence[MissingRange], unnamed: int) -> Judgement:
+    first, more = gaps[0], max(len(gaps) - _SHOWN, 0) + unnamed
+    shown = ", ".join(f"{each.first_offset} to {each.last_offset}" for each in gaps[:_SHOWN])
+    found = f"offsets {shown} are missing"
+    return Judgement(
+        FileClass.GAP,
+        harmful=True,
+        position_bytes=first.position_bytes,
+        expected=f"offset {first.first_offset}",
+        found=f"{found}, and in {more} more places" if more else found,
+        effect=f"{_SKIPPED} {first.why[0].upper()}{first.why[1:]}.",
+    )
 
 
 def _overlap(overlap: Hole) -> Judgement:
@@ -196,11 +190,11 @@ def _overlap(overlap: Hole) -> Judgement:
     )
 
 
-def _sound(check: SegmentCheck, gap: Hole | None, *, is_last: bool) -> Judgement:
+def _sound(check: SegmentCheck, gaps: int, *, is_last: bool) -> Judgement:
     if check.segment.log_size_bytes == 0:
         effect = None if is_last else "Nothing can be read from it."
         return Judgement(FileClass.EMPTY, effect=effect)
-    count = check.whole.hole_count + (gap is not None)
+    count = check.facts.offsets.cleaned_count + gaps
     found = f"offsets are missing in {count} places, as compaction leaves them" if count else None
     return Judgement(FileClass.SOUND, found=found)
 

@@ -9,18 +9,21 @@ from functools import partial
 
 from kafka_index.build.fold import fold_partition
 from kafka_index.build.folded_partition import FoldedPartition
-from kafka_index.build.report import FAILED
+from kafka_index.build.report import FAILED, SegmentReport
 from kafka_index.errors import is_retriable
 from kafka_index.growing.growing_segment import floor_segment
 from kafka_index.layout.names import (
+    CLEANER_CHECKPOINT,
+    LOG_START_CHECKPOINT,
     TXN_INDEX_SUFFIX,
     TopicPartition,
     index_name_for,
 )
+from kafka_index.records.decompression import shared_budget
+from kafka_index.scan.missing_offsets import Cleaning, MissingOffsets, SeenLog, missing_offsets
 from kafka_index.state.partition_state import ProducerExpiration
 from kafka_index.storage import SegmentFile, StagedFile
 from kafka_index.stores.tiered.segment_paths import is_segment_path
-from kafka_index.verification.compaction import is_compacted
 from kafka_index.verification.data_directory import DataDirectory
 from kafka_index.verification.epochs import epoch_findings
 from kafka_index.verification.findings import (
@@ -31,7 +34,7 @@ from kafka_index.verification.findings import (
     PartitionFindings,
 )
 from kafka_index.verification.index_files import SegmentPlace
-from kafka_index.verification.logs import LogJudge
+from kafka_index.verification.logs import LogJudge, is_read
 from kafka_index.verification.other_files import judge_metadata, other_files
 from kafka_index.verification.segment import SegmentCheck, check_segment, index_path, read_stored
 from kafka_index.verification.settings import VerifySettings
@@ -79,7 +82,10 @@ class PartitionVerification:
 
     def check(self, segment: SegmentFile, *, attempt_id: str) -> SegmentCheck:
         """Scan a segment."""
-        return check_segment(segment, self.place(segment), self._settings, attempt_id=attempt_id)
+        cleaned_to = self._root.offset(CLEANER_CHECKPOINT, self.partition) or 0
+        return check_segment(
+            segment, self.place(segment), self._settings, cleaned_to, attempt_id=attempt_id
+        )
 
     def finish(self, checks: Iterable[SegmentCheck], *, attempt_id: str) -> PartitionFindings:
         """Judge what depends on all segments, which were checked."""
@@ -105,13 +111,11 @@ class _Finish:
         partition, directory = self.verification.partition, self.verification.directory
         built = self._built()
         topic = self.settings.topics.get(partition.topic)
-        judge = LogJudge(
-            is_compacted(partition, topic, self.root, self.checks),
-            is_policy_known=topic is not None,
-        )
-        found: list[Finding] = []
         rows = [folded.report for folded in self.folded.segments]
         rows += [check.row for check in self.checks[len(rows) :]]
+        missing = self._missing_offsets(rows)
+        judge = LogJudge(missing)
+        found: list[Finding] = []
         self._has_indexes = any(c.has_offset_index or c.has_time_index for c in self.checks)
         for check, row in zip(self.checks, rows, strict=True):
             found.append(judge.judge(check, row))
@@ -133,7 +137,7 @@ class _Finish:
                 (start, end),
                 [check.segment.base_offset for check in self.checks],
                 is_clean=self.root.is_clean,
-                is_compacted=judge.is_compacted,
+                is_compacted=missing.cleaning.is_compacted is True,
             )
         found += epoch_findings(
             partition,
@@ -170,6 +174,34 @@ class _Finish:
         partition = self.verification.partition
         tiered = self.settings.tiered.get(partition)
         return self.root.log_start_offset(partition) if tiered is None else tiered.log_start_offset
+
+    def _missing_offsets(self, rows: Sequence[SegmentReport]) -> MissingOffsets:
+        """Return what is missing, of the batches before any damage and the ends that it left."""
+        partition, root = self.verification.partition, self.root
+        topic = self.settings.topics.get(partition.topic)
+        return missing_offsets(
+            [
+                SeenLog(
+                    check.segment,
+                    check.facts.offsets,
+                    is_read(row),
+                    None if check.whole is check.facts else check.whole.end_offset,
+                )
+                for check, row in zip(self.checks, rows, strict=True)
+            ],
+            Cleaning.of(
+                partition.topic,
+                root.offset(CLEANER_CHECKPOINT, partition),
+                None if topic is None else topic.cleanup_policy,
+                is_topic_known=topic is not None,
+            ),
+            shared_budget(self.settings.config.max_decompressed_bytes),
+            start_offset=None
+            if partition in self.settings.tiered
+            else root.offset(LOG_START_CHECKPOINT, partition),
+            known_end=root.known_end(partition),
+            is_start_exact=root.is_clean,
+        )
 
     def _built(self) -> dict[str, bytes]:
         """Return the state files that the fold has made, by name, and remove them."""

@@ -21,6 +21,7 @@ from kafka_index.layout.names import (
 )
 from kafka_index.records.batch_source import BAD_CRC
 from kafka_index.scan import LogFileSource
+from kafka_index.scan.log_offsets import LogOffsets
 from kafka_index.scan.observed_source import BatchObserver, ObservedSource
 from kafka_index.storage import SegmentFile, remove_scratch
 from kafka_index.stores import is_remote, store_of
@@ -118,7 +119,12 @@ def read_stored(segment: SegmentFile, path: str, kind: FileKind) -> StoredFile:
 
 
 def check_segment(
-    segment: SegmentFile, place: SegmentPlace, settings: VerifySettings, *, attempt_id: str
+    segment: SegmentFile,
+    place: SegmentPlace,
+    settings: VerifySettings,
+    cleaned_to: int,
+    *,
+    attempt_id: str,
 ) -> SegmentCheck:
     """Scan a segment, and judge its two indexes.
 
@@ -130,11 +136,13 @@ def check_segment(
         How a start treats it.
     settings : VerifySettings
         How to verify.
+    cleaned_to : int
+        Up to where the cleaner's checkpoint says that it has been.
     attempt_id : str
         Names scratch files; no two scans at a time share it.
     """
     offsets, times = _StoredOffsets(segment, settings), _StoredTimes(segment, settings)
-    facts = whole = LogFacts(segment.base_offset)
+    facts = whole = LogFacts(LogOffsets(segment.base_offset, cleaned_to))
     source = LogFileSource.of_segment(segment, verify_crc=not settings.fast)
     # Reading a remote log again would cost more than comparing entries that may be those built.
     compared = [offsets, times] if is_remote(segment.log_path) else []
@@ -144,7 +152,7 @@ def check_segment(
     built = _built(staged, settings, attempt_id)
     if staged.report.reason_code == BAD_CRC or staged.report.status == FAILED:
         # A broker that does not verify checksums reads on.
-        whole = LogFacts(segment.base_offset)
+        whole = LogFacts(LogOffsets(segment.base_offset, cleaned_to))
         _read_headers(segment, [whole, *offsets.observers(), *times.observers()])
     elif not compared:
         unequal = [

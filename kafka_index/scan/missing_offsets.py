@@ -1,0 +1,309 @@
+"""The offsets that are missing in a partition, and whether compaction explains them.
+
+There are three answers. A cleaner *has been* there: its checkpoint lies above, or a later batch
+bears marks that only a cleaner makes. A cleaner *cannot have been* there: the topic is not
+compacted, or it is the tail, which is in the active segment. All else *cannot be known*: a copy
+that was fetched from a cleaned leader lacks offsets above its own checkpoint. Sources: Kafka's
+``Cleaner``, ``LogCleanerManager``, ``MemoryRecords.filterTo``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+from kafka_index.layout.internal_topics import COMPACTED_INTERNAL_TOPICS
+from kafka_index.records.record_sections import Decompressor
+from kafka_index.scan.log_offsets import LogOffsets
+from kafka_index.storage import SegmentFile
+
+
+class Cause(Enum):
+    """Why offsets are missing."""
+
+    COMPACTED = "compacted"
+    LOST = "lost"
+    UNKNOWN = "cannot be known"
+
+
+class Place(Enum):
+    """The place of missing offsets in a log."""
+
+    HEAD = "head"
+    WITHIN = "within"
+    TAIL = "tail"
+
+
+@dataclass(frozen=True, slots=True)
+class Cleaning:
+    """What is known of compaction at a copy of a partition.
+
+    Parameters
+    ----------
+    is_compacted : bool or None
+        Whether the topic is, or was; None where that is not known.
+    cleaned_to : int or None
+        Its entry in the cleaner's checkpoint, the first offset that was not cleaned; None without.
+    """
+
+    is_compacted: bool | None = None
+    cleaned_to: int | None = None
+
+    @classmethod
+    def of(
+        cls, topic: str, checkpoint: int | None, policy: str | None, *, is_topic_known: bool
+    ) -> Cleaning:
+        """Return what is known of a topic.
+
+        Parameters
+        ----------
+        topic : str
+            Its name.
+        checkpoint : int, optional
+            The entry of the partition in ``cleaner-offset-checkpoint``.
+        policy : str, optional
+            ``cleanup.policy``, where it is set.
+        is_topic_known : bool
+            Whether the metadata of the cluster has the topic: without a policy it is Kafka's
+            default then, ``delete``.
+        """
+        if topic in COMPACTED_INTERNAL_TOPICS or checkpoint is not None:
+            return cls(is_compacted=True, cleaned_to=checkpoint)
+        if not is_topic_known:
+            return cls()
+        return cls(is_compacted="compact" in (policy or ""))
+
+    def with_marks(self, marked_to: int) -> Cleaning:
+        """Return what is known since a batch bears marks of a cleaner that got that far."""
+        if not marked_to:
+            return self
+        return Cleaning(is_compacted=True, cleaned_to=max(self.cleaned_to or 0, marked_to))
+
+    def why(self) -> str:
+        """Return why compaction does not explain what is missing, for people."""
+        if self.is_compacted is False:
+            return "the topic is not compacted"
+        if self.is_compacted is None:
+            return (
+                "whether compaction removed them cannot be known without the metadata log of the "
+                "cluster"
+            )
+        reach = (
+            "no checkpoint shows that a cleaner was here"
+            if self.cleaned_to is None
+            else f"the cleaner had reached offset {self.cleaned_to} only"
+        )
+        return (
+            f"the topic is compacted, and {reach}: whether they are lost, or this copy was fetched "
+            "from one that was cleaned, cannot be known"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class MissingRange:
+    """Offsets that a partition should have, and no log of it has.
+
+    Parameters
+    ----------
+    first_offset, end_offset : int
+        The end exclusive.
+    log : int
+        The number of the log that holds the next batch; of the last log for the tail.
+    position_bytes : int
+        Where that batch begins; where the last one ends, for the tail.
+    place : Place
+        Where in the partition.
+    cause : Cause
+        Why they are missing, as far as that can be known.
+    why : str
+        For people.
+    """
+
+    first_offset: int
+    end_offset: int
+    log: int
+    position_bytes: int
+    place: Place = Place.WITHIN
+    cause: Cause = Cause.UNKNOWN
+    why: str = ""
+
+    @property
+    def last_offset(self) -> int:
+        """The last one."""
+        return self.end_offset - 1
+
+
+@dataclass(slots=True)
+class SeenLog:
+    """A log that was looked at.
+
+    Parameters
+    ----------
+    segment : SegmentFile
+        The segment, to be read again where its headers do not tell.
+    offsets : LogOffsets
+        What was seen.
+    is_read : bool
+        Whether it could be read: before and after a log that could not, nothing is missing.
+    damage_end : int, optional
+        Where the offsets end that damaged batches at its end have, by their headers.
+    """
+
+    segment: SegmentFile
+    offsets: LogOffsets
+    is_read: bool = True
+    damage_end: int | None = None
+
+    @property
+    def end_offset(self) -> int:
+        """The offset after its batches, those that are damaged included."""
+        return max(self.offsets.end_offset, self.damage_end or 0)
+
+
+@dataclass(slots=True)
+class MissingOffsets:
+    """What is missing in a partition.
+
+    Parameters
+    ----------
+    cleaning : Cleaning
+        What is known of compaction, marks in the logs included.
+    ranges : list of MissingRange
+        By offset; those that compaction explains are only those that were told apart.
+    unnamed : dict of int to int
+        How many more places there are by log, where there are too many to name.
+    """
+
+    cleaning: Cleaning
+    ranges: list[MissingRange] = field(default_factory=list)
+    unnamed: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def unexplained(self) -> list[MissingRange]:
+        """What compaction does not explain."""
+        return [each for each in self.ranges if each.cause is not Cause.COMPACTED]
+
+
+def missing_offsets(
+    logs: Sequence[SeenLog],
+    cleaning: Cleaning,
+    decompressor: Decompressor,
+    *,
+    start_offset: int | None = None,
+    known_end: int | None = None,
+    is_start_exact: bool = False,
+) -> MissingOffsets:
+    """Return which offsets are missing in a partition, and why.
+
+    Parameters
+    ----------
+    logs : sequence of SeenLog
+        All of it, by base offset.
+    cleaning : Cleaning
+        What is known of compaction, besides the logs.
+    decompressor : Decompressor
+        For compressed messages of magic 0 and 1.
+    start_offset : int, optional
+        Where the log starts by a checkpoint: nothing before it is missing.
+    known_end : int, optional
+        Up to where the log was there once, by checkpoints.
+    is_start_exact : bool
+        That checkpoint is of a clean shutdown, and no older than the logs.
+
+    Raises
+    ------
+    KafkaIndexError
+        A log has to be read again, and cannot be.
+    """
+    for log in logs:
+        if log.is_read:
+            log.offsets.settle(log.segment, decompressor)
+    found = list(_within(logs, start_offset))
+    cleaning = cleaning.with_marks(max((each.offsets.marked_to for each in logs), default=0))
+    open_at = [each.log for each in found if each.end_offset > (cleaning.cleaned_to or 0)]
+    for log in reversed(logs[open_at[0] :] if open_at else ()):
+        if not log.is_read:
+            continue
+        log.offsets.look_for_marks(log.segment, decompressor)
+        if log.offsets.marked_to:
+            cleaning = cleaning.with_marks(log.offsets.marked_to)
+            found = list(_within(logs, start_offset))
+            break
+    result = MissingOffsets(cleaning)
+    result.ranges += _head(logs, start_offset, is_exact=is_start_exact)
+    for each in found:
+        result.ranges += _judged(each, cleaning)
+    result.ranges += _tail(logs, known_end)
+    for number, log in enumerate(logs):
+        more = log.offsets.hole_count - len(log.offsets.holes)
+        is_cleaned = log.offsets.end_offset <= (cleaning.cleaned_to or 0)
+        if log.is_read and more and not is_cleaned:
+            result.unnamed[number] = more
+    return result
+
+
+def _within(logs: Sequence[SeenLog], start_offset: int | None) -> Iterator[MissingRange]:
+    """Yield what is missing between the base offset of the first log and the end of the last."""
+    start = start_offset or 0
+    end: int | None = None
+    for number, log in enumerate(logs):
+        if not log.is_read:
+            end = None
+            continue
+        offsets = log.offsets
+        holes = [(each.first_offset, each.end_offset, each) for each in offsets.holes]
+        position, fault = 0, None
+        if end is not None and end < offsets.base_offset:
+            until = offsets.base_offset
+            if holes and holes[0][0] == until:
+                # What is missing between the logs goes on in this one.
+                _, until, hole = holes.pop(0)
+                position, fault = hole.position_bytes, hole.fault
+            if until > start:
+                yield MissingRange(max(end, start), until, number, position, why=fault or "")
+        for first, until, hole in holes:
+            if until > start:
+                first_offset = max(first, start)
+                why = hole.fault or ""
+                yield MissingRange(first_offset, until, number, hole.position_bytes, why=why)
+        end = max(log.end_offset, end or 0)
+
+
+def _judged(missing: MissingRange, cleaning: Cleaning) -> Iterator[MissingRange]:
+    """Yield the part of a range that a cleaner has been over, and the rest."""
+    limit = min(max(cleaning.cleaned_to or 0, missing.first_offset), missing.end_offset)
+    if missing.first_offset < limit:
+        why = f"the cleaner has been over all offsets below {cleaning.cleaned_to}"
+        yield replace(missing, end_offset=limit, cause=Cause.COMPACTED, why=why)
+    if limit == missing.end_offset:
+        return
+    is_lost = cleaning.is_compacted is False and not missing.why
+    cause = Cause.LOST if is_lost else Cause.UNKNOWN
+    why = f"the messages there cannot be read: {missing.why}" if missing.why else cleaning.why()
+    yield replace(missing, first_offset=limit, cause=cause, why=why)
+
+
+def _head(
+    logs: Sequence[SeenLog], start_offset: int | None, *, is_exact: bool
+) -> Iterator[MissingRange]:
+    """Yield the offsets from the log start to the first segment, which no cleaner takes away."""
+    base_offset = logs[0].offsets.base_offset
+    if start_offset is None or start_offset >= base_offset or not logs[0].is_read:
+        return
+    cause, why = Cause.LOST, "the checkpoint of the log start is of a clean shutdown"
+    if not is_exact:
+        cause = Cause.UNKNOWN
+        why = "if retention deleted them after the checkpoint was written, nothing is lost"
+    yield MissingRange(start_offset, base_offset, 0, 0, Place.HEAD, cause, why)
+
+
+def _tail(logs: Sequence[SeenLog], known_end: int | None) -> Iterator[MissingRange]:
+    """Yield the offsets that checkpoints know after the last batch, and no cleaner takes away."""
+    last = logs[-1]
+    end = last.end_offset
+    if known_end is None or known_end <= end or not last.is_read:
+        return
+    why = "checkpoints know them, and a cleaner leaves the end of a log alone"
+    number, position = len(logs) - 1, last.offsets.end_bytes
+    yield MissingRange(end, known_end, number, position, Place.TAIL, Cause.LOST, why)
