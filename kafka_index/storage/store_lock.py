@@ -2,8 +2,9 @@
 
 The marker is put only where there is none. Its run writes it again every few seconds. A run that
 finds another's marker watches it: one that does not change for a while belongs to a killed run,
-and is taken over; so is at once one of a process of this machine that is gone. Of several runs
-that take it over at the same moment, one gets in: it replaces the version that it has watched.
+and is taken over; so is at once one of a process that is gone from this machine, since the same
+boot and in the same PID namespace. Of several runs that take it over at the same moment, one gets
+in: it replaces the version that it has watched.
 Nothing keeps out a run that was stopped for longer than that and continues; two runs over the same
 input write the same bytes.
 """
@@ -106,6 +107,8 @@ class StoreLock:
             "run": self._run_id,
             "host": socket.gethostname(),
             "process": os.getpid(),
+            **(_process_table() or {}),
+            "started": _started(os.getpid()),
             "count": self._count,
         }
         return json.dumps(fields).encode()
@@ -180,18 +183,53 @@ def _fields(marker: bytes) -> dict[str, object]:
 
 
 def _is_of_ended_process(marker: bytes | None) -> bool:
+    """Return whether a marker is of no process any more; False where that cannot be known.
+
+    Pods that share the name of their host do not see each other's processes, and a process number
+    is given again.
+    """
     if marker is None:
         return True
     fields = _fields(marker)
-    process = fields.get("process")
-    if fields.get("host") != socket.gethostname() or not isinstance(process, int):
+    process, table = fields.get("process"), _process_table()
+    if not isinstance(process, int) or fields.get("host") != socket.gethostname() or table is None:
         return False
-    if process == os.getpid():
+    if any(fields.get(name) != value for name, value in table.items()):
+        return False
+    started = fields.get("started")
+    if process == os.getpid() and started == _started(process):
         return fields.get("run") not in _held
+    return not _is_running(process, started)
+
+
+def _is_running(process: int, started: object) -> bool:
+    """Return whether a process runs, or may: one that was started when a marker says it was."""
     try:
         os.kill(process, 0)
     except ProcessLookupError:
-        return True
-    except OSError:
         return False
-    return False
+    except OSError:
+        return True
+    return started is None or _started(process) in {None, started}
+
+
+def _process_table() -> dict[str, str] | None:
+    """Return what tells the processes here from those of other boots and other PID namespaces.
+
+    None where the system does not say.
+    """
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return {"boot": file.read().strip(), "pid_namespace": os.readlink("/proc/self/ns/pid")}
+    except OSError:
+        return None
+
+
+def _started(process: int) -> int | None:
+    """Return when a process was started, in ticks since boot; None if that cannot be read."""
+    try:
+        with open(f"/proc/{process}/stat", "rb") as file:
+            # After the name, which may hold blanks and parentheses: field 22 of proc(5).
+            return int(file.read().rpartition(b")")[2].split()[19])
+    except (OSError, ValueError, IndexError):
+        return None

@@ -58,6 +58,12 @@ def put_marker(root: str, **fields: object) -> None:
     store_of(path).put(path, json.dumps(fields).encode())
 
 
+def put_marker_of_here(root: str, **fields: object) -> None:
+    """Put a marker as a run of this machine does, but for some fields."""
+    ours: dict[str, object] = json.loads(StoreLock(root, "theirs")._content())
+    put_marker(root, **(ours | fields))
+
+
 def ended_process() -> int:
     done = subprocess.Popen([sys.executable, "-c", ""])
     done.wait()
@@ -127,26 +133,76 @@ def test_a_silent_marker_of_another_host_is_taken_over_after_a_while(
 
 
 def test_the_marker_of_an_ended_process_of_this_host_is_taken_over_at_once(root: str) -> None:
-    put_marker(root, run="theirs", host=socket.gethostname(), process=ended_process(), count=7)
+    put_marker_of_here(root, process=ended_process())
     with StoreLock(root, "ours"):
         found = marker(root)
         assert found is not None
         assert found["run"] == "ours"
 
 
-def test_a_killed_run_whose_process_number_is_now_ours_is_taken_over_at_once(root: str) -> None:
-    put_marker(root, run="theirs", host=socket.gethostname(), process=os.getpid(), count=7)
+@pytest.mark.parametrize("process", [os.getpid(), os.getppid()])
+def test_a_killed_run_whose_process_number_is_another_ones_now_is_taken_over_at_once(
+    root: str, process: int
+) -> None:
+    put_marker_of_here(root, process=process, started=1)
     with StoreLock(root, "ours"):
         found = marker(root)
         assert found is not None
         assert found["run"] == "ours"
+
+
+@pytest.mark.parametrize("field", ["boot", "pid_namespace"])
+@pytest.mark.parametrize("other", ["another", None])
+def test_a_marker_of_this_hosts_name_but_other_processes_is_taken_over_after_a_while(
+    root: str, field: str, other: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_lock, "_ABANDONED_SECONDS", 0.3)
+    put_marker_of_here(root, process=ended_process(), **{field: other})
+    began = time.monotonic()
+    with StoreLock(root, "ours"):
+        assert time.monotonic() - began >= 0.3
+
+
+_HOLD = """
+import sys
+from kafka_index.storage import StoreLock
+with StoreLock(sys.argv[1], "theirs"):
+    print("in", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a PID namespace is made by root")
+def test_a_run_in_another_pid_namespace_of_this_host_is_running(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its process number is one that this namespace does not have, or has for another process."""
+    monkeypatch.setattr(store_lock, "_ABANDONED_SECONDS", 0.5)
+    with subprocess.Popen(
+        ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", _HOLD, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as theirs:
+        assert theirs.stdin is not None
+        assert theirs.stdout is not None
+        assert theirs.stdout.readline() == "in\n"
+        found = marker(str(tmp_path))
+        assert found is not None
+        assert found["process"] == 1
+        # No process of this namespace has its number and start: only its silence lets others in.
+        put_marker(str(tmp_path), **(found | {"process": ended_process()}))
+        began = time.monotonic()
+        with StoreLock(str(tmp_path), "ours"):
+            assert time.monotonic() - began >= 0.5
+        theirs.stdin.close()
 
 
 @pytest.mark.parametrize("runs", [2, 8])
 def test_of_runs_that_take_over_one_marker_at_the_same_moment_one_gets_in(
     root: str, runs: int
 ) -> None:
-    put_marker(root, run="theirs", host=socket.gethostname(), process=ended_process(), count=7)
+    put_marker_of_here(root, process=ended_process())
     seen = threading.Barrier(runs)
     done = threading.Barrier(runs)
     entered: list[str] = []
@@ -190,7 +246,7 @@ def test_a_claim_that_a_killed_run_left_is_named_with_what_to_do(
     """Stores without conditional writes, such as HDFS and the local disk, have claims."""
     monkeypatch.setattr(store_lock, "_TAKE_OVERS", 2)
     local = str(tmp_path)
-    put_marker(local, run="theirs", host=socket.gethostname(), process=ended_process(), count=7)
+    put_marker_of_here(local, process=ended_process())
     claim = tmp_path / ".kafka-index" / "lock.claim"
     claim.touch()
     with pytest.raises(PublishError, match="delete it") as raised, StoreLock(local, "ours"):
