@@ -245,6 +245,21 @@ class GrowingPartitionLog:
         self._roll_to(self.log_end_offset, self._local.jitter())
         return self.active_segment
 
+    def begin_active_segment_at(self, offset: int) -> None:
+        """Let an active segment without any batch begin at a later offset.
+
+        A broker leaves such a segment behind where an offset does not fit in it. Its largest
+        timestamp is then that of its file, and searches by time end there.
+        """
+        self._check_usable()
+        self._producer_state.drop_snapshot(self.active_segment.base_offset)
+        self._local.replace_empty_active_segment(offset)
+        if len(self._local.segments) == 1:
+            self.log_start_offset = offset
+            self._epochs.truncate_from_start(offset)
+        self._producer_state.end_offset = offset
+        self._producer_state.take_snapshot(durable=False)
+
     def read(
         self,
         start_offset: int,

@@ -187,6 +187,12 @@ class LocalLog:
             active.become_inactive()
         self.segments.append(self.open_segment(base_offset, jitter_ms, create=True))
 
+    def replace_empty_active_segment(self, offset: int) -> None:
+        """Begin the active segment, which has no batch, at a later offset."""
+        self.segments.pop().delete()
+        self.segments.append(self.open_segment(offset, self.jitter(), create=True))
+        self.end_offset = offset
+
     def read(
         self,
         start_offset: int,

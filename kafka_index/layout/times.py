@@ -170,6 +170,12 @@ def parse_iso_time(text: str) -> int | None:
     return (moment - _EPOCH) // _MS - east_ms + part_ms
 
 
+def is_between_milliseconds(text: str) -> bool:
+    """Return whether an ISO 8601 time has a fraction of a millisecond, and was rounded up."""
+    match = _ISO.fullmatch(text)
+    return match is not None and bool((match["fraction"] or "")[3:].strip("0"))
+
+
 def format_time(timestamp_ms: int) -> str | None:
     """Return a time as ``2024-05-01T00:00:00.000Z``; None outside the calendar."""
     try:

@@ -134,8 +134,10 @@ class BatchEncoder:
                 self._data = _larger(self._data, needed)
                 continue
             packed = self._packed[:, :count]
-            last = packed[PACKED_BASE_OFFSET] + packed[PACKED_LAST_DELTA]
-            within = int(np.searchsorted(last, packed[PACKED_BASE_OFFSET, 0] + INT32_MAX, "right"))
+            # From the first offset on: sums with it may not be of 64 bits.
+            relative = packed[PACKED_BASE_OFFSET] - packed[PACKED_BASE_OFFSET, 0]
+            relative += packed[PACKED_LAST_DELTA]
+            within = int(np.searchsorted(relative, INT32_MAX, "right"))
             if within < count:
                 # What is handed on together fits one segment.
                 count, is_end = within, False

@@ -23,7 +23,7 @@ from kafka_index.spark.data_source import arrow_schema
 from kafka_index.spark.shared_target import NOT_SHARED_HINT
 from kafka_index.storage import DirectoryLock, local_path
 from kafka_index.stores import is_remote
-from kafka_index.writing.import_columns import check_columns, partitions_of
+from kafka_index.writing.import_columns import OrderError, check_columns, partitions_of
 from kafka_index.writing.import_settings import ImportMode, ImportSettings
 from kafka_index.writing.import_target import ImportTarget, check_overwrite
 from kafka_index.writing.partition_import import ImportedPartition, PartitionImport
@@ -107,7 +107,7 @@ class KafkaLogWriter(DataSourceArrowWriter):
             for log in logs.values():
                 log.abort()
             remove_directory(folder)
-            if isinstance(error, InputError) and error.hint is None:
+            if isinstance(error, OrderError):
                 error.hint = f"sort the rows: df.{self._remedy()}"
             raise
         return PartitionsWritten(written)

@@ -13,7 +13,7 @@ from enum import Enum
 from kafka_index.config import parse_integer
 from kafka_index.errors import InputError
 from kafka_index.layout.records import NO_TIMESTAMP
-from kafka_index.layout.times import is_relative, parse_time
+from kafka_index.layout.times import is_between_milliseconds, is_relative, parse_time
 
 _KEYWORDS = frozenset(("AND", "OR", "NOT", "IN", "BETWEEN", "LIKE", "IS", "NULL"))
 _HEADER = "header"
@@ -23,7 +23,6 @@ _WORD = re.compile(
     re.ASCII,
 )
 _COMPARISONS = frozenset(("=", "<>", "!=", "<", "<=", ">", ">="))
-_FRACTION = re.compile(r"[.,][0-9]{3}0*[1-9]")
 _MAX_DEPTH = 100
 
 
@@ -300,7 +299,7 @@ def _time(operand: _Operand) -> str:
             found=repr(text),
             hint="give the time itself, such as '2024-05-01T00:00:00Z'",
         )
-    return str(2 * parse_time(text) - (_FRACTION.search(text) is not None))
+    return str(2 * parse_time(text) - is_between_milliseconds(text.strip()))
 
 
 def _not_of_kind(kind: _Kind, operand: _Operand) -> InputError:

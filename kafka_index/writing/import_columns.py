@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from kafka_index.errors import InputError
 from kafka_index.growing import TimestampType
-from kafka_index.layout.integers import INT32_MAX, Longs
+from kafka_index.layout.integers import INT32_MAX, INT64_MAX, Longs
 from kafka_index.layout.names import TopicPartition, is_legal_topic
 from kafka_index.layout.records import NO_TIMESTAMP
 from kafka_index.records.record_rows import RecordRows
@@ -27,6 +27,10 @@ _REQUIRED = ("topic", "partition")
 _HEADERS = RECORD_SCHEMA.field("headers").type
 #: Of a control record there is no record to write.
 _IS_CONTROL = "is_control"
+
+
+class OrderError(InputError):
+    """The records of a partition do not come in the order of their offsets."""
 
 
 def check_columns(schema: pa.Schema, settings: ImportSettings) -> None:
@@ -167,14 +171,33 @@ def check_order(batch: pa.RecordBatch, column: str, before: pa.Scalar | None) ->
         raise InputError(f"a record has no {column}, by which its offset is chosen")
     descends = pc.any(pc.less(values[1:], values[:-1])).as_py()
     if descends or (before is not None and pc.less(values[0], before).as_py()):
-        raise InputError(f"the records of a partition are not in the order of {column}")
+        raise OrderError(f"the records of a partition are not in the order of {column}")
     return values[len(values) - 1]
+
+
+def check_continues(batch: pa.RecordBatch, end_offset: int) -> None:
+    """Check that records come after those of this import that were written up to an offset.
+
+    Raises
+    ------
+    OrderError
+        They do not.
+    """
+    offset = batch.column("offset")[0].as_py()
+    if isinstance(offset, int) and offset < end_offset:
+        raise OrderError(
+            "the offsets of a partition do not ascend",
+            expected=f"{end_offset} or more",
+            found=offset,
+        )
 
 
 def _offsets(batch: pa.RecordBatch, end_offset: int) -> Longs:
     if "offset" not in batch.schema.names:
+        _check_last(end_offset + len(batch) - 1)
         return end_offset + np.arange(len(batch), dtype=np.int64)
     offsets = _longs(batch, "offset")
+    _check_last(int(offsets.max()))
     if int(offsets[0]) < 0:
         raise InputError("a negative offset", expected="0 or more", found=int(offsets[0]))
     if int(offsets[0]) < end_offset:
@@ -187,12 +210,18 @@ def _offsets(batch: pa.RecordBatch, end_offset: int) -> Longs:
     wrong = np.flatnonzero(np.diff(offsets) <= 0)
     if len(wrong):
         row = int(wrong[0])
-        raise InputError(
+        raise OrderError(
             "the offsets of a partition do not ascend",
             expected=f"above {int(offsets[row])}",
             found=int(offsets[row + 1]),
         )
     return offsets
+
+
+def _check_last(offset: int) -> None:
+    """Refuse an offset after which a log would have no end."""
+    if offset >= INT64_MAX:
+        raise InputError("no offset follows this one", expected=f"below {INT64_MAX}", found=offset)
 
 
 def _timestamps(batch: pa.RecordBatch, settings: ImportSettings) -> tuple[Longs, Longs]:

@@ -11,13 +11,14 @@ import pyarrow as pa
 
 from kafka_index.errors import InputError, KafkaIndexError
 from kafka_index.growing import GrowingPartitionLog
+from kafka_index.layout.integers import INT32_MAX
 from kafka_index.layout.names import LOG_START_CHECKPOINT, PARTITION_METADATA, TopicPartition
 from kafka_index.records.batch_encoder import BatchEncoder
 from kafka_index.startup.directory_files import CLEAN_SHUTDOWN
 from kafka_index.storage import publish_error
 from kafka_index.storage.file_copy import copy_file
 from kafka_index.storage.log_directory import LogDirectory
-from kafka_index.writing.import_columns import check_order, import_rows
+from kafka_index.writing.import_columns import check_continues, check_order, import_rows
 from kafka_index.writing.import_record import ImportCounts, is_import, write_import_record
 from kafka_index.writing.import_settings import ImportMode, ImportSettings
 from kafka_index.writing.loaded_log import check_loaded
@@ -151,6 +152,8 @@ class PartitionImport:
             first = batch.column("offset")[0].as_py() if has_offsets else None
             self._log = self._open(first or 0)
         log = self._log
+        if has_offsets and self._records:
+            check_continues(batch, log.log_end_offset)
         found = import_rows(batch, self._settings, log.log_end_offset)
         if self._encoder is None:
             epochs = log.leader_epochs
@@ -168,8 +171,14 @@ class PartitionImport:
             uses_append_time=found.uses_append_time,
             keeps_last=keeps_last,
         ):
+            end = written + encoded.records
+            first, last = int(found.rows.offsets[written]), int(found.rows.offsets[end - 1])
+            active = log.active_segment
+            if not active.size_bytes and last - active.base_offset > INT32_MAX:
+                # Left empty, it would hide the records after it from searches by time.
+                log.begin_active_segment_at(first)
             log.append_each_as_follower(encoded.data, self._epoch)
-            written += encoded.records
+            written = end
         self._records += written
         return written
 

@@ -1,7 +1,7 @@
 """Files of records: Parquet and JSON lines, in folders or not, as batches of the same columns.
 
 JSON lines have the members that `kafka_index.storage.json_lines` writes: bytes are base64, times
-ISO 8601 or ms.
+ISO 8601, in UTC where they name no zone, or ms.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import Any
 from urllib.parse import unquote
 
@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 
 from kafka_index.config import parse_integer
 from kafka_index.errors import InputError
+from kafka_index.layout.times import is_between_milliseconds, parse_iso_time
 from kafka_index.records.record_table import RECORD_SCHEMA
 from kafka_index.storage import expand_input
 from kafka_index.storage.directories import directory_exists
@@ -35,7 +36,8 @@ _PARQUET = (".parquet",)
 _JSON = (".jsonl", ".json", ".ndjson")
 _PACKED = (".gz", ".bz2", ".zst", ".lz4")
 _BATCH_ROWS = 16 * 1024
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_EXACT_IN_FLOATS = 1 << 53
+_SHOWN = 60
 #: Columns of records, in the types that they are read in. Times are in ms.
 _TYPES = {
     "key": pa.large_binary(),
@@ -186,23 +188,29 @@ def _parquet_batches(file: TableFile, schema: pa.Schema) -> Iterator[tuple[list[
         for batch in parquet.iter_batches(_BATCH_ROWS, columns=inside):
             yield (
                 [
-                    _converted(batch.column(name), schema.field(name).type)
+                    _converted(batch.column(name), schema.field(name))
                     if name in inside
-                    else _repeated(folders[name], schema.field(name).type, len(batch))
+                    else _repeated(folders[name], schema.field(name), len(batch))
                     for name in wanted
                 ],
                 len(batch),
             )
 
 
-def _converted(column: pa.Array, kind: pa.DataType) -> pa.Array:
+def _converted(column: pa.Array, field: pa.Field) -> pa.Array:
+    kind = field.type
     if pa.types.is_timestamp(column.type) and pa.types.is_int64(kind):
         zone = column.type.tz
         return column.cast(pa.timestamp("ms", zone), safe=False).view(pa.int64())
+    if pa.types.is_integer(kind) and not pa.types.is_integer(column.type):
+        return _json_column(column.to_pylist(), field)
     return column.cast(kind)
 
 
-def _repeated(text: str, kind: pa.DataType, count: int) -> pa.Array:
+def _repeated(text: str, field: pa.Field, count: int) -> pa.Array:
+    kind = field.type
+    if pa.types.is_integer(kind):
+        return pa.repeat(_json_column([text], field)[0], count)
     return pa.repeat(pa.scalar(text).cast(kind), count)
 
 
@@ -255,9 +263,9 @@ def _json_column(values: list[Any], field: pa.Field) -> pa.Array:
     if pa.types.is_large_binary(field.type):
         values = [_bytes(value) for value in values]
     elif field.name == "timestamp":
-        values = [_milliseconds(value) for value in values]
-    elif field.name == "partition":
-        values = [_partition(value) for value in values]
+        values = [_milliseconds(value, field) for value in values]
+    elif field.name in _TYPES and pa.types.is_integer(field.type):
+        values = [_integer(value, field) for value in values]
     elif field.name == "headers":
         values = [
             None
@@ -272,23 +280,36 @@ def _bytes(value: str | None) -> bytes | None:
     return None if value is None else base64.b64decode(value, validate=True)
 
 
-def _partition(value: str | int | None) -> int | None:
-    if not isinstance(value, str):
-        return value
-    number = parse_integer(value)
-    if number is None:
-        raise ValueError(f"partition {value!r} is not an integer")
+def _integer(value: object, field: pa.Field) -> int | None:
+    """Return a value as an integer if it is one exactly, in whatever type; None for null."""
+    number = None
+    if isinstance(value, str):
+        number = parse_integer(value)
+    elif isinstance(value, int) and not isinstance(value, bool):
+        number = value
+    elif isinstance(value, float | Decimal):
+        # Beyond, a float may stand for several integers.
+        is_exact = isinstance(value, Decimal) or abs(value) <= _EXACT_IN_FLOATS
+        number = int(value) if is_exact and value == value // 1 else None
+    bound = 1 << (field.type.bit_width - 1)
+    if value is not None and (number is None or not -bound <= number < bound):
+        raise ValueError(
+            f"{field.name} {repr(value)[:_SHOWN]} is not an integer of {field.type.bit_width} bits"
+        )
     return number
 
 
-def _milliseconds(value: str | int | None) -> int | None:
-    if not isinstance(value, str):
-        return value
+def _milliseconds(value: object, field: pa.Field) -> int | None:
     # An export has milliseconds in digits where a time is no day of the calendar.
-    number = parse_integer(value)
-    if number is not None:
-        return number
-    return (datetime.fromisoformat(value) - _EPOCH) // timedelta(milliseconds=1)
+    if not isinstance(value, str) or parse_integer(value) is not None:
+        return _integer(value, field)
+    moment = parse_iso_time(value)
+    if moment is None:
+        raise ValueError(
+            f"timestamp {value[:_SHOWN]!r} is neither a time of ISO 8601 nor milliseconds"
+        )
+    # Without a fraction of a millisecond, as in Parquet.
+    return moment - is_between_milliseconds(value)
 
 
 @contextmanager

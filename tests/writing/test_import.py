@@ -6,6 +6,7 @@ import json
 import os
 from base64 import b64encode
 from collections.abc import Iterable, Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +120,51 @@ def test_gaps_stay_and_the_log_starts_at_the_first_offset(tmp_path: Path) -> Non
     assert (tmp_path / "logs" / "orders-0" / f"{7:020d}.log").exists()
 
 
+@pytest.mark.parametrize("records", [1, 3])
+@pytest.mark.parametrize("gap", [1, 2**20, 2**31])
+@pytest.mark.parametrize("last", [2**63 - 2, 2**63 - 2**31 - 1, 2**63 - 2**31, 2**63 - 2**31 + 1])
+def test_offsets_up_to_the_end_of_64_bits_are_kept(
+    tmp_path: Path, last: int, gap: int, records: int
+) -> None:
+    offsets = [last - gap * number for number in reversed(range(records))]
+    source = written(tmp_path / "tables", table(records, offset=offsets))
+
+    imported(source, tmp_path / "logs")
+
+    found = kafka_index.read_records(tmp_path / "logs", columns=("offset",)).read_all()
+    assert found["offset"].to_pylist() == offsets
+
+
+@pytest.mark.parametrize("offsets", [[2**63 - 1], [5, 2**63 - 1]])
+def test_an_offset_that_none_can_follow_is_refused(tmp_path: Path, offsets: list[int]) -> None:
+    source = written(tmp_path / "tables", table(len(offsets), offset=offsets))
+
+    assert "no offset follows this one" in refused(source, tmp_path / "logs")
+
+
+@pytest.mark.parametrize("before", [0, 100])
+@pytest.mark.parametrize("gap", [2**31 - 1, 2**31, 2**31 + 5, 2**40])
+def test_no_empty_segment_stays_before_the_records(tmp_path: Path, before: int, gap: int) -> None:
+    directory = tmp_path / "logs" / "orders-0"
+    with GrowingPartitionLog(directory) as log:
+        if before:
+            log.append_as_leader(data_batch(records=before), 4)
+            log.roll()
+    rows = table(3, offset=[before + gap + number for number in range(3)])
+
+    imported(written(tmp_path / "tables", rows), tmp_path / "logs", "--append")
+
+    sizes = {int(path.stem): path.stat().st_size for path in directory.glob("*.log")}
+    assert all(sizes.values()), sizes
+    assert len(sizes) == (2 if before else 1)
+    found = kafka_index.read_records(directory, columns=("offset", "leader_epoch")).read_all()
+    assert found["offset"].to_pylist() == [*range(before), *rows["offset"].to_pylist()]
+    assert set(found["leader_epoch"].to_pylist()) == ({4} if before else {0})
+    with GrowingPartitionLog(directory) as log:
+        assert log.log_start_offset == (0 if before or gap + 2 < 2**31 else gap)
+        assert log.log_end_offset == before + gap + 3
+
+
 def test_offsets_are_assigned_in_the_order_of_a_column(tmp_path: Path) -> None:
     rows = table(50, offset=None, at=[(number * 7) % 50 for number in range(50)])
 
@@ -209,7 +255,7 @@ def test_append_continues_a_log_that_a_writer_left_unclosed(tmp_path: Path) -> N
     log.flush()
     content = (directory / f"{0:020d}.log").read_bytes()
     log.close()
-    (directory / f"{0:020d}.log").write_bytes(content + content[:20])
+    (directory / f"{0:020d}.log").write_bytes(content + (3).to_bytes(8) + content[8:20])
 
     rows = table(2, offset=[3, 4])
     imported(written(tmp_path / "tables", rows), tmp_path / "logs", "--append")
@@ -430,6 +476,80 @@ def test_what_is_not_a_record_is_refused(
 
     assert reason in refused(source, tmp_path / "logs")
     assert not list((tmp_path / "logs").glob("*/*.log"))
+
+
+_NOT_INTEGERS = (1.5, "1.5", float("nan"), float("inf"), 2.0**60, Decimal("1.5"), True, "", "1e3")
+
+
+@pytest.mark.parametrize("name", ["offset", "partition", "timestamp", "timestampType"])
+@pytest.mark.parametrize("value", _NOT_INTEGERS, ids=repr)
+def test_a_number_that_is_not_an_integer_exactly_is_refused(
+    tmp_path: Path, name: str, value: object
+) -> None:
+    columns = {"timestampType": [0], name: pa.array([value])}
+    source = written(tmp_path / "tables", table(1, **columns))
+
+    stderr = refused(source, tmp_path / "logs")
+
+    assert name in stderr
+    assert "0.parquet" in stderr
+    if "nan" not in repr(value) and isinstance(value, float | str | bool) and value != float("inf"):
+        (tmp_path / "rows.jsonl").write_text(
+            json.dumps({"topic": "t", "partition": 0, "offset": 0, "key": "YQ==", name: value})
+        )
+        assert name in refused(tmp_path / "rows.jsonl", tmp_path / "other")
+
+
+@pytest.mark.parametrize("value", [7, 7.0, "7", Decimal("7.00")], ids=repr)
+def test_an_integer_is_taken_in_whatever_type_it_is(tmp_path: Path, value: object) -> None:
+    columns = {name: pa.array([value]) for name in ("offset", "partition", "timestamp")}
+    imported(written(tmp_path / "tables", table(1, **columns)), tmp_path / "logs")
+
+    found = records(tmp_path / "logs")[0]
+    assert (found["offset"], found["partition"]) == (7, 7)
+    assert found["timestamp"].timestamp() == 0.007
+
+
+@pytest.mark.parametrize("value", [2**31, 2**70, -(2**70), "9" * 5000])
+@pytest.mark.parametrize("name", ["partition", "offset"])
+def test_a_number_beyond_its_column_is_refused(tmp_path: Path, name: str, value: object) -> None:
+    rows = {"topic": "t", "partition": 0, "offset": 0, "key": "YQ==", "timestamp": 1, name: value}
+    (tmp_path / "rows.jsonl").write_text(json.dumps(rows))
+    if (name, value) != ("offset", 2**31):
+        assert "is not an integer of" in refused(tmp_path / "rows.jsonl", tmp_path / "logs")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected_ms"),
+    [
+        ("2024-05-01T00:00:00.123", 1_714_521_600_123),
+        ("2024-05-01 00:00:00", 1_714_521_600_000),
+        ("2024-05-01", 1_714_521_600_000),
+        ("2024-05-01T00:00:00.1239999Z", 1_714_521_600_123),
+        ("2024-05-01T02:00:00+02:00", 1_714_521_600_000),
+        ("1714521600123", 1_714_521_600_123),
+    ],
+)
+def test_a_time_of_a_json_line_is_in_utc_where_it_names_no_zone(
+    tmp_path: Path, text: str, expected_ms: int
+) -> None:
+    rows = {"topic": "t", "partition": 0, "offset": 0, "key": "YQ==", "timestamp": text}
+    (tmp_path / "rows.jsonl").write_text(json.dumps(rows))
+    imported(tmp_path / "rows.jsonl", tmp_path / "logs")
+
+    found = kafka_index.read_records(tmp_path / "logs").read_all()
+    assert found["timestamp"].cast("int64").to_pylist() == [expected_ms]
+
+
+@pytest.mark.parametrize("text", ["yesterday", "2024-05-01T00:00:00 Europe/Berlin", "1. May", ""])
+def test_a_time_that_is_not_iso_8601_is_refused(tmp_path: Path, text: str) -> None:
+    rows = {"topic": "t", "partition": 0, "offset": 0, "key": "YQ==", "timestamp": text}
+    (tmp_path / "rows.jsonl").write_text(json.dumps(rows))
+
+    stderr = refused(tmp_path / "rows.jsonl", tmp_path / "logs")
+
+    assert "rows.jsonl: cannot read the table: timestamp" in stderr
+    assert "is neither a time of ISO 8601 nor milliseconds" in stderr
 
 
 @pytest.mark.parametrize("partition", ["1_0", "\u0661", "", "9" * 5000])
