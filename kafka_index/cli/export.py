@@ -54,6 +54,8 @@ _EXPLAINED: Mapping[str, str] = {
     "unchanged": "nothing is new since the last export",
     "damaged": "exported, without what is damaged",
     "failed": "not exported to the end",
+    "continued": "exported, after the log lost data",
+    "restarted": "exported anew, after the log lost data",
 }
 
 
@@ -69,6 +71,7 @@ class ExportOptions:
     columns: str | None
     isolation: str
     by_date: bool
+    on_data_loss: str
     max_decompressed_bytes: int | None
     report: str | None
     engine: Engine
@@ -97,12 +100,16 @@ def run_export(options: ExportOptions, read: InputOptions) -> ExitCode:
         )
         _make_folder(settings.output)
         stack.enter_context(lock_of_output(settings.output, new_run_id()))
-        plan = plan_export(listed.files, settings, starting_offsets=starts)
+        plan = plan_export(
+            listed.files, settings, starting_offsets=starts, on_data_loss=options.on_data_loss
+        )
         with ExportOutcome(plan, options.detail) as outcome:
             for partition in plan.partitions:
                 if partition.record is not None and partition.works:
                     partition.begin()
             export_engines.run_export(options.engine, plan, settings, outcome)
+            for partition in plan.partitions:
+                partition.finish()
         rows = [partition.report() for partition in plan.partitions]
         if report is not None:
             report.write_table(report_table(rows))
@@ -200,6 +207,8 @@ class ExportOutcome(Outcome):
         title = (
             f"{plural(left_out, 'place')} of damage left out, {plural(failed, 'partition')} failed:"
         )
+        if not left_out and not failed:
+            title = f"{plural(len(wrong), 'partition')} with a log that lost data:"
         lines = ["", self._paint.bad(title)]
         for row in wrong[:_SHOWN]:
             place = "" if row.path is None else f"{shown_path(row.path)}: "

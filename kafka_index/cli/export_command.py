@@ -22,7 +22,8 @@ _HELP = """Export the records of the logs below PATH to Parquet or JSON lines.
     PATH is a data directory of a broker, one topic-partition directory, or a glob of either, or
     the URI of one; with `--tiered URI`, or with that alone, remote segments are read too. The files
     lie in OUTPUT/topic=NAME/partition=N/, named by the first and the last offset in them.
-    Run again, the command exports only what is new. Logs are only read.
+    Run again, the command exports only what is new. Where the log lost what was not exported, or
+    has another history than what was, --on-data-loss decides. Logs are only read.
 
     Exit code 0: everything is exported. 1: damaged batches were left out, the summary and the
     report say where; they are read again by the next run. 2: wrong usage, or nothing was found.
@@ -60,6 +61,7 @@ def make_command(*, as_job: bool) -> click.Command:
         columns: str | None,
         isolation: str,
         by_date: bool,  # noqa: FBT001, because click passes options by name
+        on_data_loss: str,
         report: str | None,
         detail: Detail,
         engine: Engine = SUBMITTED,
@@ -78,6 +80,7 @@ def make_command(*, as_job: bool) -> click.Command:
                 columns=columns,
                 isolation=isolation,
                 by_date=by_date,
+                on_data_loss=on_data_loss,
                 max_decompressed_bytes=max_decompressed_bytes,
                 report=report,
                 engine=engine,
@@ -114,6 +117,14 @@ def make_command(*, as_job: bool) -> click.Command:
             isolation_option(),
             click.option(
                 "--by-date", is_flag=True, help="A folder date=YYYY-MM-DD for each day, in UTC."
+            ),
+            click.option(
+                "--on-data-loss",
+                type=click.Choice(["fail", "continue", "restart"]),
+                default="fail",
+                show_default=True,
+                help="Where a log is not the one any more that was exported: refuse the partition, "
+                "continue where both agree or the log begins, or export it anew.",
             ),
             report_option("a row for each partition"),
             *run_options(as_job=as_job),

@@ -5,7 +5,7 @@ from kafka_index.export.exporting import export_local, export_split
 from kafka_index.export.partition_export import PartitionExport, SplitWork
 from kafka_index.export.planning import ExportPlan, plan_export
 from kafka_index.export.report import EXPORT_REPORT_SCHEMA, ExportStatus, PartitionReport
-from kafka_index.export.settings import ExportFormat, ExportSettings
+from kafka_index.export.settings import ExportFormat, ExportSettings, OnDataLoss
 from kafka_index.export.split_result import LeftOut, SplitResult
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "ExportSettings",
     "ExportStatus",
     "LeftOut",
+    "OnDataLoss",
     "PartitionExport",
     "PartitionReport",
     "SplitResult",

@@ -81,7 +81,7 @@ class DataFile:
         self._flush()
         self._close_sink()
         size_bytes = os.stat(self._file.scratch_path).st_size
-        name = f"{self._first:020d}-{self._last:020d}{self._settings.format.ending}"
+        name = f"{self._first:020d}-{self._last:020d}{self._settings.ending}"
         self._file.path = os.path.join(self._folder, name)
         self._file.commit()
         return self._file.path, size_bytes

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from kafka_index.errors import InputError
+from kafka_index.export.log_history import ExportedBatch
 from kafka_index.export.settings import ExportSettings
 from kafka_index.stores import is_remote, store_of
 from kafka_index.stores.staged_file import whole_file
@@ -52,6 +53,10 @@ class ExportRecord:
         Of the topic, where the log directory has it.
     damaged : tuple of DamagedRange
         What a later run reads again.
+    batches : tuple of ExportedBatch
+        The last ones of splits: what the log has to have to be continued.
+    superseded : tuple of str, optional
+        Data files that go, below the folder; then those beside them are taking their place.
     """
 
     options: Mapping[str, object]
@@ -59,6 +64,8 @@ class ExportRecord:
     next_offset: int
     topic_id: str | None = None
     damaged: tuple[DamagedRange, ...] = ()
+    batches: tuple[ExportedBatch, ...] = ()
+    superseded: tuple[str, ...] | None = None
 
     def write(self, folder: str) -> None:
         """Write the record into the folder of the partition, whole.
@@ -104,7 +111,10 @@ def read_export_record(folder: str) -> ExportRecord | None:
         fields: dict[str, Any] = json.loads(data)
         version = fields.pop("version")
         damaged = tuple(DamagedRange(**one) for one in fields.pop("damaged"))
-        record = ExportRecord(**fields, damaged=damaged)
+        batches = tuple(ExportedBatch(**one) for one in fields.pop("batches", ()))
+        superseded = fields.pop("superseded", None)
+        names = None if superseded is None else tuple(superseded)
+        record = ExportRecord(**fields, damaged=damaged, batches=batches, superseded=names)
     except (ValueError, TypeError, KeyError, AttributeError):
         version = None
     if version != _VERSION:

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from kafka_index.errors import CorruptLogError, KafkaIndexError, PublishError, is_retriable
+from kafka_index.export.log_history import ExportedBatch
 from kafka_index.export.partition_export import SplitWork
 from kafka_index.export.partition_folder import remove_data_files
 from kafka_index.export.settings import ExportSettings
@@ -38,12 +39,14 @@ def export_split(work: SplitWork, settings: ExportSettings, *, attempt: str) -> 
     PublishError
         A data file cannot be written.
     """
+    settings = replace(settings, is_staged=work.is_staged)
     try:
         if work.is_repeated and (kept := _kept_files(work, settings)) is not None:
             return kept
         damage = _Damage()
         with SplitFiles(work.folder, settings, f"{attempt}_{work.number}") as files:
-            for batch in RecordReader(work.split, settings.read_settings, on_left_out=damage.add):
+            reader = RecordReader(work.split, settings.read_settings, on_left_out=damage.add)
+            for batch in reader:
                 files.write(batch)
             files.finish()
     except PublishError:
@@ -53,6 +56,7 @@ def export_split(work: SplitWork, settings: ExportSettings, *, attempt: str) -> 
     if work.is_repeated:
         # What is in place from before holds less: it ends where the damage was.
         remove_data_files(work.folder, work.first_offset, work.end_offset, keep=files.paths)
+    header = reader.last_header
     return SplitResult(
         work.number,
         files.records,
@@ -60,6 +64,7 @@ def export_split(work: SplitWork, settings: ExportSettings, *, attempt: str) -> 
         files.size_bytes,
         tuple(damage.first),
         damage.count,
+        last_batch=None if header is None else ExportedBatch.of_header(header),
     )
 
 

@@ -10,6 +10,8 @@ import os
 from dataclasses import dataclass, field, replace
 
 from kafka_index.export.export_record import DamagedRange, ExportRecord
+from kafka_index.export.log_history import thinned
+from kafka_index.export.replacement import take_place
 from kafka_index.export.report import ExportStatus, PartitionReport
 from kafka_index.export.split_result import LeftOut, SplitResult
 from kafka_index.layout.names import TopicPartition
@@ -35,6 +37,8 @@ class SplitWork:
         Whether it was exported before, without what was damaged then.
     records_before : int, optional
         How many records are in place from then, where that is known.
+    is_staged : bool
+        Whether the data files are written aside.
     """
 
     number: int
@@ -44,6 +48,29 @@ class SplitWork:
     end_offset: int
     is_repeated: bool = False
     records_before: int | None = None
+    is_staged: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """What data files that are written aside take the place of.
+
+    Parameters
+    ----------
+    folder : str
+        Of the partition.
+    before : ExportRecord
+        What is in place.
+    from_offset : int
+        Data files that begin before it stay.
+    is_restart : bool
+        Whether all of the partition is exported anew.
+    """
+
+    folder: str
+    before: ExportRecord
+    from_offset: int
+    is_restart: bool
 
 
 @dataclass(slots=True)
@@ -66,6 +93,10 @@ class PartitionExport:
         Why it cannot be exported, or not to the end.
     is_retriable : bool
         Whether the environment is at fault for that.
+    loss : LeftOut, optional
+        What the log has lost since it was exported, where the export is to go on.
+    exchange : Exchange, optional
+        The data files are written aside, and take the place of others when they are whole.
     """
 
     partition: TopicPartition
@@ -75,6 +106,8 @@ class PartitionExport:
     begin_offset: int | None = None
     failure: LeftOut | None = None
     is_retriable: bool = False
+    loss: LeftOut | None = None
+    exchange: Exchange | None = None
     _results: dict[int, SplitResult] = field(default_factory=dict)
     _done: int = 0
 
@@ -116,16 +149,34 @@ class PartitionExport:
             record.write(self.folder)
             self.record = record
 
+    def finish(self) -> None:
+        """Put what was written aside in its place, if all of it is there.
+
+        Raises
+        ------
+        PublishError
+            It cannot be put there; the next run continues.
+        """
+        is_whole = self.failure is None and self._done == len(self.works)
+        if self.exchange is None or self.record is None or not is_whole or self.record.damaged:
+            return
+        take_place(
+            self.exchange.folder, self.exchange.before, self.record, self.exchange.from_offset
+        )
+
     def report(self) -> PartitionReport:
         """Return the row of the report."""
         done = [self._results[work.number] for work in self.works[: self._done]]
         left_out = [one for result in done for one in result.left_out]
         status = ExportStatus.EXPORTED if self.works else ExportStatus.UNCHANGED
+        if self.loss is not None:
+            is_restart = self.exchange is not None and self.exchange.is_restart
+            status = ExportStatus.RESTARTED if is_restart else ExportStatus.CONTINUED
         if self.failure is not None:
             status = ExportStatus.FAILED
         elif left_out:
             status = ExportStatus.DAMAGED
-        place = self.failure or (left_out[0] if left_out else None)
+        place = self.failure or (left_out[0] if left_out else self.loss)
         return PartitionReport(
             self.partition.topic,
             self.partition.partition,
@@ -155,5 +206,11 @@ def _extended(record: ExportRecord, work: SplitWork, result: SplitResult) -> Exp
     if result.left_out_count and work.first_offset < work.end_offset:
         others.append(DamagedRange(work.first_offset, work.end_offset, result.records))
     damaged = sorted(others, key=lambda one: one.first_offset)
-    next_offset = record.next_offset if work.is_repeated else work.end_offset
-    return replace(record, next_offset=next_offset, damaged=tuple(damaged))
+    if work.is_repeated:
+        return replace(record, damaged=tuple(damaged))
+    batches = record.batches
+    last = result.last_batch
+    # Damage may hide where a batch belongs.
+    if last is not None and last.last_offset < work.end_offset:
+        batches = thinned((*batches, replace(last, end_offset=work.end_offset)))
+    return replace(record, next_offset=work.end_offset, damaged=tuple(damaged), batches=batches)

@@ -13,7 +13,7 @@ from kafka_index.storage.directories import directory_exists, scan_directory
 from kafka_index.stores import is_remote, store_of
 from kafka_index.stores.durable_files import publish_error
 
-_NAME = re.compile(r"(?P<first>[0-9]{20})-(?P<last>[0-9]{20})\.(?:parquet|jsonl)")
+_NAME = re.compile(r"(?P<first>[0-9]{20})-(?P<last>[0-9]{20})\.(?:parquet|jsonl)(?:\.staged)?")
 _SCRATCH = re.compile(r"\.(?:[^/]*)\.kafka-index-export\.tmp")
 _DATE_FOLDER = re.compile(r"date=[^/]+")
 

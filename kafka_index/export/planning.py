@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from kafka_index.config import IndexConfig
@@ -14,9 +14,11 @@ from kafka_index.export.export_record import (
     read_export_record,
     record_options,
 )
-from kafka_index.export.partition_export import PartitionExport, SplitWork
+from kafka_index.export.log_history import DataLoss, find_loss
+from kafka_index.export.partition_export import Exchange, PartitionExport, SplitWork
 from kafka_index.export.partition_folder import data_files, remove_data_files, remove_scratch_files
-from kafka_index.export.settings import ExportSettings
+from kafka_index.export.replacement import drop_staged, finish_exchange, staged_folder
+from kafka_index.export.settings import ExportSettings, OnDataLoss
 from kafka_index.export.split_result import LeftOut
 from kafka_index.layout.names import TopicPartition
 from kafka_index.reading import PartitionFiles, PartitionLog
@@ -59,6 +61,7 @@ def plan_export(
     settings: ExportSettings,
     *,
     starting_offsets: Mapping[str, Mapping[int, int]] | None = None,
+    on_data_loss: OnDataLoss | str = OnDataLoss.FAIL,
     split_bytes: int = SPLIT_BYTES,
 ) -> ExportPlan:
     """Plan an export, while the lock of the output is held.
@@ -71,6 +74,8 @@ def plan_export(
         What is written.
     starting_offsets : mapping of str to mapping of int to int, optional
         Where the first export of each partition begins; by default with its first record.
+    on_data_loss : OnDataLoss or str
+        What happens where a log is not the one any more that was exported.
     split_bytes : int
         About the most bytes of logs of a split.
 
@@ -85,10 +90,11 @@ def plan_export(
     if starting_offsets is not None:
         _check_starts(files, starting_offsets)
     planned, number = [], 0
+    choice = OnDataLoss(on_data_loss)
     for own in files:
         starts = (starting_offsets or {}).get(own.topic, {})
         start = starts.get(own.partition, EARLIEST)
-        one = _plan_partition(own, settings, start, number, split_bytes)
+        one = _PartitionPlan(own, settings, start, choice, split_bytes).plan(number)
         number += len(one.works)
         planned.append(one)
     return ExportPlan(tuple(planned))
@@ -119,68 +125,167 @@ def _check_starts(files: Sequence[PartitionFiles], starts: Mapping[str, Mapping[
         )
 
 
-def _plan_partition(
-    files: PartitionFiles, settings: ExportSettings, start: int, number: int, split_bytes: int
-) -> PartitionExport:
-    partition = TopicPartition(files.topic, files.partition)
-    folder = settings.folder_of(partition)
-    known = read_export_record(folder)
-    _check_folder(folder, known, record_options(settings))
-    remove_scratch_files(folder)
-    export = PartitionExport(partition, folder)
-    end_offset = None
-    read = settings.read_settings
-    record = _record_to_extend(files, known, settings, start)
-    topic_id = _topic_id(files)
-    if topic_id is not None and record.topic_id not in (None, topic_id):
-        export.failure = LeftOut(
-            files.segments[0].partition_directory,
-            None,
-            "the topic was deleted and created again since it was exported: choose another "
-            f"--output (expected topic id {record.topic_id}, found {topic_id})",
-        )
+class _PartitionPlan:
+    """Plans a partition; parameters are those of `plan_export`, of one partition."""
+
+    def __init__(
+        self,
+        files: PartitionFiles,
+        settings: ExportSettings,
+        start: int,
+        on_data_loss: OnDataLoss,
+        split_bytes: int,
+    ) -> None:
+        self._files = files
+        self._settings = settings
+        self._read = settings.read_settings
+        self._start = start
+        self._on_data_loss = on_data_loss
+        self._split_bytes = split_bytes
+        self._partition = TopicPartition(files.topic, files.partition)
+        self._folder = settings.folder_of(self._partition)
+
+    def plan(self, number: int) -> PartitionExport:
+        """Return what is done with the partition; its first split has this number."""
+        files, folder = self._files, self._folder
+        known = read_export_record(folder)
+        _check_folder(folder, known, record_options(self._settings))
+        remove_scratch_files(folder)
+        if known is not None and known.superseded is not None:
+            known = finish_exchange(folder, known)
+        record = _record_to_extend(files, known, self._settings, self._start)
+        export = PartitionExport(self._partition, folder)
+        end_offset = None
+        try:
+            with PartitionLog(
+                files,
+                config=IndexConfig(),
+                max_decompressed_bytes=self._read.max_decompressed_bytes,
+            ) as log:
+                damaged = damaged_end(log)
+                end_offset = log.end_offset if damaged is None else damaged.end_offset
+                loss = None
+                if known is not None:
+                    loss = self._loss(log, record, None if damaged else end_offset)
+                if loss is not None:
+                    export = self._after_loss(log, record, loss, end_offset)
+                else:
+                    drop_staged(folder)
+                    export.record = record
+                if export.record is not None:
+                    self._add_works(export, log, number, end_offset, is_damaged=damaged is not None)
+        except KafkaIndexError as error:
+            export = PartitionExport(self._partition, folder)
+            export.failure, export.is_retriable = LeftOut.of(error), is_retriable(error)
+        if known is None and end_offset is not None and self._start > end_offset:
+            raise InputError(
+                "the log does not have the starting offset",
+                path=files.segments[0].partition_directory,
+                expected=f"{end_offset} or less",
+                found=self._start,
+                hint="correct it in the file of --offsets",
+            )
         return export
-    try:
-        with PartitionLog(
-            files, config=IndexConfig(), max_decompressed_bytes=read.max_decompressed_bytes
-        ) as log:
-            remove_data_files(folder, record.next_offset)
-            for part in _repeated_ranges(log, record):
-                # In one piece, however large: data files in place are replaced as a whole.
-                _, splits = _splits(log, part.first_offset, part.end_offset, read, None)
-                export.works += [
-                    SplitWork(
-                        number + len(export.works),
-                        split,
-                        folder,
-                        part.first_offset,
-                        part.end_offset,
-                        is_repeated=True,
-                        records_before=part.records,
-                    )
-                    for split in splits
-                ]
-            first = record.next_offset
-            damaged = damaged_end(log)
-            # Damage is read even where nothing before it is new: the row of the partition has it.
-            end_offset = log.end_offset if damaged is None else damaged.end_offset
-            if damaged is not None or first < end_offset:
-                end, splits = _splits(log, first, LATEST, read, split_bytes)
-                end = max(end_offset if end is None else end, first)
-                export.works += _works(splits, number + len(export.works), folder, first, end)
-        export.record, export.begin_offset = record, record.next_offset
-    except KafkaIndexError as error:
-        export.works.clear()
-        export.failure, export.is_retriable = LeftOut.of(error), is_retriable(error)
-    if known is None and end_offset is not None and start > end_offset:
-        raise InputError(
-            "the log does not have the starting offset",
-            path=files.segments[0].partition_directory,
-            expected=f"{end_offset} or less",
-            found=start,
-            hint="correct it in the file of --offsets",
-        )
-    return export
+
+    def _add_works(
+        self,
+        export: PartitionExport,
+        log: PartitionLog,
+        number: int,
+        end_offset: int,
+        *,
+        is_damaged: bool,
+    ) -> None:
+        """Add the splits of what was damaged, and of what is new."""
+        record, folder = export.record, export.folder
+        assert record is not None  # noqa: S101, because mypy needs it
+        export.begin_offset = first = record.next_offset
+        remove_data_files(folder, first)
+        for part in _repeated_ranges(log, record):
+            # In one piece, however large: data files in place are replaced as a whole.
+            _, splits = _splits(log, part.first_offset, part.end_offset, self._read, None)
+            export.works += [
+                SplitWork(
+                    number + len(export.works),
+                    split,
+                    folder,
+                    part.first_offset,
+                    part.end_offset,
+                    is_repeated=True,
+                    records_before=part.records,
+                )
+                for split in splits
+            ]
+        # Damage is read even where nothing before it is new: the row of the partition has it.
+        if is_damaged or first < end_offset:
+            end, splits = _splits(log, first, LATEST, self._read, self._split_bytes)
+            end = max(end_offset if end is None else end, first)
+            export.works += _works(splits, number + len(export.works), folder, first, end)
+        if export.exchange is not None:
+            export.works = [replace(work, is_staged=True) for work in export.works]
+
+    def _loss(
+        self, log: PartitionLog, record: ExportRecord, end_offset: int | None
+    ) -> DataLoss | None:
+        """Return why the log is not the one that was exported."""
+        topic_id = _topic_id(self._files)
+        if topic_id is not None and record.topic_id not in (None, topic_id):
+            return DataLoss(
+                "the topic was deleted and created again since it was exported (expected topic id "
+                f"{record.topic_id}, found {topic_id})",
+                None,
+            )
+        return find_loss(log, record.batches, record.next_offset, end_offset)
+
+    def _after_loss(
+        self, log: PartitionLog, record: ExportRecord, loss: DataLoss, end_offset: int
+    ) -> PartitionExport:
+        """Return what is done with a partition whose log is not the one that was exported."""
+        place = LeftOut(self._files.segments[0].partition_directory, None, loss.reason)
+        export = PartitionExport(self._partition, self._folder, loss=place)
+        is_restart = self._on_data_loss is OnDataLoss.RESTART
+        if self._on_data_loss is OnDataLoss.FAIL:
+            hint = "give --on-data-loss continue or restart, or another --output"
+            export.failure = replace(place, reason=f"{loss.reason}; {hint}")
+            return export
+        if loss.is_gap and not is_restart:
+            export.record = replace(record, next_offset=log.log_start_offset)
+            return export
+        start = max(log.log_start_offset, self._start if is_restart else 0)
+        from_offset = 0 if is_restart else start
+        if not is_restart and loss.agreed_offset is not None:
+            from_offset, start = loss.agreed_offset, max(loss.agreed_offset, start)
+            if end_offset <= start:
+                # What was exported is all that there is of it.
+                return export
+        across = [path for path, first, last in data_files(self._folder) if first < start <= last]
+        if across and not is_restart and from_offset == start:
+            export.failure = replace(
+                place,
+                reason=f"{loss.reason}; {across[0]} has offsets from before the log begins, and "
+                "cannot be replaced in part: give --on-data-loss restart, or another --output",
+            )
+            return export
+        export.folder = staged_folder(self._folder)
+        export.exchange = Exchange(self._folder, record, from_offset, is_restart)
+        export.record = self._staged_record(log, export.folder, start, end_offset)
+        return export
+
+    def _staged_record(
+        self, log: PartitionLog, staged: str, start: int, end_offset: int
+    ) -> ExportRecord:
+        """Return the record of what a killed run has written aside, a new one if that is not it."""
+        topic_id = _topic_id(self._files)
+        options = record_options(self._settings)
+        found = read_export_record(staged)
+        new = ExportRecord(options, start, start, topic_id)
+        if found is not None:
+            same = (found.options, found.first_offset, found.topic_id) == (options, start, topic_id)
+            if same and find_loss(log, found.batches, found.next_offset, end_offset) is None:
+                remove_scratch_files(staged)
+                return found
+        drop_staged(self._folder)
+        return new
 
 
 def _splits(

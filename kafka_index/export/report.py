@@ -37,6 +37,10 @@ class ExportStatus(Enum):
     DAMAGED = "damaged"
     #: The partition was not exported to its end.
     FAILED = "failed"
+    #: What the log lost is left out, or replaced, and the rest exported (`OnDataLoss.CONTINUE`).
+    CONTINUED = "continued"
+    #: The partition was exported anew, in place of what was there (`OnDataLoss.RESTART`).
+    RESTARTED = "restarted"
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,8 @@ from kafka_index.tables import OnDamage, ReadSettings
 
 #: What the names of the folders hold, as Hive lays out tables: these columns are in no file.
 FOLDER_COLUMNS = ("topic", "partition")
+#: After the names of data files that are not in their place yet.
+STAGED_ENDING = ".staged"
 
 
 class ExportFormat(Enum):
@@ -26,6 +28,17 @@ class ExportFormat(Enum):
     def ending(self) -> str:
         """The ending of their names."""
         return f".{self.value}"
+
+
+class OnDataLoss(Enum):
+    """What happens where a log is not the one any more that was exported."""
+
+    #: The partition is not exported.
+    FAIL = "fail"
+    #: It is exported from where both agree, or from where the log begins.
+    CONTINUE = "continue"
+    #: It is exported anew, beside what is there, and takes its place when it is whole.
+    RESTART = "restart"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +57,8 @@ class ExportSettings:
         Whether each partition has a folder for each day of its timestamps, in UTC.
     read : ReadSettings
         How records are read. Columns and what happens at damage are set here.
+    is_staged : bool
+        Whether data files are written aside, under names that no reader of a table takes for one.
 
     Raises
     ------
@@ -56,6 +71,7 @@ class ExportSettings:
     columns: tuple[str, ...] = DEFAULT_COLUMNS
     by_date: bool = False
     read: ReadSettings = field(default_factory=ReadSettings)
+    is_staged: bool = False
 
     def __post_init__(self) -> None:
         ReadSettings(columns=self.columns).schema  # noqa: B018, because it checks the names
@@ -65,6 +81,11 @@ class ExportSettings:
                 found=", ".join(self.columns),
                 hint="add another column, such as offset",
             )
+
+    @property
+    def ending(self) -> str:
+        """The ending of the names of data files."""
+        return f"{self.format.ending}{STAGED_ENDING}" if self.is_staged else self.format.ending
 
     @property
     def file_columns(self) -> tuple[str, ...]:

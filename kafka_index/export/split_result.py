@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kafka_index.errors import KafkaIndexError
+from kafka_index.export.log_history import ExportedBatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,8 @@ class SplitResult:
         Why the split was not exported; then nothing of it is there.
     is_retriable : bool
         Whether the environment is at fault for that.
+    last_batch : ExportedBatch, optional
+        The last batch that was read.
     """
 
     number: int
@@ -72,3 +75,4 @@ class SplitResult:
     is_kept: bool = False
     failure: LeftOut | None = None
     is_retriable: bool = False
+    last_batch: ExportedBatch | None = None

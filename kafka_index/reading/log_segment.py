@@ -204,6 +204,13 @@ class LogSegment:
             )
         )
 
+    def header_at(self, position_bytes: int) -> bytes:
+        """Return the first bytes of a batch, as many as a header of magic 2 has."""
+        self._cache.use(self)
+        end = position_bytes + RECORD_BATCH_OVERHEAD_BYTES
+        log = self._log
+        return log.complete(lambda: bytes(log.array[position_bytes:end]))
+
     def goes_back_after(self, batch: LogOffsetPosition) -> bool:
         """Return whether the next batch begins before a batch has ended."""
         log, following = self._log, batch.position + batch.size

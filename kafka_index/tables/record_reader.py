@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 
+import numpy as np
 import pyarrow as pa
 
 from kafka_index.errors import CorruptLogError
+from kafka_index.layout.records import RECORD_BATCH_OVERHEAD_BYTES
 from kafka_index.records.batch_table import BatchColumns
 from kafka_index.records.batch_walk import BatchDamage
 from kafka_index.records.decompression import shared_budget
@@ -94,6 +96,8 @@ class RecordReader:
         How many bytes of logs have been read so far.
     ranges : tuple of LogRange
         The parts of segments that hold the last record batch that was returned and what follows it.
+    last_header : bytes, optional
+        The header of the last batch that was read so far and begins within the split.
     """
 
     def __init__(
@@ -104,6 +108,7 @@ class RecordReader:
         on_left_out: Callable[[CorruptLogError], None] | None = None,
     ) -> None:
         self.bytes_read = 0
+        self.last_header: bytes | None = None
         self.ranges = self._reached = split.ranges
         self._split = split
         self._settings = settings
@@ -159,10 +164,18 @@ class RecordReader:
                     start = int(found.batches.position_bytes[0])
                     reached = replace(part, start_bytes=start, least_offset=scan.least_offset)
                     self._reached = (reached, *following)
+                    self._follow(found)
                     yield from self._decode(found, path)
             self.bytes_read = read_before + scan.bytes_read
         if self._damages.at_end is not None:
             yield from self._damage_rows(self._damages.at_end)
+
+    def _follow(self, source: WindowBatches) -> None:
+        batches, last = source.batches, self._split.last_offset
+        count = int(np.searchsorted(batches.base_offset, last, "right"))
+        if count:
+            at = int(batches.position_bytes[count - 1]) - source.position_bytes
+            self.last_header = source.window[at : at + RECORD_BATCH_OVERHEAD_BYTES].tobytes()
 
     def _decode(self, source: WindowBatches, path: str) -> Iterator[pa.RecordBatch]:
         source = self._wanted(source)
