@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 
+from kafka_index.cli.predict_text import losses_text
 from kafka_index.cli.report_page import BAD, GOOD, NOTABLE, page_maker
-from kafka_index.cli.text import plural
 from kafka_index.errors import KafkaIndexError
 from kafka_index.pages.page import Explained, Page, Verdict
 from kafka_index.startup import Outcome, Prediction, SegmentAction
@@ -66,7 +66,6 @@ def _verdict(prediction: Prediction | None) -> Verdict:
     if prediction.verdict is StartVerdict.SAFE:
         return Verdict(GOOD, "safe: a broker starts, and loses nothing")
     if prediction.verdict is StartVerdict.LOSES:
-        lost = sum(one.lost.records for one in prediction.partitions)
-        return Verdict(BAD, f"loses: a broker starts, {plural(lost, 'record')} lost or hidden")
+        return Verdict(BAD, f"loses: a broker starts, {losses_text(prediction)}")
     refused = "; ".join(f"{each.file}: {each.reason}" for each in prediction.refused)
     return Verdict(BAD, f"does_not_start: {refused}")

@@ -59,13 +59,22 @@ def _text(
     for note in prediction.notes:
         yield paint.faint(f"note: {note}")
     total = sum(one.bytes_read for one in prediction.partitions)
-    lost = sum(one.lost.records for one in prediction.partitions)
     yield (
         f"{plural(len(prediction.partitions), 'partition')}, "
-        f"{plural(lost, 'record')} lost or hidden, {format_bytes(total)} of logs read"
+        f"{losses_text(prediction)}, {format_bytes(total)} of logs read"
     )
     if hint is not None:
         yield paint.notable(f"suggestion: {hint}")
+
+
+def losses_text(prediction: Prediction) -> str:
+    """Return how many records a start loses or hides, and how many offsets are missing before."""
+    lost = sum(one.lost.records for one in prediction.partitions)
+    text = f"{plural(lost, 'record')} lost or hidden"
+    missing = sum(
+        each.end_offset - each.first_offset for one in prediction.partitions for each in one.missing
+    )
+    return f"{text}, {plural(missing, 'offset')} missing" if missing else text
 
 
 def count_prediction(prediction: Prediction) -> None:
@@ -191,6 +200,10 @@ def _partition_object(one: PartitionPrediction) -> dict[str, object]:
         "first_lost_timestamp_ms": lost.first_timestamp_ms,
         "last_lost_timestamp_ms": lost.last_timestamp_ms,
         "torn_bytes": one.torn_bytes,
+        "missing": [
+            {"first_offset": each.first_offset, "last_offset": each.last_offset, "why": each.why}
+            for each in one.missing
+        ],
         "bytes_read": one.bytes_read,
         "leader_epochs": None
         if loaded is None

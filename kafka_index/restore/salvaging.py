@@ -34,7 +34,8 @@ from kafka_index.restore.sound_ranges import (
 )
 from kafka_index.restore.until import Limit
 from kafka_index.scan import LogFileSource
-from kafka_index.scan.log_offsets import Hole, LogOffsets, has_holes
+from kafka_index.scan.log_offsets import Hole, LogOffsets
+from kafka_index.scan.missing_offsets import see_log
 from kafka_index.scan.scanner import entry_length
 from kafka_index.storage import Bytes, MappedFile, SegmentFile, publish_error
 
@@ -302,9 +303,12 @@ class Salvaging:
                     break
             if offsets.hole_count:
                 return True
-        return any(
-            has_holes(each, self._context.filler.decompressor) for each in self._context.later
-        )
+        for segment in self._context.later:
+            log = see_log(segment, 0)
+            log.offsets.settle(segment, self._context.filler.decompressor)
+            if log.offsets.hole_count + log.offsets.cleaned_count:
+                return True
+        return False
 
     def _rewrite(self, pieces: Sequence[Piece]) -> None:
         """Write the copy anew, from pieces of it and of other logs."""

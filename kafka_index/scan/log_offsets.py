@@ -244,21 +244,6 @@ class LogOffsets:
             )
 
 
-def has_holes(segment: SegmentFile, decompressor: Decompressor) -> bool:
-    """Return whether offsets are missing within a log, whatever the reason, up to any damage.
-
-    Raises
-    ------
-    KafkaIndexError
-        The log cannot be read.
-    """
-    offsets = LogOffsets(segment.base_offset)
-    for batches in LogFileSource.of_segment(segment, verify_crc=False).chunks():
-        offsets.observe(batches)
-    offsets.settle(segment, decompressor)
-    return offsets.hole_count + offsets.cleaned_count > 0
-
-
 def _may_span(batches: BatchColumns) -> NDArray[np.bool_]:
     """Return which batches may hold offsets before their own: compressed, of magic 0 or 1."""
     is_message: NDArray[np.bool_] = batches.control_type == CONTROL_MESSAGE

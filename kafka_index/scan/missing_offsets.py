@@ -13,9 +13,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
+import numpy as np
+
 from kafka_index.layout.internal_topics import COMPACTED_INTERNAL_TOPICS
 from kafka_index.records.record_sections import Decompressor
 from kafka_index.scan.log_offsets import LogOffsets
+from kafka_index.scan.segment_scan import LogFileSource
 from kafka_index.storage import SegmentFile
 
 
@@ -159,6 +162,26 @@ class SeenLog:
     def end_offset(self) -> int:
         """The offset after its batches, those that are damaged included."""
         return max(self.offsets.end_offset, self.damage_end or 0)
+
+
+def see_log(segment: SegmentFile, cleaned_to: int, size_bytes: int | None = None) -> SeenLog:
+    """Read the headers of a log, up to a size or the first byte that is no batch.
+
+    Raises
+    ------
+    KafkaIndexError
+        It cannot be read.
+    """
+    offsets = LogOffsets(segment.base_offset, cleaned_to)
+    for batches in LogFileSource.of_segment(segment, verify_crc=False).chunks():
+        ends = batches.position_bytes + batches.size_bytes
+        end = (
+            batches.rows if size_bytes is None else int(np.searchsorted(ends, size_bytes, "right"))
+        )
+        offsets.observe(batches.slice(0, end))
+        if end < batches.rows:
+            break
+    return SeenLog(segment, offsets)
 
 
 @dataclass(slots=True)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
-from itertools import pairwise
+from dataclasses import dataclass, replace
 
-from kafka_index.errors import InputError
+from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES
+from kafka_index.records.decompression import shared_budget
+from kafka_index.scan.missing_offsets import Cleaning, MissingOffsets, missing_offsets, see_log
 from kafka_index.startup.found_files import FoundFiles
 from kafka_index.startup.lost_records import lost_records
 from kafka_index.startup.partition_loading import LoadedPartition, Loading
@@ -16,8 +17,29 @@ from kafka_index.startup.prediction import (
     PartitionPrediction,
     SegmentAction,
     SegmentPrediction,
-    StartRefusedError,
 )
+
+
+@dataclass(frozen=True, slots=True)
+class KnownOffsets:
+    """What the files of a data directory and the metadata say of the offsets of a partition.
+
+    Parameters
+    ----------
+    cleaning : Cleaning
+        Of compaction.
+    start_offset : int or None
+        The checkpoint of its log start; None without one.
+    end_offset : int
+        Up to where it was there once, by checkpoints.
+    is_start_exact : bool
+        The checkpoints are of a clean shutdown.
+    """
+
+    cleaning: Cleaning
+    start_offset: int | None = None
+    end_offset: int = 0
+    is_start_exact: bool = False
 
 
 def describe(
@@ -25,14 +47,21 @@ def describe(
     files: FoundFiles,
     loaded: LoadedPartition,
     loading: Loading,
-    policy: str | None,
+    known: KnownOffsets,
 ) -> PartitionPrediction:
-    """Return the prediction of a partition that is loaded."""
+    """Return the prediction of a partition that is loaded.
+
+    Raises
+    ------
+    KafkaIndexError
+        A log cannot be read.
+    """
     is_emptied = bool(loaded.deleted) and not any(one.found for one in loaded.segments)
     visible_from = 0 if is_emptied else loading.log_start_offset
     lost, end_before = lost_records(loaded, files.replaced, files.replaced_end, visible_from)
     bases = [segment.log.base_offset for segment in files.segments]
     start_before = max(loading.log_start_offset, min(bases, default=0))
+    missing = _missing(loaded, known, end_before)
     return replace(
         predicted,
         outcome=Outcome.EMPTIED if is_emptied else Outcome.LOADED,
@@ -43,7 +72,30 @@ def describe(
         bytes_read=loaded.bytes_read,
         segments=tuple(_segments(files, loaded)),
         torn_bytes=loaded.segments[-1].torn_bytes(),
-        notes=(*_gaps(loaded, policy), *_end_notes(loaded, lost)),
+        missing=tuple(missing.unexplained),
+        notes=(*_gap_notes(missing), *_end_notes(loaded, lost)),
+    )
+
+
+def _missing(loaded: LoadedPartition, known: KnownOffsets, end_before: int) -> MissingOffsets:
+    """Return what is missing in the logs that a broker loads."""
+    cleaned_to = known.cleaning.cleaned_to or 0
+    logs = [
+        see_log(one.found.log, cleaned_to, one.size_bytes)
+        for one in loaded.segments
+        if one.found is not None
+    ]
+    if not logs:
+        return MissingOffsets(known.cleaning)
+    # What a start cuts or deletes is lost by the start.
+    logs[-1].damage_end = end_before
+    return missing_offsets(
+        logs,
+        known.cleaning,
+        shared_budget(DEFAULT_MAX_DECOMPRESSED_BYTES),
+        start_offset=known.start_offset,
+        known_end=known.end_offset,
+        is_start_exact=known.is_start_exact,
     )
 
 
@@ -77,23 +129,14 @@ def _segments(files: FoundFiles, loaded: LoadedPartition) -> Iterable[SegmentPre
     return [one for _, found in sorted(actions.items()) for one in found]
 
 
-def _gaps(loaded: LoadedPartition, policy: str | None) -> Iterable[str]:
-    """Report offsets between segments that no segment holds, unless compaction explains it."""
-    if policy is not None and "compact" in policy:
-        return
-    why = "records are missing" if policy else "harmless only where compaction removed them"
-    segments = loaded.segments
-    for segment, following in pairwise(segments):
-        try:
-            end = segment.next_offset()
-        except (StartRefusedError, InputError):
-            yield f"gap: the end of the segment at {segment.base_offset} cannot be read"
-            continue
-        finally:
-            segment.release()
-        if end < following.base_offset:
-            offsets = f"{end} to {following.base_offset - 1}"
-            yield f"gap: no segment holds offsets {offsets}; a broker is silent about it; {why}"
+def _gap_notes(missing: MissingOffsets) -> Iterable[str]:
+    for each in missing.unexplained:
+        yield (
+            f"gap: no segment holds offsets {each.first_offset} to {each.last_offset}; a broker is "
+            f"silent about it; {each.why}"
+        )
+    if missing.unnamed:
+        yield f"gap: offsets are missing in {sum(missing.unnamed.values())} more places"
 
 
 def _end_notes(loaded: LoadedPartition, lost: LostRecords) -> Iterable[str]:

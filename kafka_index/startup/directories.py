@@ -21,7 +21,8 @@ from kafka_index.layout.names import (
     split_directory_name,
 )
 from kafka_index.metadata import ClusterImage
-from kafka_index.startup.description import describe
+from kafka_index.scan.missing_offsets import Cleaning
+from kafka_index.startup.description import KnownOffsets, describe
 from kafka_index.startup.directory_files import (
     CLEAN_SHUTDOWN,
     DirectoryFiles,
@@ -137,7 +138,7 @@ class _Start:
         if self._refused:
             return Verdict.DOES_NOT_START
         lost = any(
-            one.lost.records or one.torn_bytes or one.outcome is not Outcome.LOADED
+            one.lost.records or one.torn_bytes or one.missing or one.outcome is not Outcome.LOADED
             for one in self._partitions
         )
         return Verdict.LOSES if lost else Verdict.SAFE
@@ -223,8 +224,8 @@ class _Start:
             topic_id = read_topic_id(path)
             files = find_files(partition, path)
             with load_partition(path, files, loading) as loaded:
-                policy = self._topics.cleanup_policy(partition.topic, directory.node_id)
-                predicted = describe(predicted, files, loaded, loading, policy)
+                known = self._known_offsets(partition, directory)
+                predicted = describe(predicted, files, loaded, loading, known)
                 retention = self._topics.retention(partition.topic, directory.node_id)
                 self._has_unknown_retention |= not retention.is_known and not retention.malformed
                 self._malformed.update(retention.malformed)
@@ -249,6 +250,26 @@ class _Start:
             if why is not None:
                 predicted = replace(predicted, outcome=Outcome.STRAY, notes=(*predicted.notes, why))
         self._partitions.append(predicted)
+
+    def _known_offsets(self, partition: TopicPartition, directory: DirectoryFiles) -> KnownOffsets:
+        """Return what is known of a partition's offsets besides its logs."""
+        policy = self._topics.cleanup_policy(partition.topic, directory.node_id)
+        cluster = self._conditions.cluster
+        has_topic = cluster is not None and cluster.topic_named(partition.topic) is not None
+        return KnownOffsets(
+            Cleaning.of(
+                partition.topic,
+                directory.cleaned_to.get(partition),
+                policy,
+                is_topic_known=has_topic or policy is not None,
+            ),
+            directory.log_starts.get(partition),
+            max(
+                directory.high_watermarks.get(partition, 0),
+                directory.recovery_points.get(partition, 0),
+            ),
+            directory.is_clean,
+        )
 
     def _why_stray(
         self, topic_id: str | None, directory: DirectoryFiles, partition: TopicPartition

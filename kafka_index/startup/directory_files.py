@@ -11,13 +11,14 @@ import os
 import re
 from dataclasses import dataclass, field
 
-from kafka_index.errors import InputError
+from kafka_index.errors import InputError, is_retriable
 from kafka_index.layout.checkpoints import check_offset_checkpoint_form, parse_offset_checkpoint
 from kafka_index.layout.integers import INT32_MAX, parse_java_integer
 from kafka_index.layout.message_bytes import uuid_bytes
 from kafka_index.layout.message_fields import ZERO_UUID
 from kafka_index.layout.names import (
     BROKER_LOCK,
+    CLEANER_CHECKPOINT,
     LOG_START_CHECKPOINT,
     META_PROPERTIES,
     PARTITION_METADATA,
@@ -51,6 +52,8 @@ class DirectoryFiles:
         The checkpoints, by partition.
     has_high_watermarks : bool
         Whether that checkpoint is there.
+    cleaned_to : dict
+        The checkpoint of the cleaner, by partition.
     notes : list of str
         What a broker only warns about.
     """
@@ -62,6 +65,7 @@ class DirectoryFiles:
     log_starts: Offsets = field(default_factory=dict)
     high_watermarks: Offsets = field(default_factory=dict)
     has_high_watermarks: bool = False
+    cleaned_to: Offsets = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
     @classmethod
@@ -83,6 +87,7 @@ class DirectoryFiles:
         files.log_starts = files.offsets(LOG_START_CHECKPOINT)
         files.high_watermarks = files.offsets(REPLICATION_CHECKPOINT)
         files.has_high_watermarks = os.path.exists(os.path.join(path, REPLICATION_CHECKPOINT))
+        files.cleaned_to = _cleaner_offsets(path)
         return files
 
     @property
@@ -112,6 +117,17 @@ class DirectoryFiles:
             else:
                 self.notes.append(f"{path}: a field is not a number: all of it counts as 0")
             return {}
+
+
+def _cleaner_offsets(directory: str) -> Offsets:
+    """Return the checkpoint of the cleaner, which no start reads; nothing where it is malformed."""
+    path = os.path.join(directory, CLEANER_CHECKPOINT)
+    try:
+        return parse_offset_checkpoint(read_checkpoint_text(path) or "", path=path)
+    except InputError as error:
+        if is_retriable(error):
+            raise
+        return {}
 
 
 def refuse_held(directory: str) -> None:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from kafka_index.errors import KafkaIndexError
 from kafka_index.layout.checkpoints import EpochEntry
+from kafka_index.scan.missing_offsets import MissingRange
 
 
 class SegmentAction(Enum):
@@ -184,6 +185,9 @@ class PartitionPrediction:
         By base offset.
     refusal : Refusal or None
         Why it keeps the broker from starting.
+    missing : tuple of MissingRange
+        Offsets that no log has, and that compaction does not explain: a broker serves what is
+        around them, and says nothing.
     notes : tuple of str
         What cannot be known, or is worth knowing.
     """
@@ -202,6 +206,7 @@ class PartitionPrediction:
     bytes_read: int = 0
     segments: tuple[SegmentPrediction, ...] = ()
     refusal: Refusal | None = None
+    missing: tuple[MissingRange, ...] = ()
     notes: tuple[str, ...] = ()
 
 

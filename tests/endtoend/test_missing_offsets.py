@@ -48,6 +48,7 @@ def write_partition(root: Path, form: Form) -> Path:
     directory = root / NAME
     directory.mkdir(parents=True)
     (directory / "partition.metadata").write_text(TOPIC_ID)
+    (root / "meta.properties").write_text("version=1\ncluster.id=x\nnode.id=1\n")
     for log in range(LOGS):
         base = log * BATCHES * SPAN
         data = b"".join(entry(base + i * SPAN, form) for i in range(BATCHES))
@@ -124,6 +125,15 @@ def verified(root: Path) -> tuple[int, Offsets]:
     return done.returncode, sorted(lost)
 
 
+def predicted(root: Path) -> tuple[int, Offsets]:
+    """The exit code of predict, and the offsets that it names as missing."""
+    done = run_here("predict", "--input", root, "--json")
+    (found,) = json.loads(done.stdout)["partitions"]
+    return done.returncode, [
+        (each["first_offset"], each["last_offset"]) for each in found["missing"]
+    ]
+
+
 def restored(*roots: Path) -> tuple[int, Offsets]:
     """The exit code of restore, and the offsets that it names as lost."""
     output = roots[0].parent / "out"
@@ -150,6 +160,7 @@ def test_every_command_names_the_same_offsets(tmp_path: Path, form: Form, place:
 
     assert verified(root) == (1, missing)
     assert restored(root) == (1, missing)
+    assert predicted(root) == (1, missing)
 
 
 def test_a_whole_log_lacks_nothing(tmp_path: Path, form: Form) -> None:
@@ -157,6 +168,7 @@ def test_a_whole_log_lacks_nothing(tmp_path: Path, form: Form) -> None:
 
     assert verified(root) == (0, [])
     assert restored(root) == (0, [])
+    assert predicted(root) == (0, [])
 
 
 @pytest.mark.parametrize("place", [within, between, within_and_between, after_a_missing_log])

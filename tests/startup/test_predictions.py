@@ -200,9 +200,12 @@ def test_a_missing_middle_segment_is_a_gap(data: Path) -> None:
     for path in (data / PARTITION).glob(f"{logs(data)[1].stem}.*"):
         path.unlink()
 
-    one = of(predict(data))
+    found = predict(data)
 
-    assert any(note.startswith("gap: no segment holds offsets 1063 to 2116") for note in one.notes)
+    (gap,) = of(found).missing
+    assert (gap.first_offset, gap.last_offset) == (1063, 2116)
+    assert found.verdict is Verdict.LOSES
+    assert of(found).notes[0].startswith("gap: no segment holds offsets 1063 to 2116")
 
 
 def test_a_partition_without_its_metadata_is_stray(data: Path) -> None:
@@ -346,14 +349,17 @@ def _expect_refusal(data: Path) -> None:
         predict_directories([str(data)], StartConditions(LogConfig()))
 
 
-def test_a_gap_of_a_compacted_topic_is_not_reported(data: Path) -> None:
+def test_a_gap_where_the_cleaner_has_been_is_not_reported(data: Path) -> None:
     for path in (data / PARTITION).glob(f"{logs(data)[1].stem}.*"):
         path.unlink()
     cluster = cluster_with(topic_id(data), (1,), "x")
-    assert any("records are missing" in note for note in of(predict(data, cluster)).notes)
+    cluster.configs[2, "app-logs"] = {"cleanup.policy": "delete"}
+    assert any("the topic is not compacted" in note for note in of(predict(data, cluster)).notes)
 
     cluster.configs[2, "app-logs"] = {"cleanup.policy": "compact"}
+    assert any("cannot be known" in note for note in of(predict(data, cluster)).notes)
 
+    (data / "cleaner-offset-checkpoint").write_text("0\n1\napp-logs 0 2117\n")
     assert of(predict(data, cluster)).notes == ()
 
 
