@@ -7,7 +7,7 @@ import re
 
 import click
 
-from kafka_index.cli.numbers import TIME_HELP, Whole, parse_moment
+from kafka_index.cli.numbers import TIME_HELP, Whole
 from kafka_index.cli.options import (
     SUBMITTED,
     Decorator,
@@ -21,9 +21,11 @@ from kafka_index.cli.options import (
     topics_option,
 )
 from kafka_index.cli.restore import run_restore
+from kafka_index.cli.run_summary import run_summary
 from kafka_index.cli.tiered_options import check_input, tiered_options
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, LogConfig, parse_integer
 from kafka_index.engines import Engine
+from kafka_index.errors import InputError
 from kafka_index.layout.names import TopicPartition, is_legal_topic, parse_partition_directory
 from kafka_index.restore.cluster import ClusterMode
 from kafka_index.restore.log_files import Link
@@ -260,9 +262,9 @@ def _until(_context: click.Context, _option: click.Parameter, value: str | None)
     if os.path.exists(value):
         return Until(offsets=read_offsets_file(value))
     try:
-        return Until(time_ms=parse_moment(value))
-    except click.BadParameter as error:
-        raise click.BadParameter(f"no such file, and {error.message}") from error
+        return Until.of(value, run_summary().started_ms)
+    except InputError as error:
+        raise click.BadParameter(f"no such file, and {error}") from error
 
 
 def _renames(

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from kafka_index.cli.build_summary import skipped_lines
 from kafka_index.cli.exit_code import ExitCode
 from kafka_index.cli.options import Detail
 from kafka_index.cli.progress import Outcome
 from kafka_index.cli.run_summary import run_summary
 from kafka_index.cli.terminal import Table
 from kafka_index.cli.text import format_bytes, format_count, plural, status_table
+from kafka_index.layout.times import time_text
 from kafka_index.restore.job import RestoreResult
 from kafka_index.restore.plan import RestorePlan
 from kafka_index.restore.report import LEFT_OUT, RESTORED, SALVAGED, status_of
@@ -35,6 +37,7 @@ class RestoreOutcome(Outcome):
     """
 
     def __init__(self, plan: RestorePlan, detail: Detail) -> None:
+        self._plan = plan
         self._sizes = {
             each.partition: int(each.base.segments.sizes_bytes.sum()) for each in plan.partitions
         }
@@ -52,7 +55,7 @@ class RestoreOutcome(Outcome):
     def print_summary(self, result: RestoreResult) -> ExitCode:
         """Print the summary and the runbook, and return the exit code."""
         partitions, output, runbook = result.partitions, result.output, result.runbook
-        lines: list[str | Table] = [self._table(partitions)]
+        lines: list[str | Table] = [self._table(partitions), *self._choice_lines(partitions)]
         damage = [*self._damage_lines(partitions), *self._offset_lines(result)]
         if runbook is None:
             damage += ["", self._paint.bad(f"{output} is not complete: run again to continue")]
@@ -77,7 +80,35 @@ class RestoreOutcome(Outcome):
         run_summary().add_bytes("logs", sum(each.size_bytes for each in partitions))
         colours = {RESTORED: self._paint.good, LEFT_OUT: self._paint.bad}
         return status_table(
-            ("status", "partitions", "log bytes"), rows, EXPLAINED, colours, self._paint
+            ("status", "partitions", "log bytes"), rows, self._explained, colours, self._paint
+        )
+
+    @property
+    def _explained(self) -> dict[str, str]:
+        """What statuses mean, with what the choices leave out."""
+        until = self._plan.choices.until
+        if until.time_ms is None and not until.offsets:
+            return EXPLAINED
+        return {**EXPLAINED, RESTORED: f"{EXPLAINED[RESTORED]} up to --until"}
+
+    def _choice_lines(self, partitions: Sequence[RestoredPartition]) -> list[str]:
+        """Return what was not restored because nobody asked for it."""
+        lines = []
+        until = self._plan.choices.until
+        if until.time_ms is not None or until.offsets:
+            cut = sum(each.is_limited for each in partitions)
+            empty = sum(each.is_limited and not each.size_bytes for each in partitions)
+            place = "the offsets of --until"
+            if until.time_ms is not None:
+                place = f"--until {time_text(until.time_ms)}"
+            lines.append(
+                f"{plural(cut, 'log')} of {format_count(len(partitions))} cut at {place}"
+                + (f", {format_count(empty)} of them with nothing before it" if empty else "")
+            )
+            run_summary().add_count("partitions_cut", cut)
+        every = self._detail is Detail.VERBOSE
+        return ["", *lines] * bool(lines) + skipped_lines(
+            self._plan.dump.skipped, self._paint, every=every
         )
 
     def _damage_lines(self, partitions: Sequence[RestoredPartition]) -> list[str]:

@@ -20,8 +20,8 @@ from kafka_index.restore.old_cluster import OldCluster, read_transactions
 from kafka_index.restore.output import Output, check_again
 from kafka_index.restore.plan import (
     RestorePlan,
+    as_begun,
     plan_restore,
-    with_topic_ids,
 )
 from kafka_index.restore.request import RestoreRequest
 from kafka_index.restore.request_choices import choices_of, read_old_cluster
@@ -58,7 +58,7 @@ from kafka_index.restore.target_checks import (
     inputs_of,
     same_cluster_identity,
 )
-from kafka_index.restore.until import check_offsets, check_times, open_transactions
+from kafka_index.restore.until import check_offsets, check_reached, check_times, open_transactions
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,9 +140,10 @@ class RestoreJob:
         check_offsets(dump, request.until)
         old = read_old_cluster(request, dump)
         plan = plan_restore(dump, choices_of(request, dump, old))
+        check_reached(request.until, [each.base for each in plan.partitions])
         output = checked_output(request, plan)
         if output.begun is not None:
-            plan = with_topic_ids(plan, output.begun.topic_ids)
+            plan = as_begun(plan, output.begun.topic_ids, output.begun.until_ms)
         seeds = [checked_seed(path, output, inputs_of(request, dump)) for path in request.seeds]
         if request.cluster is ClusterMode.SAME:
             identity = same_cluster_identity(request, dump, old, output)
@@ -207,7 +208,7 @@ class RestoreJob:
         return replace(
             self,
             output=output,
-            plan=with_topic_ids(self.plan, output.begun.topic_ids),
+            plan=as_begun(self.plan, output.begun.topic_ids, output.begun.until_ms),
             identity=replace(
                 self.identity, properties=output.properties or self.identity.properties
             ),

@@ -33,10 +33,13 @@ class BegunPlan:
         Of the plan.
     topic_ids : dict of str to str
         The ids that were made for topics without one.
+    until_ms: int, optional
+        The point in time that it restores to.
     """
 
     digest: str
     topic_ids: dict[str, str]
+    until_ms: int | None = None
 
 
 class Journal:
@@ -75,7 +78,9 @@ class Journal:
                 path=self._path,
                 hint="restore to an empty --output, or complete it with the version that began it",
             )
-        return BegunPlan(str(plan.get("digest")), dict(plan.get("topic_ids", {})))
+        return BegunPlan(
+            str(plan.get("digest")), dict(plan.get("topic_ids", {})), plan.get("until_ms")
+        )
 
     def begin(self, plan: BegunPlan) -> None:
         """Record the plan, durably, before anything else is written.

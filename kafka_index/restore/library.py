@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from os import PathLike
 
 from kafka_index.config import LogConfig, choice_of, topics_pattern
+from kafka_index.layout.times import Time, now_ms
 from kafka_index.restore.job import RestoreJob, RestoreResult
 from kafka_index.restore.log_files import Link
 from kafka_index.restore.lost_ranges import Salvage
 from kafka_index.restore.request import RestoreRequest
 from kafka_index.restore.run import on_threads
+from kafka_index.restore.until import Until
 
 
 def restore_dump(
@@ -22,6 +24,8 @@ def restore_dump(
     topics: str | re.Pattern[str] | None = None,
     salvage: Salvage | str = Salvage.PREFIX,
     link: Link | str = Link.AUTO,
+    until: Time | Mapping[str, Mapping[int, int]] | None = None,
+    create_time: bool = False,
     seeds: Sequence[str | PathLike[str]] = (),
     new_topic_ids: bool = False,
     config: LogConfig | None = None,
@@ -41,6 +45,11 @@ def restore_dump(
         What is kept of damaged partitions: ``prefix``, ``batches`` or ``none``.
     link : Link or str
         How logs are taken over: ``auto``, ``reflink``, ``copy`` or ``hard``.
+    until : time, or mapping of str to mapping of int to int, optional
+        Where logs end: before the first batch with a later timestamp, or that reaches the offset of
+        its topic and partition. A time is what `read_records` takes.
+    create_time : bool
+        Whether the time counts for topics with the timestamps of clients, too.
     seeds : sequence of path
         Metadata log directories of the controllers that are to know the topics.
     new_topic_ids : bool
@@ -72,6 +81,8 @@ def restore_dump(
         topics=topics_pattern(topics),
         salvage=choice_of(Salvage, salvage, "salvage"),
         link=choice_of(Link, link, "link"),
+        until=Until.of(until, now_ms()),
+        goes_by_create_time=create_time,
         seeds=[os.fspath(path) for path in seeds],
         new_topic_ids=new_topic_ids,
         config=config or LogConfig(),

@@ -191,13 +191,19 @@ def plan_restore(dump: Dump, choices: RestoreChoices) -> RestorePlan:
     return RestorePlan(tuple(partitions), without_logs, choices, dump)
 
 
-def with_topic_ids(plan: RestorePlan, topic_ids: Mapping[str, str]) -> RestorePlan:
-    """Return a plan with the ids that an earlier run of it made."""
+def as_begun(plan: RestorePlan, topic_ids: Mapping[str, str], until_ms: int | None) -> RestorePlan:
+    """Return a plan with the ids that an earlier run of it made, and its point in time."""
+    until = replace(plan.choices.until, time_ms=until_ms)
     partitions = tuple(
-        replace(each, topic_id=topic_ids.get(each.partition.topic, each.topic_id))
+        replace(
+            each,
+            topic_id=topic_ids.get(each.partition.topic, each.topic_id),
+            limit=until.limit_of(each.base.partition),
+        )
         for each in plan.partitions
     )
-    return replace(plan, partitions=partitions, choices=replace(plan.choices, topic_ids=topic_ids))
+    choices = replace(plan.choices, topic_ids=topic_ids, until=until)
+    return replace(plan, partitions=partitions, choices=choices)
 
 
 def found_topic_ids(dump: Dump) -> dict[str, str]:

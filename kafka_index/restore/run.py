@@ -86,7 +86,8 @@ def restore_logs(
     finished = {} if output.begun is None else journal.finished()
     link = choose_link(plan.choices.link, _sample(plan), output.path)
     if output.begun is None:
-        journal.begin(BegunPlan(plan.digest, dict(plan.choices.topic_ids)))
+        choices = plan.choices
+        journal.begin(BegunPlan(plan.digest, dict(choices.topic_ids), choices.until.time_ms))
     hide_identity(output.path, identity.properties)
     # The run before may have been killed after the marker.
     remove_marker(output.path)

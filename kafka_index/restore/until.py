@@ -19,10 +19,15 @@ from kafka_index.layout.records import (
     RECORD_BATCH_OVERHEAD_BYTES,
     TIMESTAMP_TYPE_MASK,
 )
+from kafka_index.layout.times import Time, is_relative, parse_time, time_text
 from kafka_index.metadata import Transaction
+from kafka_index.reading import UpperBound
+from kafka_index.reading.partition_files import CheckpointReader
 from kafka_index.records.batch_table import BatchColumns
 from kafka_index.restore.dump_files import Dump, Replica
 from kafka_index.stores import store_of
+from kafka_index.tables.settings import ReadSettings
+from kafka_index.tables.time_spans import time_span
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +64,29 @@ class Until:
         A point in time, for all of them.
     offsets : mapping of str to mapping of int to int
         Ends, by topic and partition; others are restored whole.
+    relative : str, optional
+        The time as it was given, where it is relative to now: a restore that is continued keeps
+        the time of its first run.
     """
 
     time_ms: int | None = None
     offsets: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    relative: str | None = None
+
+    @classmethod
+    def of(cls, given: Time | Mapping[str, Mapping[int, int]] | None, now: int) -> Until:
+        """Return the end that was given: a time, relative to an instant, or offsets.
+
+        Raises
+        ------
+        InputError
+            It is not a time.
+        """
+        if given is None or isinstance(given, Mapping):
+            return cls(offsets=given or {})
+        return cls(
+            time_ms=parse_time(given, now=now), relative=str(given) if is_relative(given) else None
+        )
 
     def limit_of(self, partition: TopicPartition) -> Limit | None:
         """Return where the log of a partition ends; None where it is restored whole."""
@@ -75,7 +99,7 @@ class Until:
     def text(self) -> str:
         """What tells it from others."""
         offsets = sorted((topic, sorted(found.items())) for topic, found in self.offsets.items())
-        return f"{self.time_ms} {offsets}"
+        return f"{self.relative or self.time_ms} {offsets}"
 
 
 def check_times(dump: Dump) -> None:
@@ -145,12 +169,59 @@ def open_transactions(
     ]
 
 
+def check_reached(until: Until, logs: Iterable[Replica]) -> None:
+    """Refuse a point in time that is before all records: nothing would be restored.
+
+    Internal topics do not count, where there are others.
+
+    Raises
+    ------
+    InputError
+        It is such a time.
+    """
+    if until.time_ms is None:
+        return
+    given = list(logs)
+    users = [each for each in given if not each.partition.topic.startswith(INTERNAL_PREFIX)]
+    headers = [(each, _first_header(each)) for each in users or given]
+    first = [(each, header) for each, header in headers if header is not None]
+    # The headers of older formats do not say, and are not before any time.
+    reached = [
+        int(header["magic"]) < MAGIC_RECORD_BATCH
+        or int(header["max_timestamp_ms"]) <= until.time_ms
+        for _, header in first
+    ]
+    if not first or any(reached):
+        return
+    reader = CheckpointReader(UpperBound.LOG_END)
+    span = time_span(
+        (
+            reader.read(each.partition, each.segments.files(), None, each.tiered)
+            for each, _ in first
+        ),
+        ReadSettings(),
+    )
+    raise InputError(
+        f"--until {time_text(until.time_ms)} is before the first batch of every partition, so that "
+        f"nothing would be restored: {span.text}",
+        hint="give a later time",
+    )
+
+
 def _has_create_time(replica: Replica) -> bool:
     """Return whether the first batch of a partition has the time of a client."""
+    header = _first_header(replica)
+    if header is None:
+        return False
+    is_new = header["magic"] >= MAGIC_RECORD_BATCH
+    return not (is_new and int(header["attributes"]) & TIMESTAMP_TYPE_MASK)
+
+
+def _first_header(replica: Replica) -> np.void | None:
+    """Return the header of the first batch, in the layout of magic 2; None for no batch."""
     for segment in replica.segments.files():
         if segment.log_size_bytes >= RECORD_BATCH_OVERHEAD_BYTES:
             data = store_of(segment.log_path).read(segment.log_path, RECORD_BATCH_OVERHEAD_BYTES)
-            header = np.frombuffer(data, RECORD_BATCH_HEADER, 1)[0]
-            is_new = header["magic"] >= MAGIC_RECORD_BATCH
-            return not (is_new and int(header["attributes"]) & TIMESTAMP_TYPE_MASK)
-    return False
+            header: np.void = np.frombuffer(data, RECORD_BATCH_HEADER, 1)[0]
+            return header
+    return None

@@ -7,6 +7,9 @@ from typing import Any
 
 import pytest
 
+from kafka_index import restore_dump
+from kafka_index.errors import InputError
+from kafka_index.layout.times import format_time
 from kafka_index.scan import read_batches
 from tests.support.command_line import run_here
 from tests.support.restoring import copy_dump, logs, restore
@@ -103,3 +106,71 @@ def test_partitions_that_are_not_there_are_refused(tmp_path: Path, dump: Path) -
     (tmp_path / "offsets.csv").write_text("unknown,0,10\n")
 
     assert restore(dump, tmp_path / "out", "--until", tmp_path / "offsets.csv").code == 2
+
+
+def test_a_time_before_all_records_is_refused_with_the_times_there_are(
+    tmp_path: Path, dump: Path
+) -> None:
+    run = restore(dump, tmp_path / "out", "--until", "2020-01-01", "--create-time")
+
+    assert run.code == 2
+    message = "is before the first batch of every partition, so that nothing would be restored"
+    assert f"--until 2020-01-01T00:00:00.000Z {message}" in run.done.stderr
+    names = ("audit.trail-0", "payments-0", "payments-1")
+    times = [row for name in names for row in batches(dump / name)]
+    for time in (
+        min(row["base_timestamp_ms"] for row in times),
+        max(row["max_timestamp_ms"] for row in times),
+    ):
+        assert str(format_time(time)) in run.done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_summary_claims_no_more_than_what_was_asked_for(tmp_path: Path, dump: Path) -> None:
+    ends = [batches(dump / name)[-1]["max_timestamp_ms"] for name in ("payments-0", "payments-1")]
+    first = batches(dump / "payments-0")[5]["max_timestamp_ms"]
+    run = restore(dump, tmp_path / "out", "--until", first, "--create-time", "--topics", "payments")
+    assert "all that the dump has up to --until" in run.done.stdout
+    assert f"logs of 2 cut at --until {format_time(first)}" in run.done.stdout
+    run = restore(
+        dump, tmp_path / "all", "--until", max(ends), "--create-time", "--topics", "payments"
+    )
+    assert f"0 logs of 2 cut at --until {format_time(max(ends))}" in run.done.stdout
+
+
+def test_what_is_not_live_is_named(tmp_path: Path, dump: Path) -> None:
+    (dump / "old-0.0123456789abcdef0123456789abcdef-delete").mkdir()
+    run = restore(dump, tmp_path / "out")
+    assert "skipped 1 entry" in run.done.stdout
+    assert "a partition marked for deletion" in run.done.stdout
+
+
+def test_a_restore_to_a_relative_time_keeps_the_time_of_its_first_run(
+    tmp_path: Path, dump: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = batches(dump / "payments-0")
+    cut, later = rows[5]["max_timestamp_ms"], rows[-1]["max_timestamp_ms"] + 1
+    options: dict[str, Any] = {
+        "topics": "payments",
+        "new_topic_ids": True,
+        "create_time": True,
+        "until": "-1h",
+    }
+    monkeypatch.setattr("kafka_index.restore.library.now_ms", lambda: cut + 3_600_000)
+    out = tmp_path / "out"
+    with monkeypatch.context() as failing:
+        failing.setattr("kafka_index.restore.job.write_marker", _full)
+        with pytest.raises(OSError, match="disk"):
+            restore_dump(dump, out, **options)
+    monkeypatch.setattr("kafka_index.restore.library.now_ms", lambda: later + 3_600_000)
+    restore_dump(dump, out, **options)
+    restore_dump(dump, tmp_path / "once", **options | {"until": cut})
+    assert [log.stat().st_size for log in logs(out / "payments-0")] == [
+        log.stat().st_size for log in logs(tmp_path / "once" / "payments-0")
+    ]
+    with pytest.raises(InputError):
+        restore_dump(dump, out, **options | {"until": "-2h"})
+
+
+def _full(*_: object) -> None:
+    raise OSError("disk")
