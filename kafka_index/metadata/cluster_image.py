@@ -59,6 +59,30 @@ class ClusterImage:
         """Return the configurations of a topic that differ from the defaults."""
         return self.configs.get((TOPIC_RESOURCE, name), {})
 
+    def why_stray(self, number: int, topic_id: str, node_id: int | None) -> str | None:
+        """Return why a broker that starts takes a partition for stray; None where it does not.
+
+        Parameters
+        ----------
+        number : int
+            Of the partition.
+        topic_id : str
+            That it has on the disk.
+        node_id : int or None
+            The broker; None where it is not known.
+
+        Notes
+        -----
+        `LogManager.isStrayKraftReplica`.
+        """
+        topic = self.topics.get(topic_id)
+        image = None if topic is None else topic.partitions.get(number)
+        if image is None:
+            return f"stray: the metadata has no such partition of topic id {topic_id}"
+        if node_id is not None and node_id not in image.replicas:
+            return f"stray: broker {node_id} is not one of its replicas"
+        return None
+
     def broker_configs(self, node_id: int | None = None) -> dict[str, str]:
         """Return the configurations of all brokers, with those of one broker."""
         everywhere = self.configs.get((BROKER_RESOURCE, ALL_BROKERS), {})

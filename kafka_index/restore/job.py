@@ -22,6 +22,7 @@ from kafka_index.restore.plan import (
     RestorePlan,
     as_begun,
     plan_restore,
+    refuse_shared_ids,
 )
 from kafka_index.restore.request import RestoreRequest
 from kafka_index.restore.request_choices import choices_of, read_old_cluster
@@ -43,6 +44,7 @@ from kafka_index.restore.same_cluster import (
     partitions_only_here,
     partitions_placed_here,
     refuse_used_metadata,
+    without_strays,
 )
 from kafka_index.restore.seed import write_seed
 from kafka_index.restore.seed_directory import (
@@ -51,11 +53,13 @@ from kafka_index.restore.seed_directory import (
 )
 from kafka_index.restore.seeding import NOT_IN_DUMP, partitions_not_in_dump, plan_seeding
 from kafka_index.restore.target_checks import (
+    check_same_output,
     checked_output,
     checked_seed,
     directory_names,
     fresh_cluster_identity,
     inputs_of,
+    refuse_unknown_topics,
     same_cluster_identity,
 )
 from kafka_index.restore.until import check_offsets, check_reached, check_times, open_transactions
@@ -116,6 +120,8 @@ class RestoreJob:
         The controllers to seed.
     identity : Identity
         As what the output is mounted.
+    strays : sequence of RestoredPartition
+        The partitions that are left out as the cluster does not know them.
     """
 
     request: RestoreRequest
@@ -124,6 +130,7 @@ class RestoreJob:
     output: Output
     seeds: Sequence[SeedDirectory]
     identity: Identity
+    strays: Sequence[RestoredPartition] = ()
 
     @classmethod
     def prepare(cls, request: RestoreRequest) -> RestoreJob:
@@ -141,15 +148,24 @@ class RestoreJob:
         old = read_old_cluster(request, dump)
         plan = plan_restore(dump, choices_of(request, dump, old))
         check_reached(request.until, [each.base for each in plan.partitions])
+        refuse_unknown_topics(request, plan)
+        strays: list[RestoredPartition] = []
+        is_same = request.cluster is ClusterMode.SAME
+        if is_same:
+            identity = same_cluster_identity(request, dump, old)
+            if old.image is not None:
+                plan, strays = without_strays(plan, old.image, identity.properties)
+        else:
+            refuse_shared_ids(plan)
         output = checked_output(request, plan)
         if output.begun is not None:
             plan = as_begun(plan, output.begun.topic_ids, output.begun.until_ms)
         seeds = [checked_seed(path, output, inputs_of(request, dump)) for path in request.seeds]
-        if request.cluster is ClusterMode.SAME:
-            identity = same_cluster_identity(request, dump, old, output)
+        if is_same:
+            check_same_output(request, dump, output, identity)
         else:
             identity = fresh_cluster_identity(request, dump, output, seeds)
-        return cls(request, plan, old, output, seeds, identity)
+        return cls(request, plan, old, output, seeds, identity, strays)
 
     def run(
         self,
@@ -222,6 +238,9 @@ class RestoreJob:
         )
         if any(each.retriable for each in restored.partitions):
             return RestoreResult(restored.partitions, None, output.path)
+        for stray in self.strays:
+            restored.partitions.append(stray)
+            on_restored(stray)
         _add_missing(self._not_in_dump(), restored, on_restored)
         beyond_end = self._beyond_end(restored)
         notes = [*plan.dump.notes, *self.old.notes, *self._cut_apart(restored)]

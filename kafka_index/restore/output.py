@@ -19,6 +19,7 @@ from kafka_index.layout.names import (
     RECOVERY_POINT_CHECKPOINT,
     REPLICATION_CHECKPOINT,
 )
+from kafka_index.restore.cluster import check_identity
 from kafka_index.restore.dump_files import refuse_running
 from kafka_index.restore.journal import JOURNAL_FILE, BegunPlan, Journal
 from kafka_index.restore.root_files import HIDDEN_PROPERTIES
@@ -197,5 +198,7 @@ def _properties(path: str) -> dict[str, str]:
     for name in (META_PROPERTIES, HIDDEN_PROPERTIES):
         place = os.path.join(path, name)
         if os.path.exists(place):
-            return read_properties(place)
+            properties = read_properties(place)
+            check_identity(properties, place, "format the output again")
+            return properties
     return {}

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from kafka_index.errors import InputError
 from kafka_index.layout.internal_topics import INTERNAL_PREFIX
-from kafka_index.layout.names import TopicPartition
+from kafka_index.layout.names import TopicPartition, is_legal_topic
 from kafka_index.restore.dump_files import Dump, Replica
 from kafka_index.restore.log_files import Link
 from kafka_index.restore.lost_ranges import Salvage
@@ -237,6 +237,26 @@ def topics_without_id(dump: Dump, known: Mapping[str, str]) -> list[str]:
     return sorted({each.topic for each in dump.replicas}.difference(known))
 
 
+def refuse_shared_ids(plan: RestorePlan) -> None:
+    """Refuse topics that have one id: a cluster would know one of them.
+
+    Raises
+    ------
+    InputError
+        There are some.
+    """
+    topics: dict[str, str] = {}
+    for each in plan.partitions:
+        topic = topics.setdefault(each.topic_id, each.partition.topic)
+        if topic != each.partition.topic:
+            raise InputError(
+                f"the topic id is that of {topic}, too",
+                path=each.base.directory,
+                found=each.topic_id,
+                hint="is one a copy of the other? give it a new id with --rename OLD=NEW",
+            )
+
+
 def names_shown(names: Sequence[str]) -> str:
     """Return the first of some names, and how many more there are."""
     shown = ", ".join(names[:_NAMES_SHOWN])
@@ -251,6 +271,8 @@ def _check_renames(dump: Dump, renames: Mapping[str, str]) -> None:
     for old, new in renames.items():
         if old not in topics:
             raise InputError("--rename names a topic that is not in the input", found=old)
+        if not is_legal_topic(new):
+            raise InputError("--rename gives a topic a name that it cannot have", found=repr(new))
         for name in (old, new):
             if name.startswith(INTERNAL_PREFIX):
                 raise InputError("an internal topic cannot be renamed", found=f"{old}={new}")

@@ -14,6 +14,8 @@ BEYOND_END = "beyond_end"
 DAMAGED = "damaged"
 LOG_START_ABOVE_END = "log_start_above_end"
 NO_LOGS = "no_logs"
+STRAY = "stray"
+INCONSISTENT_TOPIC_ID = "inconsistent_topic_id"
 ERROR = "error"
 
 

@@ -6,9 +6,11 @@ import json
 import os
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import closing
+from dataclasses import replace
 from itertools import zip_longest
 
 from kafka_index.errors import InputError, KafkaIndexError, is_retriable
+from kafka_index.layout.integers import INT64_MAX
 from kafka_index.layout.internal_topics import METADATA_LOG
 from kafka_index.layout.names import (
     BOOTSTRAP_CHECKPOINT,
@@ -17,11 +19,23 @@ from kafka_index.layout.names import (
     TopicPartition,
 )
 from kafka_index.metadata import ClusterImage
-from kafka_index.restore.cluster import CLUSTER_ID, DIRECTORY_ID, NODE_ID, Identity
+from kafka_index.restore.cluster import (
+    CLUSTER_ID,
+    DIRECTORY_ID,
+    NODE_ID,
+    Identity,
+    check_identity,
+)
 from kafka_index.restore.dump_files import Dump, refuse_running
+from kafka_index.restore.plan import RestorePlan
+from kafka_index.restore.restored_partition import (
+    INCONSISTENT_TOPIC_ID,
+    STRAY,
+    RestoredPartition,
+)
 from kafka_index.restore.root_files import make_directory, sync_directory
 from kafka_index.scan.file_records import open_log
-from kafka_index.startup.directory_files import CLEAN_SHUTDOWN
+from kafka_index.startup.directory_files import CLEAN_SHUTDOWN, properties_of
 from kafka_index.storage import AtomicFile, refuse_overlap
 from kafka_index.storage.directories import scan_directory
 from kafka_index.storage.log_directory import read_checkpoint_text
@@ -65,8 +79,12 @@ def same_identity(
             hint="restore each data directory in a run of its own, to a directory of its own",
         )
     (root,) = roots.values()
-    if not root.properties.get(CLUSTER_ID) or not root.properties.get(NODE_ID):
+    if not root.properties:
         raise InputError("the dump has no meta.properties", path=root.path)
+    hint = "correct it in a copy of the dump, or restore to a fresh cluster"
+    check_identity(root.properties, os.path.join(root.path, META_PROPERTIES), hint)
+    if is_separate(dump):
+        _check_metadata_identity(dump, root.properties, hint)
     brokers = sorted(image.brokers)
     if len(brokers) > 1 and not all_brokers_restored:
         raise InputError(
@@ -83,6 +101,63 @@ def same_identity(
         is_sole = broker is not None and len(brokers) == 1
         epoch = broker.broker_epoch if broker is not None and is_sole else _UNKNOWN_EPOCH
     return Identity(dict(root.properties), epoch)
+
+
+def _check_metadata_identity(dump: Dump, properties: Mapping[str, str], hint: str) -> None:
+    """Check the ``meta.properties`` of a metadata log in a directory of its own."""
+    place = os.path.join(os.path.dirname(dump.metadata_logs[0]), META_PROPERTIES)
+    found = properties_of(read_checkpoint_text(place) or "")
+    check_identity(found, place, hint)
+    for name in (CLUSTER_ID, NODE_ID):
+        if found[name] != properties[name]:
+            raise InputError(
+                f"{name} is not that of the data directory: no broker starts",
+                path=place,
+                expected=properties[name],
+                found=found[name],
+                hint="give data and metadata of one node",
+            )
+    if DIRECTORY_ID in found and found[DIRECTORY_ID] == properties.get(DIRECTORY_ID):
+        raise InputError(
+            "the data directory has the same directory.id: no broker starts",
+            path=place,
+            found=found[DIRECTORY_ID],
+            hint=hint,
+        )
+
+
+def without_strays(
+    plan: RestorePlan, image: ClusterImage, properties: Mapping[str, str]
+) -> tuple[RestorePlan, list[RestoredPartition]]:
+    """Return a plan without the partitions that the broker would not serve, and these.
+
+    Raises
+    ------
+    InputError
+        It would serve none.
+    """
+    kept, strays = [], []
+    for each in plan.partitions:
+        code, number = STRAY, each.partition.partition
+        why = image.why_stray(number, each.topic_id, int(properties[NODE_ID]))
+        topic = image.topics.get(each.topic_id)
+        if why is None and topic is not None and topic.name != each.partition.topic:
+            code = INCONSISTENT_TOPIC_ID
+            why = f"the metadata has topic id {each.topic_id} for {topic.name}: it is not served"
+        if why is None:
+            kept.append(each)
+        else:
+            left_out = RestoredPartition(each.partition, each.base.directory, each.topic_id)
+            left_out.leave_out(code, f"{why}; restore it to a fresh cluster")
+            strays.append(left_out)
+    if not kept:
+        raise InputError(
+            "the metadata log knows none of the partitions at this broker",
+            path=plan.dump.metadata_logs[0],
+            found=strays[0].reason,
+            hint="is it that of the same dump? restore to a fresh cluster",
+        )
+    return replace(plan, partitions=tuple(kept)), strays
 
 
 def partitions_placed_here(
@@ -282,4 +357,5 @@ def _marker_epoch(root: str) -> int | None:
     except ValueError:
         return None
     epoch = found.get("brokerEpoch") if isinstance(found, dict) else None
-    return epoch if isinstance(epoch, int) else None
+    is_epoch = type(epoch) is int and _UNKNOWN_EPOCH <= epoch <= INT64_MAX
+    return epoch if is_epoch else None

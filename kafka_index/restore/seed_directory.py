@@ -13,7 +13,7 @@ from kafka_index.layout.names import BOOTSTRAP_CHECKPOINT, FIRST_SNAPSHOT, META_
 from kafka_index.metadata.decoding import METADATA_CODEC
 from kafka_index.metadata.topic_log import TopicLog
 from kafka_index.records.decompression import DecompressionBudget
-from kafka_index.restore.cluster import CLUSTER_ID
+from kafka_index.restore.cluster import CLUSTER_ID, check_identity
 from kafka_index.restore.dump_files import refuse_running
 from kafka_index.scan import LogFileSource
 from kafka_index.startup.directory_files import read_properties
@@ -74,6 +74,7 @@ def check_seed(given: str, properties: Mapping[str, str] | None = None) -> SeedD
         if not os.path.exists(place):
             raise _not_formatted(given, META_PROPERTIES)
         properties = read_properties(place)
+        check_identity(properties, place, "format the directory again")
     directory = SeedDirectory(path, properties)
     if not os.path.exists(directory.bootstrap):
         raise _not_formatted(given, BOOTSTRAP_CHECKPOINT)

@@ -6,7 +6,15 @@ import os
 from collections.abc import Sequence
 
 from kafka_index.errors import InputError
-from kafka_index.restore.cluster import CLUSTER_ID, NODE_ID, Identity, dump_identity, fresh_identity
+from kafka_index.layout.integers import INT32_MAX
+from kafka_index.restore.cluster import (
+    CLUSTER_ID,
+    DIRECTORY_ID,
+    NODE_ID,
+    Identity,
+    dump_identity,
+    fresh_identity,
+)
 from kafka_index.restore.dump_files import Dump
 from kafka_index.restore.old_cluster import OldCluster
 from kafka_index.restore.output import Output, check_output
@@ -14,6 +22,7 @@ from kafka_index.restore.plan import RestorePlan
 from kafka_index.restore.request import RestoreRequest
 from kafka_index.restore.same_cluster import check_metadata_output, is_separate, same_identity
 from kafka_index.restore.seed_directory import SeedDirectory, check_seed, one_cluster
+from kafka_index.restore.topic_configs import check_topic_configs
 from kafka_index.storage import refuse_overlap
 from kafka_index.stores import is_remote
 
@@ -22,6 +31,27 @@ def checked_output(request: RestoreRequest, plan: RestorePlan) -> Output:
     """Return the output directory, as `check_output` checks it."""
     inputs = inputs_of(request, plan.dump)
     return check_output(request.output, inputs, plan.digest, directory_names(plan))
+
+
+def refuse_unknown_topics(request: RestoreRequest, plan: RestorePlan) -> None:
+    """Refuse settings of topics that are not restored, or that no broker would load.
+
+    Raises
+    ------
+    InputError
+        A topic is not in the plan.
+    ConfigError
+        A setting does not exist, or its value is not valid.
+    """
+    topics = {each.partition.topic for each in plan.partitions}
+    for topic, configs in request.topic_configs.items():
+        if topic not in topics:
+            raise InputError(
+                "--topic-config names a topic that is not restored",
+                found=topic,
+                hint="after --rename, give the new name",
+            )
+        check_topic_configs(configs)
 
 
 def inputs_of(request: RestoreRequest, dump: Dump) -> list[str]:
@@ -68,11 +98,21 @@ def fresh_cluster_identity(
         return Identity(output.properties or dump_identity(dump))
     cluster_id = one_cluster(seeds, output.properties.get(CLUSTER_ID))
     if output.properties:
+        if DIRECTORY_ID not in output.properties:
+            raise InputError(
+                "the output has no directory.id, by which the cluster knows where partitions are",
+                path=output.path,
+                hint="format it again, with the kafka-storage.sh of the cluster",
+            )
         return Identity(output.properties)
     nodes = {each.properties.get(NODE_ID, "") for each in seeds}
     node_id = nodes.pop() if len(nodes) == 1 else ""
     if request.node_id is not None:
         node_id = str(request.node_id)
+        if not 0 <= request.node_id <= INT32_MAX:
+            raise InputError(
+                "no broker has this node id", expected=f"0..{INT32_MAX}", found=node_id
+            )
     if not node_id:
         raise InputError(
             "it is not known which broker gets the output",
@@ -82,9 +122,7 @@ def fresh_cluster_identity(
     return Identity(fresh_identity(cluster_id, node_id))
 
 
-def same_cluster_identity(
-    request: RestoreRequest, dump: Dump, old: OldCluster, output: Output
-) -> Identity:
+def same_cluster_identity(request: RestoreRequest, dump: Dump, old: OldCluster) -> Identity:
     """Return as what the output comes back in its own cluster.
 
     Raises
@@ -98,7 +136,19 @@ def same_cluster_identity(
             hint="the metadata of the same cluster has all topics: those that are left out would "
             "begin empty",
         )
-    identity = same_identity(dump, old.image, all_brokers_restored=request.all_brokers_restored)
+    return same_identity(dump, old.image, all_brokers_restored=request.all_brokers_restored)
+
+
+def check_same_output(
+    request: RestoreRequest, dump: Dump, output: Output, identity: Identity
+) -> None:
+    """Check the directories that the same cluster gets back.
+
+    Raises
+    ------
+    InputError
+        One is formatted for another broker, or holds more than what an unfinished restore wrote.
+    """
     is_begun = output.begun is not None
     if output.properties and (not is_begun or output.properties != identity.properties):
         raise InputError(
@@ -115,4 +165,3 @@ def same_cluster_identity(
     if request.metadata_output is not None:
         read = [*inputs_of(request, dump), output.path]
         check_metadata_output(dump, request.metadata_output, read, is_begun=is_begun)
-    return identity

@@ -280,13 +280,7 @@ class _Start:
         cluster, node_id = self._conditions.cluster, directory.node_id
         if cluster is None:
             return None
-        topic = cluster.topics.get(topic_id)
-        image = None if topic is None else topic.partitions.get(partition.partition)
-        if image is None:
-            return f"stray: the metadata has no such partition of topic id {topic_id}"
-        if node_id is not None and node_id not in image.replicas:
-            return f"stray: broker {node_id} is not one of its replicas"
-        return None
+        return cluster.why_stray(partition.partition, topic_id, node_id)
 
     def _missing_partitions(self, directory: DirectoryFiles) -> None:
         """Add the partitions that the metadata places here, and that are not here."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,13 +17,13 @@ from kafka_index.restore.cluster import ClusterMode
 from kafka_index.restore.job import RestoreJob
 from kafka_index.restore.request import RestoreRequest
 from kafka_index.restore.run import on_threads
-from tests.support.command_line import DUMP
-from tests.support.metadata import cluster_record, log_batch, uuid_of, write_log
-from tests.support.restoring import MARKER, RestoreRun, contents, copy_dump, restore
+from tests.support.command_line import DUMP, run_here
+from tests.support.metadata import cluster_record, log_batch, uuid_of
+from tests.support.restoring import MARKER, RestoreRun, contents, copy_dump, logs, restore
 from tests.support.segments import batch
 
 PARTITIONS = ("payments-0", "payments-1", "__consumer_offsets-0", "__cluster_metadata-0")
-NODE = "version=1\ncluster.id=fresh-cluster\nnode.id=7\ndirectory.id=AAAAAAAAAAAAAAAAAAAABw\n"
+NODE = "version=1\ncluster.id=fresh-cluster\nnode.id=7\ndirectory.id=ZZZZZZZZZZZZZZZZZZZZBw\n"
 
 
 @pytest.fixture
@@ -249,6 +250,121 @@ def test_the_same_cluster_gets_its_metadata_log_and_its_identity(tmp_path: Path)
     )
 
 
+def add_partition(dump: Path, topic: str, topic_id: str | None = None) -> None:
+    """Add a partition to a dump, after its metadata log was copied."""
+    shutil.copytree(dump / "payments-0", dump / f"{topic}-0")
+    if topic_id is not None:
+        (dump / f"{topic}-0/partition.metadata").write_text(f"version: 0\ntopic_id: {topic_id}")
+
+
+@pytest.mark.parametrize(
+    ("topic_id", "code"), [("unknownunknownunknowng", "stray"), (None, "inconsistent_topic_id")]
+)
+def test_a_partition_that_the_cluster_does_not_know_is_left_out_and_named(
+    tmp_path: Path, dump: Path, topic_id: str | None, code: str
+) -> None:
+    add_partition(dump, "later", topic_id)
+
+    run = restore(dump, tmp_path / "out", "--cluster", "same")
+
+    assert run.code == 1, run.done.stderr
+    rows = {f"{row['topic']}-{row['partition']}": row for row in run.rows}
+    assert rows["later-0"]["status"] == "left_out"
+    assert rows["later-0"]["reason_code"] == code
+    assert "later-0" in run.done.stdout
+    assert not (tmp_path / "out/later-0").exists()
+    assert (tmp_path / "out/payments-0").exists()
+    assert run_here("predict", "--input", tmp_path / "out").returncode == 0
+
+
+def test_a_partition_of_another_broker_is_left_out_as_predict_says(
+    tmp_path: Path, dump: Path
+) -> None:
+    text = (dump / "meta.properties").read_text()
+    (dump / "meta.properties").write_text(re.sub("node.id=.*", "node.id=99", text))
+
+    run = restore(dump, tmp_path / "out", "--cluster", "same")
+
+    assert run.code == 2
+    assert "broker 99 is not one of its replicas" in run.done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+_MALFORMED = {
+    "node.id": ["x", "", "99999999999", "-1", "1 2"],
+    "directory.id": ["x", "AAAAAAAAAAAAAAAAAAAABw", "AAAAAAAAAAAAAAAAAAAABwAA"],
+    "cluster.id": [""],
+    "version": ["x", "2", "99999999999"],
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [(name, each) for name, found in _MALFORMED.items() for each in found]
+)
+@pytest.mark.parametrize("place", ["dump", "same", "output", "seed"])
+def test_no_identity_with_which_no_broker_starts_is_written(
+    tmp_path: Path, dump: Path, controller: Path, place: str, name: str, value: str
+) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    folder = {"dump": dump, "same": dump, "output": out, "seed": controller}[place]
+    text = re.sub(f"(?m)^{name}=.*$", f"{name}={value}", NODE)
+    (folder / "meta.properties").write_text(text)
+    before = contents(tmp_path)
+    more: tuple[str | Path, ...] = ("--cluster", "same") if place == "same" else ()
+    if place in ("output", "seed"):
+        more = ("--seed", controller)
+
+    run = restore(dump, out, *more)
+
+    assert run.code == 2, run.done.stderr
+    assert f"no broker starts with this {name}" in run.done.stderr
+    assert contents(tmp_path) == before
+
+
+def test_an_identity_of_a_broker_with_zookeeper_is_written_as_brokers_read_it_now(
+    tmp_path: Path, dump: Path
+) -> None:
+    (dump / "meta.properties").write_text("version=0\ncluster.id=old\nbroker.id=5\n")
+
+    assert restore(dump, tmp_path / "out").code == 0
+    lines = (tmp_path / "out/meta.properties").read_text().splitlines()
+    assert {"version=1", "cluster.id=old", "node.id=5"} < set(lines)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ("paiments:retention.ms=1", "not restored"),
+        ("payments:retention.ms=1d", "no broker starts"),
+        ("payments:segment.bytes=100", "no broker starts"),
+        ("payments:cleanup.policy=compacted", "no broker starts"),
+        ("payments:retention.mss=1", "is it retention.ms"),
+    ],
+)
+def test_settings_that_no_broker_loads_are_refused_before_anything_is_written(
+    tmp_path: Path, dump: Path, controller: Path, config: str, message: str
+) -> None:
+    before = contents(tmp_path)
+
+    run = restore(dump, tmp_path / "out", "--seed", controller, "--topic-config", config)
+
+    assert run.code == 2
+    assert message in run.done.stderr
+    assert contents(tmp_path) == before
+
+
+def test_two_topics_of_one_id_are_refused(tmp_path: Path, dump: Path, controller: Path) -> None:
+    add_partition(dump, "copied")
+
+    run = restore(dump, tmp_path / "out", "--seed", controller)
+    assert run.code == 2
+    assert "--rename" in run.done.stderr
+
+    run = restore(dump, tmp_path / "out", "--seed", controller, "--rename", "copied=other")
+    assert run.code == 0, run.done.stderr
+
+
 def test_the_same_cluster_needs_its_metadata_log(tmp_path: Path, dump: Path) -> None:
     shutil.rmtree(dump / "__cluster_metadata-0")
 
@@ -272,21 +388,24 @@ def test_the_epoch_of_the_sole_broker_is_that_of_its_registration(
 
 
 def with_brokers(dump: Path, *numbers: int) -> None:
-    """Give a dump a metadata log that knows some brokers, and nothing else."""
-    shutil.rmtree(dump / "__cluster_metadata-0")
+    """Let the metadata log of a dump know more brokers."""
+    found = read_metadata([str(dump)], budget=DecompressionBudget(2**24))
+    (end,) = (each.end_offset for each in found.sources if "__cluster" in each.path)
+    log = logs(dump / "__cluster_metadata-0")[-1]
     records = [
         cluster_record(
             "RegisterBrokerRecord", brokerId=number, incarnationId=uuid_of(number), brokerEpoch=40
         )
         for number in numbers
     ]
-    write_log(dump / "__cluster_metadata-0", log_batch(0, *records))
+    log.write_bytes(log.read_bytes() + log_batch(end, *records))
 
 
 def test_the_same_cluster_is_refused_while_other_brokers_are_not_restored(
-    tmp_path: Path, dump: Path
+    tmp_path: Path,
 ) -> None:
-    with_brokers(dump, 1, 2)
+    dump = copy_dump(tmp_path / "dump")
+    with_brokers(dump, 2)
     (dump / MARKER).unlink()
 
     run = restore(dump, tmp_path / "out", "--cluster", "same")
@@ -307,7 +426,9 @@ def metadata(tmp_path: Path, dump: Path) -> Path:
     path.mkdir()
     (dump / "__cluster_metadata-0").rename(path / "__cluster_metadata-0")
     (dump / "bootstrap.checkpoint").rename(path / "bootstrap.checkpoint")
-    shutil.copy2(dump / "meta.properties", path)
+    text = (dump / "meta.properties").read_text()
+    other = re.sub("directory.id=.*", "directory.id=ZZZZZZZZZZZZZZZZZZZZCg", text)
+    (path / "meta.properties").write_text(other)
     return path
 
 

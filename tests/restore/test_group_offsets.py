@@ -237,7 +237,7 @@ def test_a_partition_that_is_left_out_begins_empty_where_the_cluster_has_it(
     metadata.mkdir()
     (metadata / "bootstrap.checkpoint").write_bytes((DUMP / "bootstrap.checkpoint").read_bytes())
     (metadata / "meta.properties").write_text(
-        "version=1\ncluster.id=fresh\nnode.id=7\ndirectory.id=AAAAAAAAAAAAAAAAAAAABw\n"
+        "version=1\ncluster.id=fresh\nnode.id=7\ndirectory.id=ZZZZZZZZZZZZZZZZZZZZBw\n"
     )
 
     seed = ("--seed", metadata) if is_seeded else ()
