@@ -16,6 +16,7 @@ from kafka_index.build.target import held_target
 from kafka_index.build.unchanged_partitions import UnchangedPartitions
 from kafka_index.config import LogConfig, topics_pattern
 from kafka_index.errors import ConfigError, InputError
+from kafka_index.layout.uri_passwords import refuse_passwords
 from kafka_index.storage.segment_table import SegmentTable
 from kafka_index.stores import is_remote
 from kafka_index.tasks import new_run_id
@@ -78,6 +79,7 @@ def build_indexes(
     """
     inputs = [paths] if isinstance(paths, str | PathLike) else paths
     names = [os.fspath(path) for path in inputs]
+    refuse_passwords([*names, output])
     pattern = topics_pattern(topics)
     # What is read from a setting that is not there must not become a build in place.
     given: object = in_place

@@ -18,6 +18,7 @@ from kafka_index.build.settings import BuildSettings
 from kafka_index.config import IndexConfig, LogConfig
 from kafka_index.errors import InputError
 from kafka_index.layout.names import TopicPartition, parse_partition_directory
+from kafka_index.layout.uri_passwords import refuse_passwords
 from kafka_index.scan import LogFileSource, base_offset_of
 from kafka_index.storage import SegmentFile
 
@@ -79,6 +80,7 @@ def build_segment_files(
     InputError
         The log is missing, its name holds no base offset, or the folder is that of the log.
     """
+    refuse_passwords([log_path, target_directory])
     path = os.path.abspath(log_path)
     directory = os.path.abspath(target_directory)
     try:

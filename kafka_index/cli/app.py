@@ -22,6 +22,7 @@ from kafka_index.cli.standard_streams import forget_stdout, open_missing_streams
 from kafka_index.cli.stop_signals import StopSignals
 from kafka_index.cli.terminal import print_error
 from kafka_index.errors import KafkaIndexError
+from kafka_index.layout.uri_passwords import hide_passwords
 
 # What to do after a signal has stopped a command.
 _AFTER_A_STOP = {
@@ -160,7 +161,9 @@ def _fail(error: BaseException, program: str, *, verbose: bool) -> ExitCode:
         return ExitCode.USAGE
     code = ExitCode.of_run(error)
     if verbose and not isinstance(error, click.ClickException):
-        traceback.print_exception(error)
+        text = "".join(traceback.format_exception(error))
+        with contextlib.suppress(OSError):
+            sys.stderr.write(hide_passwords(text))
     _complain(error_text(error, program))
     try:
         sys.stdout.flush()

@@ -10,13 +10,18 @@ import click
 from kafka_index import __version__
 from kafka_index.cli.exit_code import ExitCode
 from kafka_index.errors import KafkaIndexError
+from kafka_index.layout.uri_passwords import hide_passwords
 
 #: Set to anything: print the traceback of the error that ends a run, as --verbose does.
 TRACEBACK_VARIABLE = "KAFKA_INDEX_TRACEBACK"
 
 
 def error_text(error: BaseException, program: str) -> str:
-    """Return an error as one line."""
+    """Return an error as one line, without passwords of URIs: a mistyped one is quoted."""
+    return hide_passwords(_error_text(error, program))
+
+
+def _error_text(error: BaseException, program: str) -> str:
     if isinstance(error, click.ClickException):
         context = error.ctx if isinstance(error, click.UsageError) else None
         path = program if context is None else context.command_path

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from itertools import pairwise
 from typing import Any
@@ -19,6 +19,7 @@ from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES
 from kafka_index.engines import Engine
 from kafka_index.errors import ConfigError, InputError
 from kafka_index.layout.integers import INT32_MAX
+from kafka_index.layout.uri_passwords import refuse_passwords
 
 # What Spark takes (SparkContext.createTaskScheduler, SparkSubmit), and a Connect server.
 _COUNT = r"\s*(?:\*|[0-9]+)\s*"
@@ -26,6 +27,9 @@ _MASTER = re.compile(
     rf"local(?:\[{_COUNT}(?:,\s*[0-9]+\s*)?\])?|local-cluster\[[0-9, ]+\]|yarn"
     r"|(?:spark|k8s|sc)://.+"
 )
+
+# Also of a value that has more than a place, such as TIME|FILE or KEYID=PEM.
+_PLACES = re.compile(r"PATH|FILE|DIR|URI|PEM|PREFIX|KEY=VALUE")
 
 Decorator = Callable[[Callable[..., int]], Callable[..., int]]
 
@@ -44,7 +48,7 @@ class Command(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the arguments; click itself would keep the last of several values."""
         try:
-            _, _, given = self.make_parser(ctx).parse_args(args=list(args))
+            values, _, given = self.make_parser(ctx).parse_args(args=list(args))
         except click.UsageError as error:
             # No callback has run, and the summary of an earlier run would stand for this one.
             _open_summary(args)
@@ -52,6 +56,7 @@ class Command(click.Command):
                 # click does not say of which command the option is that lacks its value.
                 raise click.BadOptionUsage(error.option_name, error.message, ctx) from error
             raise
+        _refuse_passwords(ctx, values)
         counts = Counter(id(parameter) for parameter in given)
         for parameter in given:
             if not isinstance(parameter, click.Option):
@@ -79,6 +84,19 @@ def _open_summary(args: Sequence[str]) -> None:
         if name == "--summary" and (joined or value):
             run_summary().open(joined if separator else value)
             return
+
+
+def _refuse_passwords(context: click.Context, values: Mapping[str, Any]) -> None:
+    """Refuse a URI with a password in any option that takes a place, before any is opened."""
+    for parameter in context.command.params:
+        given = values.get(parameter.name or "")
+        if not _PLACES.search(parameter.metavar or "") and parameter.nargs != -1:
+            continue
+        try:
+            refuse_passwords(given if isinstance(given, tuple | list) else [given])
+        except InputError as error:
+            name = max(parameter.opts, key=len) if isinstance(parameter, click.Option) else "PATH"
+            raise click.UsageError(f"{name}: {error}", context) from None
 
 
 def command(

@@ -9,6 +9,7 @@ from os import PathLike
 import pyarrow as pa
 
 from kafka_index.config import LogConfig, choice_of
+from kafka_index.layout.uri_passwords import refuse_passwords
 from kafka_index.lookup.inventory import collect_inventory
 from kafka_index.lookup.keys import By, Keys
 from kafka_index.lookup.lookups import Lookups, LookupSettings
@@ -114,6 +115,7 @@ def _look_up(
     by = settings.by
     check_columns(queries.schema, by)
     inputs = [paths] if isinstance(paths, str | PathLike) else paths
+    refuse_passwords([*inputs, indexes])
     inventory = collect_inventory(
         [os.fspath(path) for path in inputs],
         tiered=tiered,

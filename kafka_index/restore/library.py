@@ -9,6 +9,7 @@ from os import PathLike
 
 from kafka_index.config import LogConfig, choice_of, topics_pattern
 from kafka_index.layout.times import Time, now_ms
+from kafka_index.layout.uri_passwords import refuse_passwords
 from kafka_index.restore.job import RestoreJob, RestoreResult
 from kafka_index.restore.log_files import Link
 from kafka_index.restore.lost_ranges import Salvage
@@ -75,6 +76,7 @@ def restore_dump(
     `kafka_index.restore.request.RestoreRequest` has the options that the command has beyond these.
     """
     inputs = [paths] if isinstance(paths, str | PathLike) else paths
+    refuse_passwords([*inputs, output, *seeds])
     request = RestoreRequest(
         [os.fspath(path) for path in inputs],
         os.fspath(output),

@@ -18,6 +18,7 @@ from kafka_index.kernels.scan import SCAN_BAD_LENGTH, SCAN_END, SCAN_NEED_BYTES,
 from kafka_index.layout.integers import INT32_MAX
 from kafka_index.layout.names import parse_segment_file
 from kafka_index.layout.records import LOG_OVERHEAD_BYTES
+from kafka_index.layout.uri_passwords import refuse_passwords
 from kafka_index.records.batch_source import ScanStop
 from kafka_index.records.batch_table import BatchColumns
 from kafka_index.scan.batch_search import HeldBytes
@@ -280,6 +281,7 @@ def base_offset_of(path: str) -> int:
     """
     parsed = parse_segment_file(os.path.basename(path))
     if parsed is None:
+        refuse_passwords([path])
         raise InputError(
             "the file's name holds no base offset", path=path, expected="20 digits before the kind"
         )

@@ -20,6 +20,7 @@ from kafka_index.layout.internal_topics import (
     TRANSACTION_STATE_TOPIC,
 )
 from kafka_index.layout.times import now_ms
+from kafka_index.layout.uri_passwords import refuse_passwords
 from kafka_index.records.record_table import DEFAULT_COLUMNS
 from kafka_index.spark.option_values import (
     malformed,
@@ -118,6 +119,7 @@ def parse_options(given: Mapping[str, str], *, now: int | None = None) -> Source
     options = {name.lower(): value for name, value in given.items()}
     ignored = check_names(options)
     paths = parse_names(options, "path")
+    refuse_passwords([*paths, options.get("indexes")])
     tiered = _tiered(options)
     if not paths and tiered is None:
         raise InputError("the option path is missing", hint="name a data directory")

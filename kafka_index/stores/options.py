@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from kafka_index.errors import ConfigError, InputError
+from kafka_index.layout.uri_passwords import has_password
 
 _SECRET = re.compile(
     r"secret|token(?!_file|_service)|password|passphrase|credential(?!s?_(?:type|file|relative|full))"
@@ -18,8 +19,6 @@ _SECRET = re.compile(
     r"|connection_string",
     re.IGNORECASE,
 )
-# URLs that hold a secret: a password before the host, or a signature in the query.
-_SECRET_URL = re.compile(r"://[^/@]*:[^/@]+@|[?&](?:sig|signature|x-amz-signature)=", re.IGNORECASE)
 _REFERENCE = "@"
 # The access key's id is an identifier that logs and URLs show.
 _NO_SECRETS = frozenset({"aws_access_key_id", "access_key_id"})
@@ -68,7 +67,7 @@ def parse_storage_options(texts: Iterable[str]) -> StorageOptions:
             raise ConfigError("not a storage option", expected="KEY=VALUE or KEY=@FILE")
         if key in options:
             raise ConfigError(f"the storage option {key} is given twice")
-        if not value.startswith(_REFERENCE) and (is_secret(key) or _SECRET_URL.search(value)):
+        if not value.startswith(_REFERENCE) and (is_secret(key) or has_password(value)):
             raise ConfigError(
                 f"the storage option {key} holds a secret, and command lines are visible to others",
                 expected=f"{key}=@FILE",

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 
+from kafka_index.layout.uri_passwords import refuse_passwords
+
 _URI = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+)://(?P<authority>[^/]*)")
 
 #: Schemes of object stores, and the extra that has their library.
@@ -28,7 +30,10 @@ SAME_SCHEMES = {"s3a": "s3", "abfss": "abfs", "wasb": "abfs", "wasbs": "abfs"}
 def scheme_of(path: str) -> str | None:
     """Return the scheme of a URI, in lower case; None for a plain path."""
     match = _URI.match(path)
-    return None if match is None else match["scheme"].lower()
+    if match is None:
+        return None
+    refuse_passwords([path])
+    return match["scheme"].lower()
 
 
 def is_remote(path: str) -> bool:

@@ -19,6 +19,7 @@ from kafka_index.config import (
 from kafka_index.errors import InputError
 from kafka_index.layout.names import TopicPartition
 from kafka_index.layout.times import now_ms
+from kafka_index.layout.uri_passwords import refuse_passwords
 from kafka_index.reading import PartitionFiles, PartitionLog, UpperBound
 from kafka_index.reading.partition_files import CheckpointReader
 from kafka_index.records.record_table import DEFAULT_COLUMNS
@@ -253,8 +254,9 @@ def list_partitions(
     upper_bound: UpperBound = UpperBound.LOG_END,
 ) -> ListedPartitions:
     """Return the partitions that `read_records` reads; parameters and errors are its own."""
-    root = None if indexes is None else index_root_of(os.fspath(indexes))
     inputs = [paths] if isinstance(paths, str | PathLike) else paths
+    refuse_passwords([*inputs, indexes])
+    root = None if indexes is None else index_root_of(os.fspath(indexes))
     pattern = topics_pattern(topics)
     listing = list_logs([os.fspath(path) for path in inputs], tiered, topics=pattern)
     segments = listing.segments

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kafka_index.errors import ConfigError
+from kafka_index.layout.uri_passwords import refuse_passwords
 
 # The values of `kafka_index.stores.tiered.Layout`, which takes long to import.
 _LAYOUTS = ("aiven", "local")
@@ -35,6 +36,7 @@ class TieredOptions:
     keys: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
+        refuse_passwords(self.uris)
         if self.layout not in (None, "auto", *_LAYOUTS):
             raise ConfigError(
                 "layout is not one of the choices",

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from kafka_index.config import LogConfig, topics_pattern
 from kafka_index.growing.growing_segment import system_clock
 from kafka_index.layout.times import Time, parse_time
+from kafka_index.layout.uri_passwords import refuse_passwords
 from kafka_index.records.decompression import shared_budget
 from kafka_index.storage.segment_table import SegmentTable
 from kafka_index.tiered.listing import list_logs
@@ -93,6 +94,7 @@ def verify(
     """
     pattern = topics_pattern(topics)
     paths = [inputs] if isinstance(inputs, str | os.PathLike) else inputs
+    refuse_passwords([*paths, indexes, metadata])
     listing = list_logs([os.fspath(path) for path in paths], tiered, topics=pattern)
     found = Verification()
     config = config or LogConfig()

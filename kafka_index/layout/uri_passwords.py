@@ -1,0 +1,55 @@
+"""Passwords and signatures in URIs: refused as paths, and hidden in texts that quote them."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+
+from kafka_index.errors import InputError
+
+# A password may hold a slash, which ends the authority early: after a colon, only a port is none.
+# Buckets have neither port nor user, containers no port.
+_PASSWORD = re.compile(
+    r"\w:/{1,2}(?!/)[^/@]*:(?!\d*(?:[/?#]|$))[^@]*@"
+    r"|\b(?:s3a?|gs):/{1,2}[^/]*[:@]|\b(?:abfs|wasb)s?:/{1,2}[^/]*:"
+    r"|[?&](?:sig|signature|x-amz-signature)=",
+    re.IGNORECASE,
+)
+# In a text around URIs: user and password, a signature, a token of Spark Connect.
+_SHOWN_PASSWORD = re.compile(
+    r"(?P<scheme>\w:/{1,2})[^/@\s'\"]*:(?!\d*[/\s'\"])[^\s'\"]*(?=@)"
+    r"|(?P<bucket>\b(?:s3a?|gs):/{1,2})[^:/@\s'\"]*(?::[^\s'\"]*)?(?=@)"
+    r"|(?P<name>[?&;](?:sig|signature|x-amz-signature|x-amz-security-token|token)=)[^&;\s'\"]*",
+    re.IGNORECASE,
+)
+
+
+def has_password(text: str) -> bool:
+    """Return whether a text is a URI with a password before its host, or with a signature."""
+    return ":/" in text and _PASSWORD.search(text) is not None
+
+
+def hide_passwords(text: str) -> str:
+    """Return a text, such as that of an error, without the passwords of the URIs in it."""
+    return _SHOWN_PASSWORD.sub(lambda match: f"{match[match.lastgroup or 0]}[hidden]", text)
+
+
+def refuse_passwords(paths: Iterable[object]) -> None:
+    """Refuse paths that are URIs with a password, without showing them.
+
+    Commands and functions ask for all of their paths before they open the first: a path is shown
+    in reports, logs and errors.
+
+    Raises
+    ------
+    InputError
+        One has a password before its host, or a signature.
+    """
+    for path in paths:
+        if isinstance(path, str | os.PathLike) and has_password(os.fspath(path)):
+            raise InputError(
+                "a URI holds a password or a signature, and paths are shown in reports and logs",
+                hint="name the place alone; give credentials by --storage-option KEY=@FILE or by "
+                "the environment",
+            )

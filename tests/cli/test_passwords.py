@@ -1,0 +1,123 @@
+"""A URI with a password ends every command before anything is opened, and is shown nowhere."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+import kafka_index as package
+from kafka_index.cli.commands import COMMANDS, load_command
+from kafka_index.errors import InputError
+from kafka_index.spark.source_options import parse_options
+from kafka_index.tiered.options import TieredOptions
+from tests.support.command_line import DUMP, kafka_index, run_here
+
+CANARY = "canary-5309"
+URI = f"s3://user:{CANARY}@bucket/key"
+# Options whose value is no place, though it may look like one.
+DATA = re.compile(r"REGEX|TEXT|EXPR|KEY|ID|NAME|LIST|TIME|N|COLUMN|OLD=NEW|TOPIC.*|NAME=VALUE|URL|")
+
+
+def places() -> Iterator[tuple[str, str, str]]:
+    """Yield command, option and value, for every parameter that takes a place."""
+    for command in COMMANDS:
+        for parameter in load_command(command, as_job=False).params:
+            metavar = parameter.metavar or ""
+            if isinstance(parameter, click.Argument):
+                yield command, "", URI
+            elif not DATA.fullmatch(metavar):
+                form = metavar.split("|")[-1]
+                value = f"{form.split('=')[0]}={URI}" if "=" in form else URI
+                yield command, max(parameter.opts, key=len), value
+
+
+CASES = list(places())
+
+
+def test_all_known_options_are_among_them() -> None:
+    options = {option for _, option, _ in CASES}
+    expected = [
+        "--input",
+        "--output",
+        "--report",
+        "--summary",
+        "--queries",
+        "--indexes",
+        "--tiered",
+    ]
+    expected += [
+        "--tiered",
+        "--config",
+        "--metadata",
+        "--seed",
+        "--against",
+        "--drop-keys",
+        "--offsets",
+        "",
+    ]
+    expected += ["--storage-option", "--tiered-key", "--until", "--key-prefix"]
+    assert set(expected) <= options
+
+
+@pytest.mark.parametrize(("command", "option", "value"), CASES)
+@pytest.mark.parametrize("ending", ["", ".json"])
+def test_no_command_takes_one(
+    command: str, option: str, value: str, ending: str, tmp_path: Path
+) -> None:
+    summary = tmp_path / "summary.json"
+    given = [f"{option}={value}{ending}"] if option else [f"{value}{ending}"]
+    if option != "--summary":
+        given += ["--summary", str(summary)]
+
+    done = run_here(command, *given)
+
+    assert done.returncode == 2
+    assert re.search("holds a password|holds a secret", done.stderr), done.stderr
+    assert CANARY not in done.stdout + done.stderr
+    # Nothing was opened, but for the summary.
+    assert option == "--storage-option" or not list(tmp_path.iterdir())
+
+
+def test_one_that_is_no_option_is_not_repeated(tmp_path: Path) -> None:
+    summary = tmp_path / "summary.json"
+    for given in ([URI], ["build", f"--inptu={URI}"], ["warm-up", URI], ["lookup", "-p", URI]):
+        done = kafka_index(*given)
+        assert done.returncode == 2
+        assert CANARY not in done.stdout + done.stderr
+    done = run_here("build", "--summary", summary, "--format", URI, "--verbose")
+    assert done.returncode == 2
+    assert CANARY not in done.stderr + json.dumps(json.loads(summary.read_text()))
+
+
+FUNCTIONS: dict[str, Callable[[], object]] = {
+    "build_indexes input": lambda: package.build_indexes(URI, "/none"),
+    "build_indexes output": lambda: package.build_indexes(DUMP, URI),
+    "verify": lambda: package.verify([DUMP, URI]),
+    "verify indexes": lambda: package.verify(DUMP, indexes=URI),
+    "verify metadata": lambda: package.verify(DUMP, metadata=URI),
+    "read_records": lambda: package.read_records([DUMP, URI]),
+    "read_records indexes": lambda: package.read_records(DUMP, indexes=URI),
+    "restore_dump": lambda: package.restore_dump(DUMP, URI),
+    "restore_dump seeds": lambda: package.restore_dump(DUMP, "/none/out", seeds=[URI]),
+    "tiered": lambda: TieredOptions((URI,)),
+    "PartitionLog": lambda: package.PartitionLog.open(URI),
+    "read_batches": lambda: list(package.read_batches(URI)),
+    "build_segment_files": lambda: package.build_segment_files(URI, "/none"),
+    "LogSegment": lambda: package.LogSegment.open(URI),
+    "kafka-log path": lambda: parse_options({"path": URI}),
+    "kafka-log paths": lambda: parse_options({"path": json.dumps([str(DUMP), URI])}),
+    "kafka-log indexes": lambda: parse_options({"path": str(DUMP), "indexes": URI}),
+    "kafka-log tiered": lambda: parse_options({"tiered": URI}),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_no_function_takes_one(name: str) -> None:
+    with pytest.raises(InputError, match="holds a password") as caught:
+        FUNCTIONS[name]()
+    assert CANARY not in str(caught.value)
