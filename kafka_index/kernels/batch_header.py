@@ -179,6 +179,29 @@ def checksum_matches(start: np.uint64, size: Integer) -> bool:
 
 
 @compiled
+def fill_checksum_matches(
+    window: NDArray[np.uint8],
+    starts: NDArray[np.int64],
+    sizes: NDArray[np.int64],
+    matches: NDArray[np.bool_],
+) -> None:
+    """Find out whether the checksums of batches are right.
+
+    Parameters
+    ----------
+    window : ndarray of uint8
+        Bytes of a log.
+    starts, sizes : ndarray of int64, shape (n,)
+        Where in the window each batch begins, and how many bytes it has.
+    matches : ndarray of bool, shape (n,)
+        Filled.
+    """
+    address = np.uint64(window.ctypes.data)
+    for row in range(len(starts)):
+        matches[row] = checksum_matches(address + np.uint64(starts[row]), sizes[row])
+
+
+@compiled
 def batch_checksums(window: NDArray[np.uint8], start: int, size: int) -> tuple[Integer, Integer]:
     """Return the stored and the computed checksum of the batch that begins at ``window[start]``."""
     return checksums_of(np.uint64(window.ctypes.data) + np.uint64(start), size)

@@ -102,5 +102,7 @@ class LogBounds:
             )
 
             bounds = read_transactions(self._files, end_offset, end_offset)
+            if bounds.damage is not None:
+                raise bounds.damage
             self._last_stable_offset = bounds.last_stable_offset
         return self._last_stable_offset

@@ -1,43 +1,45 @@
 """What ``read_committed`` leaves out: aborted transactions, and all from the last stable offset on.
 
-They come from the files of a broker where it would load those, and are rebuilt from the log where
-it would recover the segment. Sources: Kafka's ``UnifiedLog.collectAbortedTransactions`` and
-``fetchLastStableOffsetMetadata``, ``LogSegment.sanityCheck``, and the consumer's
-``CompletedFetch``.
+The markers of the log decide, whatever its transaction indexes hold: those have no checksum, and
+nothing but the batches tells whether one is right. A snapshot has one, and is used near the end of
+the log, as a broker does. Sources: Kafka's ``UnifiedLog.collectAbortedTransactions`` and
+``fetchLastStableOffsetMetadata``, and the consumer's ``CompletedFetch``.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kafka_index.errors import CorruptIndexError, CorruptLogError, CorruptObjectError
-from kafka_index.index import TransactionIndex
+from kafka_index.errors import CorruptLogError, CorruptObjectError, CorruptSnapshotError
+from kafka_index.kernels.batch_header import fill_checksum_matches
 from kafka_index.layout.integers import Longs
-from kafka_index.layout.names import (
-    OFFSET_INDEX_SUFFIX,
-    TXN_INDEX_SUFFIX,
-    index_name_for,
-)
+from kafka_index.layout.names import LOG_SUFFIX, SNAPSHOT_SUFFIX
 from kafka_index.layout.producer_state import ABORTED_TXN
 from kafka_index.layout.records import CONTROL_MASK, TRANSACTIONAL_MASK
 from kafka_index.reading.partition_files import PartitionFiles
+from kafka_index.records.batch_source import BAD_CRC, ScanStop
 from kafka_index.records.batch_table import BatchColumns
 from kafka_index.scan import LogFileSource
+from kafka_index.scan.batch_order import BatchOrder
 from kafka_index.state.partition_state import PartitionState, last_stable_offset_of_log
 from kafka_index.state.segment_state import ProducerTable, SegmentState
 from kafka_index.state.snapshots import (
+    decode_snapshot,
     is_out_of_range,
     list_snapshots,
     load_latest_snapshot,
 )
 from kafka_index.storage import SegmentFile
-from kafka_index.stores import is_remote, store_of
+from kafka_index.stores import Bytes, store_of
 from kafka_index.stores.tiered.segment_paths import is_segment_path
+
+# A marker has 78 bytes; a later version of its record may have more.
+_MAX_MARKER_BYTES = 128
 
 _NO_LONGS: Longs = np.empty(0, np.int64)
 
@@ -111,7 +113,7 @@ class TransactionBounds:
     last_stable_offset : int
         Nothing is read from it on.
     aborted : AbortedTransactions
-        Transactions that were aborted, from the first offset of the read on.
+        Transactions that were aborted and have batches in what is read.
     damage : CorruptLogError, optional
         What hides the transactions after it; the last stable offset is no later.
     """
@@ -122,108 +124,75 @@ class TransactionBounds:
 
 
 def read_transactions(
-    files: PartitionFiles, first_offset: int, end_offset: int
+    files: PartitionFiles, first_offset: int, end_offset: int, last_offset: int | None = None
 ) -> TransactionBounds:
-    """Return the last stable offset, and the aborted transactions from an offset on.
+    """Return the last stable offset, and the aborted transactions of a range of offsets.
 
     Parameters
     ----------
     files : PartitionFiles
         The partition.
-    first_offset, end_offset : int
-        Where the read begins, and where it ends at most: at the high watermark, or the log end.
+    first_offset, last_offset : int
+        What is read, both inclusive; by default all up to the end, and nothing where the last is
+        below the first.
+    end_offset : int
+        Where the log ends for the reader: the high watermark, or the log end.
 
     Raises
     ------
     CorruptLogError
-        The log is damaged, so that a broker could not tell either.
+        A batch does not fit in with the transactions before it, so that a broker could not tell
+        either.
     InputError
         A file cannot be read.
+
+    Notes
+    -----
+    The batches of the range are read, and those after it up to the end of the last transaction that
+    has a batch in it.
     """
+    last_offset = end_offset - 1 if last_offset is None else min(last_offset, end_offset - 1)
     bases = np.array([segment.base_offset for segment in files.segments], np.int64)
-    first = max(int(np.searchsorted(bases, first_offset, "right")) - 1, 0)
     count = int(np.searchsorted(bases, end_offset))
-    aborted = {
-        number: _stored_transactions(files.segments[number], files.index_directory)
-        for number in range(first, count)
-    }
-    missing = [number for number, entries in aborted.items() if entries is None]
-    state, start = _state_before(files, min([count, *missing]), end_offset)
+    known, start = _state_before(files, count, end_offset)
+    first = count
+    if first_offset <= last_offset:
+        first = max(int(np.searchsorted(bases, first_offset, "right")) - 1, 0)
+    # Transactions that have batches in what is read: where they began before it does not matter.
+    own = PartitionState()
+    aborted: list[NDArray[np.void]] = []
     damage = None
-    for number in range(start, count):
-        rebuilt, hidden = _follow(state, files.segments[number], end_offset)
-        if number in missing:
-            aborted[number] = rebuilt
-        if hidden is not None:
-            end_offset, damage = hidden
-            break
+    for number in range(min(first, start), count):
+        segment = files.segments[number]
+        is_read = number >= first and (
+            segment.base_offset <= last_offset or _has_open(own, last_offset)
+        )
+        if not is_read and number < start:
+            continue
+        states = [own] * is_read + [known] * (number >= start)
+        is_open = any(state.first_unstable_offset is not None for state in states)
+        following_base = int(bases[number + 1]) if number + 1 < len(bases) else None
+        followed, hidden = _follow(segment, (following_base, end_offset), is_open=is_open)
+        entries = [_apply(state, followed, segment) for state in states]
+        aborted += entries[:is_read]
+        if hidden is None:
+            continue
+        if number < start and hidden.offset > last_offset and not _has_open(own, last_offset):
+            continue
+        end_offset, damage = hidden
+        known = known if number >= start else own
+        break
     return TransactionBounds(
-        last_stable_offset_of_log(state.first_unstable_offset, files.log_start_offset, end_offset),
-        AbortedTransactions.of_entries(
-            [entries for entries in aborted.values() if entries is not None]
-        ),
+        last_stable_offset_of_log(known.first_unstable_offset, files.log_start_offset, end_offset),
+        AbortedTransactions.of_entries(aborted),
         damage,
     )
 
 
-def _stored_transactions(
-    segment: SegmentFile, index_directory: str | None
-) -> NDArray[np.void] | None:
-    """Return the entries of a transaction index; None where a broker would rebuild it.
-
-    It does where the offset index is missing, or the transaction index cannot be right
-    (LogSegment.sanityCheck). A segment without aborted transactions has no such file.
-    """
-    directory = index_directory or segment.partition_directory
-    name = os.path.basename(segment.log_path)
-    if is_segment_path(directory):
-        return _uploaded_transactions(
-            os.path.join(directory, index_name_for(name, OFFSET_INDEX_SUFFIX)),
-            os.path.join(directory, index_name_for(name, TXN_INDEX_SUFFIX)),
-        )
-    if not _exists(os.path.join(directory, index_name_for(name, OFFSET_INDEX_SUFFIX))):
-        return None
-    path = os.path.join(directory, index_name_for(name, TXN_INDEX_SUFFIX))
-    content = _read_small(path) if is_remote(path) else None
-    with TransactionIndex(path, segment.base_offset, writable=False, content=content) as index:
-        try:
-            index.sanity_check()
-        except CorruptIndexError:
-            return None
-        return index.entries.copy()
-
-
-def _exists(path: str) -> bool:
-    if not is_remote(path):
-        return os.path.exists(path)
-    try:
-        store_of(path).info(path)
-    except FileNotFoundError:
-        return False
-    return True
-
-
-def _read_small(path: str) -> bytes:
-    try:
-        return store_of(path).read(path)
-    except FileNotFoundError:
-        return b""
-
-
-def _uploaded_transactions(offset_path: str, txn_path: str) -> NDArray[np.void] | None:
-    """Return the entries of a transaction index in tiered storage, None where it has to be rebuilt.
-
-    Of the beginning of a segment, which another segment continues, there are no indexes.
-    """
-    try:
-        store_of(offset_path).read(offset_path)
-    except (FileNotFoundError, CorruptObjectError):
-        return None
-    try:
-        data = _read_small(txn_path)
-    except CorruptObjectError:
-        return None
-    return None if len(data) % ABORTED_TXN.itemsize else np.frombuffer(data, ABORTED_TXN)
+def _has_open(state: PartitionState, last_offset: int) -> bool:
+    """Return whether a transaction is open that began at or below an offset."""
+    first = state.first_unstable_offset
+    return first is not None and first <= last_offset
 
 
 def _state_before(
@@ -232,61 +201,147 @@ def _state_before(
     """Return the producers before a segment, or an earlier one, and its number.
 
     They are those of the latest snapshot that a broker would load there (UnifiedLog.
-    rebuildProducerState): a clean stop leaves one at the end of the log.
+    rebuildProducerState): a clean stop leaves one at the end of the log. A remote segment was
+    uploaded with the one at its end.
     """
     # Of a tiered partition, the last segment is the one that is local if any is.
     directory = files.segments[-1].partition_directory
-    offsets = set(list_snapshots(directory))
+    offsets = set() if is_segment_path(directory) else set(list_snapshots(directory))
     ends = [*(segment.base_offset for segment in files.segments[:number]), end_offset]
     if number < len(files.segments):
         ends[-1] = min(end_offset, files.segments[number].base_offset)
     for candidate in range(number, -1, -1):
         offset = ends[candidate]
-        if offset in offsets and not is_out_of_range(offset, files.log_start_offset, end_offset):
+        if is_out_of_range(offset, files.log_start_offset, end_offset):
+            continue
+        entries = None
+        if offset in offsets:
             _, entries, _ = load_latest_snapshot(directory, [offset])
-            if entries is not None:
-                return PartitionState(entries), candidate
+        elif 0 < candidate < number:
+            entries = _uploaded_snapshot(files.segments[candidate - 1])
+        if entries is not None:
+            return PartitionState(entries), candidate
     return PartitionState(), 0
 
 
-def _follow(
-    state: PartitionState, segment: SegmentFile, end_offset: int
-) -> tuple[NDArray[np.void], tuple[int, CorruptLogError] | None]:
-    """Apply the batches of a segment below an offset.
+def _uploaded_snapshot(segment: SegmentFile) -> NDArray[np.void] | None:
+    """Return the producers at the end of a remote segment; None where no snapshot has them."""
+    if not is_segment_path(segment.log_path):
+        return None
+    path = segment.log_path.removesuffix(LOG_SUFFIX) + SNAPSHOT_SUFFIX
+    try:
+        return decode_snapshot(store_of(path).read(path), path=path)
+    except (FileNotFoundError, CorruptObjectError, CorruptSnapshotError):
+        return None
 
-    Returns
-    -------
-    tuple
-        Its aborted transactions; and the offset where damage hides the rest, and that damage.
+
+class _Hidden(NamedTuple):
+    """Damage, and the offset from which on it hides markers."""
+
+    offset: int
+    error: CorruptLogError
+
+    @classmethod
+    def at(cls, offset: int, segment: SegmentFile, stop: ScanStop) -> _Hidden:
+        """Return what a stop in a segment hides."""
+        error = CorruptLogError(
+            stop.text, path=segment.log_path, position_bytes=stop.position_bytes
+        )
+        return cls(offset, error)
+
+
+def _follow(
+    segment: SegmentFile, bounds: tuple[int | None, int], *, is_open: bool
+) -> tuple[SegmentState, _Hidden | None]:
+    """Return the effect of the batches of a segment, up to where damage hides a marker.
+
+    Parameters
+    ----------
+    segment : SegmentFile
+        The segment.
+    bounds : tuple of (int or None) and int
+        Where the next segment begins, and where the log ends for the reader.
+    is_open : bool
+        Whether a transaction is open since an earlier segment.
+
+    Notes
+    -----
+    Batches that are out of order, and those of transactions whose checksum is wrong, are passed
+    over, as readers do. While a transaction is open, one that is out of order or as small as a
+    marker may have ended it, whatever its header says.
     """
     table = ProducerTable()
+    following_base, end_offset = bounds
+    order = BatchOrder(segment.base_offset, following_base)
     source = LogFileSource.of_segment(segment, verify_crc=False)
-    following = segment.base_offset
-    is_whole = False
-    for batches in source.chunks():
-        below = np.flatnonzero(batches.base_offset >= end_offset)
-        kept = batches.slice(0, int(below[0])) if len(below) else batches
-        if kept.rows:
-            following = int(kept.last_offset[-1]) + 1
-            _, stop = table.follow(kept)
-            if stop is not None:
-                raise CorruptLogError(
-                    f"its transactions cannot be followed: {stop.text}",
-                    path=segment.log_path,
-                    position_bytes=stop.position_bytes,
-                )
-        if len(below):
-            is_whole = True
-            break
-    aborted, stop = state.apply(SegmentState.of_table(table))
+    for window, start, batches in source.windows():
+        for offset, stop in _followed(table, order, batches, window, start, end_offset):
+            if stop.refused:
+                raise _refused(segment, stop)
+            if is_open or (table.producers["current_txn_first_offset"] >= 0).any():
+                return SegmentState.of_table(table), _Hidden.at(offset, segment, stop)
+        if int(batches.base_offset[-1]) >= end_offset:
+            return SegmentState.of_table(table), None
+    end, hidden = source.stop, None
+    is_tail = end is None or (end.is_tail and segment.is_last)
+    if end is not None and not is_tail and order.next_offset < end_offset:
+        hidden = _Hidden.at(order.next_offset, segment, end)
+    return SegmentState.of_table(table), hidden
+
+
+def _followed(
+    table: ProducerTable,
+    order: BatchOrder,
+    batches: BatchColumns,
+    window: Bytes,
+    window_position: int,
+    end_offset: int,
+) -> Iterator[tuple[int, ScanStop]]:
+    """Add batches below an offset to a table; yield damage that may have been a marker.
+
+    With it comes the offset after the last batch before it.
+    """
+    for found in order.follow(batches):
+        following = order.next_offset
+        if isinstance(found, ScanStop):
+            yield following, found
+            continue
+        above = np.flatnonzero(found.base_offset >= end_offset)
+        kept = found.slice(0, int(above[0])) if len(above) else found
+        row = 0
+        for wrong in [*_wrong_rows(kept, window, window_position), kept.rows]:
+            if row < wrong:
+                _, stop = table.follow(kept.slice(row, wrong))
+                if stop is not None:
+                    yield following, replace(stop, refused=True)
+                following = int(kept.last_offset[wrong - 1]) + 1
+            if wrong < kept.rows and kept.size_bytes[wrong] <= _MAX_MARKER_BYTES:
+                yield following, ScanStop(BAD_CRC, int(kept.position_bytes[wrong]))
+            row = wrong + 1
+
+
+def _wrong_rows(batches: BatchColumns, window: Bytes, window_position: int) -> list[int]:
+    """Return the batches with a wrong checksum: of transactions, or as small as a marker."""
+    is_checked = batches.attributes & (TRANSACTIONAL_MASK | CONTROL_MASK) != 0
+    rows = np.flatnonzero(is_checked | (batches.size_bytes <= _MAX_MARKER_BYTES))
+    matches = np.empty(len(rows), np.bool_)
+    starts = batches.position_bytes[rows] - window_position
+    fill_checksum_matches(window, starts, batches.size_bytes[rows], matches)
+    wrong: list[int] = rows[~matches].tolist()
+    return wrong
+
+
+def _apply(state: PartitionState, followed: SegmentState, segment: SegmentFile) -> NDArray[np.void]:
+    """Apply a segment to a state; return its aborted transactions."""
+    aborted, stop = state.apply(followed)
     if stop is not None:
-        raise CorruptLogError(
-            f"its transactions cannot be followed: {stop.text}",
-            path=segment.log_path,
-            position_bytes=stop.position_bytes,
-        )
-    end = source.stop
-    if is_whole or end is None or (end.is_tail and segment.is_last) or following >= end_offset:
-        return aborted, None
-    error = CorruptLogError(end.text, path=segment.log_path, position_bytes=end.position_bytes)
-    return aborted, (following, error)
+        raise _refused(segment, stop)
+    return aborted
+
+
+def _refused(segment: SegmentFile, stop: ScanStop) -> CorruptLogError:
+    return CorruptLogError(
+        f"its transactions cannot be followed: {stop.text}",
+        path=segment.log_path,
+        position_bytes=stop.position_bytes,
+    )

@@ -191,14 +191,15 @@ def resolve_range(log: PartitionLog, bounds: ReadBounds, settings: ReadSettings)
     first_offset, end_offset = resolve_bounds(log, bounds)
     aborted = damage = None
     if settings.isolation is Isolation.READ_COMMITTED or "is_aborted" in settings.columns:
-        transactions = _transactions(log, first_offset)
+        last_offset = None if end_offset is None else end_offset - 1
+        transactions = _transactions(log, first_offset, last_offset)
         aborted = transactions.aborted
+        stable = transactions.last_stable_offset
+        if end_offset is None or end_offset > stable:
+            damage = transactions.damage
+        if damage is not None and settings.on_damage is OnDamage.FAILFAST:
+            raise damage
         if settings.isolation is Isolation.READ_COMMITTED:
-            stable = transactions.last_stable_offset
-            if end_offset is None or end_offset > stable:
-                damage = transactions.damage
-            if damage is not None and settings.on_damage is OnDamage.FAILFAST:
-                raise damage
             if first_offset >= stable:
                 check_start(log, bounds)
             end_offset = stable if end_offset is None else min(end_offset, stable)
@@ -208,14 +209,16 @@ def resolve_range(log: PartitionLog, bounds: ReadBounds, settings: ReadSettings)
     return OffsetRange(first_offset, end_offset, aborted, damage=damage)
 
 
-def _transactions(log: PartitionLog, first_offset: int) -> TransactionBounds:
+def _transactions(
+    log: PartitionLog, first_offset: int, last_offset: int | None
+) -> TransactionBounds:
     """Return what isolation asks of a partition: of a damaged one, before the damage."""
     damaged = damaged_end(log)
     if damaged is None:
-        return read_transactions(log.files, first_offset, log.end_offset)
+        return read_transactions(log.files, first_offset, log.end_offset, last_offset)
     bound = log.files.high_watermark
     end = damaged.sound_offset if bound is None else min(damaged.sound_offset, bound)
-    found = read_transactions(log.files, first_offset, end)
+    found = read_transactions(log.files, first_offset, end, last_offset)
     is_hidden = bound is None or bound > damaged.sound_offset
     return replace(found, damage=damaged.error) if is_hidden and not found.damage else found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +10,9 @@ from pathlib import Path
 import pytest
 
 import kafka_index
+from kafka_index.errors import CorruptLogError
+from kafka_index.layout.producer_state import ABORTED_TXN
+from kafka_index.layout.records import field_position
 from kafka_index.reading import PartitionLog
 from kafka_index.reading.transactions import read_transactions
 from tests.support.command_line import run_here
@@ -66,15 +70,72 @@ def build_without_snapshots(folder: Path) -> None:
         snapshot.unlink()
 
 
-def build_without_one_index(folder: Path) -> None:
+def build_with_wrong_indexes(folder: Path, change: Callable[[bytes], bytes | None]) -> None:
+    """Change all transaction indexes, which have no checksums."""
     build(folder)
-    # A broker recovers such a segment, whatever its transaction index holds.
-    emptied = sorted(folder.glob("*.txnindex"))[2]
-    emptied.write_bytes(b"")
-    emptied.with_suffix(".index").unlink()
+    for index in folder.glob("*.txnindex"):
+        changed = change(index.read_bytes())
+        index.unlink()
+        if changed is not None:
+            index.write_bytes(changed)
 
 
-@pytest.mark.parametrize("prepare", [None, build, build_without_snapshots, build_without_one_index])
+def flipped(byte: int) -> Callable[[bytes], bytes]:
+    """Flip the lowest bit of a byte of each entry."""
+    return lambda data: bytes(
+        value ^ (at % ABORTED_TXN.itemsize == byte) for at, value in enumerate(data)
+    )
+
+
+WRONG: dict[str, Callable[[bytes], bytes | None]] = {
+    "zeroed": lambda data: bytes(len(data)),
+    "random": lambda data: random.Random(7).randbytes(len(data)),
+    "empty": lambda _data: b"",
+    "removed": lambda _data: None,
+    "cut": lambda data: data[:-7],
+    "without-the-first-entry": lambda data: data[ABORTED_TXN.itemsize :],
+    **{
+        f"bit-of-{name}": flipped(
+            field_position(ABORTED_TXN, name) + ABORTED_TXN[name].itemsize - 1
+        )
+        for name in ABORTED_TXN.names or ()
+    },
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_markers_decide_whatever_the_transaction_indexes_hold(tmp_path: Path, wrong: str) -> None:
+    logs = segments(7)
+    folder = write_partition(tmp_path, logs)
+    build_with_wrong_indexes(folder, WRONG[wrong])
+    twin = Twin(b"".join(logs.values()))
+    found = kafka_index.read_records(folder, isolation=COMMITTED).read_all()
+    assert found["offset"].to_pylist() == twin.committed_offsets
+    aborted = set(twin.aborted_offsets)
+    table = kafka_index.read_records(folder, columns=COLUMNS).read_all()
+    assert rows_of(table, *COLUMNS) == [(one, one in aborted) for one in twin.data_offsets]
+
+
+@pytest.mark.parametrize("kept_bytes", [0, 0xFF])
+def test_a_damaged_marker_ends_what_is_known_of_open_transactions(
+    tmp_path: Path, kept_bytes: int
+) -> None:
+    """Its control flag may be lost with the rest: it is as small as a marker."""
+    opened = batch(1, 1, producer_id=5, producer_epoch=0, base_sequence=0, transactional=True)
+    end = bytearray(marker(2, 5, 0, commit=False))
+    end[-3] ^= 1
+    end[22] &= kept_bytes
+    log = batch(0, 1) + opened + bytes(end) + batch(3, 1) + marker(4, 5, 0, commit=True)
+    folder = write_partition(tmp_path, {0: log})
+    with pytest.raises(CorruptLogError, match="bad_crc"):
+        kafka_index.read_records(folder, isolation=COMMITTED).read_all()
+    left = kafka_index.read_records(folder, isolation=COMMITTED, on_damage="permissive").read_all()
+    assert left["offset"].to_pylist() == [0, None]
+    bounded = kafka_index.read_records(folder, isolation=COMMITTED, ending_offsets=1).read_all()
+    assert bounded["offset"].to_pylist() == [0]
+
+
+@pytest.mark.parametrize("prepare", [None, build, build_without_snapshots])
 def test_aborted_and_unstable_records_are_left_out(
     tmp_path: Path, prepare: Callable[[Path], None] | None
 ) -> None:
