@@ -92,6 +92,11 @@ def run_rewrite(options: RewriteOptions) -> ExitCode:
                 _decide(matched, force=options.force)
             except InputError as error:
                 print_log(f"would be refused: {error}")
+        elif output.is_finished:
+            outcomes = [
+                (each, each.error or output.left_out(each.plan.partition)) for each in matched
+            ]
+            print_log(f"{output.root}: finished by an earlier run, and not written again")
         else:
             _decide(matched, force=options.force)
             output.begin()

@@ -1,7 +1,8 @@
-"""The output directory of a rewrite: empty at first, and marked as unfinished until its end.
+"""The output directory of a rewrite: empty at first, and marked as that of this rewrite.
 
 The mark has no digest until it is decided that the rewrite is written: a refused rewrite, and one
-killed before that, leave a directory that any other may be written to.
+killed before that, leave a directory that any other may be written to. It stays at the end: where
+only the report or the summary of a run could not be written, the same run reports again.
 """
 
 from __future__ import annotations
@@ -31,11 +32,12 @@ from kafka_index.writing.staging import (
     staging_directory,
 )
 
-#: Holds the digest of the rewrite that the directory is the unfinished output of; empty before the
-#: decision.
-_UNFINISHED = ".rewrite.kafka-index"
+#: Holds the digest of the rewrite that the directory is the output of; empty before the decision.
+_MARK = ".rewrite.kafka-index"
 #: What it is written as at first, and all that a run killed by then leaves.
-_UNFINISHED_SCRATCH = f".{_UNFINISHED}.tmp"
+_MARK_SCRATCH = f".{_MARK}.tmp"
+#: After the digest, once all is there.
+_FINISHED = " finished"
 #: What holds for the rewritten logs too: offsets do not change.
 _CHECKPOINTS = (LOG_START_CHECKPOINT, REPLICATION_CHECKPOINT, CLEANER_CHECKPOINT)
 
@@ -52,19 +54,26 @@ class RewriteOutput:
     digest : str
         Of the rewrite.
 
+    Attributes
+    ----------
+    is_finished : bool
+        Whether it is the whole output of the same rewrite, and must not be written to.
+
     Raises
     ------
     InputError
-        It is neither empty nor the unfinished output of the same rewrite, or lies in the input.
+        It is neither empty nor the output of the same rewrite, or lies in the input.
     PublishError
         It cannot be written, or is held.
     """
+
+    is_finished = False
 
     def __init__(self, path: str, inputs: Sequence[str], digest: str) -> None:
         self.root = check_target(path, inputs)
         self.staging = staging_directory(self.root)
         self._digest = digest
-        self._mark = os.path.join(self.root, _UNFINISHED)
+        self._mark = os.path.join(self.root, _MARK)
         self._is_begun = False
         self._stack = ExitStack()
 
@@ -77,6 +86,12 @@ class RewriteOutput:
                 stack.callback(self._remove_undecided)
             self._stack = stack.pop_all()
         return self
+
+    def left_out(self, partition: TopicPartition) -> InputError | None:
+        """Return, of a finished output, why a partition is not in it; None if it is."""
+        if os.path.isdir(os.path.join(self.root, partition.directory_name)):
+            return None
+        return InputError("the run that finished has left it out", path=self.root)
 
     def begin(self) -> None:
         """Mark the directory as the unfinished output of this rewrite, before it is written to.
@@ -107,7 +122,7 @@ class RewriteOutput:
         ends: Mapping[TopicPartition, int | None],
         log_starts: Mapping[TopicPartition, int],
     ) -> None:
-        """Write the files at the root, and remove the mark.
+        """Write the files at the root, and mark the output as finished.
 
         Parameters
         ----------
@@ -138,20 +153,24 @@ class RewriteOutput:
                 _write(os.path.join(self.root, META_PROPERTIES), text)
         # Before the mark: what is left then is the whole result, and nothing else.
         remove_directory(self.staging)
-        with suppress(FileNotFoundError):
-            os.unlink(self._mark)
         for path, error in make_durable([self.root]).items():
             raise publish_error(error, path, "make it durable")
+        _write(self._mark, self._digest + _FINISHED)
 
     def _is_continued(self) -> bool:
-        """Return whether the directory is the unfinished output of this rewrite."""
-        names = set(os.listdir(self.root)) - {BROKER_LOCK, _UNFINISHED_SCRATCH}
+        """Return whether the directory is the output of this rewrite, finished or not."""
+        names = set(os.listdir(self.root)) - {BROKER_LOCK, _MARK_SCRATCH}
         if not names:
             return False
         found = read_checkpoint_text(self._mark)
         if found is None or (not found and any(not name.startswith(".") for name in names)):
             raise InputError("the output is not empty", path=self.root, hint="give an empty folder")
-        if found not in ("", self._digest):
+        self.is_finished = found == self._digest + _FINISHED
+        if not self.is_finished and found.endswith(_FINISHED):
+            raise InputError(
+                "the output is that of another rewrite", path=self.root, hint="give an empty folder"
+            )
+        if not self.is_finished and found not in ("", self._digest):
             raise InputError(
                 "the output is that of an unfinished rewrite of something else",
                 path=self.root,

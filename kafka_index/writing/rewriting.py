@@ -13,7 +13,7 @@ from kafka_index.build.report import FAILED
 from kafka_index.build.scan import stage_segments
 from kafka_index.build.settings import BuildSettings
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, LogConfig
-from kafka_index.errors import CorruptLogError, KafkaIndexError, without_frames
+from kafka_index.errors import CorruptLogError, KafkaIndexError, PublishError, without_frames
 from kafka_index.layout.checkpoints import format_offset_checkpoint
 from kafka_index.layout.names import (
     LEADER_EPOCH_CHECKPOINT,
@@ -157,7 +157,8 @@ def _write_partition(
     staged = list(stage_segments(segments, build, attempt_id="rewrite"))
     for row in publish_partitions([staged], build, attempt_id="rewrite"):
         if row.status == FAILED:
-            raise CorruptLogError(
+            kind = PublishError if row.retriable else CorruptLogError
+            raise kind(
                 f"the rewritten segment {row.segment_base_offset} cannot be built: {row.reason}",
                 path=plan.directory,
             )

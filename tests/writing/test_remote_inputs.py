@@ -25,7 +25,8 @@ def files(folder: Path) -> dict[str, bytes]:
     return {
         str(path.relative_to(folder)): path.read_bytes()
         for path in folder.rglob("*")
-        if path.is_file()
+        # It names the input.
+        if path.is_file() and path.name != ".rewrite.kafka-index"
     }
 
 

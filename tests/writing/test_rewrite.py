@@ -324,7 +324,7 @@ def test_a_damaged_partition_is_left_out(tmp_path: Path) -> None:
 
     assert "left out: bad-0" in stderr
     assert "at byte" in stderr
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["good-0"]
+    assert sorted(path.name for path in (tmp_path / "out").glob("*-0")) == ["good-0"]
 
 
 def torn_log(folder: Path, **checkpoints: int) -> Path:
@@ -608,6 +608,30 @@ def test_a_killed_rewrite_is_continued_and_no_other(tmp_path: Path, published: i
 
     rewritten(tmp_path / "in", out, "--drop-keys", keys)
     assert contents(out) == contents(tmp_path / "whole")
+
+
+def test_a_finished_rewrite_is_reported_again_and_not_written_to(tmp_path: Path) -> None:
+    damaged = bytearray(batch(0, b"k") + batch(1, b"k") + batch(2, b"k"))
+    damaged[-80] ^= 1
+    write_partition(tmp_path / "in", {0: bytes(damaged)}, "bad-0")
+    write_partition(tmp_path / "in", {0: batch(0, b"drop", b"k")}, "good-0")
+    keys, report = keys_file(tmp_path, "drop"), tmp_path / "report.json"
+    arguments = ("--drop-keys", keys, "--report", report)
+    first = refused(tmp_path / "in", tmp_path / "out", *arguments, code=1)
+    found = report.read_bytes()
+    report.unlink()
+    # As a broker does that was started on it.
+    (tmp_path / "out" / "replication-offset-checkpoint").write_text("0\n1\ngood 0 9\n")
+    before = contents(tmp_path / "out")
+
+    again = refused(tmp_path / "in", tmp_path / "out", *arguments, code=1)
+
+    assert "finished by an earlier run" in again
+    assert first in again
+    assert report.read_bytes() == found
+    assert contents(tmp_path / "out") == before
+    other = refused(tmp_path / "in", tmp_path / "out", "--drop-where", "offset = 0")
+    assert "the output is that of another rewrite" in other
 
 
 def test_drawn_logs_lose_what_matches_and_nothing_else(tmp_path: Path) -> None:
