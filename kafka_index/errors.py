@@ -6,6 +6,7 @@ All errors pickle (they cross from Spark executors to the driver) and print as o
 from __future__ import annotations
 
 import errno
+import re
 from collections.abc import Iterable, Iterator
 from os import PathLike, fspath
 from typing import Self, TypeVar
@@ -28,6 +29,34 @@ _ABOUT_THE_FILE = frozenset(
 )
 
 _Error = TypeVar("_Error", bound=BaseException)
+
+# Control characters (C0, DEL, C1), separators and directions of text (which can make a name look
+# like another line, or like another name), and bytes that are not UTF-8.
+_UNPRINTABLE = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]"
+)
+_SHORT = {"\a": "\\a", "\b": "\\b", "\t": "\\t", "\n": "\\n", "\v": "\\v", "\f": "\\f", "\r": "\\r"}
+_FIRST_SURROGATE_OF_BYTES = 0xDC00
+
+
+def printable(text: str) -> str:
+    r"""Return a text in which names can neither end the line nor control a terminal.
+
+    Control characters and bytes that are not UTF-8 are escaped as ``ls -b`` does (``\n``,
+    ``\033``, ``\377``), other characters without a glyph as ``\u202e``.
+    """
+    return _UNPRINTABLE.sub(_escaped, text)
+
+
+def _escaped(match: re.Match[str]) -> str:
+    character = match[0]
+    if character in _SHORT:
+        return _SHORT[character]
+    code = ord(character)
+    if 0x80 <= code - _FIRST_SURROGATE_OF_BYTES <= 0xFF:
+        code -= _FIRST_SURROGATE_OF_BYTES
+        return f"\\{code:03o}"
+    return f"\\{code:03o}" if code < 0x80 else f"\\u{code:04x}"
 
 
 class KafkaIndexError(Exception):
@@ -71,7 +100,7 @@ class KafkaIndexError(Exception):
 
     def __str__(self) -> str:
         """Return the error as one line: place, message, expected and found, hint."""
-        place = "" if self.path is None else f"{self.path}: "
+        place = "" if self.path is None else f"{printable(self.path)}: "
         if self.position_bytes is not None:
             place += f"at byte {self.position_bytes}: "
         details = [
@@ -80,7 +109,7 @@ class KafkaIndexError(Exception):
             if value is not None
         ]
         text = place + self.message + (f" ({', '.join(details)})" if details else "")
-        return " ".join((f"{text}; {self.hint}" if self.hint else text).split())
+        return printable(" ".join((f"{text}; {self.hint}" if self.hint else text).split()))
 
     def at(self, path: str | PathLike[str], position_bytes: int) -> Self:
         """Return the same error about a place."""

@@ -15,13 +15,15 @@ from kafka_index.cli.dump_selection import Selection
 from kafka_index.cli.printed_records import Row
 from kafka_index.cli.terminal import print_text, terminal_size
 from kafka_index.cli.text import Paint, plural
-from kafka_index.errors import KafkaIndexError
+from kafka_index.errors import KafkaIndexError, printable
 from kafka_index.layout.records import NO_TIMESTAMP
 from kafka_index.storage.json_lines import json_lines
 
 _LINES_AT_A_TIME = 8192
 _GAP = "  "
 _NULL = "-"
+# Control characters, and those without a glyph.
+_CONTROLS = r"\p{C}"
 _WRITE_CHARS = 64 * 1024
 _CUT = "…"
 # Columns of times, which people read as such.
@@ -205,7 +207,7 @@ class AlignedRows:
         """Yield a line per row, and the header before the first batch."""
         first = not self._widths
         texts = {
-            name: pc.fill_null(column.cast(pa.string()), _NULL)
+            name: _printable(pc.fill_null(column.cast(pa.string()), _NULL))
             for name, column in zip(batch.schema.names, batch.columns, strict=True)
         }
         widths = {
@@ -222,6 +224,13 @@ class AlignedRows:
             yield _GAP.join(name.rjust(width) for name, width in widths.items())
         cells = [pc.utf8_lpad(texts[name], width) for name, width in widths.items()]
         yield from pc.binary_join_element_wise(*cells, _GAP).to_pylist()
+
+
+def _printable(cells: pa.Array) -> pa.Array:
+    """Return cells whose text ends no line and controls no terminal."""
+    if not pc.any(pc.match_substring_regex(cells, _CONTROLS)).as_py():
+        return cells
+    return pa.array(map(printable, cells.to_pylist()), pa.string())
 
 
 def _fitting(widths: Mapping[str, int], max_width: int) -> set[str]:

@@ -11,6 +11,7 @@ from kafka_index.cli.decoded_records import decoder_of_topic
 from kafka_index.cli.printed_records import NUMBER_COLUMNS, PrintedRecords, Row
 from kafka_index.cli.record_text import RecordText, decoded_text, readable_time
 from kafka_index.cli.shown_bytes import NONE, TEXT
+from kafka_index.errors import printable
 
 #: What has to be read of each record.
 FOUND_COLUMNS = ("topic", "partition", *NUMBER_COLUMNS, "key", "value", "headers")
@@ -35,7 +36,7 @@ class FoundText(RecordText):
     def found_lines(self, rows: pa.RecordBatch) -> Iterator[str]:
         """Yield the lines of records of one partition that have `FOUND_COLUMNS`."""
         topic, number = (rows.column(name)[0].as_py() for name in ("topic", "partition"))
-        self._partition = f"{topic}-{number}"
+        self._partition = printable(f"{topic}-{number}")
         self._decode = decoder_of_topic(topic)
         self._first_members = f'"topic": {json.dumps(topic)}, "partition": {number}, '
         return self.lines(PrintedRecords.of_rows(rows))

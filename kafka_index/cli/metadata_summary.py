@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TextIO
 
+from kafka_index.cli.terminal import print_text
 from kafka_index.cli.text import Paint, plural
 from kafka_index.metadata import ClusterMetadata
 
@@ -16,20 +17,23 @@ def print_summary(found: ClusterMetadata, stream: TextIO, *, as_json: bool) -> N
     if as_json:
         stream.write(json.dumps(_as_object(found)) + "\n")
         return
-    paint = Paint(stream)
+    print_text(stream, _text(found, Paint(stream)))
+
+
+def _text(found: ClusterMetadata, paint: Paint) -> Iterator[str]:
     for source in found.sources:
         snapshot = "" if source.snapshot is None else f"snapshot {source.snapshot}, "
-        stream.write(
+        yield (
             f"{paint.strong(source.path)}: {snapshot}{plural(source.records, 'record')}, "
-            f"end offset {source.end_offset}\n"
+            f"end offset {source.end_offset}"
         )
-    stream.writelines(f"{paint.strong(title)}: {text}\n" for title, text in _lines(found))
+    yield from (f"{paint.strong(title)}: {text}" for title, text in _lines(found))
     for topic, counts in found.counts.items():
         known = [f"{name.name} {count}" for name, count in sorted(counts.items()) if name.is_known]
-        stream.write(f"{paint.strong(f'records of {topic}')}: {', '.join(known) or 'none'}\n")
+        yield f"{paint.strong(f'records of {topic}')}: {', '.join(known) or 'none'}"
         unknown = [f"{n.name} {count}" for n, count in sorted(counts.items()) if not n.is_known]
         if unknown:
-            stream.write(paint.notable(f"unknown, not decoded: {', '.join(unknown)}") + "\n")
+            yield paint.notable(f"unknown, not decoded: {', '.join(unknown)}")
 
 
 def _lines(found: ClusterMetadata) -> Iterator[tuple[str, str]]:

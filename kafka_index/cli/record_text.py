@@ -15,6 +15,7 @@ from kafka_index.cli.printed_records import (
     Row,
 )
 from kafka_index.cli.shown_bytes import HEX, NONE, TEXT, json_value, shown_bytes
+from kafka_index.errors import printable
 from kafka_index.layout.records import (
     CONTROL_ABORT,
     CONTROL_COMMIT,
@@ -216,8 +217,9 @@ def _decoded(decode: Decode, row: Row) -> Row:
 def decoded_text(decoded: Decoded) -> str:
     """Return what the bytes of a record of Kafka's own mean."""
     if decoded.error is not None:
-        return f"not decoded: {decoded.error}"
-    return _GAP.join(text for text in (decoded.key, decoded.value or "null") if text is not None)
+        return printable(f"not decoded: {decoded.error}")
+    texts = (decoded.key, decoded.value or "null")
+    return printable(_GAP.join(text for text in texts if text is not None))
 
 
 def _decoded_json(decoded: Decoded) -> str:

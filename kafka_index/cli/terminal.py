@@ -15,6 +15,8 @@ from datetime import UTC, datetime
 from io import StringIO
 from typing import TYPE_CHECKING, TextIO
 
+from kafka_index.errors import printable
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -25,6 +27,8 @@ _DEFAULT_SIZE = 80, 25
 _INDENT = 2
 # The indentation of a line belongs to its first word.
 _WORD = re.compile(r"^\s*\S+\s*|\S+\s*")
+# The styles of `kafka_index.cli.text.Paint`, which are all that names can add to a styled line.
+_STYLE = re.compile("(\x1b\\[(?:[0-2]|3[1-3])m)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,19 +105,29 @@ def print_text(stream: TextIO, items: Iterable[str | Table]) -> None:
         if isinstance(item, Table):
             lines = _table_lines(stream, item)
         else:
-            lines = _wrapped(stream, item) if stream.isatty() else [item]
+            line = _shown(stream, item)
+            lines = _wrapped(stream, line) if stream.isatty() else [line]
         stream.writelines(f"{line}\n" for line in lines)
+
+
+def _shown(stream: TextIO, text: str) -> str:
+    """Return a text as it is printed: its styles as they are, all else without control."""
+    if not is_styled(stream):
+        return printable(text)
+    return "".join(
+        part if at % 2 else printable(part) for at, part in enumerate(_STYLE.split(text))
+    )
 
 
 def print_log(text: str) -> None:
     """Print a line to stderr: ``kafka-index: TEXT``, after the time where it is not a terminal."""
-    sys.stderr.write(f"{log_time(sys.stderr)}{_PROGRAM}: {text}\n")
+    sys.stderr.write(f"{log_time(sys.stderr)}{_PROGRAM}: {printable(text)}\n")
     sys.stderr.flush()
 
 
 def print_error(text: str) -> None:
     """Print an error to stderr. It has no time before it: scripts go by how the line starts."""
-    sys.stderr.write(f"{_PROGRAM}: error: {text}\n")
+    sys.stderr.write(f"{_PROGRAM}: error: {printable(text)}\n")
     sys.stderr.flush()
 
 
@@ -128,7 +142,7 @@ def _table_lines(stream: TextIO, table: Table) -> list[str]:
     from rich.table import Table as RichTable  # noqa: PLC0415, slow to import
     from rich.text import Text  # noqa: PLC0415, slow to import
 
-    texts = [[Text.from_ansi(cell) for cell in row] for row in table.rows]
+    texts = [[Text.from_ansi(_shown(stream, cell)) for cell in row] for row in table.rows]
     shown = RichTable(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
     for number, title in enumerate(table.header):
         is_text = number in table.left
