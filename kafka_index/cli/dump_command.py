@@ -239,6 +239,7 @@ def _dump_files(
     for file in files:
         try:
             damage = kinds[file.kind](file, output)
+            output.end()
         except KafkaIndexError as error:
             damage = error
         sys.stdout.flush()

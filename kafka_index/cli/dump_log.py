@@ -6,6 +6,7 @@ import pyarrow as pa
 
 from kafka_index.cli.dump_files import DumpedFile
 from kafka_index.cli.dump_output import DumpOutput
+from kafka_index.cli.dump_selection import Selection
 from kafka_index.cli.text import format_count, plural
 from kafka_index.errors import CorruptLogError, KafkaIndexError
 from kafka_index.layout.records import (
@@ -45,6 +46,8 @@ def dump_log(file: DumpedFile, output: DumpOutput, *, verify_crc: bool) -> Kafka
             output.remark(f"{plural(output.printed, 'batch', 'batches')} of the offset")
             return None
     found = plural(count, "batch", "batches")
+    if output.selection != Selection():
+        found = f"{format_count(output.printed)} of {found} selected"
     end = log_end(file.path, size_bytes, batches.stop, found, output)
     return end if batches.overlap is None else out_of_order(file.path, batches.overlap, output)
 

@@ -11,12 +11,13 @@ from typing import TextIO
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kafka_index.cli.dump_selection import Selection
+from kafka_index.cli.dump_selection import TIME_COLUMNS, Selection
 from kafka_index.cli.printed_records import Row
-from kafka_index.cli.terminal import print_text, terminal_size
+from kafka_index.cli.terminal import print_log, print_text, terminal_size
 from kafka_index.cli.text import Paint, plural
 from kafka_index.errors import KafkaIndexError, printable
 from kafka_index.layout.records import NO_TIMESTAMP
+from kafka_index.layout.times import TimeSpan, empty_range_text
 from kafka_index.storage.json_lines import json_lines
 
 _LINES_AT_A_TIME = 8192
@@ -101,6 +102,7 @@ class DumpOutput:
         self._columns = terminal_size(stream)[0] if is_bounded else None
         self._rows = AlignedRows(self._columns)
         self._files = 0
+        self._span = TimeSpan()
         self.printed = 0
 
     @property
@@ -112,14 +114,35 @@ class DumpOutput:
         """Print the title of a file."""
         self._rows = AlignedRows(self._columns)
         self.printed = 0
+        self._span = TimeSpan()
         if not self.as_json:
             if self._files:
                 self._stream.write("\n")
             print_text(self._stream, [self._paint.strong(title)])
         self._files += 1
 
+    def follow_times(self, rows: pa.RecordBatch) -> None:
+        """Follow the times of the next rows of the file, where rows are selected by time."""
+        for first, last in TIME_COLUMNS:
+            if self.selection.has_times and first in rows.schema.names and len(rows):
+                # The timestamp of the first row stands for the file.
+                first_ms = rows.column(first)[0].as_py() if self._span.first_ms is None else None
+                self._span = self._span.with_times(first_ms, pc.max(rows.column(last)).as_py())
+                return
+
+    def end(self) -> None:
+        """Print where a range of times lies that selected nothing of the file."""
+        selection = self.selection
+        if selection.has_times and not self.printed:
+            text = empty_range_text(selection.from_ms, selection.to_ms, self._span, "the file")
+            if self.as_json:
+                print_log(text)
+            else:
+                self.remark(text)
+
     def rows(self, batch: pa.RecordBatch) -> None:
         """Print those of the rows that are selected."""
+        self.follow_times(batch)
         batch = self.selection.of_rows(batch)
         if self.selection.limit is not None:
             batch = batch.slice(0, max(self.selection.limit - self.printed, 0))

@@ -19,7 +19,7 @@ from kafka_index.records.batch_walk import BatchDamage
 from kafka_index.records.decompression import DecompressionBudget
 from kafka_index.records.record_decoder import RecordDecoder
 from kafka_index.records.record_table import WindowBatches
-from kafka_index.scan import LogFileSource
+from kafka_index.scan import LogFileSource, read_batches
 from kafka_index.scan.batch_order import BatchOrder
 from kafka_index.storage import Bytes
 
@@ -75,7 +75,13 @@ def dump_records(
         if found_batches.rows and output.selection.is_past(int(found_batches.last_offset[-1])):
             output.remark(f"{plural(output.printed, 'record')} at the offset")
             return damage
-    end = log_end(path, size_bytes, source.stop, plural(count, "record"), output)
+    if output.selection.has_times and not output.printed:
+        for headers in read_batches(path, verify_crc=False):
+            output.follow_times(headers)
+    found_text = plural(count, "record")
+    if select is not None:
+        found_text = f"{plural(output.printed, 'record')} selected"
+    end = log_end(path, size_bytes, source.stop, found_text, output)
     return damage or end
 
 

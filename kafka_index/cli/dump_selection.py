@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 from kafka_index.cli.printed_records import Row
 from kafka_index.records.batch_table import BatchColumns
 
-# First and last offset, and first and last time, of each kind of row.
+# First and last offset of each kind of row.
 _OFFSETS = (("base_offset", "last_offset"), ("first_offset", "last_offset"))
-_TIMES = (("base_timestamp_ms", "max_timestamp_ms"), ("timestamp_ms", "timestamp_ms"))
+#: First and last time of each kind of row.
+TIME_COLUMNS = (("base_timestamp_ms", "max_timestamp_ms"), ("timestamp_ms", "timestamp_ms"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ class Selection:
                 masks.append(pc.less_equal(rows.column(first), self.offset))
                 masks.append(pc.greater_equal(rows.column(last), self.offset))
                 break
-        for first, last in _TIMES:
+        for first, last in TIME_COLUMNS:
             if self.has_times and first in names:
                 masks += self._time_masks(rows.column(first), rows.column(last))
                 break

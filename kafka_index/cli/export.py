@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
+from kafka_index.cli.build_summary import skipped_lines
 from kafka_index.cli.exit_code import ExitCode
 from kafka_index.cli.options import Detail
 from kafka_index.cli.progress import Outcome
@@ -15,6 +17,7 @@ from kafka_index.cli.record_options import InputOptions
 from kafka_index.cli.run_summary import run_summary
 from kafka_index.cli.terminal import Table
 from kafka_index.cli.text import (
+    Paint,
     format_bytes,
     format_count,
     format_seconds,
@@ -33,8 +36,10 @@ from kafka_index.export import (
     PartitionReport,
     SplitResult,
     plan_export,
+    with_first_times,
 )
 from kafka_index.export.report import report_table
+from kafka_index.layout.times import empty_range_text
 from kafka_index.records.record_table import DEFAULT_COLUMNS
 from kafka_index.storage import refuse_overlap
 from kafka_index.storage.locks import lock_of_output
@@ -46,6 +51,7 @@ from kafka_index.tables import Isolation, ReadSettings
 from kafka_index.tables.offsets_file import read_offsets_file
 from kafka_index.tables.record_filter import RecordFilter
 from kafka_index.tables.records import list_partitions
+from kafka_index.tables.time_spans import time_span
 from kafka_index.tasks import new_run_id
 
 _SHOWN = 20
@@ -71,6 +77,7 @@ class ExportOptions:
     columns: str | None
     isolation: str
     by_date: bool
+    relative_times: Mapping[str, str]
     on_data_loss: str
     max_decompressed_bytes: int | None
     report: str | None
@@ -86,12 +93,12 @@ def run_export(options: ExportOptions, read: InputOptions) -> ExitCode:
     KafkaIndexError
         The run as a whole cannot start or continue.
     """
-    settings = _settings(options)
     starts = None if options.offsets is None else read_offsets_file(options.offsets)
-    refuse_overlap(settings.output, options.output, read.folders)
+    refuse_overlap(absolute_path(options.output), options.output, read.folders)
     listed = list_partitions(
         read.paths, topics=read.topics, tiered=read.tiered, indexes=read.indexes
     )
+    settings = with_first_times(_settings(options), listed.files)
     with ExitStack() as stack:
         report = (
             None
@@ -113,7 +120,16 @@ def run_export(options: ExportOptions, read: InputOptions) -> ExitCode:
         rows = [partition.report() for partition in plan.partitions]
         if report is not None:
             report.write_table(report_table(rows))
-        return outcome.print_summary(rows, settings.output)
+        notes = []
+        if plan.works and not any(row.records for row in rows) and options.from_ms is not None:
+            span = time_span(listed.files, settings.read)
+            notes.append(empty_range_text(settings.from_ms, settings.to_ms, span))
+        if (settings.from_ms, settings.to_ms) != (options.from_ms, options.to_ms):
+            given = " and ".join(options.relative_times.values())
+            notes.append(f"{given}: relative to the first run of this export, which is continued")
+        every = options.detail is Detail.VERBOSE
+        notes += skipped_lines(listed.skipped, Paint(sys.stdout), every=every)
+        return outcome.print_summary(rows, settings.output, notes)
 
 
 def _settings(options: ExportOptions) -> ExportSettings:
@@ -127,7 +143,12 @@ def _settings(options: ExportOptions) -> ExportSettings:
     if record_filter != RecordFilter():
         read = replace(read, record_filter=record_filter)
     return ExportSettings(
-        absolute_path(options.output), ExportFormat(options.form), given, options.by_date, read
+        absolute_path(options.output),
+        ExportFormat(options.form),
+        given,
+        options.by_date,
+        read,
+        relative_times=options.relative_times,
     )
 
 
@@ -162,8 +183,10 @@ class ExportOutcome(Outcome):
         self._partition_of[result.number].add(result)
         self._progress.advance(1, self._size_of[result.number])
 
-    def print_summary(self, rows: Sequence[PartitionReport], output: str) -> ExitCode:
-        """Print the summary and return the exit code."""
+    def print_summary(
+        self, rows: Sequence[PartitionReport], output: str, notes: Sequence[str] = ()
+    ) -> ExitCode:
+        """Print the summary, and notes about what was not exported; return the exit code."""
         paint = self._paint
         counts = Counter(row.status.value for row in rows)
         records, files = sum(row.records for row in rows), sum(row.files for row in rows)
@@ -185,6 +208,7 @@ class ExportOutcome(Outcome):
             "",
             total,
             *self._startup_lines(),
+            *notes,
         ]
         for name, count in counts.items():
             run_summary().add_count(f"partitions_{name}", count)

@@ -11,6 +11,7 @@ from kafka_index.cli.record_options import (
     input_options,
     isolation_option,
     make_input,
+    relative_times,
     time_options,
     time_range,
 )
@@ -80,6 +81,7 @@ def make_command(*, as_job: bool) -> click.Command:
                 columns=columns,
                 isolation=isolation,
                 by_date=by_date,
+                relative_times=relative_times(),
                 on_data_loss=on_data_loss,
                 max_decompressed_bytes=max_decompressed_bytes,
                 report=report,

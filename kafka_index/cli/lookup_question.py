@@ -27,7 +27,7 @@ from kafka_index.cli.run_summary import run_summary
 from kafka_index.cli.terminal import print_text
 from kafka_index.cli.text import shown_path
 from kafka_index.layout.names import TopicPartition
-from kafka_index.layout.times import format_time
+from kafka_index.layout.times import TimeSpan, format_time
 from kafka_index.lookup import By, Inventory, Keys, Lookups, LookupSettings, collect_inventory
 from kafka_index.reading.answers import (
     Resolve,
@@ -35,6 +35,7 @@ from kafka_index.reading.answers import (
     UpperBound,
 )
 
+_NOT_AS_LATE = Status.NO_RECORD_AT_OR_AFTER
 _OUTSIDE = (Status.BEFORE_LOG_START, Status.LOG_END, Status.AFTER_LOG_END)
 
 
@@ -103,7 +104,8 @@ def answer_question(
         answer |= {} if record is None else {"record": record.as_object()}
         click.echo(json.dumps(_as_json(question, resolve, answer, log_path), ensure_ascii=False))
     else:
-        lines = _lines(question, answer, log_path, bounds)
+        span = _span(inventory, question) if answers.status[0] == _NOT_AS_LATE else None
+        lines = _lines(question, answer, log_path, bounds, span)
         print_text(sys.stdout, [*lines, *([] if record is None else record.lines())])
     print_findings(findings, detail)
     return exit_code(findings, unanswered=answers.status[0] == Status.UNREADABLE)
@@ -144,11 +146,23 @@ def _bounds(
     return lookups.start_offset(code), lookups.end_offset(code)
 
 
+def _span(inventory: Inventory, question: Question) -> TimeSpan | None:
+    """Return the times of a log that has no record as late as was asked for."""
+    files = inventory.files(question.topic, question.partition)
+    if files is None or question.by != By.TIMESTAMP.value:
+        return None
+    from kafka_index.tables.settings import ReadSettings  # noqa: PLC0415, slow to import
+    from kafka_index.tables.time_spans import time_span  # noqa: PLC0415, slow to import
+
+    return time_span([files], ReadSettings())
+
+
 def _lines(
     question: Question,
     answer: dict[str, Any],
     log_path: str | None,
     bounds: tuple[int | None, int | None],
+    span: TimeSpan | None,
 ) -> list[str]:
     status = Status[answer["status"].upper()]
     is_time = question.by == By.TIMESTAMP.value and not (question.specials and question.key < 0)
@@ -157,6 +171,8 @@ def _lines(
     if status is not Status.FOUND:
         start, end = bounds
         place = "" if start is None else f"; the log begins at {start} and ends at {end}"
+        if span is not None:
+            place = f"; {span.text}"
         lines[0] += f" ({EXPLAINED[status]}{place})"
     cells = {
         "offset": answer["found_offset"],

@@ -34,6 +34,10 @@ class Whole(click.IntRange):
         return int(super().convert(value, param, ctx))
 
 
+#: Where a context keeps the texts of times, by the names of parameters.
+MOMENTS = f"{__name__}.moments"
+
+
 def parse_moment(text: str) -> int:
     """Return a time in ms since the epoch; all of a run are relative to its start."""
     try:
@@ -42,6 +46,9 @@ def parse_moment(text: str) -> int:
         raise click.BadParameter(str(error)) from error
 
 
-def moment(_context: click.Context, _option: click.Parameter, value: str | None) -> int | None:
-    """Return the value of an option that is a time, for its callback."""
-    return None if value is None else parse_moment(value)
+def moment(context: click.Context, option: click.Parameter, value: str | None) -> int | None:
+    """Return the value of an option that is a time, for its callback; `MOMENTS` keep the text."""
+    if value is None:
+        return None
+    context.meta.setdefault(MOMENTS, {})[option.name] = value
+    return parse_moment(value)

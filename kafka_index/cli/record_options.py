@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import click
 
-from kafka_index.cli.numbers import TIME_HELP, moment
+from kafka_index.cli.numbers import MOMENTS, TIME_HELP, moment
 from kafka_index.cli.options import (
     Decorator,
     max_decompressed_option,
@@ -16,7 +16,7 @@ from kafka_index.cli.options import (
     topics_option,
 )
 from kafka_index.cli.tiered_options import check_input, tiered_options
-from kafka_index.layout.times import time_text
+from kafka_index.layout.times import is_relative, time_text
 from kafka_index.tiered.options import TieredOptions
 
 
@@ -94,6 +94,12 @@ def time_options() -> list[Decorator]:
             help="Only records whose own timestamp is earlier than this.",
         ),
     ]
+
+
+def relative_times() -> dict[str, str]:
+    """Return the options of a range that are relative to now, as they are given."""
+    given = click.get_current_context().meta.get(MOMENTS, {})
+    return {name: text for name, text in given.items() if is_relative(text)}
 
 
 def time_range(from_ms: int | None, to_ms: int | None) -> tuple[int | None, int | None]:

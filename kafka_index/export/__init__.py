@@ -1,6 +1,6 @@
 """Records exported to Parquet or JSON lines, in folders by topic and partition; incremental."""
 
-from kafka_index.export.export_record import DamagedRange, ExportRecord
+from kafka_index.export.export_record import DamagedRange, ExportRecord, with_first_times
 from kafka_index.export.exporting import export_local, export_split
 from kafka_index.export.partition_export import PartitionExport, SplitWork
 from kafka_index.export.planning import ExportPlan, plan_export
@@ -25,4 +25,5 @@ __all__ = [
     "export_local",
     "export_split",
     "plan_export",
+    "with_first_times",
 ]

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from kafka_index.errors import InputError
 from kafka_index.export.log_history import ExportedBatch
 from kafka_index.export.settings import ExportSettings
+from kafka_index.layout.names import TopicPartition
+from kafka_index.reading import PartitionFiles
 from kafka_index.stores import is_remote, store_of
 from kafka_index.stores.staged_file import whole_file
+from kafka_index.tables.record_filter import RecordFilter
 
 EXPORT_RECORD = ".kafka-index-export.json"
 _VERSION = 1
@@ -83,15 +86,40 @@ class ExportRecord:
 
 def record_options(settings: ExportSettings) -> dict[str, object]:
     """Return what decides the rows and files of an export, as JSON has it."""
-    kept = settings.read.record_filter
     return {
         "format": settings.format.value,
         "columns": list(settings.file_columns),
         "by_date": settings.by_date,
         "isolation": settings.read.isolation.value,
-        "from_ms": None if kept is None else kept.from_ms,
-        "to_ms": None if kept is None else kept.to_ms,
+        "from_ms": settings.from_ms,
+        "to_ms": settings.to_ms,
+        # Left out where there are none, as earlier versions do.
+        **({"relative_times": dict(settings.relative_times)} if settings.relative_times else {}),
     }
+
+
+def with_first_times(
+    settings: ExportSettings, partitions: Iterable[PartitionFiles]
+) -> ExportSettings:
+    """Return settings whose relative times are those of the first run of the same export.
+
+    An export that is continued reads what is new: with another end in each run, records would be
+    passed over for good.
+    """
+    if not settings.relative_times:
+        return settings
+    for one in partitions:
+        record = read_export_record(settings.folder_of(TopicPartition(one.topic, one.partition)))
+        options = {} if record is None else record.options
+        if options.get("relative_times") == settings.relative_times:
+            kept = RecordFilter(_time(options, "from_ms"), _time(options, "to_ms"))
+            return replace(settings, read=replace(settings.read, record_filter=kept))
+    return settings
+
+
+def _time(options: Mapping[str, object], name: str) -> int | None:
+    value = options.get(name)
+    return value if isinstance(value, int) else None
 
 
 def read_export_record(folder: str) -> ExportRecord | None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from kafka_index.config import IndexConfig
+from kafka_index.config import IndexConfig, choice_of
 from kafka_index.errors import InputError, KafkaIndexError, is_retriable
 from kafka_index.export.export_record import (
     DamagedRange,
@@ -90,7 +90,7 @@ def plan_export(
     if starting_offsets is not None:
         _check_starts(files, starting_offsets)
     planned, number = [], 0
-    choice = OnDataLoss(on_data_loss)
+    choice = choice_of(OnDataLoss, on_data_loss, "on_data_loss")
     for own in files:
         starts = (starting_offsets or {}).get(own.topic, {})
         start = starts.get(own.partition, EARLIEST)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
@@ -57,6 +58,8 @@ class ExportSettings:
         Whether each partition has a folder for each day of its timestamps, in UTC.
     read : ReadSettings
         How records are read. Columns and what happens at damage are set here.
+    relative_times : mapping of str to str
+        ``from_ms`` and ``to_ms`` as they were given, where that is relative to now.
     is_staged : bool
         Whether data files are written aside, under names that no reader of a table takes for one.
 
@@ -71,7 +74,18 @@ class ExportSettings:
     columns: tuple[str, ...] = DEFAULT_COLUMNS
     by_date: bool = False
     read: ReadSettings = field(default_factory=ReadSettings)
+    relative_times: Mapping[str, str] = field(default_factory=dict)
     is_staged: bool = False
+
+    @property
+    def from_ms(self) -> int | None:
+        """From when on records are exported."""
+        return None if self.read.record_filter is None else self.read.record_filter.from_ms
+
+    @property
+    def to_ms(self) -> int | None:
+        """Before when records are exported."""
+        return None if self.read.record_filter is None else self.read.record_filter.to_ms
 
     def __post_init__(self) -> None:
         ReadSettings(columns=self.columns).schema  # noqa: B018, because it checks the names

@@ -99,6 +99,19 @@ class BoundOptions:
             if offsets is not None and timestamp is not None:
                 raise InputError(f"give either {end} offsets or a {end} timestamp, not both")
 
+    @property
+    def times(self) -> tuple[int | None, int | None]:
+        """The earliest start and the latest end in time; None where there is none."""
+        starts, ends = (
+            [value for own in times.values() for value in own.values()]
+            if isinstance(times, Mapping)
+            else []
+            if times is None
+            else [times]
+            for times in (self.starting_timestamp, self.ending_timestamp)
+        )
+        return min(starts, default=None), max(ends, default=None)
+
     def of(self, partition: TopicPartition) -> ReadBounds:
         """Return the bounds of a partition."""
         return ReadBounds(

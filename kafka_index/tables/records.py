@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,7 +19,7 @@ from kafka_index.config import (
 )
 from kafka_index.errors import InputError
 from kafka_index.layout.names import TopicPartition
-from kafka_index.layout.times import now_ms
+from kafka_index.layout.times import empty_range_text, now_ms
 from kafka_index.layout.uri_passwords import refuse_passwords
 from kafka_index.reading import PartitionFiles, PartitionLog, UpperBound
 from kafka_index.reading.partition_files import CheckpointReader
@@ -29,8 +30,11 @@ from kafka_index.tables.bounds import BoundOptions, Offsets, Times, check_order,
 from kafka_index.tables.read_plan import ReadPlan, RecordSplit, plan_partition
 from kafka_index.tables.record_reader import RecordReader
 from kafka_index.tables.settings import Isolation, OnDamage, ReadSettings
+from kafka_index.tables.time_spans import time_span
 from kafka_index.tiered.listing import list_logs
 from kafka_index.tiered.options import TieredOptions
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +229,7 @@ def plan_partitions(
     """
     settings = settings or ReadSettings()
     bounds = bounds or BoundOptions()
+    partitions = list(partitions)
     splits: list[RecordSplit] = []
     for files in partitions:
         own = bounds.of(TopicPartition(files.topic, files.partition))
@@ -241,6 +246,10 @@ def plan_partitions(
                 max_split_records=max_split_records,
                 within=within,
             )
+    if not splits and within is None and bounds.times != (None, None):
+        _log.warning(
+            "nothing is read: %s", empty_range_text(*bounds.times, time_span(partitions, settings))
+        )
     return ReadPlan(tuple(splits), settings)
 
 

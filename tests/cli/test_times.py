@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import date
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import kafka_index
+from kafka_index.errors import InputError
 from tests.support.command_line import DUMP, Argument, run_here
 
 SEGMENT = DUMP / "payments-0" / "00000000000000000000.log"
@@ -76,3 +80,63 @@ def test_a_range_that_no_time_is_in_is_refused(
     assert done.returncode == 2
     assert "no time is in the range: --from is" in done.stderr
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("file", [SEGMENT, SEGMENT.with_suffix(".timeindex")])
+@pytest.mark.parametrize("more", [(), ("--json",)])
+@pytest.mark.parametrize(
+    ("given", "place"),
+    [
+        (("--from", "2030-01-01"), "after all records of the file"),
+        (("--time", "2030-01-01"), "after all records of the file"),
+        (("--to", "2020-01-01"), "before the first record of the file"),
+    ],
+)
+def test_a_dump_of_a_range_that_holds_nothing_has_the_times_of_the_file(
+    given: tuple[str, str], place: str, more: tuple[str, ...], file: Path
+) -> None:
+    for records in [(), ("--records",)] if file == SEGMENT else [()]:
+        done = run_here("dump", file, *given, *more, *records)
+        assert done.returncode == 0, done.stderr
+        assert f"is {place}: its first record is from 2026-11-21T" in (
+            done.stderr if more else done.stdout
+        )
+
+
+def test_a_lookup_after_all_records_has_the_times_of_the_log() -> None:
+    place = ("--logs", DUMP, "--topic", "payments", "--partition", 0)
+    done = run_here("lookup", *place, "--at", "2030-01-01")
+    assert "no_record_at_or_after" in done.stdout
+    assert "its first record is from 2026-11-21T" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("given", "place"),
+    [
+        ({"starting_timestamp": "2030-01-01"}, "after all records of the input"),
+        ({"ending_timestamp": date(2020, 1, 1)}, "before the first record of the input"),
+        ({"starting_timestamp": {"payments": {0: "2030-01-01"}}}, None),
+        ({"starting_timestamp": "2020-01-01"}, None),
+    ],
+)
+def test_a_read_of_nothing_warns_with_the_times_there_are(
+    given: dict[str, Any], place: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("WARNING"):
+        rows = kafka_index.read_records(DUMP, topics="payments", **given).read_all()
+    assert bool(len(rows)) == (place is None)
+    assert [place in one for one in caplog.messages if place] == [True] * (place is not None)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"starting_timestamp": "now", "ending_timestamp": "-1h"},
+        {"starting_timestamp": "today", "ending_timestamp": {"payments": {0: "today"}}},
+        {"starting_timestamp": 1_795_245_919},
+        {"ending_timestamp": {"payments": {0: 1_795_245_919}}},
+    ],
+)
+def test_a_read_refuses_what_the_commands_refuse(given: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match=r"no time is in the range|looks like seconds"):
+        kafka_index.read_records(DUMP, topics="payments", **given)

@@ -6,6 +6,7 @@ import csv
 import json
 import os
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -257,6 +258,45 @@ def test_an_export_is_not_continued_with_other_options(
     arguments = ("--input", tmp_path / "dump", "--output", tmp_path / "out")
     export(0, *arguments)
     assert "exported with another value of" in export(2, *arguments, *changed)
+
+
+def test_relative_times_are_those_of_the_first_run(tmp_path: Path) -> None:
+    now = time.time_ns() // 1_000_000
+    logs = [batch_of(at, [(now - 60_000 * (9 - at), None, b"v")]) for at in range(4)]
+    write_partition(tmp_path / "dump", {0: b"".join(logs[:2])})
+    arguments = ("--input", tmp_path / "dump", "--output", tmp_path / "out", "--to", "now")
+    export(0, *arguments)
+    # It is later than the end of the first run, and would be passed over for good.
+    later = batch_of(2, [(now + 3_600_000, None, b"v")])
+    write_partition(tmp_path / "dump", {0: b"".join([*logs[:2], later, *logs[3:]])})
+    assert "now: relative to the first run of this export" in export(0, *arguments)
+    assert exported(tmp_path / "out")["offset"].to_pylist() == [0, 1, 3]
+    other = (*arguments[:4], "--to", "-1s")
+    assert "exported with another value of" in export(2, *other)
+
+
+@pytest.mark.parametrize(
+    ("given", "place"),
+    [
+        (("--from", "2024-05-02"), "after all records of the input"),
+        (("--to", "2024-05-01"), "before the first record of the input"),
+    ],
+)
+def test_a_range_that_holds_nothing_is_said_with_the_times_there_are(
+    tmp_path: Path, given: tuple[Argument, ...], place: str
+) -> None:
+    may = 1_714_521_600_000
+    log = b"".join(batch_of(at, [(may + at, None, b"v")]) for at in (0, 5))
+    write_partition(tmp_path / "dump", {0: log})
+    text = export(0, "--input", tmp_path / "dump", "--output", tmp_path / "out", *given)
+    assert f"is {place}: its first record is from 2024-05-01T00:00:00.000Z" in text
+
+
+def test_what_is_not_live_is_named(tmp_path: Path) -> None:
+    write_partition(tmp_path / "dump", {0: batch(0, 3)})
+    (tmp_path / "dump" / "old-0.0123456789abcdef0123456789abcdef-delete").mkdir()
+    text = export(0, "--input", tmp_path / "dump", "--output", tmp_path / "out")
+    assert "a partition marked for deletion" in text
 
 
 def test_a_topic_that_was_created_again_is_not_appended(tmp_path: Path) -> None:
