@@ -62,7 +62,7 @@ class RestoreOutcome(Outcome):
             rest = []
         else:
             # The losses come first: the runbook is long.
-            rest = ["", runbook.rstrip()]
+            rest = ["", *runbook.rstrip().splitlines()]
         if self._detail is Detail.QUIET:
             self._print([], damage)
         else:
