@@ -134,6 +134,11 @@ class JudgedLog:
         """Begin a segment."""
         return _state(self._judge.demand("log-roll")[1:])
 
+    def clean(self, uncleanable_offset: int) -> tuple[int, LogState]:
+        """Run the cleaner over all below an offset; return what it checkpoints, and the log."""
+        reply = self._judge.demand("log-clean", uncleanable_offset)
+        return int(reply[1]), _state(reply[2:])
+
     def flush(self) -> None:
         """Make everything durable; the recovery point is the log end then."""
         self._judge.demand("log-flush")

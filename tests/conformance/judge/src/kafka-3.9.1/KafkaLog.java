@@ -1,18 +1,23 @@
 import java.io.File;
 import java.io.IOException;
+import java.security.NoSuchAlgorithmException;
 import java.util.List;
 import java.util.Optional;
 import java.util.concurrent.ConcurrentHashMap;
 
+import kafka.log.Cleaner;
+import kafka.log.LogToClean;
 import kafka.log.UnifiedLog;
 import kafka.server.BrokerTopicStats;
 import kafka.server.RequestLocal;
 import scala.Console;
 import scala.Option;
 import scala.jdk.javaapi.OptionConverters;
+import scala.runtime.BoxedUnit;
 
 import org.apache.kafka.common.record.FileRecords.TimestampAndOffset;
 import org.apache.kafka.common.record.MemoryRecords;
+import org.apache.kafka.common.utils.Time;
 import org.apache.kafka.server.common.MetadataVersion;
 import org.apache.kafka.storage.internals.epoch.LeaderEpochFileCache;
 import org.apache.kafka.storage.internals.log.AbortedTxn;
@@ -25,8 +30,10 @@ import org.apache.kafka.storage.internals.log.LogConfig;
 import org.apache.kafka.storage.internals.log.LogOffsetsListener;
 import org.apache.kafka.storage.internals.log.LogSegment;
 import org.apache.kafka.storage.internals.log.ProducerStateManager;
+import org.apache.kafka.storage.internals.log.SkimpyOffsetMap;
 import org.apache.kafka.storage.internals.log.TxnIndexSearchResult;
 import org.apache.kafka.storage.internals.log.VerificationGuard;
+import org.apache.kafka.storage.internals.utils.Throttler;
 
 /** A broker's log as 3.9.1 has it, and what else of Kafka's is called otherwise in other versions. */
 final class KafkaLog {
@@ -154,6 +161,15 @@ final class KafkaLog {
 
     void takeProducerSnapshot() {
         log.takeProducerSnapshot();
+    }
+
+    /** The first offset that is not cleaned, once the cleaner has been over all below an offset. */
+    long clean(long uncleanableOffset) throws NoSuchAlgorithmException {
+        Throttler throttler = new Throttler(Double.MAX_VALUE, 300, "cleaner", "bytes", Time.SYSTEM);
+        Cleaner cleaner = new Cleaner(0, new SkimpyOffsetMap(1 << 20), 1 << 20, 1 << 20, 0.9, throttler, Time.SYSTEM,
+            partition -> BoxedUnit.UNIT);
+        LogToClean cleanable = new LogToClean(log.topicPartition(), log, log.logStartOffset(), uncleanableOffset, false);
+        return (long) cleaner.clean(cleanable)._1();
     }
 
     void close() {

@@ -70,6 +70,11 @@ final class BrokerLog {
         return describe();
     }
 
+    /** The first offset that the cleaner has not cleaned, which a broker would checkpoint; then the log. */
+    String clean(long uncleanableOffset) throws Exception {
+        return "\t" + log.clean(uncleanableOffset) + describe();
+    }
+
     String flush() {
         log.flush();
         return "";

@@ -47,6 +47,7 @@ import java.util.Arrays;
  * log-epochs | log-producers       -> ok ENTRY...
  * log-read OFFSET MAX_BYTES MIN_ONE_MESSAGE ISOLATION  -> ok BATCHES ABORTED_TRANSACTION...
  * log-consume OFFSET COMMITTED MAX_BYTES  -> ok RECORD... END
+ * log-clean UNCLEANABLE_OFFSET     -> ok FIRST_DIRTY_OFFSET LOG
  * log-flush | log-snapshot         -> ok
  * log-close | log-drop | log-kill  -> ok
  * </pre>
@@ -116,7 +117,7 @@ public final class Judge {
         }
     }
 
-    private static String logAnswer(String[] fields) throws IOException {
+    private static String logAnswer(String[] fields) throws Exception {
         return switch (fields[0]) {
             case "log-open" -> openLog(fields);
             case "log-clock" -> log.setClock(Long.parseLong(fields[1]));
@@ -131,6 +132,7 @@ public final class Judge {
                 Boolean.parseBoolean(fields[3]), fields[4]);
             case "log-consume" -> log.consume(Long.parseLong(fields[1]), Boolean.parseBoolean(fields[2]),
                 Integer.parseInt(fields[3]));
+            case "log-clean" -> log.clean(Long.parseLong(fields[1]));
             case "log-flush" -> log.flush();
             case "log-snapshot" -> log.takeSnapshot();
             case "log-close" -> letGo().close();

@@ -1,0 +1,123 @@
+"""Partitions with offsets that are missing, and what each command says of them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from kafka_index.layout.records import LOG_OVERHEAD_BYTES
+from kafka_index.verification import verify
+from tests.support.cleaned_logs import BATCHES, LOGS, SPAN
+from tests.support.command_line import run_here
+
+NAME = "orders-0"
+END = LOGS * BATCHES * SPAN
+
+#: The first and the last offset of each missing range.
+Offsets = list[tuple[int, int]]
+Place = Callable[[Path], Offsets]
+
+
+def write_partition(root: Path, logs: Mapping[int, bytes], cleaned_to: int | None = None) -> Path:
+    """A data directory with a partition, perhaps with a checkpoint of the cleaner."""
+    directory = root / NAME
+    directory.mkdir(parents=True)
+    (directory / "partition.metadata").write_text("version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAABw")
+    (root / "meta.properties").write_text("version=1\ncluster.id=x\nnode.id=1\n")
+    for base_offset, data in logs.items():
+        (directory / f"{base_offset:020d}.log").write_bytes(data)
+    if cleaned_to is not None:
+        checkpoint(root, "cleaner-offset-checkpoint", cleaned_to)
+    return root
+
+
+def checkpoint(root: Path, name: str, offset: int) -> None:
+    """Write a checkpoint with an entry for the partition."""
+    (root / name).write_text(f"0\n1\norders 0 {offset}\n")
+
+
+def log_at(root: Path, base_offset: int) -> Path:
+    return root / NAME / f"{base_offset:020d}.log"
+
+
+def without(log: Path, first: int, last: int) -> None:
+    """Take the entries out of a log whose offset in the header is in a range."""
+    data, kept, at = log.read_bytes(), b"", 0
+    while at < len(data):
+        end = at + LOG_OVERHEAD_BYTES + int.from_bytes(data[at + 8 : at + LOG_OVERHEAD_BYTES])
+        if not first <= int.from_bytes(data[at : at + 8]) <= last:
+            kept += data[at:end]
+        at = end
+    log.write_bytes(kept)
+
+
+def within(root: Path) -> Offsets:
+    without(log_at(root, 72), 80, 83)
+    return [(80, 83)]
+
+
+def between(root: Path) -> Offsets:
+    log_at(root, 48).unlink()
+    return [(48, 71)]
+
+
+def after_a_missing_log(root: Path) -> Offsets:
+    log_at(root, 48).unlink()
+    without(log_at(root, 72), 72, 75)
+    return [(48, 75)]
+
+
+def in_many_places(root: Path) -> Offsets:
+    without(log_at(root, 48), 60, 63)
+    without(log_at(root, 48), 68, 71)
+    without(log_at(root, 72), 76, 79)
+    return [(60, 63), (68, 71), (76, 79)]
+
+
+def head(root: Path) -> Offsets:
+    log_at(root, 0).unlink()
+    checkpoint(root, "log-start-offset-checkpoint", 7)
+    return [(7, 23)]
+
+
+def tail(root: Path) -> Offsets:
+    without(log_at(root, 72), END - SPAN, END - 1)
+    checkpoint(root, "replication-offset-checkpoint", END)
+    return [(END - SPAN, END - 1)]
+
+
+#: What a cleaner cannot have made that has been below offset 48.
+PLACES: tuple[Place, ...] = (within, between, after_a_missing_log, in_many_places, head, tail)
+
+
+def verified(root: Path) -> tuple[int, Offsets]:
+    """The exit code of verify, and the offsets that it names as missing."""
+    done = run_here("verify", "--input", root)
+    (found,) = verify([root], threads=1).partitions
+    lost = [(each.first_offset, (each.end_offset or 0) - 1) for each in found.lost]
+    assert all(f"{first} to {last}" in done.stdout for first, last in lost)
+    return done.returncode, sorted(lost)
+
+
+def predicted(root: Path) -> tuple[int, Offsets]:
+    """The exit code of predict, and the offsets that it names as missing."""
+    done = run_here("predict", "--input", root, "--json")
+    (found,) = json.loads(done.stdout)["partitions"]
+    missing = [(each["first_offset"], each["last_offset"]) for each in found["missing"]]
+    return done.returncode, sorted(missing)
+
+
+def restored(*roots: Path) -> tuple[int, Offsets]:
+    """The exit code of restore, and the offsets that it names as lost."""
+    output = roots[0].parent / "out"
+    report = output.with_suffix(".json")
+    inputs = [part for root in roots for part in ("--input", root)]
+    done = run_here("restore", *inputs, "--output", output, "--report", report)
+    rows = [json.loads(line) for line in report.read_text().splitlines()]
+    shutil.rmtree(output)
+    found = [(row["first_offset"], row["last_offset"]) for row in rows if row["status"] == "lost"]
+    assert all(f"{first} to {last}" in done.stdout for first, last in found)
+    assert ("all that the dump has" in done.stdout) is (not found)
+    return done.returncode, sorted(found)
