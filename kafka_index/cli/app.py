@@ -27,7 +27,7 @@ from kafka_index.layout.uri_passwords import hide_passwords
 # What to do after a signal has stopped a command.
 _AFTER_A_STOP = {
     "build": "; run again to continue",
-    "import": "; finished partitions are written",
+    "import": "; run again to continue",
     "lookup": "; run again to answer all queries",
     "export": "; run again to continue",
     "restore": "; run again to continue",

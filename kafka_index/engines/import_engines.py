@@ -9,6 +9,8 @@ from kafka_index.engines import Engine, Listener
 from kafka_index.engines.session import open_session, prepare_executors
 from kafka_index.errors import InputError, KafkaIndexError, is_retriable
 from kafka_index.layout.names import TopicPartition, parse_partition_directory
+from kafka_index.storage import DirectoryLock
+from kafka_index.writing.import_journal import digest_of_import, journal
 from kafka_index.writing.import_record import ImportCounts, counts_of_run
 from kafka_index.writing.import_settings import ImportSettings
 from kafka_index.writing.import_target import ImportTarget, partition_names
@@ -17,7 +19,7 @@ from kafka_index.writing.sorted_records import sorted_records
 from kafka_index.writing.table_files import TableFile
 
 _APP_NAME = "kafka-index import"
-_AFTER_FAILURE = "nothing was imported"
+_AFTER_FAILURE = "run again to continue"
 
 OnPartition = Callable[[TopicPartition, ImportCounts], None]
 
@@ -48,25 +50,34 @@ def run_import(
     """
     if not engine.on_spark:
         listener.on_begin()
-        with ImportTarget(root, settings.mode) as target:
+        digest = digest_of_import(files, settings)
+        with (
+            ImportTarget(root, settings.mode) as target,
+            journal(root, digest, settings) as continued,
+        ):
             batches = sorted_records(files, settings, threads=engine.threads)
             import_sorted(
                 batches,
                 target,
-                settings,
+                continued,
                 lambda each: on_partition(each.staged.partition, each.counts),
                 threads=engine.threads,
             )
         return
+    os.makedirs(root, exist_ok=True)
+    # A running broker is refused before anything is written, and again by the job.
+    with DirectoryLock.of_data_directories([root]):
+        digest = digest_of_import(files, settings)
     try:
-        _import_on_spark(engine, files, root, settings, properties, listener)
+        with journal(root, digest, settings) as continued:
+            _import_on_spark(engine, files, root, continued, properties, listener)
     except KafkaIndexError as error:
         if is_retriable(error):
             raise
         # As a local import would have it: the table is not one that can be imported.
-        raise InputError(error.message, hint=_AFTER_FAILURE) from error
+        raise InputError(error.message, hint="nothing was imported") from error
     for name in partition_names(root):
-        counts = counts_of_run(os.path.join(root, name), settings.run_id)
+        counts = counts_of_run(os.path.join(root, name), continued.run_id)
         partition = parse_partition_directory(name)
         if counts is not None and partition is not None:
             on_partition(partition, counts)
@@ -84,7 +95,6 @@ def _import_on_spark(
     from kafka_index.spark.jobs import Jobs
     from kafka_index.spark.shared_target import shared_target
 
-    os.makedirs(root, exist_ok=True)
     with (
         open_session(engine.master, _APP_NAME, after_failure=_AFTER_FAILURE) as session,
         shared_target([root]) as target,

@@ -11,6 +11,7 @@ import os
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from kafka_index.errors import ReadError
 from kafka_index.storage import publish_error
 from kafka_index.writing.staging import signature_of
 
@@ -71,11 +72,16 @@ def counts_of_run(directory: str, run_id: str) -> ImportCounts | None:
 
 
 def _read(directory: str) -> dict[str, Any]:
+    path = os.path.join(directory, IMPORT_RECORD)
     try:
-        with open(os.path.join(directory, IMPORT_RECORD), encoding="utf-8") as file:
+        with open(path, encoding="utf-8") as file:
             found = json.load(file)
-    except (OSError, ValueError):
+    except (FileNotFoundError, NotADirectoryError, ValueError):
         return {}
+    except OSError as error:
+        raise ReadError(
+            f"cannot read the record of an import: {error.strerror}", path=path
+        ) from error
     return found if isinstance(found, dict) else {}
 
 

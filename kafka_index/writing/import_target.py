@@ -78,7 +78,8 @@ class ImportTarget:
 
     def publish(self, partition: ImportedPartition) -> None:
         """Give a partition its place."""
-        publish_directory(self.root, partition.staged)
+        if not partition.is_published:
+            publish_directory(self.root, partition.staged)
         self._published.add(partition.staged.partition.directory_name)
 
     def remove_others(self) -> None:
@@ -90,7 +91,10 @@ class ImportTarget:
                 path = os.path.join(self.root, name)
                 if not is_import(path):
                     raise not_an_import(path)
-                os.rename(path, os.path.join(self.staging, name))
+                try:
+                    os.rename(path, os.path.join(self.staging, name))
+                except OSError as error:
+                    raise publish_error(error, path, "remove the partition") from error
 
 
 def check_overwrite(root: str) -> None:

@@ -19,7 +19,12 @@ from kafka_index.storage import publish_error
 from kafka_index.storage.file_copy import copy_file
 from kafka_index.storage.log_directory import LogDirectory
 from kafka_index.writing.import_columns import check_continues, check_order, import_rows
-from kafka_index.writing.import_record import ImportCounts, is_import, write_import_record
+from kafka_index.writing.import_record import (
+    ImportCounts,
+    counts_of_run,
+    is_import,
+    write_import_record,
+)
 from kafka_index.writing.import_settings import ImportMode, ImportSettings
 from kafka_index.writing.loaded_log import check_loaded
 from kafka_index.writing.staging import StagedPartition, signature_of
@@ -35,10 +40,13 @@ class ImportedPartition:
         Its directory.
     counts : ImportCounts
         What was written.
+    is_published : bool
+        Whether it is in its place already: an interrupted attempt of this run has put it there.
     """
 
     staged: StagedPartition
     counts: ImportCounts
+    is_published: bool = False
 
 
 class PartitionImport:
@@ -85,7 +93,8 @@ class PartitionImport:
         self._last_order: pa.Scalar | None = None
         self._records = 0
         self._first_offset = -1
-        if self._replaces is not None:
+        self._published = counts_of_run(self._target, settings.run_id)
+        if self._replaces is not None and self._published is None:
             self._check_target()
 
     def append(self, batch: pa.RecordBatch) -> None:
@@ -96,6 +105,8 @@ class PartitionImport:
         InputError
             They cannot be written.
         """
+        if self._published is not None:
+            return
         order_by = self._settings.order_by
         try:
             if order_by is not None and len(batch):
@@ -117,6 +128,9 @@ class PartitionImport:
         PublishError
             The log cannot be written.
         """
+        if self._published is not None:
+            staged = StagedPartition(self.partition, self._directory, self._replaces)
+            return ImportedPartition(staged, self._published, is_published=True)
         try:
             if self._tail is not None and len(self._tail):
                 self._write(self._tail, keeps_last=False)

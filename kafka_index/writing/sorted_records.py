@@ -45,7 +45,8 @@ def sorted_records(
         "threads": threads,
         "temp_directory": folder,
     }
-    reader = pa.RecordBatchReader.from_batches(schema, read_tables(files, schema))
+    tables = _Tables(read_tables(files, schema))
+    reader = pa.RecordBatchReader.from_batches(schema, tables)
     with closing(duckdb.connect(":memory:", config=options)) as connection:
         connection.register("records", reader)
         query = f'SELECT * FROM records ORDER BY topic, "partition", "{by}", {ROW_NUMBER}'  # noqa: S608, because the name is quoted
@@ -53,13 +54,35 @@ def sorted_records(
             found = connection.sql(query).to_arrow_reader(_BATCH_ROWS)
             names = [name for name in schema.names if name != ROW_NUMBER]
             for batch in found:
+                tables.check()
                 yield batch.select(names)
+            tables.check()
         except duckdb.OutOfMemoryException as error:
             raise PublishError(
                 f"cannot sort the records: {error}", path=folder, hint="give TMPDIR more room"
             ) from error
+        except (duckdb.IOException, duckdb.FatalException, duckdb.InternalException) as error:
+            raise PublishError(
+                f"cannot sort the records: {error}", path=folder, hint="check TMPDIR and its disk"
+            ) from error
         except duckdb.Error as error:
-            cause = error.__cause__ or error.__context__
-            if isinstance(cause, InputError):
-                raise cause from error
-            raise InputError(f"cannot read the records: {error}") from error
+            raise InputError(f"cannot sort the records: {error}") from error
+
+
+class _Tables:
+    """The batches that DuckDB sorts, up to the first error, which never passes through DuckDB."""
+
+    def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
+        self._batches = batches
+        self._error: BaseException | None = None
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        try:
+            yield from self._batches
+        except BaseException as error:  # noqa: BLE001, because what it is decides `check`
+            self._error = error
+
+    def check(self) -> None:
+        """Raise the error that has ended the batches, if there was one."""
+        if self._error is not None:
+            raise self._error

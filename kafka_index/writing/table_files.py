@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kafka_index.config import parse_integer
-from kafka_index.errors import InputError
+from kafka_index.errors import InputError, ReadError, is_retriable
 from kafka_index.layout.times import is_between_milliseconds, parse_iso_time
 from kafka_index.records.record_table import RECORD_SCHEMA
 from kafka_index.storage import expand_input
@@ -142,7 +142,7 @@ def table_schema(file: TableFile, order_by: str | None) -> pa.Schema:
     """
     given: dict[str, pa.DataType | None] = {}
     if file.is_parquet:
-        with _errors_of(file):
+        with errors_of(file):
             given = {field.name: field.type for field in pq.read_schema(readable(file.path))}
     else:
         first = next(_json_rows(file), {})
@@ -180,7 +180,7 @@ def read_tables(files: Sequence[TableFile], schema: pa.Schema) -> Iterator[pa.Re
 def _parquet_batches(file: TableFile, schema: pa.Schema) -> Iterator[tuple[list[pa.Array], int]]:
     folders = dict(file.folders)
     wanted = [name for name in schema.names if name != ROW_NUMBER]
-    with _errors_of(file), pq.ParquetFile(readable(file.path)) as parquet:
+    with errors_of(file), pq.ParquetFile(readable(file.path)) as parquet:
         inside = [name for name in wanted if name in parquet.schema_arrow.names]
         for name in wanted:
             if name not in inside and name not in folders:
@@ -226,7 +226,7 @@ def _json_batches(file: TableFile, schema: pa.Schema) -> Iterator[tuple[list[pa.
         ]
         return arrays, len(rows)
 
-    with _errors_of(file):
+    with errors_of(file):
         for row in _json_rows(file):
             rows.append(row)
             if len(rows) == _BATCH_ROWS:
@@ -237,7 +237,7 @@ def _json_batches(file: TableFile, schema: pa.Schema) -> Iterator[tuple[list[pa.
 
 
 def _json_rows(file: TableFile) -> Iterator[dict[str, Any]]:
-    with _errors_of(file), input_stream(file.path) as stream:
+    with errors_of(file), input_stream(file.path) as stream:
         for number, line in enumerate(_lines(stream), start=1):
             if not line.strip():
                 continue
@@ -313,11 +313,15 @@ def _milliseconds(value: object, field: pa.Field) -> int | None:
 
 
 @contextmanager
-def _errors_of(file: TableFile) -> Iterator[None]:
+def errors_of(file: TableFile) -> Iterator[None]:
     """Raise InputError where a file is at fault."""
     try:
         yield
     except FileNotFoundError as error:
         raise InputError("there is no such file", path=file.path) from error
+    except OSError as error:
+        kind = ReadError if is_retriable(error) else InputError
+        reason = os.strerror(error.errno) if error.errno else str(error)
+        raise kind(f"cannot read the table: {reason}", path=file.path) from error
     except (pa.ArrowException, binascii.Error, ValueError, KeyError, TypeError) as error:
         raise InputError(f"cannot read the table: {error}", path=file.path) from error

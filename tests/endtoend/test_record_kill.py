@@ -1,4 +1,4 @@
-"""``export``, ``import`` and ``rewrite``, killed before any file system call, and run again.
+"""``export``, ``import`` and ``rewrite``: killed, or failing, at any call, and run again unchanged.
 
 At any moment a partition of the output is the old one or the whole new one, a data file is whole,
 and the input is as it was.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import shutil
+import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,11 +19,18 @@ import pytest
 
 from tests.support.campaign import drawn
 from tests.support.command_line import Argument, run_here
-from tests.support.killed_runs import KilledRuns
+from tests.support.killed_runs import Failure, KilledRuns
 from tests.support.record_tables import batch_of, write_partition
 
 #: Files with the times of others, locks, and what is written aside.
-_PASSING = (".import.kafka-index", ".rewrite.kafka-index", ".lock", ".tmp", "-delete/")
+_PASSING = (
+    ".import.kafka-index",
+    "-import.kafka-index",
+    ".rewrite.kafka-index",
+    ".lock",
+    ".tmp",
+    "-delete/",
+)
 _KILLS = drawn(60, one_in=30)
 #: Where outputs are just being marked.
 _FOUND = (4, 6)
@@ -38,14 +46,11 @@ class Case:
     ----------
     steps
         It makes at least so many calls.
-    again
-        Further options; None where partitions that are finished are refused.
     """
 
     command: tuple[Argument, ...]
     steps: int
     finds_output: bool = False
-    again: tuple[str, ...] | None = ()
 
 
 @pytest.fixture(scope="module")
@@ -73,9 +78,9 @@ def killed(request: pytest.FixtureRequest, folder: Path) -> Iterator[tuple[str, 
     )
     case = {
         "export": Case(export, 26),
-        "import": Case(make, 61, again=("--overwrite",)),
-        "overwrite": Case((*more, "--overwrite"), 69, finds_output=True),
-        "append": Case((*more, "--append"), 117, finds_output=True, again=None),
+        "import": Case(make, 66),
+        "overwrite": Case((*more, "--overwrite"), 74, finds_output=True),
+        "append": Case((*more, "--append"), 122, finds_output=True),
         "rewrite": Case(rewrite, 164),
     }[request.param]
     warm_up = _output(folder, case, "warm-up")
@@ -83,8 +88,9 @@ def killed(request: pytest.FixtureRequest, folder: Path) -> Iterator[tuple[str, 
         yield request.param, case, runs
 
 
-def test_a_killed_command_leaves_whole_partitions_and_is_run_again(
-    folder: Path, killed: tuple[str, Case, KilledRuns]
+@pytest.mark.parametrize("failure", list(Failure))
+def test_a_command_that_ends_early_leaves_whole_partitions_and_is_run_again(
+    folder: Path, killed: tuple[str, Case, KilledRuns], failure: Failure
 ) -> None:
     name, case, runs = killed
     inputs = [_contents(folder / each) for each in ("dump", "tables", "more")]
@@ -93,17 +99,23 @@ def test_a_killed_command_leaves_whole_partitions_and_is_run_again(
     expected = _contents(whole)
     old = _contents(folder / "old") if case.finds_output else {}
     steps = range(1, case.steps)
+    codes = set()
     for step in {*_FOUND, *random.Random(name).sample(steps, min(_KILLS, len(steps)))}:
         out = _output(folder, case, "out")
-        assert runs.run(out, step, *_arguments(case, out)), step
-        _check_partitions(_contents(out), old, expected, are_files=name == "export")
-        again = run_here(*map(str, _arguments(case, out)), *(case.again or ()))
-        if case.again is None and again.returncode:
-            assert "an interrupted import has finished some partitions" in again.stderr
-        else:
-            assert again.returncode == 0, (step, again.stderr)
+        code = runs.failing(out, step, failure, *_arguments(case, out))
+        codes.add(code)
+        if not code and failure is not Failure.KILL:
+            # What failed is not needed, or no call of this step needs room.
             assert _contents(out) == expected, step
-            assert not list(out.glob("*-delete")), step
+            continue
+        assert code == (-signal.SIGKILL if failure is Failure.KILL else 3), step
+        _check_partitions(_contents(out), old, expected, are_files=name == "export")
+        again = run_here(*map(str, _arguments(case, out)))
+        assert again.returncode == 0, (step, again.stderr)
+        assert _contents(out) == expected, step
+        assert not list(out.glob("*-delete")), step
+        assert not list(out.glob(".unfinished*")), step
+    assert codes - {0}
     assert [_contents(folder / each) for each in ("dump", "tables", "more")] == inputs
 
 
