@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -140,11 +140,11 @@ def test_the_marker_of_an_ended_process_of_this_host_is_taken_over_at_once(root:
         assert found["run"] == "ours"
 
 
-@pytest.mark.parametrize("process", [os.getpid(), os.getppid()])
+@pytest.mark.parametrize("process", [os.getpid, os.getppid])
 def test_a_killed_run_whose_process_number_is_another_ones_now_is_taken_over_at_once(
-    root: str, process: int
+    root: str, process: Callable[[], int]
 ) -> None:
-    put_marker_of_here(root, process=process, started=1)
+    put_marker_of_here(root, process=process(), started=1)
     with StoreLock(root, "ours"):
         found = marker(root)
         assert found is not None
