@@ -127,8 +127,9 @@ def _build_logs(options: BuildOptions, listing: Listing) -> ExitCode:
             )
         if writer is not None:
             writer.write_rest(listing.skipped)
-    where = "beside the logs" if target_root is None else f"in {target_root}"
-    return outcome.print_summary(listing.skipped, where)
+        where = "beside the logs" if target_root is None else f"in {target_root}"
+        # Printed first: where the report cannot be finished, the answer is not lost.
+        return outcome.print_summary(listing.skipped, where)
 
 
 def _build_parquet(options: BuildOptions, source: ParquetInput) -> ExitCode:
@@ -148,7 +149,7 @@ def _build_parquet(options: BuildOptions, source: ParquetInput) -> ExitCode:
             )
         if writer is not None:
             writer.write_rest([])
-    return outcome.print_summary([], f"in {target_root}")
+        return outcome.print_summary([], f"in {target_root}")
 
 
 def _report(options: BuildOptions, stack: ExitStack) -> ReportWriter | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from types import TracebackType
 
@@ -90,6 +90,11 @@ def run_lookup(options: BulkOptions, where: LogOptions) -> ExitCode:
     is_repeat = done is not None and done.is_of(digest, output, others)
     if done is not None and is_repeat and done.exit_code in _FINAL:
         return _print_done(done, output, options)
+
+    def announce(sizes: Mapping[str, int]) -> None:
+        if digest is not None:
+            AnswerRecord.of_unfinished(digest, sizes).write(output)
+
     with ExitStack() as stack:
         # A file that cannot be written ends the run before the work.
         target = answer_target(
@@ -101,10 +106,12 @@ def run_lookup(options: BulkOptions, where: LogOptions) -> ExitCode:
             overwrite=options.overwrite or is_repeat,
         )
         refuse_side_files(target.path, inputs, [path for path, _ in texts], options.report)
+        # The answers come last: what a failed run leaves then, the same command replaces.
+        reporting = stack.enter_context(ExitStack())
         report = (
             None
             if options.report is None
-            else stack.enter_context(
+            else reporting.enter_context(
                 ReportFile(options.report, LOOKUP_REPORT_SCHEMA, lookup_page(inventory))
             )
         )
@@ -131,11 +138,12 @@ def run_lookup(options: BulkOptions, where: LogOptions) -> ExitCode:
             raise InputError("there are no queries", path=options.queries, hint="check --queries")
         for file, render in files:
             file.write(render(outcome.totals.starting_offsets).encode())
-        target.publish(outcome.totals.rows_of_split)
         if report is not None:
             report.write_table(outcome.totals.report_table())
+        reporting.close()
         for file, _ in files:
             file.commit()
+        target.publish(outcome.totals.rows_of_split, announce)
         code = outcome.print_summary(inventory.skipped, f"answers in {target.path}")
     queries_of_status = tuple(
         (status.text, count) for status, count in outcome.totals.queries_of_status.items()

@@ -70,7 +70,8 @@ def run_verify(options: VerifyOptions) -> ExitCode:
                 _compare(options, listing, outcome)
             else:
                 _verify(options, listing, cluster, outcome)
-    return outcome.print_summary(listing.skipped, cluster, fast=options.fast)
+        # Printed first: where the report cannot be finished, the answer is not lost.
+        return outcome.print_summary(listing.skipped, cluster, fast=options.fast)
 
 
 def _verify(

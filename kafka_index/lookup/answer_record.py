@@ -6,10 +6,11 @@ pipeline may run a step twice.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Self
 
@@ -33,6 +34,8 @@ from kafka_index.stores import is_remote, store_of
 from kafka_index.stores.staged_file import whole_file
 
 _VERSION = 1
+# `ExitCode.ENVIRONMENT`: another try is worth it.
+_ENVIRONMENT = 3
 _INDEXES = (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX)
 # What the last stable offset is found with besides.
 _TRANSACTIONS = (TXN_INDEX_SUFFIX, SNAPSHOT_SUFFIX)
@@ -103,9 +106,23 @@ class AnswerRecord:
             Other files that it is to write.
         """
         try:
-            return inputs == self.inputs and set(self.files) == set(written(output, others))
+            found = written(output, others)
         except (OSError, KafkaIndexError):
             return False
+        if inputs is None or inputs != self.inputs:
+            return False
+        if any(not change for _, _, change in self.files):
+            found = tuple((path, size, "") for path, size, _ in found if path not in others)
+        return set(self.files) == set(found)
+
+    @classmethod
+    def of_unfinished(cls, inputs: str, sizes: Mapping[str, int]) -> Self:
+        """Return the record of a run that is about to put its output in place.
+
+        Whatever ends it then, the same run replaces the output that it finds.
+        """
+        files = tuple((path, size, "") for path, size in sizes.items())
+        return cls(inputs, files, (), _ENVIRONMENT)
 
 
 def written(output: str, others: Iterable[str]) -> tuple[tuple[str, int, str], ...]:
@@ -118,7 +135,9 @@ def written(output: str, others: Iterable[str]) -> tuple[tuple[str, int, str], .
     """
     files = [_file_state(path) for path in others]
     folder, name = os.path.split(output)
-    (entry,) = [each for each in scan_directory(folder) if each.name == name]
+    entry = next((each for each in scan_directory(folder) if each.name == name), None)
+    if entry is None:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), output)
     entries = scan_directory(output) if entry.is_directory() else [entry]
     return tuple(sorted([*files, *map(_entry_state, entries)]))
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Self
@@ -147,13 +147,20 @@ class AnswerTarget:
         is_joined = self.is_file and len(self._queries.splits) > 1
         return is_joined and self.format is QueryFormat.PARQUET
 
-    def publish(self, rows_of_split: Mapping[int, int]) -> None:
+    def publish(
+        self,
+        rows_of_split: Mapping[int, int],
+        announce: Callable[[Mapping[str, int]], None] = lambda _: None,
+    ) -> None:
         """Check that every query has its answer, and put the output in place.
 
         Parameters
         ----------
         rows_of_split : mapping of int to int
             Answers written for each split, by its number: `LookupTotals.rows_of_split`.
+        announce : callable
+            Called with the sizes of the files of the output, by path, when all is ready and nothing
+            is in place.
 
         Raises
         ------
@@ -164,9 +171,9 @@ class AnswerTarget:
         self._check_counts(rows_of_split)
         try:
             if self.is_file:
-                self._publish_file()
+                self._publish_file(announce)
             else:
-                self._publish_folder()
+                self._publish_folder(announce)
         except OSError as error:
             raise publish_error(error, self.path, "put the output in place") from error
 
@@ -183,7 +190,7 @@ class AnswerTarget:
             else:
                 shutil.rmtree(os.path.join(folder, name))
 
-    def _publish_file(self) -> None:
+    def _publish_file(self, announce: Callable[[Mapping[str, int]], None]) -> None:
         whole, *more = parts = self._parts()
         if more:
             whole = os.path.join(self._staging, _WHOLE)
@@ -191,10 +198,11 @@ class AnswerTarget:
         _make_durable([whole])
         # Checked again: another program may have created it meanwhile.
         self._refuse_existing()
+        announce({self.path: os.stat(whole).st_size})
         os.replace(whole, self.path)
         _make_durable([os.path.dirname(self.path)])
 
-    def _publish_folder(self) -> None:
+    def _publish_folder(self, announce: Callable[[Mapping[str, int]], None]) -> None:
         parts = {os.path.basename(part) for part in self._parts()}
         for name in os.listdir(self._staging):
             if name not in parts:  # from an attempt that was abandoned
@@ -203,6 +211,8 @@ class AnswerTarget:
             pass
         _make_durable([self._staging])
         self._refuse_existing()
+        with os.scandir(self._staging) as entries:
+            announce({os.path.join(self.path, one.name): one.stat().st_size for one in entries})
         if not os.path.isdir(self.path):
             os.rename(self._staging, self.path)
         else:

@@ -9,7 +9,7 @@ lock: a run removes the parts of another one that writes the same output.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Self
 
 from kafka_index.errors import InputError, PublishError
@@ -47,10 +47,11 @@ class StoredTarget(AnswerTarget):
         self._stack.callback(self._remove, self._staging)
         return self
 
-    def _publish_file(self) -> None:
+    def _publish_file(self, announce: Callable[[Mapping[str, int]], None]) -> None:
         whole, *more = parts = self._parts()
         self._refuse_existing()
         if not more:
+            announce({self.path: store_of(whole).info(whole).size_bytes})
             store_of(self.path).rename(whole, self.path)
             return
         with whole_file(self.path, what="answers") as file:
@@ -58,11 +59,16 @@ class StoredTarget(AnswerTarget):
                 join_parts(parts, file.scratch_path, self.format, self._queries.splits[0])
             except OSError as error:
                 raise file.error(error) from error
+            announce({self.path: os.stat(file.scratch_path).st_size})
             file.commit()
 
-    def _publish_folder(self) -> None:
+    def _publish_folder(self, announce: Callable[[Mapping[str, int]], None]) -> None:
         parts = self._parts()
         self._refuse_existing()
+        ready = {one.name: one for one in scan_directory(self._staging)}
+        names = map(os.path.basename, parts)
+        sizes = {f"{self.path}/{name}": ready[name].info().size_bytes for name in names}
+        announce({**sizes, f"{self.path}/{SUCCESS}": 0})
         store = store_of(self.path)
         old = self._names(self.path)
         # What is read without it from here on is known to be incomplete.

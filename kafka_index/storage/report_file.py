@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
-from kafka_index.errors import InputError
+from kafka_index.errors import InputError, PublishError
 from kafka_index.storage.json_lines import json_lines
 from kafka_index.storage.paths import absolute_path, local_path
 from kafka_index.storage.workspace import workspace
@@ -119,14 +119,15 @@ class ReportFile:
     A context manager. The rows go to a hidden file beside the report (in TMPDIR, where the report
     goes to a store), which takes the report's name at the end, also when the run ends in an error,
     with the rows so far (but an error before the first row, or in writing the report, leaves an
-    older report alone). Not for use by several threads at once.
+    older report alone). A write that fails does not end the work: what it found is printed
+    first, and the end raises PublishError. Not for use by several threads at once.
     """
 
     def __init__(self, path: str, schema: pa.Schema, page: PageMaker | None = None) -> None:
         self.path = check_report_path(path, has_page=page is not None)
         self._schema = schema
         self._rows = 0
-        self._is_whole = True
+        self._failure: PublishError | None = None
         local = self.path
         if is_remote(self.path):
             name = os.path.basename(self.path)
@@ -160,7 +161,10 @@ class ReportFile:
                 self._finish()
             finally:
                 self._guard(self._sink.close)
-            if self._is_whole and (kind is None or self._rows > 0):
+            if self._failure is not None:
+                if kind is None:
+                    raise self._failure
+            elif kind is None or self._rows > 0:
                 self._file.commit()
                 self._put()
 
@@ -187,8 +191,12 @@ class ReportFile:
         self._guard(lambda: self._sink.write_table(table))
 
     def _guard(self, write: Callable[[], None]) -> None:
+        """Write, unless a write has failed: the work goes on, and the end reports the failure."""
+        if self._failure is not None and write != self._sink.close:
+            return
         try:
             write()
         except OSError as error:
-            self._is_whole = False
-            raise self._file.error(error) from error
+            if self._failure is None:
+                self._failure = self._file.error(error)
+                self._failure.__cause__ = error
