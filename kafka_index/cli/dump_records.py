@@ -43,7 +43,7 @@ def dump_records(
     title = f"records, base offset {file.base_offset}, {format_count(size_bytes)} bytes"
     output.begin(f"{path}: {title}")
     source = LogFileSource(path, verify_crc=verify_crc)
-    decoder = RecordDecoder(budget)
+    decoder = RecordDecoder(budget, verify_crc=verify_crc)
     select = None if output.selection == Selection() else output.of_records
     count = 0
     damage: KafkaIndexError | None = None

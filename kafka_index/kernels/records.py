@@ -20,10 +20,12 @@ from kafka_index.kernels.batch_header import (
     read_length,
     read_max_timestamp,
     read_message_attributes,
+    read_message_crc,
     read_message_timestamp,
     read_record_count,
 )
 from kafka_index.kernels.big_endian import Integer, read_int8, read_int64
+from kafka_index.kernels.checksums import crc32
 from kafka_index.kernels.compile_cache import compiled, inlined
 from kafka_index.kernels.record_fields import RECORD_SOUND, RECORDS_REMAINING, read_record
 from kafka_index.layout.records import (
@@ -35,8 +37,9 @@ from kafka_index.layout.records import (
     TIMESTAMP_TYPE_MASK,
 )
 
-#: Why `measure_messages` ended: after the last message, or at a length below any message's.
-MESSAGES_SOUND, MESSAGES_BAD_LENGTH = range(2)
+#: What `measure_messages` has found: nothing wrong, a length below any message's, a message that is
+#: compressed itself, or one with a wrong checksum.
+MESSAGES_SOUND, MESSAGES_BAD_LENGTH, MESSAGES_NESTED, MESSAGES_BAD_CRC = range(4)
 
 
 class RecordSection(NamedTuple):
@@ -145,7 +148,7 @@ def check_records(fields: tuple[Any, ...]) -> tuple[Integer, Integer]:
 
 @compiled
 def measure_messages(
-    start: np.uint64, end: np.uint64
+    start: np.uint64, end: np.uint64, verify_crc: bool
 ) -> tuple[Integer, Integer, Integer, Integer, np.uint64]:
     """Count the messages in a compressed one (``DeepRecordsIterator``).
 
@@ -153,17 +156,20 @@ def measure_messages(
     ----------
     start, end : uint64
         Where the inner message set starts and ends.
+    verify_crc : bool
+        Whether the checksum of each message is verified, as the consumer does (``check.crcs``).
 
     Returns
     -------
     tuple of int
         How many whole messages there are, how many of them come before the first that is
-        compressed itself, the last one's offset as it stands, `MESSAGES_SOUND` or what is wrong
-        with a length, and the address (uint64) where the set ended. A message that is cut short
-        is ignored.
+        wrong, the last one's offset as it stands, `MESSAGES_SOUND` or what is wrong with that
+        message, and the address (uint64) where the set ended. A message that is cut short is
+        ignored; one with a wrong length makes all of the set wrong.
     """
     count = np.int64(0)
     plain = np.int64(-1)
+    wrong = np.int64(MESSAGES_SOUND)
     last_offset = np.int64(0)
     address = start
     while np.int64(end) - np.int64(address) >= LOG_OVERHEAD_BYTES:
@@ -173,11 +179,16 @@ def measure_messages(
         if length > np.int64(end) - np.int64(address) - LOG_OVERHEAD_BYTES:
             break
         if plain < 0 and read_message_attributes(address) & COMPRESSION_MASK:
-            plain = count
+            plain, wrong = count, np.int64(MESSAGES_NESTED)
+        if plain < 0 and verify_crc:
+            covered = address + np.uint64(MAGIC_POSITION)
+            computed = crc32(covered, np.uint64(LOG_OVERHEAD_BYTES + length - MAGIC_POSITION))
+            if computed != read_message_crc(address):
+                plain, wrong = count, np.int64(MESSAGES_BAD_CRC)
         last_offset = read_int64(address)
         count += 1
         address += np.uint64(LOG_OVERHEAD_BYTES + length)
-    return count, (count if plain < 0 else plain), last_offset, np.int64(MESSAGES_SOUND), address
+    return count, (count if plain < 0 else plain), last_offset, wrong, address
 
 
 @compiled
@@ -219,4 +230,4 @@ EMPTY_SECTION = RecordSection(np.uint64(0), np.uint64(0), 0, 0, 0, 0, 0, 0)
 def warm_up() -> None:
     """Load or compile the walk, over no records."""
     check_records(tuple(EMPTY_SECTION))
-    measure_messages(EMPTY_SECTION.start, EMPTY_SECTION.end)
+    measure_messages(EMPTY_SECTION.start, EMPTY_SECTION.end, False)

@@ -27,6 +27,8 @@ INVALID_MARKER = "invalid_marker"
 #: A transaction marker whose record is compressed. No broker writes one; Kafka's recovery would
 #: decompress it; a build refuses the segment.
 COMPRESSED_MARKER = "compressed_marker"
+#: The checksum matches; a message in a compressed one cannot be read, or has a wrong one.
+BAD_MESSAGE = "bad_message"
 #: The records decompress to more than the process may hold (``--max-decompressed-bytes``).
 TOO_LARGE = "too_large"
 #: The reason, whatever the code, where a log does not even begin like one.

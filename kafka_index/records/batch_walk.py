@@ -109,6 +109,8 @@ class BatchWalk(Generic[_Result]):
         Of the decoder.
     window, positions, sizes, convert, first_offset, last_offset
         As for `RecordDecoder.decode`.
+    verify_crc : bool
+        As for `RecordDecoder`.
 
     Attributes
     ----------
@@ -127,6 +129,8 @@ class BatchWalk(Generic[_Result]):
         convert: Callable[[RecordChunk], _Result],
         first_offset: int,
         last_offset: int,
+        *,
+        verify_crc: bool,
     ) -> None:
         self.is_done = not len(positions)
         self.meets_large_batch = False
@@ -137,6 +141,7 @@ class BatchWalk(Generic[_Result]):
         self._positions = positions
         self._sizes = sizes
         self._convert = convert
+        self._verify_crc = verify_crc
         self._offsets = first_offset, last_offset
         self._state = new_state()
         self._ends = np.zeros(len(positions), np.int64)
@@ -158,7 +163,7 @@ class BatchWalk(Generic[_Result]):
             code = self._decode()
             if code == DECODE_NEEDS_RECORDS:
                 try:
-                    self._hand_in(open_records(self._batch(), arena))
+                    self._hand_in(open_records(self._batch(), arena, verify_crc=self._verify_crc))
                     continue
                 except TooLargeError:
                     self.meets_large_batch = not arena.used_bytes
@@ -187,7 +192,7 @@ class BatchWalk(Generic[_Result]):
         large = self._large or _LargeBatch(self._batch())
         self._large = None
         try:
-            with open_records(large.data, budget) as records:
+            with open_records(large.data, budget, verify_crc=self._verify_crc) as records:
                 section = records.section
                 self._hand_in(records)
                 large.resume(self._state)

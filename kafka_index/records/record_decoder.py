@@ -38,6 +38,8 @@ class RecordDecoder:
         What is wanted besides offsets and timestamps.
     chunk_records : int
         The most records of a chunk.
+    verify_crc : bool
+        Whether the checksums of messages in a compressed one are verified, as the consumer does.
     """
 
     def __init__(
@@ -46,8 +48,10 @@ class RecordDecoder:
         parts: RecordParts = RecordParts.ALL,
         *,
         chunk_records: int = CHUNK_RECORDS,
+        verify_crc: bool = False,
     ) -> None:
         self._budget = budget
+        self._verify_crc = verify_crc
         self._memory = DecodeMemory(budget.max_bytes, parts, chunk_records)
 
     def decode(
@@ -80,7 +84,16 @@ class RecordDecoder:
             of a compressed batch.
         """
         memory, budget = self._memory, self._budget
-        walk = BatchWalk(memory, window, positions, sizes, convert, first_offset, last_offset)
+        walk = BatchWalk(
+            memory,
+            window,
+            positions,
+            sizes,
+            convert,
+            first_offset,
+            last_offset,
+            verify_crc=self._verify_crc,
+        )
         while not walk.is_done:
             if walk.meets_large_batch:
                 # No other room is held: the batch may need all of it.

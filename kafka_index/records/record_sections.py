@@ -26,6 +26,7 @@ from kafka_index.kernels.record_fields import (
 from kafka_index.kernels.records import (
     EMPTY_SECTION,
     MESSAGES_BAD_LENGTH,
+    MESSAGES_NESTED,
     RecordSection,
     check_records,
     measure_messages,
@@ -140,7 +141,9 @@ class Decompressor(Protocol):
         """Decompress records, as `kafka_index.records.decompression.decompress` does."""
 
 
-def open_records(batch: Bytes, decompressor: Decompressor) -> BatchRecords:
+def open_records(
+    batch: Bytes, decompressor: Decompressor, *, verify_crc: bool = False
+) -> BatchRecords:
     """Open the records of one entry of a log. Its checksum is for the caller to verify.
 
     Parameters
@@ -150,6 +153,9 @@ def open_records(batch: Bytes, decompressor: Decompressor) -> BatchRecords:
         with the messages in it.
     budget : DecompressionBudget
         What is decompressed is counted in it; the calling thread must not hold any of it.
+    verify_crc : bool
+        Whether the checksums of messages in a compressed one are verified, as the consumer does.
+        Kafka's iteration does not.
 
     Raises
     ------
@@ -162,7 +168,7 @@ def open_records(batch: Bytes, decompressor: Decompressor) -> BatchRecords:
         raise CorruptLogError("the entry is shorter than any", found=f"{len(batch)} bytes")
     if _magic(batch) >= MAGIC_RECORD_BATCH:
         return _open_batch(batch, decompressor)
-    return _open_message(batch, decompressor)
+    return _open_message(batch, decompressor, verify_crc=verify_crc)
 
 
 def first_offset(batch: Bytes, decompressor: Decompressor) -> int:
@@ -233,7 +239,7 @@ def _open_batch(batch: Bytes, decompressor: Decompressor) -> BatchRecords:
     return records
 
 
-def _open_message(batch: Bytes, decompressor: Decompressor) -> BatchRecords:
+def _open_message(batch: Bytes, decompressor: Decompressor, *, verify_crc: bool) -> BatchRecords:
     offset, _, magic, attributes, timestamp = _MESSAGE.unpack_from(batch.data)
     codec = attributes & COMPRESSION_MASK
     if codec >= len(COMPRESSION_NAMES):
@@ -245,7 +251,9 @@ def _open_message(batch: Bytes, decompressor: Decompressor) -> BatchRecords:
     packed = _message_value(batch, _V0_KEY if magic == 0 else _V1_KEY)
     decompressed = decompressor.decompress(codec, packed, magic=magic)
     try:
-        return _inner_messages(decompressed, magic, offset, attributes, timestamp)
+        return _inner_messages(
+            decompressed, magic, offset, attributes, timestamp, verify_crc=verify_crc
+        )
     except CorruptLogError:
         decompressed.close()
         raise
@@ -267,11 +275,17 @@ def _message_value(data: Bytes, key_position: int) -> Bytes:
 
 
 def _inner_messages(
-    decompressed: DecompressedRecords, magic: int, offset: int, attributes: int, timestamp: int
+    decompressed: DecompressedRecords,
+    magic: int,
+    offset: int,
+    attributes: int,
+    timestamp: int,
+    *,
+    verify_crc: bool,
 ) -> BatchRecords:
     """Open the messages in a compressed one (``DeepRecordsIterator``)."""
     start, end = _span(decompressed.data)
-    count, plain, last_offset, code, address = measure_messages(start, end)
+    count, plain, last_offset, code, address = measure_messages(start, end, verify_crc)
     if code == MESSAGES_BAD_LENGTH:
         (length,) = _INT32.unpack_from(decompressed.data.data, int(address) - int(start) + 8)
         raise CorruptLogError("a message in a compressed one has a wrong length", found=length)
@@ -298,5 +312,6 @@ def _inner_messages(
     )
     fault = None
     if plain < count:
-        fault = f"message {plain + 1} of {count} in a compressed one is compressed too"
+        what = "is compressed too" if code == MESSAGES_NESTED else "has a wrong checksum"
+        fault = f"message {plain + 1} of {count} in a compressed one {what}"
     return BatchRecords(section, decompressed.data, decompressed, fault)

@@ -144,7 +144,7 @@ class LogOffsets:
         firsts, counts = batches.base_offset.copy(), headers[HEADER_RECORD_COUNT]
         expected = self._expected(batches)
         faults: dict[int, str] = {}
-        for row in np.flatnonzero(_may_span(batches) & (firsts > expected)).tolist():
+        for row in np.flatnonzero(holds_messages(batches) & (firsts > expected)).tolist():
             at = int(batches.position_bytes[row]) - start
             message = window[at : at + int(batches.size_bytes[row])]
             try:
@@ -194,7 +194,7 @@ class LogOffsets:
 
     def _observe_breaks(self, batches: BatchColumns) -> None:
         expected = self._expected(batches)
-        suspects = np.flatnonzero(_may_span(batches) & (batches.base_offset > expected))
+        suspects = np.flatnonzero(holds_messages(batches) & (batches.base_offset > expected))
         rows = batches.rows
         if len(suspects):
             rows = int(suspects[0])
@@ -244,8 +244,8 @@ class LogOffsets:
             )
 
 
-def _may_span(batches: BatchColumns) -> NDArray[np.bool_]:
-    """Return which batches may hold offsets before their own: compressed, of magic 0 or 1."""
+def holds_messages(batches: BatchColumns) -> NDArray[np.bool_]:
+    """Return which batches are compressed messages of magic 0 or 1, with messages inside."""
     is_message: NDArray[np.bool_] = batches.control_type == CONTROL_MESSAGE
     is_packed: NDArray[np.bool_] = batches.attributes & COMPRESSION_MASK != 0
     return is_message & is_packed

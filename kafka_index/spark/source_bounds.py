@@ -46,6 +46,7 @@ def parse_bounds(options: Mapping[str, str], now: int) -> BoundOptions:
         end_time,
         needs_start=strategy == "error",
         needs_offsets=parse_flag(options, "failondataloss", default=True),
+        needs_order=True,
     )
 
 

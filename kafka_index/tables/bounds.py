@@ -57,12 +57,15 @@ class ReadBounds:
         Whether it is an error that no record is as late as a start in time.
     needs_offsets : bool
         Whether it is an error that the log does not have an offset that is given.
+    needs_order : bool
+        Whether it is an error that the start lies after the end.
     """
 
     start: Bound = Bound(EARLIEST)
     end: Bound = Bound(LATEST)
     needs_start: bool = False
     needs_offsets: bool = False
+    needs_order: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +78,7 @@ class BoundOptions:
         The earliest and the latest by default, also for partitions that a mapping leaves out.
     starting_timestamp, ending_timestamp : Timestamps, optional
         Instead of offsets.
-    needs_start, needs_offsets : bool
+    needs_start, needs_offsets, needs_order : bool
         As for `ReadBounds`.
 
     Raises
@@ -90,6 +93,7 @@ class BoundOptions:
     ending_timestamp: Timestamps | None = None
     needs_start: bool = False
     needs_offsets: bool = False
+    needs_order: bool = False
 
     def __post_init__(self) -> None:
         for end in ("starting", "ending"):
@@ -119,6 +123,7 @@ class BoundOptions:
             _bound(self.ending_offsets, self.ending_timestamp, partition, LATEST),
             self.needs_start,
             self.needs_offsets,
+            self.needs_order,
         )
 
 
@@ -217,7 +222,36 @@ def resolve_bounds(log: PartitionLog, bounds: ReadBounds) -> tuple[int, int | No
     wanted = _resolve(log, bounds.end)
     if wanted is not None:
         end = wanted if end is None else min(wanted, end)
+        refuse_start_after_end(log, bounds, start, wanted)
     return first, end
+
+
+def refuse_start_after_end(
+    log: PartitionLog, bounds: ReadBounds, start: int | None, end: int
+) -> None:
+    """Refuse a start after the end, if it has to be before, as Spark's ``KafkaSourceRDD`` does.
+
+    Parameters
+    ----------
+    log, bounds
+        The partition, and what is asked of it.
+    start : int, optional
+        The offset that the start stands for; None for the end of the log.
+    end : int
+        The offset that the end stands for.
+
+    Raises
+    ------
+    InputError
+        It is after the end.
+    """
+    if bounds.needs_order and (log.end_offset if start is None else start) > end:
+        raise InputError(
+            f"{log.topic}-{log.partition} starts after its end",
+            path=log.files.segments[0].partition_directory,
+            expected=f"a start at offset {end} or before",
+            found=log.end_offset if start is None else start,
+        )
 
 
 def check_start(log: PartitionLog, bounds: ReadBounds) -> None:

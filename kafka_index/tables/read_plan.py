@@ -19,7 +19,14 @@ from kafka_index.reading.transactions import (
     TransactionBounds,
     read_transactions,
 )
-from kafka_index.tables.bounds import ReadBounds, check_offsets, check_start, resolve_bounds
+from kafka_index.tables.bounds import (
+    LATEST,
+    ReadBounds,
+    check_offsets,
+    check_start,
+    refuse_start_after_end,
+    resolve_bounds,
+)
 from kafka_index.tables.damaged_end import damaged_end
 from kafka_index.tables.log_ranges import ranges_of, split_ranges
 from kafka_index.tables.range_scan import LogRange
@@ -206,6 +213,10 @@ def resolve_range(log: PartitionLog, bounds: ReadBounds, settings: ReadSettings)
             check_offsets(log, bounds, stable)
     if settings.isolation is Isolation.READ_UNCOMMITTED and bounds.needs_offsets:
         check_offsets(log, bounds, log.end_offset)
+    if bounds.needs_order and bounds.end.value == LATEST and log.segments[-1].damage is None:
+        # A start below the log start is not after the end, whatever that is.
+        end = log.end_offset if end_offset is None else end_offset
+        refuse_start_after_end(log, bounds, first_offset, end)
     return OffsetRange(first_offset, end_offset, aborted, damage=damage)
 
 

@@ -119,6 +119,7 @@ class RecordReader:
         self._decoder = RecordDecoder(
             shared_budget(settings.max_decompressed_bytes),
             self._table.parts | (RecordParts.NONE if self._filter is None else self._filter.parts),
+            verify_crc=settings.verify_crc,
         )
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:

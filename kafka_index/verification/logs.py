@@ -7,7 +7,13 @@ from dataclasses import dataclass, field, replace
 
 from kafka_index.build.fold import SEGMENTS_OVERLAP, STATE_UNKNOWN
 from kafka_index.build.report import ERROR, FAILED, SegmentReport
-from kafka_index.records.batch_source import BAD_CRC, PREALLOCATED_TAIL, TORN_BATCH, TORN_HEADER
+from kafka_index.records.batch_source import (
+    BAD_CRC,
+    PREALLOCATED_TAIL,
+    TORN_BATCH,
+    TORN_HEADER,
+    ScanStop,
+)
 from kafka_index.scan.log_offsets import Hole
 from kafka_index.scan.missing_offsets import Cause, MissingOffsets, MissingRange, Place
 from kafka_index.verification.findings import FileClass, FileKind, Finding, Judgement, LostRange
@@ -88,6 +94,8 @@ class LogJudge:
         judgement = self._damage(check, row)
         if judgement is None and check.whole.offsets.overlap is not None:
             judgement = _overlap(check.whole.offsets.overlap)
+        if judgement is None and check.bad_message is not None:
+            judgement = _bad_message(check.bad_message)
         # The tail is a row of the checkpoint that knows it.
         gaps = [each for each in gaps if each.place is not Place.TAIL]
         if judgement is None and gaps:
@@ -176,6 +184,16 @@ def _gap(gaps: Sequence[MissingRange], unnamed: int) -> Judgement:
         expected=f"offset {first.first_offset}",
         found=f"{found}, and in {more} more places" if more else found,
         effect=f"{_SKIPPED} {first.why[0].upper()}{first.why[1:]}.",
+    )
+
+
+def _bad_message(stop: ScanStop) -> Judgement:
+    return Judgement(
+        FileClass.CORRUPT,
+        harmful=True,
+        position_bytes=stop.position_bytes,
+        found=stop.text,
+        effect="Consumers are stuck at the message inside.",
     )
 
 

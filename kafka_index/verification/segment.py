@@ -9,19 +9,25 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import ClassVar
 
+import numpy as np
+
 from kafka_index.build.report import FAILED, SegmentReport
 from kafka_index.build.scan import stage_segment
 from kafka_index.build.staged_segment import StagedSegment
-from kafka_index.errors import KafkaIndexError
+from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES
+from kafka_index.errors import CorruptLogError, KafkaIndexError
 from kafka_index.layout.names import (
     OFFSET_INDEX_SUFFIX,
     TIME_INDEX_SUFFIX,
     index_name_for,
     segment_file_name,
 )
-from kafka_index.records.batch_source import BAD_CRC
+from kafka_index.records.batch_source import BAD_CRC, BAD_MESSAGE, ScanStop
+from kafka_index.records.batch_table import BatchColumns
+from kafka_index.records.decompression import shared_budget
+from kafka_index.records.record_sections import open_records
 from kafka_index.scan import LogFileSource
-from kafka_index.scan.log_offsets import LogOffsets
+from kafka_index.scan.log_offsets import LogOffsets, holds_messages
 from kafka_index.scan.observed_source import BatchObserver, ObservedSource
 from kafka_index.storage import SegmentFile, remove_scratch
 from kafka_index.stores import is_remote, store_of
@@ -77,6 +83,9 @@ class SegmentCheck:
         Whether there is an ``.index``: without one a broker rebuilds everything.
     has_time_index : bool
         Whether there is a ``.timeindex``.
+    bad_message : ScanStop, optional
+        The first compressed message of magic 0 or 1 whose messages cannot be read, or have wrong
+        checksums, which that of the compressed one does not show.
     is_tail : bool
         The log ends in what a broker cuts off at any start, if it is the partition's last.
     """
@@ -90,6 +99,7 @@ class SegmentCheck:
     has_offset_index: bool = True
     has_time_index: bool = True
     is_tail: bool = False
+    bad_message: ScanStop | None = None
 
     @property
     def row(self) -> SegmentReport:
@@ -146,7 +156,12 @@ def check_segment(
     source = LogFileSource.of_segment(segment, verify_crc=not settings.fast)
     # Reading a remote log again would cost more than comparing entries that may be those built.
     compared = [offsets, times] if is_remote(segment.log_path) else []
-    observers: list[BatchObserver] = [facts, *chain(*(each.observers() for each in compared))]
+    messages = _CompressedMessages()
+    observers: list[BatchObserver] = [
+        facts,
+        messages,
+        *chain(*(each.observers() for each in compared)),
+    ]
     build = settings.build_settings()
     staged = stage_segment(segment, ObservedSource(source, observers), build, attempt_id)
     built = _built(staged, settings, attempt_id)
@@ -163,6 +178,8 @@ def check_segment(
         _read_headers(segment, list(chain(*(each.observers() for each in unequal))))
     is_tail = source.stop is not None and source.stop.is_tail
     check = SegmentCheck(segment, place, staged, facts, whole, is_tail=is_tail)
+    if messages.first_bytes is not None and not settings.fast:
+        check.bad_message = messages.bad_message(segment)
     for stored, data in zip((offsets, times), built, strict=True):
         finding = stored.file.finding
         if stored.file.data is None:
@@ -175,6 +192,50 @@ def check_segment(
             check.findings.append(finding.judged(stored.judge(data, whole, place)))
     check.has_offset_index, check.has_time_index = offsets.is_there, times.is_there
     return check
+
+
+class _CompressedMessages:
+    """Compressed messages of magic 0 and 1, each with messages inside that have own checksums.
+
+    Attributes
+    ----------
+    first_bytes : int or None
+        Where the first one begins.
+    """
+
+    def __init__(self) -> None:
+        self.first_bytes: int | None = None
+        self._end_bytes = 0
+
+    def observe(self, batches: BatchColumns) -> None:
+        """Look at a chunk."""
+        rows = np.flatnonzero(holds_messages(batches))
+        if len(rows) and self.first_bytes is None:
+            self.first_bytes = int(batches.position_bytes[rows[0]])
+        self._end_bytes = batches.end_bytes
+
+    def bad_message(self, segment: SegmentFile) -> ScanStop | None:
+        """Return the first one whose messages are damaged; the log is read again."""
+        source = LogFileSource(
+            segment.log_path,
+            verify_crc=False,
+            listed=segment,
+            start_bytes=self.first_bytes or 0,
+        )
+        budget = shared_budget(DEFAULT_MAX_DECOMPRESSED_BYTES)
+        for window, start, batches in source.windows():
+            is_sound = batches.position_bytes < self._end_bytes
+            for row in np.flatnonzero(holds_messages(batches) & is_sound).tolist():
+                position = int(batches.position_bytes[row])
+                message = window[position - start :][: int(batches.size_bytes[row])]
+                try:
+                    with open_records(message, budget, verify_crc=True) as records:
+                        fault = records.fault
+                except CorruptLogError as error:
+                    fault = str(error)
+                if fault is not None:
+                    return ScanStop(BAD_MESSAGE, position, message=fault)
+        return None
 
 
 class _StoredIndex(ABC):

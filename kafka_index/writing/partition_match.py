@@ -265,7 +265,7 @@ class RecordMatcher:
         self._columns = tuple(dict.fromkeys(("offset", "key", *self._matcher.columns)))
         # The parts that a column needs do not depend on the partition.
         parts = RecordTable("", -1, self._columns).parts
-        self._decoder = RecordDecoder(shared_budget(max_decompressed_bytes), parts)
+        self._decoder = RecordDecoder(shared_budget(max_decompressed_bytes), parts, verify_crc=True)
 
     def match(
         self, source: WindowBatches, segment: SegmentFile

@@ -76,7 +76,7 @@ class SegmentRewriter:
     ) -> None:
         self._match = match
         self._matcher = RecordMatcher(selection, max_decompressed_bytes)
-        self._decoder = RecordDecoder(shared_budget(max_decompressed_bytes))
+        self._decoder = RecordDecoder(shared_budget(max_decompressed_bytes), verify_crc=True)
 
     def rewrite(self, segment: SegmentFile, directory: str) -> SegmentFile:
         """Write the log of a segment into another directory; return the new segment.

@@ -94,15 +94,22 @@ def _rows_of_segment(
         if _needs_too_much(segment.data, batch, wanted.max_decompressed_bytes):
             yield damage
             continue
-        yield from _rows_of_batch(batch, wanted, damage)
+        # The checksum of a message that is not compressed is the batch's own.
+        verify_crc = wanted.verify_crc and batch.magic < 2
+        yield from _rows_of_batch(batch, wanted, damage, verify_crc=verify_crc)
     offsets = Offsets(last + 1, segment.base_offset + INT32_MAX + 1)
     is_last = following is None
     if end < len(segment.data) and not (is_last and is_tail(segment.data, end, offsets)):
         yield Damage(segment.base_offset, end)
 
 
-def _rows_of_batch(batch: ReadBatch, wanted: Wanted, damage: Damage) -> Iterator[Row | Damage]:
+def _rows_of_batch(
+    batch: ReadBatch, wanted: Wanted, damage: Damage, *, verify_crc: bool
+) -> Iterator[Row | Damage]:
     for record in batch.records:
+        if verify_crc and not record.is_valid:
+            yield damage
+            return
         if not record.has_contents and _CONTENTS & set(wanted.columns):
             yield damage
             return

@@ -20,6 +20,8 @@ class ReadRecord(NamedTuple):
     ----------
     has_contents
         False for a message whose key or value Kafka cannot return.
+    is_valid
+        False for a message with a wrong checksum, which the consumer refuses.
     """
 
     offset: int
@@ -30,6 +32,7 @@ class ReadRecord(NamedTuple):
     value: bytes | None
     headers: tuple[Header, ...]
     has_contents: bool = True
+    is_valid: bool = True
 
 
 @dataclass(frozen=True)
@@ -98,7 +101,8 @@ def _batch(text: str) -> ReadBatch:
 
 
 def _record(word: str) -> ReadRecord:
-    offset, timestamp, sequence, size, *contents = word.split(":")
+    is_valid = not word.startswith("~")
+    offset, timestamp, sequence, size, *contents = word.removeprefix("~").split(":")
     if contents == ["!"]:
         return ReadRecord(
             int(offset),
@@ -109,6 +113,7 @@ def _record(word: str) -> ReadRecord:
             None,
             (),
             has_contents=False,
+            is_valid=is_valid,
         )
     key, value, *headers = contents
     pairs = (header.split("=") for header in headers)
@@ -120,6 +125,7 @@ def _record(word: str) -> ReadRecord:
         _bytes(key),
         _bytes(value),
         tuple((bytes.fromhex(name).decode(), _bytes(content)) for name, content in pairs),
+        is_valid=is_valid,
     )
 
 

@@ -69,19 +69,19 @@ def test_header_name_that_is_not_utf8_is_replaced_as_in_java(
     assert ours["headers"] == [{"key": key, "value": value} for key, value in kafkas.headers]
 
 
-@pytest.mark.parametrize("delta", [-1, -322, -(2**31)])
+@pytest.mark.parametrize("delta", [-1, -322, 1 - 2**31])
 @pytest.mark.parametrize("base_sequence", [0, 5, 2**31 - 2, 2**31 - 1])
 def test_sequence_of_a_record_below_its_batch_wraps_around_as_in_java(
     judge: Judge, scratch: Path, delta: int, base_sequence: int
 ) -> None:
     log = batch(
-        2**31,
+        2**31 - 1,
         payload=record(delta, 0, None, b"value"),
         timestamps=[1000],
         producer_id=7,
         producer_epoch=0,
         base_sequence=base_sequence,
-        last_offset_delta=-1,
+        last_offset_delta=0,
     )
     ours, kafkas = first_record(judge, scratch, log, ("offset", "sequence"))
     assert (ours["offset"], ours["sequence"]) == (kafkas.offset, kafkas.sequence)
@@ -96,7 +96,7 @@ def test_message_with_the_bit_of_control_batches_is_a_record(
     assert (ours["key"], ours["value"]) == (kafkas.key, kafkas.value)
 
 
-def test_checksum_of_an_inner_message_is_verified_by_the_consumer_alone(
+def test_checksum_of_an_inner_message_is_verified_as_by_the_consumer(
     judge: Judge, scratch: Path
 ) -> None:
     inner = message(0, 1, 1000, b"a") + message(1, 1, 1001, b"b", crc=7)
@@ -104,7 +104,11 @@ def test_checksum_of_an_inner_message_is_verified_by_the_consumer_alone(
     folder.mkdir(parents=True)
     path = folder / f"{0:020d}.log"
     path.write_bytes(message(1, 1, 1001, packed(inner, CODEC_GZIP), attributes=CODEC_GZIP))
-    assert read_records(folder).read_all()["offset"].to_pylist() == [0, 1]
+    rows = read_records(folder, columns=("offset",), on_damage="permissive").read_all().to_pylist()
+    assert [row["offset"] for row in rows] == [0, None]
+    assert "message 2 of 2 in a compressed one has a wrong checksum" in rows[1]["_corrupt_record"]
+    unverified = read_records(folder, verify_crc=False).read_all()
+    assert unverified["offset"].to_pylist() == [0, 1]
     (found,) = read_log(judge, path).batches
     assert [one.offset for one in found.records] == [0, 1]
     with load(judge, folder, clean=False, now_ms=0) as log:

@@ -25,9 +25,10 @@ from tests.support.choices import Choices
 from tests.support.command_line import json_rows, run_here
 from tests.support.damage import damage
 from tests.support.log_end_twin import Expected, expected_read
+from tests.support.packing import GZIP, PACKERS
 from tests.support.record_tables import batch_of, write_partition
 from tests.support.remote import new_bucket, upload
-from tests.support.segments import INT32_MAX
+from tests.support.segments import INT32_MAX, message
 
 BATCHES, RECORDS = 60, 5
 LOG = f"topic-0/{0:020d}.log"
@@ -279,3 +280,41 @@ def test_drawn_damage_is_never_passed_over_in_silence(tmp_path: Path) -> None:
         damaged += bool(expected.damage)
         assert read(tmp_path / "in") == (expected.offsets, expected.damage), seed
     assert damaged
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+def test_a_message_with_a_wrong_checksum_in_a_compressed_one_is_damage(
+    tmp_path: Path, magic: int
+) -> None:
+    first = 0 if magic else 2
+    inner = b"".join(
+        message(first + at, magic, 1000, b"v", b"key", crc=7 if at == 1 else None)
+        for at in range(3)
+    )
+    pieces = [
+        message(1, magic, 1000, b"v", b"key"),
+        message(4, magic, 1000, PACKERS[GZIP](inner), attributes=GZIP),
+        message(5, magic, 1000, b"v", b"key"),
+    ]
+    dump = tmp_path / "in"
+    write_partition(dump, {1: b"".join(pieces)})
+    log = dump / "topic-0" / f"{1:020d}.log"
+    at = len(pieces[0])
+    assert read(dump) == ([1, 2, 5], [at])
+    assert read(dump, verify_crc=False) == ([1, 2, 3, 4, 5], [])
+    rows = json_rows("--records", log, code=1)
+    assert [row["offset"] for row in rows] == [1, 2, 5]
+    assert run_here("export", "--input", dump, "--output", tmp_path / "out").returncode == 1
+    assert exported(tmp_path / "out") == [1, 2, 5]
+    report = tmp_path / "report.json"
+    assert run_here("verify", "--input", dump, "--report", report).returncode == 1
+    (found,) = [
+        row for row in map(json.loads, report.read_text().splitlines()) if row["kind"] == "log"
+    ]
+    assert (found["class"], found["harmful"], found["position_bytes"]) == ("corrupt", True, at)
+    assert "message 2 of 3 in a compressed one has a wrong checksum" in found["found"]
+    done = run_here(
+        "rewrite", "--input", dump, "--output", tmp_path / "kept", "--drop-where", "key = 'x'"
+    )
+    assert done.returncode == 1
+    assert "wrong checksum" in done.stderr + done.stdout

@@ -37,6 +37,8 @@ _BOTH_FAIL = {
     "partition left out": "bounds by partition leave some out",
     "no such topic": "the topic is not in the logs",
     "no record as late": "no record is as late as the starting timestamp",
+    "start after an end in time": "starts after its end",
+    "start after the log, without fail": "starts after its end",
 }
 _SAME_ROWS = (
     "everything",
@@ -130,6 +132,10 @@ def _questions(data: Path) -> dict[str, dict[str, str]]:
         },
         "no such topic": {"subscribe": "zstd__,no-such-topic"},
         "no record as late": late,
+        "start after an end in time": some
+        | {"startingOffsets": _each(ends, 1, 1), "endingTimestamp": str(first)},
+        "start after the log, without fail": trimmed
+        | {"startingOffsets": beyond, "failOnDataLoss": "false"},
     }
 
 

@@ -23,7 +23,7 @@ final class BatchReads {
      * A field for each batch: position, size, magic, what {@code ensureValid} throws, base offset, last offset, leader
      * epoch, timestamp type, producer id, producer epoch, whether it is a control batch; then a word
      * {@code OFFSET:TIMESTAMP:SEQUENCE:SIZE:KEY:VALUE} for each record, with {@code :HEADER_KEY=HEADER_VALUE} for each
-     * header, {@code OFFSET:TIMESTAMP:SEQUENCE:SIZE:!} for one whose key or value cannot be had, and {@code !CLASS_NAME}
+     * header, the same after {@code ~} for one whose checksum is wrong, {@code OFFSET:TIMESTAMP:SEQUENCE:SIZE:!} for one whose key or value cannot be had, and {@code !CLASS_NAME}
      * where Kafka reads no further. The last field is what ends the walk over batches.
      */
     static String read(File file) throws IOException {
@@ -55,7 +55,7 @@ final class BatchReads {
         field(text, batch::isControlBatch);
         try {
             for (Record record : batch) {
-                text.append(' ').append(record.offset()).append(':').append(record.timestamp()).append(':')
+                text.append(' ').append(isValid(record) ? "" : "~").append(record.offset()).append(':').append(record.timestamp()).append(':')
                     .append(record.sequence()).append(':').append(record.sizeInBytes()).append(':')
                     .append(contents(record));
             }
@@ -63,6 +63,15 @@ final class BatchReads {
             text.append(' ').append(thrown(fault));
         }
         return text.toString();
+    }
+
+    private static boolean isValid(Record record) {
+        try {
+            record.ensureValid();
+            return true;
+        } catch (RuntimeException fault) {
+            return false;
+        }
     }
 
     private static CharSequence contents(Record record) {
