@@ -70,6 +70,7 @@ def fold_partition(
                 settings.expiration,
                 with_epochs=Output.EPOCHS in settings.outputs,
                 tiered=settings.tiered.get(TopicPartition(first.topic, first.partition)),
+                run_id=settings.run_id,
             )
         fold = _Fold(start, settings, attempt_id)
         for each in staged:
@@ -81,6 +82,7 @@ def fold_partition(
         return folded
     folded.first_offset = fold.first_offset
     folded.log_start_offset = start.checkpointed_log_start
+    folded.start_entries = start.entries
     folded.published = fold.files.published
     folded.snapshots = fold.snapshots if fold.is_whole else None
     return folded

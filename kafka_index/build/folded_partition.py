@@ -9,6 +9,7 @@ from kafka_index.build.report import SegmentReport
 from kafka_index.build.staged_segment import StagedSegment
 from kafka_index.errors import KafkaIndexError
 from kafka_index.storage import PublishedFile, StagedFile
+from kafka_index.storage.directories import Entry
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,8 @@ class FoldedPartition:
         The state files that the partition is to have, new or not.
     log_start_offset : int, optional
         As checkpointed beside the logs.
+    start_entries : sequence of Entry, optional
+        The directory of its logs in a store, as it was listed for the fold.
     """
 
     staged: Sequence[StagedSegment]
@@ -62,6 +65,7 @@ class FoldedPartition:
     error: KafkaIndexError | None = None
     published: list[PublishedFile] = field(default_factory=list)
     log_start_offset: int | None = None
+    start_entries: Sequence[Entry] | None = None
 
     @property
     def directory(self) -> str:

@@ -38,6 +38,7 @@ from kafka_index.storage.partition_record import (
     recorded_files,
 )
 from kafka_index.storage.segment_table import PartitionSegments
+from kafka_index.storage.target_files import is_new_folder
 
 _CACHED_PARTITIONS = 64
 _COUNTS = tuple(field.name for field in fields(SegmentCounts))
@@ -171,7 +172,8 @@ class KnownPartition:
 @lru_cache(_CACHED_PARTITIONS)
 def known_partition(directory: str, run_id: str) -> KnownPartition:
     """Return what is known of a target folder, as it was when this run first looked."""
-    del run_id
+    if is_new_folder(directory, run_id):
+        return KnownPartition(directory, None)
     return KnownPartition(directory, PartitionRecord.read(directory))
 
 

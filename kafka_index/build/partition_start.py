@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from kafka_index.errors import InputError, KafkaIndexError
 from kafka_index.layout.checkpoints import EpochEntry
@@ -15,10 +17,13 @@ from kafka_index.state.snapshots import (
     list_snapshots,
     load_latest_snapshot,
     snapshot_path,
+    snapshots_among,
 )
 from kafka_index.storage import SegmentFile
+from kafka_index.storage.directories import Entry, scan_directory
 from kafka_index.storage.log_directory import LogDirectory, read_checkpoint_text
 from kafka_index.storage.tiered_partition import TieredPartition
+from kafka_index.stores import is_remote
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +44,8 @@ class PartitionStart:
         What is worth knowing of the start.
     checkpointed_log_start : int, optional
         The entry of ``log-start-offset-checkpoint``; None without one.
+    entries : sequence of Entry, optional
+        The directory of its logs in a store.
     """
 
     state: PartitionState
@@ -47,6 +54,7 @@ class PartitionStart:
     epochs_text: str | None
     note: str | None
     checkpointed_log_start: int | None = None
+    entries: Sequence[Entry] | None = None
 
     @classmethod
     def read(
@@ -57,6 +65,7 @@ class PartitionStart:
         with_epochs: bool = True,
         tiered: TieredPartition | None = None,
         log_start_offset: int | None = None,
+        run_id: str = "",
     ) -> PartitionStart:
         """Read the files beside the first segment of a partition.
 
@@ -73,6 +82,8 @@ class PartitionStart:
             beside that.
         log_start_offset : int, optional
             Counts instead of the entry of the checkpoint, which is not read then.
+        run_id : str
+            A checkpoint is read once for all partitions of a run; without one each time.
 
         Raises
         ------
@@ -91,7 +102,9 @@ class PartitionStart:
             return cls(PartitionState(None, LeaderEpochCache(), expiration), 0, (), None, note)
         directory = first.partition_directory
         path = os.path.join(directory, LEADER_EPOCH_CHECKPOINT)
-        text = read_checkpoint_text(path) if with_epochs else None
+        listed = scan_directory(directory) if is_remote(directory) else None
+        has_epochs = listed is None or any(entry.path == path for entry in listed)
+        text = read_checkpoint_text(path) if with_epochs and has_epochs else None
         try:
             epochs = LeaderEpochCache.from_text(text or "", path=path)
         except KafkaIndexError as error:
@@ -100,12 +113,14 @@ class PartitionStart:
         partition = TopicPartition(first.topic, first.partition)
         checkpointed = log_start_offset
         if checkpointed is None:
-            checkpointed = LogDirectory(os.path.dirname(directory)).log_start_offset(partition)
+            read = _log_directory if run_id else _log_directory.__wrapped__
+            checkpointed = read(os.path.dirname(directory), run_id).log_start_offset(partition)
         log_start = checkpointed or 0
         try:
+            snapshots = list_snapshots(directory) if listed is None else snapshots_among(listed)
             offsets = [
                 offset
-                for offset in list_snapshots(directory)
+                for offset in snapshots
                 if not is_out_of_range(offset, log_start, first.base_offset)
             ]
             found, entries, damaged = load_latest_snapshot(directory, offsets)
@@ -126,6 +141,7 @@ class PartitionStart:
             text,
             "; ".join(notes) or None,
             checkpointed,
+            listed,
         )
 
     @classmethod
@@ -149,6 +165,12 @@ class PartitionStart:
             epochs.text(),
             "; ".join(notes) or None,
         )
+
+
+@lru_cache(8)
+def _log_directory(path: str, run_id: str) -> LogDirectory:
+    del run_id
+    return LogDirectory(path)
 
 
 def _missing_producers(first: SegmentFile) -> str:

@@ -29,6 +29,7 @@ from kafka_index.storage import (
     publish_group,
     remove_scratch,
 )
+from kafka_index.storage.target_files import is_new_folder
 from kafka_index.stores import store_of
 
 #: Segments that are published together: many small ones share the cost of making them durable.
@@ -182,6 +183,8 @@ def _without_old_snapshots(
     # What lies below the start in place is where the next build begins, too.
     lowest = partition.first_offset if settings.in_place else -1
     directory = partition.directory
+    if is_new_folder(directory, settings.run_id):
+        return rows
     try:
         for offset in list_snapshots(directory):
             if offset > lowest and offset not in partition.snapshots:

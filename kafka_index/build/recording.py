@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
+from typing import cast
 
 import pyarrow as pa
 
@@ -23,13 +24,15 @@ from kafka_index.storage import (
     publish_group,
     write_scratch,
 )
-from kafka_index.storage.directories import Entry, scan_directory
+from kafka_index.storage.directories import Entry, StoredEntry, scan_directory
 from kafka_index.storage.partition_record import (
     RECORDED_FILES,
     RECORDED_SEGMENTS,
     PartitionRecord,
     partition_record_path,
 )
+from kafka_index.stores import DirectoryEntry, scheme_of, store_of
+from kafka_index.stores.uris import OBJECT_SCHEMES
 
 
 def record_partitions(
@@ -107,8 +110,7 @@ def _record(
     if not recorded:
         return None
     directory = partition.directory
-    found = {entry.name: entry for entry in scan_directory(directory)}
-    table = _files_table(list(files.values()), found)
+    table = _files_table(list(files.values()), _entries_of(directory, files))
     if table is None:
         return None
     segment = partition.staged[0].segment
@@ -143,9 +145,16 @@ def _start(partition: FoldedPartition, settings: BuildSettings) -> PartitionStar
         return PartitionStartFiles.of_tiered(tiered)
     return PartitionStartFiles.of(
         segment.base_offset,
-        scan_directory(segment.partition_directory),
+        _start_entries(partition, settings),
         partition.log_start_offset,
     )
+
+
+def _start_entries(partition: FoldedPartition, settings: BuildSettings) -> Sequence[Entry]:
+    """Return the directory of the logs: in place, with what was published there."""
+    if settings.in_place or partition.start_entries is None:
+        return scan_directory(partition.staged[0].segment.partition_directory)
+    return partition.start_entries
 
 
 def _recorded_row(report: SegmentReport, staged: StagedSegment) -> dict[str, object]:
@@ -170,6 +179,24 @@ def _recorded_row(report: SegmentReport, staged: StagedSegment) -> dict[str, obj
         "reason_code": report.reason_code,
         "scan_reason_code": staged.report.reason_code,
     }
+
+
+def _entries_of(directory: str, names: Iterable[str]) -> dict[str, Entry]:
+    """Return the entries of a folder by name; of an object store, those that have been put."""
+    if scheme_of(directory) in OBJECT_SCHEMES:
+        from kafka_index.stores.object_store import ObjectStore  # noqa: PLC0415, slow to import
+
+        store = cast("ObjectStore", store_of(directory))
+        put = {name: store.pop_written(f"{directory}/{name}") for name in names}
+        known = {name: info for name, info in put.items() if info is not None}
+        if len(known) == len(put):
+            return {
+                name: StoredEntry(
+                    DirectoryEntry(info.path, size_bytes=info.size_bytes, version=info.version)
+                )
+                for name, info in known.items()
+            }
+    return {entry.name: entry for entry in scan_directory(directory)}
 
 
 def _files_table(published: Sequence[PublishedFile], found: dict[str, Entry]) -> pa.Table | None:

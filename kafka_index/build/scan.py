@@ -33,6 +33,7 @@ from kafka_index.storage import (
     target_directory,
     unchanged_record,
 )
+from kafka_index.storage.target_files import is_new_folder
 from kafka_index.stores.tiered.segment_paths import is_segment_path
 
 #: Reason code: a segment with transactions whose ``.txnindex`` is not asked for.
@@ -82,6 +83,8 @@ def keep_segment(segment: SegmentFile, settings: BuildSettings) -> StagedSegment
         kept = known_partition(directory, settings.run_id).keep(segment, settings)
         if kept is not None:
             return kept
+    if is_new_folder(directory, settings.run_id):
+        return None
     # Of an older version.
     record = unchanged_record(
         directory,

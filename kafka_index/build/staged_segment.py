@@ -25,6 +25,7 @@ from kafka_index.storage import (
     remove_scratch,
     state_path,
 )
+from kafka_index.storage.target_files import is_new_folder
 from kafka_index.stores import is_remote, store_of
 
 
@@ -79,7 +80,10 @@ class SegmentPaths:
         attributes_of = settings.attributes_of(self.log_path)
         if Output.INDEX in settings.outputs:
             # Its partition has a record of its own, which is written after all segments.
-            return Publication(files, attributes_of=attributes_of, old_record=self.record)
+            is_new = is_new_folder(os.path.dirname(self.record), settings.run_id)
+            return Publication(
+                files, attributes_of=attributes_of, old_record=self.record, is_new=is_new
+            )
         return Publication(files, attributes_of=attributes_of) if files else None
 
     def hand_over(self, settings: BuildSettings, attempt_id: str) -> None:

@@ -8,7 +8,7 @@ from kafka_index.build.settings import BuildSettings, Output
 from kafka_index.build.staged_segment import StagedSegment
 from kafka_index.layout.names import TXN_INDEX_SUFFIX, index_name_for
 from kafka_index.storage import PublishedFile, StagedFile, write_scratch
-from kafka_index.storage.target_files import TargetFiles
+from kafka_index.storage.target_files import TargetFiles, is_new_folder
 
 
 class StateFiles:
@@ -55,5 +55,6 @@ class StateFiles:
 
     def _target_of(self, staged: StagedSegment) -> TargetFiles:
         if self._target is None:
-            self._target = TargetFiles(staged.directory)
+            is_new = is_new_folder(staged.directory, self._settings.run_id)
+            self._target = TargetFiles(staged.directory, is_new=is_new)
         return self._target

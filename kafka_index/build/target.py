@@ -12,6 +12,7 @@ from kafka_index.storage import (
     lock_of_output,
     swept_target,
 )
+from kafka_index.stores import is_remote
 
 
 @contextmanager
@@ -48,7 +49,9 @@ def held_target(
             root = None
             stack.enter_context(DirectoryLock.of_data_directories(listing.data_directories))
         else:
-            root = check_target(output, [*inputs, *listing.partition_directories])
+            # A link inside a local data directory leads out of it.
+            local = [each for each in listing.partition_directories if not is_remote(each)]
+            root = check_target(output, [*inputs, *local])
             stack.enter_context(lock_of_output(root, run_id))
         directories = listing.partition_directories
         stack.enter_context(swept_target(root, directories, run_id=run_id))

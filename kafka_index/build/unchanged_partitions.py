@@ -18,6 +18,7 @@ from kafka_index.storage.directories import scan_directory
 from kafka_index.storage.log_directory import LogDirectory
 from kafka_index.storage.partition_record import PartitionRecord
 from kafka_index.storage.segment_table import PartitionSegments, SegmentTable
+from kafka_index.storage.target_files import is_new_folder
 
 # Requests to a store, or folders of a disk, that are looked at at a time.
 _LOOKS_AT_A_TIME = 8
@@ -59,6 +60,8 @@ class UnchangedPartitions:
         tiered = self._settings.tiered.get(partition)
         try:
             directory = target_directory(self._settings.target_root, partition, log_directory)
+            if is_new_folder(directory, self._settings.run_id):
+                return None
             record = PartitionRecord.read(directory)
             if record is None or not record.is_whole:
                 return None

@@ -25,7 +25,7 @@ from kafka_index.layout.producer_state import (
     SNAPSHOT_VERSION,
 )
 from kafka_index.layout.records import NO_SEQUENCE, field_position
-from kafka_index.storage.directories import scan_directory
+from kafka_index.storage.directories import Entry, scan_directory
 from kafka_index.stores import is_remote, store_of
 
 _COUNT_POSITION = field_position(SNAPSHOT_HEADER, "count")
@@ -143,17 +143,21 @@ def list_snapshots(directory: str) -> list[int]:
     ProducerStateManager.listSnapshotFiles.
     """
     if is_remote(directory):
-        entries = scan_directory(directory)
-        return sorted(
-            offset
-            for entry in entries
-            for offset in _offset_of(entry.name)
-            if entry.why_not_a_file() is None
-        )
+        return snapshots_among(scan_directory(directory))
     with os.scandir(directory) as local:
         return sorted(
             offset for entry in local for offset in _offset_of(entry.name) if entry.is_file()
         )
+
+
+def snapshots_among(entries: Iterable[Entry]) -> list[int]:
+    """Return the offsets of the snapshots among the entries of a directory, in order."""
+    return sorted(
+        offset
+        for entry in entries
+        for offset in _offset_of(entry.name)
+        if entry.why_not_a_file() is None
+    )
 
 
 def _offset_of(name: str) -> Iterator[int]:

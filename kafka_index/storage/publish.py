@@ -71,12 +71,15 @@ class Publication:
     old_record : str, optional
         Path of a build record of the segment that an older version, or a run of other files, may
         have left; it is removed as if there were a new one.
+    is_new : bool
+        Whether no other run has left anything of the segment: nothing is removed first.
     """
 
     files: tuple[StagedFile, ...]
     record: StagedFile | None = None
     attributes_of: str | None = None
     old_record: str | None = None
+    is_new: bool = False
 
     def __post_init__(self) -> None:
         """Refuse an order in which a crash would leave files that contradict each other."""
@@ -93,7 +96,7 @@ class Publication:
     def removed_first(self) -> tuple[str, ...]:
         """What is removed before the files appear: the old record, and the old ``.index``."""
         record = self.old_record if self.record is None else self.record.final_path
-        if record is None:
+        if record is None or self.is_new:
             return ()
         index = self.files[-1].final_path
         # A swapped log without its index gets one of zeros when a broker starts

@@ -5,6 +5,8 @@ Single requests are retried by the library; those that it does not repeat, here.
 
 from __future__ import annotations
 
+import threading
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property
@@ -39,6 +41,8 @@ _MAX_QUICK_PUT_BYTES = 4 << 20
 # S3's limit for a body of one request.
 _MAX_PUT_BYTES = 5 << 30
 _SECOND_NS = 1_000_000_000
+# Whoever wants the ETag of what was put asks soon.
+_MAX_WRITTEN = 16384
 
 
 class ObjectStore:
@@ -63,6 +67,8 @@ class ObjectStore:
         self._root = root
         self._config = ObjectConfig.load(root, options)
         self._store = self._config.open(root)
+        self._written: OrderedDict[str, FileInfo] = OrderedDict()
+        self._lock = threading.Lock()
 
     @cached_property
     def _upload_store(self) -> Any:
@@ -181,7 +187,7 @@ class ObjectStore:
         size = memoryview(data).nbytes
         store = self._store if size <= _MAX_QUICK_PUT_BYTES else self._upload_store
         try:
-            repeated(
+            put = repeated(
                 lambda: obstore.put(
                     store,
                     _key(path),
@@ -194,7 +200,17 @@ class ObjectStore:
             return self._holds(path, data, size)
         except LIBRARY_ERRORS as error:
             raise publish_error(error, path, "write the object") from None
+        if put["e_tag"]:
+            with self._lock:
+                self._written[path] = FileInfo(path, size, 0, _quoted(put["e_tag"]))
+                while len(self._written) > _MAX_WRITTEN:
+                    self._written.popitem(last=False)
         return True
+
+    def pop_written(self, path: str) -> FileInfo | None:
+        """Return size and ETag of an object that was put a short while ago, once."""
+        with self._lock:
+            return self._written.pop(path, None)
 
     def replace(self, path: str, data: bytes, info: FileInfo) -> bool:
         """Write an object if it has the ETag of `info`: the store compares it."""
