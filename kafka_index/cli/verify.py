@@ -13,18 +13,19 @@ from kafka_index.cli.verify_summary import VerifyOutcome
 from kafka_index.config import LogConfig
 from kafka_index.engines import Engine, verify_engines
 from kafka_index.growing.growing_segment import system_clock
-from kafka_index.layout.names import TopicPartition
+from kafka_index.layout.names import CLEANER_CHECKPOINT, TopicPartition
 from kafka_index.records.decompression import shared_budget
-from kafka_index.storage import Listing, SegmentFile, list_dump
+from kafka_index.storage import Listing, list_dump
 from kafka_index.storage.paths import absolute_path
 from kafka_index.storage.report_file import ReportFile
 from kafka_index.storage.segment_table import SegmentTable
 from kafka_index.tiered.listing import list_logs
 from kafka_index.tiered.options import TieredOptions
 from kafka_index.verification import VERIFY_SCHEMA, VerifySettings, findings_table
-from kafka_index.verification.copies import compare_partitions
+from kafka_index.verification.copies import CopySegments, compare_partitions
 from kafka_index.verification.data_directory import DataDirectory
 from kafka_index.verification.known_topics import FoundCluster, find_cluster, known_topics
+from kafka_index.verification.local import DataDirectories
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,10 +96,18 @@ def _compare(options: VerifyOptions, listing: Listing, outcome: VerifyOutcome) -
     ours = _by_partition(listing)
     theirs = _by_partition(list_dump(options.against, topics=options.topics))
     outcome.on_begin()
-    pairs = [(ours.get(each, []), theirs.get(each, [])) for each in sorted({*ours, *theirs})]
+    empty = CopySegments(())
+    pairs = [(ours.get(each, empty), theirs.get(each, empty)) for each in sorted({*ours, *theirs})]
     for row in compare_partitions(pairs, threads=options.engine.threads):
         outcome.on_table(findings_table([row]))
 
 
-def _by_partition(listing: Listing) -> dict[TopicPartition, list[SegmentFile]]:
-    return {each.partition: each.files() for each in SegmentTable.of(listing.segments).partitions}
+def _by_partition(listing: Listing) -> dict[TopicPartition, CopySegments]:
+    roots = DataDirectories()
+    return {
+        each.partition: CopySegments(
+            each.files(),
+            roots.of(each.directory).offset(CLEANER_CHECKPOINT, each.partition) or 0,
+        )
+        for each in SegmentTable.of(listing.segments).partitions
+    }

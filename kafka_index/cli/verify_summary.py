@@ -81,6 +81,7 @@ class VerifyOutcome(Outcome):
         self._files: Counter[str] = Counter()
         self._harmful: Counter[str] = Counter()
         self._partitions = self._harmful_partitions = self._logs_only = self._retriable = 0
+        self._is_comparison = False
         self._shown: list[dict[str, object]] = []
         self._unread: list[dict[str, object]] = []
 
@@ -96,6 +97,7 @@ class VerifyOutcome(Outcome):
             self._writer.write_table(rows)
         is_partition = pc.equal(rows["kind"], FileKind.PARTITION.value)
         partitions, files = rows.filter(is_partition), rows.filter(pc.invert(is_partition))
+        self._is_comparison |= FileKind.COPY.value in files["kind"].to_pylist()
         self._partitions += partitions.num_rows
         self._harmful_partitions += pc.sum(partitions["harmful"]).as_py() or 0
         self._retriable += pc.sum(rows["retriable"]).as_py() or 0
@@ -143,7 +145,7 @@ class VerifyOutcome(Outcome):
         rate = f" ({format_bytes(size / seconds)}/s)" if size and seconds > 0 else ""
         lines: list[str | Table] = [
             status_table(
-                ("class", "files", "harmful"),
+                ("class", self._noun(2), "harmful"),
                 rows,
                 EXPLAINED,
                 {str(name): colour for name, colour in colours.items()},
@@ -151,8 +153,8 @@ class VerifyOutcome(Outcome):
             ),
             "",
             (
-                f"{plural(self._partitions, 'partition')}, {self._harmful_partitions} with "
-                f"harmful files, {format_bytes(size)} of log in {format_seconds(seconds)}{rate}"
+                f"{self._partitions_text()}, {format_bytes(size)} of log in "
+                f"{format_seconds(seconds)}{rate}"
             ),
             *self._startup_lines(),
         ]
@@ -181,8 +183,23 @@ class VerifyOutcome(Outcome):
             codes.append(ExitCode.ENVIRONMENT)
         return ExitCode.first(codes)
 
+    def _noun(self, count: int) -> str:
+        """Return what the rows that are counted are of."""
+        noun = "partition" if self._is_comparison else "file"
+        return noun if count == 1 else f"{noun}s"
+
+    def _partitions_text(self) -> str:
+        if self._is_comparison:
+            compared = plural(self._files.total(), "partition")
+            return f"{compared} compared, {self._harmful.total()} with harmful differences"
+        partitions = plural(self._partitions, "partition")
+        return f"{partitions}, {self._harmful_partitions} with harmful files"
+
     def _record(self) -> None:
         summary = run_summary()
+        if self._is_comparison:
+            self._partitions = self._files.total()
+            self._harmful_partitions = self._harmful.total()
         for name, count in self._files.items():
             summary.add_count(f"files_{name}", count)
         summary.add_count("files_harmful", self._harmful.total())
@@ -191,10 +208,14 @@ class VerifyOutcome(Outcome):
         summary.add_bytes("logs", self._total_bytes)
 
     def _damage_lines(self) -> list[str]:
-        harmful = self._harmful.total() + self._harmful_partitions
+        count = self._harmful.total()
+        harmful = count if self._is_comparison else count + self._harmful_partitions
         if not harmful:
             return []
-        lines = ["", self._paint.bad(f"{plural(self._harmful.total(), 'harmful file')}:")]
+        what = f"{format_count(count)} harmful {self._noun(count)}"
+        if self._is_comparison:
+            what = f"{format_count(count)} {self._noun(count)} with harmful differences"
+        lines = ["", self._paint.bad(f"{what}:")]
         lines += map(_row_line, self._shown)
         if harmful > len(self._shown):
             lines.append(

@@ -1,7 +1,8 @@
 """Two copies of a partition, compared by the headers and checksums of their batches.
 
-Nothing is decoded, and no checksum is computed: those in the headers are compared. The copies may
-be split into segments at different offsets.
+No checksum is computed: those in the headers are compared. Batches that differ are decoded, for a
+cleaner may have been at one copy only; what it removed is no difference. The copies may be split
+into segments at different offsets.
 """
 
 from __future__ import annotations
@@ -13,11 +14,21 @@ from enum import Enum
 
 import numpy as np
 
+from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES
 from kafka_index.errors import KafkaIndexError
-from kafka_index.kernels.headers import HEADER_COLUMNS, HEADER_CRC, read_headers
+from kafka_index.kernels.headers import (
+    HEADER_COLUMNS,
+    HEADER_CRC,
+    HEADER_RECORD_COUNT,
+    read_headers,
+)
+from kafka_index.kernels.markers import CONTROL_MESSAGE
 from kafka_index.layout.integers import Longs
+from kafka_index.layout.records import DELETE_HORIZON_MASK
+from kafka_index.records.decompression import DecompressionBudget, shared_budget
 from kafka_index.scan import LogFileSource
-from kafka_index.storage import SegmentFile
+from kafka_index.storage import Bytes, SegmentFile
+from kafka_index.verification.cleaned_batches import are_one_batch
 from kafka_index.verification.findings import (
     FileClass,
     FileKind,
@@ -25,8 +36,26 @@ from kafka_index.verification.findings import (
     Judgement,
 )
 
-_BASE, _LAST, _EPOCH, _CRC, _SIZE = range(5)
-_COLUMNS = 5
+_BASE, _LAST, _EPOCH, _CRC, _SIZE, _POSITION, _IS_MESSAGE, _IS_MARKED = range(8)
+_COLUMNS = 8
+#: What two equal batches share.
+_COMPARED = slice(0, _SIZE + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class CopySegments:
+    """A copy of a partition.
+
+    Parameters
+    ----------
+    segments : sequence of SegmentFile
+        All of it, by base offset.
+    cleaned_to : int
+        Up to where the cleaner's checkpoint says that it has been.
+    """
+
+    segments: Sequence[SegmentFile]
+    cleaned_to: int = 0
 
 
 class Side(Enum):
@@ -56,6 +85,8 @@ class Comparison:
         The first of those, and how many.
     in_neither : tuple of int, optional
         Where one copy ends, and where the other begins after it: they share no offset.
+    was_cleaned : bool
+        A cleaner has removed batches from one copy that the other has.
     """
 
     first_offset: int | None = None
@@ -66,32 +97,43 @@ class Comparison:
     missing_from: Side | None = None
     missing: tuple[int, int] = (0, 0)
     in_neither: tuple[int, int] | None = None
+    was_cleaned: bool = False
 
 
-def compare_copies(first: Sequence[SegmentFile], second: Sequence[SegmentFile]) -> Comparison:
+def compare_copies(first: CopySegments, second: CopySegments) -> Comparison:
     """Compare two copies of a partition.
 
     Parameters
     ----------
-    first, second : sequence of SegmentFile
-        All segments of each, by base offset.
+    first, second : CopySegments
+        The two.
 
     Raises
     ------
     KafkaIndexError
         A log cannot be read.
     """
-    copies = _Copy(first), _Copy(second)
-    return _compare(*copies)
+    budget = shared_budget(DEFAULT_MAX_DECOMPRESSED_BYTES)
+    return _compare(_Copy(first), _Copy(second), budget)
 
 
 class _Copy:
-    """The batches of a copy, as columns that are dropped from the front."""
+    """The batches of a copy, as columns that are dropped from the front.
 
-    def __init__(self, segments: Sequence[SegmentFile]) -> None:
-        self._chunks = _batches(segments)
+    Attributes
+    ----------
+    cleaned_to : int
+        A cleaner has been over all offsets below, by its checkpoint and the batches that were
+        dropped.
+    """
+
+    def __init__(self, copy: CopySegments) -> None:
+        self._chunks = _batches(copy.segments)
+        self.cleaned_to = copy.cleaned_to
         self.rows = np.empty((_COLUMNS, 0), np.int64)
-        self.end_offset = segments[0].base_offset if segments else 0
+        self._window, self._start = np.empty(0, np.uint8), 0
+        self.end_offset = copy.segments[0].base_offset if copy.segments else 0
+        self.missing: list[tuple[int, int, int]] = []
         self.fill()
 
     def is_empty(self) -> bool:
@@ -104,11 +146,14 @@ class _Copy:
             chunk = next(self._chunks, None)
             if chunk is None:
                 return
-            self.rows = chunk
+            self._window, self._start, self.rows = chunk
 
     def drop(self, count: int) -> None:
         if count:
             self.end_offset = int(self.rows[_LAST, count - 1]) + 1
+            marked = np.flatnonzero(self.rows[_IS_MARKED, :count])
+            if len(marked):
+                self.cleaned_to = max(self.cleaned_to, int(self.rows[_BASE, marked[-1]]))
             self.rows = self.rows[:, count:]
             self.fill()
 
@@ -120,25 +165,47 @@ class _Copy:
             if not self.is_empty() and int(self.rows[_LAST, 0]) >= offset:
                 return
 
+    def first_entry(self) -> Bytes:
+        """Return the bytes of the first batch."""
+        start = int(self.rows[_POSITION, 0]) - self._start
+        return self._window[start : start + int(self.rows[_SIZE, 0])]
 
-def _batches(segments: Sequence[SegmentFile]) -> Iterator[Longs]:
+    def lacks(self, other: _Copy, count: int) -> None:
+        """Record that the first batches of another copy are not in this one."""
+        first, end = int(other.rows[_BASE, 0]), int(other.rows[_LAST, count - 1]) + 1
+        self.missing = [*self.unexplained(), (first, end, count)]
+
+    def unexplained(self) -> list[tuple[int, int, int]]:
+        """Return what is missing where no cleaner has been: first offset, end, and batches."""
+        return [each for each in self.missing if each[1] > self.cleaned_to]
+
+
+def _batches(segments: Sequence[SegmentFile]) -> Iterator[tuple[Bytes, int, Longs]]:
     for segment in segments:
         source = LogFileSource.of_segment(segment, verify_crc=False)
         for window, start, batches in source.windows():
             headers = np.empty((HEADER_COLUMNS, batches.rows), np.int64)
             read_headers(window, start, batches.position_bytes, headers)
-            yield np.stack(
+            is_message = batches.control_type == CONTROL_MESSAGE
+            counts = headers[HEADER_RECORD_COUNT]
+            is_thinned = (counts >= 0) & (counts <= batches.last_offset - batches.base_offset)
+            has_horizon = batches.attributes & DELETE_HORIZON_MASK != 0
+            rows = np.stack(
                 (
                     batches.base_offset,
                     batches.last_offset,
                     batches.leader_epoch,
                     headers[HEADER_CRC],
                     batches.size_bytes,
+                    batches.position_bytes,
+                    is_message.astype(np.int64),
+                    (~is_message & (is_thinned | has_horizon)).astype(np.int64),
                 )
             )
+            yield window, start, rows
 
 
-def _compare(one: _Copy, other: _Copy) -> Comparison:
+def _compare(one: _Copy, other: _Copy, budget: DecompressionBudget) -> Comparison:
     if one.is_empty() or other.is_empty():
         return Comparison(ends=(_end(one), _end(other)))
     # Retention may have removed more of one of them.
@@ -150,32 +217,48 @@ def _compare(one: _Copy, other: _Copy) -> Comparison:
             between = copy.end_offset, start
             return Comparison(ends=(_end(one), _end(other)), in_neither=between)
     found = Comparison(start, start)
-    missing: dict[Side, tuple[int, int]] = {}
     while not (one.is_empty() or other.is_empty()):
         count = min(one.rows.shape[1], other.rows.shape[1])
-        unequal = np.flatnonzero((one.rows[:, :count] != other.rows[:, :count]).any(axis=0))
+        pairs = one.rows[_COMPARED, :count] != other.rows[_COMPARED, :count]
+        unequal = np.flatnonzero(pairs.any(axis=0))
         same = int(unequal[0]) if len(unequal) else count
         one.drop(same)
         other.drop(same)
         if same == count:
             continue
         bases = int(one.rows[_BASE, 0]), int(other.rows[_BASE, 0])
+        is_message = one.rows[_IS_MESSAGE, 0] or other.rows[_IS_MESSAGE, 0]
+        if (bases[0] == bases[1] or is_message) and are_one_batch(
+            one.first_entry(), other.first_entry(), budget
+        ):
+            one.drop(1)
+            other.drop(1)
+            continue
         if bases[0] != bases[1]:
-            # The copy whose next batch begins later has none there.
-            side = Side.SECOND if bases[0] < bases[1] else Side.FIRST
-            ahead, behind = (other, one) if side is Side.SECOND else (one, other)
-            count = max(int(np.searchsorted(behind.rows[_BASE], int(ahead.rows[_BASE, 0]))), 1)
-            first, before = missing.get(side, (min(bases), 0))
-            missing[side] = first, before + count
-            behind.drop(count)
+            _drop_missing(one, other, is_message=bool(is_message))
             continue
         epochs = int(one.rows[_EPOCH, 0]), int(other.rows[_EPOCH, 0])
         return replace(found, end_offset=bases[0], diverged_at=bases[0], epochs=epochs)
     end = min(one.end_offset, other.end_offset)
     found = replace(found, end_offset=max(end, start), ends=(_end(one), _end(other)))
-    for side, lacking in missing.items():
-        found = replace(found, missing_from=side, missing=lacking)
+    for side, copy in ((Side.FIRST, one), (Side.SECOND, other)):
+        missing = copy.unexplained()
+        if missing:
+            batches = sum(count for _, _, count in missing)
+            found = replace(found, missing_from=side, missing=(missing[0][0], batches))
+        elif copy.missing:
+            found = replace(found, was_cleaned=True)
     return found
+
+
+def _drop_missing(one: _Copy, other: _Copy, *, is_message: bool) -> None:
+    """Drop the batches that the copy whose next batch begins later does not have."""
+    bases = int(one.rows[_BASE, 0]), int(other.rows[_BASE, 0])
+    ahead, behind = (other, one) if bases[0] < bases[1] else (one, other)
+    # The first offset of a compressed message is inside: each is held against the next one.
+    count = 1 if is_message else int(np.searchsorted(behind.rows[_BASE], max(bases)))
+    ahead.lacks(behind, count)
+    behind.drop(count)
 
 
 def _end(copy: _Copy) -> int:
@@ -185,9 +268,9 @@ def _end(copy: _Copy) -> int:
     return copy.end_offset
 
 
-def comparison_finding(first: Sequence[SegmentFile], second: Sequence[SegmentFile]) -> Finding:
+def comparison_finding(first: CopySegments, second: CopySegments) -> Finding:
     """Return the row of a partition that has two copies; one that cannot be read is a row too."""
-    segment = (first or second)[-1]
+    segment = (first.segments or second.segments)[-1]
     row = Finding(
         segment.topic,
         segment.partition,
@@ -196,8 +279,8 @@ def comparison_finding(first: Sequence[SegmentFile], second: Sequence[SegmentFil
         FileKind.COPY,
         FileClass.MISSING,
     )
-    if not first or not second:
-        side = Side.FIRST if not first else Side.SECOND
+    if not first.segments or not second.segments:
+        side = Side.FIRST if not first.segments else Side.SECOND
         effect = f"{side.value.capitalize()} does not have the partition."
         return row.judged(Judgement(FileClass.MISSING, harmful=True, effect=effect))
     try:
@@ -236,7 +319,8 @@ def _judged(found: Comparison) -> Judgement:
         )
     ours, theirs = found.ends
     if ours == theirs:
-        return Judgement(FileClass.IDENTICAL, found=f"equal up to offset {ours}")
+        cleaned = ", but for what a cleaner has removed" if found.was_cleaned else ""
+        return Judgement(FileClass.IDENTICAL, found=f"equal up to offset {ours}{cleaned}")
     shorter = Side.FIRST if ours < theirs else Side.SECOND
     return Judgement(
         FileClass.PREFIX,
@@ -247,7 +331,7 @@ def _judged(found: Comparison) -> Judgement:
 
 
 def compare_partitions(
-    pairs: Sequence[tuple[Sequence[SegmentFile], Sequence[SegmentFile]]], *, threads: int
+    pairs: Sequence[tuple[CopySegments, CopySegments]], *, threads: int
 ) -> Iterator[Finding]:
     """Yield the row of each pair of copies, compared on threads."""
     with ThreadPoolExecutor(threads, thread_name_prefix="compare") as pool:

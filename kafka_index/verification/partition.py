@@ -73,6 +73,12 @@ class PartitionVerification:
         recovery_point = root.recovery_point(self.partition)
         self._first_recovered = segments[floor_segment(segments, recovery_point)].base_offset
 
+    @property
+    def recovered_from(self) -> int | None:
+        """The base offset of the first segment that a start recovers; None for none."""
+        places = (each for each in self.segments if self.place(each).is_recovered)
+        return next((each.base_offset for each in places), None)
+
     def place(self, segment: SegmentFile) -> SegmentPlace:
         """Return how a start treats a segment."""
         root = self._root
@@ -138,6 +144,7 @@ class _Finish:
                 [check.segment.base_offset for check in self.checks],
                 is_clean=self.root.is_clean,
                 is_compacted=missing.cleaning.is_compacted is True,
+                recovered_from=self.verification.recovered_from,
             )
         found += epoch_findings(
             partition,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -20,6 +21,7 @@ _NO_STATE = (
 )
 _REMOVED = "A broker that starts here removes it."
 _EARLIER = "A broker removes it, and loads an earlier one or reads the log instead."
+_WRITTEN_ANEW = "A broker that starts here recovers the segment before it, and writes it anew."
 _OTHER_STATE = (
     "A broker that loads it takes other producers or open transactions for true: it can accept "
     "duplicates, refuse producers, or expose records of open transactions."
@@ -36,6 +38,7 @@ def judge_snapshots(
     *,
     is_clean: bool,
     is_compacted: bool,
+    recovered_from: int | None,
 ) -> Iterator[Finding]:
     """Yield a row per snapshot.
 
@@ -55,6 +58,8 @@ def judge_snapshots(
         Of the segments.
     is_clean, is_compacted : bool
         The marker is there; batches of producers may be gone.
+    recovered_from : int, optional
+        The base offset of the first segment that a start recovers: later snapshots are removed.
     """
     start, end = offsets
     wanted = {
@@ -89,6 +94,9 @@ def judge_snapshots(
             judgement = Judgement(FileClass.ORPHAN, effect=_REMOVED)
         else:
             judgement = _within(data, offset, None if end is None else wanted.get(end), expiration)
+        is_rewritten = recovered_from is not None and recovered_from < offset
+        if judgement.harmful and is_rewritten and judgement.file_class is not FileClass.STALE:
+            judgement = replace(judgement, harmful=False, effect=_WRITTEN_ANEW)
         yield finding.judged(judgement)
     yield from _missing(partition, directory, set(found), wanted, is_clean=is_clean)
 

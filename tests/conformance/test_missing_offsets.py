@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support.cleaned_logs import read_cleaned_logs
+from tests.support.command_line import run_here
 from tests.support.missing_offsets import (
     PLACES,
     Place,
@@ -38,3 +39,14 @@ def test_what_kafka_4_cleans(judge: Judge, tmp_path: Path, place: Place | None) 
         assert form.cleaned_to == 48
         for named in (verified, restored, predicted):
             assert named(root) == (int(bool(missing)), missing), (form.magic, form.codec)
+
+
+def test_copies_before_and_after_kafka_4_was_there_are_equal(judge: Judge, tmp_path: Path) -> None:
+    for form in cleaned_by(judge):
+        folder = tmp_path / f"{form.magic}-{form.codec}"
+        before = write_partition(folder / "before", form.before)
+        after = write_partition(folder / "after", form.after, form.cleaned_to)
+
+        done = run_here("verify", "--input", before, "--against", after)
+
+        assert done.returncode == 0, (form.magic, form.codec, done.stdout)

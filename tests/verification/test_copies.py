@@ -8,7 +8,11 @@ import pytest
 
 from kafka_index.storage import SegmentFile, list_dump
 from kafka_index.verification import FileClass
-from kafka_index.verification.copies import comparison_finding
+from kafka_index.verification.copies import CopySegments, comparison_finding
+from tests.support.cleaned_logs import CleanedLogs, read_cleaned_logs
+from tests.support.command_line import run_here
+from tests.support.missing_offsets import within, write_partition
+from tests.support.packed import packed_batch
 from tests.support.segments import batch
 
 Batches = dict[int, list[bytes]]
@@ -28,7 +32,10 @@ def records(base_offset: int, epoch: int = 0, timestamp: int = 1000) -> bytes:
 
 
 def compared(tmp_path: Path, ours: Batches, theirs: Batches) -> tuple[FileClass, str, bool]:
-    row = comparison_finding(write(tmp_path / "ours", ours), write(tmp_path / "theirs", theirs))
+    row = comparison_finding(
+        CopySegments(write(tmp_path / "ours", ours)),
+        CopySegments(write(tmp_path / "theirs", theirs)),
+    )
     return row.file_class, row.found or "", row.harmful
 
 
@@ -114,7 +121,7 @@ def test_a_copy_that_begins_where_the_other_ends_is_no_gap(tmp_path: Path) -> No
 def test_a_partition_that_one_copy_lacks_is_missing() -> None:
     segment = SegmentFile("orders", 0, 0, "/x/orders-0/00000000000000000000.log", 1, 0)
 
-    row = comparison_finding([segment], [])
+    row = comparison_finding(CopySegments([segment]), CopySegments(()))
 
     assert (row.file_class, row.harmful) == (FileClass.MISSING, True)
 
@@ -124,4 +131,71 @@ def test_a_log_that_is_gone_is_a_row(tmp_path: Path) -> None:
     theirs = write(tmp_path / "theirs", {0: [records(0)]})
     Path(theirs[0].log_path).unlink()
 
-    assert comparison_finding(ours, theirs).file_class is FileClass.UNREADABLE
+    assert (
+        comparison_finding(CopySegments(ours), CopySegments(theirs)).file_class
+        is FileClass.UNREADABLE
+    )
+
+
+FORMS = {f"{one.magic}-{one.codec}": one for one in read_cleaned_logs()}
+T = 1_700_000_000_000
+
+
+@pytest.fixture(params=FORMS)
+def form(request: pytest.FixtureRequest) -> CleanedLogs:
+    return FORMS[request.param]
+
+
+@pytest.mark.parametrize("is_first", [False, True])
+def test_what_a_cleaner_does_is_no_difference(
+    tmp_path: Path, form: CleanedLogs, *, is_first: bool
+) -> None:
+    before = write_partition(tmp_path / "before", form.before)
+    after = write_partition(tmp_path / "after", form.after, form.cleaned_to)
+    copies = (after, before) if is_first else (before, after)
+
+    done = run_here("verify", "--input", copies[0], "--against", copies[1])
+
+    assert done.returncode == 0, done.stdout
+    assert "1 partition compared, 0 with harmful differences" in done.stdout
+
+
+def test_what_is_missing_above_the_cleaner_is_a_difference(
+    tmp_path: Path, form: CleanedLogs
+) -> None:
+    before = write_partition(tmp_path / "before", form.before)
+    after = write_partition(tmp_path / "after", form.after, form.cleaned_to)
+    within(after)
+
+    done = run_here("verify", "--input", before, "--against", after)
+
+    assert done.returncode == 1
+    assert "the second copy lacks" in done.stdout
+    assert "from offset 8" in done.stdout
+    assert "1 partition compared, 1 with harmful differences" in done.stdout
+    assert "1 partition with harmful differences:" in done.stdout
+
+
+@pytest.mark.parametrize("codec", [0, 1, 4])
+def test_a_record_that_changed_is_a_difference_in_a_cleaned_batch_too(
+    tmp_path: Path, codec: int
+) -> None:
+    whole = packed_batch(0, [(0, T), (1, T), (2, T)], codec)
+    cleaned = packed_batch(0, [(0, T), (2, T)], codec, last_offset_delta=2)
+    changed = packed_batch(0, [(0, T), (2, T + 1)], codec, last_offset_delta=2)
+
+    equal = compared(tmp_path / "a", {0: [whole]}, {0: [cleaned]})
+    other = compared(tmp_path / "b", {0: [whole]}, {0: [changed]})
+
+    assert equal[0] is FileClass.IDENTICAL
+    assert other[0] is FileClass.DIVERGED
+
+
+@pytest.mark.parametrize(("epoch", "last"), [(5, 2), (0, 5)])
+def test_what_a_cleaner_keeps_of_a_batch_is_a_difference(
+    tmp_path: Path, epoch: int, last: int
+) -> None:
+    whole = packed_batch(0, [(0, T), (1, T), (2, T)])
+    cleaned = packed_batch(0, [(0, T)], last_offset_delta=last, leader_epoch=epoch)
+
+    assert compared(tmp_path, {0: [whole]}, {0: [cleaned]})[0] is FileClass.DIVERGED

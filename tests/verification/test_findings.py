@@ -15,6 +15,7 @@ from kafka_index.metadata import read_cluster
 from kafka_index.metadata.sensitive import ALL_BROKERS, BROKER_RESOURCE, TOPIC_RESOURCE
 from kafka_index.records.decompression import DecompressionBudget
 from kafka_index.startup.directory_files import read_topic_id
+from kafka_index.state.snapshots import decode_snapshot, encode_snapshot
 from kafka_index.storage.segment_table import SegmentTable
 from kafka_index.tiered.listing import list_logs
 from kafka_index.verification import FileClass, FileKind, Finding, verify
@@ -388,6 +389,25 @@ def test_a_snapshot_with_a_wrong_checksum_is_passed_over(data: Path) -> None:
     row = only(data)
 
     assert (row.path, row.file_class, row.harmful) == (str(path), FileClass.CORRUPT, False)
+
+
+@pytest.mark.parametrize("with_marker", [True, False])
+def test_a_last_snapshot_of_other_producers_is_written_anew_without_the_marker(
+    data: Path, *, with_marker: bool
+) -> None:
+    path = max((data / PAYMENTS).glob("*.snapshot"))
+    entries = decode_snapshot(path.read_bytes()).copy()
+    entries["producer_id"] += 1000
+    path.write_bytes(encode_snapshot(entries))
+    if not with_marker:
+        (data / ".kafka_cleanshutdown").unlink()
+
+    now_ms = int(entries["timestamp_ms"].max())
+    (one,) = verify([data], topics="payments", threads=1, now_ms=now_ms).partitions
+    (row,) = [row for row in one.findings if row.path == str(path)]
+
+    assert row.file_class in (FileClass.CORRUPT, FileClass.INCOMPLETE)
+    assert row.harmful is with_marker
 
 
 @pytest.mark.parametrize("text", ["0\n1\nx 0\n", "0\n2\n0 0\n", "0\n0\n", "0\n1\n0 500\n"])
