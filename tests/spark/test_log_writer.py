@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.functions import col
+from pyspark.sql.functions import col, lit
 
 import kafka_index
 from kafka_index.errors import InputError
@@ -89,6 +90,13 @@ def test_rows_that_are_not_sorted_are_refused_with_the_call_to_add(
     assert list((tmp_path / "logs").iterdir()) == []
 
 
+def test_a_row_without_a_topic_is_refused_as_what_it_is(frame: DataFrame, tmp_path: Path) -> None:
+    without = sorted_frame(frame.withColumn("topic", lit(None).cast("string")))
+    with pytest.raises(PySparkException, match="a record without a topic") as caught:
+        without.write.format("kafka-log").mode("append").save(str(tmp_path / "logs"))
+    assert "sortWithinPartitions" not in str(caught.value).partition("\n")[0]
+
+
 def test_the_directory_of_a_running_broker_is_refused(frame: DataFrame, tmp_path: Path) -> None:
     with (
         DirectoryLock.of_data_directories([str(tmp_path)]),
@@ -113,5 +121,10 @@ def test_files_are_imported_on_spark(session: SparkSession, tmp_path: Path) -> N
         assert kafka_index.read_records(root).read_all().equals(table)
         counts = [counts_of_run(str(path), settings.run_id) for path in root.iterdir()]
         assert sum(each.records for each in counts if each is not None) == len(table)
+        before = {path: path.stat() for path in root.rglob("*.log")}
+        # The same run again continues: all is there.
+        import_tables(session, files, str(root), settings, properties, jobs=jobs)
+        assert {path: path.stat() for path in root.rglob("*.log")} == before
+        other = replace(settings, run_id="other")
         with pytest.raises(PySparkException, match="the partition exists"):
-            import_tables(session, files, str(root), settings, properties, jobs=jobs)
+            import_tables(session, files, str(root), other, properties, jobs=jobs)

@@ -20,7 +20,7 @@ from kafka_index.errors import InputError
 from kafka_index.growing import GrowingPartitionLog
 from kafka_index.records.record_table import RECORD_SCHEMA
 from kafka_index.storage import DirectoryLock
-from kafka_index.writing import local_import
+from kafka_index.writing import local_import, sorted_records
 from kafka_index.writing.import_settings import ImportMode, ImportSettings
 from kafka_index.writing.import_target import ImportTarget
 from kafka_index.writing.local_import import import_sorted
@@ -669,6 +669,42 @@ def test_partitions_before_an_illegal_topic_are_there(tmp_path: Path, threads: i
     assert sorted(path.parent.name for path in tmp_path.glob("logs/*/*.log")) == [
         f"a{number}-0" for number in range(4)
     ]
+
+
+@pytest.mark.parametrize("before", [0, 1])
+def test_a_disk_that_fails_under_a_table_is_the_environment(tmp_path: Path, before: int) -> None:
+    tables = tmp_path / "tables"
+    tables.mkdir()
+    row = {"topic": "t", "partition": 0, "offset": 0, "key": "YQ==", "timestamp": 1}
+    if before:
+        (tables / "0.jsonl").write_text(json.dumps(row))
+    # The memory of this process: nothing is mapped at its beginning, and reading that fails.
+    (tables / "1.jsonl").symlink_to("/proc/self/mem")
+
+    stderr = refused(tables, tmp_path / "logs", code=3)
+
+    assert "1.jsonl: cannot read the table: Input/output error" in stderr
+    assert stderr.count("\n") == 1
+    (tables / "1.jsonl").unlink()
+    (tables / "1.jsonl").write_text(json.dumps({**row, "offset": 1}))
+    imported(tables, tmp_path / "logs")
+    assert [row["offset"] for row in records(tmp_path / "logs")] == [*range(before), 1]
+
+
+def test_a_sort_without_room_is_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Where DuckDB would keep what does not fit in its memory there is a file.
+    monkeypatch.setattr(sorted_records, "_MEMORY", "4MB")
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    (scratch / "sort").write_text("")
+    monkeypatch.setattr(sorted_records, "workspace", lambda: str(scratch))
+    rows = table(100_000, value=[b"%d" % number * 40 for number in range(100_000)])
+
+    stderr = refused(written(tmp_path / "tables", rows), tmp_path / "logs", code=3)
+
+    assert "cannot sort the records" in stderr
 
 
 def test_a_record_that_cannot_be_written_is_reported_before_a_later_one_that_cannot_be_read(
