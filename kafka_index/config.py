@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from kafka_index.errors import ConfigError
 from kafka_index.layout.integers import INT32_MAX
+from kafka_index.layout.internal_topics import CLUSTER_METADATA_TOPIC
 
 INDEX_INTERVAL_BYTES = "log.index.interval.bytes"
 INDEX_SIZE_MAX_BYTES = "log.index.size.max.bytes"
@@ -34,6 +35,8 @@ _BROKER_NAMES = {
 }
 _Choice = TypeVar("_Choice", bound=Enum)
 
+_BROKER_NAME_OF = {name: each for each, name in _BROKER_NAMES.items()}
+_INTERVAL, _EXPIRATION = "index_interval_bytes", "producer_id_expiration_ms"
 _DAY_MS = 24 * 60 * 60 * 1000
 _MINIMUM = {"index_interval_bytes": 0, "index_size_max_bytes": 4}
 _TOPIC_PREFIX = "topic."
@@ -71,6 +74,9 @@ class IndexConfig:
                 )
 
 
+_DEFAULTS = {name: getattr(IndexConfig(), name) for name in _TOPIC_NAMES.values()}
+
+
 @dataclass(frozen=True, slots=True)
 class LogConfig:
     """The settings of all topics: the default and the topics that override it.
@@ -86,15 +92,29 @@ class LogConfig:
     max_decompressed_bytes : int
         ``max.decompressed.bytes``, the most bytes of decompressed records that a process holds at a
         time, 1 or more.
+    given : sequence of topic and field, optional
+        What was chosen, and counts before the settings of a cluster; "" for all topics. By default
+        the topics' own settings, and what differs from Kafka's defaults.
     """
 
     default: IndexConfig = IndexConfig()
     topics: Mapping[str, IndexConfig] = field(default_factory=dict)
     producer_id_expiration_ms: int = _DAY_MS
     max_decompressed_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES
+    given: tuple[tuple[str, str], ...] | None = None
 
     def __post_init__(self) -> None:
         """Refuse an expiration that a broker refuses."""
+        if self.given is None:
+            fields = _TOPIC_NAMES.values()
+            is_given = {each: getattr(self.default, each) != _DEFAULTS[each] for each in fields}
+            given = [
+                *(("", each) for each in fields if is_given[each]),
+                *((topic, each) for topic in self.topics for each in fields),
+            ]
+            if self.producer_id_expiration_ms != _DAY_MS:
+                given.append(("", _EXPIRATION))
+            object.__setattr__(self, "given", tuple(sorted(given)))
         if not 1 <= self.producer_id_expiration_ms <= INT32_MAX:
             raise ConfigError(
                 f"{PRODUCER_ID_EXPIRATION_MS} is out of range",
@@ -111,6 +131,50 @@ class LogConfig:
     def for_topic(self, topic: str) -> IndexConfig:
         """Return the settings of one topic."""
         return self.topics.get(topic, self.default)
+
+    def with_cluster(
+        self, topics: Mapping[str, Mapping[str, str]], broker: Mapping[str, str]
+    ) -> LogConfig:
+        """Return the settings with those that a cluster has for what was not given.
+
+        The precedence: an option, the settings file, the topic in the metadata log, the broker's
+        dynamic settings there, Kafka's default.
+
+        Parameters
+        ----------
+        topics : mapping of str to mapping
+            The properties of topics, by Kafka's names; what is not valid does not count.
+        broker : mapping of str to str
+            The dynamic properties of brokers.
+        """
+        given = set(self.given or ())
+
+        def completed(topic: str, configs: Mapping[str, str]) -> IndexConfig:
+            values = {}
+            for name, field_name in _TOPIC_NAMES.items():
+                if ("", field_name) in given or (topic, field_name) in given:
+                    continue
+                texts = broker.get(_BROKER_NAME_OF[field_name], ""), configs.get(name, "")
+                for value in map(parse_integer, map(str.strip, texts)):
+                    if value is not None and _MINIMUM[field_name] <= value <= INT32_MAX:
+                        values[field_name] = value
+            return replace(self.for_topic(topic), **values)
+
+        expiration_ms = parse_integer(broker.get(PRODUCER_ID_EXPIRATION_MS, "").strip())
+        is_given = ("", _EXPIRATION) in given
+        if is_given or expiration_ms is None or not 1 <= expiration_ms <= INT32_MAX:
+            expiration_ms = self.producer_id_expiration_ms
+        default = completed("", {})
+        own = {each: completed(each, topics.get(each, {})) for each in {*self.topics, *topics}}
+        # KafkaRaftLog goes by no setting of topics or brokers.
+        own[CLUSTER_METADATA_TOPIC] = self.for_topic(CLUSTER_METADATA_TOPIC)
+        kept = {each: own[each] for each in sorted(own) if own[each] != default}
+        return replace(self, default=default, topics=kept, producer_id_expiration_ms=expiration_ms)
+
+    def is_given(self, topic: str) -> bool:
+        """Return whether the index interval of a topic was chosen."""
+        given = self.given or ()
+        return ("", _INTERVAL) in given or (topic, _INTERVAL) in given
 
     @classmethod
     def load(
@@ -172,11 +236,16 @@ class LogConfig:
                     expected=f"{_TOPIC_PREFIX}NAME. and one of {', '.join(_TOPIC_NAMES)}",
                 )
         default = replace(IndexConfig(), **(broker | options))
+        given = [("", each) for each in (*broker, *options)]
+        given += [(topic, each) for topic, own in topics.items() for each in own]
+        if PRODUCER_ID_EXPIRATION_MS in properties:
+            given.append(("", _EXPIRATION))
         return cls(
             default,
             {topic: replace(default, **(own | options)) for topic, own in topics.items()},
             expiration_ms,
             decompressed_bytes if max_decompressed_bytes is None else max_decompressed_bytes,
+            tuple(sorted(set(given))),
         )
 
 

@@ -7,12 +7,16 @@
 # with 3 (permission, disk, memory, network) or 137 (killed, as by the kernel out of memory) is tried
 # again; all others stay what they are: 1 is damage in the data, and the report in RESULTS says where.
 #
+# KAFKA_INDEX_CONFIG names the server.properties of the brokers: the indexes are theirs only with their
+# settings. Those of topics are in the metadata log, where the dump has it.
+#
 # All steps can run twice, but answers to other queries are not replaced: remove answers.csv first.
 set -u
 
 dump=$1
 results=$2
 kafka_index=${KAFKA_INDEX:-kafka-index}
+config=${KAFKA_INDEX_CONFIG:-}
 attempts=${KAFKA_INDEX_ATTEMPTS:-3}
 pause=${KAFKA_INDEX_PAUSE:-300} # seconds
 
@@ -21,7 +25,7 @@ step() {
     shift
     attempt=1
     while :; do
-        "$kafka_index" "$name" "$@" --summary "$results/$name.json"
+        "$kafka_index" "$name" "$@" ${config:+--config "$config"} --summary "$results/$name.json"
         code=$?
         case $code in
         3 | 137) ;;

@@ -5,6 +5,9 @@ Variables of the worker's environment:
 
 ``KAFKA_INDEX``
     The command, by default ``kafka-index``.
+``KAFKA_INDEX_CONFIG``
+    The ``server.properties`` of the brokers, by whose settings indexes are built. Those of topics
+    are in the metadata log, where the dump has it.
 ``KAFKA_DUMPS``
     A folder with a data directory for each day, such as ``2026-05-01``.
 ``KAFKA_RESULTS``
@@ -93,9 +96,9 @@ def _run(results: Path, command: str, *arguments: str | Path) -> dict[str, Any]:
     """
     summary = results / f"{command}.json"
     program = shlex.split(os.environ.get("KAFKA_INDEX", "kafka-index"))
-    done = subprocess.run(
-        [*program, command, *map(str, arguments), "--summary", str(summary)], check=False
-    )
+    config = os.environ.get("KAFKA_INDEX_CONFIG")
+    options = ["--summary", str(summary), *(["--config", config] if config else [])]
+    done = subprocess.run([*program, command, *map(str, arguments), *options], check=False)
     if done.returncode == _DONE:
         found = json.loads(summary.read_text())
         return {name: found[name] for name in ("run_id", "counts", "bytes", "seconds")}

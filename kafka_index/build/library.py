@@ -17,6 +17,8 @@ from kafka_index.build.unchanged_partitions import UnchangedPartitions
 from kafka_index.config import LogConfig, topics_pattern
 from kafka_index.errors import ConfigError, InputError
 from kafka_index.layout.uri_passwords import refuse_passwords
+from kafka_index.metadata.found_cluster import find_cluster
+from kafka_index.records.decompression import shared_budget
 from kafka_index.storage.segment_table import SegmentTable
 from kafka_index.stores import is_remote
 from kafka_index.tasks import new_run_id
@@ -51,7 +53,8 @@ def build_indexes(
     topics : str or re.Pattern, optional
         Only topics that match it in full.
     config : LogConfig, optional
-        Kafka's settings; ``LogConfig.load`` reads a broker's ``server.properties``.
+        Kafka's settings; ``LogConfig.load`` reads a broker's ``server.properties``. What it does
+        not set is taken from the metadata log, if a data directory of the input has one.
     tiered : TieredOptions, optional
         Where remote segments are.
     verify_crc : bool
@@ -96,13 +99,17 @@ def build_indexes(
             hint="give an output",
         )
     listing = list_logs(names, tiered, topics=pattern)
+    given = config or LogConfig()
+    cluster = find_cluster(
+        None, listing.data_directories, shared_budget(given.max_decompressed_bytes)
+    )
     run_id = new_run_id()
     read = [*names, *(() if tiered is None else tiered.uris)]
     target = None if not output else os.fspath(output)
     rows = _Rows()
     with held_target(target, listing, read, run_id=run_id) as root:
         settings = BuildSettings(
-            config=config or LogConfig(),
+            config=cluster.settings(given),
             target_root=root,
             verify_crc=verify_crc,
             force=force,

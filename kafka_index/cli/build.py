@@ -26,6 +26,8 @@ from kafka_index.engines import Engine
 from kafka_index.engines import build_engines as engines
 from kafka_index.errors import InputError
 from kafka_index.layout.names import TopicPartition
+from kafka_index.metadata.found_cluster import find_cluster
+from kafka_index.records.decompression import shared_budget
 from kafka_index.state.partition_state import ProducerExpiration
 from kafka_index.storage import (
     Listing,
@@ -114,6 +116,11 @@ def _wants_parquet(options: BuildOptions) -> bool:
 
 def _build_logs(options: BuildOptions, listing: Listing) -> ExitCode:
     segments = SegmentTable.of(listing.segments)
+    budget = shared_budget(options.config.max_decompressed_bytes)
+    cluster = find_cluster(None, listing.data_directories, budget)
+    options = replace(options, config=cluster.settings(options.config))
+    topics = {each.partition.topic for each in segments.partitions}
+    assumed = cluster.settings_text(options.config, topics)
     with ExitStack() as stack:
         writer = _report(options, stack)
         inputs = [*options.inputs, *(() if options.tiered is None else options.tiered.uris)]
@@ -129,7 +136,10 @@ def _build_logs(options: BuildOptions, listing: Listing) -> ExitCode:
             writer.write_rest(listing.skipped)
         where = "beside the logs" if target_root is None else f"in {target_root}"
         # Printed first: where the report cannot be finished, the answer is not lost.
-        return outcome.print_summary(listing.skipped, where)
+        code = outcome.print_summary(listing.skipped, where)
+        if assumed is not None and options.detail is not Detail.QUIET:
+            print_text(sys.stdout, [assumed])
+        return code
 
 
 def _build_parquet(options: BuildOptions, source: ParquetInput) -> ExitCode:

@@ -15,7 +15,8 @@ import click
 from kafka_index.cli.compilation import announce_compilation
 from kafka_index.cli.numbers import Whole
 from kafka_index.cli.run_summary import run_summary, summary_option
-from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES
+from kafka_index.cli.terminal import print_log
+from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, read_properties
 from kafka_index.engines import Engine
 from kafka_index.errors import ConfigError, InputError
 from kafka_index.layout.integers import INT32_MAX
@@ -238,6 +239,19 @@ def storage_option() -> Decorator:
     )
 
 
+def warn_of_unknown_settings(
+    _context: click.Context, _option: click.Parameter, path: str | None
+) -> str | None:
+    """Warn of properties in a settings file that are not settings of a broker; return its path."""
+    if path is not None:
+        from kafka_index.layout.broker_settings import unknown_settings  # noqa: PLC0415, of --config alone
+
+        for name, other in unknown_settings(read_properties(path)).items():
+            hint = f"; is it {other}?" if other else ""
+            print_log(f"warning: {path}: {name} is not a setting, and has no effect{hint}")
+    return path
+
+
 def settings_options() -> list[Decorator]:
     """Return the options for `LogConfig.load`: ``config_path``, ``index_interval_bytes``."""
     return [
@@ -245,6 +259,7 @@ def settings_options() -> list[Decorator]:
             "--config",
             "config_path",
             metavar="FILE",
+            callback=warn_of_unknown_settings,
             help="Kafka settings, such as a broker's server.properties; "
             "topic.NAME.index.interval.bytes overrides one topic.",
         ),

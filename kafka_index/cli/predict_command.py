@@ -14,6 +14,7 @@ from kafka_index.cli.options import (
     paths_options,
     refuse_job,
     report_option,
+    warn_of_unknown_settings,
 )
 from kafka_index.cli.predict_page import predict_page
 from kafka_index.cli.predict_text import (
@@ -106,6 +107,7 @@ def make_command(*, as_job: bool) -> click.Command:
                 "--config",
                 "config_path",
                 metavar="FILE",
+                callback=warn_of_unknown_settings,
                 help="Kafka settings, such as the broker's server.properties.",
             ),
             click.option("--json", "as_json", is_flag=True, help="Print one JSON object."),

@@ -14,6 +14,7 @@ from kafka_index.config import LogConfig
 from kafka_index.engines import Engine, verify_engines
 from kafka_index.growing.growing_segment import system_clock
 from kafka_index.layout.names import CLEANER_CHECKPOINT, TopicPartition
+from kafka_index.metadata.found_cluster import FoundCluster, find_cluster
 from kafka_index.records.decompression import shared_budget
 from kafka_index.storage import Listing, list_dump
 from kafka_index.storage.paths import absolute_path
@@ -24,7 +25,7 @@ from kafka_index.tiered.options import TieredOptions
 from kafka_index.verification import VERIFY_SCHEMA, VerifySettings, findings_table
 from kafka_index.verification.copies import CopySegments, compare_partitions
 from kafka_index.verification.data_directory import DataDirectory
-from kafka_index.verification.known_topics import FoundCluster, find_cluster, known_topics
+from kafka_index.verification.known_topics import known_topics
 from kafka_index.verification.local import DataDirectories
 
 
@@ -81,7 +82,7 @@ def _verify(
     indexes = None if options.indexes is None else absolute_path(options.indexes)
     settings = VerifySettings(
         system_clock(),
-        options.config,
+        cluster.settings(options.config),
         indexes,
         options.fast,
         tiered=listing.tiered,

@@ -22,6 +22,7 @@ from kafka_index.cli.text import (
     shown_path,
     status_table,
 )
+from kafka_index.metadata.found_cluster import FoundCluster
 from kafka_index.storage import Skipped
 from kafka_index.storage.report_file import ReportFile
 from kafka_index.verification import (
@@ -30,7 +31,6 @@ from kafka_index.verification import (
     PartitionFindings,
     findings_table,
 )
-from kafka_index.verification.known_topics import FoundCluster
 
 _SHOWN = 20
 EXPLAINED: Mapping[str, str] = {

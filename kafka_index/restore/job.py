@@ -146,6 +146,7 @@ class RestoreJob:
             check_times(dump)
         check_offsets(dump, request.until)
         old = read_old_cluster(request, dump)
+        request = replace(request, config=old.settings(request.config, dump, request.renames))
         plan = plan_restore(dump, choices_of(request, dump, old))
         check_reached(request.until, [each.base for each in plan.partitions])
         refuse_unknown_topics(request, plan)

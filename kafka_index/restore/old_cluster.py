@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from kafka_index.config import LogConfig, parse_integer
 from kafka_index.errors import KafkaIndexError, is_retriable, raise_retriable
 from kafka_index.layout.internal_topics import (
     CLUSTER_METADATA_TOPIC,
@@ -20,6 +21,7 @@ from kafka_index.metadata import (
     Transaction,
     read_metadata,
 )
+from kafka_index.metadata.found_cluster import settings_of
 from kafka_index.metadata.sensitive import HIDDEN
 from kafka_index.records.decompression import DecompressionBudget
 from kafka_index.restore.dump_files import Dump
@@ -94,6 +96,25 @@ class OldCluster:
             except KafkaIndexError as error:
                 cluster._note(error)
         return cluster
+
+    def settings(self, config: LogConfig, dump: Dump, renames: Mapping[str, str]) -> LogConfig:
+        """Return the settings of logs: those that were given, then those of the metadata log."""
+        topics = sorted({each.topic for each in dump.replicas})
+        if self.image is None:
+            if not all(map(config.is_given, topics)):
+                self.notes.append(
+                    f"assumed index.interval.bytes={config.default.index_interval_bytes}, as the "
+                    "input has no metadata log: give --config, or its directory"
+                )
+            return config
+        nodes = {each.properties.get("node.id") for each in dump.directories.values()} - {None}
+        node_id = parse_integer(nodes.pop() or "") if len(nodes) == 1 else None
+        found = settings_of(self.image, config, node_id)
+        # A renamed topic keeps its settings.
+        own = {
+            new: found.for_topic(old) for old, new in renames.items() if new not in config.topics
+        }
+        return replace(found, topics={**found.topics, **own})
 
     def topic_ids(self) -> dict[str, str]:
         """Return the ids of topics: those of the metadata log, else those that groups committed."""

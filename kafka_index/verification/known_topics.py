@@ -1,22 +1,11 @@
-"""What the metadata log of a cluster says of the topics of a dump.
-
-It is that of ``--metadata``, or the one that lies in a data directory of the dump, as where brokers
-are controllers too.
-"""
+"""What the metadata log of a cluster says of the topics of a dump."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable
 from dataclasses import dataclass
 
-from kafka_index.errors import InputError
-from kafka_index.layout.internal_topics import METADATA_LOG
-from kafka_index.metadata import ClusterImage, read_cluster
-from kafka_index.records.decompression import DecompressionBudget
-from kafka_index.storage.directories import scan_directory
+from kafka_index.metadata import ClusterImage
 from kafka_index.storage.segment_table import SegmentTable
-from kafka_index.stores import is_remote
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,42 +36,3 @@ def known_topics(cluster: ClusterImage | None, segments: SegmentTable) -> dict[s
         for name, topic in found.items()
         if topic is not None
     }
-
-
-@dataclass(frozen=True, slots=True)
-class FoundCluster:
-    """The metadata of a dump.
-
-    Parameters
-    ----------
-    image : ClusterImage or None
-        None where there is none, or not one that is whole.
-    fault : str or None
-        Why the metadata log of the dump does not count.
-    """
-
-    image: ClusterImage | None = None
-    fault: str | None = None
-
-
-def find_cluster(
-    given: str | None, data_directories: Iterable[str], budget: DecompressionBudget
-) -> FoundCluster:
-    """Read the metadata log that was given, or else the first one in the dump.
-
-    Raises
-    ------
-    InputError
-        What was given is not a metadata log that is whole.
-    """
-    if given is not None:
-        return FoundCluster(read_cluster([given], budget=budget))
-    for directory in sorted(data_directories):
-        path = os.path.join(directory, METADATA_LOG)
-        try:
-            if (is_remote(path) or os.path.isdir(path)) and scan_directory(path):
-                return FoundCluster(read_cluster([path], budget=budget))
-        except InputError as error:
-            # Its own rows say what is wrong with it.
-            return FoundCluster(fault=str(error))
-    return FoundCluster()

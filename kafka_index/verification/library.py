@@ -11,12 +11,13 @@ from kafka_index.config import LogConfig, topics_pattern
 from kafka_index.growing.growing_segment import system_clock
 from kafka_index.layout.times import Time, parse_time
 from kafka_index.layout.uri_passwords import refuse_passwords
+from kafka_index.metadata.found_cluster import find_cluster
 from kafka_index.records.decompression import shared_budget
 from kafka_index.storage.segment_table import SegmentTable
 from kafka_index.tiered.listing import list_logs
 from kafka_index.tiered.options import TieredOptions
 from kafka_index.verification.findings import Finding, PartitionFindings
-from kafka_index.verification.known_topics import find_cluster, known_topics
+from kafka_index.verification.known_topics import known_topics
 from kafka_index.verification.local import run_local
 from kafka_index.verification.settings import VerifySettings
 
@@ -106,7 +107,7 @@ def verify(
     segments = SegmentTable.of(listing.segments)
     settings = VerifySettings(
         system_clock() if now_ms is None else parse_time(now_ms),
-        config,
+        cluster.settings(config),
         indexes,
         fast,
         tiered=listing.tiered,

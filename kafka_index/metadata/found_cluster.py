@@ -1,0 +1,107 @@
+"""The metadata log of a dump: that which was given, or one in a data directory of the dump.
+
+That is where the metadata of a broker lies that is a controller too. It knows the topics, and the
+settings by which their brokers wrote.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from kafka_index.config import LogConfig, parse_integer
+from kafka_index.errors import InputError, is_retriable
+from kafka_index.layout.internal_topics import METADATA_LOG
+from kafka_index.layout.names import META_PROPERTIES
+from kafka_index.metadata.cluster_image import ClusterImage
+from kafka_index.metadata.directory import read_cluster
+from kafka_index.records.decompression import DecompressionBudget
+from kafka_index.storage.directories import scan_directory
+from kafka_index.storage.log_directory import read_checkpoint_text
+from kafka_index.stores import is_remote
+
+_NODE_ID = re.compile(r"^\s*node\.id\s*=\s*(\S+)", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class FoundCluster:
+    """The metadata of a dump.
+
+    Parameters
+    ----------
+    image : ClusterImage or None
+        None where there is none, or not one that is whole.
+    path : str or None
+        Its metadata log.
+    fault : str or None
+        Why the metadata log of the dump does not count.
+    node_id : int or None
+        The broker that the dump is of; None where that is not one, or not known.
+    """
+
+    image: ClusterImage | None = None
+    path: str | None = None
+    fault: str | None = None
+    node_id: int | None = None
+
+    def settings(self, config: LogConfig) -> LogConfig:
+        """Return the settings of the topics: those that were given, then those of the metadata."""
+        return config if self.image is None else settings_of(self.image, config, self.node_id)
+
+    def settings_text(self, config: LogConfig, topics: Iterable[str]) -> str | None:
+        """Return what was assumed of the settings of topics, as a line; None for nothing."""
+        assumed = sorted(topic for topic in set(topics) if not config.is_given(topic))
+        if self.image is not None or not assumed:
+            return None
+        reason = f"; {self.fault}" if self.fault else ""
+        return (
+            f"assumed index.interval.bytes={config.default.index_interval_bytes}, as the input has "
+            f"no metadata log: give --config or its directory{reason}"
+        )
+
+
+def settings_of(image: ClusterImage, config: LogConfig, node_id: int | None) -> LogConfig:
+    """Return settings with those of a cluster for what was not given."""
+    topics = {topic.name: image.topic_configs(topic.name) for topic in image.topics.values()}
+    return config.with_cluster(topics, image.broker_configs(node_id))
+
+
+def find_cluster(
+    given: str | None, data_directories: Iterable[str], budget: DecompressionBudget
+) -> FoundCluster:
+    """Read the metadata log that was given, or else the first one in the dump.
+
+    Raises
+    ------
+    InputError
+        What was given is not a metadata log that is whole.
+    """
+    directories = sorted(data_directories)
+    node_id = _node_id(directories)
+    if given is not None:
+        return FoundCluster(read_cluster([given], budget=budget), given, node_id=node_id)
+    for directory in directories:
+        path = os.path.join(directory, METADATA_LOG)
+        try:
+            if (is_remote(path) or os.path.isdir(path)) and scan_directory(path):
+                return FoundCluster(read_cluster([path], budget=budget), path, node_id=node_id)
+        except InputError as error:
+            if is_retriable(error):
+                raise
+            # Its own rows say what is wrong with it.
+            return FoundCluster(fault=str(error))
+    return FoundCluster()
+
+
+def _node_id(directories: Sequence[str]) -> int | None:
+    """Return the node that data directories are of; None where that is not one, or not known."""
+    found = set()
+    for directory in directories:
+        try:
+            text = read_checkpoint_text(os.path.join(directory, META_PROPERTIES)) or ""
+        except InputError:
+            continue
+        found |= {parse_integer(each) for each in _NODE_ID.findall(text)}
+    return found.pop() if len(found) == 1 else None
