@@ -23,13 +23,12 @@ from typing import TypeVar
 from kafka_index.errors import InputError
 from kafka_index.layout.integers import INT32_MAX, INT64_MAX, parse_java_integer
 from kafka_index.layout.names import TopicPartition
+from kafka_index.layout.quoted_content import quote_content
 
 CHECKPOINT_VERSION = 0
 
 _Entry = TypeVar("_Entry")
 _Path = str | PathLike[str] | None
-# A malformed line is quoted up to this length.
-_QUOTED_CHARACTERS = 80
 # Java's \s, which is ASCII only.
 _BLANKS = re.compile(r"\s+", re.ASCII)
 # BufferedReader.readLine knows these line ends and no other; str.splitlines knows more.
@@ -163,7 +162,7 @@ def _parse(
             "line 1 of a checkpoint is not a known version",
             path=path,
             expected=CHECKPOINT_VERSION,
-            found=_quoted(lines[0]),
+            found=quote_content(lines[0], path),
             line=1,
         )
     if len(lines) < 2:
@@ -174,7 +173,7 @@ def _parse(
             "line 2 of a checkpoint is not a count",
             path=path,
             expected="a count of entries",
-            found=_quoted(lines[1]),
+            found=quote_content(lines[1], path),
             line=2,
         )
     entries: list[_Entry] = []
@@ -185,7 +184,7 @@ def _parse(
                 f"line {number} of a checkpoint is malformed",
                 path=path,
                 expected=repr(form),
-                found=_quoted(line),
+                found=quote_content(line, path),
                 line=number,
             )
         entries.append(parsed)
@@ -198,9 +197,3 @@ def _parse(
             line=2,
         )
     return entries
-
-
-def _quoted(line: str) -> str:
-    if len(line) <= _QUOTED_CHARACTERS:
-        return repr(line)
-    return f"{line[:_QUOTED_CHARACTERS]!r}... ({len(line)} characters)"

@@ -12,6 +12,7 @@ from kafka_index.errors import InputError
 from kafka_index.layout.integers import INT32_MAX, parse_java_integer
 from kafka_index.layout.message_bytes import uuid_bytes, uuid_text
 from kafka_index.layout.names import META_PROPERTIES
+from kafka_index.layout.quoted_content import quote_content
 from kafka_index.restore.dump_files import Dump
 
 
@@ -96,7 +97,7 @@ def check_identity(properties: Mapping[str, str], path: str, hint: str) -> None:
                 f"no broker starts with this {name}",
                 path=path,
                 expected=expected,
-                found=repr(properties.get(name, "")[:60]),
+                found=quote_content(properties.get(name, ""), path),
                 hint=hint,
             )
 

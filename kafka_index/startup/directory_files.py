@@ -26,6 +26,7 @@ from kafka_index.layout.names import (
     REPLICATION_CHECKPOINT,
     TopicPartition,
 )
+from kafka_index.layout.quoted_content import quote_content
 from kafka_index.startup.prediction import StartRefusedError
 from kafka_index.storage.log_directory import read_checkpoint_text
 
@@ -210,7 +211,11 @@ def _refused_number(
     path: str, line: int | None, name: str, found: str, expected: str
 ) -> StartRefusedError:
     return StartRefusedError(
-        f"{name} cannot be read", path=path, expected=expected, found=repr(found[:60]), line=line
+        f"{name} cannot be read",
+        path=path,
+        expected=expected,
+        found=quote_content(found, path),
+        line=line,
     )
 
 
@@ -254,7 +259,7 @@ def read_topic_id(directory: str) -> str | None:
             "malformed partition metadata",
             path=path,
             expected="version: 0 and topic_id",
-            found=repr(text[:60]),
+            found=quote_content(text, path),
             line=1 if len(lines) != 1 or lines[0].replace(" ", "") != "version:0" else 2,
         )
     name, _, topic_id = lines[1].partition(": ")
@@ -264,6 +269,9 @@ def read_topic_id(directory: str) -> str | None:
         topic_id = ZERO_UUID
     if name != "topic_id" or topic_id.strip() == ZERO_UUID:
         raise StartRefusedError(
-            "no topic id in the partition metadata", path=path, found=repr(lines[1][:60]), line=2
+            "no topic id in the partition metadata",
+            path=path,
+            found=quote_content(lines[1], path),
+            line=2,
         )
     return topic_id.strip()

@@ -22,6 +22,7 @@ from kafka_index.layout.names import (
     REPLICATION_CHECKPOINT,
     TopicPartition,
 )
+from kafka_index.layout.quoted_content import quote_content
 from kafka_index.startup.directory_files import CLEAN_SHUTDOWN, properties_of
 from kafka_index.storage.log_directory import read_checkpoint_text
 from kafka_index.verification.findings import FileClass, FileKind, Finding
@@ -168,7 +169,12 @@ class DataDirectory:
             content = None
         if not isinstance(content, dict) or "brokerEpoch" not in content:
             effect = "Logs are loaded as after a clean shutdown; the broker registers as unclean."
-            self._add(CLEAN_SHUTDOWN, FileClass.CORRUPT, effect, found=repr(text[:60]))
+            self._add(
+                CLEAN_SHUTDOWN,
+                FileClass.CORRUPT,
+                effect,
+                found=quote_content(text, os.path.join(self.path, CLEAN_SHUTDOWN)),
+            )
         else:
             self._add(CLEAN_SHUTDOWN, FileClass.VALID)
 

@@ -48,18 +48,22 @@ def epoch_findings(
         yield finding.unreadable(error)
         return
     if text is not None:
-        yield finding.judged(_judge_epochs(text, runs, *offsets))
+        yield finding.judged(_judge_epochs(text, path, runs, *offsets))
     elif runs:
         effect = "Followers and consumers cannot compare epochs: divergence is not found."
         yield replace(finding, harmful=has_indexes, effect=effect)
 
 
 def _judge_epochs(
-    text: str, runs: Iterable[EpochRun], log_start_offset: int, end_offset: int | None
+    text: str,
+    path: str,
+    runs: Iterable[EpochRun],
+    log_start_offset: int,
+    end_offset: int | None,
 ) -> Judgement:
     """Judge the text of a checkpoint; epochs before the start of the log are not kept."""
     try:
-        cache = LeaderEpochCache.from_text(text)
+        cache = LeaderEpochCache.from_text(text, path=path)
     except (InputError, InvalidEpochError) as error:
         return Judgement(
             FileClass.CORRUPT,

@@ -1,0 +1,86 @@
+"""No command quotes the content of a file of a dump that is a link to a private one."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support.command_line import DUMP, Argument, run_here
+
+CANARY = "canary-5309"
+#: What a link may lead to: first lines, second lines, and later ones of every form are malformed.
+CONTENTS = {
+    "version": f"{CANARY}\n{CANARY}\n{CANARY}\n",
+    "count": f"0\n{CANARY}\n{CANARY}\n",
+    "entry": f"0\n1\n{CANARY}\n",
+    "metadata": f"version: 0\n{CANARY}\n",
+    "property": f"version=1\ncluster.id=x\nnode.id={CANARY}\n",
+}
+FILES = [
+    "payments-0/leader-epoch-checkpoint",
+    "payments-0/partition.metadata",
+    "log-start-offset-checkpoint",
+    "replication-offset-checkpoint",
+    "recovery-point-offset-checkpoint",
+    "cleaner-offset-checkpoint",
+    "meta.properties",
+    ".kafka_cleanshutdown",
+]
+COMMANDS: dict[str, Callable[[Path, Path], list[Argument]]] = {
+    "build": lambda dump, out: ["--input", dump, "--output", out / "a"],
+    "lookup": lambda dump, _: [
+        *("--logs", dump, "--topic", "payments", "--partition", 0, "--offset", 5),
+        *("--upper-bound", "high-watermark"),
+    ],
+    "verify": lambda dump, out: ["--input", dump, "--report", out / "verify.json"],
+    "predict": lambda dump, out: ["--input", dump, "--report", out / "predict.json"],
+    "export": lambda dump, out: ["--input", dump, "--output", out / "b"],
+    "find": lambda dump, _: ["--input", dump, "--key", "x"],
+    "rewrite": lambda dump, out: ["--input", dump, "--output", out / "c", "--drop-where", "false"],
+    "restore": lambda dump, out: ["--input", dump, "--output", out / "d"],
+    "metadata": lambda dump, _: [dump],
+}
+
+
+@pytest.fixture
+def dump(tmp_path: Path) -> Path:
+    root = tmp_path / "dump"
+    root.mkdir()
+    for path in DUMP.iterdir():
+        if path.is_file():
+            shutil.copy2(path, root)
+    shutil.copytree(DUMP / "payments-0", root / "payments-0")
+    return root
+
+
+@pytest.mark.parametrize("content", CONTENTS)
+@pytest.mark.parametrize("command", COMMANDS)
+def test_nothing_of_it_is_shown(command: str, content: str, dump: Path, tmp_path: Path) -> None:
+    private = tmp_path / "private"
+    private.write_text(CONTENTS[content])
+    out = tmp_path / "out"
+    for name in FILES:
+        shutil.rmtree(out, ignore_errors=True)
+        out.mkdir()
+        path = dump / name
+        before = path.read_bytes() if path.exists() else None
+        path.unlink(missing_ok=True)
+        path.symlink_to(private)
+
+        given = [*COMMANDS[command](dump, out), "--summary", out / "summary.json", "--verbose"]
+        done = run_here(command, *given)
+
+        shown = [done.stdout, done.stderr]
+        shown += [file.read_text() for file in out.glob("*.json")]
+        assert not [text for text in shown if CANARY in text], name
+        path.unlink()
+        if before is not None:
+            path.write_bytes(before)
+
+
+def test_what_is_no_link_is_quoted(dump: Path) -> None:
+    (dump / "log-start-offset-checkpoint").write_text(f"{CANARY}\n")
+    assert CANARY in run_here("verify", "--input", dump).stdout
