@@ -25,6 +25,7 @@ from kafka_index.tables import Isolation, OnDamage
 from kafka_index.tables.bounds import EARLIEST
 from kafka_index.tiered.options import TieredOptions
 from tests.support.command_line import DUMP, build_here, copy_partitions, index_files
+from tests.support.log_end_twin import expected_read
 from tests.support.record_tables import batch_of, rows_of, write_partition
 from tests.support.segments import batch, marker
 from tests.support.tiered import ENCRYPTED, setting
@@ -92,6 +93,31 @@ def test_damage_fails_or_is_a_row(source: SparkSession, tmp_path: Path) -> None:
     assert "bad_crc" in rows[1]["_corrupt_record"]
 
 
+@pytest.mark.parametrize("name", ["cut", "huge length", "garbage", "twice", "back", "torn"])
+def test_a_log_ends_where_it_does_for_other_readers(
+    source: SparkSession, tmp_path: Path, name: str
+) -> None:
+    batches = [batch_of(5 * at, [(1000, None, bytes(100))] * 5) for at in range(30)]
+    size, whole = len(batches[0]), b"".join(batches)
+    place = 20 * size
+    log = {
+        "cut": whole[:99] + b"\x07" + whole[100 : 6 * size + 48],
+        "huge length": whole[: place + 8] + b"\x7f\xff\xff\xff" + whole[place + 12 :],
+        "garbage": whole + bytes(range(1, 90)),
+        "twice": whole[:place] + whole[place - size :],
+        "back": whole[: place + 7] + b"\x03" + whole[place + 8 :],
+        "torn": whole[:-7],
+    }[name]
+    write_partition(tmp_path, {0: log})
+    expected = expected_read(log, 0)
+    assert bool(expected.damage) == (name != "torn")
+    reader = source.read.format("kafka-log").option("mode", "PERMISSIVE")
+    rows = reader.option("columns", "offset,position_bytes").load(str(tmp_path)).collect()
+    assert [row.offset for row in rows if row["_corrupt_record"] is None] == expected.offsets
+    found = [row.position_bytes for row in rows if row["_corrupt_record"] is not None]
+    assert found == expected.damage
+
+
 def test_an_offset_that_the_log_no_longer_has_is_data_loss(
     source: SparkSession, tmp_path: Path
 ) -> None:
@@ -102,6 +128,12 @@ def test_an_offset_that_the_log_no_longer_has_is_data_loss(
     beyond = source.read.format("kafka-log").option("endingOffsets", '{"topic": {"0": 8}}')
     with pytest.raises(PySparkException, match=r"does not have the ending offset.*5\.\.7"):
         beyond.load(str(tmp_path)).collect()
+    after = reader.option("startingOffsets", '{"topic": {"0": 7}}').option(
+        "endingTimestamp", "ms:0"
+    )
+    with pytest.raises(PySparkException, match="topic-0 starts after its end"):
+        after.load(str(tmp_path)).collect()
+    reader = source.read.format("kafka-log").option("startingOffsets", '{"topic": {"0": 1}}')
     for one in (reader, beyond):
         assert one.option("failOnDataLoss", "false").load(str(tmp_path)).count() == 2
 
