@@ -38,7 +38,7 @@ _ROWS_AT_A_TIME = 64 * 1024
 _SHOWN = 20
 EXPLAINED = {
     BUILT: "index files written",
-    UNCHANGED: "already correct, not read again",
+    UNCHANGED: "as an earlier run recorded it, not read again",
     TRUNCATED: "valid up to a position, nothing after it is indexed",
     FAILED: "no index files written",
 }

@@ -57,7 +57,7 @@ from kafka_index.tasks import new_run_id
 _SHOWN = 20
 _EXPLAINED: Mapping[str, str] = {
     "exported": "new records were exported",
-    "unchanged": "nothing is new since the last export",
+    "unchanged": "no offset is new since the last export",
     "damaged": "exported, without what is damaged",
     "failed": "not exported to the end",
     "continued": "exported, after the log lost data",

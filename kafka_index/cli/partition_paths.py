@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import os
 from collections.abc import Mapping, Sequence
 
@@ -16,9 +15,9 @@ from kafka_index.layout.names import (
 )
 from kafka_index.storage import expand_directories
 from kafka_index.storage.directories import directory_exists, scan_directory
+from kafka_index.storage.listing import did_you_mean
 
 _PARTITIONS_SHOWN = 10
-_TOPICS_SHOWN = 3
 
 
 def partition_directories(
@@ -86,7 +85,6 @@ def _absent(
     numbers = [each.partition for each in existing if each.topic == topic]
     shown = ", ".join(map(str, numbers[:_PARTITIONS_SHOWN]))
     more = len(numbers) - _PARTITIONS_SHOWN
-    near = difflib.get_close_matches(topic, {each.topic for each in existing}, _TOPICS_SHOWN, 0.5)
     what = f"topic {topic}" if number is None else f"partition {topic}-{number}"
     return InputError(
         f"no {what} here",
@@ -94,5 +92,5 @@ def _absent(
         found=f"its partitions {shown}{f' and {more} more' if more > 0 else ''}"
         if numbers
         else None,
-        hint=f"did you mean {' or '.join(near)}?" if near and not numbers else None,
+        hint=None if numbers else did_you_mean(topic, (each.topic for each in existing)),
     )

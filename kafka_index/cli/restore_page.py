@@ -33,10 +33,15 @@ def restore_page(job: RestoreJob) -> PageMaker:
     explained[CLAMPED] = Explained(NOTABLE, _CLAMPED)
     explained[BEYOND_END] = Explained(BAD if job.request.clamp_groups else NOTABLE, _BEYOND_END)
 
+    until = job.request.until
+    chosen = " up to --until" if until.time_ms is not None or until.offsets else ""
+    if job.request.topics is not None:
+        chosen += f" of topics that match {job.request.topics.pattern!r}"
+
     def verdict(totals: Totals) -> Verdict:
         partitions = plural(totals.units, "partition")
         lost, left_out = totals.others[LOST], totals.found[LEFT_OUT]
-        text = f"{partitions} restored, nothing lost"
+        text = f"{partitions} restored, nothing lost{chosen}"
         if lost or left_out:
             text = f"{plural(lost, 'range')} lost, {left_out:,} of {partitions} left out"
         clamped, beyond = totals.others[CLAMPED], totals.others[BEYOND_END]

@@ -17,7 +17,13 @@ from kafka_index.cli.terminal import Table, print_error, print_log, print_text
 from kafka_index.cli.text import format_count, plural
 from kafka_index.engines import Engine
 from kafka_index.engines.rewrite_engines import RewriteEngine
-from kafka_index.errors import InputError, KafkaIndexError, is_retriable
+from kafka_index.errors import (
+    CorruptLogError,
+    InputError,
+    KafkaIndexError,
+    ReadError,
+    is_retriable,
+)
 from kafka_index.metadata import read_cluster
 from kafka_index.records.decompression import shared_budget
 from kafka_index.storage.report_file import ReportFile
@@ -135,6 +141,13 @@ def _decide(matched: Sequence[MatchedPartition], *, force: bool) -> None:
         return
     records = sum(each.records for each in found)
     dropped = sum(each.dropped for each in found)
+    unread = [each.error for each in matched if each.error is not None]
+    if not dropped and unread:
+        kind = ReadError if any(map(is_retriable, unread)) else CorruptLogError
+        raise kind(
+            f"no record matches in what can be read, and {plural(len(unread), 'partition')} cannot "
+            f"be: {unread[0]}"
+        )
     if not dropped:
         raise InputError(
             "no record matches, so that the output would be a copy",

@@ -73,7 +73,9 @@ def run_verify(options: VerifyOptions) -> ExitCode:
             else:
                 _verify(options, listing, cluster, outcome)
         # Printed first: where the report cannot be finished, the answer is not lost.
-        return outcome.print_summary(listing.skipped, cluster, fast=options.fast)
+        return outcome.print_summary(
+            listing.skipped, cluster, fast=options.fast, topics=options.topics
+        )
 
 
 def _verify(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
@@ -119,7 +120,12 @@ class VerifyOutcome(Outcome):
         self._unread += unread.slice(0, _SHOWN - len(self._unread)).to_pylist()
 
     def print_summary(
-        self, skipped: Sequence[Skipped], cluster: FoundCluster, *, fast: bool
+        self,
+        skipped: Sequence[Skipped],
+        cluster: FoundCluster,
+        *,
+        fast: bool,
+        topics: re.Pattern[str] | None,
     ) -> ExitCode:
         """Print the summary and return the exit code.
 
@@ -131,6 +137,8 @@ class VerifyOutcome(Outcome):
             What the metadata log said.
         fast : bool
             Checksums were not verified.
+        topics : re.Pattern, optional
+            Others were not looked at.
         """
         paint, seconds = self._paint, self._seconds
         harmful = self._harmful.total()
@@ -175,8 +183,11 @@ class VerifyOutcome(Outcome):
             )
         every = self._detail is Detail.VERBOSE
         lines += skipped_lines(skipped, paint, every=every)
-        if not harmful and not self._retriable:
-            lines += ["", paint.good("nothing harmful was found")]
+        if not (harmful or self._harmful_partitions or self._retriable):
+            where = f"in {plural(self._partitions, 'partition')}" if self._partitions else ""
+            if topics is not None:
+                where += f" of the topics that match {topics.pattern!r}"
+            lines += ["", paint.good(f"nothing harmful was found {where}".rstrip())]
         self._print(lines, [*self._damage_lines(), *self._unread_lines()])
         codes = [ExitCode.DAMAGE] if harmful or self._harmful_partitions else []
         if self._retriable:

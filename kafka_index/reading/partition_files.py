@@ -124,8 +124,18 @@ class CheckpointReader:
         directory = segments[0].partition_directory
         parent = os.path.dirname(directory)
         data_directory = self._directories.setdefault(parent, LogDirectory(parent))
-        checkpointed = data_directory.log_start_offset(partition) or 0
-        start = max(checkpointed, segments[0].base_offset)
+        checkpointed = data_directory.log_start_offset(partition)
+        first = segments[0].base_offset
+        if checkpointed is not None and checkpointed < first:
+            # A broker checkpoints the log start of what is not tiered only above the first segment.
+            self.skipped.append(
+                Skipped(
+                    directory,
+                    "segments before its first one are not in the input: deleted by retention "
+                    "since the checkpoint, or in tiered storage (--tiered)",
+                )
+            )
+        start = max(checkpointed or 0, first)
         return PartitionFiles(
             topic=partition.topic,
             partition=partition.partition,
@@ -133,7 +143,7 @@ class CheckpointReader:
             index_directory=index_directory,
             log_start_offset=start,
             high_watermark=self._high_watermark(data_directory, partition, start),
-            epochs=self._epochs(directory, checkpointed),
+            epochs=self._epochs(directory, checkpointed or 0),
             is_stable=self._is_stable,
         )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from kafka_index.layout.internal_topics import CONSUMER_OFFSETS_TOPIC
@@ -244,7 +244,12 @@ class RestoreJob:
             on_restored(stray)
         _add_missing(self._not_in_dump(), restored, on_restored)
         beyond_end = self._beyond_end(restored)
-        notes = [*plan.dump.notes, *self.old.notes, *self._cut_apart(restored)]
+        notes = [
+            *self._not_asked_for(restored),
+            *plan.dump.notes,
+            *self.old.notes,
+            *self._cut_apart(restored),
+        ]
         if self.seeds:
             seeding = plan_seeding(
                 plan, restored.partitions, self.old, request.topic_configs, self.identity.properties
@@ -276,6 +281,19 @@ class RestoreJob:
             copy_metadata_identity(self.plan.dump, self._metadata_output)
         show_identity(self.output.path)
         write_marker(self.output.path, self.identity.broker_epoch)
+
+    def _not_asked_for(self, restored: Restored) -> Iterator[str]:
+        """Yield what the choices leave out, for people: nothing else is missing without a row."""
+        limited = sum(each.is_limited for each in restored.partitions)
+        if limited:
+            yield f"logs that end early, as --until asks for: {limited}"
+        if self.request.topics is not None:
+            yield f"topics that do not match {self.request.topics.pattern!r} were not looked at"
+        if skipped := self.plan.dump.skipped:
+            yield (
+                f"entries that a broker would not load were not restored: {len(skipped)}, the "
+                f"first {skipped[0].path}: {skipped[0].reason}"
+            )
 
     def _cut_apart(self, restored: Restored) -> list[str]:
         """Return the transactions that the ends that were asked for cut apart, for people."""

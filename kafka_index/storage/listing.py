@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
@@ -291,14 +292,7 @@ def _nothing_found(
 ) -> InputError:
     path = ", ".join(inputs)
     if topics is not None and walk.topics_seen and not walk.topics_kept:
-        names = sorted(walk.topics_seen)
-        shown = ", ".join(names[:_TOPICS_SHOWN])
-        more = len(names) - _TOPICS_SHOWN
-        return InputError(
-            f"no topic matches {topics.pattern!r} (the whole name must match)",
-            path=path,
-            found=f"{shown} and {more} more" if more > 0 else shown,
-        )
+        return no_topic_matches(topics, walk.topics_seen, path)
     skipped = walk.listing.skipped
     hint = "give a data directory, one topic-partition directory, or a glob of either"
     if skipped:
@@ -306,3 +300,22 @@ def _nothing_found(
     elif walk.topics_seen:
         hint = "its topic-partition directories hold no .log files"
     return InputError("no segments found", path=path, hint=hint)
+
+
+def no_topic_matches(topics: re.Pattern[str], found: Iterable[str], path: str) -> InputError:
+    """Return the error of a pattern that matches no topic, with those that are near."""
+    names = sorted(found)
+    shown = ", ".join(names[:_TOPICS_SHOWN])
+    more = len(names) - _TOPICS_SHOWN
+    return InputError(
+        f"no topic matches {topics.pattern!r} (the whole name must match)",
+        path=path,
+        found=f"{shown} and {more} more" if more > 0 else shown,
+        hint=did_you_mean(topics.pattern, names),
+    )
+
+
+def did_you_mean(given: str, names: Iterable[str]) -> str | None:
+    """Return a hint that names what is near to what was given; None where nothing is."""
+    near = difflib.get_close_matches(given, sorted(set(names)), _TOPICS_SHOWN, 0.5)
+    return f"did you mean {' or '.join(near)}?" if near else None

@@ -18,7 +18,7 @@ from kafka_index.layout.names import (
 )
 from kafka_index.state.leader_epochs import LeaderEpochCache
 from kafka_index.storage import Listing, Skipped
-from kafka_index.storage.listing import list_any
+from kafka_index.storage.listing import list_any, no_topic_matches
 from kafka_index.storage.log_directory import LogDirectory, read_checkpoint_text
 from kafka_index.storage.partition_files import SegmentFile
 from kafka_index.storage.tiered_partition import TieredPartition
@@ -153,7 +153,10 @@ class _Union:
             if self._local_ids.get(name, topic_id) == topic_id
         }
         if topics is not None:
+            found = names
             names = {topic_id: name for topic_id, name in names.items() if topics.fullmatch(name)}
+            if not names and not self._local_segments:
+                raise no_topic_matches(topics, found.values(), ", ".join(self._options.uris))
         latest = {
             topic_id: max(each.log_mtime_ns for each in segments)
             for topic_id, segments in by_topic.items()

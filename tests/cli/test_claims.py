@@ -1,0 +1,93 @@
+"""What commands say of all that they were given is true of what they looked at."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.command_line import DUMP, Argument, copy_partitions, run_here
+from tests.support.record_tables import batch_of, write_partition
+
+COMMANDS: dict[str, tuple[Argument, ...]] = {
+    "build": ("--output", "OUT"),
+    "lookup": ("--queries", "QUERIES", "--output", "OUT", "--by", "offset"),
+    "find": ("--key", "k"),
+    "verify": (),
+    "restore": ("--output", "OUT", "--new-topic-ids"),
+    "export": ("--output", "OUT"),
+    "rewrite": ("--output", "OUT", "--drop-keys", "KEYS"),
+}
+
+
+def run(command: str, data: Path, folder: Path, *more: Argument) -> tuple[int, str]:
+    folder.mkdir(exist_ok=True)
+    (folder / "KEYS").write_text("absent\n")
+    (folder / "QUERIES.csv").write_text("topic,partition,offset\npayments,0,1\n")
+    names = {"OUT": folder / "out", "KEYS": folder / "KEYS", "QUERIES": folder / "QUERIES.csv"}
+    given = [names.get(str(each), each) for each in COMMANDS[command]]
+    flag = "--logs" if command == "lookup" else "--input"
+    done = run_here(command, flag, data, *given, *more)
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_topics_that_match_nothing_are_wrong_usage_with_near_names(
+    command: str, tmp_path: Path
+) -> None:
+    code, text = run(command, DUMP, tmp_path / "run", "--topics", "paymnets")
+    assert code == 2, text
+    assert "no topic matches 'paymnets' (the whole name must match)" in text
+    assert "did you mean payments?" in text
+    assert not (tmp_path / "run" / "out").exists()
+
+
+@pytest.mark.parametrize("command", [name for name in COMMANDS if name != "rewrite"])
+def test_what_a_broker_would_not_load_is_named(command: str, tmp_path: Path) -> None:
+    data = copy_partitions(tmp_path / "data", "payments-0")
+    (data / "old-0.0123456789abcdef0123456789abcdef-delete").mkdir()
+    _, text = run(command, data, tmp_path / "run")
+    assert "skipped 1 entry" in text
+    assert "a partition marked for deletion" in text
+
+
+@pytest.mark.parametrize("command", ["find", "export", "lookup"])
+def test_segments_that_the_checkpoint_knows_and_the_input_lacks_are_named(
+    command: str, tmp_path: Path
+) -> None:
+    data = copy_partitions(tmp_path / "data", "payments-0")
+    first = min((data / "payments-0").glob("*.log"))
+    first.unlink()
+    (data / "log-start-offset-checkpoint").write_text("0\n1\npayments 0 0\n")
+    _, text = run(command, data, tmp_path / "run")
+    assert "in tiered storage (--tiered)" in text
+    (data / "log-start-offset-checkpoint").unlink()
+    _, text = run(command, data, tmp_path / "again")
+    assert "(--tiered)" not in text
+
+
+def test_a_verification_says_of_what_it_speaks() -> None:
+    done = run_here("verify", "--input", DUMP, "--topics", "payments", "--fast")
+    line = "nothing harmful was found in 2 partitions of the topics that match 'payments'"
+    assert line in done.stdout
+    assert "a wrong checksum, and a change inside records, is not seen" in done.stdout
+
+
+def test_a_restore_of_some_topics_does_not_say_that_nothing_is_missing(tmp_path: Path) -> None:
+    given = ("--input", DUMP, "--new-topic-ids", "--output")
+    done = run_here("restore", *given, tmp_path / "some", "--topics", "payments")
+    assert "Nothing is missing" not in done.stdout
+    assert "topics that do not match 'payments' were not looked at" in done.stdout
+
+
+def test_a_rewrite_of_a_damaged_log_without_a_match_is_no_wrong_usage(tmp_path: Path) -> None:
+    data = bytearray(b"".join(batch_of(at, [(1000, b"k", b"v")]) for at in range(3)))
+    data[100] ^= 1
+    write_partition(tmp_path / "data", {0: bytes(data)})
+    write_partition(tmp_path / "data", {0: batch_of(0, [(1000, b"k", b"v")])}, "other-0")
+    code, text = run("rewrite", tmp_path / "data", tmp_path / "run")
+    assert code == 1
+    assert "no record matches in what can be read, and 1 partition cannot be" in text
+    code, text = run("rewrite", tmp_path / "data" / "other-0", tmp_path / "run")
+    assert code == 2
+    assert "no record matches, so that the output would be a copy" in text
