@@ -38,6 +38,8 @@ class LostRange:
         Why, for programs and for people.
     is_known : bool
         Whether it is known that they are lost: compaction or retention may have removed others.
+    kept_by_batches : int
+        How many of the offsets are in sound batches, which ``--salvage batches`` keeps.
     """
 
     segment_base_offset: int
@@ -52,6 +54,7 @@ class LostRange:
     code: str
     reason: str
     is_known: bool = True
+    kept_by_batches: int = 0
 
     @property
     def is_empty(self) -> bool:

@@ -137,12 +137,26 @@ def _not_restored(facts: RunbookFacts) -> Iterator[str]:
                 f"  {each.partition.directory_name}: offsets {lost.first_offset} to {last} "
                 f"({records}): {lost.reason}"
             )
+    yield from _kept_by_batches(salvaged)
     if len(salvaged) > _SHOWN:
         yield f"  and losses of {len(salvaged) - _SHOWN} partitions more, in the report"
     for topic, groups in facts.groups.items():
         yield f"  {topic} has a new id: these groups may lose their offsets: {', '.join(groups)}"
     yield from _first(list(map(str, facts.beyond_end)), "committed offsets more, in the report")
     yield from _first(facts.notes, "notes more")
+
+
+def _kept_by_batches(salvaged: Sequence[RestoredPartition]) -> Iterator[str]:
+    """Yield how much less ``--salvage batches`` loses."""
+    shown = 0
+    for each in salvaged:
+        kept = sum(one.kept_by_batches for one in each.lost)
+        if kept and shown < _SHOWN:
+            shown += 1
+            yield (
+                f"  {each.partition.directory_name}: --salvage prefix loses {kept:,} offsets more "
+                "than --salvage batches would, in sound batches after the damage"
+            )
 
 
 def _first(lines: Sequence[str], rest: str) -> Iterator[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import numpy as np
@@ -152,6 +152,8 @@ class Salvaging:
                 end = missing[0][0]
                 missing = [(end, len(log))]
             lost = self._all_lost(log, missing, ranges, code, reason)
+            if end < len(log):
+                lost = [_with_kept(each, end, ranges) for each in lost]
             mended = Mended(lost)
             for hole, fill in fills.items():
                 if fill is not None and hole[0] < end:
@@ -195,6 +197,7 @@ class Salvaging:
         with MappedFile(self._target) as file:
             ranges = self._ranges(file.array)
             lost = self._lost(file.array, position_bytes, file.size_bytes, ranges, code, reason)
+            lost = _with_kept(lost, position_bytes, ranges)
         cut(self._target, position_bytes)
         return lost
 
@@ -327,6 +330,13 @@ class Salvaging:
                 os.replace(aside, self._target)
             except OSError as error:
                 raise publish_error(error, self._target, "write a salvaged log") from error
+
+
+def _with_kept(lost: LostRange, cut_at: int, ranges: Sequence[SoundRange]) -> LostRange:
+    """Return what is lost after a cut, with how much of it is in sound batches."""
+    sound = (each for each in ranges if each.start_bytes >= cut_at)
+    spans = (each.last.last_offset - each.first.base_offset + 1 for each in sound)
+    return replace(lost, kept_by_batches=sum(spans))
 
 
 def _holes(ranges: Sequence[SoundRange], size_bytes: int) -> list[_Hole]:

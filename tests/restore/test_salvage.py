@@ -67,6 +67,20 @@ def test_the_prefix_of_a_damaged_segment_and_the_later_segments_are_kept(
     assert lost["last_offset"] == int(logs(dump / PARTITION)[2].stem) - 1
 
 
+def test_the_runbook_says_how_much_more_a_prefix_loses(tmp_path: Path, dump: Path) -> None:
+    second = logs(dump / PARTITION)[1]
+    for number in (9, 5):
+        damage_batch(second, number)
+
+    prefix = restore(dump, tmp_path / "prefix")
+    kept = restore(dump, tmp_path / "batches", "--salvage", "batches")
+
+    more = records(tmp_path / "batches" / PARTITION) - records(tmp_path / "prefix" / PARTITION)
+    line = f"{PARTITION}: --salvage prefix loses {more:,} offsets more than --salvage batches would"
+    assert line in prefix.done.stdout
+    assert "offsets more" not in kept.done.stdout
+
+
 def test_only_the_bad_batches_are_dropped_where_that_is_asked_for(
     tmp_path: Path, dump: Path
 ) -> None:
@@ -80,7 +94,7 @@ def test_only_the_bad_batches_are_dropped_where_that_is_asked_for(
     assert [row["records"] for row in run.lost] == counts_at(second, 5, 9)
     assert records(tmp_path / "out" / PARTITION) == before - dropped
     done = run_here("predict", "--input", tmp_path / "out")
-    assert done.stdout.startswith("safe")
+    assert "0 records lost or hidden, 24 offsets missing" in done.stdout
 
 
 @pytest.mark.parametrize("salvage", list(Salvage))
