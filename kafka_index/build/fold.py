@@ -26,6 +26,7 @@ from kafka_index.layout.names import (
 )
 from kafka_index.state.snapshots import snapshot_path
 from kafka_index.storage import StagedFile
+from kafka_index.storage.directories import Entry
 
 #: Reason codes of segments that cannot be folded.
 STATE_UNKNOWN = "state_unknown"
@@ -42,6 +43,7 @@ def fold_partition(
     *,
     attempt_id: str,
     start: PartitionStart | None = None,
+    listed: Sequence[Entry] | None = None,
 ) -> FoldedPartition:
     """Fold the segments of a partition.
 
@@ -55,6 +57,8 @@ def fold_partition(
         Names the scratch files.
     start : PartitionStart, optional
         The state before the first segment; by default read from the files beside its log.
+    listed : sequence of Entry, optional
+        As for `PartitionStart.read`.
     """
     folded = FoldedPartition(staged)
     if not settings.needs_state:
@@ -71,6 +75,7 @@ def fold_partition(
                 with_epochs=Output.EPOCHS in settings.outputs,
                 tiered=settings.tiered.get(TopicPartition(first.topic, first.partition)),
                 run_id=settings.run_id,
+                listed=listed,
             )
         fold = _Fold(start, settings, attempt_id)
         for each in staged:

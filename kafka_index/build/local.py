@@ -9,7 +9,7 @@ making files durable.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -21,7 +21,9 @@ from kafka_index.build.report import FAILED, SegmentReport
 from kafka_index.build.scan import stage_segments
 from kafka_index.build.settings import BuildSettings
 from kafka_index.build.staged_segment import StagedSegment
+from kafka_index.layout.names import TopicPartition
 from kafka_index.storage import SegmentFile
+from kafka_index.storage.directories import Entry
 from kafka_index.storage.segment_table import SegmentTable
 
 # A group is at most this, and at most a small share of the run, so that all threads publish.
@@ -71,7 +73,13 @@ def run_local(
         False when it stopped at a segment that failed.
     """
     planned = _plan(SegmentTable.of(segments), threads)
-    publisher = Publisher(map(len, planned), settings, listener, fail_fast=fail_fast)
+    listed = {
+        each.partition: each.start_entries
+        for group in planned
+        for each in group.partitions
+        if each.start_entries is not None
+    }
+    publisher = Publisher(map(len, planned), settings, listener, fail_fast=fail_fast, listed=listed)
     waiting = _numbered(planned)
     lock = threading.Lock()
 
@@ -131,6 +139,8 @@ class Publisher:
         Called with each segment's row.
     fail_fast : bool
         Whether a segment that fails sets `stopped`.
+    listed : mapping of TopicPartition to sequence of Entry, optional
+        As for `publish_partitions`.
     """
 
     def __init__(
@@ -140,7 +150,9 @@ class Publisher:
         listener: BuildListener,
         *,
         fail_fast: bool,
+        listed: Mapping[TopicPartition, Sequence[Entry]] | None = None,
     ) -> None:
+        self._listed = listed
         self.stopped = threading.Event()
         self._groups = [_Group(count) for count in counts]
         self._settings = settings
@@ -198,7 +210,10 @@ class Publisher:
     def _publish(self, group: _Group, attempt_id: str) -> None:
         waiting, group.staged = group.staged, []
         waiting.sort(key=lambda each: (partition_of(each.segment), each.segment.base_offset))
-        for row in publish_partitions(_partitions(waiting), self._settings, attempt_id=attempt_id):
+        rows = publish_partitions(
+            _partitions(waiting), self._settings, attempt_id=attempt_id, listed=self._listed
+        )
+        for row in rows:
             self.report(row)
         for staged in waiting:
             # What was only there for the fold.

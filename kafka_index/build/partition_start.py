@@ -66,6 +66,7 @@ class PartitionStart:
         tiered: TieredPartition | None = None,
         log_start_offset: int | None = None,
         run_id: str = "",
+        listed: Sequence[Entry] | None = None,
     ) -> PartitionStart:
         """Read the files beside the first segment of a partition.
 
@@ -84,6 +85,8 @@ class PartitionStart:
             Counts instead of the entry of the checkpoint, which is not read then.
         run_id : str
             A checkpoint is read once for all partitions of a run; without one each time.
+        listed : sequence of Entry, optional
+            What is known to be beside the logs; otherwise they are listed.
 
         Raises
         ------
@@ -102,7 +105,8 @@ class PartitionStart:
             return cls(PartitionState(None, LeaderEpochCache(), expiration), 0, (), None, note)
         directory = first.partition_directory
         path = os.path.join(directory, LEADER_EPOCH_CHECKPOINT)
-        listed = scan_directory(directory) if is_remote(directory) else None
+        if listed is None and is_remote(directory):
+            listed = scan_directory(directory)
         has_epochs = listed is None or any(entry.path == path for entry in listed)
         text = read_checkpoint_text(path) if with_epochs and has_epochs else None
         try:

@@ -29,6 +29,7 @@ from kafka_index.storage import (
     publish_group,
     remove_scratch,
 )
+from kafka_index.storage.directories import Entry
 from kafka_index.storage.target_files import is_new_folder
 from kafka_index.stores import store_of
 
@@ -60,6 +61,7 @@ def publish_partitions(
     *,
     attempt_id: str,
     starts: Mapping[TopicPartition, PartitionStart] | None = None,
+    listed: Mapping[TopicPartition, Sequence[Entry]] | None = None,
 ) -> Iterator[SegmentReport]:
     """Fold the segments of partitions and publish all of their files.
 
@@ -75,6 +77,8 @@ def publish_partitions(
     starts : mapping of TopicPartition to PartitionStart, optional
         The state before the first segment of a partition, where it is not that of the files beside
         its log.
+    listed : mapping of TopicPartition to sequence of Entry, optional
+        What the listing of the run has found beside the logs of partitions.
 
     Yields
     ------
@@ -85,13 +89,14 @@ def publish_partitions(
     -----
     What the scans left and is not published stays: another attempt at the same rows needs it.
     """
-    known = starts or {}
+    known, beside = starts or {}, listed or {}
     folded = [
         fold_partition(
             staged,
             settings,
             attempt_id=attempt_id,
             start=known.get(partition_of(staged[0].segment)),
+            listed=beside.get(partition_of(staged[0].segment)),
         )
         for staged in partitions
     ]

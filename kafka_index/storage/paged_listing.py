@@ -19,8 +19,10 @@ from kafka_index.layout.integers import INT64_MAX
 from kafka_index.layout.names import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
+    LEADER_EPOCH_CHECKPOINT,
     LOG_SUFFIX,
     OFFSET_DIGITS,
+    SNAPSHOT_SUFFIX,
     SWAP_SUFFIX,
     TopicPartition,
 )
@@ -86,7 +88,18 @@ class StoredDirectory:
             return None
         digits = pc.utf8_slice_codeunits(names, 0, OFFSET_DIGITS)
         versions = logs.column("version").combine_chunks()
-        # Names of equal length: by name is by offset.
+        start = pc.or_(
+            pc.and_(
+                pc.ends_with(self.rows.column("name"), SNAPSHOT_SUFFIX),
+                # Names of equal length: by name is by offset.
+                pc.less_equal(
+                    self.rows.column("name"),
+                    digits[0].as_py() + SNAPSHOT_SUFFIX if len(digits) else "",
+                ),
+            ),
+            pc.equal(self.rows.column("name"), LEADER_EPOCH_CHECKPOINT),
+        )
+        beside = StoredDirectory(self.name, self.rows.filter(start))
         return PartitionSegments(
             partition,
             directory,
@@ -94,6 +107,7 @@ class StoredDirectory:
             logs.column("size_bytes").to_numpy(),
             logs.column("mtime_ns").to_numpy(),
             versions if pc.any(pc.not_equal(versions, "")).as_py() else None,
+            start_entries=tuple(beside.entries(directory)),
         )
 
 

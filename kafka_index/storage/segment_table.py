@@ -24,6 +24,7 @@ from kafka_index.layout.names import (
     TopicPartition,
     segment_file_name,
 )
+from kafka_index.storage.directories import Entry
 from kafka_index.storage.partition_files import SegmentFile
 
 #: A row per segment: a `SegmentFile`.
@@ -58,6 +59,9 @@ class PartitionSegments:
     odd : tuple of SegmentFile
         The segments themselves where the columns do not say all of them, as of swapped logs and of
         remote segments; otherwise empty.
+    start_entries : tuple of Entry, optional
+        The snapshots at or below the first segment and the leader epochs beside it, where the
+        objects of the directory were listed with those of others.
     """
 
     partition: TopicPartition
@@ -67,6 +71,7 @@ class PartitionSegments:
     mtimes_ns: Longs
     versions: pa.StringArray | None = None
     odd: tuple[SegmentFile, ...] = ()
+    start_entries: tuple[Entry, ...] | None = None
 
     @classmethod
     def of(cls, segments: Sequence[SegmentFile]) -> PartitionSegments:
