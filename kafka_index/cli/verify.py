@@ -17,7 +17,7 @@ from kafka_index.layout.names import CLEANER_CHECKPOINT, TopicPartition
 from kafka_index.metadata.found_cluster import FoundCluster, find_cluster
 from kafka_index.records.decompression import shared_budget
 from kafka_index.storage import Listing, list_dump
-from kafka_index.storage.paths import absolute_path
+from kafka_index.storage.paths import index_root_of
 from kafka_index.storage.report_file import ReportFile
 from kafka_index.storage.segment_table import SegmentTable
 from kafka_index.tiered.listing import list_logs
@@ -81,7 +81,7 @@ def run_verify(options: VerifyOptions) -> ExitCode:
 def _verify(
     options: VerifyOptions, listing: Listing, cluster: FoundCluster, outcome: VerifyOutcome
 ) -> None:
-    indexes = None if options.indexes is None else absolute_path(options.indexes)
+    indexes = None if options.indexes is None else index_root_of(options.indexes)
     settings = VerifySettings(
         system_clock(),
         cluster.settings(options.config),

@@ -120,10 +120,11 @@ def read_error(
     )
 
 
-def publish_error(error: Exception, path: str, action: str) -> PublishError:
-    """Return our error for a request that writes."""
+def publish_error(error: Exception, path: str, action: str) -> KafkaIndexError:
+    """Return our error for a request that writes; without a bucket no other try succeeds."""
     reason = reason_of(error)
-    return PublishError(f"cannot {action}: {reason.text}", path=path, hint=reason.hint)
+    kind = InputError if _first(_CODE, str(error)) in _NO_BUCKET else PublishError
+    return kind(f"cannot {action}: {reason.text}", path=path, hint=reason.hint)
 
 
 def no_credentials(root: str) -> ReadError:

@@ -12,7 +12,7 @@ from kafka_index.cli.commands import COMMANDS
 from kafka_index.stores import StorageOptions, configure_stores, storage_options
 from tests.servers.s3 import S3Server
 from tests.stores.stores import s3_environment
-from tests.support.command_line import DUMP, run_here
+from tests.support.command_line import DUMP, Argument, run_here
 from tests.support.remote import upload
 
 
@@ -87,6 +87,45 @@ def test_a_bucket_that_does_not_exist_is_wrong_usage(s3: S3Server) -> None:
 
     assert done.returncode == 2
     assert "NoSuchBucket" in done.stderr
+
+
+NOWHERE = "s3://no-such-bucket-here/a"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("build", "--input", DUMP, "--output", NOWHERE),
+        ("build", "--input", NOWHERE, "--dry-run"),
+        ("lookup", "--logs", NOWHERE, "--topic", "payments", "--partition", 0, "--offset", 5),
+        (
+            *("lookup", "--logs", DUMP, "--by", "offset", "--output", f"{NOWHERE}/b.csv"),
+            *("--queries", "QUERIES"),
+        ),
+        ("lookup", "--logs", DUMP, "--by", "offset", "--queries", NOWHERE, "--output", "OUT"),
+        ("verify", "--input", NOWHERE),
+        ("verify", "--input", DUMP / "payments-0", "--report", f"{NOWHERE}.json"),
+        ("verify", "--input", DUMP / "payments-0", "--indexes", NOWHERE),
+        ("export", "--input", DUMP, "--topics", "payments", "--output", NOWHERE),
+        ("export", "--input", NOWHERE, "--output", "OUT"),
+        ("find", "--input", NOWHERE, "--key", "a"),
+        ("dump", f"{NOWHERE}/00000000000000000000.log"),
+        ("metadata", NOWHERE),
+    ],
+    ids=lambda given: " ".join(map(str, given[:1])),
+)
+def test_no_command_finds_a_bucket_that_does_not_exist(
+    arguments: tuple[Argument, ...], s3: S3Server, tmp_path: Path
+) -> None:
+    (tmp_path / "queries.csv").write_text("topic,partition,offset\npayments,0,5\n")
+    places: dict[Argument, Argument] = {
+        "QUERIES": tmp_path / "queries.csv",
+        "OUT": tmp_path / "out",
+    }
+    with s3_environment(s3):
+        done = run_here(str(arguments[0]), *(places.get(one, one) for one in arguments[1:]))
+
+    assert done.returncode == 2, done.stdout + done.stderr
 
 
 def test_in_place_is_for_a_local_directory(s3: S3Server) -> None:

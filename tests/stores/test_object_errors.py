@@ -13,7 +13,6 @@ from kafka_index.errors import (
     ConfigError,
     InputError,
     KafkaIndexError,
-    PublishError,
     ReadError,
     is_retriable,
 )
@@ -59,7 +58,8 @@ def test_a_bucket_that_does_not_exist_is_the_users_fault(s3: S3Server) -> None:
     assert isinstance(error, InputError)
     assert not is_retriable(error)
     assert "NoSuchBucket" in str(error)
-    assert isinstance(written, PublishError)
+    assert isinstance(written, InputError)
+    assert not is_retriable(written)
     assert "NoSuchBucket" in str(written)
 
 
