@@ -16,10 +16,12 @@ What a broker rebuilds has no exceptions. What it wrote has these:
 
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from kafka_index import build_indexes
 from kafka_index.layout.names import (
     OFFSET_INDEX_SUFFIX,
     SNAPSHOT_SUFFIX,
@@ -73,6 +75,15 @@ def test_every_topic_has_rolled_on_leader_and_follower(written: Written) -> None
 def test_files_of_a_live_leader_are_ours(written: Written, tmp_path: Path) -> None:
     build(written.leader.data, tmp_path, written.config)
     assert not differences(written.leader.data, tmp_path, is_known_to_live_brokers_alone)
+
+
+def test_files_of_a_live_leader_are_ours_with_the_settings_in_its_metadata_log(
+    written: Written, tmp_path: Path
+) -> None:
+    leader = written.leader
+    build_indexes([leader.data, leader.metadata], tmp_path)
+    shutil.rmtree(tmp_path / "__cluster_metadata-0")
+    assert not differences(leader.data, tmp_path, is_known_to_live_brokers_alone)
 
 
 def test_files_of_a_live_follower_are_ours(written: Written, tmp_path: Path) -> None:
