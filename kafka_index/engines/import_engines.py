@@ -63,6 +63,8 @@ def run_import(
                 lambda each: on_partition(each.staged.partition, each.counts),
                 threads=engine.threads,
             )
+            # While the journal is there: without it the run is not continued.
+            target.remove_staging()
         return
     os.makedirs(root, exist_ok=True)
     # A running broker is refused before anything is written, and again by the job.

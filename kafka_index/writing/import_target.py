@@ -60,7 +60,7 @@ class ImportTarget:
             stack.enter_context(DirectoryLock.of_data_directories([self.root]))
             if self._mode is ImportMode.OVERWRITE:
                 check_overwrite(self.root)
-            stack.callback(remove_directory, self.staging)
+            stack.callback(self.remove_staging)
             if not self._is_resumed:
                 remove_leftovers(self.root)
                 create_staging(self.staging)
@@ -81,6 +81,10 @@ class ImportTarget:
         if not partition.is_published:
             publish_directory(self.root, partition.staged)
         self._published.add(partition.staged.partition.directory_name)
+
+    def remove_staging(self) -> None:
+        """Remove what was not published, or was replaced."""
+        remove_directory(self.staging)
 
     def remove_others(self) -> None:
         """Remove the partitions that the new ones replace without having their names."""
