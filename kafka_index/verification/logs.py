@@ -98,8 +98,11 @@ class LogJudge:
             judgement = _bad_message(check.bad_message)
         # The tail is a row of the checkpoint that knows it.
         gaps = [each for each in gaps if each.place is not Place.TAIL]
+        unnamed = self.missing.unnamed.get(number, 0)
         if judgement is None and gaps:
-            judgement = _gap(gaps, self.missing.unnamed.get(number, 0))
+            judgement = _gap(gaps, unnamed)
+        elif judgement is not None and gaps:
+            judgement = replace(judgement, found=f"{judgement.found}; {_named(gaps, unnamed)}")
         if judgement is None:
             judgement = _sound(check, len(missing), is_last=place.is_last)
         was_read = is_read(row)
@@ -174,17 +177,23 @@ def _is_damage(row: SegmentReport) -> bool:
 
 
 def _gap(gaps: Sequence[MissingRange], unnamed: int) -> Judgement:
-    first, more = gaps[0], max(len(gaps) - _SHOWN, 0) + unnamed
-    shown = ", ".join(f"{each.first_offset} to {each.last_offset}" for each in gaps[:_SHOWN])
-    found = f"offsets {shown} are missing"
+    first = gaps[0]
     return Judgement(
         FileClass.GAP,
         harmful=True,
         position_bytes=first.position_bytes,
         expected=f"offset {first.first_offset}",
-        found=f"{found}, and in {more} more places" if more else found,
+        found=_named(gaps, unnamed),
         effect=f"{_SKIPPED} {first.why[0].upper()}{first.why[1:]}.",
     )
+
+
+def _named(gaps: Sequence[MissingRange], unnamed: int) -> str:
+    """Return which offsets are missing, for people."""
+    more = max(len(gaps) - _SHOWN, 0) + unnamed
+    shown = ", ".join(f"{each.first_offset} to {each.last_offset}" for each in gaps[:_SHOWN])
+    found = f"offsets {shown} are missing"
+    return f"{found}, and in {more} more places" if more else found
 
 
 def _bad_message(stop: ScanStop) -> Judgement:
