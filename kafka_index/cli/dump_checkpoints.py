@@ -40,8 +40,8 @@ def dump_properties(file: DumpedFile, output: DumpOutput) -> KafkaIndexError | N
     """Print ``meta.properties`` or ``partition.metadata``; return what a broker refuses in it."""
     from kafka_index.startup.directory_files import (  # noqa: PLC0415, slow to import
         properties_of,
-        read_topic_id,
     )
+    from kafka_index.startup.topic_id_file import read_topic_id  # noqa: PLC0415, slow to import
 
     text = _text(file)
     is_metadata = file.kind == PARTITION_METADATA

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from contextlib import ExitStack
 
@@ -19,14 +20,23 @@ from kafka_index.cli.options import (
 from kafka_index.cli.predict_page import predict_page
 from kafka_index.cli.predict_text import (
     SEGMENT_ROWS,
+    Shown,
     count_prediction,
     print_prediction,
     segment_rows,
 )
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, LogConfig, read_properties
+from kafka_index.layout.internal_topics import METADATA_LOG
 from kafka_index.metadata import ClusterImage, read_cluster
 from kafka_index.records.decompression import shared_budget
-from kafka_index.startup import Prediction, StartConditions, Verdict, predict_directories, suggest
+from kafka_index.startup import (
+    Prediction,
+    StartConditions,
+    Verdict,
+    metadata_directory_of,
+    predict_directories,
+    suggest,
+)
 from kafka_index.storage import local_path
 from kafka_index.storage.report_file import ReportFile
 
@@ -39,10 +49,12 @@ _HELP = """Predict what a broker of 4.3.1 does to these log directories when it 
     directory, partitions that are stray or missing are found, the settings of topics count, and
     what retention deletes 30 seconds after the start is listed; it is not part of the verdict.
 
-    The verdict comes first: safe, loses, or does_not_start. What cannot be known is said. The
-    metadata log itself is not loaded.
+    The verdict comes first: safe, loses, does_not_serve (it starts, and a partition is stray, or
+    cannot be read to its end), does_not_start, or unknown. What was not judged is named in its
+    line. Without --metadata, the metadata log is that of metadata.log.dir in --config, or the one
+    in the directories, if there is one. The metadata log itself is not loaded.
 
-    Exit codes: 0, safe; 1, records are lost, or the broker does not start; 2, wrong usage, or a
+    Exit codes: 0, safe; 1, any other verdict; 2, wrong usage, or a
     running broker; 3, a file cannot be read because of permission, disk or memory; 70, an internal
     error.
     """
@@ -71,15 +83,33 @@ def make_command(*, as_job: bool) -> click.Command:
         as_json: bool,  # noqa: FBT001, because click passes options by name
         report: str | None,
         max_decompressed_bytes: int | None,
+        wide: bool,  # noqa: FBT001, because click passes options by name
+        quiet: bool,  # noqa: FBT001, because click passes options by name
         verbose: bool,  # noqa: FBT001, because click passes options by name
     ) -> int:
         paths = [local_path(path) for path in inputs]
         if not paths:
             raise click.UsageError("no input: give --input DIR")
+        properties = None if config_path is None else read_properties(config_path)
+        directory = metadata_directory_of(paths, properties, metadata)
         conditions = StartConditions(
             LogConfig.load(config_path),
-            None if metadata is None else _cluster(metadata, max_decompressed_bytes),
-            properties=None if config_path is None else read_properties(config_path),
+            _cluster(metadata, directory, max_decompressed_bytes),
+            properties=properties,
+            metadata_directory=directory,
+        )
+        shown = next(
+            (
+                one
+                for one, is_asked in (
+                    (Shown.JSON, as_json),
+                    (Shown.QUIET, quiet),
+                    (Shown.VERBOSE, verbose),
+                    (Shown.WIDE, wide),
+                )
+                if is_asked
+            ),
+            Shown.BRIEF,
         )
         prediction: Prediction | None = None
         with ExitStack() as reports:
@@ -92,7 +122,7 @@ def make_command(*, as_job: bool) -> click.Command:
             hint = suggest(paths, conditions, prediction)
             count_prediction(prediction)
             # Printed first: where the report cannot be finished, the answer is not lost.
-            print_prediction(prediction, hint, sys.stdout, as_json=as_json, verbose=verbose)
+            print_prediction(prediction, hint, sys.stdout, shown=shown)
             sys.stdout.flush()
             if file is not None:
                 file.write_table(segment_rows(prediction))
@@ -113,6 +143,8 @@ def make_command(*, as_job: bool) -> click.Command:
             click.option("--json", "as_json", is_flag=True, help="Print one JSON object."),
             report_option("a row per segment", has_page=True),
             max_decompressed_option(),
+            click.option("--wide", is_flag=True, help="Print each segment that is rebuilt."),
+            click.option("--quiet", "-q", is_flag=True, help="Print the verdict's line alone."),
             click.option("--verbose", "-v", is_flag=True, help="Print every segment; tracebacks."),
         ],
         help_text=_HELP + _EXAMPLES,
@@ -120,6 +152,13 @@ def make_command(*, as_job: bool) -> click.Command:
     )
 
 
-def _cluster(path: str, max_decompressed_bytes: int | None) -> ClusterImage:
+def _cluster(
+    given: str | None, directory: str | None, max_decompressed_bytes: int | None
+) -> ClusterImage | None:
+    """Return the metadata that was given, or that lies in the broker's directories."""
     budget = shared_budget(max_decompressed_bytes or DEFAULT_MAX_DECOMPRESSED_BYTES)
-    return read_cluster([path], budget=budget)
+    if given is not None:
+        return read_cluster([given], budget=budget)
+    if directory is None or not os.path.isdir(os.path.join(directory, METADATA_LOG)):
+        return None
+    return read_cluster([directory], budget=budget)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 
-from kafka_index.cli.predict_text import losses_text
+from kafka_index.cli.predict_text import losses_text, verdict_line
 from kafka_index.cli.report_page import BAD, GOOD, NOTABLE, page_maker
 from kafka_index.errors import KafkaIndexError
 from kafka_index.pages.page import Explained, Page, Verdict
@@ -64,8 +64,10 @@ def _verdict(prediction: Prediction | None) -> Verdict:
     if prediction is None:
         return Verdict(BAD, "no prediction: the run ended before")
     if prediction.verdict is StartVerdict.SAFE:
-        return Verdict(GOOD, "safe: a broker starts, and loses nothing")
+        return Verdict(GOOD, f"{verdict_line(prediction)}: a broker starts, and loses nothing")
     if prediction.verdict is StartVerdict.LOSES:
         return Verdict(BAD, f"loses: a broker starts, {losses_text(prediction)}")
+    if prediction.verdict is not StartVerdict.DOES_NOT_START:
+        return Verdict(BAD, verdict_line(prediction))
     refused = "; ".join(f"{each.file}: {each.reason}" for each in prediction.refused)
     return Verdict(BAD, f"does_not_start: {refused}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from enum import Enum
 from typing import TextIO
 
 import pyarrow as pa
@@ -18,8 +19,22 @@ from kafka_index.startup import (
     PartitionPrediction,
     Prediction,
     SegmentAction,
+    SegmentPrediction,
     Verdict,
 )
+
+_UNFLUSHED = "unflushed"
+
+
+class Shown(Enum):
+    """How much of a prediction is printed."""
+
+    QUIET = "quiet"
+    BRIEF = "brief"
+    WIDE = "wide"
+    VERBOSE = "verbose"
+    JSON = "json"
+
 
 SEGMENT_ROWS = pa.schema(
     [
@@ -36,26 +51,60 @@ SEGMENT_ROWS = pa.schema(
 
 
 def print_prediction(
-    prediction: Prediction, hint: str | None, stream: TextIO, *, as_json: bool, verbose: bool
+    prediction: Prediction, hint: str | None, stream: TextIO, *, shown: Shown
 ) -> None:
-    """Print a prediction, the verdict first."""
-    if as_json:
+    """Print a prediction, the verdict first, then what is lost."""
+    if shown is Shown.JSON:
         stream.write(json.dumps({**_as_object(prediction), "suggestion": hint}) + "\n")
         return
-    print_text(stream, _text(prediction, hint, Paint(stream), verbose=verbose))
+    print_text(stream, _text(prediction, hint, Paint(stream), shown=shown))
 
 
-def _text(
-    prediction: Prediction, hint: str | None, paint: Paint, *, verbose: bool
-) -> Iterator[str]:
-    word = prediction.verdict.value
-    yield (paint.good if prediction.verdict is Verdict.SAFE else paint.bad)(word)
+def verdict_line(prediction: Prediction) -> str:
+    """Return the verdict, what is not judged in it, and what comes after the start."""
+    parts = [prediction.verdict.value]
+    if prediction.verdict in (Verdict.SAFE, Verdict.UNKNOWN):
+        if prediction.not_judged:
+            parts[0] += " for the files"
+        parts += [f"not known: {text}" for text in _unknown(prediction)[:1]]
+        parts += [f"not judged: {text}" for text in prediction.not_judged]
+        retained = [one for one in prediction.partitions if one.segments_to_delete]
+        if retained:
+            deleted = sum(one.segments_to_delete for one in retained)
+            total = sum(len(one.loaded.base_offsets) for one in prediction.partitions if one.loaded)
+            parts.append(f"then retention deletes {deleted} of {plural(total, 'segment')}")
+    return "; ".join(parts)
+
+
+def _unknown(prediction: Prediction) -> list[str]:
+    return [
+        *prediction.unknown,
+        *(one.unknown for one in prediction.partitions if one.unknown is not None),
+    ]
+
+
+def _text(prediction: Prediction, hint: str | None, paint: Paint, *, shown: Shown) -> Iterator[str]:
+    yield (paint.good if prediction.verdict is Verdict.SAFE else paint.bad)(
+        verdict_line(prediction)
+    )
+    if shown is Shown.QUIET:
+        return
+    verbose = shown is Shown.VERBOSE
     for refusal in prediction.refused:
         line = "" if refusal.line is None else f", line {refusal.line}"
         yield f"{paint.bad('refused')}: {refusal.file}{line}: {refusal.reason}"
-    for one in prediction.partitions:
-        if verbose or _is_notable(one):
-            yield from _lines(one, verbose=verbose)
+    for text in (*prediction.unserved, *prediction.unknown):
+        yield f"{paint.bad('note')}: {text}"
+    folded = 0
+    for one in sorted(prediction.partitions, key=_by_harm):
+        if shown is Shown.BRIEF and _is_only_rebuilt(one):
+            folded += sum(each.action is SegmentAction.REBUILD for each in one.segments)
+        elif verbose or _is_notable(one):
+            yield from _lines(one, verbose=verbose, wide=shown is not Shown.BRIEF)
+    if folded:
+        yield paint.faint(
+            f"{plural(folded, 'segment')} more rebuilt, because they were not flushed (--wide)"
+        )
     for note in prediction.notes:
         yield paint.faint(f"note: {note}")
     total = sum(one.bytes_read for one in prediction.partitions)
@@ -117,16 +166,39 @@ def segment_rows(prediction: Prediction) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=SEGMENT_ROWS)
 
 
+def _by_harm(one: PartitionPrediction) -> tuple[int, int]:
+    """Order the worst first: what is refused, then what loses most."""
+    order = (Outcome.REFUSED, Outcome.EMPTIED, Outcome.STRAY, Outcome.LOADED)
+    rank = order.index(one.outcome)
+    is_harmed = one.lost.records or one.torn_bytes or one.missing or one.unserved or one.unknown
+    return rank + (0 if is_harmed else 1), -one.lost.records
+
+
+def _is_only_rebuilt(one: PartitionPrediction) -> bool:
+    return (
+        one.outcome is Outcome.LOADED
+        and not (one.lost.records or one.notes or one.unserved or one.unknown)
+        and all(_is_usual(each) or each.action is SegmentAction.KEEP for each in one.segments)
+        and any(map(_is_usual, one.segments))
+    )
+
+
+def _is_usual(segment: SegmentPrediction) -> bool:
+    return segment.action is SegmentAction.REBUILD and (segment.reason or "").startswith(_UNFLUSHED)
+
+
 def _is_notable(one: PartitionPrediction) -> bool:
     return bool(
         one.outcome is not Outcome.LOADED
         or one.lost.records
         or one.notes
+        or one.unserved
+        or one.unknown
         or any(segment.action is not SegmentAction.KEEP for segment in one.segments)
     )
 
 
-def _lines(one: PartitionPrediction, *, verbose: bool) -> Iterator[str]:
+def _lines(one: PartitionPrediction, *, verbose: bool, wide: bool) -> Iterator[str]:
     yield f"{one.directory}: {one.outcome.value}{_offsets(one)}"
     lost = one.lost
     if lost.records:
@@ -140,11 +212,19 @@ def _lines(one: PartitionPrediction, *, verbose: bool) -> Iterator[str]:
         )
     if one.loaded is not None and (verbose or one.loaded.first_unstable_offset is not None):
         yield f"  {_state(one.loaded)}"
+    usual = 0 if wide else sum(map(_is_usual, one.segments))
     for segment in one.segments:
+        if usual > 1 and _is_usual(segment):
+            continue
         if verbose or segment.action is not SegmentAction.KEEP:
             cut = "" if segment.cut_at_bytes is None else f" at byte {segment.cut_at_bytes}"
             why = "" if segment.reason is None else f": {segment.reason}"
             yield f"  segment {segment.base_offset}: {segment.action.value}{cut}{why}"
+    if usual > 1:
+        yield f"  {plural(usual, 'segment')}: rebuild: unflushed"
+    for text in (one.unserved, one.unknown):
+        if text is not None:
+            yield f"  {text}"
     if one.refusal is not None:
         yield f"  {one.refusal.file}: {one.refusal.reason}"
     for note in one.notes:
@@ -177,6 +257,9 @@ def _as_object(prediction: Prediction) -> dict[str, object]:
             {"file": one.file, "line": one.line, "reason": one.reason} for one in prediction.refused
         ],
         "partitions": [_partition_object(one) for one in prediction.partitions],
+        "unserved": list(prediction.unserved),
+        "unknown": list(prediction.unknown),
+        "not_judged": list(prediction.not_judged),
         "notes": list(prediction.notes),
     }
 
@@ -200,6 +283,9 @@ def _partition_object(one: PartitionPrediction) -> dict[str, object]:
         "first_lost_timestamp_ms": lost.first_timestamp_ms,
         "last_lost_timestamp_ms": lost.last_timestamp_ms,
         "torn_bytes": one.torn_bytes,
+        "unserved": one.unserved,
+        "unknown": one.unknown,
+        "segments_to_delete": one.segments_to_delete,
         "missing": [
             {"first_offset": each.first_offset, "last_offset": each.last_offset, "why": each.why}
             for each in one.missing

@@ -23,12 +23,8 @@ from kafka_index.layout.names import (
     REPLICATION_CHECKPOINT,
     TopicPartition,
 )
-from kafka_index.startup.directory_files import (
-    CLEAN_SHUTDOWN,
-    read_properties,
-    read_topic_id,
-    refuse_held,
-)
+from kafka_index.startup.directory_files import CLEAN_SHUTDOWN, read_properties, refuse_held
+from kafka_index.startup.topic_id_file import read_topic_id
 from kafka_index.storage import Listing, Skipped, expand_directories
 from kafka_index.storage.listing import list_any
 from kafka_index.storage.log_directory import read_checkpoint_text

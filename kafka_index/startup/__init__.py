@@ -1,6 +1,10 @@
 """What a broker does to log directories when it starts, predicted without touching them."""
 
-from kafka_index.startup.directories import StartConditions, predict_directories
+from kafka_index.startup.directories import (
+    StartConditions,
+    metadata_directory_of,
+    predict_directories,
+)
 from kafka_index.startup.partition_loading import load_partition
 from kafka_index.startup.prediction import (
     LoadedLog,
@@ -25,6 +29,7 @@ __all__ = [
     "StartConditions",
     "Verdict",
     "load_partition",
+    "metadata_directory_of",
     "predict_directories",
     "suggest",
 ]

@@ -1,7 +1,7 @@
 """What a broker does to its data directories when it starts.
 
-Source: Kafka's ``LogManager.loadLogs`` and ``loadLog``. The metadata log is not among the logs that
-these load.
+Source: Kafka's ``KafkaRaftServer.initializeLogDirs``, ``LogManager.loadLogs`` and ``loadLog``, and
+``ReplicaManager.applyDelta``. The metadata log is not among the logs that these load.
 """
 
 from __future__ import annotations
@@ -13,25 +13,32 @@ from dataclasses import dataclass, replace
 from kafka_index.config import LogConfig
 from kafka_index.errors import KafkaIndexError, is_retriable
 from kafka_index.growing.growing_segment import Clock, system_clock
+from kafka_index.layout.checkpoints import parse_leader_epoch_checkpoint
+from kafka_index.layout.integers import INT32_MAX, parse_java_integer
 from kafka_index.layout.internal_topics import CLUSTER_METADATA_TOPIC
 from kafka_index.layout.names import (
-    META_PROPERTIES,
+    BOOTSTRAP_CHECKPOINT,
+    LEADER_EPOCH_CHECKPOINT,
+    REPLICATION_CHECKPOINT,
     DirectoryKind,
     TopicPartition,
-    split_directory_name,
 )
 from kafka_index.metadata import ClusterImage
 from kafka_index.scan.missing_offsets import Cleaning
+from kafka_index.startup.bootstrap_file import why_not_bootstrap
 from kafka_index.startup.description import KnownOffsets, describe
-from kafka_index.startup.directory_files import (
-    CLEAN_SHUTDOWN,
-    DirectoryFiles,
-    property_line,
-    read_topic_id,
-)
+from kafka_index.startup.directory_files import CLEAN_SHUTDOWN, DirectoryFiles, refuse_held
+from kafka_index.startup.directory_names import parse_log_directory
 from kafka_index.startup.found_files import find_files
-from kafka_index.startup.partition_loading import Loading, load_partition
+from kafka_index.startup.meta_properties import (
+    METADATA_DIRECTORY,
+    Identity,
+    check_identity,
+    refusal_of,
+)
+from kafka_index.startup.partition_loading import LoadedPartition, Loading, load_partition
 from kafka_index.startup.prediction import (
+    DirectoryFailsError,
     Outcome,
     PartitionPrediction,
     Prediction,
@@ -40,11 +47,13 @@ from kafka_index.startup.prediction import (
     Verdict,
 )
 from kafka_index.startup.retention import with_retention
+from kafka_index.startup.root_bytes import read_root_file
+from kafka_index.startup.served_records import records_that_come_back, why_unreadable
+from kafka_index.startup.topic_id_file import read_topic_id
 from kafka_index.startup.topic_settings import TopicSettings
 from kafka_index.storage.directories import scan_directory
 
 _REMOTE_INDEX_CACHE = "remote-log-index-cache"
-_ONE_CLUSTER = ("cluster.id", "node.id")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +67,7 @@ class StartConditions:
     cluster : ClusterImage or None
         The metadata; without it, what is stray is not known.
     node_id : int or None
-        Of the broker; by default that of ``meta.properties``.
+        Of the broker; by default that of its settings, or of ``meta.properties``.
     has_marker : bool or None
         Whether the marker of a clean shutdown is there; by default as it is.
     clock : callable
@@ -66,6 +75,9 @@ class StartConditions:
     properties : mapping of str to str, or None
         All of the broker's settings; without them, retention is known only of topics that have
         settings of their own.
+    metadata_directory : str or None
+        The directory of its metadata log; by default that of its settings, where it is here, or
+        the data directory that has one.
     """
 
     config: LogConfig
@@ -74,44 +86,137 @@ class StartConditions:
     has_marker: bool | None = None
     clock: Clock = system_clock
     properties: Mapping[str, str] | None = None
+    metadata_directory: str | None = None
 
 
 def predict_directories(paths: Sequence[str], conditions: StartConditions) -> Prediction:
-    """Predict the start of a broker with these data directories.
+    """Predict the start of a broker with these data directories, in whatever order.
 
     Raises
     ------
     InputError
         A directory cannot be read, or a running broker holds it.
     """
-    return _Start(conditions).predict(paths)
+    return _Start(sorted({os.path.abspath(path) for path in paths}), conditions).predict()
+
+
+def metadata_directory_of(
+    paths: Sequence[str], properties: Mapping[str, str] | None, given: str | None = None
+) -> str | None:
+    """Return the directory of a broker's metadata log; None where it is not at hand.
+
+    Parameters
+    ----------
+    paths : sequence of str
+        Its data directories.
+    properties : mapping of str to str, or None
+        Its settings.
+    given : str, optional
+        As it was given.
+
+    Notes
+    -----
+    KafkaConfig.metadataLogDir
+    """
+    if given is not None:
+        given = os.path.abspath(given)
+        return os.path.dirname(given) if os.path.basename(given) == METADATA_DIRECTORY else given
+    directories = [os.path.abspath(path) for path in paths]
+    settings = properties or {}
+    configured = settings.get("metadata.log.dir")
+    if configured:
+        # The settings of a broker on another machine name a directory of that machine.
+        logs = (settings.get("log.dirs") or settings.get("log.dir") or "").split(",")
+        is_here = {os.path.abspath(one.strip()) for one in logs if one.strip()} >= set(directories)
+        return os.path.abspath(configured) if is_here and os.path.isdir(configured) else None
+    holding = [one for one in directories if os.path.isdir(os.path.join(one, METADATA_DIRECTORY))]
+    return min(holding, default=None)
 
 
 class _Start:
-    def __init__(self, conditions: StartConditions) -> None:
+    def __init__(self, paths: Sequence[str], conditions: StartConditions) -> None:
         self._conditions = conditions
+        self._paths = paths
         self._refused: list[Refusal] = []
+        self._failed: dict[str, Refusal] = {}
+        self._unserved: list[str] = []
+        self._unknown: list[str] = []
+        self._not_judged: list[str] = []
         self._partitions: list[PartitionPrediction] = []
         self._notes: list[str] = []
         self._seen: dict[tuple[TopicPartition, DirectoryKind], str] = {}
+        self._served_from: set[str] = set()
         self._has_marker = False
         self._topics = TopicSettings(conditions.config, conditions.properties, conditions.cluster)
         self._has_unknown_retention = False
         self._malformed: set[str] = set()
+        self._metadata = metadata_directory_of(
+            paths, conditions.properties, conditions.metadata_directory
+        )
+        self._node_id = conditions.node_id
+        settings = conditions.properties or {}
+        if self._node_id is None and (settings.get("node.id") or settings.get("broker.id")):
+            text = settings.get("node.id") or settings.get("broker.id") or ""
+            self._node_id = parse_java_integer(text.strip(), INT32_MAX)
+        self._identity = Identity({}, {}, ())
 
-    def predict(self, paths: Sequence[str]) -> Prediction:
-        directories = []
-        for path in paths:
-            try:
-                directories.append(DirectoryFiles.read(os.path.abspath(path)))
-            except StartRefusedError as error:
-                self._refused.append(_refusal(error))
-        self._check_identity(directories)
+    def predict(self) -> Prediction:
+        for path in self._paths:
+            refuse_held(path)
+        self._identity = check_identity(list(self._paths), self._metadata, self._node_id)
+        self._refused += self._identity.refused
+        if not self._refused:
+            self._check_bootstrap()
+        if self._node_id is None:
+            known = (one.node_id for one in self._identity.by_directory.values())
+            self._node_id = next((one for one in known if one is not None), None)
         # Nothing is touched before all of them are known to belong together.
-        if not any(os.path.basename(one.file) == META_PROPERTIES for one in self._refused):
-            for directory in directories:
-                self._directory(directory)
+        if not self._refused:
+            for path in self._paths:
+                if path in self._identity.offline:
+                    self._failed[path] = self._identity.offline[path]
+                else:
+                    self._directory(DirectoryFiles.read(path))
+            self._missing_partitions()
+        self._add_notes()
+        if not self._refused and (
+            len(self._failed) == len(self._paths) or self._metadata in self._failed
+        ):
+            self._refused += self._failed.values()
+        failed = [one for one in self._failed.values() if one not in self._refused]
+        return Prediction(
+            self._verdict(),
+            (*self._refused, *failed),
+            tuple(self._partitions),
+            tuple(self._notes),
+            self._has_marker,
+            tuple(self._unserved),
+            tuple(self._unknown),
+            tuple(self._not_judged),
+        )
+
+    def _verdict(self) -> Verdict:
+        if self._refused:
+            return Verdict.DOES_NOT_START
+        parts = self._partitions
+        is_emptied = any(one.outcome is Outcome.EMPTIED for one in parts)
+        if is_emptied or any(one.lost.records or one.torn_bytes or one.missing for one in parts):
+            return Verdict.LOSES
+        if (
+            self._failed
+            or self._unserved
+            or any(one.unserved or one.outcome is not Outcome.LOADED for one in parts)
+        ):
+            return Verdict.DOES_NOT_SERVE
+        is_unknown = self._unknown or any(one.unknown for one in parts)
+        return Verdict.UNKNOWN if is_unknown else Verdict.SAFE
+
+    def _add_notes(self) -> None:
         if self._conditions.cluster is None:
+            if not self._refused and any(one.outcome is Outcome.LOADED for one in self._partitions):
+                self._not_judged.append(
+                    "which partitions are stray or missing, by their topics' ids: no --metadata"
+                )
             self._notes.append(
                 "without --metadata it is not known which partitions are stray, nor the settings "
                 "of topics, nor what retention deletes 30 seconds after the start"
@@ -126,44 +231,35 @@ class _Start:
                 "what retention deletes 30 seconds after the start is not known where these "
                 f"settings, which are not numbers, count: {', '.join(sorted(self._malformed))}"
             )
-        return Prediction(
-            self._verdict(),
-            tuple(self._refused),
-            tuple(self._partitions),
-            tuple(self._notes),
-            self._has_marker,
-        )
 
-    def _verdict(self) -> Verdict:
-        if self._refused:
-            return Verdict.DOES_NOT_START
-        lost = any(
-            one.lost.records or one.torn_bytes or one.missing or one.outcome is not Outcome.LOADED
-            for one in self._partitions
-        )
-        return Verdict.LOSES if lost else Verdict.SAFE
-
-    def _check_identity(self, directories: Sequence[DirectoryFiles]) -> None:
-        """Refuse directories of different clusters or brokers."""
-        wanted = {} if self._conditions.node_id is None else {"node.id": self._conditions.node_id}
-        first: dict[str, str] = {name: str(value) for name, value in wanted.items()}
-        for directory in directories:
-            for name in _ONE_CLUSTER:
-                found = directory.properties.get(name)
-                if found is None:
-                    continue
-                if first.setdefault(name, found) != found:
-                    path = os.path.join(directory.path, META_PROPERTIES)
-                    self._refused.append(
-                        Refusal(
-                            path,
-                            property_line(path, name),
-                            f"{name} is {found}, expected {first[name]}",
-                        )
-                    )
+    def _check_bootstrap(self) -> None:
+        """Refuse a first snapshot of the metadata that a broker does not read."""
+        if self._metadata is None:
+            return
+        path = os.path.join(self._metadata, BOOTSTRAP_CHECKPOINT)
+        if not os.path.exists(path):
+            return
+        try:
+            reason = why_not_bootstrap(path)
+        except KafkaIndexError as error:
+            if is_retriable(error):
+                raise
+            self._unknown.append(f"{path} cannot be read: {error.message}")
+            return
+        if reason is not None:
+            self._refused.append(Refusal(path, None, reason))
 
     def _directory(self, directory: DirectoryFiles) -> None:
         self._notes += directory.notes
+        self._unserved += [
+            text
+            for text in directory.unserved
+            if not text.startswith(os.path.join(directory.path, REPLICATION_CHECKPOINT))
+        ]
+        if directory.refused is not None:
+            self._refused.append(directory.refused)
+        if directory.offline is not None:
+            self._failed[directory.path] = directory.offline
         is_clean = self._conditions.has_marker
         if is_clean is None:
             is_clean = directory.is_clean
@@ -174,27 +270,16 @@ class _Start:
         for entry in sorted(scan_directory(directory.path), key=lambda one: one.name):
             if not entry.is_directory() or entry.name == _REMOTE_INDEX_CACHE:
                 continue
-            split = split_directory_name(entry.name)
+            split = parse_log_directory(entry.name)
             if split is None:
                 self._refused.append(
                     Refusal(entry.path, None, "not named like a partition directory")
                 )
                 continue
-            partition, kind = split
-            if partition.topic == CLUSTER_METADATA_TOPIC:
-                continue
-            if kind is DirectoryKind.DELETE:
-                self._notes.append(f"{entry.path} is deleted 30 seconds after the start")
-                continue
-            if kind is DirectoryKind.STRAY:
-                self._notes.append(f"{entry.path} is kept, and not served")
-                continue
-            before = self._other_copy(partition, kind, entry.path)
-            if before is not None:
-                self._refused.append(Refusal(entry.path, None, f"{before} has the same partition"))
-                continue
-            self._partition(partition, entry.path, directory, is_clean=is_clean)
-        self._missing_partitions(directory)
+            if split[0].topic != CLUSTER_METADATA_TOPIC:
+                self._partition(split, entry.path, directory, is_clean=is_clean)
+        if directory.path in self._served_from:
+            self._unserved += [text for text in directory.unserved if text not in self._unserved]
 
     def _other_copy(self, partition: TopicPartition, kind: DirectoryKind, path: str) -> str | None:
         """Return a directory that a broker does not start with beside this one."""
@@ -210,8 +295,14 @@ class _Start:
         return None
 
     def _partition(
-        self, partition: TopicPartition, path: str, directory: DirectoryFiles, *, is_clean: bool
+        self,
+        named: tuple[TopicPartition, DirectoryKind],
+        path: str,
+        directory: DirectoryFiles,
+        *,
+        is_clean: bool,
     ) -> None:
+        partition, kind = named
         predicted = PartitionPrediction(partition.topic, partition.partition, path, Outcome.REFUSED)
         loading = Loading(
             is_clean,
@@ -221,16 +312,27 @@ class _Start:
             self._conditions.clock,
         )
         try:
-            topic_id = read_topic_id(path)
             files = find_files(partition, path)
             with load_partition(path, files, loading) as loaded:
+                topic_id = read_topic_id(path)
                 known = self._known_offsets(partition, directory)
                 predicted = describe(predicted, files, loaded, loading, known)
-                retention = self._topics.retention(partition.topic, directory.node_id)
-                self._has_unknown_retention |= not retention.is_known and not retention.malformed
-                self._malformed.update(retention.malformed)
-                why = self._why_stray(topic_id, directory, partition)
-                if why is None:
+                why = self._why_stray(topic_id, partition)
+                if kind in (DirectoryKind.LIVE, DirectoryKind.FUTURE) and why is None:
+                    unserved = [
+                        *files.unserved,
+                        *filter(None, [why_unreadable(loaded)]),
+                        *filter(None, [self._why_unreachable(topic_id, partition)]),
+                    ]
+                    predicted = replace(
+                        predicted,
+                        unserved="; ".join(unserved) or None,
+                        unknown=_unknown_start(path, loaded, directory),
+                    )
+                    retention = self._topics.retention(partition.topic, self._node_id)
+                    is_unknown = not retention.is_known and not retention.malformed
+                    self._has_unknown_retention |= is_unknown
+                    self._malformed.update(retention.malformed)
                     now_ms = self._conditions.clock()
                     predicted = with_retention(predicted, loaded, retention, now_ms)
                 watermark = directory.high_watermarks.get(partition, 0)
@@ -244,16 +346,35 @@ class _Start:
             # What this process may not read, or what changes meanwhile, says nothing of a broker.
             if is_retriable(error):
                 raise
-            predicted = replace(predicted, refusal=_refusal(error))
-            self._refused.append(_refusal(error))
+            refusal = _refusal(error)
+            if isinstance(error, DirectoryFailsError):
+                self._failed.setdefault(directory.path, refusal)
+            else:
+                self._refused.append(refusal)
+            self._partitions.append(replace(predicted, refusal=refusal))
+            if kind in (DirectoryKind.LIVE, DirectoryKind.FUTURE):
+                self._seen.setdefault((partition, kind), path)
+            return
+        if kind is DirectoryKind.DELETE:
+            self._notes.append(f"{path} is deleted 30 seconds after the start")
+            return
+        if kind is DirectoryKind.STRAY:
+            self._notes.append(f"{path} is kept, and not served")
+            return
+        if why is None:
+            before = self._other_copy(partition, kind, path)
+            if before is not None:
+                self._refused.append(Refusal(path, None, f"{before} has the same partition"))
+            self._served_from.add(directory.path)
+            if directory.path in self._failed and predicted.unserved is None:
+                predicted = replace(predicted, unserved="its data directory is offline")
         else:
-            if why is not None:
-                predicted = replace(predicted, outcome=Outcome.STRAY, notes=(*predicted.notes, why))
+            predicted = replace(predicted, outcome=Outcome.STRAY, notes=(*predicted.notes, why))
         self._partitions.append(predicted)
 
     def _known_offsets(self, partition: TopicPartition, directory: DirectoryFiles) -> KnownOffsets:
         """Return what is known of a partition's offsets besides its logs."""
-        policy = self._topics.cleanup_policy(partition.topic, directory.node_id)
+        policy = self._topics.cleanup_policy(partition.topic, self._node_id)
         cluster = self._conditions.cluster
         has_topic = cluster is not None and cluster.topic_named(partition.topic) is not None
         return KnownOffsets(
@@ -271,44 +392,73 @@ class _Start:
             directory.is_clean,
         )
 
-    def _why_stray(
-        self, topic_id: str | None, directory: DirectoryFiles, partition: TopicPartition
-    ) -> str | None:
+    def _why_stray(self, topic_id: str | None, partition: TopicPartition) -> str | None:
         """Return why a partition is stray; None where it is not, or that is not known."""
         if topic_id is None:
             return "stray: it has no partition.metadata; an empty log takes its place"
-        cluster, node_id = self._conditions.cluster, directory.node_id
+        cluster, node_id = self._conditions.cluster, self._node_id
         if cluster is None:
             return None
         return cluster.why_stray(partition.partition, topic_id, node_id)
 
-    def _missing_partitions(self, directory: DirectoryFiles) -> None:
+    def _why_unreachable(self, topic_id: str | None, partition: TopicPartition) -> str | None:
+        """Return why a partition that is loaded is not the one of its topic."""
+        cluster = self._conditions.cluster
+        topic = None if cluster is None else cluster.topics.get(topic_id or "")
+        if cluster is None or topic is None or topic.name == partition.topic:
+            return None
+        return (
+            f"its topic id {topic_id} is that of {topic.name}: an InconsistentTopicId, over which "
+            "the broker serves neither it nor others"
+        )
+
+    def _missing_partitions(self) -> None:
         """Add the partitions that the metadata places here, and that are not here."""
-        cluster, directory_id = self._conditions.cluster, directory.properties.get("directory.id")
-        node_id = directory.node_id
-        if cluster is None or directory_id is None or node_id is None:
+        cluster, node_id = self._conditions.cluster, self._node_id
+        by_id = {one.directory_id: path for path, one in self._identity.by_directory.items()}
+        by_id.pop(None, None)
+        if cluster is None or node_id is None:
             return
         for topic in cluster.topics.values():
             for number, image in topic.partitions.items():
                 placed = dict(zip(image.replicas, image.directories, strict=False))
                 partition = TopicPartition(topic.name, number)
+                directory = by_id.get(placed.get(node_id, ""))
                 is_here = (partition, DirectoryKind.LIVE) in self._seen
-                if placed.get(node_id) == directory_id and not is_here:
-                    path = os.path.join(directory.path, partition.directory_name)
-                    note = "its directory is missing: an empty log is created, without a warning"
-                    self._partitions.append(
-                        PartitionPrediction(
-                            topic.name, number, path, Outcome.EMPTIED, notes=(note,)
-                        )
-                    )
+                if directory is None or directory not in self._paths or is_here:
+                    continue
+                path = os.path.join(directory, partition.directory_name)
+                note = "its directory is missing: an empty log is created, without a warning"
+                self._partitions.append(
+                    PartitionPrediction(topic.name, number, path, Outcome.EMPTIED, notes=(note,))
+                )
+
+
+def _unknown_start(path: str, loaded: LoadedPartition, directory: DirectoryFiles) -> str | None:
+    """Return what is not known of where a log starts, by what its epochs say.
+
+    A broker drops the epochs before a log start: the first that is left begins there.
+    """
+    if loaded.log.log_end_offset <= loaded.log.log_start_offset:
+        return None
+    epochs = parse_leader_epoch_checkpoint(
+        (read_root_file(os.path.join(path, LEADER_EPOCH_CHECKPOINT)) or b"").decode()
+    )
+    first = min((one.start_offset for one in epochs), default=None)
+    name = os.path.basename(path)
+    if first is None:
+        text = f"the log start of {name} is lost: records that were deleted may come back"
+        was_started = directory.recovery_points or directory.high_watermarks
+        return text if was_started and not directory.has_log_starts else None
+    count = records_that_come_back(loaded, first)
+    if not count:
+        return None
+    start = loaded.log.log_start_offset
+    return (
+        f"the log start of {name} is lost: {count} records that were deleted come back, offsets "
+        f"{start} to {first - 1}"
+    )
 
 
 def _refusal(error: KafkaIndexError) -> Refusal:
-    details = [
-        f"{name} {value}"
-        for name, value in (("expected", error.expected), ("found", error.found))
-        if value is not None
-    ]
-    where = "" if error.position_bytes is None else f" at byte {error.position_bytes}"
-    text = f"{error.message}{where}" + (f" ({', '.join(details)})" if details else "")
-    return Refusal(error.path or "", error.line, text)
+    return refusal_of(StartRefusedError.of(error, error.path or ""))

@@ -1,72 +1,77 @@
 """The files of a data directory that a starting broker reads before its partitions.
 
-Sources: Kafka's ``LogManager.loadLogs``, ``MetaPropertiesEnsemble``, ``CleanShutdownFileHandler``,
-``CheckpointFile``, ``PartitionMetadataFile``.
+Sources: Kafka's ``LogManager.loadLogs``, ``CleanShutdownFileHandler``, ``CheckpointFile``,
+``LazyOffsetCheckpoints``.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
-import re
 from dataclasses import dataclass, field
 
-from kafka_index.errors import InputError, is_retriable
-from kafka_index.layout.checkpoints import check_offset_checkpoint_form, parse_offset_checkpoint
-from kafka_index.layout.integers import INT32_MAX, parse_java_integer
-from kafka_index.layout.message_bytes import uuid_bytes
-from kafka_index.layout.message_fields import ZERO_UUID
+from kafka_index.errors import InputError
+from kafka_index.layout.checkpoints import parse_offset_checkpoint
 from kafka_index.layout.names import (
     BROKER_LOCK,
     CLEANER_CHECKPOINT,
     LOG_START_CHECKPOINT,
-    META_PROPERTIES,
-    PARTITION_METADATA,
     RECOVERY_POINT_CHECKPOINT,
     REPLICATION_CHECKPOINT,
     TopicPartition,
 )
 from kafka_index.layout.quoted_content import quote_content
-from kafka_index.startup.prediction import StartRefusedError
+from kafka_index.startup.java_texts import (
+    OFFSET_FIELDS,
+    checkpoint_fault,
+    java_lines,
+    load_properties,
+)
+from kafka_index.startup.prediction import DirectoryFailsError, Refusal, StartRefusedError
+from kafka_index.startup.root_bytes import read_root_file
 from kafka_index.storage.log_directory import read_checkpoint_text
 
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
-
-_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))")
 
 Offsets = dict[TopicPartition, int]
 
 
 @dataclass(slots=True)
 class DirectoryFiles:
-    """What a data directory says of itself.
+    """The checkpoints of a data directory, and its marker.
 
     Parameters
     ----------
     path : str
         The directory.
-    properties : dict of str to str
-        Of ``meta.properties``.
     is_clean : bool
         Whether the marker of a clean shutdown is there.
     recovery_points, log_starts, high_watermarks : dict
         The checkpoints, by partition.
-    has_high_watermarks : bool
-        Whether that checkpoint is there.
     cleaned_to : dict
         The checkpoint of the cleaner, by partition.
+    has_log_starts : bool
+        Whether the log starts are known: that checkpoint has content, which can be read.
+    offline : Refusal or None
+        Why a broker takes the directory offline.
+    refused : Refusal or None
+        Why it exits.
+    unserved : list of str
+        Why it serves no partition, or not for long.
     notes : list of str
         What a broker only warns about.
     """
 
     path: str
-    properties: dict[str, str] = field(default_factory=dict)
     is_clean: bool = False
     recovery_points: Offsets = field(default_factory=dict)
     log_starts: Offsets = field(default_factory=dict)
     high_watermarks: Offsets = field(default_factory=dict)
-    has_high_watermarks: bool = False
     cleaned_to: Offsets = field(default_factory=dict)
+    has_log_starts: bool = False
+    offline: Refusal | None = None
+    refused: Refusal | None = None
+    unserved: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     @classmethod
@@ -75,60 +80,52 @@ class DirectoryFiles:
 
         Raises
         ------
-        StartRefusedError
-            A broker exits, or does not use the directory.
         InputError
-            A broker runs on it, or it cannot be read.
+            They cannot be read by this process.
         """
-        refuse_held(path)
-        files = cls(path, properties=read_properties(os.path.join(path, META_PROPERTIES)))
-        check_integers(os.path.join(path, META_PROPERTIES))
-        files.is_clean = os.path.exists(os.path.join(path, CLEAN_SHUTDOWN))
-        files.recovery_points = files.offsets(RECOVERY_POINT_CHECKPOINT)
-        files.log_starts = files.offsets(LOG_START_CHECKPOINT)
-        files.high_watermarks = files.offsets(REPLICATION_CHECKPOINT)
-        files.has_high_watermarks = os.path.exists(os.path.join(path, REPLICATION_CHECKPOINT))
-        files.cleaned_to = _cleaner_offsets(path)
+        files = cls(path, is_clean=os.path.exists(os.path.join(path, CLEAN_SHUTDOWN)))
+        files.recovery_points = files._offsets(RECOVERY_POINT_CHECKPOINT)
+        files.log_starts = files._offsets(LOG_START_CHECKPOINT)
+        files.high_watermarks = files._offsets(REPLICATION_CHECKPOINT)
+        files.cleaned_to = files._offsets(CLEANER_CHECKPOINT)
         return files
 
-    @property
-    def node_id(self) -> int | None:
-        """The broker that the directory belongs to."""
-        text = self.properties.get("node.id") or self.properties.get("broker.id") or ""
-        number = parse_java_integer(text, INT32_MAX)
-        return None if number is None or number < 0 else number
-
-    def offsets(self, name: str) -> Offsets:
-        """Return a checkpoint; nothing where a broker resets it."""
+    def _offsets(self, name: str) -> Offsets:
+        """Return a checkpoint; nothing where a broker resets it, or fails on it."""
         path = os.path.join(self.path, name)
-        text = read_checkpoint_text(path)
-        if not text:
-            return {}
         try:
-            return parse_offset_checkpoint(text, path=path)
-        except InputError as error:
-            try:
-                check_offset_checkpoint_form(text, path=path)
-            except InputError:
-                raise StartRefusedError.of(error, path) from error
-            if name == REPLICATION_CHECKPOINT:
-                self.notes.append(
-                    f"{path}: a field is not a number: the broker starts, and serves no partition"
-                )
-            else:
-                self.notes.append(f"{path}: a field is not a number: all of it counts as 0")
+            data = read_root_file(path, may_dangle=False)
+            lines = java_lines(data or b"")
+        except (DirectoryFailsError, UnicodeDecodeError) as error:
+            text = error.message if isinstance(error, DirectoryFailsError) else "not UTF-8 text"
+            self._fail(name, Refusal(path, None, text))
             return {}
+        fault = checkpoint_fault(lines, OFFSET_FIELDS)
+        if fault is not None:
+            found = quote_content(lines[fault.line - 1], path)
+            text = f"the checkpoint is malformed: line {fault.line}: {found}"
+            why = Refusal(path, fault.line, f"{text} ({fault.exception})")
+            if fault.is_input_output:
+                self._fail(name, why)
+            elif name in (REPLICATION_CHECKPOINT, CLEANER_CHECKPOINT):
+                does = "serves no partition" if name == REPLICATION_CHECKPOINT else "cleans none"
+                self.unserved.append(f"{path}: {text}: the broker starts, and {does}")
+            elif fault.is_error:
+                self.refused = why
+            else:
+                self.notes.append(f"{path}: {text}: all of it counts as 0")
+            return {}
+        if name == LOG_START_CHECKPOINT:
+            self.has_log_starts = len(lines) > 1
+        text = (data or b"").decode()
+        return parse_offset_checkpoint(text, path=path)
 
-
-def _cleaner_offsets(directory: str) -> Offsets:
-    """Return the checkpoint of the cleaner, which no start reads; nothing where it is malformed."""
-    path = os.path.join(directory, CLEANER_CHECKPOINT)
-    try:
-        return parse_offset_checkpoint(read_checkpoint_text(path) or "", path=path)
-    except InputError as error:
-        if is_retriable(error):
-            raise
-        return {}
+    def _fail(self, name: str, why: Refusal) -> None:
+        if name == CLEANER_CHECKPOINT:
+            text = "the cleaner fails on it, and the broker takes the directory offline"
+            self.unserved.append(f"{why.file}: {why.reason}: {text}")
+        elif self.offline is None:
+            self.offline = why
 
 
 def refuse_held(directory: str) -> None:
@@ -180,98 +177,8 @@ def read_properties(path: str) -> dict[str, str]:
 
 def properties_of(text: str) -> dict[str, str]:
     """Return the properties in the text of a ``meta.properties``."""
-    pairs = (
-        line.partition("=")
-        for line in map(str.strip, text.splitlines())
-        if line and not line.startswith(("#", "!"))
-    )
-    return {name.strip(): value.strip() for name, _, value in pairs}
-
-
-def check_integers(path: str) -> None:
-    """Check that Java reads the version and the node in a ``meta.properties``.
-
-    Raises
-    ------
-    StartRefusedError
-        It does not (``MetaProperties.Builder``): a broker exits.
-    """
-    line, text = _found_property(path, "version") or (None, "0")
-    version = parse_java_integer(text.strip(), INT32_MAX)
-    if version not in (0, 1):
-        raise _refused_number(path, line, "version", text, "0 or 1")
-    # Of version 0, the name is that of brokers with ZooKeeper.
-    name = "node.id" if version else "broker.id"
-    found = _found_property(path, name)
-    if found is not None and parse_java_integer(found[1], INT32_MAX) is None:
-        raise _refused_number(path, found[0], name, found[1], "a 32-bit integer in decimal digits")
-
-
-def _refused_number(
-    path: str, line: int | None, name: str, found: str, expected: str
-) -> StartRefusedError:
-    return StartRefusedError(
-        f"{name} cannot be read",
-        path=path,
-        expected=expected,
-        found=quote_content(found, path),
-        line=line,
-    )
-
-
-def property_line(path: str, name: str) -> int | None:
-    """Return the line of a property in a ``meta.properties``."""
-    found = _found_property(path, name)
-    return None if found is None else found[0]
-
-
-def _found_property(path: str, name: str) -> tuple[int, str] | None:
-    """Return the line of a property, the last one, and its value, with the blanks after it."""
-    lines = (read_checkpoint_text(path) or "").splitlines()
-    pairs = [(number, line.partition("=")) for number, line in enumerate(lines, start=1)]
-    found = [(number, pair[2].lstrip()) for number, pair in pairs if pair[0].strip() == name]
-    if not found:
-        return None
-    line, value = found[-1]
-    # As java.util.Properties loads it: Latin-1, in which other characters are escaped.
-    return line, _ESCAPE.sub(_unescaped, value.encode().decode("latin-1"))
-
-
-def _unescaped(match: re.Match[str]) -> str:
-    return chr(int(match[1], 16)) if match[1] else match[2]
-
-
-def read_topic_id(directory: str) -> str | None:
-    """Return the topic id of a partition directory; None where the file is missing.
-
-    Raises
-    ------
-    StartRefusedError
-        The file is empty or malformed.
-    """
-    path = os.path.join(directory, PARTITION_METADATA)
-    text = read_checkpoint_text(path)
-    if text is None:
-        return None
-    lines = text.splitlines()
-    if len(lines) < 2 or lines[0].replace(" ", "") != "version:0":
-        raise StartRefusedError(
-            "malformed partition metadata",
-            path=path,
-            expected="version: 0 and topic_id",
-            found=quote_content(text, path),
-            line=1 if len(lines) != 1 or lines[0].replace(" ", "") != "version:0" else 2,
-        )
-    name, _, topic_id = lines[1].partition(": ")
     try:
-        uuid_bytes(topic_id.strip())
+        found = load_properties(text.encode())
     except ValueError:
-        topic_id = ZERO_UUID
-    if name != "topic_id" or topic_id.strip() == ZERO_UUID:
-        raise StartRefusedError(
-            "no topic id in the partition metadata",
-            path=path,
-            found=quote_content(lines[1], path),
-            line=2,
-        )
-    return topic_id.strip()
+        return {}
+    return {name: one.value.strip() for name, one in found.items()}

@@ -12,24 +12,22 @@ from dataclasses import dataclass, field
 
 from kafka_index.layout.names import (
     CLEANED_SUFFIX,
-    DELETED_SUFFIX,
     INDEX_SUFFIXES,
     LOG_SUFFIX,
     OFFSET_DIGITS,
     OFFSET_INDEX_SUFFIX,
     SNAPSHOT_SUFFIX,
     SWAP_SUFFIX,
+    TXN_INDEX_SUFFIX,
     TopicPartition,
     parse_segment_file,
 )
-from kafka_index.startup.prediction import StartRefusedError
+from kafka_index.startup.directory_names import check_segment_file_name, is_misnamed_log
+from kafka_index.startup.prediction import DirectoryFailsError, StartRefusedError
 from kafka_index.storage import SegmentFile
-from kafka_index.storage.directories import scan_directory
+from kafka_index.storage.directories import Entry, scan_directory
 from kafka_index.storage.partition_files import list_partition
 from kafka_index.storage.swapped_logs import swapped_range
-
-_ENDINGS = (LOG_SUFFIX, *INDEX_SUFFIXES, SNAPSHOT_SUFFIX, SWAP_SUFFIX, CLEANED_SUFFIX)
-_KRAFT_SNAPSHOT = ".checkpoint.deleted"
 
 
 @dataclass(slots=True)
@@ -39,6 +37,7 @@ class FoundSegment:
     log: SegmentFile
     is_swapped: bool
     indexes: dict[str, str] = field(default_factory=dict)
+    directories: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -55,12 +54,15 @@ class FoundFiles:
         The offset up to which the swapped files hold what they replace.
     snapshots : list of int
         Offsets of the snapshots that are left.
+    unserved : tuple of str
+        Why records of it are hidden.
     """
 
     segments: list[FoundSegment]
     replaced: dict[int, str]
     replaced_end: int
     snapshots: list[int]
+    unserved: tuple[str, ...] = ()
 
 
 def find_files(partition: TopicPartition, directory: str) -> FoundFiles:
@@ -73,10 +75,17 @@ def find_files(partition: TopicPartition, directory: str) -> FoundFiles:
     InputError
         The directory cannot be read.
     """
-    entries = [entry for entry in scan_directory(directory) if not entry.is_directory()]
+    scanned = sorted(scan_directory(directory), key=lambda one: one.name)
+    entries = [entry for entry in scanned if entry.why_not_a_file() is None]
     for entry in entries:
         check_segment_file_name(entry.name, directory)
     live, _ = list_partition(partition, entries)
+    not_files = {entry.name: entry for entry in scanned if entry.why_not_a_file() is not None}
+    unserved = [
+        f"{entry.path}: a broker opens an empty segment of that offset in the midst of the log"
+        for entry in entries
+        if is_misnamed_log(entry.name)
+    ]
     names = {entry.name: entry.path for entry in entries}
     parsed = {name: found for name in names if (found := parse_segment_file(name)) is not None}
     swapped = {
@@ -109,6 +118,8 @@ def find_files(partition: TopicPartition, directory: str) -> FoundFiles:
                 one.indexes[suffix] = names[plain + SWAP_SUFFIX]
             elif plain in names and not first <= base < end and not _is_overwritten(one, suffix):
                 one.indexes[suffix] = names[plain]
+            elif plain in not_files:
+                _note_no_file(one, suffix, not_files[plain])
         segments.append(one)
     bases = {segment.base_offset: segment.log_path for segment in live}
     replaced = {
@@ -125,20 +136,22 @@ def find_files(partition: TopicPartition, directory: str) -> FoundFiles:
         and not name.transient
         and not first <= name.base_offset < end
     )
-    return FoundFiles(segments, replaced, end, snapshots)
+    return FoundFiles(segments, replaced, end, snapshots, tuple(unserved))
+
+
+def _note_no_file(segment: FoundSegment, suffix: str, entry: Entry) -> None:
+    """Note an index that is a directory, or refuse what a broker fails on at once."""
+    if entry.is_directory():
+        if suffix == TXN_INDEX_SUFFIX:
+            raise DirectoryFailsError("the transaction index is a directory", path=entry.path)
+        segment.directories[suffix] = entry.path
+    elif suffix == OFFSET_INDEX_SUFFIX and not os.path.isdir(
+        os.path.dirname(os.path.realpath(entry.path))
+    ):
+        # A broker rebuilds it where the link leads, if it can.
+        raise DirectoryFailsError("the index is a link to nothing", path=entry.path)
 
 
 def _is_overwritten(segment: FoundSegment, suffix: str) -> bool:
     """Return whether the index that a broker creates for a swapped log takes the place of one."""
     return segment.is_swapped and suffix == OFFSET_INDEX_SUFFIX
-
-
-def check_segment_file_name(name: str, directory: str) -> None:
-    """Refuse the name of a file of a segment that does not begin with an offset."""
-    if name.endswith((DELETED_SUFFIX, _KRAFT_SNAPSHOT)) or not name.endswith(_ENDINGS):
-        return
-    if not name.partition(".")[0].isdigit():
-        raise StartRefusedError(
-            "the name of a segment's file does not begin with an offset",
-            path=os.path.join(directory, name),
-        )

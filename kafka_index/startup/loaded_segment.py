@@ -22,7 +22,7 @@ from kafka_index.scan.file_records import LogBatches, LogOffsetPosition, open_lo
 from kafka_index.scan.index_builder import IndexBuilder
 from kafka_index.startup.found_files import FoundSegment
 from kafka_index.startup.offset_search import check_stop, find_batch
-from kafka_index.startup.prediction import StartRefusedError
+from kafka_index.startup.prediction import DirectoryFailsError, StartRefusedError
 from kafka_index.storage import Bytes, MappedFile
 
 #: Of an index in memory that gets no entry.
@@ -90,6 +90,7 @@ class LoadedSegment:
     def offset_index(self) -> OffsetIndex:
         """Its offset index: the file, or what recovery rebuilt."""
         if self._index is None:
+            self._refuse_directories(OFFSET_INDEX_SUFFIX)
             path = None if self.found is None else self.found.indexes.get(OFFSET_INDEX_SUFFIX)
             if path is None:
                 self._index = OffsetIndex(
@@ -99,12 +100,25 @@ class LoadedSegment:
                 self._index = OffsetIndex(path, self.base_offset, writable=False)
         return self._index
 
+    @property
+    def _directories(self) -> dict[str, str]:
+        return {} if self.found is None else self.found.directories
+
+    def _refuse_directories(self, *suffixes: str) -> None:
+        """Refuse an index that is a directory, where a broker opens it."""
+        for suffix in suffixes:
+            if suffix in self._directories:
+                raise DirectoryFailsError(
+                    "the index is a directory", path=self._directories[suffix]
+                )
+
     def is_sound(self) -> bool:
         """Return whether loading leaves it as it is (``LogSegment.sanityCheck``)."""
         indexes = {} if self.found is None else self.found.indexes
         is_swapped = self.found is not None and self.found.is_swapped
         # To read where a swapped log ends, a broker opens its index, and so creates an empty one.
-        if OFFSET_INDEX_SUFFIX not in indexes and not is_swapped:
+        has_index = OFFSET_INDEX_SUFFIX in indexes or OFFSET_INDEX_SUFFIX in self._directories
+        if not has_index and not is_swapped:
             return False
         path = indexes.get(TXN_INDEX_SUFFIX)
         if path is None:
@@ -173,6 +187,7 @@ class LoadedSegment:
         -----
         LogSegment.recover
         """
+        self._refuse_directories(OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX)
         size = self.settings.segment_index_bytes
         index = OffsetIndex(IN_MEMORY, self.base_offset, size, growing=True)
         times = TimeIndex(IN_MEMORY, self.base_offset, size, growing=True)
@@ -225,6 +240,7 @@ class LoadedSegment:
 
     def resize_indexes(self) -> None:
         """Refuse index files that are larger than the settings allow (``resizeIndexes``)."""
+        self._refuse_directories(OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX)
         indexes = {} if self.found is None or self.is_rebuilt else self.found.indexes
         for suffix, entry in ((OFFSET_INDEX_SUFFIX, OFFSET_ENTRY), (TIME_INDEX_SUFFIX, TIME_ENTRY)):
             path = indexes.get(suffix)

@@ -23,13 +23,22 @@ from kafka_index.errors import (
 )
 from kafka_index.growing.epoch_file import EpochFile
 from kafka_index.growing.growing_segment import Clock, floor_segment
-from kafka_index.growing.log_loader import LoadConditions, LoadedOffsets, LogLoader
+from kafka_index.growing.log_loader import (
+    LoadConditions,
+    LoadedOffsets,
+    LogLoader,
+    OffsetsGoBackError,
+)
 from kafka_index.growing.producer_state_manager import ProducerStateManager, SnapshotFiles
 from kafka_index.growing.producers import Producers
 from kafka_index.growing.settings import LogSettings
+from kafka_index.layout.names import LEADER_EPOCH_CHECKPOINT
+from kafka_index.layout.quoted_content import quote_content
 from kafka_index.startup.found_files import FoundFiles
+from kafka_index.startup.java_texts import EPOCH_FIELDS, checkpoint_fault, java_lines
 from kafka_index.startup.loaded_segment import LoadedSegment
-from kafka_index.startup.prediction import LoadedLog, StartRefusedError
+from kafka_index.startup.prediction import DirectoryFailsError, LoadedLog, StartRefusedError
+from kafka_index.startup.root_bytes import read_root_file
 from kafka_index.state.snapshots import decode_snapshot, snapshot_path
 
 
@@ -71,7 +80,16 @@ class PredictedSnapshots(SnapshotFiles):
         return None, None, damaged
 
     def write(self, offset: int, data: bytes, *, durable: bool) -> None:  # noqa: ARG002, nothing is durable here
-        """Keep one in memory."""
+        """Keep one in memory.
+
+        Raises
+        ------
+        OffsetsGoBackError
+            Its name is that of a directory: recovery that fails so cuts the whole log.
+        """
+        path = snapshot_path(self._directory, offset)
+        if os.path.isdir(path):
+            raise OffsetsGoBackError(f"the snapshot {path} is a directory")
         self._offsets.add(offset)
         self._written[offset] = data
 
@@ -188,6 +206,7 @@ class _PredictedFiles:
 
 def _load(directory: str, files: _PredictedFiles, loading: Loading) -> LoadedPartition:
     snapshots = PredictedSnapshots(directory, files.files.snapshots)
+    _check_epochs(directory)
     with _refusals(directory):
         epochs = PredictedEpochs(directory)
         loader = LogLoader(
@@ -212,6 +231,33 @@ def _load(directory: str, files: _PredictedFiles, loading: Loading) -> LoadedPar
     )
     bytes_read = snapshots.bytes_read + sum(one.bytes_read for one in files.opened)
     return LoadedPartition(log, files.segments, files.deleted, loader.reasons, bytes_read)
+
+
+def _check_epochs(directory: str) -> None:
+    """Refuse leader epochs that a broker does not read.
+
+    Raises
+    ------
+    DirectoryFailsError
+        It takes the data directory offline.
+    StartRefusedError
+        It exits.
+    """
+    path = os.path.join(directory, LEADER_EPOCH_CHECKPOINT)
+    try:
+        lines = java_lines(read_root_file(path, may_dangle=False) or b"")
+    except UnicodeDecodeError as error:
+        raise DirectoryFailsError("not UTF-8 text", path=path) from error
+    fault = checkpoint_fault(lines, EPOCH_FIELDS)
+    if fault is None:
+        return
+    error_class = DirectoryFailsError if fault.is_input_output else StartRefusedError
+    raise error_class(
+        f"the checkpoint is malformed ({fault.exception})",
+        path=path,
+        found=quote_content(lines[fault.line - 1], path),
+        line=fault.line,
+    )
 
 
 def _look_up_unstable(
@@ -240,6 +286,8 @@ def _refusals(directory: str) -> Iterator[None]:
         yield
     except StartRefusedError:
         raise
+    except OffsetsGoBackError as error:
+        raise DirectoryFailsError(str(error), path=directory) from error
     except (CorruptLogError, InputError, InvalidEpochError) as error:
         if is_retriable(error):
             raise

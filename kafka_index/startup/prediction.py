@@ -38,11 +38,13 @@ class Verdict(Enum):
 
     SAFE = "safe"
     LOSES = "loses"
+    DOES_NOT_SERVE = "does_not_serve"
     DOES_NOT_START = "does_not_start"
+    UNKNOWN = "unknown"
 
 
 class StartRefusedError(KafkaIndexError):
-    """A broker does not start with what it finds: it exits, or the directory fails."""
+    """A broker exits over what it finds."""
 
     @classmethod
     def of(cls, error: KafkaIndexError, path: str) -> Self:
@@ -55,6 +57,10 @@ class StartRefusedError(KafkaIndexError):
             found=error.found,
             line=error.line,
         )
+
+
+class DirectoryFailsError(StartRefusedError):
+    """A broker takes the data directory offline; it exits where that is its only one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +185,8 @@ class PartitionPrediction:
     log_start_retained : int or None
         The log start once retention has deleted what is too old or too much, 30 seconds after the
         start; None where that is not known.
+    segments_to_delete : int
+        How many retention deletes then.
     bytes_read : int
         How much of its logs and snapshots a broker reads, approximately.
     segments : tuple of SegmentPrediction
@@ -188,6 +196,10 @@ class PartitionPrediction:
     missing : tuple of MissingRange
         Offsets that no log has, and that compaction does not explain: a broker serves what is
         around them, and says nothing.
+    unserved : str or None
+        Why what is there is not served, or not all of it.
+    unknown : str or None
+        What of it cannot be known.
     notes : tuple of str
         What cannot be known, or is worth knowing.
     """
@@ -203,10 +215,13 @@ class PartitionPrediction:
     lost: LostRecords = field(default_factory=LostRecords)
     torn_bytes: int = 0
     log_start_retained: int | None = None
+    segments_to_delete: int = 0
     bytes_read: int = 0
     segments: tuple[SegmentPrediction, ...] = ()
     refusal: Refusal | None = None
     missing: tuple[MissingRange, ...] = ()
+    unserved: str | None = None
+    unknown: str | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -226,6 +241,12 @@ class Prediction:
         What cannot be known.
     has_marker : bool
         Whether a directory was loaded as after a clean shutdown.
+    unserved : tuple of str
+        Why partitions are not served, or not all of them, beside what is said of each.
+    unknown : tuple of str
+        What was not read, or is not known: without it nothing is safe.
+    not_judged : tuple of str
+        What was not given, and so is no part of the verdict.
     """
 
     verdict: Verdict
@@ -233,6 +254,9 @@ class Prediction:
     partitions: tuple[PartitionPrediction, ...]
     notes: tuple[str, ...]
     has_marker: bool
+    unserved: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+    not_judged: tuple[str, ...] = ()
 
 
 def _least(before: int | None, value: int) -> int:

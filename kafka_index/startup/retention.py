@@ -75,7 +75,12 @@ def with_retention(
         f"retention: 30 seconds after the start {count} of {len(segments)} segments are deleted, "
         f"up to offset {end - 1}, because of {' and '.join(limits)}"
     )
-    return replace(predicted, log_start_retained=start, notes=(*predicted.notes, note))
+    return replace(
+        predicted,
+        log_start_retained=start,
+        segments_to_delete=count,
+        notes=(*predicted.notes, note),
+    )
 
 
 def _beyond_size(segments: Sequence[LoadedSegment], retention_bytes: int) -> int:

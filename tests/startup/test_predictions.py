@@ -214,7 +214,7 @@ def test_a_partition_without_its_metadata_is_stray(data: Path) -> None:
     found = predict(data)
 
     assert of(found).outcome is Outcome.STRAY
-    assert found.verdict is Verdict.LOSES
+    assert found.verdict is Verdict.DOES_NOT_SERVE
 
 
 def cluster_with(topic_id: str, replicas: tuple[int, ...], directory: str) -> ClusterImage:
@@ -436,7 +436,9 @@ def test_a_version_0_has_a_broker_id_and_later_ones_than_1_are_not_known(
 
 
 def test_what_a_version_does_not_read_is_not_judged(data: Path) -> None:
-    assert with_properties(data, "version=0\nnode.id=1_0\n").verdict is Verdict.SAFE
+    text = "version=0\nbroker.id=1\ncluster.id=x\nnode.id=1_0\n"
+
+    assert with_properties(data, text).verdict is Verdict.SAFE
 
 
 def tear(data: Path, *, at_entry: bool) -> None:

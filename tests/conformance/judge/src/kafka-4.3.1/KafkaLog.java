@@ -68,6 +68,10 @@ final class KafkaLog {
         return baseOffset;
     }
 
+    static String start(String[] fields) throws Exception {
+        return Starting.run(fields);
+    }
+
     static void dumpLog(String[] arguments) throws IOException {
         org.apache.kafka.tools.DumpLogSegments.main(arguments);
     }

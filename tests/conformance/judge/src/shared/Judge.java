@@ -62,6 +62,7 @@ import java.util.Arrays;
  * records FILE                               -> ok BATCH...
  * read-batches FILE                          -> ok BATCH... END
  * dump-log OUTPUT_FILE ARGUMENT...           -> ok
+ * start NODE_ID METADATA_DIR DIRS TOPIC...   -> ok exits REASON, or ok starts PARTITION... (Starting)
  * </pre>
  *
  * Anything thrown comes back as {@code error SIMPLE_CLASS_NAME MESSAGE}. Recovery cuts the log file that it is given,
@@ -81,9 +82,11 @@ public final class Judge {
         for (String line = requests.readLine(); line != null; line = requests.readLine()) {
             String[] fields = line.split("\t", -1);
             if (fields[0].equals("quit"))
-                return;
+                break;
             replies.println(answer(fields));
         }
+        // A start that fails leaves threads that would keep the process.
+        Runtime.getRuntime().halt(0);
     }
 
     private static String answer(String[] fields) {
@@ -108,6 +111,7 @@ public final class Judge {
                 case "filter" -> Filtering.run(Path.of(fields[1]), Path.of(fields[2]), fields[3], fields, 4);
                 case "records" -> LogFiles.records(new File(fields[1]));
                 case "read-batches" -> BatchReads.read(new File(fields[1]));
+                case "start" -> KafkaLog.start(fields);
                 case "dump-log" -> LogFiles.dump(new File(fields[1]), fields, 2);
                 default -> logAnswer(fields);
             };

@@ -1,0 +1,240 @@
+"""The ``meta.properties`` of a broker's directories, and whether they belong together.
+
+Sources: Kafka's ``MetaProperties``, ``MetaPropertiesEnsemble`` and
+``KafkaRaftServer.initializeLogDirs``, in their order.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from kafka_index.layout.integers import INT32_MAX, parse_java_integer
+from kafka_index.layout.names import META_PROPERTIES
+from kafka_index.layout.quoted_content import quote_content
+from kafka_index.startup.java_texts import (
+    Property,
+    is_reserved_directory_id,
+    load_properties,
+    parse_java_uuid,
+)
+from kafka_index.startup.prediction import DirectoryFailsError, Refusal, StartRefusedError
+from kafka_index.startup.root_bytes import read_root_file
+
+#: A broker with its metadata log elsewhere does not start beside one.
+METADATA_DIRECTORY = "__cluster_metadata-0"
+# Java's trim cuts these and nothing else.
+_CONTROLS = "".join(map(chr, range(33)))
+
+
+@dataclass(frozen=True, slots=True)
+class MetaProperties:
+    """What a ``meta.properties`` says.
+
+    Parameters
+    ----------
+    path : str
+        Of the file.
+    properties : mapping of str to Property
+        All of it.
+    node_id : int or None
+        Of version 0, ``broker.id``.
+    directory_id : str or None
+        As Kafka writes it.
+    """
+
+    path: str
+    properties: Mapping[str, Property] = field(default_factory=dict)
+    node_id: int | None = None
+    directory_id: str | None = None
+
+    @property
+    def cluster_id(self) -> str | None:
+        """The cluster that the directory belongs to."""
+        return self.value("cluster.id")
+
+    def value(self, name: str) -> str | None:
+        """Return a property, with the blanks after it."""
+        found = self.properties.get(name)
+        return None if found is None else found.value
+
+    def line(self, name: str) -> int | None:
+        """Return the line of a property."""
+        found = self.properties.get(name)
+        return None if found is None else found.line
+
+    @classmethod
+    def read(cls, directory: str) -> MetaProperties | None:
+        """Read the file of a directory; None where there is none.
+
+        Raises
+        ------
+        DirectoryFailsError
+            A broker cannot read it, and takes the directory offline.
+        """
+        path = os.path.join(directory, META_PROPERTIES)
+        data = read_root_file(path)
+        return None if data is None else cls.of(data, path)
+
+    @classmethod
+    def of(cls, data: bytes, path: str) -> MetaProperties:
+        """Return what the bytes of a file say.
+
+        Raises
+        ------
+        DirectoryFailsError
+            A broker cannot read it.
+        """
+        try:
+            found = load_properties(data)
+        except ValueError as error:
+            raise DirectoryFailsError(str(error), path=path) from error
+        read = cls(path, found)
+        version = parse_java_integer((read.value("version") or "0").strip(_CONTROLS), INT32_MAX)
+        if "version" in found and not found["version"].value:
+            version = None
+        if version not in (0, 1):
+            raise read._unreadable("version", "0 or 1")
+        name = "node.id" if version else "broker.id"
+        text = read.value(name)
+        node_id = None if text is None else parse_java_integer(text, INT32_MAX)
+        if node_id is None and (version or text is not None):
+            raise read._unreadable(name, "a 32-bit integer in decimal digits")
+        text = read.value("directory.id")
+        directory_id = None if text is None else parse_java_uuid(text)
+        if text is not None and directory_id is None:
+            raise read._unreadable("directory.id", "a UUID in base64")
+        if version and read.cluster_id is None:
+            raise read._unreadable("cluster.id", "the cluster")
+        return cls(path, found, node_id, directory_id)
+
+    def _unreadable(self, name: str, expected: str) -> DirectoryFailsError:
+        found = self.properties.get(name)
+        if found is None:
+            return DirectoryFailsError(
+                f"{name} is missing", path=self.path, expected=expected, found="no such property"
+            )
+        return DirectoryFailsError(
+            f"{name} cannot be read",
+            path=self.path,
+            expected=expected,
+            found=quote_content(found.value, self.path),
+            line=found.line,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What the directories of a broker say of themselves together.
+
+    Parameters
+    ----------
+    by_directory : mapping of str to MetaProperties
+        Those that could be read.
+    offline : mapping of str to Refusal
+        Directories that a broker takes offline, and why.
+    refused : tuple of Refusal
+        Why a broker exits before it touches anything.
+    """
+
+    by_directory: Mapping[str, MetaProperties]
+    offline: Mapping[str, Refusal]
+    refused: tuple[Refusal, ...]
+
+
+def check_identity(
+    directories: list[str], metadata_directory: str | None, node_id: int | None
+) -> Identity:
+    """Read and compare the ``meta.properties`` of all directories of a broker.
+
+    Parameters
+    ----------
+    directories : list of str
+        Its data directories.
+    metadata_directory : str or None
+        That of its metadata log; None where it is not known.
+    node_id : int or None
+        As configured; None where that is not known.
+    """
+    everything = sorted({*directories, *([metadata_directory] if metadata_directory else [])})
+    found: dict[str, MetaProperties] = {}
+    offline: dict[str, Refusal] = {}
+    empty = []
+    for directory in everything:
+        try:
+            read = MetaProperties.read(directory)
+        except DirectoryFailsError as error:
+            offline[directory] = refusal_of(error)
+            continue
+        if read is None:
+            empty.append(directory)
+        else:
+            found[directory] = read
+    refused = _disagreements(found, node_id)
+    if metadata_directory in offline:
+        refused.append(offline[metadata_directory])
+    if not found:
+        refused += offline.values()
+    if metadata_directory is not None:
+        refused += [
+            Refusal(
+                os.path.join(directory, METADATA_DIRECTORY),
+                None,
+                f"unexpected metadata location: the metadata log is in {metadata_directory}",
+            )
+            for directory in found
+            if directory != metadata_directory
+            and os.path.exists(os.path.join(directory, METADATA_DIRECTORY))
+        ]
+    refused += [
+        Refusal(os.path.join(directory, META_PROPERTIES), None, "there is no meta.properties")
+        for directory in empty
+    ]
+    for each in found.values():
+        for name, value in (("node.id", each.node_id), ("cluster.id", each.cluster_id)):
+            if value is None:
+                refused.append(Refusal(each.path, None, f"{name} is missing"))
+    return Identity(found, offline, tuple(refused))
+
+
+def refusal_of(error: StartRefusedError) -> Refusal:
+    """Return why a broker does not start, or does not use a directory."""
+    details = [
+        f"{name} {value}"
+        for name, value in (("expected", error.expected), ("found", error.found))
+        if value is not None
+    ]
+    where = "" if error.position_bytes is None else f" at byte {error.position_bytes}"
+    text = f"{error.message}{where}" + (f" ({', '.join(details)})" if details else "")
+    return Refusal(error.path or "", error.line, text)
+
+
+def _disagreements(found: Mapping[str, MetaProperties], node_id: int | None) -> list[Refusal]:
+    refused = []
+    cluster_id: str | None = None
+    seen: dict[str, str] = {}
+    for directory, each in sorted(found.items()):
+        if each.cluster_id is not None:
+            cluster_id = cluster_id or each.cluster_id
+            if each.cluster_id != cluster_id:
+                found_id = quote_content(each.cluster_id, each.path)
+                text = f"cluster.id is {found_id}, expected that of the other directories"
+                refused.append(Refusal(each.path, each.line("cluster.id"), text))
+        if each.node_id is not None:
+            node_id = each.node_id if node_id is None else node_id
+            if each.node_id != node_id:
+                name = "node.id" if "node.id" in each.properties else "broker.id"
+                text = f"{name} is {each.node_id}, expected {node_id}"
+                refused.append(Refusal(each.path, each.line(name), text))
+        if each.directory_id is None:
+            continue
+        other = seen.setdefault(each.directory_id, directory)
+        text = ""
+        if is_reserved_directory_id(each.directory_id):
+            text = f"directory.id {each.directory_id} is reserved"
+        elif other != directory:
+            text = f"directory.id {each.directory_id} is that of {other}"
+        if text:
+            refused.append(Refusal(each.path, each.line("directory.id"), text))
+    return refused

@@ -1,0 +1,99 @@
+"""Whether what a start leaves of a log can be read to its end.
+
+A broker checks no checksum of a log that it does not recover, and no entry of an index that it
+keeps: consumers stop at the first, and are led past records by the second.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import numpy as np
+
+from kafka_index.layout.index_entries import OFFSET_ENTRY
+from kafka_index.layout.integers import Longs
+from kafka_index.layout.names import OFFSET_INDEX_SUFFIX
+from kafka_index.scan.file_records import LogBatches
+from kafka_index.startup.loaded_segment import LoadedSegment
+from kafka_index.startup.partition_loading import LoadedPartition
+
+
+def why_unreadable(loaded: LoadedPartition) -> str | None:
+    """Return the first thing in the segments that are kept over which reading fails."""
+    for segment in loaded.segments:
+        try:
+            why = next(_faults(segment), None)
+        finally:
+            segment.release()
+        if why is not None:
+            return why
+    return None
+
+
+def records_that_come_back(loaded: LoadedPartition, first_kept: int) -> int:
+    """Return how many records a log has before an offset that was its start."""
+    count = 0
+    for segment in loaded.segments:
+        if segment.base_offset < first_kept:
+            for chunk in LogBatches(segment.log, 0, segment.base_offset, verify_crc=False):
+                last = np.minimum(chunk.last_offset, first_kept - 1)
+                first = np.maximum(chunk.base_offset, loaded.log.log_start_offset)
+                count += int(np.maximum(last - first + 1, 0).sum())
+            segment.release()
+    return count
+
+
+def _faults(segment: LoadedSegment) -> Iterator[str]:
+    if segment.found is None:
+        return
+    for path in segment.found.directories.values():
+        yield f"{path} is a directory: the first read there takes the data directory offline"
+    if segment.is_rebuilt:
+        return
+    starts, ends = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    batches = LogBatches(segment.log, 0, segment.base_offset, verify_crc=True)
+    before = -1
+    for chunk in batches:
+        firsts, lasts = chunk.base_offset, chunk.last_offset
+        previous = np.concatenate(([before], lasts[:-1]))
+        wrong = np.flatnonzero((firsts <= previous) & (lasts >= firsts))
+        if len(wrong):
+            at = int(chunk.position_bytes[wrong[0]])
+            yield f"{segment.path}: at byte {at} offsets go back: consumers are led astray"
+        before = int(lasts[-1])
+        starts.append(chunk.position_bytes.copy())
+        ends.append(lasts.copy())
+    if batches.stop is not None:
+        stop = batches.stop
+        yield f"{segment.path}: {stop.name} at byte {stop.position_bytes}: consumers stop there"
+    index = segment.found.indexes.get(OFFSET_INDEX_SUFFIX)
+    if index is not None:
+        yield from _misleading(index, segment, np.concatenate(starts), np.concatenate(ends))
+
+
+def _misleading(path: str, segment: LoadedSegment, starts: Longs, ends: Longs) -> Iterator[str]:
+    """Yield the first entry that leads past records, or between batches."""
+    with open(path, "rb") as file:
+        data = file.read(os.path.getsize(path) // OFFSET_ENTRY.itemsize * OFFSET_ENTRY.itemsize)
+    raw = np.frombuffer(data, OFFSET_ENTRY)
+    offsets, positions = (raw[name].astype(np.int64) for name in OFFSET_ENTRY.names or ())
+    used = np.flatnonzero((offsets != 0) | (positions != 0))
+    if not len(used):
+        return
+    offsets, positions = offsets[: used[-1] + 1], positions[: used[-1] + 1]
+    largest = np.concatenate(([-1], np.maximum.accumulate(ends))) if len(ends) else np.array([-1])
+    rows = np.searchsorted(starts, positions)
+    is_placed = (rows < len(starts)) & (
+        starts[np.minimum(rows, max(len(starts) - 1, 0))] == positions
+        if len(starts)
+        else np.zeros(len(positions), bool)
+    )
+    is_above = offsets + segment.base_offset > largest[np.minimum(rows, len(largest) - 1)]
+    is_risen = np.diff(offsets, prepend=-1) > 0
+    wrong = np.flatnonzero(~(is_placed & is_above & is_risen))
+    if len(wrong):
+        yield (
+            f"{path}: entry {int(wrong[0])} does not lead to the batch of its offset: readers are "
+            "led past records, or between batches"
+        )

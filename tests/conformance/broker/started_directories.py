@@ -1,0 +1,88 @@
+"""What Kafka's own start made of drawn directories, and which of their records it lost."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import google_crc32c
+
+_HEADER = struct.Struct(">qiibIhiqqqhii")
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The judge's answer: why a broker exits, or what it serves of each partition."""
+
+    starts: bool
+    reason: str
+    partitions: dict[str, str]
+
+    @classmethod
+    def of(cls, reply: list[str]) -> Self:
+        """Read the fields of the answer."""
+        if reply[0] == "exits":
+            return cls(starts=False, reason=" ".join(reply[1:]), partitions={})
+        pairs = (field.partition(" ") for field in reply[1:] if field)
+        return cls(starts=True, reason="", partitions={name: text for name, _, text in pairs})
+
+    def faults(self, expected: Mapping[str, set[int]], starts: Mapping[str, int]) -> dict[str, str]:
+        """Return what is not served, is hidden, or comes back, by partition."""
+        faults = {}
+        for name, text in self.partitions.items():
+            kind, *words = text.split(" ")
+            wanted = expected.get(name, set())
+            if kind == "unserved":
+                faults[name] = text
+                continue
+            if kind == "missing":
+                faults[name] = "missing"
+                continue
+            served = offsets_of(words[2])
+            if wanted - served:
+                missing = sorted(wanted - served)
+                faults[name] = f"{len(missing)} lost, {missing[0]} to {missing[-1]}: {text[:80]}"
+            elif min(served, default=0) < starts.get(name, 0) and served:
+                faults[name] = f"come back: {text[:80]}"
+            elif len(words) > 3:
+                faults[name] = f"fails: {text[-80:]}"
+        return faults
+
+
+def offsets_of(text: str) -> set[int]:
+    """Return the offsets in ``A..B,C..D``."""
+    offsets: set[int] = set()
+    for one in text.split(",") if text != "-" else ():
+        first, _, last = one.partition("..")
+        offsets.update(range(int(first), int(last) + 1))
+    return offsets
+
+
+def readable(directories: Iterable[Path]) -> dict[str, set[int]]:
+    """Return the offsets of records in sound batches, by the name of the partition directory."""
+    found: dict[str, set[int]] = {}
+    for directory in directories:
+        for folder in directory.iterdir():
+            if folder.is_dir():
+                offsets = found.setdefault(folder.name, set())
+                for path in folder.glob("*.log*"):
+                    if path.is_file() and path.suffix in (".log", ".swap"):
+                        offsets |= _offsets_in(path.read_bytes())
+    return found
+
+
+def _offsets_in(data: bytes) -> set[int]:
+    offsets: set[int] = set()
+    at = 0
+    while at + _HEADER.size <= len(data):
+        base, length, _, magic, crc, attributes, last, *_rest = _HEADER.unpack_from(data, at)
+        end = at + 12 + length
+        if magic != 2 or length < _HEADER.size - 12 or end > len(data):
+            break
+        if google_crc32c.value(data[at + 21 : end]) == crc and not attributes & 32:
+            offsets.update(range(base, base + last + 1))
+        at = end
+    return offsets

@@ -1,0 +1,223 @@
+import java.io.File;
+import java.io.IOException;
+import java.lang.reflect.Method;
+import java.nio.ByteBuffer;
+import java.util.ArrayList;
+import java.util.Collections;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Properties;
+import java.util.StringJoiner;
+import java.util.TreeMap;
+import java.util.stream.Collectors;
+
+import kafka.log.LogManager;
+import kafka.log.LogManager$;
+import kafka.server.KafkaConfig;
+import kafka.server.KafkaRaftServer$;
+
+import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.common.Uuid;
+import org.apache.kafka.common.record.internal.FileRecords;
+import org.apache.kafka.common.record.internal.MemoryRecords;
+import org.apache.kafka.common.record.internal.MutableRecordBatch;
+import org.apache.kafka.common.record.internal.Record;
+import org.apache.kafka.common.utils.Exit;
+import org.apache.kafka.common.utils.Time;
+import org.apache.kafka.metadata.properties.MetaPropertiesEnsemble;
+import org.apache.kafka.server.storage.log.FetchIsolation;
+import org.apache.kafka.server.util.FileLock;
+import org.apache.kafka.storage.internals.checkpoint.LazyOffsetCheckpoints;
+import org.apache.kafka.storage.internals.checkpoint.OffsetCheckpointFile;
+import org.apache.kafka.storage.internals.log.FetchDataInfo;
+import org.apache.kafka.storage.internals.log.LogConfig;
+import org.apache.kafka.storage.internals.log.LogDirFailureChannel;
+import org.apache.kafka.storage.internals.log.UnifiedLog;
+import org.apache.kafka.storage.log.metrics.BrokerTopicStats;
+
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+import scala.jdk.javaapi.CollectionConverters;
+
+/**
+ * What a broker of these directories does until it serves its partitions, in its own order and with its own classes:
+ * {@code KafkaRaftServer.initializeLogDirs}, {@code LogManager.loadLogs}, then what becomes of each partition of the
+ * metadata as the broker takes its leadership.
+ */
+final class Starting {
+    private static final Logger LOG = LoggerFactory.getLogger(Starting.class);
+    private static final int FETCH_BYTES = 1 << 20;
+
+    private Starting() {
+    }
+
+    private record Topic(Uuid id, int partitions, boolean isHere) {
+    }
+
+    /**
+     * From NODE_ID, METADATA_DIR (empty: the first of them), DIRS, joined by commas, and TOPIC=ID=PARTITIONS=NODE...:
+     * {@code exits REASON}, or {@code starts} and a field for each partition of the metadata:
+     * {@code TOPIC-N served START END RANGES}, {@code TOPIC-N missing}, or {@code TOPIC-N unserved REASON}; RANGES are
+     * those of the offsets that a consumer gets, {@code A..B,C..D}, or {@code -}.
+     */
+    static String run(String[] fields) throws Exception {
+        Exit.setExitProcedure((status, message) -> {
+            throw new IllegalStateException("exit " + status);
+        });
+        Exit.setHaltProcedure((status, message) -> {
+            throw new IllegalStateException("halt " + status);
+        });
+        KafkaConfig config = config(fields[1], fields[2], fields[3]);
+        int node = Integer.parseInt(fields[1]);
+        Map<String, Topic> topics = new TreeMap<>();
+        Map<Uuid, Topic> byId = new LinkedHashMap<>();
+        for (int i = 4; i < fields.length; i++) {
+            String[] parts = fields[i].split("=");
+            Topic topic = new Topic(Uuid.fromString(parts[1]), Integer.parseInt(parts[2]), Integer.parseInt(parts[3]) == node);
+            topics.put(parts[0], topic);
+            byId.put(topic.id(), topic);
+        }
+        LogManager manager = null;
+        try {
+            MetaPropertiesEnsemble ensemble = KafkaRaftServer$.MODULE$.initializeLogDirs(config, LOG, "")._1();
+            LogDirFailureChannel failures = new LogDirFailureChannel(config.logDirs().size() + 1);
+            manager = LogManager$.MODULE$.apply(config,
+                CollectionConverters.asScala(new ArrayList<>(ensemble.errorLogDirs())).toSeq(), resource -> new Properties(),
+                Schedulers.IDLE, Time.SYSTEM, new BrokerTopicStats(), failures);
+            load(manager, log -> log.topicId().isEmpty() || isStray(byId.get(log.topicId().get()), log));
+            return "\tstarts" + serve(config, manager, failures, topics);
+        } catch (Throwable refusal) {
+            return "\texits\t" + (refusal.getClass().getSimpleName() + ": " + refusal.getMessage()).replaceAll("\\s", " ");
+        } finally {
+            if (manager != null)
+                letGo(manager);
+        }
+    }
+
+    private static boolean isStray(Topic topic, UnifiedLog log) {
+        return topic == null || !topic.isHere() || log.topicPartition().partition() >= topic.partitions()
+            || log.topicPartition().partition() < 0;
+    }
+
+    private static String serve(KafkaConfig config, LogManager manager, LogDirFailureChannel failures,
+                                Map<String, Topic> topics) throws Exception {
+        Map<String, OffsetCheckpointFile> watermarks = new LinkedHashMap<>();
+        for (String dir : config.logDirs()) {
+            String path = new File(dir).getAbsolutePath();
+            if (!failures.hasOfflineLogDir(path))
+                watermarks.put(path, new OffsetCheckpointFile(new File(dir, "replication-offset-checkpoint"), failures));
+        }
+        LazyOffsetCheckpoints checkpoints = new LazyOffsetCheckpoints(watermarks);
+        StringJoiner reply = new StringJoiner("\t", "\t", "");
+        boolean[] aborted = {false};
+        for (Map.Entry<String, Topic> entry : topics.entrySet())
+            for (int number = 0; entry.getValue().isHere() && number < entry.getValue().partitions(); number++) {
+                TopicPartition partition = new TopicPartition(entry.getKey(), number);
+                reply.add(partition + " " + answer(manager, failures, checkpoints, partition, entry.getValue(), aborted));
+            }
+        List<String> offline = config.logDirs().stream().map(dir -> new File(dir).getAbsolutePath())
+            .filter(failures::hasOfflineLogDir).collect(Collectors.toList());
+        String metadata = new File(config.metadataLogDir()).getAbsolutePath();
+        if (offline.size() == config.logDirs().size() || offline.contains(metadata))
+            throw new IllegalStateException("halt: " + offline);
+        return reply.toString();
+    }
+
+    private static String answer(LogManager manager, LogDirFailureChannel failures, LazyOffsetCheckpoints checkpoints,
+                                 TopicPartition partition, Topic topic, boolean[] aborted) throws IOException {
+        UnifiedLog log = manager.getLog(partition, false).getOrElse(() -> null);
+        if (log == null)
+            return "missing";
+        if (failures.hasOfflineLogDir(log.parentDir()))
+            return "unserved offline";
+        if (!log.topicId().get().equals(topic.id()))
+            return "unserved InconsistentTopicId";
+        try {
+            long watermark = checkpoints.fetch(log.parentDir(), partition).orElse(0L);
+            log.updateHighWatermark(watermark);
+            log.updateHighWatermark(log.logEndOffset());
+            return consumed(log);
+        } catch (Throwable refusal) {
+            return "unserved " + refusal.getClass().getSimpleName();
+        }
+    }
+
+    private static String consumed(UnifiedLog log) throws IOException {
+        List<long[]> ranges = new ArrayList<>();
+        long next = log.logStartOffset();
+        String end = "";
+        try {
+            while (next < log.logEndOffset()) {
+                FetchDataInfo fetched = log.read(next, FETCH_BYTES, FetchIsolation.HIGH_WATERMARK, true);
+                if (fetched.records.sizeInBytes() == 0)
+                    break;
+                ByteBuffer bytes = ByteBuffer.allocate(fetched.records.sizeInBytes());
+                ((FileRecords) fetched.records).readInto(bytes, 0);
+                long before = next;
+                for (MutableRecordBatch batch : MemoryRecords.readableRecords(bytes).batches()) {
+                    batch.ensureValid();
+                    for (Record each : batch)
+                        if (!batch.isControlBatch() && each.offset() >= next)
+                            add(ranges, each.offset());
+                    next = Math.max(next, batch.nextOffset());
+                }
+                if (next == before)
+                    break;
+            }
+        } catch (Throwable refusal) {
+            end = " " + refusal.getClass().getSimpleName();
+        }
+        String text = ranges.stream().map(range -> range[0] + ".." + range[1]).collect(Collectors.joining(","));
+        return "served " + log.logStartOffset() + " " + log.logEndOffset() + " " + (text.isEmpty() ? "-" : text) + end;
+    }
+
+    private static void add(List<long[]> ranges, long offset) {
+        long[] last = ranges.isEmpty() ? null : ranges.get(ranges.size() - 1);
+        if (last != null && last[1] == offset - 1)
+            last[1] = offset;
+        else
+            ranges.add(new long[] {offset, offset});
+    }
+
+    private static KafkaConfig config(String node, String metadata, String directories) {
+        Properties properties = new Properties();
+        properties.put("node.id", node);
+        properties.put("process.roles", "broker,controller");
+        properties.put("listeners", "PLAINTEXT://127.0.0.1:1,CONTROLLER://127.0.0.1:2");
+        properties.put("controller.listener.names", "CONTROLLER");
+        properties.put("listener.security.protocol.map", "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT");
+        properties.put("controller.quorum.voters", node + "@127.0.0.1:2");
+        properties.put("log.dirs", directories);
+        properties.put("num.recovery.threads.per.data.dir", "1");
+        if (!metadata.isEmpty())
+            properties.put("metadata.log.dir", metadata);
+        return new KafkaConfig(properties, false);
+    }
+
+    /** Scala's {@code private[log]}, which Java code sees, but not javac everywhere. */
+    private static void load(LogManager manager, java.util.function.Predicate<UnifiedLog> isStray) throws Throwable {
+        Method method = java.util.Arrays.stream(LogManager.class.getMethods())
+            .filter(each -> each.getName().equals("loadLogs")).findFirst().orElseThrow();
+        scala.Function1<UnifiedLog, Object> function = isStray::test;
+        LogConfig settings = manager.currentDefaultConfig();
+        try {
+            method.invoke(manager, settings, scala.collection.immutable.Map$.MODULE$.empty(), function);
+        } catch (java.lang.reflect.InvocationTargetException thrown) {
+            throw thrown.getCause();
+        }
+    }
+
+    private static void letGo(LogManager manager) {
+        for (UnifiedLog log : CollectionConverters.asJava(manager.allLogs()))
+            log.closeHandlers();
+        try {
+            Object locks = LogManager.class.getMethod("dirLocks").invoke(manager);
+            for (Object lock : CollectionConverters.asJava((scala.collection.Seq<?>) locks))
+                ((FileLock) lock).destroy();
+        } catch (ReflectiveOperationException | IOException ignored) {
+            LOG.debug("a lock stays", ignored);
+        }
+    }
+}
