@@ -6,7 +6,7 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
@@ -25,6 +25,7 @@ from kafka_index.errors import (
     is_retriable,
 )
 from kafka_index.metadata import read_cluster
+from kafka_index.metadata.found_cluster import FoundCluster, find_cluster
 from kafka_index.records.decompression import shared_budget
 from kafka_index.storage.report_file import ReportFile
 from kafka_index.tiered.options import TieredOptions
@@ -74,11 +75,14 @@ def run_rewrite(options: RewriteOptions) -> ExitCode:
     KafkaIndexError
         The run as a whole cannot start, or is refused.
     """
+    budget = shared_budget(options.settings.max_decompressed_bytes)
     cluster = None
     if options.metadata is not None:
-        budget = shared_budget(options.settings.max_decompressed_bytes)
         cluster = read_cluster([options.metadata], budget=budget)
     plans, directories = plan_rewrite(options.inputs, options.topics, cluster, options.tiered)
+    found = FoundCluster(cluster) if cluster else find_cluster(None, directories, budget)
+    settings = replace(options.settings, config=found.settings(options.settings.config))
+    options = replace(options, settings=settings)
     with ExitStack() as stack:
         report = (
             stack.enter_context(ReportFile(options.report, _REPORT)) if options.report else None

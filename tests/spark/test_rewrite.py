@@ -7,6 +7,9 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, LogConfig
+from kafka_index.metadata.found_cluster import find_cluster
+from kafka_index.records.decompression import shared_budget
 from kafka_index.spark.jobs import Jobs
 from kafka_index.spark.rewrite import match_partitions, rewrite_partitions
 from kafka_index.spark.shared_target import SharedTarget
@@ -44,8 +47,13 @@ def rewrite_on_spark(
     topics: re.Pattern[str] | None = None,
     tiered: TieredOptions | None = None,
 ) -> None:
-    settings = RewriteSettings(Selection(condition=Condition.parse(CONDITION)), allows_revival=True)
     plans, directories = plan_rewrite([source], topics, tiered=tiered)
+    budget = shared_budget(DEFAULT_MAX_DECOMPRESSED_BYTES)
+    settings = RewriteSettings(
+        Selection(condition=Condition.parse(CONDITION)),
+        find_cluster(None, directories, budget).settings(LogConfig()),
+        allows_revival=True,
+    )
     with (
         Jobs(spark) as jobs,
         RewriteOutput(str(output_path), [source], digest_of(plans, settings)) as output,
