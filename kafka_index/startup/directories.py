@@ -118,10 +118,13 @@ def metadata_directory_of(
     -----
     KafkaConfig.metadataLogDir
     """
+    directories = [os.path.abspath(path) for path in paths]
     if given is not None:
         given = os.path.abspath(given)
-        return os.path.dirname(given) if os.path.basename(given) == METADATA_DIRECTORY else given
-    directories = [os.path.abspath(path) for path in paths]
+        if os.path.basename(given) == METADATA_DIRECTORY:
+            given = os.path.dirname(given)
+        if given in directories or not _has_logs(given):
+            return given
     settings = properties or {}
     configured = settings.get("metadata.log.dir")
     if configured:
@@ -131,6 +134,12 @@ def metadata_directory_of(
         return os.path.abspath(configured) if is_here and os.path.isdir(configured) else None
     holding = [one for one in directories if os.path.isdir(os.path.join(one, METADATA_DIRECTORY))]
     return min(holding, default=None)
+
+
+def _has_logs(directory: str) -> bool:
+    """Return whether it is a data directory: the metadata in it may be that of a copy."""
+    names = (entry.name for entry in scan_directory(directory) if entry.is_directory())
+    return any(name != METADATA_DIRECTORY and parse_log_directory(name) for name in names)
 
 
 class _Start:
