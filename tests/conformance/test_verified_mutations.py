@@ -132,7 +132,7 @@ def is_hidden(path: Path, before: bytes, case: Case) -> bool:
 
 def verified(root: Path, case: Case) -> Verification:
     config = LogConfig(IndexConfig(index_interval_bytes=case.interval))
-    return verify([root], config=config, threads=1, now_ms=DAY_MS)
+    return verify([root], config=config, threads=1, now_ms=f"ms:{DAY_MS}")
 
 
 def answers(judge: Judge, files: PartitionFiles, case: Case, end: int) -> tuple[object, ...] | str:
