@@ -216,7 +216,7 @@ def _disagreements(found: Mapping[str, MetaProperties], node_id: int | None) -> 
     seen: dict[str, str] = {}
     for directory, each in sorted(found.items()):
         if each.cluster_id is not None:
-            cluster_id = cluster_id or each.cluster_id
+            cluster_id = each.cluster_id if cluster_id is None else cluster_id
             if each.cluster_id != cluster_id:
                 found_id = quote_content(each.cluster_id, each.path)
                 text = f"cluster.id is {found_id}, expected that of the other directories"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import Self
 
 import google_crc32c
 
+_ENTRY = re.compile(rb"(\S+) (\d+) ([+-]?\d+)")
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 
 
@@ -50,6 +52,27 @@ class Started:
             elif len(words) > 3:
                 faults[name] = f"fails: {text[-80:]}"
         return faults
+
+
+def visible(
+    directories: Iterable[Path], written: Mapping[str, set[int]], starts: Mapping[str, int]
+) -> dict[str, set[int]]:
+    """Return which of the written records are there, sound, and not before a log start."""
+    directories = list(directories)
+    there = readable(directories)
+    starts = dict(starts)
+    for directory in directories:
+        path = directory / "log-start-offset-checkpoint"
+        lines = path.read_bytes().splitlines()[2:] if path.is_file() else []
+        for line in lines:
+            entry = _ENTRY.fullmatch(line)
+            name = f"{entry[1].decode()}-{entry[2].decode()}" if entry else ""
+            if entry and (directory / name).is_dir():
+                starts[name] = max(starts.get(name, 0), int(entry[3]))
+    return {
+        name: {one for one in offsets & there.get(name, set()) if one >= starts.get(name, 0)}
+        for name, offsets in written.items()
+    }
 
 
 def offsets_of(text: str) -> set[int]:

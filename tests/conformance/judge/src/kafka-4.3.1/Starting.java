@@ -11,6 +11,7 @@ import java.util.Properties;
 import java.util.StringJoiner;
 import java.util.TreeMap;
 import java.util.stream.Collectors;
+import java.util.stream.Stream;
 
 import kafka.log.LogManager;
 import kafka.log.LogManager$;
@@ -19,12 +20,16 @@ import kafka.server.KafkaRaftServer$;
 
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.Uuid;
+import org.apache.kafka.common.metadata.PartitionRecord;
+import org.apache.kafka.common.metadata.TopicRecord;
 import org.apache.kafka.common.record.internal.FileRecords;
 import org.apache.kafka.common.record.internal.MemoryRecords;
 import org.apache.kafka.common.record.internal.MutableRecordBatch;
 import org.apache.kafka.common.record.internal.Record;
 import org.apache.kafka.common.utils.Exit;
 import org.apache.kafka.common.utils.Time;
+import org.apache.kafka.image.TopicsDelta;
+import org.apache.kafka.image.TopicsImage;
 import org.apache.kafka.metadata.properties.MetaPropertiesEnsemble;
 import org.apache.kafka.server.storage.log.FetchIsolation;
 import org.apache.kafka.server.util.FileLock;
@@ -53,11 +58,11 @@ final class Starting {
     private Starting() {
     }
 
-    private record Topic(Uuid id, int partitions, boolean isHere) {
+    private record Topic(Uuid id, int partitions, boolean isHere, List<Uuid> directories) {
     }
 
     /**
-     * From NODE_ID, METADATA_DIR (empty: the first of them), DIRS, joined by commas, and TOPIC=ID=PARTITIONS=NODE...:
+     * From NODE_ID, METADATA_DIR (empty: the first of them), DIRS, joined by commas, and TOPIC=ID=PARTITIONS=NODE=DIRECTORY,...: the directory of each partition.
      * {@code exits REASON}, or {@code starts} and a field for each partition of the metadata:
      * {@code TOPIC-N served START END RANGES}, {@code TOPIC-N missing}, or {@code TOPIC-N unserved REASON}; RANGES are
      * those of the offsets that a consumer gets, {@code A..B,C..D}, or {@code -}.
@@ -75,7 +80,8 @@ final class Starting {
         Map<Uuid, Topic> byId = new LinkedHashMap<>();
         for (int i = 4; i < fields.length; i++) {
             String[] parts = fields[i].split("=");
-            Topic topic = new Topic(Uuid.fromString(parts[1]), Integer.parseInt(parts[2]), Integer.parseInt(parts[3]) == node);
+            List<Uuid> placed = Stream.of(parts[4].split(",")).map(Uuid::fromString).toList();
+            Topic topic = new Topic(Uuid.fromString(parts[1]), Integer.parseInt(parts[2]), Integer.parseInt(parts[3]) == node, placed);
             topics.put(parts[0], topic);
             byId.put(topic.id(), topic);
         }
@@ -87,6 +93,7 @@ final class Starting {
                 CollectionConverters.asScala(new ArrayList<>(ensemble.errorLogDirs())).toSeq(), resource -> new Properties(),
                 Schedulers.IDLE, Time.SYSTEM, new BrokerTopicStats(), failures);
             load(manager, log -> log.topicId().isEmpty() || isStray(byId.get(log.topicId().get()), log));
+            manager.recoverAbandonedFutureLogs(node, image(topics, node));
             return "\tstarts" + serve(config, manager, failures, topics);
         } catch (Throwable refusal) {
             return "\texits\t" + (refusal.getClass().getSimpleName() + ": " + refusal.getMessage()).replaceAll("\\s", " ");
@@ -94,6 +101,17 @@ final class Starting {
             if (manager != null)
                 letGo(manager);
         }
+    }
+
+    private static TopicsImage image(Map<String, Topic> topics, int node) {
+        TopicsDelta delta = new TopicsDelta(TopicsImage.EMPTY);
+        topics.forEach((name, topic) -> {
+            delta.replay(new TopicRecord().setName(name).setTopicId(topic.id()));
+            for (int number = 0; topic.isHere() && number < topic.partitions(); number++)
+                delta.replay(new PartitionRecord().setTopicId(topic.id()).setPartitionId(number).setReplicas(List.of(node))
+                    .setIsr(List.of(node)).setLeader(node).setDirectories(List.of(topic.directories().get(number))));
+        });
+        return delta.apply();
     }
 
     private static boolean isStray(Topic topic, UnifiedLog log) {

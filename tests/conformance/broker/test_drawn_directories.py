@@ -1,0 +1,134 @@
+"""Drawn data directories, started by Kafka's own loaders, and what was predicted of them.
+
+The judge starts them in one process (``Starting.java``), some hundred for each that a broker would.
+``make campaign`` draws two thousand at each of two seeds, other runs a few.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from kafka_index.config import LogConfig
+from kafka_index.errors import KafkaIndexError
+from kafka_index.metadata import ClusterImage, read_cluster
+from kafka_index.records.decompression import DecompressionBudget
+from kafka_index.startup import StartConditions, Verdict, predict_directories
+from tests.conformance.campaign import SEED
+from tests.conformance.judge import Judge
+from tests.support.campaign import drawn
+
+from .broker import Broker, Home
+from .client import Client
+from .drawn_directories import Drawn, draw_directory
+from .started_directories import Started, readable, visible
+from .topics import Topic, Traffic, Transactions
+
+_SMALL = {"internal.segment.bytes": "20480"}
+TOPICS = (
+    Topic("drawn", (Traffic(batches=90),), _SMALL, 6),
+    Topic("drawn.payments", (Transactions(batches=60, left_open="true"),), _SMALL, 2),
+    Topic("trimmed", (Traffic(batches=90),), _SMALL, 2),
+    Topic("other-1", (Traffic(batches=5),), {}, 1),
+)
+TRIMMED_TO = 100
+STARTS = {"trimmed-0": TRIMMED_TO, "trimmed-1": TRIMMED_TO}
+NODE = 1
+DIRECTORIES = drawn(2000, one_in=60)
+SEEDS = (SEED, SEED + 1)
+#: A judge keeps the files open of what it has started.
+_PER_JUDGE = 150
+_UNKNOWN_AT_MOST = max(DIRECTORIES // 50, 1)
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """The directories of a broker with two data directories that stopped cleanly."""
+
+    root: Path
+    cluster: ClusterImage
+    written: dict[str, set[int]]
+
+    def topic_fields(self) -> list[str]:
+        """Return the metadata as the judge takes it."""
+        return [
+            f"{topic.name}={topic_id}={len(topic.partitions)}={NODE}="
+            + ",".join(topic.partitions[one].directories[0] for one in sorted(topic.partitions))
+            for topic_id, topic in self.cluster.topics.items()
+        ]
+
+    def draws(
+        self, seed: int, room: Path
+    ) -> Iterator[tuple[list[str], Verdict | str, Started, dict[str, str]]]:
+        """Yield drawn changes, what was predicted, what the start made of them, and its faults."""
+        topic_ids = {topic.name: topic_id for topic_id, topic in self.cluster.topics.items()}
+        for first in range(0, DIRECTORIES, _PER_JUDGE):
+            with Judge() as judge:
+                for number in range(first, min(first + _PER_JUDGE, DIRECTORIES)):
+                    root = room / f"drawn-{seed}-{number}"
+                    copy = draw_directory(self.root, root, f"{seed}-{number}", topic_ids)
+                    expected = visible(copy.data, self.written, STARTS)
+                    verdict = self._predicted(copy, random.Random(number))
+                    directories = ",".join(map(str, copy.data))
+                    reply = judge.demand(
+                        "start", NODE, copy.metadata, directories, *self.topic_fields()
+                    )
+                    started = Started.of(reply[1:])
+                    # What a start deletes later may still be under way.
+                    shutil.rmtree(root, ignore_errors=True)
+                    yield copy.changes, verdict, started, started.faults(expected, STARTS)
+
+    def _predicted(self, copy: Drawn, draw: random.Random) -> Verdict | str:
+        paths = [str(path) for path in copy.data]
+        draw.shuffle(paths)
+        settings = {
+            "node.id": str(NODE),
+            "log.dirs": ",".join(map(str, copy.data)),
+            "metadata.log.dir": str(copy.metadata),
+        }
+        conditions = StartConditions(LogConfig(), self.cluster, properties=settings)
+        try:
+            return predict_directories(paths, conditions).verdict
+        except KafkaIndexError as error:
+            return str(error)
+
+
+@pytest.fixture(scope="module")
+def stopped(room: Path) -> Stopped:
+    home = Home(room / "to-be-drawn-from")
+    second = home.root / "data-2"
+    broker = Broker(home, more_settings={"log.dirs": f"{home.data},{second}"})
+    with broker, Client(broker.bootstrap, room) as client:
+        for topic in TOPICS:
+            client.create(topic)
+            client.fill(topic)
+        for number in range(2):
+            client.delete_records("trimmed", number, TRIMMED_TO)
+    cluster = read_cluster([str(home.root / "metadata")], budget=DecompressionBudget(2**24))
+    return Stopped(home.root, cluster, readable([home.data, second]))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_no_drawn_directory_is_called_safe_that_is_not(
+    room: Path, stopped: Stopped, seed: int
+) -> None:
+    verdicts: Counter[Verdict | str] = Counter()
+    wrong = []
+    for number, (changes, verdict, started, faults) in enumerate(stopped.draws(seed, room)):
+        verdicts[verdict] += 1
+        if (
+            isinstance(verdict, str)
+            or (verdict is Verdict.SAFE and (faults or not started.starts))
+            or (verdict is Verdict.DOES_NOT_START and started.starts)
+        ):
+            wrong.append((number, verdict, changes, started.reason, faults))
+    assert wrong == []
+    assert verdicts[Verdict.SAFE] > 0
+    assert verdicts[Verdict.DOES_NOT_START] > 0
+    assert verdicts[Verdict.UNKNOWN] <= _UNKNOWN_AT_MOST
