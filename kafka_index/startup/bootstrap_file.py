@@ -6,6 +6,7 @@ Source: Kafka's ``BootstrapDirectory.read`` and ``BatchFileReader``.
 from __future__ import annotations
 
 import os
+import struct
 
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES
 from kafka_index.layout.internal_topics import CLUSTER_METADATA_TOPIC
@@ -15,6 +16,10 @@ from kafka_index.records.decompression import shared_budget
 from kafka_index.storage import SegmentFile
 
 _VERSION = "metadata.version"
+_SIZE = struct.Struct(">8xi")
+#: Kafka's ``Records.HEADER_SIZE_UP_TO_MAGIC`` and ``LegacyRecord.RECORD_OVERHEAD_V0``.
+_HEADER_BYTES = 17
+_SMALLEST = 14
 
 
 def why_not_bootstrap(path: str) -> str | None:
@@ -27,6 +32,9 @@ def why_not_bootstrap(path: str) -> str | None:
     """
     if os.path.isdir(path):
         return "it is a directory"
+    at = _undersized_batch(path)
+    if at is not None:
+        return f"the batch at byte {at} is smaller than any (CorruptRecordException)"
     info = os.stat(path)
     segment = SegmentFile(CLUSTER_METADATA_TOPIC, 0, 0, path, info.st_size, info.st_mtime_ns)
     log = TopicLog([segment], shared_budget(DEFAULT_MAX_DECOMPRESSED_BYTES))
@@ -39,3 +47,19 @@ def why_not_bootstrap(path: str) -> str | None:
     if log.faults:
         raise log.faults[0]
     return None if _VERSION in names else f"it has no feature level of {_VERSION}"
+
+
+def _undersized_batch(path: str) -> int | None:
+    """Return where a broker finds a batch that is smaller than any; it stops before a torn one.
+
+    Source: ``FileLogInputStream.nextBatch``.
+    """
+    with open(path, "rb") as file:
+        data = file.read()
+    at = 0
+    while at < len(data) - _HEADER_BYTES:
+        (size,) = _SIZE.unpack_from(data, at)
+        if size < _SMALLEST:
+            return at
+        at += _SIZE.size + size
+    return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import re
 import shutil
 import struct
 from pathlib import Path
@@ -266,16 +267,36 @@ def test_a_directory_without_meta_properties_does_not_start(data: Path) -> None:
     assert found.partitions == ()
 
 
-def test_directories_of_two_clusters_do_not_start(data: Path, tmp_path: Path) -> None:
-    other = tmp_path / "other"
+@pytest.mark.parametrize("other_id", ["x", ""])
+def test_directories_of_two_clusters_do_not_start(
+    data: Path, tmp_path: Path, other_id: str
+) -> None:
+    other = tmp_path / "a-directory-before"
     other.mkdir()
-    text = (data / "meta.properties").read_text().replace("cluster.id=", "cluster.id=x")
+    text = re.sub("cluster.id=.*", f"cluster.id={other_id}", (data / "meta.properties").read_text())
     (other / "meta.properties").write_text(text)
 
     found = predict_directories([str(data), str(other)], StartConditions(LogConfig()))
 
     assert found.verdict is Verdict.DOES_NOT_START
     assert "cluster.id" in found.refused[0].reason
+
+
+def test_a_zero_tail_of_the_first_metadata_keeps_a_broker_from_starting(
+    data: Path, tmp_path: Path
+) -> None:
+    metadata = tmp_path / "of-metadata"
+    metadata.mkdir()
+    lines = (data / "meta.properties").read_text().splitlines(keepends=True)
+    kept = [line for line in lines if not line.startswith("directory.id")]
+    (metadata / "meta.properties").write_text("".join(kept))
+    (metadata / "bootstrap.checkpoint").write_bytes(bytes(40))
+
+    found = predict_directories(
+        [str(data)], StartConditions(LogConfig(), metadata_directory=str(metadata))
+    )
+
+    assert [one.reason.partition(" at")[0] for one in found.refused] == ["the batch"]
 
 
 @pytest.mark.parametrize(
