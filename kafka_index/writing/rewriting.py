@@ -24,6 +24,7 @@ from kafka_index.layout.names import (
 from kafka_index.state.leader_epochs import LeaderEpochCache
 from kafka_index.state.snapshots import list_snapshots, snapshot_path
 from kafka_index.storage import publish_error
+from kafka_index.storage.log_directory import read_checkpoint_text
 from kafka_index.storage.partition_record import PARTITION_RECORD
 from kafka_index.stores import store_of
 from kafka_index.writing.condition import SelectionError
@@ -173,6 +174,9 @@ def _write_side_files(plan: PartitionPlan, directory: str) -> None:
     """Write what a partition has besides its segments, and what a broker loads first of it."""
     names: set[str] = set()
     if plan.local_directory is not None:
+        # The build reads the copy: its errors would name that, and quote what a link leads to.
+        path = os.path.join(plan.local_directory, LEADER_EPOCH_CHECKPOINT)
+        LeaderEpochCache.from_text(read_checkpoint_text(path) or "", path=path)
         names = {PARTITION_METADATA, LEADER_EPOCH_CHECKPOINT}
         if not plan.begins_remotely:
             # Of snapshots only those at the first segment and before count.

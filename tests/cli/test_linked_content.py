@@ -39,7 +39,9 @@ COMMANDS: dict[str, Callable[[Path, Path], list[Argument]]] = {
     "predict": lambda dump, out: ["--input", dump, "--report", out / "predict.json"],
     "export": lambda dump, out: ["--input", dump, "--output", out / "b"],
     "find": lambda dump, _: ["--input", dump, "--key", "x"],
-    "rewrite": lambda dump, out: ["--input", dump, "--output", out / "c", "--drop-where", "false"],
+    "rewrite": lambda dump, out: [
+        *("--input", dump, "--output", out / "c", "--drop-where", "offset = 3"),
+    ],
     "restore": lambda dump, out: ["--input", dump, "--output", out / "d"],
     "metadata": lambda dump, _: [dump],
 }
