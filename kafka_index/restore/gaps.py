@@ -14,6 +14,7 @@ from kafka_index.restore.plan import PartitionPlan
 from kafka_index.restore.salvaging import LogContext, partition_context
 from kafka_index.scan.log_offsets import Hole
 from kafka_index.scan.missing_offsets import (
+    BY_CHECKPOINTS,
     Cause,
     MissingOffsets,
     MissingRange,
@@ -21,6 +22,7 @@ from kafka_index.scan.missing_offsets import (
     SeenLog,
     missing_offsets,
 )
+from kafka_index.storage.lost_logs import lost_logs_in
 
 GAP = "gap"
 BELOW_COMMITTED = "below_committed"
@@ -143,6 +145,9 @@ def _missing_in(
     start = plan.log_start_offset
     if plan.base.tiered is not None:
         start = max(start or 0, base_offset)
+        lost_ends = {}
+    else:
+        lost_ends = lost_logs_in(plan.base.directory, plan.base.segments.files())
     copies = (plan.base, *plan.others)
     committed = max(each.root.committed_to(each.partition) for each in copies)
     return missing_offsets(
@@ -159,6 +164,7 @@ def _missing_in(
         start_offset=start,
         known_end=committed if logs[-1].keeps_end else None,
         is_start_exact=plan.base.root.is_clean,
+        lost_ends=lost_ends,
     )
 
 
@@ -210,7 +216,8 @@ def _loss(logs: Sequence[RestoredLog], missing: MissingRange, fill: Fill | None)
     code, what = GAP, f"offsets {first} to {last} are in no segment"
     is_between = missing.log > 0 and missing.position_bytes == 0
     source = logs[missing.log - is_between].source
-    if missing.place is Place.TAIL:
+    is_checkpointed = missing.why == BY_CHECKPOINTS
+    if is_checkpointed:
         code = BELOW_COMMITTED
         count = last - first + 1
         what = f"the log ends at {first}, and the checkpoints of the dump know {count} offsets more"
@@ -219,7 +226,7 @@ def _loss(logs: Sequence[RestoredLog], missing: MissingRange, fill: Fill | None)
     elif fill is not None:
         what = f"offsets {first} to {last} are missing in {fill.replica}, which fills the rest"
     is_known = missing.cause is Cause.LOST
-    reason = what if missing.place is Place.TAIL else f"{what}; {missing.why}"
+    reason = what if is_checkpointed else f"{what}; {missing.why}"
     return _lost(source.base_offset, source.log_path, first, last, code, reason, is_known=is_known)
 
 

@@ -9,7 +9,8 @@ that was fetched from a cleaned leader lacks offsets above its own checkpoint. S
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from bisect import bisect
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
@@ -20,6 +21,11 @@ from kafka_index.records.record_sections import Decompressor
 from kafka_index.scan.log_offsets import LogOffsets
 from kafka_index.scan.segment_scan import LogFileSource
 from kafka_index.storage import SegmentFile
+
+#: Why the tail is lost.
+BY_CHECKPOINTS = "checkpoints know them, and a cleaner leaves the end of a log alone"
+#: Why the offsets of a log are lost that is gone.
+BY_INDEXES = "index files of a log are there that is gone, and a cleaner removes them with it"
 
 
 class Cause(Enum):
@@ -136,6 +142,15 @@ class MissingRange:
         """The last one."""
         return self.end_offset - 1
 
+    def is_continued_by(self, other: MissingRange) -> bool:
+        """Whether another one goes on where this one ends, and is lost like it."""
+        is_next = (self.log, self.place, self.end_offset) == (
+            other.log,
+            other.place,
+            other.first_offset,
+        )
+        return is_next and self.cause is other.cause is Cause.LOST
+
 
 @dataclass(slots=True)
 class SeenLog:
@@ -196,11 +211,14 @@ class MissingOffsets:
         By offset; those that compaction explains are only those that were told apart.
     unnamed : dict of int to int
         How many more places there are by log, where there are too many to name.
+    lost_bases : set of int
+        Base offsets of the logs that are gone, and that held offsets from the log start on.
     """
 
     cleaning: Cleaning
     ranges: list[MissingRange] = field(default_factory=list)
     unnamed: dict[int, int] = field(default_factory=dict)
+    lost_bases: set[int] = field(default_factory=set)
 
     @property
     def unexplained(self) -> list[MissingRange]:
@@ -216,6 +234,7 @@ def missing_offsets(
     start_offset: int | None = None,
     known_end: int | None = None,
     is_start_exact: bool = False,
+    lost_ends: Mapping[int, int] | None = None,
 ) -> MissingOffsets:
     """Return which offsets are missing in a partition, and why.
 
@@ -233,6 +252,9 @@ def missing_offsets(
         Up to where the log was there once, by checkpoints.
     is_start_exact : bool
         That checkpoint is of a clean shutdown, and no older than the logs.
+    lost_ends : mapping of int to int, optional
+        The logs that are gone while their index files are there, by base offset, and the offset
+        after the last one that these know: no cleaner removed them, wherever it has been.
 
     Raises
     ------
@@ -254,10 +276,19 @@ def missing_offsets(
             found = list(_within(logs, start_offset))
             break
     result = MissingOffsets(cleaning)
-    result.ranges += _head(logs, start_offset, is_exact=is_start_exact)
+    lost = _lost_ranges(logs, lost_ends or {}, start_offset or 0)
+    result.lost_bases = set(lost)
+    judged = [*_head(logs, start_offset, min(lost, default=None), is_exact=is_start_exact)]
     for each in found:
-        result.ranges += _judged(each, cleaning)
-    result.ranges += _tail(logs, known_end)
+        judged += _judged(each, cleaning)
+    for each in judged:
+        for part in _split(each, lost):
+            before = result.ranges[-1] if result.ranges else None
+            if before is not None and before.is_continued_by(part):
+                result.ranges[-1] = replace(before, end_offset=part.end_offset)
+            else:
+                result.ranges.append(part)
+    result.ranges += _tail(logs, known_end, cleaning, lost)
     for number, log in enumerate(logs):
         more = log.offsets.hole_count - len(log.offsets.holes)
         is_cleaned = log.offsets.end_offset <= (cleaning.cleaned_to or 0)
@@ -307,26 +338,68 @@ def _judged(missing: MissingRange, cleaning: Cleaning) -> Iterator[MissingRange]
     yield replace(missing, first_offset=limit, cause=cause, why=why)
 
 
+def _lost_ranges(logs: Sequence[SeenLog], ends: Mapping[int, int], start: int) -> dict[int, int]:
+    """Return where logs began that are gone, and where the next log begins, or they ended."""
+    bases = [each.offsets.base_offset for each in logs]
+    found = {}
+    for base, end in sorted(ends.items()):
+        after = bisect(bases, base)
+        until = bases[after] if after < len(bases) else end
+        is_within = after > 0 and base < logs[after - 1].end_offset
+        if until > start and not is_within:
+            found[base] = until
+    return found
+
+
+def _split(missing: MissingRange, lost: Mapping[int, int]) -> Iterator[MissingRange]:
+    """Yield a range, its part apart that was in a log whose index files are there."""
+    for base, until in lost.items():
+        first, end = max(base, missing.first_offset), min(until, missing.end_offset)
+        if missing.cause is Cause.LOST or first >= end:
+            continue
+        if missing.first_offset < first:
+            yield replace(missing, end_offset=first)
+        yield replace(missing, first_offset=first, end_offset=end, cause=Cause.LOST, why=BY_INDEXES)
+        if end == missing.end_offset:
+            return
+        missing = replace(missing, first_offset=end)
+    yield missing
+
+
 def _head(
-    logs: Sequence[SeenLog], start_offset: int | None, *, is_exact: bool
+    logs: Sequence[SeenLog], start_offset: int | None, lost_base: int | None, *, is_exact: bool
 ) -> Iterator[MissingRange]:
     """Yield the offsets from the log start to the first segment, which no cleaner takes away."""
     base_offset = logs[0].offsets.base_offset
-    if start_offset is None or start_offset >= base_offset or not logs[0].is_read:
+    start = lost_base if start_offset is None else start_offset
+    if start is None or start >= base_offset or not logs[0].is_read:
         return
     cause, why = Cause.LOST, "the checkpoint of the log start is of a clean shutdown"
-    if not is_exact:
+    if not is_exact or start_offset is None:
         cause = Cause.UNKNOWN
         why = "if retention deleted them after the checkpoint was written, nothing is lost"
-    yield MissingRange(start_offset, base_offset, 0, 0, Place.HEAD, cause, why)
+    yield MissingRange(start, base_offset, 0, 0, Place.HEAD, cause, why)
 
 
-def _tail(logs: Sequence[SeenLog], known_end: int | None) -> Iterator[MissingRange]:
-    """Yield the offsets that checkpoints know after the last batch, and no cleaner takes away."""
+def _tail(
+    logs: Sequence[SeenLog],
+    known_end: int | None,
+    cleaning: Cleaning,
+    lost: Mapping[int, int],
+) -> Iterator[MissingRange]:
+    """Yield the offsets after the last batch that checkpoints know, or index files."""
     last = logs[-1]
     end = last.end_offset
-    if known_end is None or known_end <= end or not last.is_read:
+    if known_end is None or not last.is_read:
         return
-    why = "checkpoints know them, and a cleaner leaves the end of a log alone"
     number, position = len(logs) - 1, last.offsets.end_bytes
-    yield MissingRange(end, known_end, number, position, Place.TAIL, Cause.LOST, why)
+    after = {base: until for base, until in lost.items() if base >= end}
+    if after:
+        # The last log was not the active one: a cleaner may have been at its end.
+        first = min(after)
+        if end < first:
+            yield from _judged(MissingRange(end, first, number, position, Place.TAIL), cleaning)
+        until = max(known_end, *after.values())
+        yield MissingRange(first, until, number, position, Place.TAIL, Cause.LOST, BY_INDEXES)
+    elif known_end > end:
+        yield MissingRange(end, known_end, number, position, Place.TAIL, Cause.LOST, BY_CHECKPOINTS)

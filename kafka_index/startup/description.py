@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES
@@ -61,7 +61,7 @@ def describe(
     lost, end_before = lost_records(loaded, files.replaced, files.replaced_end, visible_from)
     bases = [segment.log.base_offset for segment in files.segments]
     start_before = max(loading.log_start_offset, min(bases, default=0))
-    missing = _missing(loaded, known, end_before)
+    missing = _missing(loaded, known, end_before, files.lost_ends)
     return replace(
         predicted,
         outcome=Outcome.EMPTIED if is_emptied else Outcome.LOADED,
@@ -77,7 +77,9 @@ def describe(
     )
 
 
-def _missing(loaded: LoadedPartition, known: KnownOffsets, end_before: int) -> MissingOffsets:
+def _missing(
+    loaded: LoadedPartition, known: KnownOffsets, end_before: int, lost_ends: Mapping[int, int]
+) -> MissingOffsets:
     """Return what is missing in the logs that a broker loads."""
     cleaned_to = known.cleaning.cleaned_to or 0
     logs = [
@@ -96,6 +98,7 @@ def _missing(loaded: LoadedPartition, known: KnownOffsets, end_before: int) -> M
         start_offset=known.start_offset,
         known_end=known.end_offset,
         is_start_exact=known.is_start_exact,
+        lost_ends=lost_ends,
     )
 
 

@@ -8,6 +8,7 @@ decided by `kafka_index.storage.partition_files`.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from kafka_index.layout.names import (
@@ -26,6 +27,7 @@ from kafka_index.startup.directory_names import check_segment_file_name, is_misn
 from kafka_index.startup.prediction import DirectoryFailsError, StartRefusedError
 from kafka_index.storage import SegmentFile
 from kafka_index.storage.directories import Entry, scan_directory
+from kafka_index.storage.lost_logs import lost_logs
 from kafka_index.storage.partition_files import list_partition
 from kafka_index.storage.swapped_logs import swapped_range
 
@@ -56,6 +58,8 @@ class FoundFiles:
         Offsets of the snapshots that are left.
     unserved : tuple of str
         Why records of it are hidden.
+    lost_ends : mapping of int to int
+        Logs that are gone, as `lost_logs` finds them.
     """
 
     segments: list[FoundSegment]
@@ -63,6 +67,7 @@ class FoundFiles:
     replaced_end: int
     snapshots: list[int]
     unserved: tuple[str, ...] = ()
+    lost_ends: Mapping[int, int] = field(default_factory=dict)
 
 
 def find_files(partition: TopicPartition, directory: str) -> FoundFiles:
@@ -136,7 +141,8 @@ def find_files(partition: TopicPartition, directory: str) -> FoundFiles:
         and not name.transient
         and not first <= name.base_offset < end
     )
-    return FoundFiles(segments, replaced, end, snapshots, tuple(unserved))
+    lost_ends = lost_logs(scanned, live)
+    return FoundFiles(segments, replaced, end, snapshots, tuple(unserved), lost_ends)
 
 
 def _note_no_file(segment: FoundSegment, suffix: str, entry: Entry) -> None:

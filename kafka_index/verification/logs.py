@@ -15,7 +15,7 @@ from kafka_index.records.batch_source import (
     ScanStop,
 )
 from kafka_index.scan.log_offsets import Hole
-from kafka_index.scan.missing_offsets import Cause, MissingOffsets, MissingRange, Place
+from kafka_index.scan.missing_offsets import BY_CHECKPOINTS, Cause, MissingOffsets, MissingRange
 from kafka_index.verification.findings import FileClass, FileKind, Finding, Judgement, LostRange
 from kafka_index.verification.segment import SegmentCheck
 
@@ -97,7 +97,7 @@ class LogJudge:
         if judgement is None and check.bad_message is not None:
             judgement = _bad_message(check.bad_message)
         # The tail is a row of the checkpoint that knows it.
-        gaps = [each for each in gaps if each.place is not Place.TAIL]
+        gaps = [each for each in gaps if each.why != BY_CHECKPOINTS]
         unnamed = self.missing.unnamed.get(number, 0)
         if judgement is None and gaps:
             judgement = _gap(gaps, unnamed)

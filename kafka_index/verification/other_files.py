@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from kafka_index.errors import KafkaIndexError
 from kafka_index.layout.names import (
@@ -12,7 +12,6 @@ from kafka_index.layout.names import (
     PARTITION_METADATA,
     SNAPSHOT_SUFFIX,
     SWAP_SUFFIX,
-    TRANSIENT_SUFFIXES,
     TopicPartition,
     index_name_for,
     parse_segment_file,
@@ -21,8 +20,7 @@ from kafka_index.startup.directory_names import check_segment_file_name
 from kafka_index.startup.prediction import StartRefusedError
 from kafka_index.startup.topic_id_file import read_topic_id
 from kafka_index.storage import SegmentFile, is_scratch
-from kafka_index.storage.directories import scan_directory
-from kafka_index.stores import is_remote
+from kafka_index.storage.directories import Entry
 from kafka_index.verification.findings import FileClass, FileKind, Finding, Judgement
 from kafka_index.verification.known_topics import KnownTopic
 
@@ -37,7 +35,11 @@ _STRAY = "The partition is stray: an empty log takes its place, and a broker ser
 
 
 def other_files(
-    partition: TopicPartition, directory: str, segments: Sequence[SegmentFile]
+    partition: TopicPartition,
+    directory: str,
+    segments: Sequence[SegmentFile],
+    entries: Sequence[Entry],
+    lost: Collection[int],
 ) -> Iterator[Finding]:
     """Yield a row per file of a segment that is not live.
 
@@ -49,16 +51,16 @@ def other_files(
         The directory.
     segments : sequence of SegmentFile
         The live ones.
+    entries : sequence of Entry
+        The directory, scanned.
+    lost : collection of int
+        The base offsets of the logs that are gone while their indexes are there.
     """
-    if is_remote(directory) and not any(s.partition_directory == directory for s in segments):
-        return
     live = {os.path.basename(segment.log_path) for segment in segments}
     swaps = {name for name in live if name.endswith(SWAP_SUFFIX)}
     owned = {index_name_for(name, suffix) for name in live for suffix in INDEX_SUFFIXES} | live
     owned |= {name.removesuffix(SWAP_SUFFIX) + SWAP_SUFFIX for name in swaps}
-    entries = sorted(scan_directory(directory), key=lambda entry: entry.name)
-    names = {entry.name for entry in entries}
-    for entry in entries:
+    for entry in sorted(entries, key=lambda entry: entry.name):
         name = entry.name
         if name in owned or is_scratch(name):
             continue
@@ -76,14 +78,14 @@ def other_files(
             effect = "A broker that starts here renames or deletes it." if reason is None else None
             yield finding.judged(Judgement(FileClass.LEFTOVER, found=reason, effect=effect))
         elif parsed.kind != SNAPSHOT_SUFFIX:
-            yield finding.judged(_orphan(name, names, is_empty=entry.info().size_bytes == 0))
+            is_lost = parsed.base_offset in lost and entry.info().size_bytes > 0
+            yield finding.judged(_orphan(name, is_lost=is_lost))
 
 
-def _orphan(name: str, names: set[str], *, is_empty: bool) -> Judgement:
-    """Return the judgement of an index without a log; a deletion takes the log away first."""
+def _orphan(name: str, *, is_lost: bool) -> Judgement:
+    """Return the judgement of an index without a log."""
     log_name = f"{name.partition('.')[0]}{LOG_SUFFIX}"
-    is_deleted = any(log_name + suffix in names for suffix in TRANSIENT_SUFFIXES)
-    if is_empty or is_deleted:
+    if not is_lost:
         effect = "It has no log: a broker that starts here deletes it."
         return Judgement(FileClass.ORPHAN, effect=effect)
     return Judgement(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -23,6 +23,9 @@ from kafka_index.records.decompression import shared_budget
 from kafka_index.scan.missing_offsets import Cleaning, MissingOffsets, SeenLog, missing_offsets
 from kafka_index.state.partition_state import ProducerExpiration
 from kafka_index.storage import SegmentFile, StagedFile
+from kafka_index.storage.directories import Entry, scan_directory
+from kafka_index.storage.lost_logs import lost_logs
+from kafka_index.stores import is_remote
 from kafka_index.stores.tiered.segment_paths import is_segment_path
 from kafka_index.verification.data_directory import DataDirectory
 from kafka_index.verification.epochs import epoch_findings
@@ -119,7 +122,14 @@ class _Finish:
         topic = self.settings.topics.get(partition.topic)
         rows = [folded.report for folded in self.folded.segments]
         rows += [check.row for check in self.checks[len(rows) :]]
-        missing = self._missing_offsets(rows)
+        segments = self.verification.segments
+        entries: list[Entry] = []
+        if not is_remote(directory) or any(s.partition_directory == directory for s in segments):
+            entries = scan_directory(directory)
+        lost_ends = lost_logs(entries, segments)
+        is_tiered = partition in self.settings.tiered
+        missing = self._missing_offsets(rows, {} if is_tiered else lost_ends)
+        lost_bases = lost_ends if is_tiered else missing.lost_bases
         judge = LogJudge(missing)
         found: list[Finding] = []
         self._has_indexes = any(c.has_offset_index or c.has_time_index for c in self.checks)
@@ -153,7 +163,7 @@ class _Finish:
             (self._log_start(), end),
             has_indexes=self._has_indexes,
         )
-        found += other_files(partition, directory, self.verification.segments)
+        found += other_files(partition, directory, segments, entries, lost_bases)
         found += judge_metadata(partition, directory, topic, is_known=self.root.is_known)
         if end is not None:
             found += self.root.partition_findings(partition, end)
@@ -182,7 +192,9 @@ class _Finish:
         tiered = self.settings.tiered.get(partition)
         return self.root.log_start_offset(partition) if tiered is None else tiered.log_start_offset
 
-    def _missing_offsets(self, rows: Sequence[SegmentReport]) -> MissingOffsets:
+    def _missing_offsets(
+        self, rows: Sequence[SegmentReport], lost_ends: Mapping[int, int]
+    ) -> MissingOffsets:
         """Return what is missing, of the batches before any damage and the ends that it left."""
         partition, root = self.verification.partition, self.root
         topic = self.settings.topics.get(partition.topic)
@@ -208,6 +220,7 @@ class _Finish:
             else root.offset(LOG_START_CHECKPOINT, partition),
             known_end=root.known_end(partition),
             is_start_exact=root.is_clean,
+            lost_ends=lost_ends,
         )
 
     def _built(self) -> dict[str, bytes]:

@@ -22,6 +22,7 @@ from tests.support.missing_offsets import (
     log_at,
     predicted,
     restored,
+    time_index_at,
     verified,
     within,
     without,
@@ -64,6 +65,96 @@ def test_what_a_cleaner_removed_is_not_missing(
     assert verified(root) == (0, [])
     assert restored(root) == (0, [])
     assert predicted(root) == (0, [])
+
+
+def every_command(root: Path) -> tuple[int, list[tuple[int, int]]]:
+    """What all commands say of what is missing."""
+    code, missing = verified(root)
+    assert restored(root) == (code, missing)
+    assert predicted(root) == (code, missing)
+    return code, missing
+
+
+@pytest.mark.parametrize("cleaned", [False, True])
+@pytest.mark.parametrize("base_offset", [0, 24, 72])
+def test_a_log_whose_index_files_are_there_is_lost(
+    tmp_path: Path, form: CleanedLogs, base_offset: int, *, cleaned: bool
+) -> None:
+    root = write(tmp_path / "data", form, cleaned=cleaned)
+    time_index_at(root, base_offset)
+    log_at(root, base_offset).unlink()
+
+    assert every_command(root) == (1, [(base_offset, base_offset + 23)])
+
+
+@pytest.mark.parametrize("cleaned", [False, True])
+@pytest.mark.parametrize("base_offset", [0, 24, 72])
+def test_a_segment_without_any_file_may_have_been_removed(
+    tmp_path: Path, form: CleanedLogs, base_offset: int, *, cleaned: bool
+) -> None:
+    root = write(tmp_path / "data", form, cleaned=cleaned)
+    log_at(root, base_offset).unlink()
+    # The snapshot of a segment that is gone shows nothing.
+    log_at(root, base_offset).with_suffix(".snapshot.deleted").touch()
+
+    is_noticed = base_offset == 24 and not cleaned
+    assert every_command(root) == ((1, [(24, 47)]) if is_noticed else (0, []))
+
+
+@pytest.mark.parametrize("ending", [".deleted", ".cleaned"])
+def test_a_log_that_is_being_deleted_is_not_lost(tmp_path: Path, ending: str) -> None:
+    root = write(tmp_path / "data", FORMS["2-none"], cleaned=True)
+    time_index_at(root, 24)
+    log_at(root, 24).rename(log_at(root, 24).with_suffix(f".log{ending}"))
+
+    assert every_command(root) == (0, [])
+
+
+def test_an_index_without_entries_shows_no_log(tmp_path: Path) -> None:
+    root = write(tmp_path / "data", FORMS["2-none"], cleaned=True)
+    time_index_at(root, 24).write_bytes(bytes(1200))
+    log_at(root, 24).with_suffix(".txnindex").touch()
+    log_at(root, 24).unlink()
+
+    assert every_command(root) == (0, [])
+
+
+@pytest.mark.parametrize(("start", "missing"), [(0, [(0, 23)]), (7, [(7, 23)]), (24, []), (30, [])])
+def test_a_lost_log_below_the_log_start_is_deleted(
+    tmp_path: Path, start: int, missing: list[tuple[int, int]]
+) -> None:
+    root = write(tmp_path / "data", FORMS["2-none"], cleaned=True)
+    time_index_at(root, 0)
+    log_at(root, 0).unlink()
+    checkpoint(root, "log-start-offset-checkpoint", start)
+
+    assert every_command(root) == (int(bool(missing)), missing)
+
+
+def test_an_index_in_the_midst_of_a_log_shows_no_other(tmp_path: Path) -> None:
+    root = write(tmp_path / "data", FORMS["2-none"], cleaned=False)
+    time_index_at(root, 60)
+
+    assert every_command(root) == (0, [])
+
+
+def test_logs_that_are_lost_together_are_one_range(tmp_path: Path) -> None:
+    root = write(tmp_path / "data", FORMS["2-none"], cleaned=True)
+    for base_offset in (24, 48):
+        time_index_at(root, base_offset)
+        log_at(root, base_offset).unlink()
+
+    assert every_command(root) == (1, [(24, 71)])
+
+
+def test_a_whole_copy_fills_a_lost_log(tmp_path: Path, form: CleanedLogs) -> None:
+    root = write(tmp_path / "data", form, cleaned=True)
+    other = write(tmp_path / "other", form, cleaned=True)
+    time_index_at(root, 24)
+    log_at(root, 24).unlink()
+    end_earlier(other)
+
+    assert restored(root, other) == (0, [])
 
 
 def test_without_the_checkpoint_nothing_is_called_lost(tmp_path: Path, form: CleanedLogs) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import struct
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -86,6 +87,13 @@ def tail(root: Path) -> Offsets:
     without(log_at(root, 72), END - SPAN, END - 1)
     checkpoint(root, "replication-offset-checkpoint", END)
     return [(END - SPAN, END - 1)]
+
+
+def time_index_at(root: Path, base_offset: int) -> Path:
+    """Write the time index of a segment of `SPAN` offsets a batch, with room for more entries."""
+    path = log_at(root, base_offset).with_suffix(".timeindex")
+    path.write_bytes(struct.pack(">qi", 1, BATCHES * SPAN - 1) + bytes(24))
+    return path
 
 
 #: What a cleaner cannot have made that has been below offset 48.
