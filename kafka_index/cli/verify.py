@@ -24,9 +24,9 @@ from kafka_index.tiered.listing import list_logs
 from kafka_index.tiered.options import TieredOptions
 from kafka_index.verification import VERIFY_SCHEMA, VerifySettings, findings_table
 from kafka_index.verification.copies import CopySegments, compare_partitions
-from kafka_index.verification.data_directory import DataDirectory
 from kafka_index.verification.known_topics import known_topics
 from kafka_index.verification.local import DataDirectories
+from kafka_index.verification.starts import root_findings
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +90,7 @@ def _verify(
         tiered=listing.tiered,
         topics=known_topics(cluster.image, SegmentTable.of(listing.segments)),
     )
-    roots = [DataDirectory.read(path) for path in sorted(set(listing.data_directories))]
-    outcome.on_table(findings_table(row for root in roots for row in root.findings))
+    outcome.on_table(findings_table(root_findings(listing, settings, options.metadata)))
     verify_engines.run_verify(options.engine, listing.segments, settings, outcome)
 
 

@@ -6,12 +6,13 @@ The rules are those of a starting broker, as `kafka_index.startup` has them.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import orjson
 
-from kafka_index.errors import InputError
+from kafka_index.errors import InputError, KafkaIndexError
 from kafka_index.layout.checkpoints import check_offset_checkpoint_form, parse_offset_checkpoint
 from kafka_index.layout.names import (
     CLEANER_CHECKPOINT,
@@ -23,14 +24,19 @@ from kafka_index.layout.names import (
     TopicPartition,
 )
 from kafka_index.layout.quoted_content import quote_content
-from kafka_index.startup.directory_files import CLEAN_SHUTDOWN, properties_of
+from kafka_index.startup.directories import metadata_directory_of
+from kafka_index.startup.directory_files import CLEAN_SHUTDOWN
+from kafka_index.startup.meta_properties import METADATA_DIRECTORY, MetaProperties, check_identity
+from kafka_index.startup.prediction import Refusal
 from kafka_index.storage.log_directory import read_checkpoint_text
-from kafka_index.verification.findings import FileClass, FileKind, Finding
+from kafka_index.stores import is_remote
+from kafka_index.verification.findings import FileClass, FileKind, Finding, Judgement
 
+_EXITS = "A broker exits before it touches anything."
 _MISSING_EFFECTS = {
     RECOVERY_POINT_CHECKPOINT: "After an unclean shutdown every segment is read again.",
     REPLICATION_CHECKPOINT: "High watermarks begin at 0, and rise once replicas are in sync.",
-    META_PROPERTIES: "A broker exits before it touches anything.",
+    META_PROPERTIES: _EXITS,
 }
 _OFFLINE = "A broker takes the data directory offline; with only one it exits."
 _NOT_A_NUMBER = {
@@ -55,12 +61,18 @@ class DataDirectory:
         The checkpoints that can be read, by name and partition.
     findings : list of Finding
         A row per root file.
+    identity : MetaProperties or None
+        Its ``meta.properties``; None where a broker cannot read it.
+    refused : tuple of Refusal
+        Why a broker exits over that, or does not use the directory.
     """
 
     path: str
     present: set[str] = field(default_factory=set)
     offsets: dict[str, dict[TopicPartition, int]] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
+    identity: MetaProperties | None = None
+    refused: tuple[Refusal, ...] = ()
 
     @classmethod
     def read(cls, path: str) -> DataDirectory:
@@ -141,22 +153,20 @@ class DataDirectory:
             )
 
     def _read_properties(self) -> None:
-        text = self._text(META_PROPERTIES)
-        if text is None:
+        try:
+            found = check_identity([self.path], None, None)
+        except KafkaIndexError as error:
+            self._unreadable(META_PROPERTIES, error)
             return
-        properties = properties_of(text)
-        wanted = [("version",), ("cluster.id",), ("node.id", "broker.id")]
-        missing = ["/".join(names) for names in wanted if not any(map(properties.get, names))]
-        if missing:
-            self._add(
-                META_PROPERTIES,
-                FileClass.CORRUPT,
-                "A broker exits before it touches anything.",
-                harmful=True,
-                expected=", ".join(missing),
-                found="no such property",
-            )
-        else:
+        self.identity = found.by_directory.get(self.path)
+        offline = tuple(found.offline.values())
+        if self.identity is None and not offline:
+            return
+        self.present.add(META_PROPERTIES)
+        self.refused = offline or found.refused
+        for refusal in self.refused:
+            self.findings.append(_refused_row(refusal, _OFFLINE if offline else _EXITS))
+        if not self.refused:
             self._add(META_PROPERTIES, FileClass.VALID)
 
     def _read_marker(self) -> None:
@@ -210,13 +220,17 @@ class DataDirectory:
         try:
             text = read_checkpoint_text(path)
         except InputError as error:
-            self.present.add(name)
-            row = Finding(None, None, None, path, FileKind.ROOT, FileClass.UNREADABLE)
-            self.findings.append(row.unreadable(error))
+            self._unreadable(name, error)
             return None
         if text is not None:
             self.present.add(name)
         return text
+
+    def _unreadable(self, name: str, error: KafkaIndexError) -> None:
+        self.present.add(name)
+        path = os.path.join(self.path, name)
+        row = Finding(None, None, None, path, FileKind.ROOT, FileClass.UNREADABLE)
+        self.findings.append(row.unreadable(error))
 
     def _add(
         self,
@@ -243,6 +257,48 @@ class DataDirectory:
                 effect=effect,
             )
         )
+
+
+def identity_findings(roots: Sequence[DataDirectory], metadata: str | None) -> Iterator[Finding]:
+    """Yield a row for each reason why directories of one broker do not belong together.
+
+    Parameters
+    ----------
+    roots : sequence of DataDirectory
+        Of any brokers.
+    metadata : str or None
+        The directory of the metadata log that was given: it counts where it is of the same broker.
+    """
+    given = None
+    if metadata is not None and not is_remote(metadata):
+        with suppress(KafkaIndexError):
+            given = MetaProperties.read(metadata_directory_of([], None, metadata) or metadata)
+    brokers: dict[tuple[str | None, int | None], dict[str, MetaProperties]] = {}
+    for root in roots:
+        if root.identity is not None and not root.refused:
+            key = root.identity.cluster_id, root.identity.node_id
+            brokers.setdefault(key, {})[root.path] = root.identity
+    for key, members in brokers.items():
+        is_given = (
+            given is not None
+            and (given.cluster_id, given.node_id) == key
+            # A copy of a directory of the dump says nothing of where the metadata log is.
+            and not any(
+                one.directory_id == given.directory_id
+                and os.path.isdir(os.path.join(path, METADATA_DIRECTORY))
+                for path, one in members.items()
+            )
+        )
+        paths = sorted(members)
+        place = metadata_directory_of(paths, None, metadata if is_given else None)
+        for refusal in check_identity(paths, place, None).refused:
+            yield _refused_row(refusal, _EXITS)
+
+
+def _refused_row(refusal: Refusal, effect: str) -> Finding:
+    reason = refusal.reason if refusal.line is None else f"line {refusal.line}: {refusal.reason}"
+    row = Finding(None, None, None, refusal.file, FileKind.ROOT, FileClass.CORRUPT)
+    return row.judged(Judgement(FileClass.CORRUPT, harmful=True, found=reason, effect=effect))
 
 
 def _with_effect(row: Finding, effect: str) -> Finding:

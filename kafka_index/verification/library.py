@@ -20,6 +20,7 @@ from kafka_index.verification.findings import Finding, PartitionFindings
 from kafka_index.verification.known_topics import known_topics
 from kafka_index.verification.local import run_local
 from kafka_index.verification.settings import VerifySettings
+from kafka_index.verification.starts import root_findings
 
 
 @dataclass
@@ -99,8 +100,9 @@ def verify(
     listing = list_logs([os.fspath(path) for path in paths], tiered, topics=pattern)
     found = Verification()
     config = config or LogConfig()
+    place = None if metadata is None else os.fspath(metadata)
     cluster = find_cluster(
-        None if metadata is None else os.fspath(metadata),
+        place,
         listing.data_directories,
         shared_budget(config.max_decompressed_bytes),
     )
@@ -113,12 +115,12 @@ def verify(
         tiered=listing.tiered,
         topics=known_topics(cluster.image, segments),
     )
-    roots = run_local(
+    run_local(
         segments,
         settings,
         threads=threads or os.cpu_count() or 1,
         on_partition=found.partitions.append,
     )
     found.partitions.sort(key=lambda one: (one.topic, one.partition))
-    found.root_findings += [finding for root in roots for finding in root.findings]
+    found.root_findings += root_findings(listing, settings, place)
     return found

@@ -36,10 +36,6 @@ class DataDirectories:
                 self._known[path] = DataDirectory.read(path)
             return self._known[path]
 
-    def all(self) -> list[DataDirectory]:
-        """Return those that were read, by path."""
-        return [self._known[path] for path in sorted(self._known)]
-
 
 @dataclass(eq=False)
 class _Running:
@@ -56,8 +52,8 @@ def run_local(
     *,
     threads: int,
     on_partition: OnPartition,
-) -> list[DataDirectory]:
-    """Verify partitions; return the data directories that hold them.
+) -> None:
+    """Verify partitions.
 
     Parameters
     ----------
@@ -102,7 +98,6 @@ def run_local(
                 stopped.set()
     finally:
         shutil.rmtree(settings.scratch_root(), ignore_errors=True)
-    return roots.all()
 
 
 def _work(

@@ -16,7 +16,7 @@ from kafka_index.layout.names import (
     index_name_for,
     parse_segment_file,
 )
-from kafka_index.startup.directory_names import check_segment_file_name
+from kafka_index.startup.directory_names import check_segment_file_name, is_misnamed_log
 from kafka_index.startup.prediction import StartRefusedError
 from kafka_index.startup.topic_id_file import read_topic_id
 from kafka_index.storage import SegmentFile, is_scratch
@@ -71,7 +71,7 @@ def other_files(
             partition.topic, partition.partition, base_offset, entry.path, kind, FileClass.ORPHAN
         )
         if parsed is None:
-            if not entry.is_directory():
+            if entry.why_not_a_file() is None:
                 yield from _misnamed(finding, name, directory)
         elif parsed.transient or parsed.kind == LOG_SUFFIX:
             reason = entry.why_not_a_file()
@@ -110,8 +110,8 @@ def _misnamed(finding: Finding, name: str, directory: str) -> Iterator[Finding]:
             )
         )
         return
-    if name.endswith(LOG_SUFFIX):
-        effect = "A broker takes it for a segment of another name, or exits."
+    if is_misnamed_log(name):
+        effect = "A broker opens an empty segment of that offset in the midst of the log."
         found = "its name is not an offset of 20 digits"
         yield finding.judged(Judgement(FileClass.CORRUPT, harmful=True, found=found, effect=effect))
 

@@ -1,18 +1,29 @@
-"""What a broker makes of a partition that has something harmful, predicted with its own loader."""
+"""What a broker makes of partitions, predicted with its own loader.
+
+Of those that have something harmful, and of directories whose logs are not verified: a broker loads
+them as well, before it looks at their suffixes.
+"""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from kafka_index.errors import KafkaIndexError, is_retriable
 from kafka_index.growing.settings import LogSettings
 from kafka_index.layout.names import TopicPartition
+from kafka_index.startup.directory_names import parse_log_directory
 from kafka_index.startup.found_files import find_files
 from kafka_index.startup.lost_records import lost_records
 from kafka_index.startup.partition_loading import Loading, load_partition
+from kafka_index.startup.prediction import StartRefusedError
+from kafka_index.startup.topic_id_file import read_topic_id
+from kafka_index.storage import Listing
+from kafka_index.storage.segment_table import SegmentTable
 from kafka_index.stores import is_remote
-from kafka_index.verification.data_directory import DataDirectory
-from kafka_index.verification.findings import Finding
+from kafka_index.verification.data_directory import DataDirectory, identity_findings
+from kafka_index.verification.findings import FileClass, FileKind, Finding
 from kafka_index.verification.settings import VerifySettings
 
 
@@ -35,18 +46,7 @@ def started(
     if is_remote(row.path) or row.topic is None or row.partition is None:
         return row
     partition = TopicPartition(row.topic, row.partition)
-    config = settings.config.for_topic(row.topic)
-    loading = Loading(
-        root.is_clean,
-        root.recovery_point(partition),
-        root.log_start_offset(partition),
-        LogSettings(
-            index_interval_bytes=config.index_interval_bytes,
-            segment_index_bytes=config.index_size_max_bytes,
-            producer_id_expiration_ms=settings.config.producer_id_expiration_ms,
-        ),
-        lambda: settings.now_ms,
-    )
+    loading = _loading(partition, root, settings)
     marker = "With the marker that lies here" if root.is_clean else "Without the marker"
     try:
         files = find_files(partition, row.path)
@@ -65,3 +65,78 @@ def started(
             f"{lost.last_offset}"
         )
     return replace(row, effect=f"{text}.", expected=f"offsets up to {end_offset}")
+
+
+def root_findings(
+    listing: Listing, settings: VerifySettings, metadata: str | None
+) -> Iterator[Finding]:
+    """Yield what is found in data directories outside the partitions that are verified.
+
+    Parameters
+    ----------
+    listing : Listing
+        Of the dump.
+    settings : VerifySettings
+        Of the run.
+    metadata : str or None
+        The directory of the metadata log that was given.
+    """
+    roots = [DataDirectory.read(path) for path in sorted(set(listing.data_directories))]
+    for root in roots:
+        yield from root.findings
+    yield from identity_findings(roots, metadata)
+    yield from _unlisted_findings(listing, roots, settings)
+
+
+def _unlisted_findings(
+    listing: Listing, roots: Sequence[DataDirectory], settings: VerifySettings
+) -> Iterator[Finding]:
+    """Yield a row per directory without verified logs over which a broker does not start."""
+    by_path = {root.path: root for root in roots}
+    verified = {each.directory for each in SegmentTable.of(listing.segments).partitions}
+    paths = {one.path for one in listing.skipped} | set(listing.partition_directories) - verified
+    for path in sorted(paths):
+        root = by_path.get(os.path.dirname(path))
+        if root is None or not (is_remote(path) or os.path.isdir(path)):
+            continue
+        split = parse_log_directory(os.path.basename(path))
+        row = Finding(None, None, None, path, FileKind.ROOT, FileClass.CORRUPT, harmful=True)
+        if split is None:
+            if root.is_known and not is_remote(path):
+                found = "not named like a partition directory"
+                yield replace(row, found=found, effect="A broker exits.")
+            continue
+        partition = split[0]
+        row = replace(row, topic=partition.topic, partition=partition.partition)
+        try:
+            files = find_files(partition, path)
+            if not is_remote(path):
+                with load_partition(path, files, _loading(partition, root, settings)):
+                    pass
+            read_topic_id(path)
+        except StartRefusedError as error:
+            yield replace(
+                row,
+                path=error.path or path,
+                position_bytes=error.position_bytes,
+                expected=error.expected,
+                found=": ".join(filter(None, (error.message, error.found))),
+                effect="A broker loads it too: it takes the data directory offline, or exits.",
+            )
+        except KafkaIndexError as error:
+            yield row.unreadable(error)
+
+
+def _loading(partition: TopicPartition, root: DataDirectory, settings: VerifySettings) -> Loading:
+    config = settings.config.for_topic(partition.topic)
+    return Loading(
+        root.is_clean,
+        root.recovery_point(partition),
+        root.log_start_offset(partition),
+        LogSettings(
+            index_interval_bytes=config.index_interval_bytes,
+            segment_index_bytes=config.index_size_max_bytes,
+            producer_id_expiration_ms=settings.config.producer_id_expiration_ms,
+        ),
+        lambda: settings.now_ms,
+    )

@@ -1,0 +1,166 @@
+"""What keeps a broker from starting: verification and prediction go by the same rules."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kafka_index.config import LogConfig
+from kafka_index.startup import StartConditions, Verdict, predict_directories
+from kafka_index.verification import verify
+from kafka_index.verification.data_directory import DataDirectory, identity_findings
+from tests.support.command_line import DUMP
+
+PARTITION = "app-logs-0"
+MARKED = "payments-0.0123456789abcdef0123456789abcdef"
+_ID = "AAAAAAAAAAAAAAAAAAAAZQ"
+Change = Callable[[Path], object]
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """A data directory with a live partition, one to be deleted and a stray one."""
+    target = tmp_path / "data"
+    shutil.copytree(DUMP / PARTITION, target / PARTITION)
+    for mark in ("delete", "stray"):
+        shutil.copytree(DUMP / "payments-0", target / f"{MARKED}-{mark}")
+    for path in DUMP.iterdir():
+        if path.is_file():
+            shutil.copy(path, target)
+    return target
+
+
+def written(name: str, text: str = "") -> Change:
+    def change(data: Path) -> None:
+        (data / name).write_text(text)
+
+    return change
+
+
+def without_logs(name: str) -> Change:
+    """Leave a live partition with nothing but a file of this name."""
+
+    def change(data: Path) -> None:
+        (data / "other-0").mkdir()
+        (data / "other-0" / name).touch()
+
+    return change
+
+
+def property_of(name: str, value: str | None) -> Change:
+    def change(data: Path) -> None:
+        path = data / "meta.properties"
+        lines = [one for one in path.read_text().splitlines() if not one.startswith(f"{name}=")]
+        path.write_text("\n".join([*lines, *([] if value is None else [f"{name}={value}"])]) + "\n")
+
+    return change
+
+
+def another_directory(data: Path) -> Path:
+    """Put a second directory with the same id beside it."""
+    other = data.parent / "data-2"
+    shutil.copytree(DUMP / "payments-0", other / "payments-0")
+    shutil.copy(data / "meta.properties", other)
+    return other
+
+
+def two_metadata_logs(data: Path) -> None:
+    """Put a second directory of the same broker beside it, both with a metadata log."""
+    other = another_directory(data)
+    property_of("directory.id", _ID)(other)
+    for each in (data, other):
+        (each / "__cluster_metadata-0").mkdir()
+
+
+_NINES = "9" * 20
+_NAMES = [
+    f"{stem}{suffix}"
+    for stem in (_NINES, "\N{SUPERSCRIPT TWO}")
+    for suffix in (".index", ".log", ".snapshot", ".log.swap", ".txnindex")
+]
+_REFUSED: dict[str, Change] = {
+    **{f"live/{name}": written(f"{PARTITION}/{name}") for name in _NAMES},
+    **{f"alone/{name}": without_logs(name) for name in _NAMES},
+    **{
+        f"{mark}/{name}/{text!r}": written(f"{MARKED}-{mark}/{name}", text)
+        for mark in ("delete", "stray")
+        for name, text in (
+            ("partition.metadata", ""),
+            ("partition.metadata", "version: 0\n"),
+            ("partition.metadata", "version: 0\ntopic_id: x\n"),
+            ("leader-epoch-checkpoint", "0\n1\nx 0\n"),
+            (f"{_NINES}.index", ""),
+        )
+    },
+    **{
+        f"{name}={value}": property_of(name, value)
+        for name, value in (
+            ("version", "0"),
+            ("version", "2"),
+            ("version", None),
+            ("node.id", None),
+            ("node.id", "x"),
+            ("cluster.id", None),
+            ("directory.id", "x"),
+            ("directory.id", "AAAAAAAAAAAAAAAAAAAAAQ"),
+        )
+    },
+    "two metadata logs": two_metadata_logs,
+    "one directory id twice": another_directory,
+    "not a partition": lambda data: (data / "other").mkdir(),
+}
+_STARTS: dict[str, Change] = {
+    "nothing": lambda data: None,  # noqa: ARG005, the directory as it is
+    "deleted": written(f"{PARTITION}/{_NINES}.log.deleted"),
+    "a digit of another script": written(f"{PARTITION}/\N{ARABIC-INDIC DIGIT ONE}.index"),
+    "no partition.metadata in a marked one": lambda data: (
+        data / f"{MARKED}-delete" / "partition.metadata"
+    ).unlink(),
+    "a metadata log": lambda data: (data / "__cluster_metadata-0").mkdir(),
+    "an empty partition": without_logs("leader-epoch-checkpoint"),
+}
+
+
+def refuses(data: Path) -> tuple[bool, bool]:
+    """Return whether a row of a verification says so, and whether a prediction does."""
+    directories = sorted(str(path) for path in data.parent.iterdir())
+    found = verify(directories, threads=1)
+    rows = [*found.root_findings, *(row for one in found.partitions for row in one.findings)]
+    harmful = [row for row in rows if row.harmful]
+    assert found.is_harmful is bool(harmful)
+    assert all(row.effect for row in harmful)
+    predicted = predict_directories(directories, StartConditions(LogConfig(), properties={}))
+    return bool(harmful), predicted.verdict is Verdict.DOES_NOT_START
+
+
+@pytest.mark.parametrize("case", _REFUSED)
+def test_what_keeps_a_broker_from_starting_is_harmful(data: Path, case: str) -> None:
+    _REFUSED[case](data)
+
+    assert refuses(data) == (True, True)
+
+
+@pytest.mark.parametrize("case", _STARTS)
+def test_what_a_broker_starts_with_is_not_refused(data: Path, case: str) -> None:
+    _STARTS[case](data)
+
+    assert refuses(data) == (False, False)
+
+
+def test_a_metadata_log_beside_that_of_the_same_broker_is_harmful(data: Path) -> None:
+    (data / "__cluster_metadata-0").mkdir()
+    log = data.parent / "metadata" / "__cluster_metadata-0"
+    log.mkdir(parents=True)
+    shutil.copy(data / "meta.properties", log.parent)
+    property_of("directory.id", _ID)(log.parent)
+
+    def rows() -> list[str]:
+        found = identity_findings([DataDirectory.read(str(data))], str(log))
+        return [row.path for row in found if row.harmful]
+
+    assert rows() == [str(data / "__cluster_metadata-0")]
+    property_of("node.id", "9")(log.parent)
+    assert rows() == []
