@@ -32,7 +32,7 @@ from kafka_index.growing.log_loader import (
 from kafka_index.growing.producer_state_manager import ProducerStateManager, SnapshotFiles
 from kafka_index.growing.producers import Producers
 from kafka_index.growing.settings import LogSettings
-from kafka_index.layout.names import LEADER_EPOCH_CHECKPOINT
+from kafka_index.layout.names import LEADER_EPOCH_CHECKPOINT, LOG_SUFFIX, OFFSET_DIGITS
 from kafka_index.layout.quoted_content import quote_content
 from kafka_index.startup.found_files import FoundFiles
 from kafka_index.startup.java_texts import EPOCH_FIELDS, checkpoint_fault, java_lines
@@ -167,7 +167,7 @@ def load_partition(
     InputError
         A file cannot be read.
     """
-    predicted = _PredictedFiles(files, loading.settings)
+    predicted = _PredictedFiles(directory, files, loading.settings)
     try:
         yield _load(directory, predicted, loading)
     finally:
@@ -179,6 +179,7 @@ def load_partition(
 class _PredictedFiles:
     """The segments of a partition, which are only read (`LoadingFiles`)."""
 
+    directory: str
     files: FoundFiles
     settings: LogSettings
     segments: list[LoadedSegment] = field(default_factory=list)
@@ -192,6 +193,9 @@ class _PredictedFiles:
             yield segment
 
     def create_segment(self, base_offset: int) -> LoadedSegment:
+        path = os.path.join(self.directory, f"{base_offset:0{OFFSET_DIGITS}d}{LOG_SUFFIX}")
+        if os.path.isdir(path):
+            raise DirectoryFailsError("the log to be made is a directory", path=path)
         return LoadedSegment(base_offset, self.settings)
 
     def delete_segment(self, segment: LoadedSegment) -> None:

@@ -282,6 +282,20 @@ def test_directories_of_two_clusters_do_not_start(
     assert "cluster.id" in found.refused[0].reason
 
 
+def test_a_directory_where_the_first_log_is_made_takes_the_data_directory_offline(
+    data: Path,
+) -> None:
+    for path in (data / PARTITION).iterdir():
+        if path.name != "partition.metadata":
+            path.unlink()
+    (data / PARTITION / f"{0:020d}.log").mkdir()
+
+    found = predict(data)
+
+    assert found.verdict is Verdict.DOES_NOT_START
+    assert found.refused[0].file.endswith(f"{0:020d}.log")
+
+
 def test_a_zero_tail_of_the_first_metadata_keeps_a_broker_from_starting(
     data: Path, tmp_path: Path
 ) -> None:
