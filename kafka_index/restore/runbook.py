@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from kafka_index.errors import printable
 from kafka_index.restore.cluster import CLUSTER_ID, NODE_ID, ClusterMode, Identity
 from kafka_index.restore.log_files import Link
 from kafka_index.restore.restored_partition import OffsetBeyondEnd, RestoredPartition
@@ -51,18 +52,17 @@ class RunbookFacts:
 
 def runbook(facts: RunbookFacts) -> str:
     """Return the runbook as text."""
-    return "\n".join(
-        [
-            *_written(facts),
-            "",
-            *_remaining(facts),
-            "",
-            *_not_restored(facts),
-            "",
-            *_one_topic(),
-            "",
-        ]
-    )
+    lines = [
+        *_written(facts),
+        "",
+        *_remaining(facts),
+        "",
+        *_not_restored(facts),
+        "",
+        *_one_topic(),
+        "",
+    ]
+    return "\n".join(map(printable, lines))
 
 
 def _written(facts: RunbookFacts) -> Iterator[str]:
