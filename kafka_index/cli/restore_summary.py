@@ -13,6 +13,7 @@ from kafka_index.cli.terminal import Table
 from kafka_index.cli.text import format_bytes, format_count, plural, status_table
 from kafka_index.layout.times import time_text
 from kafka_index.restore.job import RestoreResult
+from kafka_index.restore.lost_ranges import LostRange
 from kafka_index.restore.plan import RestorePlan
 from kafka_index.restore.report import LEFT_OUT, RESTORED, SALVAGED, status_of
 from kafka_index.restore.restored_partition import BEYOND_END, RestoredPartition
@@ -118,10 +119,7 @@ class RestoreOutcome(Outcome):
         lines = []
         known = [one for one in lost if one.is_known]
         if known:
-            records = sum(one.records or 0 for one in known)
-            least = "at least " if any(one.records is None for one in known) else ""
-            ranges = plural(len(known), "range")
-            lines += ["", self._paint.bad(f"{least}{plural(records, 'record')} lost in {ranges}")]
+            lines += ["", self._paint.bad(_lost_text(known))]
         if len(lost) > len(known):
             ranges = plural(len(lost) - len(known), "range")
             text = f"{ranges} of offsets missing: whether they are lost cannot be known"
@@ -155,3 +153,23 @@ def _exit_code(result: RestoreResult) -> ExitCode:
     codes += [ExitCode.DAMAGE for each in partitions if each.lost]
     codes += [ExitCode.DAMAGE] * result.has_unclamped
     return ExitCode.first(codes)
+
+
+def _lost_text(lost: Sequence[LostRange]) -> str:
+    """Return how much is lost: records where the dump shows how many, else offsets."""
+    ranges = plural(len(lost), "range")
+    records = sum(one.records or 0 for one in lost)
+    text = f"{plural(records, 'record')} lost in {ranges}"
+    unknown = [one for one in lost if one.records is None]
+    if not unknown:
+        return text
+    offsets = sum(
+        one.last_offset - one.first_offset + 1
+        for one in unknown
+        if one.first_offset is not None and one.last_offset is not None
+    )
+    if records:
+        return f"at least {text}"
+    if not offsets:
+        return f"records lost in {ranges}; how many is not known"
+    return f"{plural(offsets, 'offset')} lost in {ranges}"
