@@ -233,7 +233,7 @@ def test_a_segment_that_is_missing_is_a_loss(tmp_path: Path, dump: Path) -> None
         second,
         third - 1,
     )
-    assert f"{third - second} offsets lost in 1 range" in run.done.stdout
+    assert f"{third - second:,} offsets lost in 1 range" in run.done.stdout
 
 
 def test_the_state_of_share_groups_is_not_compacted(tmp_path: Path, dump: Path) -> None:
