@@ -119,7 +119,7 @@ def running_s3(folder: Path) -> Iterator[S3Server]:
     program = _versitygw(go)
     objects, port, log = folder / "s3", free_port(), folder / "s3.log"
     objects.mkdir()
-    server = S3Server("versitygw", f"http://127.0.0.1:{port}", "tests", uuid.uuid4().hex, objects)
+    server = S3Server("versitygw", f"http://127.0.0.1:{port}", "tests", _new_secret(), objects)
     command = [program, "--quiet", "--keep-alive", "--port", f"127.0.0.1:{port}"]
     secrets = {"ROOT_ACCESS_KEY_ID": "tests", "ROOT_SECRET_ACCESS_KEY": server.secret_key}
     with running([*command, "posix", str(objects)], log, secrets) as process:
@@ -136,7 +136,12 @@ def _running_moto(folder: Path) -> Iterator[S3Server]:
     command = [str(built / "bin" / "moto_server"), "-H", "127.0.0.1", "-p", str(port)]
     with running(command, log) as process:
         wait_for_port(process, port, log)
-        yield S3Server("moto", f"http://127.0.0.1:{port}", "tests", uuid.uuid4().hex, None)
+        yield S3Server("moto", f"http://127.0.0.1:{port}", "tests", _new_secret(), None)
+
+
+def _new_secret() -> str:
+    """Return a secret that URLs have to quote, as those of AWS."""
+    return f"{uuid.uuid4().hex}/+{uuid.uuid4().hex[:8]}"
 
 
 def _install_moto(folder: Path) -> None:
