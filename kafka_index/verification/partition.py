@@ -124,7 +124,8 @@ class _Finish:
         rows += [check.row for check in self.checks[len(rows) :]]
         segments = self.verification.segments
         entries: list[Entry] = []
-        if not is_remote(directory) or any(s.partition_directory == directory for s in segments):
+        is_listed = any(s.partition_directory == directory for s in segments)
+        if not is_segment_path(directory) and (is_listed or not is_remote(directory)):
             entries = scan_directory(directory)
         lost_ends = lost_logs(entries, segments)
         is_tiered = partition in self.settings.tiered
@@ -156,15 +157,17 @@ class _Finish:
                 is_compacted=missing.cleaning.is_compacted is True,
                 recovered_from=self.verification.recovered_from,
             )
-        found += epoch_findings(
-            partition,
-            self._index_directory,
-            [run for check in self.checks for run in check.whole.epochs],
-            (self._log_start(), end),
-            has_indexes=self._has_indexes,
-        )
+        if not is_segment_path(self._index_directory):
+            found += epoch_findings(
+                partition,
+                self._index_directory,
+                [run for check in self.checks for run in check.whole.epochs],
+                (self._log_start(), end),
+                has_indexes=self._has_indexes,
+            )
         found += other_files(partition, directory, segments, entries, lost_bases)
-        found += judge_metadata(partition, directory, topic, is_known=self.root.is_known)
+        if not is_segment_path(directory):
+            found += judge_metadata(partition, directory, topic, is_known=self.root.is_known)
         if end is not None:
             found += self.root.partition_findings(partition, end)
         if not self._has_anything(found):

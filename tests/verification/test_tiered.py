@@ -29,6 +29,14 @@ def test_what_brokers_uploaded_is_right(name: str) -> None:
     assert "identical" in done.stdout
 
 
+@pytest.mark.parametrize("name", SETTINGS)
+def test_remote_segments_are_verified_without_the_directory_of_a_broker(name: str) -> None:
+    done = run_here("verify", *arguments(setting(name)))
+
+    assert done.returncode == ExitCode.DONE, done.stdout
+    assert "identical" in done.stdout
+
+
 def test_an_uploaded_index_that_leads_astray_is_found() -> None:
     at = setting("local")
     indexes = sorted(Path(at.remote).rglob("*.timeindex"), key=lambda path: path.stat().st_size)
