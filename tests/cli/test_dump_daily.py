@@ -185,7 +185,7 @@ def test_malformed_ones_are_damage(tmp_path: Path) -> None:
     checkpoint.write_text("0\n2\npayments 0 7\n")
     metadata = tmp_path / "partition.metadata"
     shutil.copy(PARTITION / "partition.metadata", metadata)
-    metadata.write_text(metadata.read_text().replace("version: 0", "version: 7"))
+    metadata.write_text(metadata.read_text().replace("version: 0", "version:0"))
     done = dump(checkpoint, metadata)
     assert done.returncode == 1
     assert "recovery-point-offset-checkpoint" in done.stderr
