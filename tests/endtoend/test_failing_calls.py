@@ -87,7 +87,7 @@ def test_the_same_command_line_finishes_the_work(
     code = run_here(*map(str, command_line(name, data, whole))).returncode
     expected = written(whole)
     assert code in (0, 1)
-    for step in range(1, _LAST_STEP, _LAST_STEP // drawn(_LAST_STEP, one_in=8)):
+    for step in range(1, _LAST_STEP, _LAST_STEP // drawn(_LAST_STEP, one_in=20)):
         out = tmp_path / "out"
         out.mkdir()
         arguments = command_line(name, data, out)
