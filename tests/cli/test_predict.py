@@ -16,6 +16,8 @@ import pytest
 from kafka_index.cli.predict_text import Shown, print_prediction
 from kafka_index.config import LogConfig
 from kafka_index.startup import StartConditions, predict_directories
+from tests.support.builds import finish, start
+from tests.support.child_processes import open_to_all
 from tests.support.command_line import DUMP, run_here
 from tests.support.terminals import shown_on_a_terminal
 
@@ -41,6 +43,23 @@ def test_a_safe_start_is_exit_code_0(data: Path) -> None:
 
     assert done.returncode == 0, done.stdout
     assert done.stdout.startswith("safe")
+
+
+@pytest.mark.parametrize(
+    "name", ["app-logs-0/*.log", "meta.properties", "replication-offset-checkpoint"]
+)
+def test_what_may_not_be_read_is_exit_code_3_and_no_verdict(
+    data: Path, tmp_path: Path, name: str
+) -> None:
+    open_to_all(tmp_path)
+    path = min(data.glob(name))
+    path.chmod(0)
+
+    done = finish(start("--input", data, command_name="predict", privileged=False))
+
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert str(path) in done.stderr
+    assert not done.stdout.startswith(("safe", "loses"))
 
 
 def test_a_loss_is_exit_code_1_and_the_better_way_is_suggested(data: Path) -> None:
