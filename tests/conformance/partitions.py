@@ -8,6 +8,7 @@ formats, clocks of every kind, an empty segment, a log start in the middle.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from hypothesis import strategies as st
@@ -20,6 +21,7 @@ from tests.support.segments import INT32_MAX, Segment, batch
 from tests.support.strategies import BASE_OFFSETS, MAX_DAMAGES, draw_oddities
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 MAX_SEGMENTS = 4
@@ -162,8 +164,19 @@ def _long_partition_of(drawn: bytes) -> Partition:
     return partition((0, entries[:first_count]), second, interval=interval)
 
 
-def tails() -> st.SearchStrategy[bytes]:
-    """What a broker that crashed leaves after its last batch: zeros, or a part of a batch."""
-    whole = batch(2**40, 2, 50)
-    zeros = st.integers(1, 5000).map(bytes)
-    return zeros | st.integers(1, len(whole) - 1).map(lambda size: whole[:size])
+def tails() -> st.SearchStrategy[Callable[[int], bytes]]:
+    """What a broker that crashed leaves after its last batch: zeros, or a part of the next batch.
+
+    It depends on the offset that comes next.
+    """
+    zeros = st.integers(1, 5000).map(lambda size: partial(_zeros, size))
+    size = len(batch(0, 2, 50))
+    return zeros | st.integers(1, size - 1).map(lambda size: partial(_part, size))
+
+
+def _zeros(size: int, _next_offset: int) -> bytes:
+    return bytes(size)
+
+
+def _part(size: int, next_offset: int) -> bytes:
+    return batch(next_offset, 2, 50)[:size]

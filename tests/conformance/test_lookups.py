@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from hypothesis import assume, given, note, reject
 from hypothesis import strategies as st
 
+from kafka_index.layout.integers import INT32_MAX
 from kafka_index.layout.names import LOG_START_CHECKPOINT, REPLICATION_CHECKPOINT
 from kafka_index.reading.answers import Resolve
 from kafka_index.reading.findings import NO_INDEX, TAIL, UNREADABLE
@@ -182,10 +183,15 @@ def test_answers_with_damaged_index_files_are_kafkas(
 @drawn_cases(share=0.1)
 @given(partition=partitions(), tail=tails())
 def test_answers_with_a_torn_tail_are_kafkas(
-    judge: Judge, scratch: Path, partition: Partition, tail: bytes
+    judge: Judge, scratch: Path, partition: Partition, tail: Callable[[int], bytes]
 ) -> None:
+    for_kafka, _ = write_both(scratch, partition)
+    with open_drawn(judge, for_kafka, partition) as judged:
+        next_offset = judged.log_end_offset
     *others, last = partition.segments
-    torn = replace(partition, segments=(*others, replace(last, log=last.log + tail)))
+    # A broker rolls before a batch that does not fit.
+    assume(next_offset + 1 - last.base_offset <= INT32_MAX)
+    torn = replace(partition, segments=(*others, replace(last, log=last.log + tail(next_offset))))
     for_kafka, for_us = write_both(scratch, torn)
     with open_drawn(judge, for_kafka, partition) as judged:
         kafka = ask_kafka(judged)

@@ -29,7 +29,9 @@ from .test_predicted_partitions import KINDS, Writer
 if TYPE_CHECKING:
     from .judge import Judge
 
-META = "version=1\ncluster.id=AAAAAAAAAAAAAAAAAAAAAA\nnode.id=1\ndirectory.id=x\n"
+META = (
+    "version=1\ncluster.id=AAAAAAAAAAAAAAAAAAAAAA\nnode.id=1\ndirectory.id=ECPTmqBMRHwwfPQiR6tadg\n"
+)
 TOPIC_ID = "version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ\n"
 CHANGES = ("flip", "cut", "append zeros", "append garbage", "empty", "remove", "copy", "fill")
 #: Base offset, leader epoch and magic of a batch: outside its checksum.
