@@ -34,7 +34,7 @@ def restore_page(job: RestoreJob) -> PageMaker:
     explained[BEYOND_END] = Explained(BAD if job.request.clamp_groups else NOTABLE, _BEYOND_END)
 
     until = job.request.until
-    chosen = " up to --until" if until.time_ms is not None or until.offsets else ""
+    chosen = " up to --until" if until.is_given else ""
     if job.request.topics is not None:
         chosen += f" of topics that match {job.request.topics.pattern!r}"
 

@@ -87,8 +87,7 @@ class RestoreOutcome(Outcome):
     @property
     def _explained(self) -> dict[str, str]:
         """What statuses mean, with what the choices leave out."""
-        until = self._plan.choices.until
-        if until.time_ms is None and not until.offsets:
+        if not self._plan.choices.until.is_given:
             return EXPLAINED
         return {**EXPLAINED, RESTORED: f"{EXPLAINED[RESTORED]} up to --until"}
 
@@ -96,7 +95,7 @@ class RestoreOutcome(Outcome):
         """Return what was not restored because nobody asked for it."""
         lines = []
         until = self._plan.choices.until
-        if until.time_ms is not None or until.offsets:
+        if until.is_given:
             cut = sum(each.is_limited for each in partitions)
             empty = sum(each.is_limited and not each.size_bytes for each in partitions)
             place = "the offsets of --until"

@@ -88,6 +88,11 @@ class Until:
             time_ms=parse_time(given, now=now), relative=str(given) if is_relative(given) else None
         )
 
+    @property
+    def is_given(self) -> bool:
+        """Whether an end was given at all."""
+        return self.time_ms is not None or bool(self.offsets)
+
     def limit_of(self, partition: TopicPartition) -> Limit | None:
         """Return where the log of a partition ends; None where it is restored whole."""
         if self.time_ms is not None:
