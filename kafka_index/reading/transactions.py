@@ -41,8 +41,6 @@ from kafka_index.stores.tiered.segment_paths import is_segment_path
 # A marker has 78 bytes; a later version of its record may have more.
 _MAX_MARKER_BYTES = 128
 
-_NO_LONGS: Longs = np.empty(0, np.int64)
-
 
 @dataclass(frozen=True, slots=True)
 class AbortedTransactions:
@@ -99,9 +97,6 @@ class AbortedTransactions:
             markers = self.last_offsets[start:end][np.maximum(latest - 1, 0)]
             held[own] = (latest > 0) & (batches.base_offset[own] <= markers)
         return held
-
-
-NO_TRANSACTIONS = AbortedTransactions(_NO_LONGS, _NO_LONGS, _NO_LONGS)
 
 
 @dataclass(frozen=True, slots=True)
