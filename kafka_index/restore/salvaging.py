@@ -34,9 +34,9 @@ from kafka_index.restore.sound_ranges import (
 )
 from kafka_index.restore.until import Limit
 from kafka_index.scan import LogFileSource
+from kafka_index.scan.batch_search import entry_length
 from kafka_index.scan.log_offsets import Hole, LogOffsets
 from kafka_index.scan.missing_offsets import see_log
-from kafka_index.scan.scanner import entry_length
 from kafka_index.storage import Bytes, MappedFile, SegmentFile, publish_error
 
 _Hole = tuple[int, int]

@@ -90,6 +90,12 @@ class OffsetBounds(NamedTuple):
     end_offset: int
 
 
+def entry_length(entry: Bytes) -> int:
+    """Return the length field of the entry that begins these bytes."""
+    length = entry[_OFFSET_BYTES:LOG_OVERHEAD_BYTES].tobytes()
+    return int.from_bytes(length, "big", signed=True)
+
+
 def next_batch(log: LogBytes, after_bytes: int, bounds: OffsetBounds) -> int:
     """Return where the next sound batch begins after a damaged one; the log's size for nowhere.
 
@@ -149,7 +155,7 @@ def _stated_end(log: LogBytes, position: int) -> int | None:
     start = log.read_at(position, LOG_OVERHEAD_BYTES)
     if len(start) < LOG_OVERHEAD_BYTES:
         return None
-    length = _number(start[_OFFSET_BYTES:])
+    length = entry_length(start)
     at = position + LOG_OVERHEAD_BYTES + length
     return at if length >= MIN_LENGTH and at < log.size_bytes else None
 
@@ -224,7 +230,7 @@ def _is_sound(log: LogBytes, position: int, bounds: OffsetBounds, magics: tuple[
 
 
 def _has_right_checksum(log: LogBytes, position: int) -> bool:
-    size = LOG_OVERHEAD_BYTES + _number(log.read_at(position + _OFFSET_BYTES, 4))
+    size = LOG_OVERHEAD_BYTES + entry_length(log.read_at(position, LOG_OVERHEAD_BYTES))
     stored, computed = batch_checksums(log.read_at(position, size), 0, size)
     return bool(stored == computed)
 
@@ -237,7 +243,7 @@ def _may_begin_batch(start: Bytes, position: int, bounds: OffsetBounds) -> bool:
         return False
     if len(start) < LOG_OVERHEAD_BYTES:
         return True
-    length = _number(start[_OFFSET_BYTES:LOG_OVERHEAD_BYTES])
+    length = entry_length(start)
     # No broker's log is larger.
     if not MIN_LENGTH <= length <= INT32_MAX - LOG_OVERHEAD_BYTES - position:
         return False
@@ -273,7 +279,7 @@ def _is_whole(log: LogBytes, position: int, start: Bytes) -> bool:
     if len(start) < _MIN_MESSAGE_BYTES:
         return False
     left = log.size_bytes - position
-    length = _number(start[_OFFSET_BYTES:LOG_OVERHEAD_BYTES])
+    length = entry_length(start)
     is_message = int(start[MAGIC_POSITION]) < MAGIC_RECORD_BATCH
     least = _MIN_MESSAGE_BYTES if is_message else RECORD_BATCH_OVERHEAD_BYTES
     sizes = {left, *(LOG_OVERHEAD_BYTES + (length ^ 1 << bit) for bit in range(_LENGTH_BITS))}
@@ -282,7 +288,3 @@ def _is_whole(log: LogBytes, position: int, start: Bytes) -> bool:
         if stored == computed:
             return True
     return False
-
-
-def _number(data: Bytes) -> int:
-    return int.from_bytes(data[:4].tobytes(), "big", signed=True)

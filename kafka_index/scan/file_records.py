@@ -21,8 +21,8 @@ from kafka_index.records.batch_source import ScanStop
 from kafka_index.records.batch_table import BatchColumns
 from kafka_index.records.decompression import DecompressionBudget
 from kafka_index.records.record_sections import first_offset
-from kafka_index.scan.batch_search import HeldBytes
-from kafka_index.scan.scanner import Scanner, entry_length
+from kafka_index.scan.batch_search import HeldBytes, entry_length
+from kafka_index.scan.scanner import Scanner
 from kafka_index.storage import Bytes, ByteSource, SegmentFile
 from kafka_index.stores import FileInfo, store_of
 

@@ -37,7 +37,7 @@ from kafka_index.layout.records import (
 from kafka_index.records import batch_source as source
 from kafka_index.records.batch_source import ScanStop
 from kafka_index.records.batch_table import BatchColumns
-from kafka_index.scan.batch_search import LogBytes, OffsetBounds, is_torn_tail
+from kafka_index.scan.batch_search import LogBytes, OffsetBounds, entry_length, is_torn_tail
 from kafka_index.storage import Bytes
 
 _ZERO_CHECK_BYTES = 1 << 20
@@ -155,11 +155,6 @@ class Scanner:
             str(_last_offset(rest)),
             refused=True,
         )
-
-
-def entry_length(entry: Bytes) -> int:
-    """Return the length field of the entry that begins these bytes."""
-    return int.from_bytes(entry[8:LOG_OVERHEAD_BYTES].tobytes(), "big", signed=True)
 
 
 def _is_foreign(start: Bytes, segment_base_offset: int, log_size: int) -> bool:

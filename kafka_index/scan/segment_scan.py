@@ -21,9 +21,9 @@ from kafka_index.layout.records import LOG_OVERHEAD_BYTES
 from kafka_index.layout.uri_passwords import refuse_passwords
 from kafka_index.records.batch_source import ScanStop
 from kafka_index.records.batch_table import BatchColumns
-from kafka_index.scan.batch_search import HeldBytes
+from kafka_index.scan.batch_search import HeldBytes, entry_length
 from kafka_index.scan.file_records import log_changed, open_log
-from kafka_index.scan.scanner import Scanner, entry_length, only_zeros
+from kafka_index.scan.scanner import Scanner, only_zeros
 from kafka_index.storage import (
     WINDOW_BYTES,
     Bytes,

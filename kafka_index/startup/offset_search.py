@@ -23,8 +23,8 @@ from kafka_index.records.batch_source import TORN_BATCH, TORN_HEADER, ScanStop
 from kafka_index.records.batch_table import BatchColumns
 from kafka_index.records.decompression import shared_budget
 from kafka_index.records.record_sections import first_offset
+from kafka_index.scan.batch_search import entry_length
 from kafka_index.scan.file_records import LogBatches, LogOffsetPosition, batch_at
-from kafka_index.scan.scanner import entry_length
 from kafka_index.startup.prediction import StartRefusedError
 from kafka_index.storage import Bytes
 
