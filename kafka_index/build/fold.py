@@ -10,12 +10,11 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from kafka_index.build.folded_partition import FoldedPartition, FoldedSegment
+from kafka_index.build.folded_partition import FoldedPartition, FoldedSegment, StateFiles
 from kafka_index.build.partition_start import PartitionStart
 from kafka_index.build.report import BUILT, FAILED, TRUNCATED, UNCHANGED, SegmentReport
 from kafka_index.build.settings import BuildSettings, Output
 from kafka_index.build.staged_segment import StagedSegment
-from kafka_index.build.state_files import StateFiles
 from kafka_index.build.stored_indexes import stored_differences
 from kafka_index.errors import InputError, KafkaIndexError
 from kafka_index.layout.names import (

@@ -10,10 +10,10 @@ from os import PathLike
 import pyarrow as pa
 
 from kafka_index.build.local import run_local
+from kafka_index.build.partition_record import UnchangedPartitions
 from kafka_index.build.report import REPORT_SCHEMA, SegmentReport, report_table
 from kafka_index.build.settings import BuildSettings
 from kafka_index.build.target import held_target
-from kafka_index.build.unchanged_partitions import UnchangedPartitions
 from kafka_index.config import LogConfig, topics_pattern
 from kafka_index.errors import ConfigError, InputError
 from kafka_index.layout.uri_passwords import refuse_passwords

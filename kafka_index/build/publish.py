@@ -13,9 +13,9 @@ from itertools import chain, islice
 
 from kafka_index.build.fold import fold_partition
 from kafka_index.build.folded_partition import FoldedPartition, FoldedSegment
+from kafka_index.build.partition_record import record_partitions
 from kafka_index.build.partition_start import PartitionStart
 from kafka_index.build.plan import partition_of
-from kafka_index.build.recording import record_partitions
 from kafka_index.build.report import FAILED, SegmentReport
 from kafka_index.build.settings import BuildSettings, Output
 from kafka_index.build.staged_segment import StagedSegment

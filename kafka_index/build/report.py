@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from kafka_index.errors import KafkaIndexError, is_retriable
 from kafka_index.records.batch_source import PREALLOCATED_TAIL
-from kafka_index.storage import SegmentCounts, SegmentFile
+from kafka_index.storage import SegmentFile
 
 BUILT = "built"
 UNCHANGED = "unchanged"
@@ -22,6 +22,33 @@ STATUSES = (BUILT, UNCHANGED, TRUNCATED, FAILED)
 
 #: The reason code of a segment that an error ended: its file, or its target, cannot be used.
 ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentCounts:
+    """The counts of a scanned segment.
+
+    Parameters
+    ----------
+    valid_bytes : int
+        Length of the prefix that the indexes cover.
+    batch_count : int
+        Record batches in that prefix.
+    offset_entries, time_entries : int
+        Entries of ``.index`` and ``.timeindex``.
+    next_offset : int
+        The offset after the last one, as a broker reads it: the base offset where offsets go back
+        after the last index entry.
+    max_timestamp_ms : int
+        The largest timestamp; -1 when there is none.
+    """
+
+    valid_bytes: int
+    batch_count: int
+    offset_entries: int
+    time_entries: int
+    next_offset: int
+    max_timestamp_ms: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,22 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from kafka_index.build.known_partition import known_partition, wants_record
-from kafka_index.build.report import BUILT, FAILED, TRUNCATED, UNCHANGED, SegmentReport, empty_row
+from kafka_index.build.partition_record import known_partition, wants_record
+from kafka_index.build.report import (
+    BUILT,
+    FAILED,
+    TRUNCATED,
+    SegmentCounts,
+    SegmentReport,
+    empty_row,
+)
 from kafka_index.build.settings import BuildSettings, Output
-from kafka_index.build.staged_segment import SegmentPaths, StagedSegment, target_directory_of
+from kafka_index.build.staged_segment import (
+    PublishedFile,
+    SegmentPaths,
+    StagedSegment,
+    target_directory_of,
+)
 from kafka_index.build.stored_indexes import stored_differences
 from kafka_index.config import IndexConfig
 from kafka_index.errors import KafkaIndexError
@@ -25,15 +37,11 @@ from kafka_index.scan import IndexBuilder, LogFileSource
 from kafka_index.state.partition_state import PartitionState
 from kafka_index.state.segment_state import PRODUCER_REFUSALS, ProducerTable, SegmentState
 from kafka_index.storage import (
-    PublishedFile,
-    SegmentCounts,
     SegmentFile,
     create_scratch,
     publish_error,
     target_directory,
-    unchanged_record,
 )
-from kafka_index.storage.target_files import is_new_folder
 from kafka_index.stores.tiered.segment_paths import is_segment_path
 
 #: Reason code: a segment with transactions whose ``.txnindex`` is not asked for.
@@ -72,42 +80,15 @@ def stage_segments(
 
 def keep_segment(segment: SegmentFile, settings: BuildSettings) -> StagedSegment | None:
     """Return the row of a segment that is known to be right as it is; None to scan it."""
-    started = time.perf_counter()
+    if not wants_record(settings):
+        return None
     partition = TopicPartition(segment.topic, segment.partition)
     try:
         directory = target_directory(settings.target_root, partition, segment.partition_directory)
     except KafkaIndexError:
         # Staging meets the same error, and reports it.
         return None
-    if wants_record(settings):
-        kept = known_partition(directory, settings.run_id).keep(segment, settings)
-        if kept is not None:
-            return kept
-    if is_new_folder(directory, settings.run_id):
-        return None
-    # Of an older version.
-    record = unchanged_record(
-        directory,
-        segment,
-        map(os.path.basename, SegmentPaths.of(segment, directory).published(settings)),
-        settings.scan_settings(segment.topic),
-    )
-    if record is None:
-        return None
-    if record.reason_code == PREALLOCATED_TAIL and not segment.is_last:
-        # It was the last one then; now its zeros are damage.
-        return None
-    row = replace(
-        empty_row(segment),
-        counts=record.counts,
-        # Damage that was reported once is damage still.
-        status=UNCHANGED if record.status == BUILT else record.status,
-        reason=record.reason,
-        reason_code=record.reason_code,
-        position_bytes=record.position_bytes,
-        seconds=time.perf_counter() - started,
-    )
-    return StagedSegment(segment, row, directory, files=record.files)
+    return known_partition(directory, settings.run_id).keep(segment, settings)
 
 
 def stage_segment(

@@ -10,7 +10,7 @@ from enum import StrEnum
 from kafka_index.config import LogConfig
 from kafka_index.layout.names import TopicPartition
 from kafka_index.state.partition_state import ProducerExpiration
-from kafka_index.storage import ScanSettings, scratch_path, workspace
+from kafka_index.storage import scratch_path, workspace
 from kafka_index.storage.store_lock import RUNS_FOLDER
 from kafka_index.storage.tiered_partition import TieredPartition
 from kafka_index.stores import is_remote
@@ -30,6 +30,15 @@ class Output(StrEnum):
 ALL_OUTPUTS = frozenset(Output)
 #: What a segment has of its own, whatever came before it.
 INDEX_OUTPUTS = frozenset((Output.INDEX, Output.TIME_INDEX))
+
+
+@dataclass(frozen=True, slots=True)
+class ScanSettings:
+    """The settings that decide what a scan of a segment writes: two of its topic, and checksums."""
+
+    index_interval_bytes: int
+    index_size_max_bytes: int
+    verify_crc: bool
 
 
 @dataclass(frozen=True, slots=True)

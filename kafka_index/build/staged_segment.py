@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from dataclasses import dataclass
 
@@ -13,38 +14,62 @@ from kafka_index.layout.names import (
     TIME_INDEX_SUFFIX,
     TopicPartition,
     index_name_for,
+    segment_file_name,
 )
 from kafka_index.state.segment_state import SegmentState
 from kafka_index.storage import (
     Publication,
-    PublishedFile,
     SegmentFile,
     StagedFile,
     prepare_target_directory,
-    record_path,
     remove_scratch,
-    state_path,
 )
 from kafka_index.storage.target_files import is_new_folder
 from kafka_index.stores import is_remote, store_of
 
+# The producers and leader epochs that a scan found in a segment, a hidden file: with it a segment
+# is not scanned again when an earlier segment of its partition has changed.
+_STATE_SUFFIX = ".kafka-index-state"
+_DIGEST_BYTES = 16
+_CHUNK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedFile:
+    """A published file as it was written: its final name, and the BLAKE2b of 16 bytes in hex."""
+
+    name: str
+    size_bytes: int
+    digest: str
+
+    @classmethod
+    def of(cls, path: str, name: str | None = None) -> PublishedFile:
+        """Return the file at `path` as it is now; an `OSError` when it cannot be read."""
+        name = name or os.path.basename(path)
+        if is_remote(path):
+            return cls.of_bytes(name, store_of(path).read(path))
+        digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
+        size_bytes = 0
+        with open(path, "rb", buffering=0) as file:
+            while chunk := file.read(_CHUNK_BYTES):
+                digest.update(chunk)
+                size_bytes += len(chunk)
+        return cls(name, size_bytes, digest.hexdigest())
+
+    @classmethod
+    def of_bytes(cls, name: str, data: bytes) -> PublishedFile:
+        """Return a file of these bytes."""
+        digest = hashlib.blake2b(data, digest_size=_DIGEST_BYTES)
+        return cls(name, len(data), digest.hexdigest())
+
 
 @dataclass(frozen=True, slots=True)
 class SegmentPaths:
-    """Where the files are that a segment has of its own.
-
-    Parameters
-    ----------
-    time_index, offset_index, state, record : str
-        Their final paths.
-    log_path : str
-        The log.
-    """
+    """The final paths of the files that a segment has of its own, and its log."""
 
     time_index: str
     offset_index: str
     state: str
-    record: str
     log_path: str
 
     @classmethod
@@ -54,19 +79,18 @@ class SegmentPaths:
         return cls(
             os.path.join(directory, index_name_for(log_name, TIME_INDEX_SUFFIX)),
             os.path.join(directory, index_name_for(log_name, OFFSET_INDEX_SUFFIX)),
-            state_path(directory, segment.base_offset),
-            record_path(directory, segment.base_offset),
+            os.path.join(directory, "." + segment_file_name(segment.base_offset, _STATE_SUFFIX)),
             segment.log_path,
         )
 
     def published(self, settings: BuildSettings) -> tuple[str, ...]:
         """Return those that are to appear, in order: the index last."""
-        # Without a record beside it, nobody would know what the state belongs to.
-        has_record = Output.INDEX in settings.outputs
+        # Without a record of the partition, nobody would know what the state belongs to.
+        has_index = Output.INDEX in settings.outputs
         wanted = (
-            (self.state, has_record and settings.needs_state),
+            (self.state, has_index and settings.needs_state),
             (self.time_index, Output.TIME_INDEX in settings.outputs),
-            (self.offset_index, has_record),
+            (self.offset_index, has_index),
         )
         return tuple(path for path, is_wanted in wanted if is_wanted)
 
@@ -79,11 +103,8 @@ class SegmentPaths:
         files = tuple(map(staged, self.published(settings)))
         attributes_of = settings.attributes_of(self.log_path)
         if Output.INDEX in settings.outputs:
-            # Its partition has a record of its own, which is written after all segments.
-            is_new = is_new_folder(os.path.dirname(self.record), settings.run_id)
-            return Publication(
-                files, attributes_of=attributes_of, old_record=self.record, is_new=is_new
-            )
+            is_new = is_new_folder(os.path.dirname(self.offset_index), settings.run_id)
+            return Publication(files, attributes_of=attributes_of, is_segment=True, is_new=is_new)
         return Publication(files, attributes_of=attributes_of) if files else None
 
     def hand_over(self, settings: BuildSettings, attempt_id: str) -> None:
@@ -112,7 +133,7 @@ class SegmentPaths:
 
     @property
     def _all(self) -> tuple[str, ...]:
-        return self.time_index, self.offset_index, self.state, self.record
+        return self.time_index, self.offset_index, self.state
 
 
 @dataclass(frozen=True, slots=True)

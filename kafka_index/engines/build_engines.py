@@ -11,8 +11,8 @@ from kafka_index.build import BuildSettings, run_local
 from kafka_index.build.local import BuildListener
 from kafka_index.build.parquet import build_parquet
 from kafka_index.build.parquet_input import ParquetInput
+from kafka_index.build.partition_record import UnchangedPartitions
 from kafka_index.build.plan import plan_waves
-from kafka_index.build.unchanged_partitions import UnchangedPartitions
 from kafka_index.engines import Engine, Listener
 from kafka_index.engines.session import open_session, prepare_executors
 from kafka_index.storage.segment_table import SegmentTable

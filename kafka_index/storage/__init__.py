@@ -1,14 +1,5 @@
-"""Files in and files out: byte sources, listing a dump, publishing, locks, build records."""
+"""Files in and files out: byte sources, listing a dump, publishing, locks."""
 
-from kafka_index.storage.build_record import (
-    BuildRecord,
-    PublishedFile,
-    ScanSettings,
-    SegmentCounts,
-    record_path,
-    state_path,
-    unchanged_record,
-)
 from kafka_index.storage.listing import Listing, list_dump
 from kafka_index.storage.locks import DirectoryLock, lock_of_output
 from kafka_index.storage.partition_files import SegmentFile, Skipped
@@ -47,16 +38,12 @@ from kafka_index.stores.mapped_file import MappedFile
 __all__ = [
     "WINDOW_BYTES",
     "AtomicFile",
-    "BuildRecord",
     "ByteSource",
     "Bytes",
     "DirectoryLock",
     "Listing",
     "MappedFile",
     "Publication",
-    "PublishedFile",
-    "ScanSettings",
-    "SegmentCounts",
     "SegmentFile",
     "Skipped",
     "StagedFile",
@@ -76,15 +63,12 @@ __all__ = [
     "prepare_target_directory",
     "publish_error",
     "publish_group",
-    "record_path",
     "refuse_overlap",
     "remove_scratch",
     "scratch_path",
-    "state_path",
     "sweep",
     "swept_target",
     "target_directory",
-    "unchanged_record",
     "workspace",
     "write_scratch",
 ]

@@ -5,11 +5,9 @@ The one rule: a broker rebuilds a segment that has no ``.index`` and trusts one 
 where only that one is missing. So an ``.index`` may exist only beside the files it belongs to::
 
     all scratch files of the group      data made durable (one sync for many files)
-    each segment    build record        unlinked: it describes the old files
-                    old .index          unlinked: from here on the broker would rebuild
+    each segment    old .index          unlinked: from here on the broker would rebuild
                     .timeindex, ...     renamed into place
                     .index              renamed into place: from here on the broker trusts it
-                    build record        renamed into place: from here on we trust it
     all touched folders                 entries made durable (again one sync for many)
 
 A killed process leaves one of these states. So does a power cut, which may undo a tail of the
@@ -62,23 +60,19 @@ class Publication:
     Parameters
     ----------
     files : tuple of StagedFile
-        One or more, in the order in which they are to appear; with a record the ``.index`` last.
-    record : StagedFile, optional
-        The build record of a segment, which appears after its files. Without one the files are
-        whole on their own, and what is there is not removed before.
+        One or more, in the order in which they are to appear; of a segment the ``.index`` last.
     attributes_of : str, optional
         The log whose mode and owner the files take (in place).
-    old_record : str, optional
-        Path of a build record of the segment that an older version, or a run of other files, may
-        have left; it is removed as if there were a new one.
+    is_segment : bool
+        Whether these are the files of a segment, its ``.index`` among them. Other files are whole
+        on their own, and nothing is removed before they appear.
     is_new : bool
         Whether no other run has left anything of the segment: nothing is removed first.
     """
 
     files: tuple[StagedFile, ...]
-    record: StagedFile | None = None
     attributes_of: str | None = None
-    old_record: str | None = None
+    is_segment: bool = False
     is_new: bool = False
 
     def __post_init__(self) -> None:
@@ -88,26 +82,14 @@ class Publication:
             raise ValueError("the .index must be among the files of a segment, once, and last")
 
     @property
-    def is_segment(self) -> bool:
-        """Whether these are the files of a segment, its ``.index`` among them."""
-        return self.record is not None or self.old_record is not None
-
-    @property
-    def removed_first(self) -> tuple[str, ...]:
-        """What is removed before the files appear: the old record, and the old ``.index``."""
-        record = self.old_record if self.record is None else self.record.final_path
-        if record is None or self.is_new:
-            return ()
+    def removed_first(self) -> str | None:
+        """The old ``.index`` of a segment, removed before the files appear; None for no file."""
         index = self.files[-1].final_path
         # A swapped log without its index gets one of zeros when a broker starts
         # (LogLoader.load asks it for its next offset): there the old index stays until the
         # new one replaces it.
-        return (record,) if index.endswith(SWAP_SUFFIX) else (record, index)
-
-    @property
-    def staged(self) -> tuple[StagedFile, ...]:
-        """All files, the record last."""
-        return self.files if self.record is None else (*self.files, self.record)
+        is_removed = self.is_segment and not self.is_new and not index.endswith(SWAP_SUFFIX)
+        return index if is_removed else None
 
     @property
     def directory(self) -> str:
@@ -137,13 +119,13 @@ def publish_group(publications: Sequence[Publication]) -> list[PublishError | No
         staged.scratch_path
         for each, error in zip(publications, errors, strict=True)
         if error is None
-        for staged in each.staged
+        for staged in each.files
     )
     for number, each in enumerate(publications):
         if errors[number] is None:
             errors[number] = _first_failure(each, undurable) or _put_in_place(each)
         if errors[number] is not None:
-            for staged in each.staged:
+            for staged in each.files:
                 remove_scratch(staged.scratch_path)
     # Also the folders of failed segments: an old .index may have been removed there.
     folders = {each.directory: _folders(each) for each in publications}
@@ -161,17 +143,17 @@ def _put_in_store(publication: Publication) -> PublishError | None:
     store = store_of(directory)
     try:
         # Where another attempt has just put them in place, its .index must stay.
-        contents = [_content_of(staged) for staged in publication.staged]
-        if publication.removed_first:
-            store.delete(publication.removed_first)
-        for staged, content in zip(publication.staged, contents, strict=True):
+        contents = [_content_of(staged) for staged in publication.files]
+        if publication.removed_first is not None:
+            store.delete([publication.removed_first])
+        for staged, content in zip(publication.files, contents, strict=True):
             store.put(staged.final_path, content)
     except PublishError as error:
         return error
     except KafkaIndexError as error:
         return PublishError(error.message, path=error.path or directory, hint=error.hint)
     finally:
-        for staged in publication.staged:
+        for staged in publication.files:
             if not is_remote(staged.scratch_path):
                 remove_scratch(staged.scratch_path)
     return None
@@ -199,7 +181,7 @@ def _stores_requests() -> ThreadPoolExecutor:
 
 def _prepare(publication: Publication) -> PublishError | None:
     """Set mode and owner before anything is visible."""
-    for staged in publication.staged:
+    for staged in publication.files:
         try:
             if publication.attributes_of is not None:
                 take_attributes(staged.scratch_path, publication.attributes_of)
@@ -215,7 +197,7 @@ def _prepare(publication: Publication) -> PublishError | None:
 
 
 def _first_failure(publication: Publication, failures: dict[str, OSError]) -> PublishError | None:
-    for staged in publication.staged:
+    for staged in publication.files:
         if staged.scratch_path in failures:
             return publish_error(
                 failures[staged.scratch_path], staged.final_path, "make the file durable"
@@ -226,14 +208,14 @@ def _first_failure(publication: Publication, failures: dict[str, OSError]) -> Pu
 def _put_in_place(publication: Publication) -> PublishError | None:
     path = publication.directory
     try:
-        if publication.removed_first:
-            for staged in publication.staged:
+        if publication.removed_first is not None:
+            for staged in publication.files:
                 # Where another attempt has just put them in place, its .index must stay.
                 path = staged.scratch_path
                 os.stat(path)
-            for path in publication.removed_first:
-                _unlink_if_there(path)
-        for staged in publication.staged:
+            path = publication.removed_first
+            _unlink_if_there(path)
+        for staged in publication.files:
             path = staged.final_path
             os.replace(staged.scratch_path, path)
     except OSError as error:
@@ -261,10 +243,6 @@ def left_to_publish(publication: Publication) -> Publication | None:
     left = tuple(file for file in publication.files if os.path.exists(file.scratch_path))
     if left and left[-1] == publication.files[-1]:
         return replace(publication, files=left)
-    record = publication.record
-    if record is not None and os.path.exists(record.scratch_path):
-        # The .index is there already, and with it all that comes before it.
-        return Publication((record,), attributes_of=publication.attributes_of)
     return None
 
 

@@ -28,7 +28,7 @@ _NEW_FILE_MODE = 0o666
 
 
 def scratch_path(final_path: str, run_id: str, attempt_id: str) -> str:
-    """Return the scratch file's path for a file of a segment (or its build record).
+    """Return the scratch file's path for a file of a segment.
 
     Parameters
     ----------

@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 
+from kafka_index.build.partition_record import PARTITION_RECORD
 from kafka_index.build.publish import publish_partitions
 from kafka_index.build.report import FAILED
 from kafka_index.build.scan import stage_segments
@@ -25,7 +26,6 @@ from kafka_index.state.leader_epochs import LeaderEpochCache
 from kafka_index.state.snapshots import list_snapshots, snapshot_path
 from kafka_index.storage import publish_error
 from kafka_index.storage.log_directory import read_checkpoint_text
-from kafka_index.storage.partition_record import PARTITION_RECORD
 from kafka_index.stores import store_of
 from kafka_index.writing.condition import SelectionError
 from kafka_index.writing.partition_match import PartitionMatch, match_partition

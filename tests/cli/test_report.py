@@ -7,13 +7,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from kafka_index.build.report import (
+    SegmentCounts,
     SegmentReport,
     report_rows,
     report_table,
 )
 from kafka_index.build.report_writer import FILE_SCHEMA, ReportWriter
 from kafka_index.errors import InputError, PublishError
-from kafka_index.storage import SegmentCounts
 from tests.support.builds import small_disk
 
 ROW = SegmentReport(

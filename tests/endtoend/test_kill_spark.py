@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from kafka_index.storage.partition_record import PARTITION_RECORD
+from kafka_index.build.partition_record import PARTITION_RECORD
 from tests.support.builds import (
     copy_dump,
     finish,

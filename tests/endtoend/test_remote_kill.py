@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from kafka_index.storage.partition_record import PARTITION_RECORD
+from kafka_index.build.partition_record import PARTITION_RECORD
 from kafka_index.stores import read_ahead
 from tests.servers.faults import FaultProxy, fault_proxy
 from tests.servers.s3 import S3Server

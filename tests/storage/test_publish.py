@@ -16,12 +16,10 @@ import pytest
 
 from kafka_index.errors import PublishError
 from kafka_index.storage import (
-    BuildRecord,
     Publication,
     StagedFile,
     create_scratch,
     publish_group,
-    record_path,
     write_scratch,
 )
 from kafka_index.stores import durable_files as durability_module
@@ -36,11 +34,9 @@ def contents(directory: Path) -> dict[str, bytes]:
 
 
 def is_whole(directory: Path, base: str = BASE) -> bool:
-    """An .index is there, with its time index; a record, if there, speaks the truth."""
+    """An .index is there, with its time index."""
     files = contents(directory)
     index, time_index = files.get(f"{base}.index"), files.get(f"{base}.timeindex")
-    record = BuildRecord.read(record_path(str(directory), int(base)))
-    assert record is None or record.files_intact(str(directory))
     if index is None:
         return False
     assert time_index is not None
@@ -55,7 +51,7 @@ def published(publication: Publication) -> None:
 def test_published_files_have_their_names_and_nothing_else_is_left(tmp_path: Path) -> None:
     published(stage(tmp_path / "t-0", b"new"))
     files = contents(tmp_path / "t-0")
-    assert sorted(files) == [f".{BASE}.kafka-index", f"{BASE}.index", f"{BASE}.timeindex"]
+    assert sorted(files) == [f"{BASE}.index", f"{BASE}.timeindex"]
     assert files[f"{BASE}.index"] == b"offset new"
     assert is_whole(tmp_path / "t-0")
 
@@ -73,8 +69,8 @@ def test_a_large_group_is_published_whole(tmp_path: Path) -> None:
     assert all(is_whole(tmp_path / f"t-{n % 9}", f"{n:020}") for n in range(40))
 
 
-# Publishing over old files takes two unlinks and three renames: dying before each, and after.
-@pytest.mark.parametrize("last_step", range(6))
+# Publishing over old files takes an unlink and two renames: dying before each, and after.
+@pytest.mark.parametrize("last_step", range(4))
 def test_a_killed_process_never_leaves_an_index_beside_files_it_does_not_belong_to(
     tmp_path: Path, last_step: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -98,9 +94,9 @@ def test_a_killed_process_never_leaves_an_index_beside_files_it_does_not_belong_
         publish_group([publication])
 
     status = in_child(publish)
-    assert (os.WIFSIGNALED(status), status == 0) == (last_step < 5, last_step == 5)
+    assert (os.WIFSIGNALED(status), status == 0) == (last_step < 3, last_step == 3)
     whole = is_whole(tmp_path)
-    expected = {0: b"old", 1: b"old", 4: b"new", 5: b"new"}.get(last_step)
+    expected = {0: b"old", 3: b"new"}.get(last_step)
     assert whole == (expected is not None)
     if expected:
         assert contents(tmp_path)[f"{BASE}.index"] == b"offset " + expected
@@ -148,9 +144,9 @@ def test_a_scratch_file_that_vanished_fails_only_its_segment(
 def test_the_index_must_come_last(tmp_path: Path) -> None:
     good = stage(tmp_path, b"x")
     with pytest.raises(ValueError, match="last"):
-        Publication(good.files[::-1], good.record)
+        Publication(good.files[::-1], is_segment=True)
     with pytest.raises(ValueError, match="last"):
-        Publication(good.files[:1], good.record)
+        Publication(good.files[:1], is_segment=True)
 
 
 def test_scratch_and_final_file_must_share_a_folder() -> None:
@@ -181,7 +177,7 @@ def test_a_single_segment_is_synced_file_by_file_and_then_its_folders(
 ) -> None:
     publication = stage(tmp_path / "t-0", b"x")
     synced = trace_syncs(lambda: publish_group([publication]), monkeypatch)
-    scratch = [os.path.basename(staged.scratch_path) for staged in publication.staged]
+    scratch = [os.path.basename(staged.scratch_path) for staged in publication.files]
     assert synced == [*scratch, "t-0", tmp_path.name]
 
 
@@ -199,7 +195,7 @@ def test_without_syncfs_every_file_is_synced_on_its_own(
 ) -> None:
     monkeypatch.setattr(durability_module, "_libc", lambda: None)
     group = [stage(tmp_path / "t-0", b"x", base=f"{n:020}") for n in range(30)]
-    assert len(trace_syncs(lambda: publish_group(group), monkeypatch)) == 30 * 3 + 2
+    assert len(trace_syncs(lambda: publish_group(group), monkeypatch)) == 30 * 2 + 2
 
 
 def test_a_failing_sync_fails_only_its_segment(
@@ -354,11 +350,6 @@ def test_a_swapped_index_stays_until_the_new_one_replaces_it(tmp_path: Path) -> 
     (directory / f"{BASE}.index.swap").write_bytes(b"old")
     # The time index cannot be put in place, so publishing ends before the index is.
     (directory / f"{BASE}.timeindex.swap" / "in the way").mkdir(parents=True)
-    record = record_path(str(directory), int(BASE))
-    write_scratch(f"{directory}/.{os.path.basename(record)}.run1.0.tmp", b"{}", attributes_of=None)
-    publication = Publication(
-        tuple(staged),
-        StagedFile(f"{directory}/.{os.path.basename(record)}.run1.0.tmp", record),
-    )
+    publication = Publication(tuple(staged), is_segment=True)
     assert isinstance(publish_group([publication])[0], PublishError)
     assert (directory / f"{BASE}.index.swap").read_bytes() == b"old"

@@ -9,10 +9,10 @@ import pytest
 
 from kafka_index.errors import PublishError
 from kafka_index.layout.names import parse_segment_file
-from kafka_index.storage import is_scratch, record_path, scratch_path, sweep, write_scratch
+from kafka_index.storage import is_scratch, scratch_path, sweep, write_scratch
 
 BASE = "00000000000000000005"
-FINAL_NAMES = [f"{BASE}.index", f"{BASE}.timeindex.swap", f".{BASE}.kafka-index"]
+FINAL_NAMES = [f"{BASE}.index", f"{BASE}.timeindex.swap", f".{BASE}.kafka-index-state"]
 
 
 @pytest.mark.parametrize("name", FINAL_NAMES)
@@ -58,7 +58,7 @@ def leftovers(tmp_path: Path) -> Path:
     for name in FINAL_NAMES:
         (directory / name).touch()
     for run_id in ("run1", "run2"):
-        for final in (str(directory / FINAL_NAMES[0]), record_path(str(directory), 5)):
+        for final in (str(directory / FINAL_NAMES[0]), str(directory / FINAL_NAMES[2])):
             write_scratch(scratch_path(final, run_id, "0"), b"", attributes_of=None)
     return directory
 

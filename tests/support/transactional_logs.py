@@ -7,7 +7,7 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
-from kafka_index.storage.partition_record import PARTITION_RECORD
+from kafka_index.build.partition_record import PARTITION_RECORD
 from tests.support.segments import batch, marker
 
 _DATA, _PLAIN, _ABORT, _COMMIT = range(4)

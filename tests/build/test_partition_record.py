@@ -8,14 +8,15 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from kafka_index.storage import PublishedFile, ScanSettings
-from kafka_index.storage.directories import scan_directory
-from kafka_index.storage.partition_record import (
+from kafka_index.build.partition_record import (
     RECORDED_FILES,
     RECORDED_SEGMENTS,
     PartitionRecord,
     RecordedFile,
 )
+from kafka_index.build.settings import ScanSettings
+from kafka_index.build.staged_segment import PublishedFile
+from kafka_index.storage.directories import scan_directory
 
 ROW = {
     **dict.fromkeys(RECORDED_SEGMENTS.names, 7),
