@@ -16,6 +16,7 @@ from kafka_index.cli.options import (
     run_options,
 )
 from kafka_index.cli.run_summary import run_summary
+from kafka_index.cli.terminal import print_log
 from kafka_index.cli.text import format_bytes, format_count, plural
 from kafka_index.engines import Engine
 from kafka_index.engines.import_engines import run_import
@@ -153,7 +154,7 @@ def make_command(*, as_job: bool) -> click.Command:
         refuse_overlap(root, output, inputs)
         summary = _Summary(detail)
         try:
-            run_import(
+            is_new = run_import(
                 engine,
                 list_table_files(inputs),
                 root,
@@ -166,6 +167,8 @@ def make_command(*, as_job: bool) -> click.Command:
             if summary.partitions:
                 error.add_note(f"{plural(summary.partitions, 'partition')} are written")
             raise
+        if not is_new and detail is not Detail.QUIET:
+            print_log(f"{root}: imported by an earlier run, and not written again")
         return summary.finish(root)
 
     import_.__name__ = "import"

@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 from kafka_index.engines import Engine, Listener
 from kafka_index.engines.session import open_session, prepare_executors
 from kafka_index.errors import InputError, KafkaIndexError, is_retriable
-from kafka_index.layout.names import TopicPartition, parse_partition_directory
+from kafka_index.layout.names import TopicPartition
 from kafka_index.storage import DirectoryLock
-from kafka_index.writing.import_journal import digest_of_import, journal
-from kafka_index.writing.import_record import ImportCounts, counts_of_run
+from kafka_index.writing.import_journal import digest_of_import, finished_import, journal
+from kafka_index.writing.import_record import ImportCounts, imported_by
 from kafka_index.writing.import_settings import ImportSettings
-from kafka_index.writing.import_target import ImportTarget, partition_names
+from kafka_index.writing.import_target import ImportTarget
 from kafka_index.writing.local_import import import_sorted
 from kafka_index.writing.sorted_records import sorted_records
 from kafka_index.writing.table_files import TableFile
@@ -32,7 +32,7 @@ def run_import(
     properties: dict[str, str],
     listener: Listener,
     on_partition: OnPartition,
-) -> None:
+) -> bool:
     """Import files of records into a data directory.
 
     Parameters
@@ -47,42 +47,58 @@ def run_import(
         Follows the work.
     on_partition : callable
         Called with each partition that is in its place.
+
+    Returns
+    -------
+    bool
+        Whether anything was to do: an import that has finished is not run again.
     """
+    digest = digest_of_import(files, settings)
     if not engine.on_spark:
         listener.on_begin()
-        digest = digest_of_import(files, settings)
-        with (
-            ImportTarget(root, settings.mode) as target,
-            journal(root, digest, settings) as continued,
-        ):
-            batches = sorted_records(files, settings, threads=engine.threads)
-            import_sorted(
-                batches,
-                target,
-                continued,
-                lambda each: on_partition(each.staged.partition, each.counts),
-                threads=engine.threads,
-            )
-            # While the journal is there: without it the run is not continued.
-            target.remove_staging()
-        return
-    os.makedirs(root, exist_ok=True)
-    # A running broker is refused before anything is written, and again by the job.
-    with DirectoryLock.of_data_directories([root]):
-        digest = digest_of_import(files, settings)
-    try:
-        with journal(root, digest, settings) as continued:
-            _import_on_spark(engine, files, root, continued, properties, listener)
-    except KafkaIndexError as error:
-        if is_retriable(error):
-            raise
-        # As a local import would have it: the table is not one that can be imported.
-        raise InputError(error.message, hint="nothing was imported") from error
-    for name in partition_names(root):
-        counts = counts_of_run(os.path.join(root, name), continued.run_id)
-        partition = parse_partition_directory(name)
-        if counts is not None and partition is not None:
-            on_partition(partition, counts)
+        with ImportTarget(root, settings.mode) as target:
+            finished = finished_import(root, digest, settings.mode)
+            if not finished:
+                with journal(root, digest, settings) as continued:
+                    _import_here(engine, files, target, continued, on_partition)
+    else:
+        os.makedirs(root, exist_ok=True)
+        # A running broker is refused before anything is written, and again by the job.
+        with DirectoryLock.of_data_directories([root]):
+            finished = finished_import(root, digest, settings.mode)
+        if not finished:
+            try:
+                with journal(root, digest, settings) as continued:
+                    _import_on_spark(engine, files, root, continued, properties, listener)
+            except KafkaIndexError as error:
+                if is_retriable(error):
+                    raise
+                # As a local import would have it: the table is not one that can be imported.
+                raise InputError(error.message, hint="nothing was imported") from error
+            for partition, counts in imported_by(root, continued.run_id).items():
+                on_partition(partition, counts)
+    for partition, counts in finished.items():
+        on_partition(partition, counts)
+    return not finished
+
+
+def _import_here(
+    engine: Engine,
+    files: Sequence[TableFile],
+    target: ImportTarget,
+    settings: ImportSettings,
+    on_partition: OnPartition,
+) -> None:
+    batches = sorted_records(files, settings, threads=engine.threads)
+    import_sorted(
+        batches,
+        target,
+        settings,
+        lambda each: on_partition(each.staged.partition, each.counts),
+        threads=engine.threads,
+    )
+    # While the journal is there: without it the run is not continued.
+    target.remove_staging()
 
 
 def _import_on_spark(

@@ -1,7 +1,8 @@
 """The journal of an import: which run an unfinished one was, so that the same command continues it.
 
 It lies in the data directory from before the first partition is published until all are. A
-partition that this run has published says so itself (`kafka_index.writing.import_record`).
+partition that this run has published says so itself (`kafka_index.writing.import_record`). Then a
+mark of the finished import takes its place, by which the same command finds that all is done.
 """
 
 from __future__ import annotations
@@ -9,17 +10,22 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from typing import Any
 
 from kafka_index.errors import is_retriable
+from kafka_index.layout.names import TopicPartition
 from kafka_index.storage import AtomicFile, make_durable, publish_error
 from kafka_index.stores import store_of
-from kafka_index.writing.import_settings import ImportSettings
+from kafka_index.writing.import_record import IMPORT_RECORD, ImportCounts, imported_by
+from kafka_index.writing.import_settings import ImportMode, ImportSettings
 from kafka_index.writing.table_files import TableFile, errors_of
 
 IMPORT_JOURNAL = ".unfinished-import.kafka-index"
+#: Of the import that finished last.
+_FINISHED_IMPORT = IMPORT_RECORD
 
 
 def digest_of_import(files: Sequence[TableFile], settings: ImportSettings) -> str:
@@ -46,11 +52,10 @@ def journal(root: str, digest: str, settings: ImportSettings) -> Iterator[Import
         The journal cannot be written or removed; it stays, and the import can be continued.
     """
     path = os.path.join(root, IMPORT_JOURNAL)
-    run_id, now_ms = _unfinished(path, digest) or (settings.run_id, settings.now_ms)
-    with AtomicFile(path) as file:
-        content = {"digest": digest, "run": run_id, "now_ms": now_ms}
-        file.write(json.dumps(content).encode())
-        file.commit()
+    begun = _read(path, digest)
+    run_id, now_ms = begun.get("run", settings.run_id), begun.get("now_ms", settings.now_ms)
+    content = {"digest": digest, "run": run_id, "now_ms": now_ms}
+    _write(path, content)
     try:
         yield replace(settings, run_id=run_id, now_ms=now_ms)
     except Exception as error:
@@ -61,17 +66,41 @@ def journal(root: str, digest: str, settings: ImportSettings) -> Iterator[Import
         raise
     for place, failure in make_durable([root]).items():
         raise publish_error(failure, place, "make it durable")
+    _write(
+        os.path.join(root, _FINISHED_IMPORT),
+        {**content, "partitions": len(imported_by(root, run_id))},
+    )
     try:
         os.unlink(path)
     except OSError as error:
         raise publish_error(error, path, "remove a file") from error
 
 
-def _unfinished(path: str, digest: str) -> tuple[str, int] | None:
-    """Return run and time of an unfinished import, if it is this one."""
+def finished_import(
+    root: str, digest: str, mode: ImportMode
+) -> Mapping[TopicPartition, ImportCounts]:
+    """Return what the same import has written, if it is all there as it was left; else nothing.
+
+    What replaces what is there is always written again.
+    """
+    if mode is ImportMode.OVERWRITE or os.path.exists(os.path.join(root, IMPORT_JOURNAL)):
+        return {}
+    mark = _read(os.path.join(root, _FINISHED_IMPORT), digest)
+    found = imported_by(root, mark["run"]) if mark else {}
+    return found if len(found) == mark.get("partitions") else {}
+
+
+def _write(path: str, content: Mapping[str, Any]) -> None:
+    with AtomicFile(path) as file:
+        file.write(json.dumps(content).encode())
+        file.commit()
+
+
+def _read(path: str, digest: str) -> Mapping[str, Any]:
+    """Return a journal or a mark if it is that of this import; else nothing."""
     try:
         with open(path, encoding="utf-8") as file:
             found = json.load(file)
-        return (found["run"], found["now_ms"]) if found["digest"] == digest else None
+        return found if found["digest"] == digest and {"run", "now_ms"} <= found.keys() else {}
     except (FileNotFoundError, ValueError, KeyError, TypeError):
-        return None
+        return {}

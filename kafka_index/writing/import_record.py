@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from kafka_index.errors import ReadError
+from kafka_index.layout.names import TopicPartition, parse_partition_directory
 from kafka_index.storage import publish_error
 from kafka_index.writing.staging import signature_of
 
@@ -69,6 +71,30 @@ def counts_of_run(directory: str, run_id: str) -> ImportCounts | None:
     if found.get("run") != run_id:
         return None
     return ImportCounts(**{name: found[name] for name in ImportCounts.__dataclass_fields__})
+
+
+def imported_by(root: str, run_id: str) -> dict[TopicPartition, ImportCounts]:
+    """Return the partitions of a data directory that are as a run has imported them."""
+    found = {}
+    for name in partition_names(root):
+        directory = os.path.join(root, name)
+        counts, partition = counts_of_run(directory, run_id), parse_partition_directory(name)
+        if counts is not None and partition is not None and is_import(directory):
+            found[partition] = counts
+    return found
+
+
+def partition_names(root: str) -> Iterable[str]:
+    """Return the names of the partition directories in a data directory."""
+    try:
+        names = sorted(os.listdir(root))
+    except FileNotFoundError:
+        return ()
+    return [
+        name
+        for name in names
+        if parse_partition_directory(name) is not None and os.path.isdir(os.path.join(root, name))
+    ]
 
 
 def _read(directory: str) -> dict[str, Any]:

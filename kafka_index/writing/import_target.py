@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Self
 
-from kafka_index.layout.names import parse_partition_directory
 from kafka_index.storage import DirectoryLock, publish_error
-from kafka_index.writing.import_record import is_import
+from kafka_index.writing.import_record import is_import, partition_names
 from kafka_index.writing.import_settings import ImportMode
 from kafka_index.writing.partition_import import ImportedPartition, not_an_import
 from kafka_index.writing.staging import (
@@ -112,16 +110,3 @@ def check_overwrite(root: str) -> None:
     for name in partition_names(root):
         if not is_import(os.path.join(root, name)):
             raise not_an_import(os.path.join(root, name))
-
-
-def partition_names(root: str) -> Iterable[str]:
-    """Return the names of the partition directories in a data directory."""
-    try:
-        names = sorted(os.listdir(root))
-    except FileNotFoundError:
-        return ()
-    return [
-        name
-        for name in names
-        if parse_partition_directory(name) is not None and os.path.isdir(os.path.join(root, name))
-    ]

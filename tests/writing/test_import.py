@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from base64 import b64encode
 from collections.abc import Iterable, Iterator
 from decimal import Decimal
@@ -343,7 +344,40 @@ def contents(root: Path) -> dict[str, bytes]:
 def test_a_partition_that_exists_is_refused_without_a_mode(tmp_path: Path) -> None:
     imported(written(tmp_path / "tables", table()), tmp_path / "logs")
 
-    assert "the partition exists" in refused(tmp_path / "tables", tmp_path / "logs")
+    other = written(tmp_path / "other", table())
+    assert "the partition exists" in refused(other, tmp_path / "logs")
+
+
+@pytest.mark.parametrize("mode", [(), ("--append", "--order-by", "timestamp")])
+def test_an_import_that_has_finished_is_not_run_again(
+    tmp_path: Path, mode: tuple[str, ...]
+) -> None:
+    rows = table().drop_columns("offset") if mode else table()
+    tables, logs = written(tmp_path / "tables", rows), tmp_path / "logs"
+    imported(tables, logs, *mode)
+    before = contents(logs)
+
+    again = run_here("import", "--input", tables, "--output", logs, *mode)
+
+    assert again.returncode == 0
+    assert "imported by an earlier run" in again.stderr
+    assert "100 records in 1 partition" in again.stdout
+    assert contents(logs) == before
+
+
+@pytest.mark.parametrize("change", ["tables", "logs"])
+def test_an_import_whose_tables_or_logs_have_changed_is_another(
+    tmp_path: Path, change: str
+) -> None:
+    two = table(10, topic=["other"] * 10)
+    tables, logs = written(tmp_path / "tables", table(), two), tmp_path / "logs"
+    imported(tables, logs)
+    if change == "tables":
+        os.utime(next(tables.iterdir()), (1, 1))
+    else:
+        shutil.rmtree(logs / "other-0")
+
+    assert "the partition exists" in refused(tables, logs)
 
 
 def test_overwrite_replaces_everything_that_an_import_wrote(tmp_path: Path) -> None:
@@ -354,7 +388,7 @@ def test_overwrite_replaces_everything_that_an_import_wrote(tmp_path: Path) -> N
     imported(written(tmp_path / "second", table(5)), output, "--overwrite")
 
     assert [row["offset"] for row in records(output)] == list(range(5))
-    assert sorted(path.name for path in output.iterdir()) == ["orders-0"]
+    assert sorted(path.name for path in output.iterdir()) == [".import.kafka-index", "orders-0"]
 
 
 @pytest.mark.parametrize("is_there", [True, False])
@@ -441,7 +475,7 @@ def test_what_a_killed_run_has_left_is_removed_by_the_next(tmp_path: Path) -> No
 
     imported(written(tmp_path / "tables", table()), output)
 
-    assert [path.name for path in output.iterdir()] == ["orders-0"]
+    assert {path.name for path in output.iterdir()} == {".import.kafka-index", "orders-0"}
 
 
 def test_a_topic_id_is_written_for_a_broker(tmp_path: Path) -> None:
