@@ -41,18 +41,12 @@ from kafka_index.layout.records import NO_TIMESTAMP
 
 @dataclass(frozen=True, slots=True)
 class SegmentPlan:
-    """The effect of appends on one segment.
+    """The effect of appends on one segment, up to `next_append`, the first one after these.
 
-    Parameters
-    ----------
-    next_append : int
-        The first append after these.
-    must_roll : bool
-        Whether the segment has to be rolled before that one.
-    rows, positions_bytes, timestamps_ms, timestamp_offsets : ndarray of int64, shape (k,)
-        The batches that get an offset entry, their places in the log, and the time entries.
-    state : ndarray of int64
-        The segment's growth after the appends.
+    `must_roll`: the segment has to be rolled before that append. `rows`, `positions_bytes`,
+    `timestamps_ms` and `timestamp_offsets`, of shape (k,), are the batches that get an offset
+    entry, their places in the log, and the time entries; `state` is the segment's growth after the
+    appends.
     """
 
     next_append: int
@@ -112,19 +106,9 @@ def plan_for_segment(
 ) -> SegmentPlan:
     """Plan appends to a segment from `first_append` on; its state is not changed.
 
-    Parameters
-    ----------
-    ends : ndarray of int64, shape (m,)
-        The row after the last batch of each append.
-    may_roll : bool
-        Whether the first append may need a roll: not right after one.
-
-    Raises
-    ------
-    IndexFullError
-        An index has no room for an entry inside an append.
-    IndexOffsetOverflowError
-        An append does not fit a segment that was rolled for it.
+    `ends` has the row after the last batch of each append. `may_roll` is false right after a roll.
+    Raises `IndexFullError` if an index has no room for an entry inside an append, and
+    `IndexOffsetOverflowError` if an append does not fit a segment that was rolled for it.
     """
     columns = batches.columns
     positions = np.empty(columns.rows, np.int64)

@@ -16,10 +16,7 @@ from kafka_index.storage.log_directory import read_checkpoint_text
 class EpochFile:
     """The leader epochs of a partition, and their file, which is created empty.
 
-    Raises
-    ------
-    InputError, InvalidEpochError
-        The file is malformed.
+    Raises `InputError` or `InvalidEpochError` if the file is malformed.
     """
 
     def __init__(self, directory: str) -> None:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class Isolation(Enum):
-    """Where a read ends (Kafka: ``FetchIsolation``)."""
+    """The offset at which a read ends (Kafka: ``FetchIsolation``)."""
 
     LOG_END = "log_end"
     TXN_COMMITTED = "txn_committed"
@@ -25,20 +25,10 @@ class AbortedTransaction(NamedTuple):
 class FetchData:
     """Bytes of a log from the batch that holds an offset (Kafka: ``FetchDataInfo``).
 
-    Parameters
-    ----------
-    base_offset : int
-        Of that batch; the requested offset when nothing follows it.
-    segment_base_offset : int
-        Of the segment it is in.
-    position_bytes : int
-        Where in the log of the segment.
-    records : bytes
-        Batches; the last may be cut off.
-    first_entry_incomplete : bool
-        Whether the first batch is larger than the requested size.
-    aborted_transactions : tuple of AbortedTransaction, optional
-        For a reader of committed data only.
+    `base_offset` is that of the batch, or the requested offset when nothing follows it, and
+    `position_bytes` its place in the log of the segment. The last of the batches in `records` may
+    be cut off. `first_entry_incomplete`: the first batch is larger than the requested size. Aborted
+    transactions are for a reader of committed data only.
     """
 
     base_offset: int

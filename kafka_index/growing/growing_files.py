@@ -43,12 +43,9 @@ class GrowingFiles:
         segment.delete()
 
     def check_active(self, segment: GrowingLogSegment) -> None:
-        """Refuse the log of a writer that was killed, if it is said to be closed.
+        """Refuse the log of a writer that was killed if its marker calls it closed.
 
-        Raises
-        ------
-        InputError
-            Its indexes are zero-filled, or its last batch is cut off.
+        Raises `InputError` if its indexes are zero-filled, or its last batch is cut off.
         """
         if not self._conditions.is_clean:
             return
@@ -70,13 +67,7 @@ class GrowingFiles:
             ) from error
 
     def check_log_start(self, log_end_offset: int) -> None:
-        """Refuse a log whose start lies after its end.
-
-        Raises
-        ------
-        InputError
-            Always: a broker would delete all of it.
-        """
+        """Refuse a log whose start lies after its end: a broker would delete all of it."""
         raise InputError(
             "the log ends before the log start offset",
             path=self._local.directory,

@@ -135,7 +135,7 @@ class GrowingPartitionLog:
 
     @property
     def last_stable_offset(self) -> int:
-        """Where the earliest open transaction begins, or the end of the log."""
+        """The first offset of the earliest open transaction, or the end of the log."""
         unstable = self._producer_state.producers.first_unstable_offset
         return last_stable_offset_of_log(unstable, self.log_start_offset, self.log_end_offset)
 

@@ -77,21 +77,11 @@ def floor_segment(segments: Sequence[_HasBaseOffset], offset: int) -> int:
 def translate_offset(
     log: Bytes, path: str, offset_index: OffsetIndex, offset: int, *, verify_entry: bool = True
 ) -> LogOffsetPosition | None:
-    """Find the batch of a log that holds an offset, or the next one; None when there is none.
+    """Find the batch of a log that holds an offset, or the next one; None when there is neither.
 
-    Parameters
-    ----------
-    verify_entry : bool
-        Whether the index has to fit the log; a broker does not ask.
-
-    Raises
-    ------
-    CorruptLogError
-        The log cannot be read, or its index does not fit it.
-
-    Notes
-    -----
-    LogSegment.translateOffset
+    With `verify_entry` the index has to fit the log, which a broker does not check. Raises
+    `CorruptLogError` if it does not fit, or the log cannot be read. Source:
+    LogSegment.translateOffset.
     """
     floor = offset_index.lookup(offset)
     # An entry that is not one may lead before the log.

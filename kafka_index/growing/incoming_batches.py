@@ -30,14 +30,7 @@ from kafka_index.storage import Bytes
 class IncomingBatches:
     """Whole, valid batches one after the other, and their columns.
 
-    Parameters
-    ----------
-    data : ndarray of uint8
-        The bytes.
-    columns : BatchColumns
-        Positions count from the first of these bytes.
-    magic, record_count : ndarray of int64, shape (n,)
-        Further header fields.
+    Positions count from the first of these bytes.
     """
 
     data: Bytes
@@ -49,20 +42,10 @@ class IncomingBatches:
     def scan(cls, data: Bytes, base_offset: int) -> Self:
         """Verify batches and read their headers, all at once.
 
-        Parameters
-        ----------
-        data : ndarray of uint8
-            Batches, one after the other.
-        base_offset : int
-            Last offsets must lie between this offset and 2^31 - 1 above it.
-
-        Raises
-        ------
-        CorruptLogError
-            One is cut off, or does not match its checksum; the position counts from the first of
-            these bytes.
-        InputError
-            There is none, or an offset is out of range.
+        Last offsets must lie between the base offset and 2^31 - 1 above it. Raises
+        `CorruptLogError` if a batch is cut off or does not match its checksum, at a position that
+        counts from the first of these bytes, and `InputError` if there is no batch, or an offset is
+        out of range.
         """
         chunks = list(cls.scan_chunks(data, base_offset))
         if not chunks:
@@ -77,12 +60,8 @@ class IncomingBatches:
     def stored(cls, data: Bytes, base_offset: int) -> Iterator[Self]:
         """Yield the chunks of batches in a log, whose checksums a broker does not verify again.
 
-        A batch that is cut off ends them (``FileLogInputStream.nextBatch``).
-
-        Raises
-        ------
-        CorruptLogError
-            The length of a batch is wrong.
+        A batch that is cut off ends them (``FileLogInputStream.nextBatch``). Raises
+        `CorruptLogError` if the length of a batch is wrong.
         """
         return cls._chunks(data, base_offset, verify_crc=False)
 
@@ -151,17 +130,10 @@ def as_bytes(data: bytes | bytearray | memoryview | Bytes) -> Bytes:
 
 @dataclass(frozen=True, slots=True)
 class AppendInfo:
-    """The result of an append (Kafka: ``LogAppendInfo``).
+    """The result of an append (Kafka: ``LogAppendInfo``); offsets are -1 when nothing was appended.
 
-    Parameters
-    ----------
-    first_offset, last_offset : int
-        Of what was appended; -1 when nothing was.
-    appended_batches : int
-        How many.
-    duplicates : tuple of (int, int)
-        First and last offsets of batches that are in the log already, because a client sent them
-        twice: they were not appended.
+    `duplicates` has the first and last offsets of batches that are in the log already, because a
+    client sent them twice: they were not appended.
     """
 
     first_offset: int = -1

@@ -44,16 +44,7 @@ class LogOffsetMetadata(NamedTuple):
 class Step:
     """Appends to one segment, and the roll before them if there is one.
 
-    Parameters
-    ----------
-    roll_to : int, optional
-        Base offset of the new segment.
-    jitter_ms : int
-        Its roll jitter.
-    first_append : int
-        The first of the appends.
-    plan : SegmentPlan
-        Their effect on the segment.
+    `roll_to` is the base offset of the new segment, and `jitter_ms` its roll jitter.
     """
 
     roll_to: int | None
@@ -63,16 +54,9 @@ class Step:
 
 
 class LocalLog:
-    """The segments of a partition.
+    """The segments of a partition in order, the active one last; `LogLoader` fills the list.
 
-    Attributes
-    ----------
-    segments : list of GrowingLogSegment
-        In order, the active one last; filled by `LogLoader`.
-    end_offset : int
-        The offset that the next record gets.
-    recovery_point : int
-        Everything before it is durable.
+    `end_offset` is the offset of the next record; everything before `recovery_point` is durable.
     """
 
     def __init__(
@@ -121,21 +105,10 @@ class LocalLog:
         )
 
     def plan(self, batches: IncomingBatches, ends: Longs) -> list[Step]:
-        """Plan the effect of some appends; nothing is written.
+        """Plan the effect of some appends, whose offsets are assigned; nothing is written.
 
-        Parameters
-        ----------
-        batches : IncomingBatches
-            Of all appends, offsets assigned.
-        ends : ndarray of int64, shape (m,)
-            The row after the last batch of each append.
-
-        Raises
-        ------
-        InputError
-            A new segment would begin where the active one does.
-        IndexFullError, IndexOffsetOverflowError
-            As in `plan_for_segment`.
+        `ends` has the row after the last batch of each append. Raises `InputError` if a new segment
+        would begin at the base offset of the active one, and the errors of `plan_for_segment`.
         """
         active, now_ms = self.active_segment, self.clock()
         base, limits, growth = active.base_offset, active.limits(), active.growth()

@@ -35,12 +35,9 @@ class LoadingSegment(ReplayedSegment, Protocol):
         ...
 
     def recover(self) -> int:
-        """Rebuild its indexes and cut its log; return the bytes that are cut.
+        """Rebuild its indexes and cut its log; return the number of bytes that are cut.
 
-        Raises
-        ------
-        OffsetsGoBackError
-            Its whole log is to be cut.
+        Raises `OffsetsGoBackError` if its whole log is to be cut.
         """
         ...
 
@@ -100,13 +97,7 @@ class LoadingFiles(Protocol[Segment]):
 
 @dataclass(frozen=True, slots=True)
 class LoadedOffsets:
-    """The offsets of a log that was loaded.
-
-    Parameters
-    ----------
-    log_start_offset, log_end_offset, recovery_point : int
-        All absolute.
-    """
+    """The offsets of a log that was loaded, all absolute."""
 
     log_start_offset: int
     log_end_offset: int
@@ -115,14 +106,10 @@ class LoadedOffsets:
 
 @dataclass(frozen=True, slots=True)
 class LoadConditions:
-    """How a partition is loaded.
+    """The conditions under which a partition is loaded.
 
-    Parameters
-    ----------
-    is_clean : bool
-        Whether there was a clean shutdown: its data directory has the marker.
-    recovery_point, log_start_offset : int
-        Its entries in the checkpoints; 0 without one.
+    `is_clean`: there was a clean shutdown, because its data directory has the marker. The offsets
+    are its entries in the checkpoints, 0 without one.
     """
 
     is_clean: bool
@@ -133,21 +120,8 @@ class LoadConditions:
 class LogLoader(Generic[Segment]):
     """Loads a partition, with its leader epochs and producers.
 
-    Parameters
-    ----------
-    files : LoadingFiles
-        Its segments; loading fills the list.
-    epochs : EpochFile
-        Its leader epochs.
-    new_producer_state : callable
-        Returns the producers of the partition, not loaded yet.
-    conditions : LoadConditions
-        What its data directory says.
-
-    Attributes
-    ----------
-    reasons : dict of int to str
-        Why segments are deleted, cut or rebuilt: a code and a detail, by base offset.
+    Loading fills the list of segments in `files`. `reasons` has a code and a detail, by base
+    offset, for each segment that is deleted, cut or rebuilt.
     """
 
     def __init__(

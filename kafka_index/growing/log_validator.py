@@ -46,26 +46,11 @@ def assign_as_leader(
     origin: AppendOrigin,
     now_ms: int,
 ) -> IncomingBatches:
-    """Check batches, and assign their offsets, leader epoch and timestamps.
+    """Check batches of magic 2, copy them, and assign their offsets, leader epoch and timestamps.
 
-    Parameters
-    ----------
-    data : bytes
-        Batches of magic 2, one after the other; a client's have the base offset 0. They are
-        copied.
-    next_offset : int
-        The base offset of the first.
-    origin : AppendOrigin
-        A client, or a coordinator, which may write markers.
-
-    Raises
-    ------
-    CorruptLogError
-        A batch or one of its records cannot be read.
-    InputError
-        A broker would refuse a batch.
-    InvalidEpochError
-        The leader's epoch is negative.
+    A client's batches have the base offset 0; a coordinator may write markers. Raises
+    `CorruptLogError` if a batch or one of its records cannot be read, `InputError` if a broker
+    would refuse a batch, and `InvalidEpochError` if the leader's epoch is negative.
     """
     base_offset = 0 if origin is AppendOrigin.CLIENT else _first_offset(data)
     batches = IncomingBatches.scan(as_bytes(bytearray(data)), base_offset)
@@ -286,33 +271,14 @@ def check_as_follower(
     *,
     as_one_append: bool = True,
 ) -> IncomingBatches | None:
-    """Check batches that were fetched from a leader.
+    """Check batches that were fetched from a leader; return None when all are of a later epoch.
 
-    Parameters
-    ----------
-    data : bytes
-        Batches with offsets and leader epochs, one after the other.
-    leader_epoch : int
-        The epoch they were fetched in: the first batch of a later epoch and all after it are left
-        out (KAFKA-18723).
-    settings : LogSettings
-        Of the topic; only the leader checks ``max.message.bytes``.
-    as_one_append : bool
-        Whether all of them have to fit one segment; else each has to.
-
-    Returns
-    -------
-    IncomingBatches or None
-        None when all are of a later epoch.
-
-    Raises
-    ------
-    CorruptLogError
-        A batch cannot be read.
-    InputError
-        Offsets go backward, or there is more than fits a segment.
-    InvalidEpochError
-        A batch of magic 2 has no leader epoch.
+    The batches have offsets and leader epochs. The first one of a later epoch than they were
+    fetched in is left out, with all after it (KAFKA-18723). Only the leader checks
+    ``max.message.bytes``. With `as_one_append` all of them have to fit one segment, else each has
+    to. Raises `CorruptLogError` if a batch cannot be read, `InputError` if offsets go backward or
+    there is more than fits a segment, and `InvalidEpochError` if a batch of magic 2 has no leader
+    epoch.
     """
     array = as_bytes(data)
     if len(array) < LOG_OVERHEAD_BYTES + MIN_LENGTH:

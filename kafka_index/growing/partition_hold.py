@@ -64,10 +64,7 @@ _CLEANER_HINT = "let a broker start on the directory first, or move the file awa
 def remove_leftovers(directory: str) -> None:
     """Remove the files that a broker removes first: deleted ones, and indexes without a log.
 
-    Raises
-    ------
-    InputError
-        A cleaner was interrupted.
+    Raises `InputError` if a cleaner was interrupted.
     """
     names = {name: parse_segment_file(name) for name in sorted(os.listdir(directory))}
     for name, parsed in names.items():

@@ -32,7 +32,7 @@ class ReplayedSegment(Protocol):
 
     @property
     def base_offset(self) -> int:
-        """Of the segment."""
+        """The base offset of the segment."""
         ...
 
     @property
@@ -79,13 +79,7 @@ class SnapshotFiles:
 
 
 class ProducerStateManager:
-    """The producers of a partition at `end_offset`, and their snapshots.
-
-    Attributes
-    ----------
-    end_offset : int
-        Kafka: ``mapEndOffset``.
-    """
+    """The producers of a partition at `end_offset` (``mapEndOffset``), and their snapshots."""
 
     def __init__(self, files: SnapshotFiles, expiration_ms: int, clock: Clock) -> None:
         self._files = files
@@ -103,12 +97,8 @@ class ProducerStateManager:
     def take_snapshot(self, data: bytes | None = None, *, durable: bool = True) -> None:
         """Write a snapshot at `end_offset`, unless there is one at or above it.
 
-        Parameters
-        ----------
-        data : bytes, optional
-            Its bytes; by default those of the producers now.
-        durable : bool
-            Whether to wait for the disk. A roll does not: a log without the snapshot is recovered.
+        The bytes are by default those of the producers now. A roll does not wait for the disk
+        (`durable`): a log without the snapshot is recovered.
         """
         if self.end_offset <= self._last_snapshot:
             return
@@ -150,10 +140,7 @@ class ProducerStateManager:
     ) -> None:
         """Rebuild the producers at an offset from the latest snapshot and the batches after it.
 
-        Parameters
-        ----------
-        after_clean_shutdown : bool
-            Without any snapshot, conclude that there are no producers.
+        After a clean shutdown without any snapshot there are no producers.
         """
         marks = [segment.base_offset for segment in segments[-2:]] + [last_offset]
         if not self._snapshots and after_clean_shutdown:

@@ -79,11 +79,9 @@ class DuplicateBatch(Exception):  # noqa: N818, because a batch that is sent twi
 class Producers:
     """All producers of a partition.
 
-    Attributes
-    ----------
-    first_replayed_transaction : int or None
-        Where the earliest transaction begins whose end was replayed. It is unstable until the high
-        watermark is known, and so a broker that loads a log looks that offset up.
+    `first_replayed_transaction` is the first offset of the earliest transaction whose end was
+    replayed. It is unstable until the high watermark is known, and so a broker that loads a log
+    looks that offset up.
     """
 
     def __init__(self, expiration_ms: int) -> None:
@@ -105,7 +103,7 @@ class Producers:
 
     @property
     def first_unstable_offset(self) -> int | None:
-        """Where the earliest open transaction begins; None when there is none."""
+        """The first offset of the earliest open transaction; None when there is none."""
         return self._open[0].first_offset if self._open else None
 
     def clear(self) -> None:
@@ -155,19 +153,9 @@ class Producers:
     ) -> NDArray[np.void]:
         """Check and record some appends in order; return the transactions that they abort.
 
-        Parameters
-        ----------
-        ends : ndarray of int64, shape (m,)
-            The row after the last batch of each append.
-        first_append, end_append : int
-            The appends to record.
-
-        Raises
-        ------
-        InputError
-            Its producer must not append a batch. Those before it have been recorded.
-        DuplicateBatch
-            A client's batch is in the log already. Those before it have been recorded.
+        `ends` has the row after the last batch of each append. Raises `InputError` if a producer
+        must not append a batch, and `DuplicateBatch` if a client's batch is in the log already; the
+        batches before it have then been recorded.
         """
         aborted: list[tuple[int, int, int, int, int]] = []
         first_row, end_row = (int(ends[n - 1]) if n else 0 for n in (first_append, end_append))
@@ -341,10 +329,7 @@ def _producer_rows(batches: IncomingBatches, rows: Longs) -> list[Row]:
 def _apply_row(append: ProducerAppendInfo, row: Row) -> CompletedTxn | None:
     """Add a batch to an append; return the transaction that it ends, if one is open.
 
-    Raises
-    ------
-    Refusal
-        Its producer must not append it, or it is a control batch of another kind.
+    Raises `Refusal` if its producer must not append it, or it is a control batch of another kind.
     """
     _, base, batch, _, epoch, sequence, attributes, control, coordinator, at, _ = row
     if not attributes & CONTROL_MASK:

@@ -31,10 +31,7 @@ _NOTHING = np.empty(0, np.uint8)
 class LogFile:
     """A ``.log`` that is appended to; it is created if it does not exist.
 
-    Parameters
-    ----------
-    preallocated_bytes : int, optional
-        Create it with this much space: zeros follow the batches.
+    With `preallocated_bytes` it is created with this much space: zeros follow the batches.
     """
 
     def __init__(self, path: str, *, preallocated_bytes: int = 0) -> None:

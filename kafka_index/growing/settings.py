@@ -16,7 +16,7 @@ _BOOLEANS = {"true": True, "false": False}
 
 
 class TimestampType(Enum):
-    """Which timestamps a leader stores (``message.timestamp.type``)."""
+    """The timestamps that a leader stores (``message.timestamp.type``)."""
 
     CREATE_TIME = "CreateTime"
     LOG_APPEND_TIME = "LogAppendTime"
@@ -123,7 +123,7 @@ class LogSettings:
 
     @property
     def max_segment_ms(self) -> int:
-        """How long a segment grows before it is rolled (``LogConfig.maxSegmentMs``)."""
+        """The time in ms that a segment grows before it is rolled (``LogConfig.maxSegmentMs``)."""
         if self.is_compacted:
             return min(self.max_compaction_lag_ms, self.segment_ms)
         return self.segment_ms

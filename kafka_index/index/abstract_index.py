@@ -1,4 +1,4 @@
-"""What the offset index and the time index share: one memory-mapped file of equal entries.
+"""The base of the offset index and the time index: one memory-mapped file of equal entries.
 
 Source: Kafka's ``AbstractIndex``, whose names the methods keep. Offsets are absolute on the
 outside; only this room knows that files hold them relative to the base offset.

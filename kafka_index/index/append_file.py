@@ -13,21 +13,11 @@ _MODE = 0o644
 
 
 class AppendFile:
-    """A file that reads as empty while it does not exist.
+    """A file that reads as empty while it does not exist; its name may change while it is open.
 
-    Parameters
-    ----------
-    path : str
-        The file; its name may change while it is open.
-    writable : bool
-        Without it the file is opened read-only and needs no write permission.
-    content : bytes, optional
-        The bytes of the file, fetched from where it is; it is not opened, nor written.
-
-    Raises
-    ------
-    InputError
-        The file exists and cannot be opened, or is not a regular file.
+    Without `writable` it is opened read-only and needs no write permission. With `content`, the
+    fetched bytes of the file, nothing is opened or written. Raises `InputError` if the file exists
+    and cannot be opened, or is not a regular file.
     """
 
     def __init__(self, path: str, *, writable: bool, content: bytes | None = None) -> None:
@@ -48,13 +38,7 @@ class AppendFile:
             raise InputError(f"cannot open the index: {error.strerror}", path=path) from error
 
     def read(self, size_bytes: int) -> bytes:
-        """Return the first bytes.
-
-        Raises
-        ------
-        InputError
-            The file cannot be read, or was cut after it was opened.
-        """
+        """Return the first bytes; raises `InputError` if the file was cut after it was opened."""
         if self._content is not None:
             return self._content[:size_bytes]
         parts: list[bytes] = []
@@ -82,10 +66,7 @@ class AppendFile:
     def append(self, data: bytes) -> None:
         """Write at the end: all of it, or nothing.
 
-        Raises
-        ------
-        PublishError
-            The file is read-only, or cannot be created or written.
+        Raises `PublishError` if the file is read-only, or cannot be created or written.
         """
         self.check_writable()
         try:
@@ -106,10 +87,7 @@ class AppendFile:
     def truncate(self, size_bytes: int) -> None:
         """Cut the file, if there is one.
 
-        Raises
-        ------
-        PublishError
-            The file is read-only, or cannot be cut.
+        Raises `PublishError` if it is read-only, or cannot be cut.
         """
         self.check_writable()
         if self._descriptor is None:

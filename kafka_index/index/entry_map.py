@@ -20,16 +20,9 @@ _MODE = 0o644
 
 
 class EntryMap:
-    """Bytes of a file as entries; without a file at first.
+    """Bytes of a file, or of memory alone, as entries of a layout; without a file at first.
 
-    Parameters
-    ----------
-    layout : dtype
-        Layout of an entry.
-    writable : bool
-        Whether the file is opened for writing too (KAFKA-5104).
-    in_memory : bool
-        There is no file, only memory.
+    Only a `writable` file is opened for writing too (KAFKA-5104).
     """
 
     def __init__(
@@ -47,12 +40,8 @@ class EntryMap:
     def open(self, path: str, size: int | None) -> None:
         """Open a file, set its size when one is given (creating it if missing), and map it.
 
-        Raises
-        ------
-        InputError
-            A file whose size is not to be set cannot be opened.
-        PublishError
-            It cannot be created, or there is no room for its size.
+        Raises `InputError` if a file whose size is not to be set cannot be opened, and
+        `PublishError` if it cannot be created, or there is no room for its size.
         """
         if self._in_memory:
             self._allocate(size or 0)

@@ -27,14 +27,7 @@ _RADIX_SORTED = 1024
 class SlotSearch:
     """The entries of an index, to be searched.
 
-    Parameters
-    ----------
-    path : str
-        The index file, for errors.
-    mapping : EntryMap
-        Its mapping; changing it takes the remap lock.
-    base_offset : int
-        Base offset of the segment, absolute.
+    Changing the mapping takes the remap lock. The path is for errors.
     """
 
     layout: ClassVar[np.dtype[np.void]]
@@ -65,7 +58,7 @@ class SlotSearch:
 
     @property
     def warm_entries(self) -> int:
-        """How many of the last entries are searched first (KAFKA-6432)."""
+        """The number of entries at the end that are searched first (KAFKA-6432)."""
         return WARM_BYTES // self.entry_size
 
     @property
@@ -93,17 +86,9 @@ class SlotSearch:
     def floor_slots(self, targets: Longs, field: str | None = None) -> Longs:
         """Find, for each target, the slot of the last entry at or below it.
 
-        Parameters
-        ----------
-        targets : ndarray of int64, shape (n,)
-            Keys as stored: timestamps in ms, or offsets relative to the base offset.
-        field : str, optional
-            The field to go by, `key_field` by default.
-
-        Returns
-        -------
-        ndarray of int64, shape (n,)
-            Slots, `kafka_index.kernels.NOT_FOUND` where all entries are above.
+        Targets are keys as stored, timestamps in ms or offsets relative to the base offset,
+        compared with a field, `key_field` by default. The slot is `kafka_index.kernels.NOT_FOUND`
+        where all entries are above.
         """
         with self._remap_lock.reading():
             return self._find_floors(targets, field)
@@ -173,16 +158,10 @@ class SlotSearch:
         return keys, values
 
     def look_up_ascending(self, targets: Longs, rows: Longs, keys: Longs, values: Longs) -> None:
-        """Do `lookup` for ascending targets.
+        """Do `lookup_many` for ascending targets.
 
-        Parameters
-        ----------
-        targets : ndarray of int64, shape (n,)
-            As for `lookup_many`, but ascending.
-        rows : ndarray of int64, shape (n,)
-            The row of the answer to each.
-        keys, values : ndarray of int64
-            What `lookup_many` returns, filled there.
+        `rows` has the row of the answer to each target in `keys` and `values`, which are filled
+        there.
         """
         if len(targets) and targets[0] < self._min_target:
             targets = np.maximum(targets, self._min_target)
@@ -253,18 +232,7 @@ class SlotSearch:
 
 
 def ascending(targets: Longs) -> tuple[Longs, Longs]:
-    """Sort targets.
-
-    Parameters
-    ----------
-    targets : ndarray of int64, shape (n,)
-        In any order.
-
-    Returns
-    -------
-    tuple of ndarray of int64, shape (n,)
-        The targets in ascending order, and the row each of them had.
-    """
+    """Return targets in ascending order, and the row each of them had."""
     count = len(targets)
     targets = np.ascontiguousarray(targets, np.int64)
     if count < 2 or is_ascending(targets):

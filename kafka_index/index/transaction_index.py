@@ -82,7 +82,7 @@ class TransactionIndex:
 
     @property
     def path(self) -> str:
-        """Where the file is, or will be."""
+        """The path of the file, which may not exist yet."""
         return self._file.path
 
     @property
@@ -97,7 +97,7 @@ class TransactionIndex:
 
     @property
     def torn_bytes(self) -> int:
-        """How many bytes follow the last whole entry; reading skips them."""
+        """The number of bytes after the last whole entry; reading skips them."""
         return self.length % self.entry_size
 
     @property
@@ -353,23 +353,10 @@ class TransactionIndex:
 def collect_aborted_txns(
     indexes: Iterable[TransactionIndex], fetch_offset: int, upper_bound_offset: int
 ) -> AbortedTxns:
-    """Return the aborted transactions that overlap with a fetch, over several segments.
+    """Return the aborted transactions that overlap with a fetch, in the order of the log.
 
-    Parameters
-    ----------
-    indexes : iterable of TransactionIndex
-        From the segment of the fetch offset on, in order. Not read further than needed.
-    fetch_offset, upper_bound_offset : int
-        As in `TransactionIndex.collect_aborted_txns`.
-
-    Returns
-    -------
-    ndarray of ABORTED_TXN
-        In the order of the log.
-
-    Notes
-    -----
-    UnifiedLog.collectAbortedTransactions.
+    The indexes are those of the segments from the fetch offset on, in order; they are not read
+    further than needed. Source: UnifiedLog.collectAbortedTransactions.
     """
     found = [_NO_ENTRIES]
     for index in indexes:

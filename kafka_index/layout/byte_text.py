@@ -11,12 +11,10 @@ _HEX, _BASE64 = "hex:", "base64:"
 
 
 def parse_bytes(text: str) -> bytes:
-    """Return the bytes that a text stands for: its UTF-8, or what follows ``hex:``, ``base64:``.
+    """Return the bytes that a text means: its UTF-8, or bytes in hex or base64 after a prefix.
 
-    Raises
-    ------
-    InputError
-        What follows is neither.
+    The prefixes are ``hex:`` and ``base64:``; raises `InputError` for a text after them that is
+    neither.
     """
     try:
         if text.startswith(_HEX):

@@ -37,15 +37,7 @@ _LINE_END = re.compile(r"\r\n|\n|\r")
 
 @dataclass(frozen=True, slots=True)
 class EpochEntry:
-    """A leader epoch and where it starts.
-
-    Parameters
-    ----------
-    epoch : int
-        Leader epoch, int32.
-    start_offset : int
-        First offset of that epoch, absolute.
-    """
+    """A leader epoch, int32, and its first offset, absolute."""
 
     epoch: int
     start_offset: int
@@ -54,26 +46,10 @@ class EpochEntry:
 def parse_offset_checkpoint(text: str, *, path: _Path = None) -> dict[TopicPartition, int]:
     """Parse an offset checkpoint (recovery point, high watermark, log start, cleaner).
 
-    Parameters
-    ----------
-    text : str
-        The whole file. An empty file has no entries.
-    path : path, optional
-        Where it came from, for errors.
-
-    Returns
-    -------
-    dict of TopicPartition to int
-        Absolute offsets. A partition named twice has its last offset, as in Kafka.
-
-    Raises
-    ------
-    InputError
-        Another version, a malformed line, or a number of entries that is not the announced one.
-
-    Notes
-    -----
-    OffsetCheckpointFile.Formatter.fromString; CheckpointFile.read.
+    An empty file has no entries; a partition named twice has its last offset, as in Kafka. The path
+    is for errors. Raises `InputError` for another version, a malformed line, or a number of entries
+    that is not the announced one. Source: OffsetCheckpointFile.Formatter.fromString;
+    CheckpointFile.read.
     """
 
     def entry(words: list[str]) -> tuple[TopicPartition, int] | None:
@@ -91,11 +67,8 @@ def parse_offset_checkpoint(text: str, *, path: _Path = None) -> dict[TopicParti
 def check_offset_checkpoint_form(text: str, *, path: _Path = None) -> None:
     """Check the form of an offset checkpoint, but not that its fields are numbers.
 
-    Raises
-    ------
-    InputError
-        As `parse_offset_checkpoint`. A broker takes a directory offline for this; a field that is
-        not a number it meets later (``NumberFormatException``).
+    Raises the errors of `parse_offset_checkpoint`, for which a broker takes a directory offline; it
+    meets a field that is not a number later (``NumberFormatException``).
     """
     _parse(text, lambda words: len(words) == 3 or None, "topic partition offset", path)
 
@@ -108,24 +81,11 @@ def format_offset_checkpoint(offsets: Mapping[TopicPartition, int]) -> str:
 
 
 def parse_leader_epoch_checkpoint(text: str, *, path: _Path = None) -> list[EpochEntry]:
-    """Parse a ``leader-epoch-checkpoint``.
+    """Parse a ``leader-epoch-checkpoint``; an empty file has no entries.
 
-    Parameters
-    ----------
-    text : str
-        The whole file. An empty file has no entries.
-    path : path, optional
-        Where it came from, for errors.
-
-    Raises
-    ------
-    InputError
-        Another version, a malformed line, or a number of entries that is not the announced one.
-
-    Notes
-    -----
-    LeaderEpochCheckpointFile.Formatter.fromString; CheckpointFile.read. The order of the lines
-    is kept and not judged: the epoch cache does that.
+    The order of the lines is kept and not judged: the epoch cache does that. Raises `InputError`
+    for another version, a malformed line, or a number of entries that is not the announced one.
+    Source: LeaderEpochCheckpointFile.Formatter.fromString; CheckpointFile.read.
     """
 
     def entry(words: list[str]) -> EpochEntry | None:

@@ -20,19 +20,10 @@ _INTEGER = re.compile(r"([+-]?)0*([0-9]{1,19})")
 
 
 def parse_java_integer(text: str, largest: int) -> int | None:
-    """Return the integer that Java reads in a text; None where it refuses the text.
+    """Return the integer that Java reads in a text, up to `largest`; None if it refuses the text.
 
-    Parameters
-    ----------
-    text : str
-        Decimal digits after an optional sign, without blanks.
-    largest : int
-        `INT32_MAX` or `INT64_MAX`.
-
-    Notes
-    -----
-    Integer.parseInt and Long.parseLong. They take the digits of any script, a UTF-16 unit at a
-    time, so those above U+FFFF are refused.
+    Source: Integer.parseInt and Long.parseLong. They take an optional sign and the digits of any
+    script, without blanks, a UTF-16 unit at a time, so digits above U+FFFF are refused.
     """
     if not text.isascii():
         text = "".join(

@@ -32,13 +32,7 @@ def uuid_text(value: bytes) -> str:
 
 
 def uuid_bytes(text: str) -> bytes:
-    """Return the 16 bytes of a UUID that Kafka printed.
-
-    Raises
-    ------
-    ValueError
-        It is not one.
-    """
+    """Return the 16 bytes of a UUID that Kafka printed; raises `ValueError` for any other text."""
     value = base64.b64decode(text + "==", altchars=b"-_", validate=True)
     if len(value) != _UUID_BYTES:
         raise ValueError(f"not a UUID: {text!r}")
@@ -48,17 +42,7 @@ def uuid_bytes(text: str) -> bytes:
 class MessageReader:
     """Reads fields from the bytes of a message, front to back.
 
-    Parameters
-    ----------
-    data : bytes
-        The message.
-    position : int
-        Where to begin.
-
-    Raises
-    ------
-    CorruptRecordError
-        From every method: the bytes end too early, or are not what is read.
+    Every method raises `CorruptRecordError` if the bytes end too early, or are malformed.
     """
 
     __slots__ = ("data", "position")
@@ -69,7 +53,7 @@ class MessageReader:
 
     @property
     def remaining(self) -> int:
-        """How many bytes are left."""
+        """The number of bytes that are left."""
         return len(self.data) - self.position
 
     def int8(self) -> int:
@@ -189,13 +173,7 @@ class MessageReader:
 
 
 class MessageWriter:
-    """Writes the fields of a message, one after another.
-
-    Attributes
-    ----------
-    data : bytearray
-        What was written so far.
-    """
+    """Writes the fields of a message, one after another, into `data`."""
 
     __slots__ = ("data",)
 

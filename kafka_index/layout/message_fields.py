@@ -114,26 +114,10 @@ class Versions:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A field of a message.
+    """A field of a message, under Kafka's name.
 
-    Parameters
-    ----------
-    name : str
-        Kafka's name.
-    type : str
-        The type, or that of the elements of an array; ``{}`` is a structure.
-    is_array : bool
-        Whether it is an array.
-    versions : Versions
-        Those that have it.
-    nullable : bool
-        Whether it may be null.
-    tag : int, optional
-        Its number among the tagged fields.
-    default : Value
-        What it is where it is absent.
-    fields : tuple of Field
-        Of a structure.
+    The type is that of the elements if it `is_array`; ``{}`` is a structure of `fields`. `tag` is
+    its number among the tagged fields, and `default` its value where it is absent.
     """
 
     name: str

@@ -60,20 +60,10 @@ class _Form(NamedTuple):
 
 @dataclass(frozen=True)
 class MessageSchema:
-    """The schema of a message.
+    """The schema of a message, under Kafka's name, with its fields in the order of the bytes.
 
-    Parameters
-    ----------
-    name : str
-        Kafka's name.
-    api_key : int
-        Its API key or record type; -1 for none.
-    versions : Versions
-        Those that exist.
-    flexible : Versions
-        Those with the flexible encoding.
-    fields : tuple of Field
-        In the order of the bytes.
+    The API key or record type is -1 for none; `flexible` are the versions with the flexible
+    encoding.
     """
 
     name: str
@@ -86,12 +76,10 @@ class MessageSchema:
     )
 
     def read(self, reader: MessageReader, version: int) -> Struct:
-        """Read a message; what follows it is left.
+        """Read a message, and nothing after it.
 
-        Raises
-        ------
-        CorruptRecordError
-            The bytes are not such a message, or the version does not exist.
+        Raises `CorruptRecordError` if the bytes are not such a message, or the version does not
+        exist.
         """
         read = self._readers.get(version)
         if read is None:

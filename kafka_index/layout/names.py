@@ -72,15 +72,7 @@ class DirectoryKind(Enum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class TopicPartition:
-    """A partition of a topic.
-
-    Parameters
-    ----------
-    topic : str
-        Topic name; dots, dashes and underscores are common in it.
-    partition : int
-        Partition number, 0..2^31 - 1.
-    """
+    """A partition of a topic, numbered 0..2^31 - 1."""
 
     topic: str
     partition: int
@@ -94,14 +86,9 @@ class TopicPartition:
 class SegmentFileName(NamedTuple):
     """The parts of a segment file's name.
 
-    Parameters
-    ----------
-    base_offset : int
-        The segment's base offset (for a ``.snapshot``: the offset at which it was taken).
-    kind : str
-        One of ``.log``, ``.index``, ``.timeindex``, ``.txnindex``, ``.snapshot``.
-    transient : str
-        Empty, ``.swap``, ``.cleaned`` or ``.deleted``.
+    The base offset of a ``.snapshot`` is the offset at which it was taken. The kind is ``.log``,
+    ``.index``, ``.timeindex``, ``.txnindex`` or ``.snapshot``; the transient suffix is empty,
+    ``.swap``, ``.cleaned`` or ``.deleted``.
     """
 
     base_offset: int
@@ -115,23 +102,12 @@ def is_legal_topic(topic: str) -> bool:
 
 
 def split_directory_name(name: str) -> tuple[TopicPartition, DirectoryKind] | None:
-    """Split the name of a directory into its partition and its kind.
+    """Split the name of a directory into its partition and its kind; None if no broker creates it.
 
-    Parameters
-    ----------
-    name : str
-        The name without its path.
-
-    Returns
-    -------
-    tuple of TopicPartition and DirectoryKind, or None
-        None if no broker creates such a name. The topic of a ``-delete`` or ``-stray`` directory
-        may be truncated (LocalLog.logDirNameWithSuffixCappedLength).
-
-    Notes
-    -----
-    LocalLog.parseTopicPartitionName and its DELETE, FUTURE and STRAY_DIR_PATTERN. Stricter in
-    one respect: the topic must be legal, since brokers create no other topics.
+    The topic of a ``-delete`` or ``-stray`` directory may be truncated
+    (LocalLog.logDirNameWithSuffixCappedLength). Source: LocalLog.parseTopicPartitionName and its
+    DELETE, FUTURE and STRAY_DIR_PATTERN. Stricter in one respect: the topic must be legal, since
+    brokers create no other topics.
     """
     kind = DirectoryKind.LIVE
     marked = _MARKED_DIRECTORY.fullmatch(name)
@@ -153,19 +129,9 @@ def parse_partition_directory(name: str) -> TopicPartition | None:
 
 
 def segment_file_name(base_offset: int, suffix: str) -> str:
-    """Return the name of a segment's file: 20 digits and a suffix.
+    """Return the name of a segment's file: 20 digits and a suffix (``.log``, ``.log.swap``).
 
-    Parameters
-    ----------
-    base_offset : int
-        0..2^63 - 1.
-    suffix : str
-        ``.log``, ``.index``..., followed by a transient suffix if there is one.
-
-    Raises
-    ------
-    ValueError
-        The offset is negative or above 2^63 - 1.
+    Raises `ValueError` if the offset is negative or above 2^63 - 1.
     """
     if not 0 <= base_offset <= INT64_MAX:
         raise ValueError(f"base offset out of range: {base_offset}")
@@ -189,20 +155,9 @@ def parse_segment_file(name: str) -> SegmentFileName | None:
 def index_name_for(log_name: str, suffix: str) -> str:
     """Return the name of the file with a suffix that belongs to a log.
 
-    ``X.log`` has ``X.index``; ``X.log.swap`` has ``X.index.swap``, because the broker renames
-    each ``.swap`` file of a segment separately (LogLoader.load, third pass).
-
-    Parameters
-    ----------
-    log_name : str
-        Name of a ``.log`` or ``.log.swap`` file, without its path.
-    suffix : str
-        ``.index``, ``.timeindex``, ``.txnindex`` or ``.snapshot``.
-
-    Raises
-    ------
-    ValueError
-        `log_name` is not the name of a log.
+    ``X.log`` has ``X.index``; ``X.log.swap`` has ``X.index.swap``, because the broker renames each
+    ``.swap`` file of a segment separately (LogLoader.load, third pass). Raises `ValueError` for a
+    name that is not that of a log.
     """
     parsed = parse_segment_file(log_name)
     if parsed is None or parsed.kind != LOG_SUFFIX:

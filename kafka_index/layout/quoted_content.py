@@ -8,15 +8,10 @@ _QUOTED_CHARACTERS = 60
 
 
 def quote_content(text: str, path: str | os.PathLike[str] | None) -> str:
-    """Return what is quoted of a file whose content is not what it should be.
+    """Return the quotation of a malformed text, such as a line, from a file.
 
-    Parameters
-    ----------
-    text : str
-        The text in question, such as a line.
-    path : path, optional
-        The file. A link may lead to any file of the machine, which whoever made the dump could not
-        read: nothing of it is shown.
+    A link may lead to any file of the machine, which whoever made the dump could not read: nothing
+    of it is shown.
     """
     if path is not None and os.path.islink(path):
         return "[not shown: the file is a link]"

@@ -57,21 +57,11 @@ def now_ms() -> int:
 def parse_time(value: Time, *, now: int | None = None) -> int:
     """Return a time in ms since the epoch; before it, the time is negative.
 
-    Fractions of a millisecond are rounded up, so that a search for the first record at or after
-    the time does not find an earlier one.
-
-    Parameters
-    ----------
-    value : int, str, date or datetime
-        Milliseconds, one of the texts above, a date (its midnight in UTC), or a datetime with a
-        zone.
-    now : int, optional
-        The instant that relative times are relative to, in ms; by default that of the call.
-
-    Raises
-    ------
-    InputError
-        It is not a time, or a number that looks like another unit than milliseconds.
+    The value is in milliseconds, one of the texts above, a date (its midnight in UTC), or a
+    datetime with a zone; relative times are relative to `now`, in ms, by default the instant of the
+    call. Fractions of a millisecond are rounded up, so that a search for the first record at or
+    after the time does not find an earlier one. Raises `InputError` for any other value, or a
+    number that looks like another unit than milliseconds.
     """
     if isinstance(value, datetime):
         if value.tzinfo is None:
@@ -192,16 +182,10 @@ def time_text(timestamp_ms: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TimeSpan:
-    """The times of records, for messages about ranges that hold none of them.
+    """The times of records, for messages about empty ranges.
 
-    Parameters
-    ----------
-    first_ms : int, optional
-        The timestamp of the first record: the earliest of those of several partitions.
-    last_ms : int, optional
-        The largest timestamp.
-    unknown : int
-        Partitions whose times cannot be read.
+    `first_ms` is the timestamp of the first record, the earliest of those of several partitions,
+    `last_ms` the largest timestamp; `unknown` counts partitions whose times cannot be read.
     """
 
     first_ms: int | None = None
@@ -233,16 +217,9 @@ class TimeSpan:
 def empty_range_text(
     from_ms: int | None, to_ms: int | None, span: TimeSpan, what: str = "the input"
 ) -> str:
-    """Return where a range in which nothing was found lies among the times of records.
+    """Return the place of an empty range, whose end is exclusive, among the times of records.
 
-    Parameters
-    ----------
-    from_ms, to_ms : int, optional
-        The range, the second exclusive.
-    span : TimeSpan
-        The times that there are.
-    what : str
-        What has these times.
+    `what` names the owner of the times.
     """
     bounds = []
     if from_ms:

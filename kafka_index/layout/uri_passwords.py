@@ -36,15 +36,10 @@ def hide_passwords(text: str) -> str:
 
 
 def refuse_passwords(paths: Iterable[object]) -> None:
-    """Refuse paths that are URIs with a password, without showing them.
+    """Refuse paths that are URIs with a password or a signature, without showing them.
 
-    Commands and functions ask for all of their paths before they open the first: a path is shown
-    in reports, logs and errors.
-
-    Raises
-    ------
-    InputError
-        One has a password before its host, or a signature.
+    Commands and functions check all of their paths before they open the first: a path is shown in
+    reports, logs and errors. Raises `InputError`.
     """
     for path in paths:
         if isinstance(path, str | os.PathLike) and has_password(os.fspath(path)):

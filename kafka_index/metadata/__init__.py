@@ -1,4 +1,4 @@
-"""What Kafka's own topics say of a cluster: topics, groups, transactions, remote segments."""
+"""The state of a cluster in Kafka's own topics: topics, groups, transactions, remote segments."""
 
 from kafka_index.metadata.cluster_image import ClusterImage
 from kafka_index.metadata.cluster_metadata import ClusterMetadata

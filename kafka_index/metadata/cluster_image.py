@@ -26,21 +26,11 @@ PRODUCER_ID_BLOCK = 1000
 
 @dataclass
 class ClusterImage:
-    """What the records of a metadata log amount to (Kafka: ``MetadataImage``).
+    """The state of a cluster after the records of a metadata log (Kafka: ``MetadataImage``).
 
-    Attributes
-    ----------
-    topics : dict of str to TopicImage
-        By topic id.
-    configs : dict
-        Configurations by type and name of their resource (`kafka_index.metadata.sensitive`). One
-        that may be secret has the value `HIDDEN`.
-    features : dict of str to int
-        Finalized levels.
-    brokers : dict of int to BrokerImage
-        Registered ones.
-    producer_ids : ProducerIdBlock or None
-        The last one.
+    Topics are by topic id, brokers are the registered ones, features have their finalized levels,
+    and the producer ids are the last block. Configurations are by type and name of their resource
+    (`kafka_index.metadata.sensitive`); a value that may be secret is `HIDDEN`.
     """
 
     topics: dict[str, TopicImage] = field(default_factory=dict)
@@ -60,20 +50,10 @@ class ClusterImage:
         return self.configs.get((TOPIC_RESOURCE, name), {})
 
     def why_stray(self, number: int, topic_id: str, node_id: int | None) -> str | None:
-        """Return why a broker that starts takes a partition for stray; None where it does not.
+        """Return why a broker that starts takes a partition for stray; None if it does not.
 
-        Parameters
-        ----------
-        number : int
-            Of the partition.
-        topic_id : str
-            That it has on the disk.
-        node_id : int or None
-            The broker; None where it is not known.
-
-        Notes
-        -----
-        `LogManager.isStrayKraftReplica`.
+        The topic id is that on the disk; the node id of the broker is None if it is not known.
+        Source: `LogManager.isStrayKraftReplica`.
         """
         topic = self.topics.get(topic_id)
         image = None if topic is None else topic.partitions.get(number)
@@ -91,12 +71,7 @@ class ClusterImage:
     def cleanup_policy(self, topic: str, broker: Mapping[str, str] | None = None) -> str | None:
         """Return ``cleanup.policy`` of a topic: its own, or that of a broker; None for neither.
 
-        Parameters
-        ----------
-        topic : str
-            Its name.
-        broker : mapping of str to str, optional
-            All settings of the broker that are known; else those of all brokers.
+        `broker` are all settings of the broker that are known; else those of all brokers count.
         """
         default = (self.broker_configs() if broker is None else broker).get("log.cleanup.policy")
         return self.topic_configs(topic).get("cleanup.policy", default)
@@ -104,10 +79,8 @@ class ClusterImage:
     def replay(self, record: DecodedRecord) -> None:
         """Apply a record; one inside a transaction is applied when the transaction ends.
 
-        Raises
-        ------
-        CorruptRecordError
-            The record refers to a topic, partition or broker that does not exist.
+        Raises `CorruptRecordError` if it refers to a topic, partition or broker that does not
+        exist.
         """
         match record.name:
             case "BeginTransactionRecord":

@@ -1,4 +1,4 @@
-"""What was found in the topics that Kafka keeps its own state in, and why records are missing."""
+"""The content of the topics that Kafka keeps its own state in, and why records are missing."""
 
 from __future__ import annotations
 
@@ -33,18 +33,9 @@ class Faults:
 
 
 class Source(NamedTuple):
-    """A partition directory that was read.
+    """A partition directory that was read, with the offset after its last record.
 
-    Parameters
-    ----------
-    path : str
-        The directory.
-    snapshot : str or None
-        The name of the snapshot that was loaded before the log.
-    records : int
-        How many records there were, those of the snapshot included.
-    end_offset : int
-        The offset after the last one.
+    `snapshot` names the snapshot that was loaded before the log; its records are counted too.
     """
 
     path: str
@@ -55,26 +46,10 @@ class Source(NamedTuple):
 
 @dataclass
 class ClusterMetadata:
-    """What was found; None where the topic it comes from was not.
+    """The content of Kafka's own topics; None for a topic that was not found.
 
-    Parameters
-    ----------
-    cluster : ClusterImage or None
-        From ``__cluster_metadata``.
-    groups, offsets : list or None
-        From ``__consumer_offsets``.
-    open_offsets : list of CommittedOffset
-        Of transactions that are open at the end of that.
-    transactions : list of Transaction or None
-        From ``__transaction_state``.
-    remote_segments : list of SegmentEvent or None
-        From ``__remote_log_metadata``.
-    counts : dict of str to Counter of RecordName
-        Records by topic and type.
-    sources : list of Source
-        What was read.
-    faults : Faults
-        Why records are missing.
+    `open_offsets` are those of transactions that are open at the end of ``__consumer_offsets``.
+    `counts` has the records by topic and type, and `faults` the reasons why records are missing.
     """
 
     cluster: ClusterImage | None = None

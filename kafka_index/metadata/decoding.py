@@ -49,14 +49,10 @@ _WITHHELD = frozenset({"UserScramCredentialRecord", "DelegationTokenRecord"})
 
 
 class RecordName(NamedTuple):
-    """What a record is, for counting.
+    """The name of a record, for counting.
 
-    Parameters
-    ----------
-    name : str
-        Kafka's name of the message, such as ``TopicRecord``; the number of an unknown type.
-    is_known : bool
-        Whether its type and version are those of release 4.3.1 or before.
+    It is Kafka's name of the message, such as ``TopicRecord``, or the number of an unknown type.
+    Known types and versions are those of release 4.3.1 or before.
     """
 
     name: str
@@ -67,18 +63,9 @@ class RecordName(NamedTuple):
 class DecodedRecord:
     """A record whose type is known.
 
-    Parameters
-    ----------
-    name : str
-        Kafka's name of the message; without ``Key`` and ``Value`` where there are both.
-    record_type : int
-        Its API key or record type.
-    key, value : Struct or None
-        The messages; None where there is none. The value is also None where it is withheld.
-    version : int
-        Of the value; -1 without one.
-    is_withheld : bool
-        Whether the value holds credentials.
+    The name is Kafka's name of the message; without ``Key`` and ``Value`` where there are both. The
+    type is its API key or record type, and the version that of the value, -1 without one. A value
+    that holds credentials is withheld: None.
     """
 
     name: str
@@ -100,10 +87,7 @@ class UnknownRecordError(CorruptRecordError):
 class CoordinatorCodec:
     """Decodes the records of a topic whose keys and values are messages of their own.
 
-    Parameters
-    ----------
-    schemas : tuple of MessageSchema
-        Keys and values, in pairs of the same record type.
+    The schemas are keys and values, in pairs of the same record type.
     """
 
     def __init__(self, schemas: tuple[MessageSchema, ...]) -> None:
@@ -171,13 +155,7 @@ class CoordinatorCodec:
 
 
 class ValueCodec:
-    """Decodes the records of a topic whose values name their type and version.
-
-    Parameters
-    ----------
-    schemas : tuple of MessageSchema
-        By their API keys.
-    """
+    """Decodes the records of a topic whose values name their type and version, an API key."""
 
     def __init__(self, schemas: tuple[MessageSchema, ...]) -> None:
         self._schemas = {schema.api_key: schema for schema in schemas}

@@ -52,22 +52,11 @@ def read_metadata(
     budget: DecompressionBudget,
     topics: Sequence[str] = METADATA_TOPICS,
 ) -> ClusterMetadata:
-    """Read the topics that Kafka keeps its own state in.
+    """Read the topics that Kafka keeps its own state in, or only some of `METADATA_TOPICS`.
 
-    Parameters
-    ----------
-    paths : sequence of str
-        Data directories, metadata log directories, or directories of partitions of these topics;
-        local paths or URIs.
-    budget : DecompressionBudget
-        Bounds what is decompressed.
-    topics : sequence of str
-        Only these of `METADATA_TOPICS`.
-
-    Raises
-    ------
-    InputError
-        A path cannot be read, or none of the topics is there.
+    The paths are data directories, metadata log directories, or directories of partitions of these
+    topics; local paths or URIs. Raises `InputError` if a path cannot be read, or none of the topics
+    is there.
     """
     snapshots = _snapshots(paths) if CLUSTER_METADATA_TOPIC in topics else {}
     try:
@@ -95,10 +84,7 @@ def read_metadata(
 def read_cluster(paths: Sequence[str], *, budget: DecompressionBudget) -> ClusterImage:
     """Read the state of the cluster alone, which has to be whole.
 
-    Raises
-    ------
-    InputError
-        There is no metadata log, or it is damaged.
+    Raises `InputError` if there is no metadata log, or it is damaged.
     """
     found = read_metadata(paths, budget=budget, topics=(CLUSTER_METADATA_TOPIC,))
     if found.faults.first:

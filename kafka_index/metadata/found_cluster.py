@@ -29,16 +29,9 @@ _NODE_ID = re.compile(r"^\s*node\.id\s*=\s*(\S+)", re.MULTILINE)
 class FoundCluster:
     """The metadata of a dump.
 
-    Parameters
-    ----------
-    image : ClusterImage or None
-        None where there is none, or not one that is whole.
-    path : str or None
-        Its metadata log.
-    fault : str or None
-        Why the metadata log of the dump does not count.
-    node_id : int or None
-        The broker that the dump is of; None where that is not one, or not known.
+    The image is None if there is none, or not one that is whole. `path` is its metadata log, and
+    `fault` the reason why the metadata log of the dump does not count. `node_id` is the broker of
+    the dump; None if the dump is not of one broker, or it is not known.
     """
 
     image: ClusterImage | None = None
@@ -73,10 +66,7 @@ def find_cluster(
 ) -> FoundCluster:
     """Read the metadata log that was given, or else the first one in the dump.
 
-    Raises
-    ------
-    InputError
-        What was given is not a metadata log that is whole.
+    Raises `InputError` if the given one is not a metadata log that is whole.
     """
     directories = sorted(data_directories)
     node_id = _node_id(directories)

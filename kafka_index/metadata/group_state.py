@@ -30,26 +30,9 @@ _CONSUMER = "consumer"
 class CommittedOffset:
     """An offset that a group committed for a partition.
 
-    Parameters
-    ----------
-    group, topic : str
-        Names.
-    partition : int
-        Of the topic.
-    offset : int
-        The committed offset.
-    topic_id : str or None
-        Of the topic, where the record has it (since 4.1, and of groups that use topic ids).
-    leader_epoch : int or None
-        Of the last record consumed.
-    metadata : str
-        The client's.
-    commit_timestamp_ms : int
-        When it was committed.
-    expire_timestamp_ms : int or None
-        When it expires, of old records.
-    record_offset : int
-        Of the record in ``__consumer_offsets``.
+    The record has the topic id since 4.1, for groups that use topic ids. The leader epoch is that
+    of the last record consumed; only old records expire at a timestamp of their own.
+    `record_offset` is that of the record in ``__consumer_offsets``.
     """
 
     group: str
@@ -79,17 +62,10 @@ class GroupMember:
 
 @dataclass(slots=True)
 class Group:
-    """A group.
+    """A group: ``classic``, ``consumer``, ``share`` or ``streams``.
 
-    Parameters
-    ----------
-    name : str
-        Its id.
-    kind : str
-        ``classic``, ``consumer``, ``share`` or ``streams``.
-    epoch : int or None
-        The generation of a classic group, the group epoch of the others; None for one that only
-        commits offsets.
+    The epoch is the generation of a classic group, the group epoch of the others; None for one that
+    only commits offsets.
     """
 
     name: str
@@ -122,10 +98,7 @@ class GroupState(TopicState):
     def add(self, record: LogRecord) -> None:
         """Apply a record, or the marker that ends a transaction.
 
-        Raises
-        ------
-        CorruptRecordError
-            Its key cannot be read.
+        Raises `CorruptRecordError` if its key cannot be read.
         """
         key = record.key
         if key is None:
@@ -156,17 +129,10 @@ class GroupState(TopicState):
                 self._kept[key] = pending
 
     def decode(self, faults: list[CorruptRecordError]) -> tuple[list[Group], list[CommittedOffset]]:
-        """Return the groups, also those that only commit offsets, and the committed offsets.
+        """Return the groups by name, and the committed offsets by group, topic and partition.
 
-        Parameters
-        ----------
-        faults : list
-            Records that cannot be read are added to it.
-
-        Returns
-        -------
-        tuple of list of Group and list of CommittedOffset
-            Sorted by name, and by group, topic and partition.
+        Groups that only commit offsets are among them. Records that cannot be read are added to the
+        faults.
         """
         groups: dict[str, Group] = {}
         offsets: list[CommittedOffset] = []
@@ -183,10 +149,7 @@ class GroupState(TopicState):
     def open_offsets(self, faults: list[CorruptRecordError]) -> list[CommittedOffset]:
         """Return the offsets of transactions that are open at the end, which do not count yet.
 
-        Parameters
-        ----------
-        faults : list
-            Records that cannot be read are added to it.
+        Records that cannot be read are added to the faults.
         """
         return [
             _offset(key, value, kept.offset)

@@ -38,13 +38,7 @@ class RemoteLogState(TopicState):
         self._segments: dict[RemoteSegmentId, SegmentEvent] = {}
 
     def add(self, record: LogRecord) -> None:
-        """Apply a record.
-
-        Raises
-        ------
-        CorruptRecordError
-            It cannot be read.
-        """
+        """Apply a record; raises `CorruptRecordError` if it cannot be read."""
         if record.is_control:
             return
         try:

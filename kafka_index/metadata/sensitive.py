@@ -1,7 +1,7 @@
-"""Which configurations of the metadata log can be shown: those that are known not to be secret.
+"""The configurations of the metadata log that can be shown: the ones known not to be secret.
 
-A broker keeps the values of all configurations as they were given, passwords in clear text. What is
-not known here is withheld, as Kafka treats a configuration that it does not know as sensitive
+A broker keeps the values of all configurations as they were given, passwords in clear text. A
+configuration that is not known here is withheld, as Kafka treats it as sensitive
 (``KafkaConfigSchema.isSensitive``).
 """
 
@@ -57,12 +57,7 @@ _BROKER_PREFIXES = (
 def is_public_config(resource_type: int, name: str) -> bool:
     """Return whether the value of a configuration can be shown.
 
-    Parameters
-    ----------
-    resource_type : int
-        The type of the resource (``ConfigResource.Type``).
-    name : str
-        The name of the configuration.
+    The resource type is that of ``ConfigResource.Type``.
     """
     return (
         (resource_type == TOPIC_RESOURCE and name in _TOPIC)

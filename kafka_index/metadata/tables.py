@@ -1,4 +1,4 @@
-"""What was found in Kafka's own topics, as Arrow tables with declared schemas."""
+"""The content of Kafka's own topics, as Arrow tables with declared schemas."""
 
 from __future__ import annotations
 
@@ -57,19 +57,7 @@ _MEMBER = pa.struct(
 
 @dataclass(frozen=True, slots=True)
 class MetadataTable:
-    """A table, and where it comes from.
-
-    Parameters
-    ----------
-    name : str
-        As ``--what`` has it.
-    topics : tuple of str
-        The topics that have to be read for it.
-    schema : pa.Schema
-        Its columns.
-    rows : callable
-        Returns the rows.
-    """
+    """A table under its name in ``--what``, and the topics that have to be read for it."""
 
     name: str
     topics: tuple[str, ...]
@@ -77,13 +65,7 @@ class MetadataTable:
     rows: Callable[[ClusterMetadata], list[Row] | None]
 
     def of(self, found: ClusterMetadata) -> pa.Table:
-        """Return the table.
-
-        Raises
-        ------
-        InputError
-            None of its topics was there.
-        """
+        """Return the table; raises `InputError` if none of its topics was there."""
         rows = self.rows(found)
         if rows is None:
             topics = " or ".join(self.topics)

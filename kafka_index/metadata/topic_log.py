@@ -25,19 +25,7 @@ NO_PRODUCER_ID = -1
 
 
 class LogRecord(NamedTuple):
-    """A record of a log, with what its batch says.
-
-    Parameters
-    ----------
-    offset : int
-        Its offset.
-    key, value : bytes or None
-        Its content.
-    producer_id : int
-        Of the batch; -1 for none.
-    is_control : bool
-        Whether the batch is a control batch.
-    """
+    """A record of a log, with the producer id of its batch, -1 for none."""
 
     offset: int
     key: bytes | None
@@ -50,21 +38,8 @@ class LogRecord(NamedTuple):
 class TopicLog:
     """Segments of one partition, or one snapshot of the metadata log, read in order.
 
-    Parameters
-    ----------
-    segments : sequence of SegmentFile
-        In order of their base offsets.
-    budget : DecompressionBudget
-        Bounds what is decompressed.
-    start_offset : int
-        Records before it are passed over.
-
-    Attributes
-    ----------
-    faults : list of KafkaIndexError
-        Why records are missing; complete when `records` is exhausted.
-    end_offset : int
-        The offset after the last batch, once `records` is exhausted.
+    Records before `start_offset` are passed over. Once `records` is exhausted, `faults` has the
+    reasons why records are missing, and `end_offset` comes after the last batch.
     """
 
     segments: Sequence[SegmentFile]

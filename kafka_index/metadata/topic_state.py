@@ -1,4 +1,4 @@
-"""What is collected of an internal topic: its records, counted by their types."""
+"""The records of an internal topic, collected and counted by their types."""
 
 from __future__ import annotations
 
@@ -11,26 +11,14 @@ from kafka_index.metadata.topic_log import LogRecord
 
 
 class TopicState(ABC):
-    """Collects the records of an internal topic.
-
-    Attributes
-    ----------
-    counts : Counter of RecordName
-        How many records of each type there were.
-    """
+    """Collects the records of an internal topic; `counts` has their number by type."""
 
     def __init__(self) -> None:
         self.counts: Counter[RecordName] = Counter()
 
     @abstractmethod
     def add(self, record: LogRecord) -> None:
-        """Apply a record.
-
-        Raises
-        ------
-        CorruptRecordError
-            It cannot be read.
-        """
+        """Apply a record; raises `CorruptRecordError` if it cannot be read."""
 
     def _is_known(self, name_of: Callable[[], str]) -> bool:
         """Count a record under its name; return whether this release knows its type."""

@@ -73,13 +73,7 @@ class TransactionLogState(TopicState):
         self._kept: dict[bytes, bytes] = {}
 
     def add(self, record: LogRecord) -> None:
-        """Apply a record.
-
-        Raises
-        ------
-        CorruptRecordError
-            Its key cannot be read.
-        """
+        """Apply a record; raises `CorruptRecordError` if its key cannot be read."""
         if record.is_control:
             return
         if record.key is None:

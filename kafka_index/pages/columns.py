@@ -33,15 +33,7 @@ _QUICK, _BEST = 1, 9
 
 @dataclass(frozen=True, slots=True)
 class PackedColumn:
-    """A column of a page.
-
-    Parameters
-    ----------
-    header : dict
-        How it is unpacked, for the page: name, type, coding.
-    payloads : tuple of str
-        Its bytes, each in base64.
-    """
+    """A column of a page: its bytes in base64, and the header by which the page unpacks them."""
 
     header: dict[str, object]
     payloads: tuple[str, ...]

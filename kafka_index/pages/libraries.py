@@ -14,15 +14,7 @@ _SCRIPTS = ("bokeh", "bokeh-widgets", "bokeh-tables", "bokeh-api")
 def bokeh_folder(report: str) -> Path:
     """Return the folder of Bokeh, which is not imported.
 
-    Parameters
-    ----------
-    report : str
-        The page, for the error.
-
-    Raises
-    ------
-    InputError
-        Bokeh is not installed.
+    Raises `InputError`, which names the report, if it is not installed.
     """
     spec = importlib.util.find_spec("bokeh")
     if spec is None or not spec.submodule_search_locations:

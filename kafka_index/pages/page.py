@@ -1,4 +1,4 @@
-"""What the page of a command shows: how its rows are judged, counted, and explained."""
+"""The page of a command: how its rows are judged, counted, and explained."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 
 class Severity(IntEnum):
-    """How much a row wants attention."""
+    """The attention that a row wants."""
 
     GOOD = 0
     NOTABLE = 1
@@ -23,17 +23,10 @@ class Severity(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Explained:
-    """A value of the column that a report is counted by.
+    """A value of the column that a report is counted by, and its meaning.
 
-    Parameters
-    ----------
-    severity : Severity
-        How much a row with it wants attention.
-    text : str
-        What it means.
-    command : str, optional
-        What shows more about a row: a command line with columns in braces, which the page fills in
-        and quotes for a shell.
+    The command shows more about a row: a command line with columns in braces, which the page fills
+    in and quotes for a shell.
     """
 
     severity: Severity
@@ -43,7 +36,7 @@ class Explained:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a report amounts to, in one line."""
+    """The conclusion of a report, in one line."""
 
     severity: Severity
     text: str
@@ -51,18 +44,10 @@ class Verdict:
 
 @dataclass(slots=True)
 class Totals:
-    """What all rows of a report amount to, those that the page leaves out included.
+    """The totals of all rows of a report, those that the page leaves out included.
 
-    Attributes
-    ----------
-    found : Counter of str
-        Units by what was found, such as segments by status.
-    bad, notable : int
-        Units by severity.
-    bad_others : int
-        Bad rows that are not units, such as those of whole partitions.
-    others : Counter of str
-        All rows that are not units, by what was found.
+    `found` counts units, such as segments, by their finding, `bad` and `notable` by severity.
+    `bad_others` and `others` count the rows that are not units, such as those of whole partitions.
     """
 
     found: Counter[str] = field(default_factory=Counter)
@@ -87,29 +72,13 @@ SegmentBatches = Callable[[], Iterator[pa.RecordBatch]]
 class Page:
     """The page of a command.
 
-    Parameters
-    ----------
-    command : str
-        The command, such as ``verify``.
-    nouns : str
-        What is counted: ``segments``, ``files``.
-    found_in : tuple of str
-        The columns with what was found; a row is counted by the first one that is not null, and
-        is as bad as the worst.
-    explained : mapping of str to Explained
-        The values of these columns, the best first.
-    verdict : callable
-        What the totals amount to.
-    units : str, optional
-        A column, and `unit_values` its values in rows that are counted; None where all are.
-    unit_values : tuple of str
-        Empty where any value will do that is not null.
-    weight : str, optional
-        A column with how many units a row is; None where it is one.
-    worst_where : str, optional
-        A column of booleans that makes a row bad, and without which it is not.
-    segments : callable, optional
-        The segments of the dump; None where they are the rows themselves.
+    `nouns` names the units that are counted, such as ``segments``. `found_in` are the columns with
+    findings: a row is counted by the first one that is not null, and is as bad as the worst;
+    `explained` has their values, the best first. `units` is a column, and `unit_values` its values
+    in the rows that are counted: all rows if it is None, any value that is not null if there are
+    none. `weight` is a column with the number of units of a row, by default 1. `worst_where` is a
+    column of booleans that makes a row bad, and without which it is not. `segments` are those of
+    the dump; None if the rows are segments.
     """
 
     command: str

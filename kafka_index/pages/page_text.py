@@ -27,17 +27,7 @@ _SCRIPTS = ("columns.js", "charts.js", "coverage.js", "table.js", "page.js")
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A table of a page.
-
-    Parameters
-    ----------
-    name : str
-        ``rows`` or ``segments``.
-    columns : sequence of PackedColumn
-        Its columns.
-    rows, all_rows : int
-        Its rows, and how many there are in the report.
-    """
+    """A table of a page, ``rows`` or ``segments``; `all_rows` counts the rows of the report."""
 
     name: str
     columns: Sequence[PackedColumn]
@@ -48,16 +38,7 @@ class Part:
 class PageText:
     """The text of a page, piece by piece.
 
-    Parameters
-    ----------
-    page : Page
-        What it shows.
-    totals : Totals
-        What the rows amount to.
-    about : mapping of str to str
-        Of the run: name to text.
-    is_whole : bool
-        Whether the run came to its end.
+    `about` has the facts about the run by name; the run is whole if it came to its end.
     """
 
     def __init__(
@@ -69,15 +50,7 @@ class PageText:
         self._is_whole = is_whole
 
     def pieces(self, parts: Sequence[Part], bokeh: Path) -> Iterator[str]:
-        """Yield the page.
-
-        Parameters
-        ----------
-        parts : sequence of Part
-            Its tables.
-        bokeh : Path
-            The folder of Bokeh.
-        """
+        """Yield the page with its tables and the scripts of Bokeh."""
         libraries = bokeh_scripts(bokeh)
         script = "".join(map(_static, _SCRIPTS))
         yield from self._head([script.encode(), *libraries])

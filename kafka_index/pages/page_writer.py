@@ -26,18 +26,9 @@ FOUND, SEVERITY, FIRST_TIMESTAMP = "found_", "severity_", "first_timestamp_ms"
 
 
 class PageWriter:
-    """The page of a report; a sink of `storage.report_file.ReportFile`.
+    """The page of a report, written when it is closed; a sink of `storage.report_file.ReportFile`.
 
-    Parameters
-    ----------
-    page : Page
-        What it shows.
-    about : mapping of str to str
-        Of the run, for its last lines: name to text.
-    path : str
-        The file, which is written when the page is closed.
-    schema : pa.Schema
-        The columns of the report.
+    `about` has the facts about the run by name, for the last lines.
     """
 
     def __init__(self, page: Page, about: Mapping[str, str], path: str, schema: pa.Schema) -> None:

@@ -1,7 +1,7 @@
-"""When the data of segments begins and ends, and how dense their indexes are, at little cost.
+"""The times at which the data of segments begins and ends, and the density of their indexes.
 
 Two small reads per segment, of files on a local disk: the first batch of the log and the last entry
-of its time index. What cannot be read, or cannot be right, is null: the page leaves it out.
+of its time index. A value that cannot be read, or cannot be right, is null: the page leaves it out.
 """
 
 from __future__ import annotations
@@ -38,14 +38,9 @@ _MAGIC = field_position(RECORD_BATCH_HEADER, "magic")
 
 
 def with_times(batch: pa.RecordBatch, *, reading: bool) -> pa.RecordBatch:
-    """Return segments as rows of `SEGMENT_SCHEMA`.
+    """Return segments, which have ``log_path``, as rows of `SEGMENT_SCHEMA`.
 
-    Parameters
-    ----------
-    batch : pa.RecordBatch
-        Segments, with ``log_path``.
-    reading : bool
-        Whether files are read; without, what they hold is null.
+    Without `reading`, values from files are null.
     """
     paths = batch.column("log_path").to_pylist() if reading else []
     firsts = first_timestamps(paths) if reading else pa.nulls(len(batch), pa.int64())

@@ -46,7 +46,7 @@ class Status(IntEnum):
 
 
 class Resolve(Enum):
-    """How far a lookup goes."""
+    """The level of detail of a lookup."""
 
     #: To the floor entry, by the index files alone.
     INDEX = "index"
@@ -57,7 +57,7 @@ class Resolve(Enum):
 
 
 class UpperBound(Enum):
-    """Where a log ends for a lookup."""
+    """The end of a log for a lookup."""
 
     LOG_END = "log-end"
     HIGH_WATERMARK = "high-watermark"
@@ -121,12 +121,8 @@ _COLUMNS_OF = {
 class Answers:
     """The answers to n queries, in their order.
 
-    Parameters
-    ----------
-    status : ndarray of int8, shape (n,)
-        `Status`.
-    values : ndarray of int64, shape (k, n)
-        The first k of `VALUE_COLUMNS`, those that the level can fill; `NULL` where there is none.
+    `values` has shape (k, n): the first k of `VALUE_COLUMNS`, as many as the level fills, with
+    `NULL` for no value.
     """
 
     status: NDArray[np.int8]

@@ -24,16 +24,9 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class BuiltIndexes:
-    """The entries of indexes that were built in memory.
+    """The entries of the indexes of a segment that were built in memory, in the bytes of files.
 
-    Parameters
-    ----------
-    base_offset : int
-        Of the segment.
-    offset_entries, time_entries : ndarray of uint8
-        As they are in files.
-    stop : ScanStop, optional
-        Why they end before their log.
+    `stop` is the reason why they end before their log, if they do.
     """
 
     base_offset: int
@@ -55,24 +48,15 @@ class BuiltIndexes:
 
 
 class IndexFolder:
-    """Built indexes as files, a hidden one each, in a folder that lives as long as a run.
-
-    Parameters
-    ----------
-    path : str
-        The folder or its URI, which every worker sees.
-    """
+    """Built indexes as hidden files in a folder that every worker sees, for the length of a run."""
 
     def __init__(self, path: str) -> None:
         self._path = path
 
     def read(self, key: Hashable) -> BuiltIndexes | None:
-        """Return the indexes of a key, None where no worker has written them yet.
+        """Return the indexes of a key, None if no worker has written them yet.
 
-        Raises
-        ------
-        KafkaIndexError
-            The folder cannot be read.
+        Raises `KafkaIndexError` if the folder cannot be read.
         """
         path = self._file(key)
         try:

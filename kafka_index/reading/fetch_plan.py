@@ -1,11 +1,11 @@
-"""Which parts of a remote log its queries will read, as far as the indexes tell.
+"""The parts of a remote log that queries will read, planned from the indexes.
 
 An entry of the offset index points to the start of a batch and has its last offset, so the batch
-with an answer begins between the entry at or below the target and the next one, and the one after
-it no later than the entry after that. The batches at these three positions are requested, and with
-them what lies between where that is little (`kafka_index.reading.fetched_log.MAX_GAP_BYTES`): where
-it is much, batches are large. A plan that is wrong costs a request: what a read misses is fetched
-all the same.
+with an answer begins between the entry at or below the target and the next one, and the batch after
+it no later than the entry after that. The batches at these three positions are requested, together
+with the bytes between them if these are few (`kafka_index.reading.fetched_log.MAX_GAP_BYTES`); long
+gaps mean large batches. A wrong plan costs a request: bytes that a read misses are fetched all the
+same.
 """
 
 from __future__ import annotations
@@ -36,12 +36,9 @@ def request_parts(
     resolve: Resolve,
     starting_offset: int | None,
 ) -> Iterator[Longs]:
-    """Split queries into parts of bounded size; request what each reads, and yield it.
+    """Split queries into parts of bounded size, request the ranges of each part, and yield it.
 
-    Parameters
-    ----------
-    log, indexes, targets, resolve, starting_offset
-        As for `kafka_index.reading.segment_walk.locate`.
+    The parameters are those of `kafka_index.reading.segment_walk.locate`.
     """
     if not len(targets):
         yield targets
@@ -74,10 +71,7 @@ def planned_ranges(
 ) -> tuple[Longs, Longs, Longs]:
     """Return the ranges that ascending targets will read, by start, and the query of each.
 
-    Returns
-    -------
-    tuple of ndarray of int64, shape (m,)
-        Starts and ends in bytes, end exclusive, and rows of the targets.
+    The three arrays are starts and exclusive ends in bytes, and rows of the targets.
     """
     size = log.size_bytes
     offsets, positions = indexes.offset_index.read_entries()

@@ -33,12 +33,9 @@ class FetchedIndexes:
         self._folder: IndexFolder | None = None
 
     def share(self, folder: IndexFolder | None) -> None:
-        """Keep what is built in a folder, too, for other workers and when memory is full.
+        """Keep built indexes in a folder too, for other workers and when memory is full.
 
-        Parameters
-        ----------
-        folder : IndexFolder, optional
-            None: in memory alone, as at first.
+        None keeps them in memory alone.
         """
         self._folder = folder
 
@@ -47,12 +44,9 @@ class FetchedIndexes:
         self._requested(path)
 
     def read(self, path: str) -> Bytes | None:
-        """Return the content of an index file, None where there is none.
+        """Return the content of an index file, None if it is missing.
 
-        Raises
-        ------
-        KafkaIndexError
-            It cannot be read.
+        Raises `KafkaIndexError` if it cannot be read.
         """
         future = self._requested(path)
         try:
@@ -67,12 +61,7 @@ class FetchedIndexes:
     def build(self, key: Hashable, build: Callable[[], BuiltIndexes]) -> BuiltIndexes:
         """Return the indexes of a key, built by the first thread that asks for them.
 
-        Parameters
-        ----------
-        key : hashable
-            The log, and what else the result depends on.
-        build : callable
-            Builds them.
+        The key names the log and everything else that the result depends on.
         """
         with self._lock:
             future = self._built.get(key)

@@ -59,17 +59,10 @@ class _Requested(NamedTuple):
 
 
 class FetchedLog:
-    """A remote log, to be read through `complete`.
+    """A remote log, to be read through `complete`, by one thread at a time.
 
-    Parameters
-    ----------
-    source : ByteSource
-        The log, open.
-
-    Notes
-    -----
-    For one thread at a time. Where pages cannot be guarded (outside 64-bit Linux) the log is
-    fetched whole when it is first read.
+    Where pages cannot be guarded (outside 64-bit Linux) the log is fetched whole when it is first
+    read.
     """
 
     def __init__(self, source: ByteSource) -> None:
@@ -96,14 +89,10 @@ class FetchedLog:
         return self._guard is not None and self._guard.faulted
 
     def request(self, starts: Longs, ends: Longs, *, ahead: bool = False) -> None:
-        """Begin to fetch ranges; what was requested before is not fetched again.
+        """Begin to fetch ranges of bytes, whose ends are exclusive.
 
-        Parameters
-        ----------
-        starts, ends : ndarray of int64
-            In bytes, end exclusive.
-        ahead : bool
-            They are for the read after the next one, which does not wait for them.
+        Bytes requested before are not fetched again. Ranges `ahead` are for the read after the next
+        one, which does not wait for them.
         """
         with self._lock:
             is_full = self.kept_bytes > MAX_KEPT_BYTES or self.kept_runs > _MAX_KEPT_RUNS
@@ -125,11 +114,8 @@ class FetchedLog:
     def complete(self, read: Callable[[], _T]) -> _T:
         """Return the result of a read, repeated until it has met no byte that was not fetched.
 
-        Parameters
-        ----------
-        read : callable
-            Reads `array`, any part of it, and has no effect but its result. What it raises counts
-            only if it has met all bytes that it needed.
+        The function reads any part of `array` and has no effect but its result. An error of it
+        counts only if it has met all bytes that it needed.
         """
         with self._lock:
             if self._depth and self.is_missing_bytes:

@@ -23,26 +23,10 @@ KINDS = (NO_INDEX, INDEX_REFUSED, TAIL, UNREADABLE)
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something about a log that users should know.
+    """A finding about a partition, or about one of its segments, that users should know.
 
-    Parameters
-    ----------
-    topic, partition
-        The partition.
-    segment_base_offset : int, optional
-        The segment; None when it concerns the partition.
-    path : str
-        The file or directory.
-    kind : str
-        One of `KINDS`.
-    reason : str
-        What was found.
-    position_bytes : int, optional
-        Where in the file.
-    queries : int
-        How many queries have no answer because of it.
-    retriable : bool
-        The environment is at fault (permission, disk, memory), not the data.
+    `kind` is one of `KINDS`, and `queries` the number of queries without an answer because of it. A
+    `retriable` finding is a fault of the environment (permission, disk, memory), not of the data.
     """
 
     topic: str
@@ -74,16 +58,9 @@ class Findings:
 
 
 class SegmentFindings:
-    """Adds the findings of a segment, and marks the queries that they leave without an answer.
+    """Adds the findings of a segment to those of its partition.
 
-    Parameters
-    ----------
-    segment : SegmentFile
-        The segment.
-    log : SegmentLog
-        Its log.
-    findings : Findings
-        The findings of the partition.
+    Queries that they leave without an answer are marked.
     """
 
     def __init__(self, segment: SegmentFile, log: SegmentLog, findings: Findings) -> None:

@@ -1,4 +1,4 @@
-"""What a segment has found for ascending queries, before it is put where the answers go."""
+"""The batches and entries that a segment has found for ascending queries, in their order."""
 
 from __future__ import annotations
 
@@ -27,17 +27,11 @@ from kafka_index.scan.file_records import read_batch_fields
 
 @dataclass(frozen=True, slots=True)
 class Located:
-    """What a segment has found for n queries.
+    """The batches and entries that a segment has found for n queries.
 
-    Parameters
-    ----------
-    values : ndarray of int64, shape (k, n)
-        As in `Answers.values`.
-    batches : ndarray of int64, shape (n,)
-        Positions of batches; `AT_END` where there is none, `damage_at` where damage hides it.
-        Zeros at index level.
-    runs : ndarray of int64, optional
-        The column of each query, where queries that found the same share one.
+    `values` are as in `Answers.values`. `batches` are positions: `AT_END` for none, `damage_at` if
+    damage hides the batch, and zeros at index level. `runs`, where queries with the same result
+    share one column, has the column of each query.
     """
 
     values: Longs

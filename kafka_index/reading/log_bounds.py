@@ -1,4 +1,4 @@
-"""Where the log of a partition starts and ends for lookups, and which of its segments count."""
+"""The bounds of a partition's log for lookups, and the segments that count."""
 
 from __future__ import annotations
 
@@ -10,15 +10,7 @@ from kafka_index.reading.partition_files import PartitionFiles
 
 
 class LogBounds:
-    """The bounds of a partition's log.
-
-    Parameters
-    ----------
-    files : PartitionFiles
-        Its files.
-    segments : sequence of LogSegment
-        Its segments, opened on first use.
-    """
+    """The bounds of a partition's log, whose segments are opened on first use."""
 
     def __init__(self, files: PartitionFiles, segments: Sequence[LogSegment]) -> None:
         self._files = files
@@ -34,21 +26,16 @@ class LogBounds:
     def log_end_offset(self) -> int:
         """The next offset to be written.
 
-        Raises
-        ------
-        KafkaIndexError
-            The last segment cannot be read.
+        Raises `KafkaIndexError` if the last segment cannot be read.
         """
         return max(self._segments[-1].next_offset, self.log_start_offset)
 
     @property
     def end_offset(self) -> int:
-        """Where answers end: the bound that is asked for, or the log end offset.
+        """The exclusive end of answers: the requested bound, or the log end offset.
 
-        Raises
-        ------
-        KafkaIndexError
-            The last segment cannot be read, or transactions cannot be followed up to the bound.
+        Raises `KafkaIndexError` if the last segment cannot be read, or transactions cannot be
+        followed up to the bound.
         """
         end = self.log_end_offset
         bound = self._files.high_watermark

@@ -24,28 +24,14 @@ from kafka_index.storage.tiered_partition import TieredPartition
 
 @dataclass(frozen=True, slots=True)
 class PartitionFiles:
-    """A partition and its segments; small, and picklable.
+    """A partition and its segments by base offset; small, and picklable.
 
-    Parameters
-    ----------
-    topic, partition
-        Which it is.
-    segments : tuple of SegmentFile
-        By base offset.
-    index_directory : str, optional
-        Where its index files are; beside the logs by default.
-    log_start_offset : int
-        What lies below was deleted: never below the first base offset.
-    high_watermark : int, optional
-        Answers end below it; by default they end with the log.
-    epochs : tuple of EpochEntry
-        The entries of ``leader-epoch-checkpoint`` from the log's start on.
-    local_start_offset : int, optional
-        Of a tiered partition: base offset of the first local segment.
-    tiered_end_offset : int, optional
-        The last offset that was uploaded, -1 for none; None where the partition is not tiered.
-    is_stable : bool
-        Whether answers also end below the first open transaction.
+    Index files are beside the logs unless there is an index directory. Offsets below
+    `log_start_offset` were deleted; it is never below the first base offset. Answers end below the
+    high watermark, by default with the log, and with `is_stable` also below the first open
+    transaction. `epochs` are the entries of ``leader-epoch-checkpoint`` from the log's start on.
+    For a tiered partition, `local_start_offset` is the base offset of the first local segment, and
+    `tiered_end_offset` the last offset that was uploaded, -1 for none; both are None otherwise.
     """
 
     topic: str
@@ -68,15 +54,8 @@ class PartitionFiles:
 class CheckpointReader:
     """Reads the checkpoints of data directories and partition directories.
 
-    Parameters
-    ----------
-    upper_bound : UpperBound or str
-        Whether high watermarks are read, and whether answers end with the last stable offset.
-
-    Attributes
-    ----------
-    skipped : list of Skipped
-        Checkpoints that were skipped, and why.
+    `upper_bound` decides whether high watermarks are read, and whether answers end with the last
+    stable offset. `skipped` lists the checkpoints that could not be used, with reasons.
     """
 
     def __init__(self, upper_bound: UpperBound | str) -> None:
@@ -95,29 +74,13 @@ class CheckpointReader:
     ) -> PartitionFiles:
         """Return a partition with its checkpoints.
 
-        Parameters
-        ----------
-        partition : TopicPartition
-            Which it is.
-        segments : sequence of SegmentFile
-            By base offset, one at least; those that are not remote in one directory.
-        index_directory : str, optional
-            Where its index files are.
-        tiered : TieredPartition, optional
-            What its listing says of its remote segments.
-
-        Raises
-        ------
-        InputError
-            A checkpoint of the data directory is malformed; or it has no high watermarks, and
-            they are asked for.
-
-        Notes
-        -----
-        A log starts at the checkpointed offset, but not before its first segment (LogLoader.load).
-        A partition that is missing from the checkpoint of high watermarks has none yet: as far as
-        its broker knows, nothing above the log's start is committed (Partition.createLog).
-        Epochs that cannot be read are left out, and `skipped` names the file.
+        There is at least one segment, by base offset; the local ones lie in one directory. A log
+        starts at the checkpointed offset, but not before its first segment (LogLoader.load). A
+        partition that is missing from the checkpoint of high watermarks has none yet: as far as its
+        broker knows, nothing above the log's start is committed (Partition.createLog). Epochs that
+        cannot be read are left out, and `skipped` names the file. Raises `InputError` if a
+        checkpoint of the data directory is malformed, or has no high watermarks when they are asked
+        for.
         """
         if tiered is not None:
             return self._read_tiered(partition, segments, index_directory, tiered)
@@ -153,16 +116,9 @@ class CheckpointReader:
         index_root: str | None,
         tiered: Mapping[TopicPartition, TieredPartition] | None = None,
     ) -> list[PartitionFiles]:
-        """Return the partitions of a listing's segments; errors are those of `read`.
+        """Return the partitions of a listing's segments, which come sorted by partition.
 
-        Parameters
-        ----------
-        segments : iterable of SegmentFile
-            By topic, partition and base offset.
-        index_root : str, optional
-            The folder with a folder of index files for each partition.
-        tiered : mapping of TopicPartition to TieredPartition, optional
-            Those of the listing.
+        `index_root` has a folder of index files for each partition. Errors are those of `read`.
         """
         known = tiered or {}
         found = []

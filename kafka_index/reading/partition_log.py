@@ -191,7 +191,7 @@ class PartitionLog:
 
     @property
     def end_offset(self) -> int:
-        """Where answers end: the bound that is asked for, or the log end offset.
+        """The exclusive end of answers: the requested bound, or the log end offset.
 
         Raises
         ------

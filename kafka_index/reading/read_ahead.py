@@ -17,30 +17,14 @@ _RANGES_AHEAD = 4
 
 
 class Expected(NamedTuple):
-    """A segment that is about to be asked.
-
-    Parameters
-    ----------
-    segment : LogSegment
-        The segment.
-    offsets : ndarray of int64, optional
-        The ascending offsets that it will be asked for; None where it may be asked for times.
-    """
+    """A segment that is about to be asked for ascending offsets, or None if also for times."""
 
     segment: LogSegment
     offsets: Longs | None = None
 
 
 class ReadAhead:
-    """Fetches for segments in the order in which they will be asked.
-
-    Parameters
-    ----------
-    expected : sequence of Expected
-        The segments, in order.
-    resolve : Resolve
-        How far the answers go.
-    """
+    """Fetches for segments in the order in which they will be asked."""
 
     def __init__(self, expected: Sequence[Expected], resolve: Resolve) -> None:
         self._expected = expected

@@ -24,13 +24,10 @@ class Closeable(Protocol):
 
 
 class SegmentCache:
-    """Closes the least recently used segments when too many are open.
+    """Closes the least recently used segments when more than `max_open` are open.
 
-    Parameters
-    ----------
-    max_open : int
-        Segments open at a time. Fewer are, at least one, where all the caches of this process
-        together would reach its limit of open files: a segment takes up to four.
+    Fewer stay open, at least one, if all the caches of this process together would reach its limit
+    of open files: a segment takes up to four.
     """
 
     _all: ClassVar[WeakSet[SegmentCache]] = WeakSet()

@@ -39,16 +39,10 @@ _Index = TypeVar("_Index", bound=AbstractIndex)
 
 
 class Largest(NamedTuple):
-    """The largest timestamp of a segment.
+    """The largest timestamp of a segment, -1 for none.
 
-    Parameters
-    ----------
-    timestamp_ms : int
-        -1 for none.
-    offset : int
-        Last offset of the first batch that has it; the base offset for none.
-    is_certain : bool
-        False where damage hides a part of the segment.
+    The offset is the last one of the first batch that has it; the base offset for none. It is not
+    certain where damage hides a part of the segment.
     """
 
     timestamp_ms: int
@@ -59,25 +53,9 @@ class Largest(NamedTuple):
 class SegmentIndexes:
     """The offset index and the time index of one segment, opened on first use.
 
-    Parameters
-    ----------
-    segment : SegmentFile
-        The segment.
-    index_directory : str, optional
-        Where its index files are; beside the log by default.
-    index_interval_bytes : int
-        ``index.interval.bytes`` of what is built in memory.
-    log : SegmentLog
-        The log.
-    findings : SegmentFindings
-        Where missing and refused files, and the tail of the log, are added.
-    fetched : FetchedIndexes
-        The indexes of remote segments that this run has in memory.
-
-    Attributes
-    ----------
-    stop : ScanStop or None
-        Why indexes built in memory end before their log.
+    Missing and refused files, and the tail of the log, are added to the findings. Indexes of remote
+    segments come from those that this run has in memory. `stop` is the reason why indexes built in
+    memory end before their log.
     """
 
     def __init__(
@@ -144,7 +122,7 @@ class SegmentIndexes:
 
     @property
     def end(self) -> LogEnd:
-        """Where the segment ends; what follows its last index entry is verified once."""
+        """The end of the segment; the log after its last index entry is verified once."""
         if self._end is None:
             index = self.offset_index
             self.request_end()
@@ -157,7 +135,7 @@ class SegmentIndexes:
 
     @property
     def log_size_bytes(self) -> int:
-        """How many bytes of the log count."""
+        """The number of bytes of the log that count."""
         return self.end.end_bytes if self._segment.is_last else self._log.size_bytes
 
     def floor_position(self, offset: int) -> int:
@@ -175,10 +153,7 @@ class SegmentIndexes:
     def refuse(self, suffix: str, reason: str) -> None:
         """Build an index in memory from now on, because an entry of its file does not hold.
 
-        Raises
-        ------
-        ReadError
-            It was built in memory already: the log has changed since.
+        Raises `ReadError` if it was built in memory already: the log has changed since.
         """
         path = self._path(suffix)
         if suffix in self._refused:

@@ -41,19 +41,9 @@ _T = TypeVar("_T")
 class SegmentLog:
     """A log that is opened on first use, and again after `close`.
 
-    Parameters
-    ----------
-    segment : SegmentFile
-        As it was listed: a log that has changed when it is opened is an error.
-    max_decompressed_bytes : int
-        The most bytes of decompressed records that this process holds at a time.
-    open_source : callable
-        Opens the log; a `MappedFile` is read where it is, ranges of any other source are fetched.
-
-    Notes
-    -----
-    What reads `array` or `address` runs in `complete`, and ends with `check_faults`: of a remote
-    log only some parts are in memory.
+    A log that has changed since it was listed is an error when it is opened. A `MappedFile` is read
+    in place, ranges of any other source are fetched. Every read of `array` or `address` runs in
+    `complete` and ends with `check_faults`, because only some parts of a remote log are in memory.
     """
 
     def __init__(
@@ -71,10 +61,7 @@ class SegmentLog:
     def open(self) -> MappedFile | FetchedLog:
         """Open the log, if it is not.
 
-        Raises
-        ------
-        InputError
-            It cannot be opened, or changed since it was listed.
+        Raises `InputError` if that fails, or the log changed since it was listed.
         """
         if self._file is None:
             source = self._open_source(self._segment.log_path, self._segment)
@@ -122,11 +109,8 @@ class SegmentLog:
     def complete(self, read: Callable[[], _T]) -> _T:
         """Return the result of a read of the log, once all that it needs has been fetched.
 
-        Parameters
-        ----------
-        read : callable
-            Has no effect but its result, as it may be repeated. Where it decides something that
-            lasts, it calls `check_faults` first.
+        The function has no effect but its result, because it may be repeated. Before it decides
+        something that lasts, it calls `check_faults`.
         """
         file = self.open()
         return file.complete(read) if isinstance(file, FetchedLog) else read()
@@ -164,12 +148,8 @@ class SegmentLog:
     def check_faults(self) -> None:
         """Raise if zeros took the place of bytes during a read.
 
-        Raises
-        ------
-        BytesMissingError
-            They have to be fetched: `complete` repeats the read.
-        InputError
-            They were lost.
+        `BytesMissingError`: they have to be fetched, and `complete` repeats the read. `InputError`:
+        they were lost.
         """
         file = self._file
         if isinstance(file, FetchedLog):

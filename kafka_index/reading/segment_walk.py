@@ -55,19 +55,7 @@ def locate(
     *,
     starting_offset: int | None = None,
 ) -> Located:
-    """Locate ascending offsets, or timestamps when there is a starting offset.
-
-    Parameters
-    ----------
-    log, indexes : SegmentLog and SegmentIndexes
-        The segment.
-    targets : ndarray of int64, shape (n,)
-        Absolute offsets or timestamps in ms, ascending.
-    resolve : Resolve
-        How far to go.
-    starting_offset : int, optional
-        The log start offset.
-    """
+    """Locate ascending offsets, or timestamps in ms if a starting offset is given."""
     where = log, indexes
     while True:
         try:
@@ -247,12 +235,8 @@ def _walk_to_timestamps(
 def _damaged_entry(log: SegmentLog, indexes: SegmentIndexes, offset: int, position: int) -> int:
     """Return the position of an entry that does not hold if the log is damaged there.
 
-    It is if the batches before it lead to that very position, and no valid batch follows.
-
-    Raises
-    ------
-    _Misfit
-        The index is wrong.
+    It is if the batches before it lead to that very position, and no valid batch follows; otherwise
+    the index is wrong, and `_Misfit` is raised.
     """
     log.check_faults()
     address, size = log.address, log.size_bytes

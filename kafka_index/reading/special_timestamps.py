@@ -36,20 +36,9 @@ _TIER_EDGES = (
 
 
 class SpecialTimestamps:
-    """Answers them for one partition.
+    """Answers special timestamps for one partition.
 
-    Parameters
-    ----------
-    files : PartitionFiles
-        Its files.
-    segments : sequence of LogSegment
-        All of its segments.
-    bounds : LogBounds
-        Where its log starts and ends.
-    times : TimestampSearch
-        Over the segments that are local.
-    answer_offsets : callable
-        Looks up offsets.
+    `times` searches the local segments; `answer_offsets` looks up offsets.
     """
 
     def __init__(

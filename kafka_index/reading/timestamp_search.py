@@ -22,10 +22,7 @@ from kafka_index.reading.log_segment import LogSegment
 class TimestampSearch:
     """Searches the segments of a partition by time, and keeps their largest timestamps.
 
-    Parameters
-    ----------
-    log_start_offset : int
-        No record below it is an answer.
+    No record below `log_start_offset` is an answer.
     """
 
     def __init__(self, log_start_offset: int) -> None:
@@ -43,20 +40,9 @@ class TimestampSearch:
         rows: Longs,
         resolve: Resolve,
     ) -> None:
-        """Answer timestamps.
+        """Answer ascending timestamps in ms from segments in the order of the log.
 
-        Parameters
-        ----------
-        segments : sequence of LogSegment
-            Those of the log, in order.
-        answers : Answers
-            Filled.
-        targets : ndarray of int64, shape (n,)
-            In ms, ascending.
-        rows : ndarray of int64, shape (n,)
-            Where the answers go.
-        resolve : Resolve
-            How far to go.
+        `rows` are the places of the targets in the answers.
         """
         self._retry_unreadable()
         while not self._answer_once(segments, answers, targets, rows, resolve):

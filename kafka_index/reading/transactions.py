@@ -1,4 +1,4 @@
-"""What ``read_committed`` leaves out: aborted transactions, and all from the last stable offset on.
+"""The batches that ``read_committed`` leaves out: aborted, or from the last stable offset on.
 
 The markers of the log decide, whatever its transaction indexes hold: those have no checksum, and
 nothing but the batches tells whether one is right. A snapshot has one, and is used near the end of
@@ -46,10 +46,7 @@ _MAX_MARKER_BYTES = 128
 class AbortedTransactions:
     """Aborted transactions of a partition, by producer and first offset.
 
-    Parameters
-    ----------
-    producer_ids, first_offsets, last_offsets : ndarray of int64, shape (n,)
-        Whose they were, their first offsets, and those of their markers.
+    The last offsets are those of their markers.
     """
 
     producer_ids: Longs
@@ -101,16 +98,10 @@ class AbortedTransactions:
 
 @dataclass(frozen=True, slots=True)
 class TransactionBounds:
-    """What ``read_committed`` asks of a partition.
+    """The bounds of a ``read_committed`` read of a partition.
 
-    Parameters
-    ----------
-    last_stable_offset : int
-        Nothing is read from it on.
-    aborted : AbortedTransactions
-        Transactions that were aborted and have batches in what is read.
-    damage : CorruptLogError, optional
-        What hides the transactions after it; the last stable offset is no later.
+    `last_stable_offset` is exclusive; `aborted` has the aborted transactions with batches in the
+    range. `damage` hides the transactions after it, and the last stable offset is no later.
     """
 
     last_stable_offset: int
@@ -123,28 +114,12 @@ def read_transactions(
 ) -> TransactionBounds:
     """Return the last stable offset, and the aborted transactions of a range of offsets.
 
-    Parameters
-    ----------
-    files : PartitionFiles
-        The partition.
-    first_offset, last_offset : int
-        What is read, both inclusive; by default all up to the end, and nothing where the last is
-        below the first.
-    end_offset : int
-        Where the log ends for the reader: the high watermark, or the log end.
-
-    Raises
-    ------
-    CorruptLogError
-        A batch does not fit in with the transactions before it, so that a broker could not tell
-        either.
-    InputError
-        A file cannot be read.
-
-    Notes
-    -----
-    The batches of the range are read, and those after it up to the end of the last transaction that
-    has a batch in it.
+    First and last offset are inclusive; by default the range is everything up to the end, and it is
+    empty if the last is below the first. The end offset is that of the reader: the high watermark,
+    or the log end. The batches of the range are read, and those after it up to the end of the last
+    transaction that has a batch in it. Raises `CorruptLogError` if a batch does not fit in with the
+    transactions before it, so that a broker could not decide either, and `InputError` if a file
+    cannot be read.
     """
     last_offset = end_offset - 1 if last_offset is None else min(last_offset, end_offset - 1)
     bases = np.array([segment.base_offset for segment in files.segments], np.int64)
@@ -248,22 +223,13 @@ class _Hidden(NamedTuple):
 def _follow(
     segment: SegmentFile, bounds: tuple[int | None, int], *, is_open: bool
 ) -> tuple[SegmentState, _Hidden | None]:
-    """Return the effect of the batches of a segment, up to where damage hides a marker.
+    """Return the effect of the batches of a segment, up to a place where damage hides a marker.
 
-    Parameters
-    ----------
-    segment : SegmentFile
-        The segment.
-    bounds : tuple of (int or None) and int
-        Where the next segment begins, and where the log ends for the reader.
-    is_open : bool
-        Whether a transaction is open since an earlier segment.
-
-    Notes
-    -----
-    Batches that are out of order, and those of transactions whose checksum is wrong, are passed
-    over, as readers do. While a transaction is open, one that is out of order or as small as a
-    marker may have ended it, whatever its header says.
+    The bounds are the base offset of the next segment and the end of the log for the reader;
+    `is_open`: a transaction is open since an earlier segment. Batches that are out of order, and
+    those of transactions whose checksum is wrong, are passed over, as readers do. While a
+    transaction is open, a batch that is out of order or as small as a marker may have ended it,
+    whatever its header says.
     """
     table = ProducerTable()
     following_base, end_offset = bounds

@@ -54,14 +54,9 @@ _COMPRESSED_TOGETHER = 16
 
 @dataclass(frozen=True, slots=True)
 class EncodedBatches:
-    """Sealed batches, one after the other.
+    """Sealed batches, one after the other: their bytes, and the numbers of batches and records.
 
-    Parameters
-    ----------
-    data : ndarray of uint8
-        Their bytes; valid until the next are asked for.
-    batches, records : int
-        How many there are.
+    The bytes are valid until the next batches are asked for.
     """
 
     data: Bytes
@@ -72,21 +67,9 @@ class EncodedBatches:
 class BatchEncoder:
     """Packs records into batches.
 
-    Parameters
-    ----------
-    compression : str
-        A name of ``compression.type``: none, gzip, snappy, lz4 or zstd.
-    batch_bytes : int
-        ``batch.size``: no batch with more than one record is larger before it is compressed.
-    leader_epoch : int
-        Of all batches.
-    compressors : Executor, optional
-        Threads that compress batches, besides the one that encodes.
-
-    Raises
-    ------
-    ConfigError
-        There is no such codec.
+    ``batch_bytes`` is ``batch.size``: no batch with more than one record is larger before it is
+    compressed. The executor, if given, compresses batches beside the thread that encodes. An
+    unknown ``compression.type`` raises `ConfigError`.
     """
 
     def __init__(
@@ -108,23 +91,11 @@ class BatchEncoder:
     ) -> Iterator[EncodedBatches]:
         """Yield the batches of records.
 
-        Parameters
-        ----------
-        rows : RecordRows
-            The records.
-        groups : ndarray of int64, shape (n,)
-            Records of different numbers are never in one batch.
-        uses_append_time : ndarray of int64, shape (n,)
-            Nonzero where the timestamp type is LogAppendTime; the same throughout a group, whose
-            records then have one timestamp.
-        keeps_last : bool
-            Leave out the last batch, which further records may join. What was left out is from
-            the row on that `EncodedBatches.records` add up to.
-
-        Raises
-        ------
-        InputError
-            A batch is larger than Kafka's formats allow.
+        Records of different groups are never in one batch. `uses_append_time`, nonzero for
+        LogAppendTime, is the same throughout a group, whose records then have one timestamp. With
+        `keeps_last`, the last batch is left out because further records may join it; it begins at
+        the row that the `EncodedBatches.records` add up to. Raises `InputError` for a batch larger
+        than Kafka's formats allow.
         """
         row = 0
         while row < len(rows):
@@ -214,21 +185,9 @@ class BatchEncoder:
 
 
 def encode_batch(rows: RecordRows, base_offset: int, fields: BatchFields) -> bytes:
-    """Write one batch, as `kafka_index.records.write_record_batch` does.
+    """Write one batch of at least one record, as `kafka_index.records.write_record_batch` does.
 
-    Parameters
-    ----------
-    rows : RecordRows
-        One record at least.
-    base_offset : int
-        Absolute.
-    fields : BatchFields
-        The rest of the header.
-
-    Raises
-    ------
-    InputError
-        The batch is larger than Kafka's formats allow.
+    Raises `InputError` for a batch larger than Kafka's formats allow.
     """
     horizon = fields.delete_horizon_ms
     base_timestamp = int(rows.timestamps_ms[0]) if horizon is None else horizon

@@ -1,4 +1,4 @@
-"""What an index build reads: chunks of batch columns, and why they ended."""
+"""The input of an index build: chunks of batch columns, and the reason why they ended."""
 
 from __future__ import annotations
 
@@ -41,27 +41,13 @@ OFFSET_OVERFLOW = "offset_overflow"
 
 @dataclass(frozen=True, slots=True)
 class ScanStop:
-    """Why recovery goes no further in a log.
+    """The reason why recovery ends at a batch of a log, with the code that programs read.
 
-    Parameters
-    ----------
-    code : str
-        What programs go by, such as `BAD_CRC`.
-    position_bytes : int
-        The batch concerned.
-    expected, found : str, optional
-        The detail: what the rules ask for, and what was there.
-    refused : bool
-        Kafka's recovery fails here; otherwise it cuts the log and continues.
-    message : str, optional
-        More of the detail, in words.
-    is_foreign : bool
-        The file is not a Kafka log: its first header cannot be that of a batch of this segment.
-        What recovery does with it is that of the code.
-    is_tail : bool
-        At the end of a partition this is no damage, and a broker cuts it off at any start: the
-        zeros of preallocation, or a batch that was not written to its end, with nothing sound
-        after it.
+    `refused` marks a failure of Kafka's recovery; otherwise it cuts the log and continues.
+    `is_foreign`: the file is not a Kafka log, because its first header cannot be that of a batch of
+    this segment; recovery treats it by the code. `is_tail`: at the end of a partition this is no
+    damage, and a broker cuts it off at any start: the zeros of preallocation, or a batch that was
+    not written to its end, with no sound batch after it.
     """
 
     code: str
@@ -75,12 +61,12 @@ class ScanStop:
 
     @property
     def reason_code(self) -> str:
-        """What reports call it: the code, or `NOT_A_LOG`."""
+        """The code in reports: `NOT_A_LOG` for a foreign file, the code otherwise."""
         return NOT_A_LOG if self.is_foreign else self.code
 
     @property
     def name(self) -> str:
-        """What people call it, without the detail."""
+        """The reason in words, without the detail."""
         return "not a Kafka log" if self.is_foreign else self.code
 
     @property
@@ -102,15 +88,12 @@ class BatchSource(Protocol):
 
     @property
     def stop(self) -> ScanStop | None:
-        """Why the batches ended before the end of the log; known once `chunks` is exhausted."""
+        """The reason why the batches ended before the log did; known once `chunks` is exhausted."""
         ...
 
     def chunks(self) -> Iterator[BatchColumns]:
         """Yield the batches, in file order.
 
-        Raises
-        ------
-        KafkaIndexError
-            The source cannot be read, or changed meanwhile.
+        Raises `KafkaIndexError` if the source cannot be read, or changes meanwhile.
         """
         ...

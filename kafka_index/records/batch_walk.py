@@ -57,15 +57,7 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True, slots=True)
 class BatchDamage:
-    """A batch whose further records cannot be read.
-
-    Parameters
-    ----------
-    batch : int
-        Its number.
-    error : CorruptLogError
-        Why; it names no place.
-    """
+    """A batch whose further records cannot be read; the error names no file or position."""
 
     batch: int
     error: CorruptLogError
@@ -103,21 +95,8 @@ class _LargeBatch:
 class BatchWalk(Generic[_Result]):
     """The pass over the batches of one window, in turns.
 
-    Parameters
-    ----------
-    memory : DecodeMemory
-        Of the decoder.
-    window, positions, sizes, convert, first_offset, last_offset
-        As for `RecordDecoder.decode`.
-    verify_crc : bool
-        As for `RecordDecoder`.
-
-    Attributes
-    ----------
-    is_done : bool
-        Whether all batches have been decoded.
-    meets_large_batch : bool
-        Whether the next batch, or what is left of it, needs more memory than the arena has.
+    Its parameters are those of `RecordDecoder` and `RecordDecoder.decode`. `meets_large_batch` is
+    set while the next batch, or the rest of it, needs more memory than the arena has.
     """
 
     def __init__(

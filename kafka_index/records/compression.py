@@ -31,10 +31,7 @@ _LZ4_STORED = 0x80000000
 def codec_of_name(name: str) -> int:
     """Return the codec bits of a name of ``compression.type``.
 
-    Raises
-    ------
-    ConfigError
-        There is no such codec.
+    Raises `ConfigError` for an unknown name.
     """
     if name not in COMPRESSION_NAMES:
         raise ConfigError(
@@ -44,20 +41,7 @@ def codec_of_name(name: str) -> int:
 
 
 def compress(codec: int, data: bytes) -> bytes:
-    """Compress records.
-
-    Parameters
-    ----------
-    codec : int
-        The codec bits of the attributes, 0 for none.
-    data : bytes
-        The records, one after the other.
-
-    Returns
-    -------
-    bytes
-        What follows the header of the batch.
-    """
+    """Compress records into the bytes after the header of a batch; codec 0 leaves them alone."""
     if codec == _NONE:
         return data
     if codec == _GZIP:

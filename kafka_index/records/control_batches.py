@@ -41,20 +41,8 @@ def write_end_transaction_marker(
 ) -> bytes:
     """Write the batch of a marker that commits or aborts a producer's transaction.
 
-    Parameters
-    ----------
-    base_offset : int
-        Absolute; a leader gives the marker its own.
-    timestamp_ms : int
-        Of the marker.
-    producer_id, producer_epoch : int
-        Whose transaction ends.
-    is_commit : bool
-        Whether it is committed; aborted otherwise.
-    coordinator_epoch : int
-        Of the coordinator that decided.
-    leader_epoch : int
-        -1 for none.
+    The offset is absolute and the marker's own; `coordinator_epoch` is that of the coordinator that
+    decided.
     """
     kind = CONTROL_COMMIT if is_commit else CONTROL_ABORT
     fields = BatchFields(
@@ -81,16 +69,9 @@ def write_leader_change(
     voters: Sequence[int] = (),
     granting_voters: Sequence[int] = (),
 ) -> bytes:
-    """Write the batch that says who leads a Raft quorum from here on.
+    """Write the batch that names the leader of a Raft quorum from this offset on.
 
-    Parameters
-    ----------
-    base_offset, timestamp_ms, leader_epoch : int
-        Of the batch; the epoch is 0 or more.
-    leader_id : int
-        Node id of the leader.
-    voters, granting_voters : sequence of int
-        Node ids of the voters, and of those that voted for it.
+    The leader epoch is 0 or more; voters and granting voters are node ids.
     """
     if leader_epoch < 0:
         raise InputError(

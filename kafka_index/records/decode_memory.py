@@ -40,16 +40,9 @@ class Arena:
 
 
 class DecodeMemory:
-    """What a decoder keeps from window to window.
+    """The memory that a decoder keeps from window to window.
 
-    Parameters
-    ----------
-    max_bytes : int
-        The most bytes of decompressed records.
-    parts : RecordParts
-        What is wanted.
-    chunk_records : int
-        The most records of a chunk.
+    `max_bytes` bounds the decompressed records in it.
     """
 
     def __init__(self, max_bytes: int, parts: RecordParts, chunk_records: int) -> None:

@@ -40,23 +40,10 @@ def decompress(
 ) -> bytes | bytearray:
     """Decompress the records of a batch, all of them.
 
-    Parameters
-    ----------
-    codec : int
-        The codec bits of the attributes, 1 or more.
-    data : bytes or ndarray of uint8
-        What follows the header of the batch, or the value of a message.
-    max_bytes : int
-        The most that may come of them.
-    magic : int
-        Magic of the entry: the lz4 frames of magic 0 have a wrong header checksum.
-
-    Raises
-    ------
-    CorruptLogError
-        The codec is unknown, or the bytes are not what it says.
-    TooLargeError
-        There are more than ``max_bytes``.
+    The bytes are those after the header of the batch, or the value of a message; the magic counts
+    because lz4 frames of magic 0 have a wrong header checksum. Raises `CorruptLogError` for an
+    unknown codec or bytes that are not of it, and `TooLargeError` for more than `max_bytes` of
+    output.
     """
     records: bytes | bytearray = b""
     for piece in _pieces(codec, _view(data), magic, max_bytes):
@@ -89,14 +76,9 @@ def _pieces(codec: int, packed: memoryview, magic: int, max_bytes: int) -> Piece
 
 
 class DecompressedRecords:
-    """Decompressed records, whose room in the budget is given back when they are closed.
+    """Decompressed records, read-only, whose room in the budget is released when they are closed.
 
-    Parameters
-    ----------
-    data : ndarray of uint8
-        The bytes, read-only.
-    budget : DecompressionBudget, optional
-        What they are counted in, unless someone else counts them.
+    Without a budget, the caller counts their bytes.
     """
 
     def __init__(self, data: Bytes, budget: DecompressionBudget | None = None) -> None:
@@ -126,15 +108,10 @@ class DecompressedRecords:
 
 
 class DecompressionBudget:
-    """Room for decompressed records, shared by threads, which are served in order.
+    """Room for at most `max_bytes` of decompressed records, shared by threads and served in order.
 
-    A thread holds no room while it waits for more: a batch that outgrows what was reserved for it
-    is dropped, and decompressed again in more room. So threads cannot wait for each other.
-
-    Parameters
-    ----------
-    max_bytes : int
-        The most bytes at a time, 1 or more.
+    A thread holds no room while it waits for more: a batch that outgrows its reservation is
+    dropped, and decompressed again in more room. So threads cannot wait for each other.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -145,7 +122,7 @@ class DecompressionBudget:
 
     @property
     def free_bytes(self) -> int:
-        """How many bytes no thread holds."""
+        """The number of bytes that no thread holds."""
         return self._free
 
     def decompress(self, codec: int, data: bytes | Bytes, *, magic: int = 2) -> DecompressedRecords:
@@ -228,12 +205,9 @@ class _Scratch:
         self._contexts = new_contexts(self)
 
     def decompress(self, codec: int, data: bytes | Bytes, room: int) -> bytes | None:
-        """Decompress a batch of magic 2 whose form a compiled loop reads; None for any other.
+        """Decompress a batch of magic 2 in a form that a compiled loop reads; None for any other.
 
-        Raises
-        ------
-        TooLargeError
-            It needs more than so much room.
+        Raises `TooLargeError` if it needs more room than is given.
         """
         packed = np.frombuffer(data, np.uint8)
         start = packed.ctypes.data

@@ -42,7 +42,7 @@ _CRC_POSITION = field_position(RECORD_BATCH_HEADER, "crc")
 
 @dataclass(frozen=True, slots=True)
 class BatchFields:
-    """What a batch says of itself, besides its records.
+    """The header fields of a batch that do not follow from its records.
 
     Parameters
     ----------
@@ -184,16 +184,8 @@ def write_empty_batch(
 ) -> bytes:
     """Write a batch whose records were all dropped, as a cleaner keeps the last of a producer.
 
-    Source: ``DefaultRecordBatch.writeEmptyHeader``.
-
-    Parameters
-    ----------
-    base_offset, last_offset : int
-        Absolute.
-    max_timestamp_ms : int
-        Of the records that are gone.
-    fields : BatchFields
-        Its codec and delete horizon count for nothing.
+    The maximum timestamp is that of the dropped records; codec and delete horizon of the fields are
+    ignored. Source: ``DefaultRecordBatch.writeEmptyHeader``.
     """
     attributes = fields.attributes() & (TIMESTAMP_TYPE_MASK | TRANSACTIONAL_MASK | CONTROL_MASK)
     delta = last_offset - base_offset

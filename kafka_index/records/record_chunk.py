@@ -35,7 +35,7 @@ _Value = TypeVar("_Value", bound=np.generic)
 
 
 class RecordParts(IntFlag):
-    """What is decoded of records besides offsets and timestamps."""
+    """The parts of records that are decoded besides offsets and timestamps."""
 
     NONE = 0
     KEYS = PART_KEYS
@@ -46,25 +46,14 @@ class RecordParts(IntFlag):
 
 @dataclass(frozen=True, slots=True)
 class RecordChunk:
-    """Records of successive batches.
+    """Records of successive batches, as arrays of length n and Arrow arrays of binary.
 
-    Parameters
-    ----------
-    offsets, timestamps_ms : ndarray of int64, shape (n,)
-        Absolute offsets, and timestamps.
-    keys, values : pa.Array of binary, length n, or None
-        None where they are not wanted.
-    header_places : ndarray of int64, shape (PLACE_ROWS, m)
-        Where the headers of those records are that have any. They are memory addresses, which are
-        valid only while the chunk is converted.
-    first_batch : int
-        The number of the batch that the first records belong to.
-    batch_ends : ndarray of int64, shape (k,)
-        For that batch and those after it, the row after its last record in the chunk.
-    readable_end : uint64
-        Memory address after the bytes that headers lie in.
-    inner_offsets : dict of int to int
-        The first offset inside each compressed message of magic 0 or 1, by number of its batch.
+    Keys and values are None where they are not wanted. `header_places`, of shape (PLACE_ROWS, m),
+    has the memory addresses of the headers of the records that have any, and `readable_end` is the
+    address after their bytes; both are valid only while the chunk is converted. `first_batch` is
+    the number of the batch of the first record; `batch_ends` has, for that batch and each after it,
+    the row after its last record in the chunk. `inner_offsets` has the first offset inside each
+    compressed message of magic 0 or 1, by the number of its batch.
     """
 
     offsets: Longs
@@ -96,13 +85,7 @@ class RecordChunk:
         )
 
     def of_batches(self, values: NDArray[_Value]) -> NDArray[_Value]:
-        """Return, for each record, the value of its batch.
-
-        Parameters
-        ----------
-        values : ndarray, shape (batches of the window,)
-            A value for each batch.
-        """
+        """Return, for each record, the value of its batch, from values of the window's batches."""
         own = values[self.first_batch : self.first_batch + len(self.batch_ends)]
         return np.repeat(own, np.diff(self.batch_ends, prepend=0))
 
@@ -146,18 +129,10 @@ def _binary_array(
 
 
 class ChunkMemory:
-    """Memory of Arrow's pool for the columns of one chunk: what a caller is done with serves again.
+    """Memory of Arrow's pool for the columns of one chunk, reused once a caller has released it.
 
-    Parameters
-    ----------
-    parts : RecordParts
-        What is wanted.
-    rows : int
-        The most records.
-    key_bytes, value_bytes : int
-        The most bytes of all keys, and of all values.
-    places : ndarray of int64, shape (PLACE_ROWS, m)
-        For the places of headers, as long as they are wanted.
+    It has room for so many rows, bytes of keys and bytes of values; the places of headers go to the
+    array of shape (PLACE_ROWS, m) that is passed in.
     """
 
     def __init__(

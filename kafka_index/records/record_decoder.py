@@ -30,16 +30,8 @@ _Result = TypeVar("_Result")
 class RecordDecoder:
     """Decodes batches, a window at a time; the iterators of two windows must not take turns.
 
-    Parameters
-    ----------
-    budget : DecompressionBudget
-        What is decompressed is counted in it.
-    parts : RecordParts
-        What is wanted besides offsets and timestamps.
-    chunk_records : int
-        The most records of a chunk.
-    verify_crc : bool
-        Whether the checksums of messages in a compressed one are verified, as the consumer does.
+    Decompressed bytes are counted in the budget. `verify_crc` verifies the checksums of messages
+    inside a compressed message, as the consumer does.
     """
 
     def __init__(
@@ -64,24 +56,13 @@ class RecordDecoder:
         first_offset: int = _INT64_MIN,
         last_offset: int = INT64_MAX,
     ) -> Iterator[_Result | BatchDamage]:
-        """Decode batches, and yield what `convert` returns for each chunk of their records.
+        """Decode batches, and yield the result of `convert` for each chunk of their records.
 
-        Parameters
-        ----------
-        window : ndarray of uint8
-            The bytes; they stay until the iterator is exhausted.
-        positions, sizes : ndarray of int64, shape (n,)
-            The batches in it, whole. Checksums are for the caller to verify.
-        convert : callable
-            Called with a `RecordChunk`, whose headers are gone when it has returned.
-        first_offset, last_offset : int
-            Records below the first or above the second are left out.
-
-        Yields
-        ------
-        result of `convert`, or BatchDamage
-            Where a batch is damaged, after the records that Kafka returns before it throws: none
-            of a compressed batch.
+        The batches are whole; their checksums are the caller's to verify, and the window stays
+        until the iterator is exhausted. Headers of a chunk are gone once `convert` has returned.
+        Records before `first_offset` or after `last_offset` are left out; both are inclusive. For a
+        damaged batch, `BatchDamage` comes after the records that Kafka returns before it throws:
+        none of a compressed batch.
         """
         memory, budget = self._memory, self._budget
         walk = BatchWalk(
@@ -116,12 +97,9 @@ def decode_entry(
 
 
 def has_null_key(entry: Bytes, budget: DecompressionBudget) -> bool:
-    """Return whether a record of an entry has no key, which a compacted topic asks for.
+    """Return whether a record of an entry lacks the key that a compacted topic requires.
 
-    Raises
-    ------
-    CorruptLogError
-        One of its records cannot be read.
+    Raises `CorruptLogError` if one of its records cannot be read.
     """
     found = False
     for result in decode_entry(entry, budget, _misses_key, RecordParts.KEYS):

@@ -17,20 +17,12 @@ _NULL = -1
 
 @dataclass(frozen=True, slots=True)
 class RecordRows:
-    """Records as columns of numbers; what the addresses point at is kept alive by `owners`.
+    """Records as columns of numbers, of length n and with ascending absolute offsets.
 
-    Parameters
-    ----------
-    offsets, timestamps_ms : ndarray of int64, shape (n,)
-        Absolute offsets, ascending; timestamps in ms, -1 for none.
-    keys, key_sizes, values, value_sizes : ndarray of int64, shape (n,)
-        Memory addresses and sizes in bytes, -1 for null.
-    header_starts : ndarray of int64, shape (n + 1,)
-        Where the headers of each record begin in `headers`.
-    headers : ndarray of int64, shape (4, m)
-        Addresses and sizes of the names of headers, and of their values.
-    owners : tuple
-        Whatever holds the bytes.
+    Timestamps are -1 for none. Keys and values are memory addresses and sizes in bytes, -1 for
+    null. `header_starts`, of length n + 1, has the first column of each record in `headers`, of
+    shape (4, m): addresses and sizes of the names of headers, and of their values. `owners` keep
+    the bytes alive.
     """
 
     offsets: Longs
@@ -56,19 +48,10 @@ class RecordRows:
         values: pa.Array,
         headers: pa.Array | None = None,
     ) -> RecordRows:
-        """Return the records of columns of Arrow.
+        """Return the records of Arrow columns.
 
-        Parameters
-        ----------
-        keys, values : pa.Array
-            Of binary.
-        headers : pa.Array, optional
-            Lists of structs of ``key`` (string) and ``value`` (binary).
-
-        Raises
-        ------
-        InputError
-            A header is null, or its name is.
+        Keys and values are binary, headers lists of structs of ``key`` and ``value``. Raises
+        `InputError` if a header or the name of one is null.
         """
         starts = np.zeros(len(offsets) + 1, np.int64)
         fields = np.empty((HEADER_ROWS, 0), np.int64)

@@ -68,23 +68,9 @@ _FAULTS = {
 
 
 class BatchRecords:
-    """The records of one entry, decompressed; a context manager that gives the memory back.
+    """The records of one entry, decompressed; a context manager that releases the memory.
 
-    Parameters
-    ----------
-    section : RecordSection
-        Where they are.
-    data : ndarray of uint8
-        The bytes of the section.
-    decompressed : DecompressedRecords, optional
-        Closed with this.
-    fault : str, optional
-        Why Kafka throws after them.
-
-    Attributes
-    ----------
-    fault : str or None
-        Why Kafka throws after the records of a message set.
+    `fault` is the reason why Kafka throws after the records of a message set, if it does.
     """
 
     def __init__(
@@ -122,10 +108,7 @@ class BatchRecords:
     def first_offset(self) -> int:
         """The offset of the first message of a message set.
 
-        Raises
-        ------
-        CorruptLogError
-            It holds none that can be read.
+        Raises `CorruptLogError` if none can be read.
         """
         if not self.section.record_count:
             raise CorruptLogError(self.fault or "the message holds no other")
@@ -135,7 +118,7 @@ class BatchRecords:
 
 
 class Decompressor(Protocol):
-    """What decompresses records within a bound."""
+    """Decompresses records within a bound."""
 
     def decompress(self, codec: int, data: bytes | Bytes, *, magic: int = 2) -> DecompressedRecords:
         """Decompress records, as `kafka_index.records.decompression.decompress` does."""
@@ -144,25 +127,13 @@ class Decompressor(Protocol):
 def open_records(
     batch: Bytes, decompressor: Decompressor, *, verify_crc: bool = False
 ) -> BatchRecords:
-    """Open the records of one entry of a log. Its checksum is for the caller to verify.
+    """Open the records of one entry of a log: a batch of magic 2 or above, or an older message.
 
-    Parameters
-    ----------
-    batch : ndarray of uint8
-        The whole entry, header included: a batch of magic 2 or above, or a message of a magic below
-        with the messages in it.
-    budget : DecompressionBudget
-        What is decompressed is counted in it; the calling thread must not hold any of it.
-    verify_crc : bool
-        Whether the checksums of messages in a compressed one are verified, as the consumer does.
-        Kafka's iteration does not.
-
-    Raises
-    ------
-    CorruptLogError
-        Kafka throws before it returns any record. The error names no place.
-    TooLargeError
-        The records alone need more than the budget has.
+    The entry is whole, header included, and its checksum is the caller's to verify. The calling
+    thread must hold nothing of the decompressor's budget. `verify_crc` verifies the checksums of
+    messages inside a compressed message, as the consumer does and Kafka's iteration does not.
+    Raises `CorruptLogError`, which names no position, if Kafka throws before it returns any record,
+    and `TooLargeError` if the records alone need more than the budget has.
     """
     if len(batch) < _MIN_ENTRY_BYTES:
         raise CorruptLogError("the entry is shorter than any", found=f"{len(batch)} bytes")
@@ -175,13 +146,8 @@ def first_offset(batch: Bytes, decompressor: Decompressor) -> int:
     """Return the first offset of an entry (``RecordBatch.baseOffset``).
 
     A batch of magic 2 has it in its header. Older entries have the last one there; if they are
-    compressed, the first is that of the first message inside. Parameters are those of
-    `open_records`.
-
-    Raises
-    ------
-    CorruptLogError
-        The first message of a compressed one cannot be read.
+    compressed, the first is that of the first message inside, and `CorruptLogError` is raised if it
+    cannot be read. Parameters are those of `open_records`.
     """
     if len(batch) >= _MIN_ENTRY_BYTES and _magic(batch) >= MAGIC_RECORD_BATCH:
         return int.from_bytes(batch[:8].tobytes(), "big", signed=True)

@@ -78,19 +78,7 @@ _PARTS = {
 
 @dataclass(frozen=True, slots=True)
 class WindowBatches:
-    """Batches of a window, whose records become rows.
-
-    Parameters
-    ----------
-    window : ndarray of uint8
-        Their bytes.
-    position_bytes : int
-        Position in the log where the window begins.
-    batches : BatchColumns
-        The batches.
-    is_aborted : ndarray of bool, shape (n,), optional
-        Which of them belong to aborted transactions; by default none.
-    """
+    """Batches of a window that begins at `position_bytes` of the log, and which are aborted."""
 
     window: Bytes
     position_bytes: int
@@ -107,17 +95,8 @@ class WindowBatches:
 class RecordTable:
     """Makes record batches of Arrow from the chunks of one partition.
 
-    Parameters
-    ----------
-    topic, partition
-        Of the records.
-    columns : sequence of str
-        Names in `RECORD_SCHEMA`, in the order of the result.
-
-    Raises
-    ------
-    InputError
-        There is no such column.
+    The columns are names in `RECORD_SCHEMA`, in the order of the result; an unknown name raises
+    `InputError`.
     """
 
     def __init__(
@@ -203,10 +182,7 @@ class RecordTable:
 def record_schema(columns: Collection[str]) -> pa.Schema:
     """Return the schema of some columns of `RECORD_SCHEMA`, in their order.
 
-    Raises
-    ------
-    InputError
-        There is no such column, or it is named twice.
+    Raises `InputError` for a column that is unknown or named twice.
     """
     for name in columns:
         if name not in RECORD_SCHEMA.names:

@@ -20,18 +20,9 @@ from kafka_index.records.batch_table import BatchColumns
 class BatchOrder:
     """Follows the order of the batches of a log, chunk by chunk.
 
-    Parameters
-    ----------
-    next_offset : int
-        No batch may begin below it. Of a compressed message of magic 0 or 1, whose first offset is
-        inside, this is held against the last.
-    end_offset : int, optional
-        No batch may reach it: where the next segment begins.
-
-    Attributes
-    ----------
-    next_offset : int
-        The offset after the last batch in order.
+    No batch may begin below `next_offset`, the offset after the last batch in order; a compressed
+    message of magic 0 or 1, whose first offset is inside, is compared by its last offset. No batch
+    may reach `end_offset`, where the next segment begins.
     """
 
     def __init__(self, next_offset: int, end_offset: int | None = None) -> None:

@@ -58,15 +58,7 @@ class LogBytes(Protocol):
 
 
 class HeldBytes:
-    """A log in memory, or its end.
-
-    Parameters
-    ----------
-    held : ndarray of uint8
-        Its bytes.
-    start_bytes : int
-        Where they begin in the log.
-    """
+    """A log in memory, or its end from the position `start_bytes` on."""
 
     def __init__(self, held: Bytes, start_bytes: int = 0) -> None:
         self._held = held
@@ -112,19 +104,9 @@ def next_batch(log: LogBytes, after_bytes: int, bounds: OffsetBounds) -> int:
 def is_torn_tail(log: LogBytes, position_bytes: int, bounds: OffsetBounds) -> bool:
     """Return whether a log ends in a batch that was not written to its end.
 
-    Parameters
-    ----------
-    log : LogBytes
-        The log.
-    position_bytes : int
-        Where that batch begins: less of it is there than its header says, or than a header has.
-    bounds : OffsetBounds
-        The offsets that it may have.
-
-    Notes
-    -----
-    It is damage where its header is none of a batch that may come next, where all of the batch is
-    there under another length, and where a sound batch comes after it.
+    The batch begins at the position, and is shorter than its header says, or than a header. It is
+    damage if its header cannot be that of a next batch within the bounds, if all of the batch is
+    there under another length, or if a sound batch comes after it.
     """
     start = log.read_at(position_bytes, RECORD_BATCH_OVERHEAD_BYTES)
     return (

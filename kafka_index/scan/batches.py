@@ -56,7 +56,7 @@ class read_batches:  # noqa: N801, because it is used as a function that can be 
 
     @property
     def stop(self) -> ScanStop | None:
-        """Why the batches ended before the end of the log."""
+        """The reason why the batches ended before the log did."""
         return self._source.stop
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
@@ -72,17 +72,7 @@ class read_batches:  # noqa: N801, because it is used as a function that can be 
 def batch_rows(
     source: WindowBatches, partition: TopicPartition, segment_base_offset: int
 ) -> pa.RecordBatch:
-    """Return batches of a window as rows of `BATCH_SCHEMA`.
-
-    Parameters
-    ----------
-    source : WindowBatches
-        The batches.
-    partition : TopicPartition
-        Whose they are.
-    segment_base_offset : int
-        Of their segment.
-    """
+    """Return batches of a window as rows of `BATCH_SCHEMA`."""
     batches, headers = source.batches, source.read_headers()
     count = batches.rows
     control_type = headers[HEADER_CONTROL_TYPE]

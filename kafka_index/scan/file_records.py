@@ -31,17 +31,7 @@ NO_OFFSET = -1
 
 
 class LogOffsetPosition(NamedTuple):
-    """Where the batch is that holds an offset (Kafka: ``LogOffsetPosition``).
-
-    Parameters
-    ----------
-    offset : int
-        Base offset of the batch.
-    position : int
-        Byte position in the log.
-    size : int
-        In bytes.
-    """
+    """The batch that holds an offset, by base offset, position and size in bytes (Kafka's name)."""
 
     offset: int
     position: int
@@ -49,15 +39,7 @@ class LogOffsetPosition(NamedTuple):
 
 
 class TimestampAndOffset(NamedTuple):
-    """A record found by its time (Kafka: ``FileRecords.TimestampAndOffset``).
-
-    Parameters
-    ----------
-    timestamp, offset : int
-        Of the record; the timestamp in ms.
-    leader_epoch : int or None
-        Of its batch.
-    """
+    """A record found by its time in ms (Kafka: ``FileRecords.TimestampAndOffset``)."""
 
     timestamp: int
     offset: int
@@ -66,16 +48,9 @@ class TimestampAndOffset(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LogEnd:
-    """Where a log ends.
+    """The end of a log: the position and the offset after its last batch.
 
-    Parameters
-    ----------
-    end_bytes : int
-        Position after the last batch.
-    next_offset : int
-        The offset after its last one.
-    stop : ScanStop, optional
-        Why there are no more batches; None at the end of the file.
+    `stop` is the reason why there are no more batches, None at the end of the file.
     """
 
     end_bytes: int
@@ -84,21 +59,11 @@ class LogEnd:
 
 
 def open_log(path: str, listed: SegmentFile | None = None) -> ByteSource:
-    """Open a log for reading: a local one is a `MappedFile`.
+    """Open a log, by path or URI, for reading: a local one is a `MappedFile`.
 
-    Parameters
-    ----------
-    path : str
-        The ``.log``, or its URI.
-    listed : SegmentFile, optional
-        The log as it was listed; one that has changed since is an error.
-
-    Raises
-    ------
-    InputError
-        It cannot be opened, or is larger than any broker's.
-    ReadError
-        It has changed. Of a log in an object store that is found out when it is read.
+    Raises `InputError` if it cannot be opened or is larger than any broker's, and `ReadError` if it
+    has changed since it was listed; a change of a log in an object store is found out when it is
+    read.
     """
     info = None
     if listed is not None:
@@ -141,23 +106,10 @@ def batch_at(log: Bytes, position_bytes: int) -> Bytes:
 
 
 class LogBatches:
-    """The batches of a log from a position on, chunk by chunk, up to the first invalid one.
+    """The batches of a log from the start of one on, in chunks, up to the first invalid batch.
 
-    Parameters
-    ----------
-    log : ndarray of uint8
-        The log.
-    position_bytes : int
-        Where a batch begins.
-    base_offset : int
-        Of the segment.
-    verify_crc : bool
-        Whether checksums are verified.
-
-    Attributes
-    ----------
-    stop : ScanStop or None
-        Once exhausted: why the batches ended before the end of the log.
+    The base offset is that of the segment. Once exhausted, `stop` is the reason why the batches
+    ended before the log did.
     """
 
     def __init__(
@@ -169,7 +121,7 @@ class LogBatches:
 
     @property
     def refusal(self) -> ScanStop | None:
-        """Why recovery fails where the batches ended, rather than to cut the log there."""
+        """The reason why recovery fails where the batches ended, if it does not cut the log."""
         return self.stop if self.stop is not None and self.stop.refused else None
 
     def __iter__(self) -> Iterator[BatchColumns]:
@@ -185,18 +137,9 @@ class LogBatches:
 def scan_to_end(
     log: Bytes, last_entry: OffsetPosition, base_offset: int, *, verify_crc: bool
 ) -> LogEnd:
-    """Scan from the last index entry to where the batches end (``LogSegment.readNextOffset``).
+    """Scan from the last index entry to the end of the batches (``LogSegment.readNextOffset``).
 
-    Parameters
-    ----------
-    log : ndarray of uint8
-        The log.
-    last_entry : OffsetPosition
-        The last entry of its offset index; the base offset at 0 for none.
-    base_offset : int
-        Of the segment.
-    verify_crc : bool
-        Whether checksums are verified.
+    Without an entry, `last_entry` is the base offset of the segment at position 0.
     """
     # An entry that is not one may lead before the log (LogSegment.translateOffset).
     start = max(last_entry.position, 0)
@@ -208,14 +151,10 @@ def scan_to_end(
 def end_of_batches(
     chunks: Iterable[BatchColumns], last_entry: OffsetPosition, base_offset: int
 ) -> tuple[int, int]:
-    """Return the position after the last batch, and the offset after its last one.
+    """Return the position and the offset after the last batch.
 
-    Parameters
-    ----------
-    chunks : iterable of BatchColumns
-        The batches from the last index entry on.
-    last_entry, base_offset
-        As for `scan_to_end`.
+    The chunks are the batches from the last index entry on; the other parameters are those of
+    `scan_to_end`.
     """
     largest_base_offset = last_offset = NO_OFFSET
     end_bytes = max(last_entry.position, 0)
@@ -233,22 +172,9 @@ def next_offset(
 
     It looks for the last batch from the one that holds the offset of the last index entry, or is
     the first above it. Where offsets go back after that entry there may be none, and the segment
-    counts as empty: the answer is its base offset.
-
-    Parameters
-    ----------
-    base_offset : int
-        Of the segment.
-    indexed_offset : int
-        Of the last index entry; the base offset for none.
-    largest_base_offset : int
-        The largest of the batches from that entry on; -1 for none.
-    last_offset : int
-        Of the last batch; -1 for none.
-
-    Notes
-    -----
-    LogSegment.readNextOffset, FileRecords.searchForOffsetFromPosition.
+    counts as empty: the answer is its base offset. Without an entry, `indexed_offset` is the base
+    offset; the largest base offset from that entry on, and the last offset of the last batch, are
+    -1 for none. Source: LogSegment.readNextOffset, FileRecords.searchForOffsetFromPosition.
     """
     if max(largest_base_offset, last_offset) < indexed_offset:
         return base_offset
@@ -278,17 +204,10 @@ def search_for_offsets(
 ) -> None:
     """Find the batches that hold ascending offsets, or come next (``searchForOffsetFromPosition``).
 
-    Parameters
-    ----------
-    log : ndarray of uint8
-        The log.
-    log_size, targets, entry_offsets, entry_positions, batches
-        As for `kafka_index.kernels.walk.walk_to_offsets`.
-    misfit : callable
-        Called with the number of a target whose index entry does not hold: raises, or returns the
-        position of the entry where the log is damaged there.
-    budget : DecompressionBudget
-        For compressed messages of magic 0 and 1, whose first offset is inside.
+    The arrays are those of `kafka_index.kernels.walk.walk_to_offsets`. `misfit` is called with the
+    number of a target whose index entry does not hold: it raises, or returns the position of the
+    entry if the log is damaged there. The budget is for compressed messages of magic 0 and 1, whose
+    first offset is inside.
     """
     address = np.uint64(log.ctypes.data)
     state = walk.new_state()
@@ -319,19 +238,11 @@ def read_batch_fields(
     *,
     budget: DecompressionBudget,
 ) -> None:
-    """Read the offsets and sizes of batches.
+    """Read the offsets and sizes of batches into arrays, all of shape (n,).
 
-    Parameters
-    ----------
-    log : ndarray of uint8
-        The log.
-    batches : ndarray of int64, shape (n,)
-        Positions, negative for none; damage where the first offset of a compressed message of
-        magic 0 or 1 cannot be unpacked.
-    base_offsets, last_offsets, sizes : ndarray of int64, shape (n,)
-        Filled where there is a position.
-    budget : DecompressionBudget
-        As for `search_for_offsets`.
+    Positions in `batches` are negative for none; they become damage if the first offset of a
+    compressed message of magic 0 or 1 cannot be unpacked. The budget is as for
+    `search_for_offsets`.
     """
     address = np.uint64(log.ctypes.data)
     batch_header.read_batch_fields(address, batches, base_offsets, last_offsets, sizes)

@@ -36,19 +36,11 @@ _REFUSALS: dict[type[KafkaIndexError], str] = {
 
 
 class IndexBuilder:
-    """Fills the indexes of one segment from its batches.
+    """Fills the indexes of one segment, empty and writable, from its batches.
 
-    Parameters
-    ----------
-    offset_index : OffsetIndex
-        Empty and writable.
-    time_index : TimeIndex
-        Empty and writable.
-    index_interval_bytes : int
-        ``index.interval.bytes``: an entry is due when more than this lies since the last.
-    producers : ProducerTable, optional
-        Kept up to date, and what recovery refuses because of it is refused; entries do not
-        depend on it.
+    An entry is due when more than ``index.interval.bytes`` lie since the last. The producers are
+    kept up to date, and a stop of recovery because of them ends the build; entries do not depend on
+    them.
     """
 
     def __init__(
@@ -86,13 +78,7 @@ class IndexBuilder:
         )
 
     def append(self, batches: BatchColumns) -> ScanStop | None:
-        """Append the entries of a chunk of batches.
-
-        Returns
-        -------
-        ScanStop or None
-            Why recovery ends here; None to continue.
-        """
+        """Append the entries of a chunk of batches; return the reason if recovery ends here."""
         followed, stop = batches.rows, None
         if self._producers is not None:
             followed, stop = self._producers.follow(batches)

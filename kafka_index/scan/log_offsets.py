@@ -41,30 +41,13 @@ class Hole(NamedTuple):
 class LogOffsets:
     """The offsets of a log, in file order; a `BatchObserver`.
 
-    Parameters
-    ----------
-    base_offset : int
-        Of the segment.
-    cleaned_to : int
-        What is missing before it was removed by a cleaner.
-
-    Attributes
-    ----------
-    first_offset : int or None
-        Of the first batch; None without one.
-    end_offset, end_bytes : int
-        The offset after the last batch, and where that batch ends.
-    holes : list of Hole
-        The first ones that the marks in this log do not explain.
-    hole_count : int
-        How many there are.
-    cleaned_count : int
-        How many a cleaner has made.
-    marked_to : int
-        A cleaner has been over all offsets before it: a batch there has fewer records than offsets,
-        or the horizon of tombstones, which only a cleaner sets. 0 for none.
-    overlap : Hole or None
-        The first batch that begins before the one before it ends: its offset, and the one expected.
+    A cleaner removed the missing offsets before `cleaned_to`. `first_offset` is that of the first
+    batch, None without one; `end_offset` and `end_bytes` come after the last batch. `holes` are the
+    first ones that the marks in this log do not explain, `hole_count` their number, and
+    `cleaned_count` the number of those that a cleaner has made. A cleaner has been over all offsets
+    before `marked_to`, 0 for none: a batch there has fewer records than offsets, or the horizon of
+    tombstones, which only a cleaner sets. `overlap` is the first batch that begins before the one
+    before it ends: its offset, and the expected one.
     """
 
     def __init__(self, base_offset: int, cleaned_to: int = 0) -> None:
@@ -100,12 +83,9 @@ class LogOffsets:
         self._end_with(batches)
 
     def settle(self, segment: SegmentFile, decompressor: Decompressor) -> None:
-        """Read what the headers of compressed messages left open; the log is read once more.
+        """Decide the cases that headers of compressed messages left open.
 
-        Raises
-        ------
-        KafkaIndexError
-            The log cannot be read.
+        The log is read once more; raises `KafkaIndexError` if it cannot be.
         """
         if self._suspect is not None:
             self._walk(segment, *self._suspect, decompressor)
@@ -113,10 +93,7 @@ class LogOffsets:
     def look_for_marks(self, segment: SegmentFile, decompressor: Decompressor) -> None:
         """Count the records of each batch: fewer than offsets are a mark of the cleaner.
 
-        Raises
-        ------
-        KafkaIndexError
-            The log cannot be read.
+        Raises `KafkaIndexError` if the log cannot be read.
         """
         self.holes, self.hole_count, self.cleaned_count = [], 0, 0
         self._walk(segment, 0, self.base_offset, None, decompressor)
@@ -124,19 +101,7 @@ class LogOffsets:
     def observe_exactly(
         self, window: Bytes, start: int, batches: BatchColumns, decompressor: Decompressor
     ) -> None:
-        """Look at a chunk of batches whose bytes are at hand.
-
-        Parameters
-        ----------
-        window : ndarray of uint8
-            Bytes that hold them whole.
-        start : int
-            Where in the log those begin.
-        batches : BatchColumns
-            The chunk.
-        decompressor : Decompressor
-            For compressed messages.
-        """
+        """Observe a chunk of batches, held whole by the window, which begins at `start`."""
         if not batches.rows:
             return
         headers = np.empty((HEADER_COLUMNS, batches.rows), np.int64)

@@ -29,7 +29,7 @@ BY_INDEXES = "index files of a log are there that is gone, and a cleaner removes
 
 
 class Cause(Enum):
-    """Why offsets are missing."""
+    """The reason why offsets are missing."""
 
     COMPACTED = "compacted"
     LOST = "lost"
@@ -46,14 +46,10 @@ class Place(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Cleaning:
-    """What is known of compaction at a copy of a partition.
+    """The knowledge of compaction at a copy of a partition.
 
-    Parameters
-    ----------
-    is_compacted : bool or None
-        Whether the topic is, or was; None where that is not known.
-    cleaned_to : int or None
-        Its entry in the cleaner's checkpoint, the first offset that was not cleaned; None without.
+    `is_compacted`: the topic is, or was; None if that is not known. `cleaned_to` is the entry in
+    the cleaner's checkpoint, the first offset that was not cleaned, None without an entry.
     """
 
     is_compacted: bool | None = None
@@ -63,19 +59,10 @@ class Cleaning:
     def of(
         cls, topic: str, checkpoint: int | None, policy: str | None, *, is_topic_known: bool
     ) -> Cleaning:
-        """Return what is known of a topic.
+        """Return the knowledge from the cleaner's checkpoint and ``cleanup.policy``.
 
-        Parameters
-        ----------
-        topic : str
-            Its name.
-        checkpoint : int, optional
-            The entry of the partition in ``cleaner-offset-checkpoint``.
-        policy : str, optional
-            ``cleanup.policy``, where it is set.
-        is_topic_known : bool
-            Whether the metadata of the cluster has the topic: without a policy it is Kafka's
-            default then, ``delete``.
+        Without a policy, a topic that the metadata of the cluster has is of Kafka's default,
+        ``delete``.
         """
         if topic in COMPACTED_INTERNAL_TOPICS or checkpoint is not None:
             return cls(is_compacted=True, cleaned_to=checkpoint)
@@ -111,22 +98,10 @@ class Cleaning:
 
 @dataclass(frozen=True, slots=True)
 class MissingRange:
-    """Offsets that a partition should have, and no log of it has.
+    """Offsets, the end exclusive, that a partition should have, and no log of it has.
 
-    Parameters
-    ----------
-    first_offset, end_offset : int
-        The end exclusive.
-    log : int
-        The number of the log that holds the next batch; of the last log for the tail.
-    position_bytes : int
-        Where that batch begins; where the last one ends, for the tail.
-    place : Place
-        Where in the partition.
-    cause : Cause
-        Why they are missing, as far as that can be known.
-    why : str
-        For people.
+    `log` is the number of the log that holds the next batch, and `position_bytes` the start of that
+    batch; for the tail, the last log and its end. `why` is for people.
     """
 
     first_offset: int
@@ -156,16 +131,9 @@ class MissingRange:
 class SeenLog:
     """A log that was looked at.
 
-    Parameters
-    ----------
-    segment : SegmentFile
-        The segment, to be read again where its headers do not tell.
-    offsets : LogOffsets
-        What was seen.
-    is_read : bool
-        Whether it could be read: before and after a log that could not, nothing is missing.
-    damage_end : int, optional
-        Where the offsets end that damaged batches at its end have, by their headers.
+    The segment is read again if its headers do not decide. Before and after a log that is not
+    `is_read`, because it could not be, nothing is missing. `damage_end` is the end of the offsets
+    that damaged batches at its end have, by their headers.
     """
 
     segment: SegmentFile
@@ -182,10 +150,7 @@ class SeenLog:
 def see_log(segment: SegmentFile, cleaned_to: int, size_bytes: int | None = None) -> SeenLog:
     """Read the headers of a log, up to a size or the first byte that is no batch.
 
-    Raises
-    ------
-    KafkaIndexError
-        It cannot be read.
+    Raises `KafkaIndexError` if it cannot be read.
     """
     offsets = LogOffsets(segment.base_offset, cleaned_to)
     for batches in LogFileSource.of_segment(segment, verify_crc=False).chunks():
@@ -201,18 +166,12 @@ def see_log(segment: SegmentFile, cleaned_to: int, size_bytes: int | None = None
 
 @dataclass(slots=True)
 class MissingOffsets:
-    """What is missing in a partition.
+    """The missing offsets of a partition.
 
-    Parameters
-    ----------
-    cleaning : Cleaning
-        What is known of compaction, marks in the logs included.
-    ranges : list of MissingRange
-        By offset; those that compaction explains are only those that were told apart.
-    unnamed : dict of int to int
-        How many more places there are by log, where there are too many to name.
-    lost_bases : set of int
-        Base offsets of the logs that are gone, and that held offsets from the log start on.
+    `cleaning` includes the marks in the logs. `ranges` are by offset; those that compaction
+    explains are only those that were told apart. `unnamed` counts further places by log, where
+    there are too many to name. `lost_bases` are the base offsets of the logs that are gone, and
+    that held offsets from the log start on.
     """
 
     cleaning: Cleaning
@@ -222,7 +181,7 @@ class MissingOffsets:
 
     @property
     def unexplained(self) -> list[MissingRange]:
-        """What compaction does not explain."""
+        """The ranges that compaction does not explain."""
         return [each for each in self.ranges if each.cause is not Cause.COMPACTED]
 
 
@@ -236,30 +195,15 @@ def missing_offsets(
     is_start_exact: bool = False,
     lost_ends: Mapping[int, int] | None = None,
 ) -> MissingOffsets:
-    """Return which offsets are missing in a partition, and why.
+    """Return the missing offsets of a partition, with their causes.
 
-    Parameters
-    ----------
-    logs : sequence of SeenLog
-        All of it, by base offset.
-    cleaning : Cleaning
-        What is known of compaction, besides the logs.
-    decompressor : Decompressor
-        For compressed messages of magic 0 and 1.
-    start_offset : int, optional
-        Where the log starts by a checkpoint: nothing before it is missing.
-    known_end : int, optional
-        Up to where the log was there once, by checkpoints.
-    is_start_exact : bool
-        That checkpoint is of a clean shutdown, and no older than the logs.
-    lost_ends : mapping of int to int, optional
-        The logs that are gone while their index files are there, by base offset, and the offset
-        after the last one that these know: no cleaner removed them, wherever it has been.
-
-    Raises
-    ------
-    KafkaIndexError
-        A log has to be read again, and cannot be.
+    The logs are all of the partition, by base offset; `cleaning` is known besides them.
+    `start_offset`: the log starts there by a checkpoint, and nothing before it is missing; with
+    `is_start_exact` that checkpoint is of a clean shutdown, and no older than the logs. By
+    checkpoints, the log once reached `known_end`. `lost_ends` has, by base offset, the logs that
+    are gone while their index files are there, and the offset after the last one that these know:
+    no cleaner removed them, wherever it has been. Raises `KafkaIndexError` if a log has to be read
+    again, and cannot be.
     """
     for log in logs:
         if log.is_read:

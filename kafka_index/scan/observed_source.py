@@ -20,21 +20,10 @@ class BatchObserver(Protocol):
 
 
 class ObservedSource:
-    """A `BatchSource` whose batches are looked at on their way, and that may end early.
+    """A `BatchSource` whose batches pass by observers, chunk by chunk, and that may end early.
 
-    Parameters
-    ----------
-    source : BatchSource
-        The log.
-    observers : sequence of BatchObserver
-        Each sees the batches that are passed on, chunk by chunk.
-    first_beyond : callable, optional
-        Where the log ends; all of it is passed on without.
-
-    Attributes
-    ----------
-    cut_at_bytes : int or None
-        Where the first batch begins that was not passed on.
+    `first_beyond` finds the end of the log in a chunk; without it, all of the log is passed on.
+    `cut_at_bytes` is the start of the first batch that was not.
     """
 
     def __init__(
@@ -55,7 +44,7 @@ class ObservedSource:
 
     @property
     def stop(self) -> ScanStop | None:
-        """Why the batches ended before the end of the log."""
+        """The reason why the batches ended before the log did."""
         return self._source.stop
 
     def chunks(self) -> Iterator[BatchColumns]:

@@ -47,7 +47,7 @@ _LAST_OFFSET = BatchColumns._fields.index("last_offset")
 
 
 class ScannedLog(LogBytes, Protocol):
-    """What a scanner has to know of a log to tell why the scan stopped."""
+    """The facts about a log from which a scanner finds the reason for its stop."""
 
     def stream(self, start_bytes: int, /) -> Iterable[Bytes]:
         """Yield the bytes from a position to the end in pieces."""
@@ -57,12 +57,7 @@ class ScannedLog(LogBytes, Protocol):
 class Scanner:
     """Scans a log chunk by chunk into columns.
 
-    Attributes
-    ----------
-    position : int
-        Where the next batch begins.
-    next_offset : int
-        The offset after the last batch that was drained.
+    The next batch begins at `position`; `next_offset` comes after the last batch that was drained.
     """
 
     def __init__(
@@ -97,16 +92,9 @@ class Scanner:
             self._count = 0
 
     def stop(self, code: int, log: ScannedLog, end_bytes: int | None = None) -> ScanStop:
-        """Return why the scan stopped at `position`.
+        """Return the reason why the scan stopped at `position`, from the kernel's code.
 
-        Parameters
-        ----------
-        code : int
-            The kernel's.
-        log : ScannedLog
-            What was scanned.
-        end_bytes : int, optional
-            Where the scan was to end at the latest, if not at the end of the log.
+        `end_bytes` is the latest end of the scan, if not the end of the log.
         """
         stop = self._stop(code, log, log.size_bytes if end_bytes is None else end_bytes)
         if stop.position_bytes == 0 and stop.code != source.PREALLOCATED_TAIL:

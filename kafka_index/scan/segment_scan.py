@@ -36,32 +36,13 @@ from kafka_index.storage import (
 
 
 class LogFileSource:
-    """The batches of a ``.log``, which is never written.
+    """The batches of a ``.log``, which is never written, from the start of a batch on.
 
-    A local one is mapped. One of an object store or HDFS is streamed from front to back, whether
-    or not checksums are verified: a request costs more than the bytes between two headers.
-
-    Parameters
-    ----------
-    path : path
-        The log, or its URI.
-    verify_crc : bool
-        Without it only the headers of a local log are read, and no other page is touched.
-    listed : SegmentFile, optional
-        The log as it was listed; one that has changed since is an error. By default the base
-        offset is that in the file's name.
-    start_bytes : int
-        The position of a batch, to begin with that one.
-
-    Attributes
-    ----------
-    log_size_bytes, stop
-        As for `BatchSource`; the size is 0 before `chunks` has begun.
-
-    Raises
-    ------
-    InputError
-        The name of the file holds no base offset.
+    A local one is mapped, and without `verify_crc` only its headers are read, and no other page is
+    touched. One of an object store or HDFS is streamed from front to back, whether or not checksums
+    are verified: a request costs more than the bytes between two headers. A log that has changed
+    since it was listed is an error. Without a listing the base offset is that in the file's name;
+    `InputError` is raised if it holds none. The size is 0 before `chunks` has begun.
     """
 
     def __init__(
@@ -162,12 +143,8 @@ class _Walk(Protocol):
 class _Scanned:
     """A scan of a file, window by window.
 
-    Attributes
-    ----------
-    code : int
-        Once exhausted: why the kernel stopped.
-    window, start
-        The window it stopped in, and where that begins.
+    Once exhausted, `code` is the kernel's reason for the stop, and `window` and `start` are the
+    window it stopped in and its position.
     """
 
     def __init__(
@@ -198,24 +175,11 @@ class _Scanned:
 
 
 class ByteStreamSource:
-    """The batches of a log that is read as consecutive pieces of any size.
+    """The batches of a log that is read as consecutive pieces of any size, from its start on.
 
-    Parameters
-    ----------
-    windows : iterable of ndarray of uint8
-        The bytes, from the start of the log on. A batch may span pieces.
-    segment_base_offset : int
-        Base offset of the segment.
-    verify_crc : bool
-        Whether checksums are verified.
-    whole_batches : bool
-        No batch spans pieces. Where one seems to, its length is wrong, and the scan ends there
-        instead of gathering all that follows.
-
-    Attributes
-    ----------
-    log_size_bytes, stop
-        As for `BatchSource`; the size counts the bytes read so far.
+    A batch may span pieces unless they are `whole_batches`: a batch that seems to span them has a
+    wrong length then, and the scan ends there instead of gathering the rest of the log. The size
+    counts the bytes read so far.
     """
 
     def __init__(
@@ -272,12 +236,9 @@ class ByteStreamSource:
 
 
 def base_offset_of(path: str) -> int:
-    """Return the base offset that the name of a segment's file holds.
+    """Return the base offset in the name of a segment's file.
 
-    Raises
-    ------
-    InputError
-        It holds none.
+    Raises `InputError` if it holds none.
     """
     parsed = parse_segment_file(os.path.basename(path))
     if parsed is None:

@@ -19,17 +19,10 @@ _LONG_BUCKET = 8
 
 
 class JavaMapOrder:
-    """The table of a map: how many buckets it has.
+    """The table of a map, with its number of buckets as capacity.
 
-    A table never shrinks, even when producers are removed.
-
-    Attributes
-    ----------
-    capacity : int
-        The number of buckets.
-    has_tree : bool
-        Whether a bucket became a tree in `put_all`. A tree moves its root to the front of the
-        bucket, so that the order is not certain.
+    A table never shrinks, even when producers are removed. `has_tree`: a bucket became a tree in
+    `put_all`. A tree moves its root to the front of the bucket, so that the order is not certain.
     """
 
     def __init__(self) -> None:

@@ -43,14 +43,9 @@ _NEVER = np.iinfo(np.int64).max
 
 @dataclass(frozen=True, slots=True)
 class ProducerExpiration:
-    """When a producer in a snapshot is expired, so that a broker does not load it.
+    """The expiry of producers in a snapshot, which a broker then does not load.
 
-    Parameters
-    ----------
-    after_ms : int
-        ``producer.id.expiration.ms``.
-    now_ms : int
-        The time of loading, ms since the epoch.
+    `after_ms` is ``producer.id.expiration.ms``, `now_ms` the time of loading, ms since the epoch.
     """
 
     after_ms: int
@@ -66,18 +61,9 @@ class ProducerExpiration:
 def last_stable_offset_of_log(
     first_unstable_offset: int | None, log_start_offset: int, end_offset: int
 ) -> int:
-    """Return where ``read_committed`` ends.
+    """Return the exclusive end of ``read_committed``, up to the log end or its high watermark.
 
-    Parameters
-    ----------
-    first_unstable_offset : int, optional
-        Where the earliest open transaction begins.
-    log_start_offset, end_offset : int
-        Of the log; its end, or its high watermark.
-
-    Notes
-    -----
-    UnifiedLog.maybeIncrementFirstUnstableOffset and fetchLastStableOffsetMetadata.
+    Source: UnifiedLog.maybeIncrementFirstUnstableOffset and fetchLastStableOffsetMetadata.
     """
     if first_unstable_offset is None:
         return end_offset
@@ -87,14 +73,9 @@ def last_stable_offset_of_log(
 class PartitionState:
     """Producers, transactions and leader epochs at one offset of a partition.
 
-    Parameters
-    ----------
-    entries : ndarray of PRODUCER_STATE_ENTRY, optional
-        The producers of a snapshot, in its order.
-    epochs : LeaderEpochCache, optional
-        The partition's checkpoint; changed in place.
-    expiration : ProducerExpiration, optional
-        Drops expired producers whenever a snapshot is loaded; by default none expires.
+    The entries are the producers of a snapshot, in its order; `epochs`, the partition's checkpoint,
+    is changed in place. Expired producers are dropped whenever a snapshot is loaded; by default
+    none expires.
     """
 
     def __init__(
@@ -120,7 +101,7 @@ class PartitionState:
 
     @property
     def first_unstable_offset(self) -> int | None:
-        """Where the earliest open transaction begins; None when there is none."""
+        """The first offset of the earliest open transaction; None when there is none."""
         offsets = self._entries["current_txn_first_offset"]
         return min(offsets[offsets >= 0].tolist(), default=None)
 
@@ -143,11 +124,8 @@ class PartitionState:
     def apply(self, segment: SegmentState) -> tuple[NDArray[np.void], ScanStop | None]:
         """Apply the next segment.
 
-        Returns
-        -------
-        tuple of ndarray of ABORTED_TXN and (ScanStop or None)
-            The entries of its transaction index, and where recovery fails; the state is then
-            unchanged.
+        Returns the entries of its transaction index, and the reason if recovery fails; the state is
+        unchanged then.
         """
         carried, rows = self._matches(segment.producers)
         aborted, aborts = self._aborted(segment, rows)

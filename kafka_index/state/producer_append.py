@@ -31,7 +31,7 @@ BATCHES_KEPT = 5
 
 
 class AppendOrigin(Enum):
-    """Who appends, which decides the checks (Kafka: ``AppendOrigin``)."""
+    """The origin of an append, which decides the checks (Kafka: ``AppendOrigin``)."""
 
     REPLICATION = "replication"
     COORDINATOR = "coordinator"
@@ -166,11 +166,8 @@ class ProducerAppendInfo:
     ) -> None:
         """Check and record a batch of data.
 
-        Raises
-        ------
-        Refusal
-            Its epoch or its sequence does not follow, or it is not transactional inside an open
-            transaction.
+        Raises `Refusal` if its epoch or its sequence does not follow, or it is not transactional
+        inside an open transaction.
         """
         self._check_epoch(epoch)
         if self._origin is AppendOrigin.CLIENT:
@@ -200,10 +197,7 @@ class ProducerAppendInfo:
     ) -> CompletedTxn | None:
         """Check and record a marker; return the transaction that it ends, if one is open.
 
-        Raises
-        ------
-        Refusal
-            Its epoch, or that of its coordinator, is below the last one.
+        Raises `Refusal` if its epoch, or that of its coordinator, is below the last one.
         """
         self._check_epoch(epoch)
         updated = self.updated

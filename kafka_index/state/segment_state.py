@@ -62,11 +62,8 @@ _CODEC = "lz4"
 class ProducerTable:
     """Follows the producers and leader epochs of a segment, chunk by chunk.
 
-    Attributes
-    ----------
-    map_end_offset : int
-        The offset after the last record batch; -1 while there is none. Messages of magic 0 and 1
-        do not move it. Kafka: ``ProducerStateManager.mapEndOffset``.
+    `map_end_offset` comes after the last record batch, -1 while there is none; messages of magic 0
+    and 1 do not move it. Kafka: ``ProducerStateManager.mapEndOffset``.
     """
 
     def __init__(self) -> None:
@@ -100,10 +97,8 @@ class ProducerTable:
     def follow(self, batches: BatchColumns) -> tuple[int, ScanStop | None]:
         """Follow a chunk.
 
-        Returns
-        -------
-        tuple of int and (ScanStop or None)
-            How many of the batches recovery adds to the indexes, and why it stops after them.
+        Returns the number of its batches that recovery adds to the indexes, and why it stops after
+        them.
         """
         row = 0
         while True:
@@ -154,16 +149,9 @@ class ProducerTable:
 class SegmentState:
     """Three tables of `kafka_index.kernels.producer_tables`, of a scan without earlier state.
 
-    Parameters
-    ----------
-    producers : ndarray of PRODUCER, shape (n,)
-        In the order they appeared.
-    aborts : ndarray of ABORT, shape (n,)
-        In the order of their markers.
-    epochs : ndarray of EPOCH, shape (n,)
-        Those higher than all before them in the segment.
-    map_end_offset : int
-        The offset after the last record batch; -1 for a segment without any.
+    Producers are in the order they appeared, aborts in that of their markers; the epochs are those
+    higher than all before them in the segment. `map_end_offset` is -1 for a segment without any
+    record batch.
     """
 
     producers: Records
@@ -193,13 +181,7 @@ class SegmentState:
 
     @classmethod
     def read(cls, path: str) -> Self:
-        """Read a file of `write`.
-
-        Raises
-        ------
-        InputError
-            It does not exist, or is not such a file.
-        """
+        """Read a file of `write`; raises `InputError` if it is missing or malformed."""
         try:
             content = store_of(path).read(path)
             *counts, map_end_offset = np.frombuffer(content[:_HEADER_BYTES], _LONG).tolist()

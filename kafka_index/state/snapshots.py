@@ -36,10 +36,7 @@ _VERSION_BYTES = SNAPSHOT_HEADER["version"].itemsize
 def encode_snapshot(entries: NDArray[np.void]) -> bytes:
     """Return the bytes of a snapshot.
 
-    Parameters
-    ----------
-    entries : ndarray of PRODUCER_STATE_ENTRY, shape (n,)
-        In the order of the file; a broker writes them in that of a `JavaMapOrder`.
+    The entries are in the order of the file; a broker writes them in that of a `JavaMapOrder`.
     """
     count = len(entries).to_bytes(4, "big", signed=True)
     covered = count + entries.astype(SNAPSHOT_ENTRY).tobytes()
@@ -48,29 +45,12 @@ def encode_snapshot(entries: NDArray[np.void]) -> bytes:
 
 
 def decode_snapshot(data: bytes, *, path: str | None = None) -> NDArray[np.void]:
-    """Return the producers of a snapshot as a broker reads them.
+    """Return the producers of a snapshot, in the order of the file, as a broker reads them.
 
-    Parameters
-    ----------
-    data : bytes
-        The whole file.
-    path : str, optional
-        Where it came from, for errors.
-
-    Returns
-    -------
-    ndarray of PRODUCER_STATE_ENTRY, shape (n,)
-        In the order of the file. Without a last offset, the sequence and the delta are dropped
-        too; any negative first offset of a transaction means that none is open.
-
-    Raises
-    ------
-    CorruptSnapshotError
-        A broker removes such a file: its version is not 1, the entries do not fit in it, or the
-        checksum is wrong. Bytes after the entries are legal when the checksum covers them.
-
-    Notes
-    -----
+    Without a last offset, the sequence and the delta are dropped too; any negative first offset of
+    a transaction means that none is open. Raises `CorruptSnapshotError` for a file that a broker
+    removes: its version is not 1, the entries do not fit in it, or the checksum is wrong. Bytes
+    after the entries are legal when the checksum covers them. Source:
     ProducerStateManager.readSnapshot.
     """
     return as_read(stored_entries(data, path=path))
@@ -133,13 +113,7 @@ def stored_entries(data: bytes, *, path: str | None = None) -> NDArray[np.void]:
 def list_snapshots(directory: str) -> list[int]:
     """Return the offsets of the snapshots in a partition directory, in order.
 
-    Raises
-    ------
-    OSError
-        The directory cannot be read; one of a store raises `KafkaIndexError`.
-
-    Notes
-    -----
+    Raises `OSError` if the directory cannot be read, `KafkaIndexError` for one of a store. Source:
     ProducerStateManager.listSnapshotFiles.
     """
     if is_remote(directory):
@@ -175,9 +149,7 @@ def snapshot_path(directory: str, offset: int) -> str:
 def is_out_of_range(offset: int, log_start_offset: int, end_offset: int) -> bool:
     """Return whether loading up to an end offset removes or ignores a snapshot.
 
-    Notes
-    -----
-    ProducerStateManager.truncateAndReload.
+    Source: ProducerStateManager.truncateAndReload.
     """
     return offset <= log_start_offset or offset > end_offset
 
@@ -185,29 +157,11 @@ def is_out_of_range(offset: int, log_start_offset: int, end_offset: int) -> bool
 def load_latest_snapshot(
     directory: str, offsets: Iterable[int]
 ) -> tuple[int | None, NDArray[np.void] | None, list[tuple[int, CorruptSnapshotError]]]:
-    """Read the latest snapshot that is not damaged.
+    """Read the latest snapshot that is not damaged, out of candidates in order.
 
-    Parameters
-    ----------
-    directory : str
-        The partition directory.
-    offsets : iterable of int
-        The candidates, in order.
-
-    Returns
-    -------
-    tuple
-        Its offset and entries, None if there is none; and the damaged ones, which a broker
-        removes, with their errors.
-
-    Raises
-    ------
-    FileNotFoundError, KafkaIndexError
-        A snapshot is gone, or cannot be read.
-
-    Notes
-    -----
-    ProducerStateManager.loadFromSnapshot.
+    Returns its offset and entries, None if there is none, and the damaged ones, which a broker
+    removes, with their errors. Raises `FileNotFoundError` or `KafkaIndexError` if a snapshot is
+    gone, or cannot be read. Source: ProducerStateManager.loadFromSnapshot.
     """
     damaged: list[tuple[int, CorruptSnapshotError]] = []
     for offset in reversed(list(offsets)):

@@ -23,7 +23,7 @@ RAW_SCHEMA = pa.schema([*list(BATCH_SCHEMA)[:4], pa.field("batch", pa.binary(), 
 
 
 class BatchForm(Enum):
-    """What the rows are."""
+    """The form of the rows."""
 
     #: A row of `BATCH_SCHEMA` for each batch.
     BATCHES = "batches"
@@ -37,17 +37,7 @@ class BatchForm(Enum):
 
 
 class BatchReader:
-    """Reads the batches of a split that have offsets between its bounds, control batches too.
-
-    Parameters
-    ----------
-    split : RecordSplit
-        What to read.
-    form : BatchForm
-        What the rows are.
-    settings : ReadSettings
-        Whether checksums are verified, and what happens at damage.
-    """
+    """Reads the batches of a split that have offsets between its bounds, control batches too."""
 
     def __init__(self, split: RecordSplit, form: BatchForm, settings: ReadSettings) -> None:
         self._split = split
@@ -59,10 +49,7 @@ class BatchReader:
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         """Yield record batches, one or more for each window of the log.
 
-        Raises
-        ------
-        CorruptLogError
-            A batch is damaged, and the read is to fail then.
+        Raises `CorruptLogError` at a damaged batch if the settings say so.
         """
         for part in self._split.ranges:
             scan = RangeScan(part, verify_crc=self._settings.verify_crc)

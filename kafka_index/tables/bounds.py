@@ -31,15 +31,7 @@ LATEST, EARLIEST = int(SpecialTimestamp.LATEST), int(SpecialTimestamp.EARLIEST)
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """One end of what is read of a partition.
-
-    Parameters
-    ----------
-    value : int
-        The offset, or the time in ms.
-    is_timestamp : bool
-        Which of them.
-    """
+    """One end of a read of a partition: an offset, or a time in ms."""
 
     value: int
     is_timestamp: bool = False
@@ -47,18 +39,11 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class ReadBounds:
-    """Where reading a partition begins, and where it ends, exclusive.
+    """The start and the exclusive end of a read of a partition.
 
-    Parameters
-    ----------
-    start, end : Bound
-        The bounds.
-    needs_start : bool
-        Whether it is an error that no record is as late as a start in time.
-    needs_offsets : bool
-        Whether it is an error that the log does not have an offset that is given.
-    needs_order : bool
-        Whether it is an error that the start lies after the end.
+    `needs_start`: a start in time that no record is as late as is an error. `needs_offsets`: a
+    given offset that the log does not have is an error. `needs_order`: a start after the end is an
+    error.
     """
 
     start: Bound = Bound(EARLIEST)
@@ -72,19 +57,9 @@ class ReadBounds:
 class BoundOptions:
     """The bounds of all partitions, as they are given.
 
-    Parameters
-    ----------
-    starting_offsets, ending_offsets : Offsets, optional
-        The earliest and the latest by default, also for partitions that a mapping leaves out.
-    starting_timestamp, ending_timestamp : Timestamps, optional
-        Instead of offsets.
-    needs_start, needs_offsets, needs_order : bool
-        As for `ReadBounds`.
-
-    Raises
-    ------
-    InputError
-        One end is given twice, or a value is none.
+    Offsets are the earliest and the latest by default, also for partitions that a mapping leaves
+    out; timestamps take the place of offsets. Raises `InputError` if one end is given twice, or a
+    value is not an offset or a time.
     """
 
     starting_offsets: Offsets | None = None
@@ -153,10 +128,7 @@ def _of_partition(values: Offsets | Timestamps, partition: TopicPartition) -> in
 def parse_times(times: Times | None, now: int) -> Timestamps | None:
     """Return times in ms, relative ones to an instant.
 
-    Raises
-    ------
-    InputError
-        One is not a time.
+    Raises `InputError` for a value that is not a time.
     """
     if isinstance(times, Mapping):
         return {
@@ -172,13 +144,7 @@ def _parse_bound(value: Time, now: int) -> int:
 
 
 def check_order(start: Timestamps | None, end: Timestamps | None) -> None:
-    """Refuse a range of times, the second exclusive, that no time is in.
-
-    Raises
-    ------
-    InputError
-        It is such a range, of all partitions or of one.
-    """
+    """Refuse an empty range of times, of all partitions or of one; the end is exclusive."""
     named = {
         (topic, number)
         for times in (start, end)
@@ -200,15 +166,10 @@ def check_order(start: Timestamps | None, end: Timestamps | None) -> None:
 
 
 def resolve_bounds(log: PartitionLog, bounds: ReadBounds) -> tuple[int, int | None]:
-    """Return the offsets that bounds stand for, the second exclusive, None for the end of the log.
+    """Return the offsets of bounds, the second exclusive, None for the end of the log.
 
-    A start before the first offset that the log has is that offset. A time after the last record
-    is the end.
-
-    Raises
-    ------
-    CorruptLogError
-        Damage hides what a time stands for.
+    A start before the first offset of the log is that offset. A time after the last record is the
+    end. Raises `CorruptLogError` if damage hides the offset of a time.
     """
     has_end = log.files.high_watermark is not None
     end = log.end_offset if has_end else None
@@ -231,19 +192,7 @@ def refuse_start_after_end(
 ) -> None:
     """Refuse a start after the end, if it has to be before, as Spark's ``KafkaSourceRDD`` does.
 
-    Parameters
-    ----------
-    log, bounds
-        The partition, and what is asked of it.
-    start : int, optional
-        The offset that the start stands for; None for the end of the log.
-    end : int
-        The offset that the end stands for.
-
-    Raises
-    ------
-    InputError
-        It is after the end.
+    A start of None is the end of the log.
     """
     if bounds.needs_order and (log.end_offset if start is None else start) > end:
         raise InputError(
@@ -255,13 +204,7 @@ def refuse_start_after_end(
 
 
 def check_start(log: PartitionLog, bounds: ReadBounds) -> None:
-    """Refuse a start in time that no record is as late as, if there has to be one.
-
-    Raises
-    ------
-    InputError
-        It is such a start.
-    """
+    """Refuse a start in time that no record is as late as, if there has to be one."""
     if bounds.needs_start and bounds.start.is_timestamp:
         raise InputError(
             f"no record is as late as the starting timestamp {bounds.start.value}",
@@ -273,19 +216,8 @@ def check_start(log: PartitionLog, bounds: ReadBounds) -> None:
 def check_offsets(log: PartitionLog, bounds: ReadBounds, end_offset: int) -> None:
     """Refuse offsets that are not in the log, if they have to be.
 
-    Parameters
-    ----------
-    log : PartitionLog
-        The partition.
-    bounds : ReadBounds
-        What is asked of it.
-    end_offset : int
-        Where it ends for the reader: the log end offset, or the last stable offset.
-
-    Raises
-    ------
-    InputError
-        One is not. An end below the start of the log is fine: there is nothing to read.
+    The log ends for the reader at its end offset, or at the last stable offset. An end below the
+    start of the log is fine: there is nothing to read.
     """
     if not bounds.needs_offsets:
         return

@@ -1,4 +1,4 @@
-"""Where a log ends whose last segment is damaged, which an index may hide from a broker."""
+"""The end of a log whose last segment is damaged, which an index may hide from a broker."""
 
 from __future__ import annotations
 
@@ -11,16 +11,10 @@ from kafka_index.tables.range_scan import LogRange, RangeScan
 
 @dataclass(frozen=True, slots=True)
 class DamagedEnd:
-    """The end of a damaged log.
+    """The end of a damaged log, with its first damage.
 
-    Parameters
-    ----------
-    sound_offset : int
-        The offset after the last batch before the damage.
-    end_offset : int
-        The offset after the last batch that can be read.
-    error : CorruptLogError
-        The first damage.
+    The sound offset comes after the last batch before the damage, the end offset after the last
+    batch that can be read.
     """
 
     sound_offset: int
@@ -29,14 +23,10 @@ class DamagedEnd:
 
 
 def damaged_end(log: PartitionLog) -> DamagedEnd | None:
-    """Return where a log ends whose last segment is damaged at its end, None for any other.
+    """Return the end of a log whose last segment is damaged at its end, None for any other.
 
-    Damage before the last index entry does not hide the end, and is found by what reads it.
-
-    Raises
-    ------
-    KafkaIndexError
-        The last segment cannot be read.
+    Damage before the last index entry does not hide the end, and is found by reading it. Raises
+    `KafkaIndexError` if the last segment cannot be read.
     """
     last = log.segments[-1]
     stop = last.damage

@@ -20,10 +20,7 @@ def ranges_of(
 ) -> Iterator[LogRange]:
     """Yield the parts of segments that hold a range of offsets.
 
-    Parameters
-    ----------
-    strict : bool
-        Whether damage that hides where they begin or end is an error; else more is read.
+    With `strict`, damage that hides where they begin or end is an error; else more is read.
     """
     bases = np.array([segment.base_offset for segment in log.segments], np.int64)
     first = max(int(np.searchsorted(bases, first_offset, "right")) - 1, 0)

@@ -31,18 +31,11 @@ _MAX_ERRORS = 20
 
 @dataclass(frozen=True, slots=True)
 class SplitMatches:
-    """Matches of a split; picklable.
+    """Matches of a split in the order of the log; picklable.
 
-    Parameters
-    ----------
-    batches : tuple of RecordBatch
-        The records, in the order of the log.
-    errors : tuple of KafkaIndexError
-        Damage that was passed over, and what ended the read of the split.
-    errors_left_out : int
-        Places of further damage, which are not among the errors.
-    rest : RecordSplit, optional
-        What is left to be read, where there are more matches than come back at a time.
+    `errors` are damage that was passed over and the error that ended the read; `errors_left_out`
+    counts further places of damage. `rest` is the part still to be read, if there are more matches
+    than come back at a time.
     """
 
     batches: tuple[pa.RecordBatch, ...]
@@ -69,19 +62,9 @@ def match_split(
 ) -> SplitMatches:
     """Return the first matches of a split.
 
-    Parameters
-    ----------
-    split : RecordSplit
-        What to read.
-    settings : ReadSettings
-        With a filter, the column ``offset``, and `OnDamage.DROP`.
-    limit : int, optional
-        No more records are needed.
-    max_bytes : int, optional
-        About the most bytes of matches that come back; by default `MATCHED_BYTES`. A record that is
-        larger comes back all the same.
-    is_stopped : callable
-        Whether nothing more is needed, by now.
+    The settings have a filter, the column ``offset``, and `OnDamage.DROP`. No more than `limit`
+    records are needed. About `max_bytes` of matches come back, by default `MATCHED_BYTES`, but at
+    least one record. `is_stopped` returns whether the rest is no longer needed.
     """
     batches: list[pa.RecordBatch] = []
     errors: list[KafkaIndexError] = []

@@ -21,17 +21,10 @@ _HEADER = ["topic", "partition", "offset"]
 
 
 def read_offsets_file(path: str) -> dict[str, dict[int, int]]:
-    """Return the offsets in a file.
+    """Return the offsets in a file, by topic and partition.
 
-    Parameters
-    ----------
-    path : str
-        JSON such as ``{"orders": {"0": 123}}``, or a line ``orders,0,123`` for each partition.
-
-    Raises
-    ------
-    InputError
-        There is no such file, it is malformed, or it names a partition twice.
+    It is JSON such as ``{"orders": {"0": 123}}``, or has a line ``orders,0,123`` for each
+    partition. Raises `InputError` if it is missing or malformed, or names a partition twice.
     """
     place = absolute_path(path)
     try:

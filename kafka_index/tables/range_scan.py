@@ -31,19 +31,10 @@ _REMOTE_WINDOW_BYTES = 8 * 1024 * 1024
 class LogRange:
     """A part of a segment, from batch to batch; small, and picklable.
 
-    Parameters
-    ----------
-    segment : SegmentFile
-        The segment.
-    start_bytes, end_bytes : int
-        Where it begins, and where it ends, exclusive; both are the starts of batches, or the end of
-        the log.
-    start_offset : int
-        Records of a range have this offset or later ones, those before it earlier ones.
-    least_offset : int
-        No batch may begin below it: where the segment or the range begins.
-    end_offset : int, optional
-        No batch may reach it: where the next range or segment begins.
+    Start and exclusive end in bytes are the starts of batches, or the end of the log. Records of
+    the range have `start_offset` or later ones, those before it earlier ones. No batch may begin
+    below `least_offset`, where the segment or the range begins, and none may reach `end_offset`,
+    where the next one begins.
     """
 
     segment: SegmentFile
@@ -55,26 +46,15 @@ class LogRange:
 
     @property
     def size_bytes(self) -> int:
-        """How many bytes of the log it has."""
+        """The size of the range in bytes of the log."""
         return self.end_bytes - self.start_bytes
 
 
 class RangeScan:
     """Scans the batches of a range.
 
-    Parameters
-    ----------
-    part : LogRange
-        What to scan.
-    verify_crc : bool
-        Whether checksums are verified.
-
-    Attributes
-    ----------
-    bytes_read : int
-        How many bytes of the log have been read so far.
-    least_offset : int
-        No batch may begin below it from the last ones on that were yielded.
+    `bytes_read` counts the bytes of the log that have been read so far. No batch after the last
+    ones that were yielded may begin below `least_offset`.
     """
 
     def __init__(self, part: LogRange, *, verify_crc: bool) -> None:
@@ -87,12 +67,8 @@ class RangeScan:
         """Yield batches with the bytes that hold them, and the damage between them.
 
         A batch with a wrong checksum is passed over, and so are batches that are out of order.
-        After any other damage there is no telling where the next batch begins, and the range ends.
-
-        Raises
-        ------
-        ReadError
-            The log changed, or its disk failed, while it was read.
+        After any other damage the start of the next batch is unknown, and the range ends. Raises
+        `ReadError` if the log changes, or its disk fails, meanwhile.
         """
         part = self._part
         with closing(open_log(part.segment.log_path, part.segment)) as file:

@@ -35,27 +35,14 @@ from kafka_index.tables.settings import Isolation, OnDamage, ReadSettings
 
 @dataclass(frozen=True, slots=True)
 class RecordSplit:
-    """Records of one partition that are read together.
+    """Records of one partition that are read together; first and last offset are inclusive.
 
-    Parameters
-    ----------
-    topic, partition
-        Which partition.
-    first_offset, last_offset : int
-        Records below the first or above the second are left out.
-    ranges : tuple of LogRange
-        The parts of segments that hold them, in order.
-    aborted : AbortedTransactions, optional
-        Transactions that overlap with them, where it matters.
-    start_offset : int
-        Where the split begins: splits of one partition divide its offsets.
-    first_base_offset : int, optional
-        Where offsets are divided, a batch can have some on both sides: as a row of batches it
-        belongs to the earlier split. Its base offset is below this one then.
-    passed_damage : tuple of (str, int), optional
-        Path and byte position of the last damage that was reported, where a read is resumed.
-    damage : CorruptLogError, optional
-        Damage that ends the read, beyond the ranges.
+    `ranges` are the parts of segments that hold them, in order. `aborted` has the transactions that
+    overlap with them, if isolation needs it. Splits of one partition divide its offsets at
+    `start_offset`. A batch can have offsets on both sides of a division: as a row of batches it
+    belongs to the earlier split, and its base offset is below `first_base_offset` then. Where a
+    read is resumed, `passed_damage` has path and byte position of the last damage that was
+    reported. `damage` ends the read, beyond the ranges.
     """
 
     topic: str
@@ -71,47 +58,29 @@ class RecordSplit:
 
     @property
     def size_bytes(self) -> int:
-        """How many bytes of logs are read."""
+        """The number of bytes of logs that are read."""
         return sum(part.size_bytes for part in self.ranges)
 
 
 @dataclass(frozen=True, slots=True)
 class ReadPlan:
-    """What is read.
-
-    Parameters
-    ----------
-    splits : tuple of RecordSplit
-        By topic, partition and offset.
-    settings : ReadSettings
-        How they are read.
-    """
+    """The splits of a read by topic, partition and offset, and its settings."""
 
     splits: tuple[RecordSplit, ...]
     settings: ReadSettings
 
     @property
     def size_bytes(self) -> int:
-        """How many bytes of logs are read."""
+        """The number of bytes of logs that are read."""
         return sum(split.size_bytes for split in self.splits)
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetRange:
-    """The offsets that are read of a partition.
+    """The offsets of a partition that are read, the end exclusive and None for the end of the log.
 
-    Parameters
-    ----------
-    first_offset : int
-        Where the read begins.
-    end_offset : int, optional
-        Where it ends, exclusive; None at the end of the log, wherever that is.
-    aborted : AbortedTransactions, optional
-        Transactions that overlap with them, where it matters.
-    first_base_offset : int, optional
-        As for `RecordSplit`.
-    damage : CorruptLogError, optional
-        Why it ends there, if damage hides how it continues.
+    `aborted` and `first_base_offset` are as in `RecordSplit`; `damage` is the reason for the end,
+    if damage hides the rest.
     """
 
     first_offset: int
@@ -140,25 +109,10 @@ def plan_partition(
 ) -> Iterator[RecordSplit]:
     """Yield the splits of a partition.
 
-    Parameters
-    ----------
-    log : PartitionLog
-        The partition.
-    bounds : ReadBounds
-        What is asked of it.
-    settings : ReadSettings
-        How it will be read.
-    max_split_bytes : int, optional
-        Where a split is larger, it is cut at batches that index entries lead to.
-    max_split_records : int, optional
-        The most offsets of a split, and so of records.
-    within : tuple of (int, int), optional
-        Offsets that are wanted, both inclusive, whatever the bounds are.
-
-    Raises
-    ------
-    KafkaIndexError
-        A bound, or what isolation needs, cannot be read.
+    A split larger than `max_split_bytes` is cut at batches that index entries lead to;
+    `max_split_records` bounds its offsets, and so its records. `within` are the first and last
+    offset that are wanted, both inclusive, whatever the bounds are. Raises `KafkaIndexError` if a
+    bound, or the transactions for isolation, cannot be read.
     """
     offsets = resolve_range(log, bounds, settings)
     if within is not None:

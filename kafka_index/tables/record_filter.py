@@ -19,21 +19,9 @@ from kafka_index.records.record_chunk import RecordChunk, RecordParts
 class RecordFilter:
     """Conditions that a record has to meet, all of them; small, and picklable.
 
-    Parameters
-    ----------
-    from_ms, to_ms : int, optional
-        The record's own timestamp is the first or later, and earlier than the second.
-    key : bytes, optional
-        What the key is.
-    key_regex : str, optional
-        What some part of the key matches, in the syntax of RE2.
-    value_contains : bytes, optional
-        What the value contains.
-
-    Raises
-    ------
-    InputError
-        The regular expression is malformed.
+    The record's own timestamp lies between `from_ms` and `to_ms`, exclusive; the key equals `key`;
+    a part of it matches `key_regex`, in the syntax of RE2; the value contains `value_contains`. A
+    malformed expression raises `InputError`.
     """
 
     from_ms: int | None = None
@@ -53,7 +41,7 @@ class RecordFilter:
 
     @property
     def parts(self) -> RecordParts:
-        """What of the records decides."""
+        """The parts of records that decide."""
         parts = RecordParts.NONE
         if self.key is not None or self.key_regex is not None:
             parts |= RecordParts.KEYS

@@ -30,16 +30,9 @@ _MANY_RECORDS = 2048
 
 
 class Damages:
-    """Does at damage what is asked for.
+    """Raises, drops or reports damage, as the settings of a read say.
 
-    Parameters
-    ----------
-    split : RecordSplit
-        What is read.
-    settings : ReadSettings
-        What happens at damage.
-    on_left_out : callable, optional
-        Callback for damage that is left out; by default a warning is logged.
+    `on_left_out` is a callback for damage that is left out; by default a warning is logged.
     """
 
     def __init__(
@@ -81,23 +74,10 @@ class Damages:
 class RecordReader:
     """Reads the records of a split, in the order of the log.
 
-    Parameters
-    ----------
-    split : RecordSplit
-        What to read.
-    settings : ReadSettings
-        How.
-    on_left_out : callable, optional
-        Callback for damage that is left out (`OnDamage.DROP`); by default a warning is logged.
-
-    Attributes
-    ----------
-    bytes_read : int
-        How many bytes of logs have been read so far.
-    ranges : tuple of LogRange
-        The parts of segments that hold the last record batch that was returned and what follows it.
-    last_header : bytes, optional
-        The header of the last batch that was read so far and begins within the split.
+    `on_left_out` is a callback for damage that is left out (`OnDamage.DROP`); by default a warning
+    is logged. `bytes_read` counts bytes of logs. `ranges` are the parts of segments that hold the
+    last record batch that was returned and the rest. `last_header` is that of the last batch that
+    was read so far and begins within the split.
     """
 
     def __init__(
@@ -125,10 +105,7 @@ class RecordReader:
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         """Yield record batches of a few MiB.
 
-        Raises
-        ------
-        CorruptLogError
-            A batch cannot be read, and the read is to fail then.
+        Raises `CorruptLogError` at a batch that cannot be read, if the settings say so.
         """
         small: list[pa.RecordBatch] = []
         size = 0

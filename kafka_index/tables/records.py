@@ -39,15 +39,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ListedPartitions:
-    """The partitions of a dump that are read.
-
-    Parameters
-    ----------
-    files : list of PartitionFiles
-        By topic and partition.
-    skipped : tuple of Skipped
-        What lies among them and is not read, and why.
-    """
+    """The partitions of a dump that are read, sorted, and the paths among them that are not."""
 
     files: list[PartitionFiles]
     skipped: tuple[Skipped, ...] = ()
@@ -173,21 +165,8 @@ def plan_read(
 ) -> ReadPlan:
     """Plan a read: list the dump, resolve the bounds, and find the bytes that are needed.
 
-    Parameters
-    ----------
-    paths, topics, partitions, tiered, indexes, upper_bound
-        As for `read_records`.
-    bounds : BoundOptions, optional
-        Where to begin and end; by default everything is read.
-    settings : ReadSettings, optional
-        How to read.
-    max_split_bytes : int, optional
-        About the most bytes of a split; by default each partition is one.
-
-    Raises
-    ------
-    InputError, CorruptLogError
-        As for `read_records`.
+    `max_split_bytes` is about the size of a split; by default each partition is one. The other
+    parameters and the errors are those of `read_records`.
     """
     listed = list_partitions(
         paths,
@@ -209,23 +188,10 @@ def plan_partitions(
     max_split_records: int | None = None,
     within: tuple[int, int] | None = None,
 ) -> ReadPlan:
-    """Plan a read of partitions that have been listed.
+    """Plan a read of partitions from `list_partitions`.
 
-    Parameters
-    ----------
-    partitions : iterable of PartitionFiles
-        From `list_partitions`.
-    bounds, settings, max_split_bytes
-        As for `plan_read`.
-    max_split_records : int, optional
-        The most offsets of a split, and so of records.
-    within : tuple of (int, int), optional
-        Offsets that are wanted of each partition, both inclusive, whatever the bounds are.
-
-    Raises
-    ------
-    InputError, CorruptLogError
-        As for `read_records`.
+    `max_split_records` and `within` are as in `kafka_index.tables.read_plan.plan_partition`, the
+    other parameters as in `plan_read`, and the errors those of `read_records`.
     """
     settings = settings or ReadSettings()
     bounds = bounds or BoundOptions()

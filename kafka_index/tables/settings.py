@@ -1,4 +1,4 @@
-"""What is read of a dump's records, and how."""
+"""The settings of a read of a dump's records."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kafka_index.tables.record_filter import RecordFilter
 
 
 class Isolation(Enum):
-    """Which records of transactions are read (``isolation.level``)."""
+    """The records of transactions that are read (``isolation.level``)."""
 
     #: All of them.
     READ_UNCOMMITTED = "read_uncommitted"
@@ -22,7 +22,7 @@ class Isolation(Enum):
 
 
 class OnDamage(Enum):
-    """What happens at a batch that cannot be read."""
+    """The action at a batch that cannot be read."""
 
     #: The read ends with an error.
     FAILFAST = "failfast"
@@ -34,24 +34,11 @@ class OnDamage(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ReadSettings:
-    """How records are read; small, and picklable.
+    """The settings of a read of records; small, and picklable.
 
-    Parameters
-    ----------
-    columns : tuple of str
-        Names in `RECORD_SCHEMA`.
-    isolation : Isolation
-        Which records of transactions.
-    include_control : bool
-        Whether control records are rows too.
-    verify_crc : bool
-        Whether checksums are verified before batches are decoded.
-    on_damage : OnDamage
-        What happens at a batch that cannot be read.
-    max_decompressed_bytes : int
-        The most bytes of decompressed records that the process holds at a time.
-    record_filter : RecordFilter, optional
-        Only records that meet its conditions.
+    `columns` are names in `RECORD_SCHEMA`. With `include_control`, control records are rows too;
+    `verify_crc` verifies checksums before batches are decoded. `max_decompressed_bytes` bounds the
+    decompressed records that the process holds at a time.
     """
 
     columns: tuple[str, ...] = DEFAULT_COLUMNS

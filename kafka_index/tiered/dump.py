@@ -34,30 +34,13 @@ from kafka_index.tiered.uploads import UnfinishedUpload, uploads_of_events, uplo
 def list_tiered_dump(
     inputs: Sequence[str], options: TieredOptions, *, topics: re.Pattern[str] | None
 ) -> Listing:
-    """List the segments of a dump, remote and local.
+    """List the segments of a dump, remote and local, of topics that match in full.
 
-    Parameters
-    ----------
-    inputs : sequence of str
-        Log directories, as for `list_dump`; there may be none.
-    options : TieredOptions
-        Where the remote segments are.
-    topics : re.Pattern, optional
-        Keep only topics that match it in full.
-
-    Returns
-    -------
-    Listing
-        Remote segments up to the first local one of a partition, then the local ones; `skipped`
-        has what is not served, and `tiered` what is known of the partitions.
-
-    Raises
-    ------
-    InputError
-        As `list_dump` and `list_remote_objects`; there are no segments; an id of a topic is
-        unknown.
-    CorruptLogError
-        The log directory's ``__remote_log_metadata`` is damaged.
+    The inputs are log directories as for `list_dump`; there may be none. The remote segments up to
+    the first local one of a partition come before the local ones; `skipped` has the segments that
+    are not served, and `tiered` the facts about the partitions. Raises `InputError` as `list_dump`
+    and `list_remote_objects`, or if there are no segments or the id of a topic is unknown, and
+    `CorruptLogError` if the log directory's ``__remote_log_metadata`` is damaged.
     """
     objects, skipped = list_remote_objects(options)
     if not objects:

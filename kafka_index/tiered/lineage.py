@@ -1,4 +1,4 @@
-"""Which of several remote segments serve which offsets of a partition.
+"""The choice of remote segments that serve the offsets of a partition.
 
 A replica that led the partition for a while, and lost to another, can have uploaded offsets that
 the log no longer has, and a retried upload leaves the same offsets twice. The history of leader
@@ -17,18 +17,10 @@ from kafka_index.layout.integers import INT64_MAX
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A segment whose upload finished.
+    """A segment whose upload finished, under a number of the caller's.
 
-    Parameters
-    ----------
-    number : int
-        Which it is, for the caller.
-    start_offset, end_offset : int
-        Its first and its last offset, inclusive.
-    epochs : tuple of EpochEntry
-        Its leader epochs, ascending.
-    uploaded_ms : int
-        When its upload began.
+    First and last offset are inclusive, its leader epochs ascend, and `uploaded_ms` is the time
+    when its upload began.
     """
 
     number: int
@@ -60,27 +52,13 @@ def choose_segments(
     *,
     same_content: Callable[[Candidate, Candidate], bool],
 ) -> tuple[list[Served], list[Refused]]:
-    """Choose the segments of a partition.
+    """Choose the segments of a partition out of candidates in any order.
 
-    Parameters
-    ----------
-    candidates : sequence of Candidate
-        In any order.
-    lineage : sequence of EpochEntry
-        The leader epochs of the log, ascending; empty where they are unknown.
-    same_content : callable
-        Whether two segments of one range hold the same bytes.
-
-    Returns
-    -------
-    tuple of list of Served and list of Refused
-        The served ones ascend and do not overlap.
-
-    Notes
-    -----
-    Where two overlap, the one that starts later serves from its start on, as in Kafka's map of
-    start offsets. One that lies within another is not needed: it is refused, unless it was
-    uploaded later under the same range.
+    The lineage has the leader epochs of the log, ascending; it is empty if they are unknown. The
+    served segments ascend and do not overlap. Of two that overlap, the one that starts later serves
+    from its start on, as in Kafka's map of start offsets. One that lies within another is not
+    needed: it is refused, unless it was uploaded later under the same range; `same_content`
+    compares the bytes of two segments of one range.
     """
     served: list[Served] = []
     refused: list[Refused] = []

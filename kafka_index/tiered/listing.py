@@ -14,21 +14,10 @@ from kafka_index.tiered.options import TieredOptions
 def list_logs(
     inputs: Sequence[str], tiered: TieredOptions | None, *, topics: re.Pattern[str] | None
 ) -> Listing:
-    """List the segments of log directories, joined with remote ones.
+    """List the segments of log directories, joined with remote ones, of topics that match in full.
 
-    Parameters
-    ----------
-    inputs : sequence of str
-        Log directories, as for `list_dump`; with tiered storage there may be none.
-    tiered : TieredOptions, optional
-        Where the remote segments are, if there are any.
-    topics : re.Pattern, optional
-        Keep only topics that match it in full.
-
-    Raises
-    ------
-    KafkaIndexError
-        As `list_dump` and `kafka_index.tiered.dump.list_tiered_dump`.
+    With tiered storage there may be no log directories. Raises the errors of `list_dump` and
+    `kafka_index.tiered.dump.list_tiered_dump`.
     """
     if tiered is None:
         return list_dump(inputs, topics=topics)

@@ -20,7 +20,7 @@ _FRAME_VERSION = 1
 
 
 class SegmentState(IntEnum):
-    """Where a remote segment is in its life (Kafka: ``RemoteLogSegmentState``)."""
+    """The stage in the life of a remote segment (Kafka: ``RemoteLogSegmentState``)."""
 
     COPY_SEGMENT_STARTED = 0
     COPY_SEGMENT_FINISHED = 1
@@ -41,28 +41,9 @@ class RemoteSegmentId:
 class SegmentEvent:
     """The upload of a segment begins (``RemoteLogSegmentMetadataRecord``).
 
-    Parameters
-    ----------
-    id : RemoteSegmentId
-        The segment.
-    topic : str
-        Name of its topic.
-    start_offset, end_offset : int
-        Its first and its last offset, inclusive.
-    broker_id : int
-        Who uploads it.
-    max_timestamp_ms, event_timestamp_ms : int
-        The largest timestamp of its batches; when the record was written.
-    epochs : tuple of EpochEntry
-        Its leader epochs.
-    size_bytes : int
-        Size of the log.
-    state : SegmentState
-        `COPY_SEGMENT_STARTED`.
-    custom_metadata : bytes, optional
-        What the storage plugin keeps with it.
-    is_txn_index_empty : bool
-        Whether it has no aborted transactions.
+    First and last offset are inclusive; `broker_id` is the uploader, `event_timestamp_ms` the time
+    of the record, and `size_bytes` the size of the log. The state is `COPY_SEGMENT_STARTED`, and
+    the custom metadata belongs to the storage plugin.
     """
 
     id: RemoteSegmentId
@@ -95,14 +76,7 @@ class StateEvent:
 class PartitionDeleteEvent:
     """A partition is being deleted (``RemotePartitionDeleteMetadataRecord``).
 
-    Parameters
-    ----------
-    topic_id, partition, topic
-        The partition.
-    broker_id, event_timestamp_ms : int
-        Who wrote it, and when.
-    state : int
-        0 marked, 1 started, 2 finished.
+    The broker wrote the record; the state is 0 marked, 1 started, 2 finished.
     """
 
     topic_id: str
@@ -119,10 +93,7 @@ MetadataEvent = SegmentEvent | StateEvent | PartitionDeleteEvent
 def parse_metadata_record(value: bytes) -> MetadataEvent:
     """Parse the value of a record.
 
-    Raises
-    ------
-    CorruptRecordError
-        It is not one of these records, in a version that is known.
+    Raises `CorruptRecordError` if it is not one of these records, in a version that is known.
     """
     reader = MessageReader(value)
     frame, kind, version = (reader.unsigned_varint() for _ in range(3))

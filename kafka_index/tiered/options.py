@@ -1,4 +1,4 @@
-"""Where the remote segments of a dump are."""
+"""The options for the remote segments of a dump."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LAYOUTS = ("aiven", "local")
 
 @dataclass(frozen=True, slots=True)
 class TieredOptions:
-    """Where remote segments are, and which of them to take.
+    """The places of remote segments, and the topics to take.
 
     Parameters
     ----------

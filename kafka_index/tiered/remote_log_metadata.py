@@ -28,17 +28,7 @@ from kafka_index.tiered.metadata_records import (
 
 @dataclass(frozen=True, slots=True)
 class MetadataRecord:
-    """A record of the topic.
-
-    Parameters
-    ----------
-    partition : int
-        Partition of the metadata topic.
-    offset : int
-        Its offset there.
-    event : MetadataEvent
-        What it says.
-    """
+    """A record of the topic, with its partition and offset there."""
 
     partition: int
     offset: int
@@ -47,20 +37,11 @@ class MetadataRecord:
 
 @dataclass(slots=True)
 class RemoteLogMetadata:
-    """What is known of remote segments after all events.
+    """The state of remote segments after all events.
 
-    Attributes
-    ----------
-    segments : dict of RemoteSegmentId to SegmentEvent
-        How each was announced.
-    states : dict of RemoteSegmentId to SegmentState
-        The last state of each.
-    topics : dict of str to str
-        Name of each topic, by its id.
-    partitions : set of (str, int)
-        Topic id and partition of all events: of these, every segment is known.
-    uploaded_to : dict of (str, int) to int
-        The largest end offset of a segment whose upload finished.
+    `segments` has the announcement of each, `states` its last state. Topic names are by id.
+    `partitions` has the topic id and partition of all events: every segment of these is known.
+    `uploaded_to` is the largest end offset of a segment whose upload finished.
     """
 
     segments: dict[RemoteSegmentId, SegmentEvent] = field(default_factory=dict)
@@ -95,19 +76,10 @@ class RemoteLogMetadata:
 
 
 def read_remote_log_metadata(segments: Sequence[SegmentFile]) -> Iterator[MetadataRecord]:
-    """Yield the records of the topic, by partition and offset.
+    """Yield the records of the topic from its logs, by partition and offset.
 
-    Parameters
-    ----------
-    segments : sequence of SegmentFile
-        The logs of the topic, by partition and base offset.
-
-    Raises
-    ------
-    CorruptLogError
-        A log is damaged, or a record is not one of this topic: what happened after it is unknown.
-    InputError
-        A log cannot be read.
+    Raises `CorruptLogError` if a log is damaged, or a record is not one of this topic, because the
+    events after it are unknown, and `InputError` if a log cannot be read.
     """
     decoder = RecordDecoder(shared_budget(DEFAULT_MAX_DECOMPRESSED_BYTES))
     for segment in segments:

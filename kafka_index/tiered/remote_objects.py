@@ -40,22 +40,10 @@ _ICEBERG_REASON = (
 
 @dataclass(slots=True)
 class RemoteObjects:
-    """The objects of one segment.
+    """The objects of one segment, whose key is below the root, a path or URI.
 
-    Parameters
-    ----------
-    root : str
-        Path or URI that the key is below.
-    layout : Layout
-        Of the store.
-    key : SegmentKey
-        The segment.
-    sizes : dict of str to int
-        Size of each object by suffix.
-    log_mtime_ns : int
-        Modification time of the log object, 0 without one.
-    log_version : str
-        Its ETag.
+    Sizes are in bytes, by suffix; modification time (0 without one) and ETag are those of the log
+    object.
     """
 
     root: str
@@ -86,17 +74,10 @@ class RemoteObjects:
 
 
 def list_remote_objects(options: TieredOptions) -> tuple[list[RemoteObjects], list[Skipped]]:
-    """List the segments below some folders.
+    """List every segment that has an object below some folders, and the other objects.
 
-    Returns
-    -------
-    tuple of list of RemoteObjects and list of Skipped
-        Every segment that has an object, and what else was found.
-
-    Raises
-    ------
-    InputError
-        A folder does not exist or cannot be listed; or it holds nothing but Iceberg tables.
+    Raises `InputError` if a folder does not exist, cannot be listed, or holds nothing but Iceberg
+    tables.
     """
     found: list[RemoteObjects] = []
     skipped: list[Skipped] = []

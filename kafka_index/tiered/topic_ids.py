@@ -40,12 +40,7 @@ def topic_names(
 ) -> tuple[dict[str, str], list[Skipped]]:
     """Return the names of topics with objects, by id, and the topics that have none.
 
-    Parameters
-    ----------
-    objects : mapping of str to sequence of RemoteObjects
-        The segments of each topic id.
-    known : mapping of str to str
-        Names by id, from events and log directories.
+    `known` are names by id, from events and log directories.
     """
     names: dict[str, str] = {}
     skipped = []
@@ -72,21 +67,9 @@ def choose_topic_ids(
 ) -> dict[str, str]:
     """Return the topic id to take for each name.
 
-    Parameters
-    ----------
-    names : mapping of str to str
-        Name of each topic id.
-    latest_upload_ns : mapping of str to int
-        When the last segment of each id was written.
-    local_ids : mapping of str to str
-        The id of each topic that has partition directories: the live one.
-    wanted : sequence of str
-        Ids that were asked for.
-
-    Raises
-    ------
-    InputError
-        An id that was asked for is nowhere, or two of them have one name.
+    `latest_upload_ns` is the time when the last segment of each id was written. `local_ids` has the
+    id of each topic with partition directories: the live one. Raises `InputError` if a wanted id is
+    nowhere, or two of them have one name.
     """
     ids: dict[str, list[str]] = defaultdict(list)
     for topic_id, name in names.items():

@@ -22,18 +22,9 @@ from kafka_index.tiered.uploads import (
 
 @dataclass(frozen=True, slots=True)
 class LocalPartition:
-    """What a log directory has of a partition.
+    """The part of a partition in a log directory; the directory is None without one.
 
-    Parameters
-    ----------
-    directory : str, optional
-        Its directory; None where there is none.
-    segments : sequence of SegmentFile
-        By base offset.
-    log_start_offset : int, optional
-        As checkpointed.
-    epochs : tuple of EpochEntry
-        Its leader epochs.
+    The segments are by base offset; the log start offset is that of the checkpoint.
     """
 
     directory: str | None
@@ -51,16 +42,9 @@ class LocalPartition:
 class United:
     """The remote part of a partition.
 
-    Parameters
-    ----------
-    segments : list of SegmentFile
-        The remote segments that serve what is not local, ascending.
-    skipped : list of Skipped
-        The others, and why.
-    log_start_offset : int
-        Checkpointed, or the start of the first segment.
-    epochs : tuple of EpochEntry
-        The leader epochs of the whole log, from its start on.
+    The segments serve the offsets that are not local, ascending; the others are skipped, with a
+    reason. The log start offset is that of the checkpoint, or the start of the first segment, and
+    the epochs are those of the whole log, from its start on.
     """
 
     segments: list[SegmentFile]
@@ -77,21 +61,9 @@ def unite(
 ) -> United:
     """Choose the remote segments that serve the offsets below the local ones.
 
-    Parameters
-    ----------
-    partition : TopicPartition
-        Which it is.
-    uploads : sequence of Upload
-        Its finished uploads.
-    unfinished : sequence of UnfinishedUpload
-        What else looks like one, where no events tell them apart.
-    local : LocalPartition
-        What the log directory has.
-
-    Notes
-    -----
-    A broker reads what is local from there (``ReplicaManager.readFromLog``). The objects of
-    segments below the log's start are not deleted at once, and are not read either.
+    `unfinished` are objects that look like an upload where no events decide. A broker reads local
+    offsets from the log directory (``ReplicaManager.readFromLog``). The objects of segments below
+    the log's start are not deleted at once, and are not read either.
     """
     starts = [upload.start_offset for upload in uploads]
     if local.start_offset is not None:

@@ -1,7 +1,7 @@
-"""What is known of each upload: finished or not, its offsets, its epochs.
+"""The facts about each upload: finished or not, its offsets, its epochs.
 
-The events of ``__remote_log_metadata`` say it. Where there are none of a partition, a manifest
-does, and in Kafka's LocalTieredStorage, which has no manifests, the log itself.
+They come from the events of ``__remote_log_metadata``. For a partition without events they come
+from a manifest, and in Kafka's LocalTieredStorage, which has no manifests, from the log itself.
 """
 
 from __future__ import annotations
@@ -40,20 +40,9 @@ _STATE_REASONS = {
 class Upload:
     """A segment whose upload finished.
 
-    Parameters
-    ----------
-    objects : RemoteObjects
-        Its objects.
-    topic : str
-        Name of its topic.
-    start_offset, end_offset : int
-        Its first and its last offset, inclusive.
-    epochs : tuple of EpochEntry
-        Its leader epochs, ascending.
-    size_bytes : int
-        Size of the log.
-    uploaded_ms : int
-        When its upload began; of LocalTieredStorage without events, when it was written.
+    First and last offset are inclusive, the leader epochs ascend, and the size is that of the log.
+    `uploaded_ms` is the time when its upload began, or, in LocalTieredStorage without events, when
+    it was written.
     """
 
     objects: RemoteObjects
@@ -88,23 +77,11 @@ class UnfinishedUpload:
 def uploads_of_events(
     objects: Sequence[RemoteObjects], metadata: RemoteLogMetadata, elsewhere: RemoteObjects
 ) -> tuple[list[Upload], list[Skipped]]:
-    """Return the finished uploads of one partition, by its events.
+    """Return the finished uploads of one partition, by its events, and the other objects.
 
-    Parameters
-    ----------
-    objects : sequence of RemoteObjects
-        Those of the partition.
-    metadata : RemoteLogMetadata
-        Its events are in there.
-    elsewhere : RemoteObjects
-        A segment of the partition, or of another one, whose folder a segment without objects
-        would be in.
-
-    Returns
-    -------
-    tuple of list of Upload and list of Skipped
-        A finished segment whose objects are missing is an upload too: that it cannot be read is
-        found out by whoever reads it.
+    A finished segment whose objects are missing is an upload too: an error when it is read.
+    `elsewhere` is a segment of the partition, or of another one, whose folder a segment without
+    objects would be in.
     """
     uploads = []
     skipped = []
