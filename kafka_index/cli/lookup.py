@@ -130,7 +130,6 @@ def run_lookup(options: BulkOptions, where: LogOptions) -> ExitCode:
                 target,
                 outcome,
                 unindexed=unindexed,
-                group_by_partition=options.group_by_partition,
                 starting_offsets=bool(texts),
             )
         if not outcome.totals.rows:

@@ -83,7 +83,6 @@ def make_command(*, as_job: bool) -> click.Command:
         reset_offsets: str | None,
         fail_on: frozenset[str],
         overwrite: bool,  # noqa: FBT001, because click passes options by name
-        group_by_partition: str | None,
         detail: Detail,
         topic: str | None = None,
         partitions: tuple[int, ...] = (),
@@ -122,7 +121,6 @@ def make_command(*, as_job: bool) -> click.Command:
                 "--reset-offsets": reset_offsets,
                 "--fail-on": fail_on or None,
                 "--overwrite": overwrite,
-                "--group-by-partition": group_by_partition,
                 "--engine spark": engine.on_spark,
                 "--master": engine.master,
                 "--threads": kept(click.get_current_context(), "threads"),
@@ -158,8 +156,6 @@ def make_command(*, as_job: bool) -> click.Command:
                 gc.freeze()
                 gc.enable()
         refuse_given(of_question, "a single question, without --queries")
-        if not engine.on_spark:
-            refuse_given({"--group-by-partition": group_by_partition}, "--engine spark")
         if queries is None:
             instead = "" if as_job else ", or --topic"
             raise click.UsageError(f"no queries: give --queries PATH{instead}")
@@ -181,7 +177,6 @@ def make_command(*, as_job: bool) -> click.Command:
                 reset_offsets=reset_offsets,
                 overwrite=overwrite,
                 fail_on=fail_on,
-                group_by_partition=group_by_partition == "always",
                 engine=engine,
                 detail=detail,
             ),

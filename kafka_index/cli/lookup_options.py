@@ -60,7 +60,6 @@ class BulkOptions:
     reset_offsets: str | None
     overwrite: bool
     fail_on: frozenset[str]
-    group_by_partition: bool
     engine: Engine
     detail: Detail
 
@@ -140,14 +139,6 @@ def lookup_options(*, as_job: bool) -> list[Decorator]:
             f"unknown, {', '.join(_FAILING)}. The answers are written all the same.",
         ),
         click.option("--overwrite", is_flag=True, help="Replace an existing output."),
-        click.option(
-            "--group-by-partition",
-            type=click.Choice(["auto", "always", "never"]),
-            is_flag=False,
-            flag_value="always",
-            help="On Spark: shuffle all queries of a partition to one task. Pays where opening "
-            "segments is slow. auto is never; the option alone means always.  [default: never]",
-        ),
         *run_options(as_job=as_job),
     ]
 

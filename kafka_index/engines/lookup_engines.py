@@ -37,7 +37,6 @@ def run_lookup(
     listener: EngineListener,
     *,
     unindexed: Unindexed,
-    group_by_partition: bool,
     starting_offsets: bool,
 ) -> None:
     """Answer queries over an inventory into a target, which the caller publishes.
@@ -52,8 +51,6 @@ def run_lookup(
         Follows the work.
     unindexed : Unindexed
         Remote segments without index files.
-    group_by_partition : bool
-        Whether Spark shuffles all queries of a partition to one task.
     """
     if not engine.on_spark:
         listener.on_begin()
@@ -90,7 +87,6 @@ def run_lookup(
             target,
             workers=workers,
             unindexed=unindexed,
-            group_by_partition=group_by_partition,
             starting_offsets=starting_offsets,
             jobs=jobs,
         )

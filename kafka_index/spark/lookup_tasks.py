@@ -128,33 +128,24 @@ def answer_splits(
     batches: Iterable[pa.RecordBatch], *, lookups: SharedLookups, starting_offsets: bool
 ) -> Iterator[pa.RecordBatch]:
     """Answer splits of a manifest, a row of `DONE_SCHEMA` for each."""
-    for _, work in read_manifest(batches):
-        yield done_row(work, finish_split(work, lookups.open(), starting_offsets=starting_offsets))
+    for work in read_manifest(batches):
+        done: SplitReport | InputError
+        try:
+            done = answer_split(
+                work.split,
+                lookups.open(),
+                work.part_path,
+                attempt_id=current_attempt_id(),
+                starting_offsets=starting_offsets,
+            )
+        except InputError as error:
+            # Another attempt cannot read the queries either.
+            done = error
+        yield pa.record_batch([[work.split.number], [pickle.dumps(done)]], schema=DONE_SCHEMA)
 
 
-def read_manifest(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, SplitWork]]:
-    """Return the splits in rows of `MANIFEST_SCHEMA`, each with its bin."""
+def read_manifest(batches: Iterable[pa.RecordBatch]) -> Iterator[SplitWork]:
+    """Return the splits in rows of `MANIFEST_SCHEMA`."""
     for batch in batches:
-        for row in batch.to_pylist():
-            yield row[BIN], pickle.loads(row[WORK])  # noqa: S301, written by our own driver
-
-
-def finish_split(
-    work: SplitWork, lookups: Lookups, *, starting_offsets: bool
-) -> SplitReport | InputError:
-    """Answer a split, or return why its queries cannot be read: another attempt cannot either."""
-    try:
-        return answer_split(
-            work.split,
-            lookups,
-            work.part_path,
-            attempt_id=current_attempt_id(),
-            starting_offsets=starting_offsets,
-        )
-    except InputError as error:
-        return error
-
-
-def done_row(work: SplitWork, done: SplitReport | InputError) -> pa.RecordBatch:
-    """Return the row of `DONE_SCHEMA` of a split."""
-    return pa.record_batch([[work.split.number], [pickle.dumps(done)]], schema=DONE_SCHEMA)
+        for packed in batch.column(WORK).to_pylist():
+            yield pickle.loads(packed)  # noqa: S301, written by our own driver

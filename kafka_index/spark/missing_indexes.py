@@ -105,7 +105,7 @@ def find_needs(
     """Reduce the queries of splits to those whose answers need all the same indexes."""
     inventory = lookups.open().inventory
     largest: dict[tuple[int, int], int] = {}
-    for _, work in read_manifest(batches):
+    for work in read_manifest(batches):
         # The task that answers the split meets the same error, and reports it.
         with suppress(InputError):
             for batch in read_split(work.split):

@@ -345,7 +345,6 @@ LOGS = ["--logs", "{logs}"]
         ([*LOGS, *WRITES, "--partition", "0"], "--partition goes with a single question"),
         ([*LOGS, *WRITES, "--quiet", "--verbose"], "mutually exclusive"),
         ([*LOGS, *WRITES, "--master", "local"], "--engine spark"),
-        ([*LOGS, *WRITES, "--group-by-partition", "never"], "--engine spark"),
         ([*LOGS, *WRITES, "--report", "x.xml"], ".parquet"),
         ([*LOGS, *WRITES, "--report", "{out}/r.csv"], "is taken by the answers"),
         ([*LOGS, *WRITES, "--starting-offsets", "{out}"], "is taken by the answers"),

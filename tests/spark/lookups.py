@@ -84,7 +84,6 @@ def answer(
     output: Path,
     *,
     spark: SparkSession | None = None,
-    grouped: bool = False,
     resolve: Resolve | None = None,
     starting_offsets: bool = False,
     jobs: Jobs | None = None,
@@ -112,7 +111,6 @@ def answer(
                 settings,
                 target,
                 workers=2,
-                group_by_partition=grouped,
                 starting_offsets=starting_offsets,
                 jobs=jobs,
             )

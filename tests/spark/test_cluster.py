@@ -73,7 +73,7 @@ def test_lookups_run_on_a_cluster_with_the_package_in_a_zip(tmp_path: Path) -> N
         tmp_path,
         "lookup.py",
         *("--logs", tmp_path / "logs", "--indexes", tmp_path / "indexes", "--by", "offset"),
-        *("--queries", queries, "--output", tmp_path / "out", "--group-by-partition", "always"),
+        *("--queries", queries, "--output", tmp_path / "out"),
     )
 
     assert "600 queries in " in done.stdout

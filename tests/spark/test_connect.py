@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.spark.lookups import files, make_dump, make_queries, write_queries
+from kafka_index.lookup import By
+from tests.spark.lookups import answer, files, make_dump, make_queries, write_queries
 from tests.support.timeouts import TIMEOUT_SECONDS
 
 pytest.importorskip("grpc", reason="Spark Connect is not installed: pip install pyspark[connect]")
@@ -30,28 +31,23 @@ session = SparkSession.builder.remote("local[2]").getOrCreate()
 assert is_connect(session)
 inventory = collect_inventory([str(folder / "logs")], indexes=str(folder / "indexes"))
 seen = []
-with Jobs(session, items=6, on_progress=lambda done, total: seen.append((done, total))) as jobs:
-    for name, grouped in (("splits", False), ("grouped", True)):
-        answer(
-            folder / "queries",
-            inventory,
-            By.OFFSET,
-            folder / name,
-            spark=session,
-            grouped=grouped,
-            jobs=jobs,
-        )
+with Jobs(session, items=3, on_progress=lambda done, total: seen.append((done, total))) as jobs:
+    answer(
+        folder / "queries", inventory, By.OFFSET, folder / "out", spark=session, jobs=jobs
+    )
     queries = session.read.parquet(str(folder / "queries"))
     found = lookup_offsets(queries, inventory).where("status = 'found'").count()
 assert found > 100, found
-assert seen == sorted(seen) and seen[-1] == (6, 6), seen
+assert seen == sorted(seen) and seen[-1] == (3, 3), seen
 session.stop()
 """
 
 
 def test_lookups_run_on_connect_and_report_their_progress(tmp_path: Path) -> None:
-    make_dump(tmp_path)
-    write_queries(tmp_path / "queries", [make_queries("offset", 200, seed) for seed in range(3)])
+    inventory = make_dump(tmp_path)
+    tables = [make_queries("offset", 200, seed) for seed in range(3)]
+    queries = write_queries(tmp_path / "queries", tables)
+    answer(queries, inventory, By.OFFSET, tmp_path / "local")
 
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, tmp_path],
@@ -64,4 +60,4 @@ def test_lookups_run_on_connect_and_report_their_progress(tmp_path: Path) -> Non
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
-    assert files(tmp_path / "splits") == files(tmp_path / "grouped")
+    assert files(tmp_path / "out") == files(tmp_path / "local")

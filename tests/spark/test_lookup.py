@@ -1,4 +1,4 @@
-"""Lookups on Spark: the files that the local engine writes, grouped by partition or not."""
+"""Lookups on Spark: the files that the local engine writes."""
 
 from __future__ import annotations
 
@@ -18,22 +18,20 @@ from kafka_index.spark.lookup import answer_queries
 from tests.spark.lookups import answer, files, make_dump, make_queries, write_queries
 from tests.support.dumps import dump, leftovers
 
-BOTH_WAYS = pytest.mark.parametrize("grouped", [False, True], ids=["splits", "grouped"])
 BY = pytest.mark.parametrize("by", list(By), ids=lambda by: by.value)
 
 
-@BOTH_WAYS
 @BY
 @pytest.mark.parametrize("form", ["parquet", "csv", "json"])
 def test_spark_writes_and_reports_what_the_local_engine_does(
-    spark: SparkSession, tmp_path: Path, by: By, form: str, *, grouped: bool
+    spark: SparkSession, tmp_path: Path, by: By, form: str
 ) -> None:
     inventory = make_dump(tmp_path)
     tables = list(starmap(make_queries, ((by.value, 700 * n, n) for n in range(1, 4))))
     queries = write_queries(tmp_path / "queries", tables, form)
     expected = answer(queries, inventory, by, tmp_path / "local")
 
-    totals = answer(queries, inventory, by, tmp_path / "out", spark=spark, grouped=grouped)
+    totals = answer(queries, inventory, by, tmp_path / "out", spark=spark)
 
     assert files(tmp_path / "out") == files(tmp_path / "local")
     assert totals.report_table() == expected.report_table()
@@ -44,74 +42,60 @@ def test_spark_writes_and_reports_what_the_local_engine_does(
     assert leftovers(tmp_path) == []
 
 
-@BOTH_WAYS
 @pytest.mark.parametrize("resolve", [Resolve.INDEX, Resolve.RECORD])
 def test_every_level_is_the_local_engines(
-    spark: SparkSession, tmp_path: Path, resolve: Resolve, *, grouped: bool
+    spark: SparkSession, tmp_path: Path, resolve: Resolve
 ) -> None:
     inventory = make_dump(tmp_path)
     queries = write_queries(tmp_path / "queries", [make_queries("offset", 500)])
     answer(queries, inventory, By.OFFSET, tmp_path / "local", resolve=resolve)
     out = tmp_path / "out"
-    answer(queries, inventory, By.OFFSET, out, spark=spark, grouped=grouped, resolve=resolve)
+    answer(queries, inventory, By.OFFSET, out, spark=spark, resolve=resolve)
     assert files(out) == files(tmp_path / "local")
 
 
-@BOTH_WAYS
-def test_nine_queries_in_ten_about_one_tail(
-    spark: SparkSession, tmp_path: Path, *, grouped: bool
-) -> None:
+def test_nine_queries_in_ten_about_one_tail(spark: SparkSession, tmp_path: Path) -> None:
     inventory = make_dump(tmp_path)
     tables = [make_queries("offset", 3000, seed, tail_share=0.9) for seed in range(4)]
     queries = write_queries(tmp_path / "queries", tables)
     answer(queries, inventory, By.OFFSET, tmp_path / "local")
-    answer(queries, inventory, By.OFFSET, tmp_path / "out", spark=spark, grouped=grouped)
+    answer(queries, inventory, By.OFFSET, tmp_path / "out", spark=spark)
     assert files(tmp_path / "out") == files(tmp_path / "local")
 
 
-@BOTH_WAYS
-def test_files_without_queries_are_answered_too(
-    spark: SparkSession, tmp_path: Path, *, grouped: bool
-) -> None:
+def test_files_without_queries_are_answered_too(spark: SparkSession, tmp_path: Path) -> None:
     inventory = make_dump(tmp_path)
     some = make_queries("offset", 50)
     queries = write_queries(tmp_path / "queries", [some.slice(0, 0), some, some.slice(0, 0)])
     out = tmp_path / "out"
-    totals = answer(queries, inventory, By.OFFSET, out, spark=spark, grouped=grouped)
+    totals = answer(queries, inventory, By.OFFSET, out, spark=spark)
     assert dict(totals.rows_of_split) == {0: 0, 1: 50, 2: 0}
     assert [pq.read_metadata(part).num_rows for part in sorted(out.glob("part*"))] == [0, 50, 0]
 
 
-@BOTH_WAYS
-def test_queries_that_no_log_is_asked_for(
-    spark: SparkSession, tmp_path: Path, *, grouped: bool
-) -> None:
+def test_queries_that_no_log_is_asked_for(spark: SparkSession, tmp_path: Path) -> None:
     inventory = make_dump(tmp_path)
     strangers = pa.table({"topic": ["x", None], "partition": [1, 2], "offset": [3, 4]})
     queries = write_queries(tmp_path / "queries", [strangers])
-    answer(queries, inventory, By.OFFSET, tmp_path / "out", spark=spark, grouped=grouped)
+    answer(queries, inventory, By.OFFSET, tmp_path / "out", spark=spark)
     found = pq.read_table(tmp_path / "out")["status"].to_pylist()
     assert found == ["unknown_partition", "invalid_query"]
 
 
-@BOTH_WAYS
-def test_one_output_file_holds_the_splits_in_order(
-    spark: SparkSession, tmp_path: Path, *, grouped: bool
-) -> None:
+def test_one_output_file_holds_the_splits_in_order(spark: SparkSession, tmp_path: Path) -> None:
     inventory = make_dump(tmp_path)
     tables = [make_queries("offset", 100, seed) for seed in range(3)]
     queries = write_queries(tmp_path / "queries", tables)
     for name, session in (("local", None), ("spark", spark)):
         out = tmp_path / f"{name}.parquet"
-        answer(queries, inventory, By.OFFSET, out, spark=session, grouped=grouped)
+        answer(queries, inventory, By.OFFSET, out, spark=session)
     local, ours = (pq.read_table(tmp_path / f"{name}.parquet") for name in ("local", "spark"))
     assert ours == local
     assert ours["note"].to_pylist() == [f"query {n}" for n in range(100)] * 3
 
 
-@BOTH_WAYS
 def test_damage_and_missing_indexes_are_found_by_both_engines(
-    spark: SparkSession, tmp_path: Path, *, grouped: bool
+    spark: SparkSession, tmp_path: Path
 ) -> None:
     segments = dump()
     log = segments["orders", 0, 0]
@@ -127,7 +111,7 @@ def test_damage_and_missing_indexes_are_found_by_both_engines(
     expected = answer(queries, inventory, By.OFFSET, tmp_path / "local", resolve=level)
     out = tmp_path / "out"
 
-    totals = answer(queries, inventory, By.OFFSET, out, spark=spark, grouped=grouped, resolve=level)
+    totals = answer(queries, inventory, By.OFFSET, out, spark=spark, resolve=level)
 
     assert files(out) == files(tmp_path / "local")
     assert {one.kind for one in expected.findings} == {"no_index", "unreadable"}
@@ -135,9 +119,8 @@ def test_damage_and_missing_indexes_are_found_by_both_engines(
     assert totals.report_table() == expected.report_table()
 
 
-@BOTH_WAYS
 def test_starting_offsets_come_in_the_order_of_the_queries(
-    spark: SparkSession, tmp_path: Path, *, grouped: bool
+    spark: SparkSession, tmp_path: Path
 ) -> None:
     inventory = make_dump(tmp_path)
     tables = [
@@ -148,17 +131,14 @@ def test_starting_offsets_come_in_the_order_of_the_queries(
     by = By.TIMESTAMP
     expected = answer(queries, inventory, by, tmp_path / "local", starting_offsets=True)
     out = tmp_path / "out"
-    totals = answer(
-        queries, inventory, by, out, spark=spark, grouped=grouped, starting_offsets=True
-    )
+    totals = answer(queries, inventory, by, out, spark=spark, starting_offsets=True)
     assert [start.partition for start in totals.starting_offsets] == [1, 7, 0]
     assert totals.starting_offsets == expected.starting_offsets
 
 
-@BOTH_WAYS
 @pytest.mark.parametrize("form", ["parquet", "csv"])
 def test_queries_that_cannot_be_read_after_all_leave_no_output(
-    spark: SparkSession, tmp_path: Path, *, grouped: bool, form: str
+    spark: SparkSession, tmp_path: Path, form: str
 ) -> None:
     inventory = make_dump(tmp_path)
     tables = [make_queries("offset", 200, seed) for seed in range(3)]
@@ -171,15 +151,14 @@ def test_queries_that_cannot_be_read_after_all_leave_no_output(
         pq.write_table(tables[0].slice(1), spoiled)
 
     with pytest.raises(InputError, match=str(spoiled)):
-        answer(opened, inventory, By.OFFSET, tmp_path / "out", spark=spark, grouped=grouped)
+        answer(opened, inventory, By.OFFSET, tmp_path / "out", spark=spark)
 
     assert not (tmp_path / "out").exists()
     assert leftovers(tmp_path) == []
 
 
-@BOTH_WAYS
 def test_a_part_that_cannot_be_written_fails_the_run_and_leaves_no_output(
-    spark: SparkSession, tmp_path: Path, *, grouped: bool
+    spark: SparkSession, tmp_path: Path
 ) -> None:
     inventory = make_dump(tmp_path)
     opened = open_queries(
@@ -195,6 +174,5 @@ def test_a_part_that_cannot_be_written_fails_the_run_and_leaves_no_output(
                 LookupSettings(By.OFFSET, Resolve.BATCH),
                 target,
                 workers=2,
-                group_by_partition=grouped,
             )
     assert sorted(path.name for path in tmp_path.iterdir()) == ["indexes", "logs", "queries"]

@@ -23,9 +23,8 @@ def bucket(s3: S3Server, tmp_path: Path) -> Iterator[str]:
         yield uri
 
 
-@pytest.mark.parametrize("grouped", [False, True], ids=["splits", "grouped"])
 def test_tasks_write_what_the_local_engine_does_with_local_files(
-    spark: SparkSession, tmp_path: Path, bucket: str, *, grouped: bool
+    spark: SparkSession, tmp_path: Path, bucket: str
 ) -> None:
     local = make_dump(tmp_path)
     queries = write_queries(tmp_path / "queries", [make_queries("offset", 700, n) for n in (1, 2)])
@@ -38,9 +37,7 @@ def test_tasks_write_what_the_local_engine_does_with_local_files(
     totals = LookupTotals()
     with answer_target(f"{bucket}/out", asked) as target:
         settings = LookupSettings(By.OFFSET, Resolve.RECORD)
-        for report in answer_queries(
-            spark, asked, inventory, settings, target, workers=2, group_by_partition=grouped
-        ):
+        for report in answer_queries(spark, asked, inventory, settings, target, workers=2):
             totals.add(report)
         target.publish(totals.rows_of_split)
 
