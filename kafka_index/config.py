@@ -252,19 +252,7 @@ class LogConfig:
 def choice_of(kind: type[_Choice], value: object, name: str) -> _Choice:
     """Return the member of an enum that a caller chose, by itself or by its value.
 
-    Parameters
-    ----------
-    kind : type of enum
-        The choices; their values are what people write.
-    value : object
-        What was given.
-    name : str
-        Of the parameter.
-
-    Raises
-    ------
-    ConfigError
-        It is not one of the choices.
+    Raises `ConfigError`, which names the parameter, for any other value.
     """
     if isinstance(value, kind):
         return value
@@ -279,10 +267,7 @@ def choice_of(kind: type[_Choice], value: object, name: str) -> _Choice:
 def topics_pattern(topics: object) -> re.Pattern[str] | None:
     """Return the pattern that names of topics have to match in full; None for all.
 
-    Raises
-    ------
-    ConfigError
-        It is not a regular expression of text.
+    Raises `ConfigError` if it is not a regular expression of text.
     """
     if topics is None:
         return None
@@ -298,15 +283,10 @@ def topics_pattern(topics: object) -> re.Pattern[str] | None:
 
 
 def read_properties(path: str | PathLike[str]) -> dict[str, str]:
-    """Read a Java ``.properties`` file.
+    """Read a Java ``.properties`` file; raises `ConfigError` if it cannot be read.
 
     Supports comments (``#``, ``!``), the separators ``=``, ``:`` and blank, and lines continued by
     a backslash. Unicode escapes are not supported.
-
-    Raises
-    ------
-    ConfigError
-        The file cannot be read.
     """
     try:
         text = Path(path).read_text(encoding="utf-8")

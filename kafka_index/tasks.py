@@ -13,25 +13,10 @@ BIN = "bin"
 def balance(sizes: Sequence[float], bins: int, *, overhead: float = 1) -> list[int]:
     """Assign each item to a bin so that the bins have about equal work.
 
-    Parameters
-    ----------
-    sizes : sequence of float
-        The work of each item, in any unit.
-    bins : int
-        Number of bins, 1 or more; some stay empty when there are fewer items.
-    overhead : float
-        Fixed cost of an item in the same unit. It keeps a bin of many small items from lasting
-        longer than a bin of one large item.
-
-    Returns
-    -------
-    list of int
-        The bin of each item, 0..bins - 1.
-
-    Notes
-    -----
-    Greedy: the largest item first, each to the bin that has least. No bin ends up with more than
-    the smallest bin and one item.
+    Sizes are in any unit; the overhead is the fixed cost of an item in the same unit, and keeps a
+    bin of many small items from lasting longer than a bin of one large item. Some bins stay empty
+    when there are fewer items. Greedy: the largest item first, each to the bin that has least. No
+    bin ends up with more than the smallest bin and one item.
     """
     if bins < 1:
         raise ValueError(f"work needs one bin or more, not {bins}")
@@ -50,13 +35,5 @@ def new_run_id() -> str:
 
 
 def attempt_id(task: int, attempt: int) -> str:
-    """Return the id of one attempt at a task: no two attempts of a run may share scratch files.
-
-    Parameters
-    ----------
-    task : int
-        Names the task within the run.
-    attempt : int
-        Counts the attempts at it.
-    """
+    """Return the id of one attempt at a task: no two attempts of a run may share scratch files."""
     return f"task{task}_{attempt}"

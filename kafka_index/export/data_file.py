@@ -32,14 +32,7 @@ class _Sink(Protocol):
 class DataFile:
     """Writes one data file; its rows are held until they make a row group.
 
-    Parameters
-    ----------
-    folder : str
-        Where the file lies.
-    scratch : str
-        The name of the file until it is complete.
-    settings : ExportSettings
-        What is written.
+    `scratch` is the name of the file until it is complete.
     """
 
     def __init__(self, folder: str, scratch: str, settings: ExportSettings) -> None:

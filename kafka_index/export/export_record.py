@@ -27,14 +27,9 @@ _VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class DamagedRange:
-    """Offsets of which some records were left out because of damage.
+    """Offsets, the end exclusive, of which some records were left out because of damage.
 
-    Parameters
-    ----------
-    first_offset, end_offset : int
-        The range, the second exclusive.
-    records : int, optional
-        How many records of it are in place; None where an earlier version has not counted them.
+    `records` counts those in place; None if an earlier version has not counted them.
     """
 
     first_offset: int
@@ -44,22 +39,13 @@ class DamagedRange:
 
 @dataclass(frozen=True, slots=True)
 class ExportRecord:
-    """What has been exported of a partition.
+    """The export of a partition so far.
 
-    Parameters
-    ----------
-    options : mapping of str to object
-        What decides the rows: `record_options`.
-    first_offset, next_offset : int
-        The offsets that have been exported, the second exclusive.
-    topic_id : str, optional
-        Of the topic, where the log directory has it.
-    damaged : tuple of DamagedRange
-        What a later run reads again.
-    batches : tuple of ExportedBatch
-        The last ones of splits: what the log has to have to be continued.
-    superseded : tuple of str, optional
-        Data files that go, below the folder; then those beside them are taking their place.
+    The options decide the rows: `record_options`. The offsets from the first to the next,
+    exclusive, have been exported; the log directory may have the topic id. A later run reads the
+    damaged ranges again. `batches` are the last ones of splits, which the log has to have to be
+    continued. `superseded` are data files that go, below the folder; then those beside them are
+    taking their place.
     """
 
     options: Mapping[str, object]
@@ -73,10 +59,7 @@ class ExportRecord:
     def write(self, folder: str) -> None:
         """Write the record into the folder of the partition, whole.
 
-        Raises
-        ------
-        PublishError
-            It cannot be written.
+        Raises `PublishError` if that fails.
         """
         text = json.dumps({"version": _VERSION, **asdict(self)}, sort_keys=True)
         with whole_file(os.path.join(folder, EXPORT_RECORD), what="export record") as file:
@@ -123,12 +106,9 @@ def _time(options: Mapping[str, object], name: str) -> int | None:
 
 
 def read_export_record(folder: str) -> ExportRecord | None:
-    """Return the record of a partition's folder; None where there is none.
+    """Return the record of a partition's folder, None if there is none.
 
-    Raises
-    ------
-    InputError
-        It is malformed, or of a later version.
+    Raises `InputError` if it is malformed, or of a later version.
     """
     path = os.path.join(folder, EXPORT_RECORD)
     try:

@@ -25,19 +25,8 @@ _MAX_LEFT_OUT = 20
 def export_split(work: SplitWork, settings: ExportSettings, *, attempt: str) -> SplitResult:
     """Export a split into data files, each of which appears whole and durable.
 
-    Parameters
-    ----------
-    work : SplitWork
-        What to export.
-    settings : ExportSettings
-        What is written.
-    attempt : str
-        Letters, digits and underscores. Attempts that may overlap differ in it.
-
-    Raises
-    ------
-    PublishError
-        A data file cannot be written.
+    The attempt has letters, digits and underscores, and attempts that may overlap differ in it.
+    Raises `PublishError` if a data file cannot be written.
     """
     settings = replace(settings, is_staged=work.is_staged)
     try:
@@ -121,21 +110,8 @@ def export_local(
 ) -> None:
     """Export splits on threads of this process.
 
-    Parameters
-    ----------
-    works : sequence of SplitWork
-        The splits.
-    settings : ExportSettings
-        What is written.
-    threads : int
-        Splits at a time.
-    on_split : callable
-        Called with each result, by one thread at a time.
-
-    Raises
-    ------
-    PublishError
-        The output cannot be written.
+    The callback is called with each result, by one thread at a time. Raises `PublishError` if the
+    output cannot be written.
     """
     left = iter(works)
     lock = threading.Lock()

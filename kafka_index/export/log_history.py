@@ -30,20 +30,10 @@ _MAX_KEPT = 64
 
 @dataclass(frozen=True, slots=True)
 class ExportedBatch:
-    """The last batch of a split that was exported.
+    """The last batch of a split that was exported, as its header has it.
 
-    Parameters
-    ----------
-    base_offset, last_offset : int
-        Of the batch, by its header.
-    leader_epoch : int
-        -1 for messages of magic 0 and 1.
-    checksum : int
-        As stored.
-    records : int
-        How many there are, by its header.
-    end_offset : int
-        Where the split ended, exclusive.
+    The leader epoch is -1 for messages of magic 0 and 1; `end_offset` is the exclusive end of the
+    split.
     """
 
     base_offset: int
@@ -73,16 +63,10 @@ class ExportedBatch:
 
 @dataclass(frozen=True, slots=True)
 class DataLoss:
-    """What an export cannot continue.
+    """The reason why an export cannot be continued.
 
-    Parameters
-    ----------
-    reason : str
-        Why.
-    agreed_offset : int, optional
-        What was exported before it is still what the log has, or had; None where nothing is.
-    is_gap : bool
-        All that was exported is right, and only what follows is missing.
+    The log still has, or had, the records that were exported before `agreed_offset`; None for none.
+    `is_gap`: all that was exported is right, and only later offsets are missing.
     """
 
     reason: str
@@ -106,16 +90,8 @@ def find_loss(
 ) -> DataLoss | None:
     """Return why an export cannot be continued with a log; None if it can.
 
-    Parameters
-    ----------
-    log : PartitionLog
-        The log.
-    batches : sequence of ExportedBatch
-        From the export record.
-    next_offset : int
-        The first offset that was not exported.
-    end_offset : int, optional
-        Where the log ends; None where damage hides it.
+    The batches are those of the export record, and `next_offset` is the first that was not
+    exported; the end of the log is None if damage hides it.
     """
     agreed = missing = None
     for one in reversed(batches):

@@ -21,24 +21,11 @@ from kafka_index.tables.read_plan import RecordSplit
 
 @dataclass(frozen=True, slots=True)
 class SplitWork:
-    """A split to export; small, and picklable.
+    """A split to export, under its number in the plan; small, and picklable.
 
-    Parameters
-    ----------
-    number : int
-        Its number in the plan.
-    split : RecordSplit
-        What to read.
-    folder : str
-        Of the partition's data files.
-    first_offset, end_offset : int
-        Its share of the partition's offsets, the second exclusive.
-    is_repeated : bool
-        Whether it was exported before, without what was damaged then.
-    records_before : int, optional
-        How many records are in place from then, where that is known.
-    is_staged : bool
-        Whether the data files are written aside.
+    First and end offset, exclusive, are its share of the partition's offsets. `is_repeated`: it was
+    exported before, without the damaged records; `records_before` of it are in place, if that is
+    known. `is_staged`: the data files are written aside.
     """
 
     number: int
@@ -53,18 +40,10 @@ class SplitWork:
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """What data files that are written aside take the place of.
+    """The data files that files written aside replace.
 
-    Parameters
-    ----------
-    folder : str
-        Of the partition.
-    before : ExportRecord
-        What is in place.
-    from_offset : int
-        Data files that begin before it stay.
-    is_restart : bool
-        Whether all of the partition is exported anew.
+    `before` is the record in place. Data files that begin before `from_offset` stay; `is_restart`:
+    all of the partition is exported anew.
     """
 
     folder: str
@@ -75,28 +54,13 @@ class Exchange:
 
 @dataclass(slots=True)
 class PartitionExport:
-    """The export of a partition: what is planned, and what has come back.
+    """The export of a partition: its plan, and the results so far.
 
-    Parameters
-    ----------
-    partition : TopicPartition
-        Which it is.
-    folder : str
-        Of its data files.
-    record : ExportRecord, optional
-        What is in place. Of a partition that has failed there may be none.
-    works : list of SplitWork
-        What is to be done, in order.
-    begin_offset : int, optional
-        The first offset that is new.
-    failure : LeftOut, optional
-        Why it cannot be exported, or not to the end.
-    is_retriable : bool
-        Whether the environment is at fault for that.
-    loss : LeftOut, optional
-        What the log has lost since it was exported, where the export is to go on.
-    exchange : Exchange, optional
-        The data files are written aside, and take the place of others when they are whole.
+    `record` is the one in place; a partition that has failed may have none. `works` are in order,
+    and the offsets from `begin_offset` on are new. `failure` is the reason why it cannot be
+    exported, or not to the end, and `is_retriable` if the environment is at fault. `loss` is the
+    loss of the log since the last export, if the export is continued all the same. With an
+    `exchange`, the data files are written aside, and replace others when they are whole.
     """
 
     partition: TopicPartition
@@ -114,10 +78,7 @@ class PartitionExport:
     def begin(self) -> None:
         """Write the record of a partition that is exported for the first time.
 
-        Raises
-        ------
-        PublishError
-            It cannot be written.
+        Raises `PublishError` if it cannot be written.
         """
         assert self.record is not None  # noqa: S101, because mypy needs it
         if not is_remote(self.folder):
@@ -125,12 +86,9 @@ class PartitionExport:
         self.record.write(self.folder)
 
     def add(self, result: SplitResult) -> None:
-        """Add the result of a split, and record what is in place without a gap.
+        """Add the result of a split, and record the exported offsets up to the first gap.
 
-        Raises
-        ------
-        PublishError
-            The record cannot be written.
+        Raises `PublishError` if the record cannot be written.
         """
         self._results[result.number] = result
         record = before = self.record
@@ -150,12 +108,9 @@ class PartitionExport:
             self.record = record
 
     def finish(self) -> None:
-        """Put what was written aside in its place, if all of it is there.
+        """Put staged files in their place, if all of them are complete.
 
-        Raises
-        ------
-        PublishError
-            It cannot be put there; the next run continues.
+        Raises `PublishError` if that fails; the next run continues.
         """
         is_whole = self.failure is None and self._done == len(self.works)
         if self.exchange is None or self.record is None or not is_whole or self.record.damaged:

@@ -31,10 +31,7 @@ def remove_data_files(
 ) -> None:
     """Remove the data files of a partition that begin within a range of offsets, but those kept.
 
-    Raises
-    ------
-    PublishError
-        One cannot be removed.
+    Raises `PublishError` if one cannot be removed.
     """
     kept = set(keep)
     remove = [
@@ -46,12 +43,9 @@ def remove_data_files(
 
 
 def remove_scratch_files(folder: str) -> None:
-    """Remove what killed runs were writing, while the lock of the output is held.
+    """Remove the unfinished files of killed runs, while the lock of the output is held.
 
-    Raises
-    ------
-    PublishError
-        One cannot be removed.
+    Raises `PublishError` if one cannot be removed.
     """
     if not is_remote(folder):
         found = _files_of(folder)

@@ -35,13 +35,7 @@ SPLIT_BYTES = 128 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class ExportPlan:
-    """What is exported.
-
-    Parameters
-    ----------
-    partitions : tuple of PartitionExport
-        By topic and partition.
-    """
+    """The plan of an export, by topic and partition."""
 
     partitions: tuple[PartitionExport, ...]
 
@@ -66,26 +60,11 @@ def plan_export(
 ) -> ExportPlan:
     """Plan an export, while the lock of the output is held.
 
-    Parameters
-    ----------
-    files : sequence of PartitionFiles
-        The partitions.
-    settings : ExportSettings
-        What is written.
-    starting_offsets : mapping of str to mapping of int to int, optional
-        Where the first export of each partition begins; by default with its first record.
-    on_data_loss : OnDataLoss or str
-        What happens where a log is not the one any more that was exported.
-    split_bytes : int
-        About the most bytes of logs of a split.
-
-    Raises
-    ------
-    InputError
-        The output was written with other options, or holds data files that no export wrote; a
-        starting offset is missing or superfluous.
-    PublishError
-        What a killed run has left cannot be removed.
+    The first export of each partition begins at its starting offset, by default with its first
+    record; `split_bytes` is about the size of logs in a split. Raises `InputError` if the output
+    was written with other options, or holds data files that no export wrote, or a starting offset
+    is missing or superfluous, and `PublishError` if the leftovers of a killed run cannot be
+    removed.
     """
     if starting_offsets is not None:
         _check_starts(files, starting_offsets)

@@ -27,13 +27,7 @@ def staged_folder(folder: str) -> str:
 
 
 def drop_staged(folder: str) -> None:
-    """Remove what lies beside the data files of a partition.
-
-    Raises
-    ------
-    PublishError
-        It cannot be removed.
-    """
+    """Remove the staged files of a partition; raises `PublishError` if that fails."""
     staged = staged_folder(folder)
     if not directory_exists(staged):
         return
@@ -53,24 +47,9 @@ def take_place(
 ) -> ExportRecord:
     """Put staged data files in the place of those that begin at an offset or later.
 
-    Parameters
-    ----------
-    folder : str
-        Of the partition.
-    before, staged : ExportRecord
-        What is in place, and what lies beside it.
-    from_offset : int
-        Data files that begin before it stay.
-
-    Returns
-    -------
-    ExportRecord
-        What is in place then.
-
-    Raises
-    ------
-    PublishError
-        A file cannot be renamed or removed; the next run continues.
+    `before` is the record in place, `staged` that of the staged files; data files that begin before
+    the offset stay. Returns the record that is then in place. Raises `PublishError` if a file
+    cannot be renamed or removed; the next run continues.
     """
     new = set(_staged_files(folder).values())
     old = {
@@ -97,12 +76,9 @@ def take_place(
 
 
 def finish_exchange(folder: str, record: ExportRecord) -> ExportRecord:
-    """Finish what `take_place` has begun; return the record that is in place.
+    """Finish an interrupted `take_place`; return the record that is in place.
 
-    Raises
-    ------
-    PublishError
-        As for `take_place`.
+    Errors are the same.
     """
     store = store_of(folder)
     store.delete([os.path.join(folder, name) for name in record.superseded or ()])

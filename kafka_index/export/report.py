@@ -27,7 +27,7 @@ EXPORT_REPORT_SCHEMA = pa.schema(
 
 
 class ExportStatus(Enum):
-    """What became of a partition."""
+    """The outcome of the export of a partition."""
 
     #: Records were exported, or there were none between the bounds.
     EXPORTED = "exported"
@@ -45,24 +45,11 @@ class ExportStatus(Enum):
 
 @dataclass(frozen=True, slots=True)
 class PartitionReport:
-    """A row of the report.
+    """A row of the report: the offsets, the end exclusive, and the files that this run exported.
 
-    Parameters
-    ----------
-    topic, partition
-        Which partition.
-    status : ExportStatus
-        What became of it.
-    first_offset, next_offset : int, optional
-        What this run exported of it, the second exclusive.
-    records, files, size_bytes : int
-        What this run wrote.
-    left_out : int
-        How many batches or parts of segments are damaged and left out.
-    path, position_bytes, reason
-        The first of them, or why the partition failed.
-    is_retriable : bool
-        Whether the environment is at fault for a failure.
+    `left_out` counts batches or parts of segments that are damaged and left out; path, position and
+    reason are those of the first, or of the failure. `is_retriable`: the environment is at fault
+    for a failure.
     """
 
     topic: str

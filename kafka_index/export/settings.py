@@ -1,4 +1,4 @@
-"""What an export writes, and where."""
+"""The settings of an export."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class ExportFormat(Enum):
 
 
 class OnDataLoss(Enum):
-    """What happens where a log is not the one any more that was exported."""
+    """The action if a log no longer has the records that were exported."""
 
     #: The partition is not exported.
     FAIL = "fail"
@@ -44,29 +44,14 @@ class OnDataLoss(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ExportSettings:
-    """How records are exported; small, and picklable.
+    """The settings of an export; small, and picklable.
 
-    Parameters
-    ----------
-    output : str
-        The folder, an absolute path or a URI.
-    format : ExportFormat
-        The format of the data files.
-    columns : tuple of str
-        Names in `RECORD_SCHEMA`; topic and partition become the names of folders.
-    by_date : bool
-        Whether each partition has a folder for each day of its timestamps, in UTC.
-    read : ReadSettings
-        How records are read. Columns and what happens at damage are set here.
-    relative_times : mapping of str to str
-        ``from_ms`` and ``to_ms`` as they were given, where that is relative to now.
-    is_staged : bool
-        Whether data files are written aside, under names that no reader of a table takes for one.
-
-    Raises
-    ------
-    InputError
-        There is no such column, or none is left for the files.
+    The output is an absolute path or a URI. Columns are names in `RECORD_SCHEMA`; topic and
+    partition become the names of folders, and `by_date` adds a folder for each day of the
+    timestamps, in UTC. Columns and the action at damage of `read` are set here. `relative_times`
+    are ``from_ms`` and ``to_ms`` as they were given, if that is relative to now. `is_staged`: data
+    files are written aside, under names that no reader of a table takes for one. Raises
+    `InputError` if a column is unknown, or none is left for the files.
     """
 
     output: str
@@ -108,7 +93,7 @@ class ExportSettings:
 
     @property
     def read_settings(self) -> ReadSettings:
-        """How records are read: the columns of the files, and what names files and folders."""
+        """The settings of the read: the columns for the files, and for the names of files."""
         needed = ("offset", "timestamp") if self.by_date else ("offset",)
         columns = dict.fromkeys((*self.file_columns, *needed))
         return replace(self.read, columns=tuple(columns), on_damage=OnDamage.DROP)
@@ -116,10 +101,7 @@ class ExportSettings:
     def folder_of(self, partition: TopicPartition) -> str:
         """Return the folder of a partition.
 
-        Raises
-        ------
-        InputError
-            The topic is not legal, and must not become part of a path.
+        Raises `InputError` if the topic is not legal, and must not become part of a path.
         """
         target_directory(self.output, partition, "")
         return os.path.join(

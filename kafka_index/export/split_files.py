@@ -28,27 +28,10 @@ _DAY_MS = 24 * 3600 * 1000
 
 
 class SplitFiles:
-    """Writes the records of a split.
+    """Writes the records of a split; a context manager that removes files without a final name.
 
-    Parameters
-    ----------
-    folder : str
-        Of the partition.
-    settings : ExportSettings
-        What is written.
-    attempt : str
-        Letters, digits and underscores; no two attempts at a split share it.
-
-    Attributes
-    ----------
-    paths : list of str
-        The files that have their names.
-    records, size_bytes : int
-        What they hold.
-
-    Notes
-    -----
-    A context manager: files without a name are removed at its end.
+    No two attempts at a split share an attempt, of letters, digits and underscores. `paths` are the
+    files that have their names; `records` and `size_bytes` are theirs.
     """
 
     def __init__(self, folder: str, settings: ExportSettings, attempt: str) -> None:
@@ -74,13 +57,7 @@ class SplitFiles:
             file.drop()
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Add records, in the order of their offsets.
-
-        Raises
-        ------
-        PublishError
-            There is no room for them.
-        """
+        """Add records, in the order of their offsets; raises `PublishError` if there is no room."""
         self.records += len(batch)
         if not self._settings.by_date:
             self._file_of(self._folder).write(batch)
@@ -89,13 +66,7 @@ class SplitFiles:
             self._file_of(os.path.join(self._folder, f"date={name}")).write(rows)
 
     def finish(self) -> None:
-        """Give all files their names.
-
-        Raises
-        ------
-        PublishError
-            One cannot be put in place.
-        """
+        """Give all files their names; raises `PublishError` if one cannot be put in place."""
         while self._open:
             self._commit(next(iter(self._open)))
         folders = {os.path.dirname(path) for path in self.paths if not is_remote(path)}

@@ -1,4 +1,4 @@
-"""What the export of a split comes back with."""
+"""The result of the export of a split."""
 
 from __future__ import annotations
 
@@ -10,17 +10,7 @@ from kafka_index.export.log_history import ExportedBatch
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """Records that were left out because of damage, or what else went wrong.
-
-    Parameters
-    ----------
-    path : str, optional
-        Which file is at fault.
-    position_bytes : int, optional
-        Where in it.
-    reason : str
-        Why.
-    """
+    """Records that were left out because of damage, or another failure, with place and reason."""
 
     path: str | None
     position_bytes: int | None
@@ -44,26 +34,12 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True)
 class SplitResult:
-    """The export of one split; small, and picklable.
+    """The result of the export of one split, under its number in the plan; small, and picklable.
 
-    Parameters
-    ----------
-    number : int
-        The split's, in the plan.
-    records, files, size_bytes : int
-        How many records were written, to how many data files of how many bytes.
-    left_out : tuple of LeftOut
-        The first places of damage.
-    left_out_count : int
-        How many there are.
-    is_kept : bool
-        Whether nothing was written, because the data files of an earlier run may hold more.
-    failure : LeftOut, optional
-        Why the split was not exported; then nothing of it is there.
-    is_retriable : bool
-        Whether the environment is at fault for that.
-    last_batch : ExportedBatch, optional
-        The last batch that was read.
+    `left_out` has the first places of damage, `left_out_count` the number of all. `is_kept`:
+    nothing was written, because the data files of an earlier run may hold more. After a `failure`
+    nothing of the split is there; `is_retriable`: the environment is at fault. `last_batch` is the
+    last batch that was read.
     """
 
     number: int

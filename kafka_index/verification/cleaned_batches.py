@@ -44,15 +44,7 @@ class _Batch(NamedTuple):
 
 
 def are_one_batch(first: Bytes, second: Bytes, budget: DecompressionBudget) -> bool:
-    """Return whether what differs between two entries of a log is what a cleaner changes.
-
-    Parameters
-    ----------
-    first, second : ndarray of uint8
-        The entries, whole.
-    budget : DecompressionBudget
-        What is decompressed is counted in it.
-    """
+    """Return whether two whole entries of a log differ only in what a cleaner changes."""
     try:
         one, other = _read(first, budget), _read(second, budget)
     except KafkaIndexError:

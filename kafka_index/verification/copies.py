@@ -44,14 +44,9 @@ _COMPARED = slice(0, _SIZE + 1)
 
 @dataclass(frozen=True, slots=True)
 class CopySegments:
-    """A copy of a partition.
+    """A copy of a partition: all its segments by base offset.
 
-    Parameters
-    ----------
-    segments : sequence of SegmentFile
-        All of it, by base offset.
-    cleaned_to : int
-        Up to where the cleaner's checkpoint says that it has been.
+    The cleaner has been over the offsets before `cleaned_to`, by its checkpoint.
     """
 
     segments: Sequence[SegmentFile]
@@ -67,26 +62,14 @@ class Side(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What two copies of a partition have in common.
+    """The comparison of two copies of a partition.
 
-    Parameters
-    ----------
-    first_offset, end_offset : int or None
-        The offsets that both hold, the end exclusive; None where there are none.
-    diverged_at : int or None
-        The first offset with different batches.
-    epochs : tuple of int
-        The leader epochs of those two batches.
-    ends : tuple of int
-        Where each copy ends; that of one which diverged is not read to its end.
-    missing_from : Side or None
-        The copy that lacks batches inside the common range.
-    missing : tuple of int
-        The first of those, and how many.
-    in_neither : tuple of int, optional
-        Where one copy ends, and where the other begins after it: they share no offset.
-    was_cleaned : bool
-        A cleaner has removed batches from one copy that the other has.
+    Both hold the offsets from the first to the end, exclusive; None for none. `diverged_at` is the
+    first offset with different batches, and `epochs` are the leader epochs of these two. `ends` are
+    the ends of the copies; a copy that diverged is not read to its end. `missing_from` lacks
+    batches inside the common range: `missing` has the first offset and their number. `in_neither`
+    is the end of one copy and the later start of the other, which share no offset. `was_cleaned`: a
+    cleaner has removed batches from one copy that the other has.
     """
 
     first_offset: int | None = None
@@ -101,18 +84,7 @@ class Comparison:
 
 
 def compare_copies(first: CopySegments, second: CopySegments) -> Comparison:
-    """Compare two copies of a partition.
-
-    Parameters
-    ----------
-    first, second : CopySegments
-        The two.
-
-    Raises
-    ------
-    KafkaIndexError
-        A log cannot be read.
-    """
+    """Compare two copies of a partition; raises `KafkaIndexError` if a log cannot be read."""
     budget = shared_budget(DEFAULT_MAX_DECOMPRESSED_BYTES)
     return _compare(_Copy(first), _Copy(second), budget)
 
@@ -120,11 +92,8 @@ def compare_copies(first: CopySegments, second: CopySegments) -> Comparison:
 class _Copy:
     """The batches of a copy, as columns that are dropped from the front.
 
-    Attributes
-    ----------
-    cleaned_to : int
-        A cleaner has been over all offsets below, by its checkpoint and the batches that were
-        dropped.
+    A cleaner has been over all offsets below `cleaned_to`, by its checkpoint and the batches that
+    were dropped.
     """
 
     def __init__(self, copy: CopySegments) -> None:

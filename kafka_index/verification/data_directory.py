@@ -51,20 +51,10 @@ _NOT_A_NUMBER = {
 class DataDirectory:
     """The root of a data directory.
 
-    Parameters
-    ----------
-    path : str
-        The directory.
-    present : set of str
-        The root files that are there.
-    offsets : dict of str to dict
-        The checkpoints that can be read, by name and partition.
-    findings : list of Finding
-        A row per root file.
-    identity : MetaProperties or None
-        Its ``meta.properties``; None where a broker cannot read it.
-    refused : tuple of Refusal
-        Why a broker exits over that, or does not use the directory.
+    `present` are the root files that exist, `offsets` the readable checkpoints by name and
+    partition, and `findings` a row per root file. `identity` is its ``meta.properties``, None if a
+    broker cannot read it; `refused` are the reasons why a broker exits over that, or does not use
+    the directory.
     """
 
     path: str
@@ -262,12 +252,8 @@ class DataDirectory:
 def identity_findings(roots: Sequence[DataDirectory], metadata: str | None) -> Iterator[Finding]:
     """Yield a row for each reason why directories of one broker do not belong together.
 
-    Parameters
-    ----------
-    roots : sequence of DataDirectory
-        Of any brokers.
-    metadata : str or None
-        The directory of the metadata log that was given: it counts where it is of the same broker.
+    The directories may be of several brokers; the metadata log that was given counts if it is of
+    the same broker.
     """
     given = None
     if metadata is not None and not is_remote(metadata):

@@ -30,20 +30,11 @@ class Misfit(NamedTuple):
 
 
 class StoredEntries(NamedTuple):
-    """An index file: its entries up to the padding, and how it ends.
+    """The entries of an index file up to the padding, and its end.
 
-    Parameters
-    ----------
-    offsets : ndarray of int64
-        Absolute.
-    values : ndarray of int64
-        Positions in bytes, or timestamps in ms.
-    padding : int
-        Entries of zeros at its end.
-    torn_bytes : int
-        Bytes after the last whole entry.
-    disorder : int or None
-        The first entry that is not above the one before.
+    Offsets are absolute; values are positions in bytes, or timestamps in ms. `padding` counts
+    entries of zeros at the end, `torn_bytes` the bytes after the last whole entry; `disorder` is
+    the first entry that is not above the one before.
     """
 
     offsets: Longs
@@ -135,13 +126,7 @@ class OffsetEntryFit:
             )
 
     def misfit(self, end_offset: int, end_bytes: int) -> Misfit | None:
-        """Return the first entry that does not fit, once the whole log was seen.
-
-        Parameters
-        ----------
-        end_offset, end_bytes : int
-            Where the batches end.
-        """
+        """Return the first entry that does not fit, once the whole log was seen up to its end."""
         found = self._misfit
         count = len(self._offsets)
         if found is not None and not self._fitting and count > 1:
@@ -190,16 +175,9 @@ class TimeEntryFit:
         np.maximum(self._latest[first:], seen, out=self._latest[first:])
 
     def misfit(self, end_offset: int, max_timestamp_ms: int, *, is_closed: bool) -> Misfit | None:
-        """Return the first entry that does not fit, once the whole log was seen.
+        """Return the first entry that does not fit, once the whole log was seen up to its end.
 
-        Parameters
-        ----------
-        end_offset : int
-            The offset after the last batch.
-        max_timestamp_ms : int
-            The largest timestamp of the log.
-        is_closed : bool
-            The last entry must have the largest timestamp of the log.
+        In a closed log, the last entry must have the largest timestamp.
         """
         wrong = self._latest > self._times
         row = _first(wrong)

@@ -23,20 +23,10 @@ def epoch_findings(
     *,
     has_indexes: bool,
 ) -> Iterator[Finding]:
-    """Yield the row of the checkpoint of a partition; none where it is not missed.
+    """Yield the row of the checkpoint of a partition; none if it is not missed.
 
-    Parameters
-    ----------
-    partition : TopicPartition
-        The partition.
-    directory : str
-        Where its index files are.
-    runs : sequence of EpochRun
-        Of its batches, in order.
-    offsets : tuple of int
-        Where the log starts, and where it ends; None where the end is not known.
-    has_indexes : bool
-        There are index files, so that it is not a dump of logs alone.
+    `runs` are those of its batches, in order, and `offsets` the start and the end of the log, None
+    if unknown. Without index files it is a dump of logs alone.
     """
     path = os.path.join(directory, LEADER_EPOCH_CHECKPOINT)
     finding = Finding(

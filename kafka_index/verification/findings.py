@@ -1,4 +1,4 @@
-"""What a verification finds: a row per file and partition, and the offsets that are lost."""
+"""The findings of a verification: a row per file and partition, and the offsets that are lost."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kafka_index.errors import KafkaIndexError, is_retriable
 
 
 class FileKind(StrEnum):
-    """What a row is about."""
+    """The kind of file that a row is about."""
 
     LOG = "log"
     INDEX = "index"
@@ -29,7 +29,7 @@ class FileKind(StrEnum):
 
 
 class FileClass(StrEnum):
-    """What a file is, compared with what it should be."""
+    """The class of a file, compared with the file that a build writes."""
 
     #: The bytes of a rebuild.
     IDENTICAL = "identical"
@@ -133,7 +133,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What the content of a file amounts to: the fields of a `Finding` that it decides."""
+    """The judgement of the content of a file: the fields of a `Finding` that it decides."""
 
     file_class: FileClass
     harmful: bool = False
@@ -174,7 +174,7 @@ class LostRange:
 
 @dataclass(frozen=True, slots=True)
 class PartitionFindings:
-    """What was found in a partition.
+    """The findings in a partition.
 
     Parameters
     ----------

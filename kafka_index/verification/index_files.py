@@ -15,16 +15,10 @@ _REBUILT = "A broker that starts here recovers the segment and rebuilds the file
 
 @dataclass(frozen=True, slots=True)
 class SegmentPlace:
-    """How a start treats a segment.
+    """The treatment of a segment by a broker that starts on the directory as it lies.
 
-    Parameters
-    ----------
-    is_last : bool
-        It is the active one.
-    is_recovered : bool
-        A broker that starts on the directory as it lies recovers it, and rebuilds its indexes.
-    is_clean : bool
-        The data directory has the marker of a clean shutdown.
+    `is_last`: it is the active one. `is_recovered`: its indexes are rebuilt. `is_clean`: the data
+    directory has the marker of a clean shutdown.
     """
 
     is_last: bool
@@ -75,18 +69,8 @@ def judge_offset_index(
 ) -> Judgement:
     """Judge an ``.index``.
 
-    Parameters
-    ----------
-    data : bytes
-        The file.
-    built : bytes, optional
-        What a build writes; None where the segment cannot be built.
-    entries : StoredEntries
-        Those of the file.
-    misfit : Misfit, optional
-        The first that does not fit the log; of ordered entries only.
-    place : SegmentPlace
-        How a start treats the segment.
+    `built` is None if the segment cannot be built; the misfit is the first entry that does not fit
+    the log, for ordered entries only.
     """
     size = OFFSET_ENTRY.itemsize
     if data == built:

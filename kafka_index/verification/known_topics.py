@@ -1,4 +1,4 @@
-"""What the metadata log of a cluster says of the topics of a dump."""
+"""The topics of a dump in the metadata log of the cluster."""
 
 from __future__ import annotations
 
@@ -10,15 +10,10 @@ from kafka_index.storage.segment_table import SegmentTable
 
 @dataclass(frozen=True, slots=True)
 class KnownTopic:
-    """A topic as the metadata has it.
+    """A topic in the metadata.
 
-    Parameters
-    ----------
-    topic_id : str
-        Its id.
-    cleanup_policy : str or None
-        ``cleanup.policy``; None where the metadata does not set it, so that each broker goes by its
-        ``server.properties``.
+    ``cleanup.policy`` is None if the metadata does not set it, so that each broker goes by its
+    ``server.properties``.
     """
 
     topic_id: str

@@ -25,7 +25,7 @@ from kafka_index.verification.starts import root_findings
 
 @dataclass
 class Verification:
-    """What was found in a dump.
+    """The result of a verification of a dump.
 
     Parameters
     ----------

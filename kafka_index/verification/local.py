@@ -53,18 +53,9 @@ def run_local(
     threads: int,
     on_partition: OnPartition,
 ) -> None:
-    """Verify partitions.
+    """Verify partitions, of which all segments are given, with segments scanned by so many threads.
 
-    Parameters
-    ----------
-    segments : sequence of SegmentFile
-        By partition, every segment of each.
-    settings : VerifySettings
-        How to verify.
-    threads : int
-        Segments scanned at a time.
-    on_partition : callable
-        Called with what was found in each partition, by one thread at a time.
+    The callback gets the findings of each partition, from one thread at a time.
     """
     roots = DataDirectories()
     work = _work(SegmentTable.of(segments), settings, roots)
@@ -118,14 +109,8 @@ def verify_partitions(
 ) -> Iterator[PartitionFindings]:
     """Verify partitions one after the other, as a task does.
 
-    Parameters
-    ----------
-    partitions : iterable of sequence of SegmentFile
-        Every segment of each, by base offset.
-    settings : VerifySettings
-        How to verify.
-    attempt_id : str
-        Names scratch files; no two attempts share it.
+    Each has every segment, by base offset. The attempt id names scratch files; no two attempts
+    share it.
     """
     roots = DataDirectories()
     for segments in partitions:

@@ -1,4 +1,4 @@
-"""What the scan of a segment shows besides index entries: its offsets, times and epochs."""
+"""The facts that the scan of a segment shows besides index entries: offsets, times and epochs."""
 
 from __future__ import annotations
 
@@ -22,19 +22,7 @@ class EpochRun(NamedTuple):
 
 @dataclass
 class LogFacts:
-    """What the batches of a log show.
-
-    Attributes
-    ----------
-    offsets : LogOffsets
-        The offsets that they hold.
-    batches : int
-        How many there are.
-    max_timestamp_ms : int
-        The largest timestamp, -1 for none.
-    epochs : list of EpochRun
-        In order.
-    """
+    """The facts about the batches of a log; the largest timestamp is -1 for none."""
 
     offsets: LogOffsets
     batches: int = 0
@@ -48,7 +36,7 @@ class LogFacts:
 
     @property
     def end_bytes(self) -> int:
-        """Where the last batch ends."""
+        """The position after the last batch."""
         return self.offsets.end_bytes
 
     def observe(self, batches: BatchColumns) -> None:

@@ -41,22 +41,11 @@ _OVERLAPS = "Which of the records with the same offsets is read depends on the p
 class LogJudge:
     """Judges the logs of a partition, segment by segment.
 
-    Parameters
-    ----------
-    missing : MissingOffsets
-        What is missing in the partition.
-
-    Attributes
-    ----------
-    lost : list of LostRange
-        So far.
-    is_state_known : bool
-        Whether producers and transactions are known at the end of what was judged.
-    end_offset : int or None
-        The end of the segments so far, by their headers; None before the first one, and after a
-        log that could not be read.
-    has_unread_log : bool
-        Whether a log could not be read because of permission, disk, memory or a change meanwhile.
+    `missing` are the missing offsets of the partition, `lost` the lost ranges so far.
+    `is_state_known`: producers and transactions are known at the end of the judged segments.
+    `end_offset` is the end of the segments so far, by their headers; None before the first one, and
+    after a log that could not be read. `has_unread_log`: a log could not be read because of
+    permission, disk, memory or a change meanwhile.
     """
 
     missing: MissingOffsets
@@ -67,15 +56,7 @@ class LogJudge:
     _judged: int = 0
 
     def judge(self, check: SegmentCheck, row: SegmentReport) -> Finding:
-        """Return the row of the next segment's log.
-
-        Parameters
-        ----------
-        check : SegmentCheck
-            Its scan.
-        row : SegmentReport
-            Its row after the fold.
-        """
+        """Return the row of the next segment's log, from its scan and its row after the fold."""
         segment, place = check.segment, check.place
         finding = Finding(
             segment.topic,

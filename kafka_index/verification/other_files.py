@@ -43,18 +43,8 @@ def other_files(
 ) -> Iterator[Finding]:
     """Yield a row per file of a segment that is not live.
 
-    Parameters
-    ----------
-    partition : TopicPartition
-        Whose directory it is.
-    directory : str
-        The directory.
-    segments : sequence of SegmentFile
-        The live ones.
-    entries : sequence of Entry
-        The directory, scanned.
-    lost : collection of int
-        The base offsets of the logs that are gone while their indexes are there.
+    `entries` is the directory, scanned; `lost` are the base offsets of the logs that are gone while
+    their indexes are there.
     """
     live = {os.path.basename(segment.log_path) for segment in segments}
     swaps = {name for name in live if name.endswith(SWAP_SUFFIX)}
@@ -121,14 +111,8 @@ def judge_metadata(
 ) -> Iterator[Finding]:
     """Yield the row of a ``partition.metadata``.
 
-    Parameters
-    ----------
-    partition, directory
-        As for `other_files`.
-    topic : KnownTopic or None
-        As the metadata of the cluster has it.
-    is_known : bool
-        The directory lies in a data directory, where a broker wants the file.
+    `topic` is that of the cluster's metadata. `is_known`: the directory lies in a data directory,
+    where a broker wants the file.
     """
     path = os.path.join(directory, PARTITION_METADATA)
     finding = Finding(

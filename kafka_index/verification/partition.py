@@ -52,16 +52,9 @@ _NO_TIME_INDEX = (
 
 
 class PartitionVerification:
-    """Verifies a partition: `check` for each segment, in any order and thread, then `finish`.
+    """Verifies a partition, of which all segments are given: `check` for each, then `finish`.
 
-    Parameters
-    ----------
-    segments : sequence of SegmentFile
-        All of the partition, by base offset.
-    settings : VerifySettings
-        How to verify.
-    root : DataDirectory
-        The directory that holds the partition.
+    `check` may be called in any order and thread; `root` holds the partition.
     """
 
     def __init__(

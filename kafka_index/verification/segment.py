@@ -63,31 +63,14 @@ class StoredFile:
 
 @dataclass(slots=True)
 class SegmentCheck:
-    """What the scan of a segment found.
+    """The result of the scan of a segment.
 
-    Parameters
-    ----------
-    segment : SegmentFile
-        The segment.
-    place : SegmentPlace
-        How a start treats it.
-    staged : StagedSegment
-        As the build has it; its state waits for the fold.
-    facts : LogFacts
-        Of its valid batches.
-    whole : LogFacts
-        Of all batches by their headers, past a wrong checksum.
-    findings : list of Finding
-        Of its index files.
-    has_offset_index : bool
-        Whether there is an ``.index``: without one a broker rebuilds everything.
-    has_time_index : bool
-        Whether there is a ``.timeindex``.
-    bad_message : ScanStop, optional
-        The first compressed message of magic 0 or 1 whose messages cannot be read, or have wrong
-        checksums, which that of the compressed one does not show.
-    is_tail : bool
-        The log ends in what a broker cuts off at any start, if it is the partition's last.
+    The state of the staged build waits for the fold. `facts` are those of the valid batches,
+    `whole` those of all batches by their headers, past a wrong checksum. Without an offset index a
+    broker rebuilds everything. `bad_message` is the first compressed message of magic 0 or 1 whose
+    messages cannot be read, or have wrong checksums, which that of the compressed one does not
+    show. `is_tail`: a broker cuts off the end of the log at any start, if it is the partition's
+    last.
     """
 
     segment: SegmentFile
@@ -138,18 +121,8 @@ def check_segment(
 ) -> SegmentCheck:
     """Scan a segment, and judge its two indexes.
 
-    Parameters
-    ----------
-    segment : SegmentFile
-        The segment.
-    place : SegmentPlace
-        How a start treats it.
-    settings : VerifySettings
-        How to verify.
-    cleaned_to : int
-        Up to where the cleaner's checkpoint says that it has been.
-    attempt_id : str
-        Names scratch files; no two scans at a time share it.
+    The cleaner's checkpoint is `cleaned_to`. The attempt id names scratch files; no two scans at a
+    time share it.
     """
     offsets, times = _StoredOffsets(segment, settings), _StoredTimes(segment, settings)
     facts = whole = LogFacts(LogOffsets(segment.base_offset, cleaned_to))
@@ -197,10 +170,7 @@ def check_segment(
 class _CompressedMessages:
     """Compressed messages of magic 0 and 1, each with messages inside that have own checksums.
 
-    Attributes
-    ----------
-    first_bytes : int or None
-        Where the first one begins.
+    `first_bytes` is the position of the first one.
     """
 
     def __init__(self) -> None:

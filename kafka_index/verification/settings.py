@@ -1,4 +1,4 @@
-"""What every partition of a verification shares."""
+"""The settings that every partition of a verification shares."""
 
 from __future__ import annotations
 
@@ -20,25 +20,13 @@ _OUTPUTS = ALL_OUTPUTS - {Output.EPOCHS}
 
 @dataclass(frozen=True, slots=True)
 class VerifySettings:
-    """How to verify.
+    """The settings of a verification.
 
-    Parameters
-    ----------
-    now_ms : int
-        The time of the start that is thought of: producers that are idle then do not count.
-    config : LogConfig
-        Kafka's settings, by topic.
-    indexes : str, optional
-        Folder that mirrors the partition directories and holds the files to verify; by default
-        they are beside the logs.
-    fast : bool
-        Read the headers of batches only: checksums are not verified.
-    run_id : str
-        No two runs share it.
-    tiered : mapping of TopicPartition to TieredPartition
-        What is known of partitions with remote segments.
-    topics : mapping of str to KnownTopic
-        What the metadata of the cluster says of topics, by name.
+    `now_ms` is the time at which the broker would start: producers that are idle then do not count.
+    `indexes` is a folder that mirrors the partition directories and holds the files to verify; by
+    default they are beside the logs. `fast` reads the headers of batches only: checksums are not
+    verified. No two runs share a run id. `tiered` has the facts about partitions with remote
+    segments, and `topics` those of the cluster's metadata, by name.
     """
 
     now_ms: int

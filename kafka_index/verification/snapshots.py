@@ -42,24 +42,11 @@ def judge_snapshots(
 ) -> Iterator[Finding]:
     """Yield a row per snapshot.
 
-    Parameters
-    ----------
-    partition : TopicPartition
-        Whose they are.
-    directory : str
-        Where they are.
-    built : mapping of str to bytes, optional
-        What they should be, by name; None where that is not known.
-    expiration : ProducerExpiration
-        Whose idle producers a broker that starts now drops.
-    offsets : tuple of int
-        Where the log starts, and where it ends; None where the end is not known.
-    base_offsets : sequence of int
-        Of the segments.
-    is_clean, is_compacted : bool
-        The marker is there; batches of producers may be gone.
-    recovered_from : int, optional
-        The base offset of the first segment that a start recovers: later snapshots are removed.
+    `built` has the expected snapshots by name, None if they are not known. A broker that starts now
+    drops the producers that the expiration finds idle. `offsets` are the start and the end of the
+    log, the end None if unknown. `is_clean`: the marker is there; `is_compacted`: batches of
+    producers may be gone. Snapshots after `recovered_from`, the base offset of the first segment
+    that a start recovers, are removed.
     """
     start, end = offsets
     wanted = {
@@ -173,20 +160,10 @@ def _judge_snapshot(
     *,
     is_compacted: bool,
 ) -> Judgement:
-    """Judge a ``.snapshot``.
+    """Judge a ``.snapshot``, against the built one if it is known.
 
-    Parameters
-    ----------
-    data : bytes
-        The file.
-    built : bytes, optional
-        What a build writes; None where that is not known.
-    expiration : ProducerExpiration
-        Whose idle producers a broker that starts now drops.
-    first_offset : int
-        Where the log begins: a transaction may be open since before.
-    is_compacted : bool
-        Batches of producers may be gone.
+    A transaction may be open since before `first_offset`, where the log begins; in a compacted
+    topic batches of producers may be gone.
     """
     if data == built:
         return IDENTICAL

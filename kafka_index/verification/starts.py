@@ -1,7 +1,7 @@
-"""What a broker makes of partitions, predicted with its own loader.
+"""The start of a broker on partitions, predicted with its own loader.
 
-Of those that have something harmful, and of directories whose logs are not verified: a broker loads
-them as well, before it looks at their suffixes.
+It is predicted for partitions with a harmful file, and for directories whose logs are not verified:
+a broker loads them as well, before it looks at their suffixes.
 """
 
 from __future__ import annotations
@@ -30,18 +30,9 @@ from kafka_index.verification.settings import VerifySettings
 def started(
     row: Finding, root: DataDirectory, settings: VerifySettings, end_offset: int
 ) -> Finding:
-    """Return the row of a partition with what a start does to it as it lies.
+    """Return the row of a partition with the effect of a start on it as it lies.
 
-    Parameters
-    ----------
-    row : Finding
-        Of the partition; its path is the directory.
-    root : DataDirectory
-        What its checkpoints and the marker say.
-    settings : VerifySettings
-        Of the run.
-    end_offset : int
-        Where its batches end.
+    The path of the row is the directory; its batches end at `end_offset`.
     """
     if is_remote(row.path) or row.topic is None or row.partition is None:
         return row
@@ -70,16 +61,9 @@ def started(
 def root_findings(
     listing: Listing, settings: VerifySettings, metadata: str | None
 ) -> Iterator[Finding]:
-    """Yield what is found in data directories outside the partitions that are verified.
+    """Yield the findings in data directories outside the partitions that are verified.
 
-    Parameters
-    ----------
-    listing : Listing
-        Of the dump.
-    settings : VerifySettings
-        Of the run.
-    metadata : str or None
-        The directory of the metadata log that was given.
+    `metadata` is the directory of the metadata log that was given.
     """
     roots = [DataDirectory.read(path) for path in sorted(set(listing.data_directories))]
     for root in roots:

@@ -32,22 +32,10 @@ def judge_transaction_index(
     *,
     is_known: bool,
 ) -> Judgement:
-    """Judge a ``.txnindex``.
+    """Judge a ``.txnindex``, against the built one if it is known.
 
-    Parameters
-    ----------
-    data : bytes
-        The file.
-    built : bytes, optional
-        What a build writes; None where that is not known.
-    base_offset : int
-        Of the segment.
-    place : SegmentPlace
-        How a start treats the segment.
-    has_data : callable
-        Called with a producer id and a range of offsets, both ends included.
-    is_known : bool
-        The producers before the segment are known.
+    `has_data` is called with a producer id and a range of offsets, both ends included. `is_known`:
+    the producers before the segment are known.
     """
     size = ABORTED_TXN.itemsize
     entries = np.frombuffer(data, ABORTED_TXN, len(data) // size)

@@ -34,33 +34,19 @@ _PROBE = b"x"
 
 
 class SelectionError(InputError):
-    """What is to be dropped cannot be found out, whatever the partition."""
+    """The records to drop cannot be determined, in any partition."""
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A condition that has been checked; small, and picklable.
-
-    Parameters
-    ----------
-    text : str
-        As it was given.
-    sql : str
-        The same for DuckDB.
-    """
+    """A checked condition, as it was given and in SQL for DuckDB; small, and picklable."""
 
     text: str
     sql: str
 
     @classmethod
     def parse(cls, text: str) -> Condition:
-        """Check a condition.
-
-        Raises
-        ------
-        InputError
-            It is not of the grammar.
-        """
+        """Check a condition; raises `InputError` if it is not of the grammar."""
         parsed = parse_condition(text)
         condition = cls(text, parsed.sql)
         probe = {
@@ -94,13 +80,7 @@ class ConditionMatcher:
         self._query = f"SELECT coalesce(({condition.sql}), false) AS dropped FROM ({_VIEW})"  # noqa: S608, because every word is checked
 
     def match(self, rows: pa.RecordBatch) -> NDArray[np.bool_]:
-        """Return which records satisfy the condition.
-
-        Raises
-        ------
-        InputError
-            The condition is not one.
-        """
+        """Return which records satisfy the condition; raises `InputError` if DuckDB refuses it."""
         times = rows.column("timestamp").cast(pa.timestamp("ms", "UTC")).view(pa.int64())
         place = rows.schema.get_field_index("timestamp")
         numbers = rows.set_column(place, pa.field("timestamp", pa.int64()), times)

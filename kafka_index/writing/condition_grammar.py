@@ -64,15 +64,7 @@ class _Operand:
 
 @dataclass(frozen=True, slots=True)
 class ParsedCondition:
-    """A condition for DuckDB.
-
-    Parameters
-    ----------
-    sql : str
-        An expression that is true, false or NULL.
-    headers : tuple of str
-        The names of headers in it.
-    """
+    """A condition for DuckDB, true, false or NULL, and the names of headers in it."""
 
     sql: str
     headers: tuple[str, ...]
@@ -81,10 +73,8 @@ class ParsedCondition:
 def parse_condition(text: str) -> ParsedCondition:
     """Parse a condition.
 
-    Raises
-    ------
-    InputError
-        It is not of the grammar, compares what cannot be compared, or names no time.
+    Raises `InputError` if it is not of the grammar, compares types that cannot be compared, or
+    names an invalid time.
     """
     return _Parser(text).parse()
 

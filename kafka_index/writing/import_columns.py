@@ -34,13 +34,7 @@ class OrderError(InputError):
 
 
 def check_columns(schema: pa.Schema, settings: ImportSettings) -> None:
-    """Refuse a table that cannot be imported.
-
-    Raises
-    ------
-    InputError
-        A column is missing, named twice, unknown, or of another type.
-    """
+    """Refuse a table in which a column is missing, named twice, unknown, or of another type."""
     names = schema.names
     if len(set(names)) < len(names):
         raise InputError("a column is named twice", found=", ".join(names))
@@ -73,10 +67,7 @@ def check_columns(schema: pa.Schema, settings: ImportSettings) -> None:
 def partitions_of(batch: pa.RecordBatch) -> Iterator[tuple[TopicPartition, pa.RecordBatch]]:
     """Yield the records of each partition of a batch, in their order.
 
-    Raises
-    ------
-    InputError
-        A topic or partition is null or not legal.
+    Raises `InputError` if a topic or partition is null or not legal.
     """
     if not len(batch):
         return
@@ -121,21 +112,10 @@ class ImportRows:
 
 
 def import_rows(batch: pa.RecordBatch, settings: ImportSettings, end_offset: int) -> ImportRows:
-    """Return the records of a partition.
+    """Return the records of a partition, after `check_columns`.
 
-    Parameters
-    ----------
-    batch : pa.RecordBatch
-        Records of one partition, after `check_columns`.
-    settings : ImportSettings
-        How they are written.
-    end_offset : int
-        The offset that the next record gets at least.
-
-    Raises
-    ------
-    InputError
-        A value is missing or not one of its column, or offsets do not ascend.
+    The next record gets the end offset at least. Raises `InputError` if a value is missing or not
+    one of its column, or offsets do not ascend.
     """
     if _IS_CONTROL in batch.schema.names and pc.any(batch.column(_IS_CONTROL)).as_py():
         raise InputError(
@@ -161,10 +141,7 @@ def import_rows(batch: pa.RecordBatch, settings: ImportSettings, end_offset: int
 def check_order(batch: pa.RecordBatch, column: str, before: pa.Scalar | None) -> pa.Scalar:
     """Check that records come in the order of a column; return its last value.
 
-    Raises
-    ------
-    InputError
-        They do not, or a value is null.
+    Raises `InputError` if they do not, or a value is null.
     """
     values = batch.column(column)
     if values.null_count:
@@ -178,10 +155,7 @@ def check_order(batch: pa.RecordBatch, column: str, before: pa.Scalar | None) ->
 def check_continues(batch: pa.RecordBatch, end_offset: int) -> None:
     """Check that records come after those of this import that were written up to an offset.
 
-    Raises
-    ------
-    OrderError
-        They do not.
+    Raises `OrderError` if they do not.
     """
     offset = batch.column("offset")[0].as_py()
     if isinstance(offset, int) and offset < end_offset:

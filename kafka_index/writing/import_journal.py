@@ -41,15 +41,9 @@ def digest_of_import(files: Sequence[TableFile], settings: ImportSettings) -> st
 def journal(root: str, digest: str, settings: ImportSettings) -> Iterator[ImportSettings]:
     """Hold the journal of an import while it runs, in a data directory that is locked.
 
-    Yields
-    ------
-    ImportSettings
-        With the run and the time of the import that is continued, if one is.
-
-    Raises
-    ------
-    PublishError
-        The journal cannot be written or removed; it stays, and the import can be continued.
+    Yields the settings, with the run and the time of the import that is continued, if one is.
+    Raises `PublishError` if the journal cannot be written or removed; it stays, and the import can
+    be continued.
     """
     path = os.path.join(root, IMPORT_JOURNAL)
     begun = _read(path, digest)

@@ -23,16 +23,10 @@ _VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class ImportCounts:
-    """What an import has written of a partition.
+    """The counts of an import of a partition.
 
-    Parameters
-    ----------
-    records : int
-        How many records were imported.
-    first_offset, end_offset : int
-        Offset of the first of them, and the end of the log.
-    segments, size_bytes : int
-        Of the whole log.
+    The first offset is that of the first imported record; the end offset, segments and size are
+    those of the whole log.
     """
 
     records: int
@@ -45,10 +39,7 @@ class ImportCounts:
 def write_import_record(directory: str, run_id: str, counts: ImportCounts) -> None:
     """Record the logs of a partition directory.
 
-    Raises
-    ------
-    PublishError
-        The file cannot be written.
+    Raises `PublishError` if the file cannot be written.
     """
     path = os.path.join(directory, IMPORT_RECORD)
     content = {"version": _VERSION, "logs": _sizes(directory), "run": run_id, **asdict(counts)}

@@ -23,7 +23,7 @@ _DEFAULT_BATCH_BYTES = 16384
 
 
 class ImportMode(Enum):
-    """What happens to partitions that are there already."""
+    """The treatment of partitions that exist already."""
 
     #: The import is refused.
     CREATE = "create"
@@ -35,30 +35,14 @@ class ImportMode(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ImportSettings:
-    """How records are written; small, and picklable.
+    """The settings of an import; small, and picklable.
 
-    Parameters
-    ----------
-    log : LogSettings
-        Of the topics.
-    compression : str
-        ``compression.type``: none, gzip, snappy, lz4 or zstd.
-    batch_bytes : int
-        ``batch.size``: the most bytes of a batch before it is compressed; a larger record has a
-        batch of its own.
-    timestamp_type : TimestampType, optional
-        ``message.timestamp.type``: LogAppendTime gives all records the time of the import. By
-        default each record has the type of its column ``timestampType``.
-    order_by : str, optional
-        The column in whose order records without offsets get theirs.
-    mode : ImportMode
-        What happens to partitions that are there already.
-    topic_ids : mapping of str to str
-        The topic ids that new partitions get, by topic.
-    now_ms : int
-        The time of the import.
-    run_id : str
-        No two imports share it.
+    ``compression.type`` is none, gzip, snappy, lz4 or zstd. `batch_bytes` is ``batch.size``, the
+    most bytes of a batch before it is compressed; a larger record has a batch of its own.
+    `timestamp_type` is ``message.timestamp.type``: LogAppendTime gives all records the time of the
+    import, and by default each record has the type of its column ``timestampType``. Records without
+    offsets get theirs in the order of the column `order_by`. New partitions get the topic ids. No
+    two imports share a run id.
     """
 
     log: LogSettings = field(default_factory=LogSettings)
@@ -73,7 +57,7 @@ class ImportSettings:
 
     @property
     def max_batch_bytes(self) -> int:
-        """What a batch of several records may have: no more than a broker would append."""
+        """The size limit of a batch of several records: no more than a broker would append."""
         return min(self.batch_bytes, self.log.max_message_bytes, self.log.segment_bytes)
 
     @classmethod
@@ -87,10 +71,7 @@ class ImportSettings:
     ) -> Self:
         """Return the settings in properties under Kafka's names.
 
-        Raises
-        ------
-        ConfigError
-            A name is unknown, or its value is not valid.
+        Raises `ConfigError` if a name is unknown, or its value is not valid.
         """
         left = dict(properties)
         compression = left.pop(_COMPRESSION, "none")

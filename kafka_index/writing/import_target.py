@@ -23,21 +23,9 @@ from kafka_index.writing.staging import (
 class ImportTarget:
     """A data directory, held against brokers and other runs while it is open.
 
-    Parameters
-    ----------
-    root : str
-        An absolute local path; made if it is not there.
-    mode : ImportMode
-        What happens to partitions that are there already.
-    staging : str, optional
-        Where partitions wait; by default a new folder.
-
-    Raises
-    ------
-    InputError
-        A partition may not be replaced.
-    PublishError
-        A broker or another run holds the directory, or it cannot be written.
+    The root is an absolute local path, made if it does not exist; partitions wait in the staging
+    folder, by default a new one. Raises `InputError` if a partition may not be replaced, and
+    `PublishError` if a broker or another run holds the directory, or it cannot be written.
     """
 
     def __init__(self, root: str, mode: ImportMode, *, staging: str | None = None) -> None:
@@ -100,13 +88,7 @@ class ImportTarget:
 
 
 def check_overwrite(root: str) -> None:
-    """Refuse to overwrite a directory with a partition that is not as an import wrote it.
-
-    Raises
-    ------
-    InputError
-        There is one.
-    """
+    """Refuse to overwrite a directory with a partition that is not as an import wrote it."""
     for name in partition_names(root):
         if not is_import(os.path.join(root, name)):
             raise not_an_import(os.path.join(root, name))

@@ -1,4 +1,4 @@
-"""What loading has left of a log that an import continues, against the log as it was.
+"""A log that an import continues: as loading has left it, compared with the log as it was.
 
 A broker that loads a log after an unclean shutdown cuts it at the first invalid batch, and deletes
 every later segment. An import does neither: only a last batch that was not written to its end, or
@@ -30,21 +30,7 @@ def check_loaded(
 ) -> None:
     """Check that loading the copy of a partition has cut nothing that counts.
 
-    Parameters
-    ----------
-    log : GrowingPartitionLog
-        The copy, loaded.
-    directory : str
-        What it is a copy of.
-    partition : TopicPartition
-        Which it is.
-    logs : Signature
-        The logs of that.
-
-    Raises
-    ------
-    InputError
-        It has.
+    `directory` is the original, and `logs` its logs. Raises `InputError` if it has.
     """
     sizes = {
         segment_file_name(segment.base_offset, LOG_SUFFIX): segment.size_bytes

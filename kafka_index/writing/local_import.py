@@ -31,25 +31,12 @@ def import_sorted(
 ) -> None:
     """Import records that come partition by partition; each is published once it is complete.
 
-    Parameters
-    ----------
-    batches : iterable of pa.RecordBatch
-        Records by topic, partition and offset.
-    target : ImportTarget
-        Where to.
-    settings : ImportSettings
-        How.
-    on_partition : callable
-        Called with each partition that has been published, in their order.
-    threads : int
-        How many partitions are written at a time. One that is larger than what may wait is written
-        while it is read, and no other meanwhile; its batches are compressed by as many threads.
-
-    Raises
-    ------
-    InputError
-        A record cannot be read or written, or there is none. Partitions before its own are there.
-        One that cannot be read counts as the next of the last partition that was read.
+    The batches are sorted by topic, partition and offset; the callback gets the partitions in their
+    order once they are published. So many partitions as threads are written at a time. One that is
+    larger than the queue is written while it is read, and no other meanwhile; its batches are
+    compressed by as many threads. Raises `InputError` if a record cannot be read or written, or
+    there is none: the partitions before its own are published. A record that cannot be read counts
+    as the next of the last partition that was read.
     """
     room = _Room(threads * _WAITING_BYTES)
     under_way: deque[Future[ImportedPartition]] = deque()
@@ -130,7 +117,7 @@ class _Source:
 
 
 class _Room:
-    """What may wait in all feeds together."""
+    """The room for waiting records, shared by all feeds."""
 
     def __init__(self, max_bytes: int) -> None:
         self.free_bytes = max_bytes

@@ -34,14 +34,7 @@ from kafka_index.writing.staging import StagedPartition, signature_of
 class ImportedPartition:
     """A partition whose records are written, and that waits to be published.
 
-    Parameters
-    ----------
-    staged : StagedPartition
-        Its directory.
-    counts : ImportCounts
-        What was written.
-    is_published : bool
-        Whether it is in its place already: an interrupted attempt of this run has put it there.
+    `is_published`: an interrupted attempt of this run has put it in its place already.
     """
 
     staged: StagedPartition
@@ -50,27 +43,11 @@ class ImportedPartition:
 
 
 class PartitionImport:
-    """Writes the records of one partition aside.
+    """Writes the records of one partition aside, in a folder that no other process writes to.
 
-    Parameters
-    ----------
-    root : str
-        The data directory.
-    staging : str
-        An existing folder that no other process writes to.
-    partition : TopicPartition
-        Which.
-    settings : ImportSettings
-        How.
-    compressors : Executor, optional
-        Threads that compress batches, besides the one that appends.
-
-    Raises
-    ------
-    InputError
-        The partition is there already, and may not be continued or replaced.
-    PublishError
-        The folder cannot be written.
+    The compressors are threads that compress batches, besides the one that appends. Raises
+    `InputError` if the partition exists already, and may not be continued or replaced, and
+    `PublishError` if the folder cannot be written.
     """
 
     def __init__(
@@ -100,10 +77,7 @@ class PartitionImport:
     def append(self, batch: pa.RecordBatch) -> None:
         """Append the next records of the partition.
 
-        Raises
-        ------
-        InputError
-            They cannot be written.
+        Raises `InputError` if they cannot be written.
         """
         if self._published is not None:
             return
@@ -119,14 +93,10 @@ class PartitionImport:
         self._tail = joined.slice(written)
 
     def finish(self) -> ImportedPartition:
-        """Write what is left, and close the log.
+        """Write the remaining records, and close the log.
 
-        Raises
-        ------
-        InputError
-            There is no record, or the last ones cannot be written.
-        PublishError
-            The log cannot be written.
+        Raises `InputError` if there is no record, or the last ones cannot be written, and
+        `PublishError` if the log cannot be written.
         """
         if self._published is not None:
             staged = StagedPartition(self.partition, self._directory, self._replaces)

@@ -39,23 +39,13 @@ from kafka_index.writing.selection import Selection, SelectionMatcher
 
 @dataclass(frozen=True, slots=True)
 class PartitionMatch:
-    """What a rewrite does to a partition; small, and picklable.
+    """The effect of a rewrite on a partition; small, and picklable.
 
-    Parameters
-    ----------
-    records, dropped : int
-        Records of data, and how many of them are dropped.
-    revived : tuple of (int, int), optional
-        Offsets of a record that is dropped and of an older one of its key that would then be the
-        newest.
-    producer_ends : ndarray of int64, shape (n,)
-        Last offsets of the last batches of producers, sorted: these batches stay, empty at least.
-    unstable_offset : int, optional
-        Where the earliest open transaction begins: its batches stay, empty at least.
-    end_offset : int
-        The offset after the last batch, which stays likewise.
-    note : str, optional
-        What a broker cuts off at any start, and is left out.
+    `records` are those of data. `revived` has the offsets of a record that is dropped and of an
+    older one of its key that would then be the newest. The batches at `producer_ends`, sorted last
+    offsets of the last batches of producers, at and after `unstable_offset`, the start of the
+    earliest open transaction, and before `end_offset`, the last one, stay, empty at least. `note`
+    describes a tail that a broker cuts off at any start, and that is left out.
     """
 
     records: int
@@ -89,17 +79,10 @@ def match_partition(
     checks_revival: bool,
     tiered: TieredPartition | None = None,
 ) -> PartitionMatch:
-    """Read a partition once, or twice if it has to be known what would be revived.
+    """Read a partition once, or twice if revived records have to be known.
 
-    Parameters
-    ----------
-    tiered : TieredPartition, optional
-        What is known of the partition where segments may be remote.
-
-    Raises
-    ------
-    KafkaIndexError
-        The partition cannot be read, or is damaged.
+    `tiered` has the facts about a partition whose segments may be remote. Raises `KafkaIndexError`
+    if the partition cannot be read, or is damaged.
     """
     tail = _Tail()
     pass_ = _Pass(selection, max_decompressed_bytes, tail)
@@ -217,16 +200,8 @@ def sound_windows(
 ) -> Iterator[WindowBatches]:
     """Yield the batches of a segment, verified.
 
-    Parameters
-    ----------
-    on_tail : callable, optional
-        Called with why the batches end before the log, and with the offset after them, where a
-        broker cuts off the rest at any start.
-
-    Raises
-    ------
-    CorruptLogError
-        There is damage besides that.
+    If a broker cuts off the rest of the log at any start, `on_tail` is called with the reason why
+    the batches end, and the offset after them. Raises `CorruptLogError` for other damage.
     """
     scan = LogFileSource.of_segment(segment, verify_crc=True)
     order = BatchOrder(segment.base_offset)
@@ -272,10 +247,7 @@ class RecordMatcher:
     ) -> Iterator[tuple[Longs, pa.RecordBatch, NDArray[np.bool_]]]:
         """Yield, for each chunk of records, numbers of batches, records, and which are dropped.
 
-        Raises
-        ------
-        CorruptLogError
-            A batch cannot be decoded.
+        Raises `CorruptLogError` if a batch cannot be decoded.
         """
         table = RecordTable(segment.topic, segment.partition, self._columns)
 

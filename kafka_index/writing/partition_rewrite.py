@@ -59,17 +59,7 @@ _COLUMNS = ("offset", "timestamp", "key", "value", "headers")
 
 
 class SegmentRewriter:
-    """Rewrites the segments of one partition.
-
-    Parameters
-    ----------
-    match : PartitionMatch
-        What the first pass found.
-    selection : Selection
-        Which records are dropped.
-    max_decompressed_bytes : int
-        The most bytes of decompressed records that the process holds at a time.
-    """
+    """Rewrites the segments of one partition, after the first pass has matched its records."""
 
     def __init__(
         self, match: PartitionMatch, selection: Selection, max_decompressed_bytes: int
@@ -81,12 +71,8 @@ class SegmentRewriter:
     def rewrite(self, segment: SegmentFile, directory: str) -> SegmentFile:
         """Write the log of a segment into another directory; return the new segment.
 
-        Raises
-        ------
-        CorruptLogError
-            The log is damaged.
-        PublishError
-            The new one cannot be written.
+        Raises `CorruptLogError` if the log is damaged, and `PublishError` if the new one cannot be
+        written.
         """
         path = os.path.join(directory, segment_file_name(segment.base_offset, LOG_SUFFIX))
         try:

@@ -33,12 +33,7 @@ _NONE = -1
 class Outcomes:
     """The outcome of each transaction of a partition.
 
-    Parameters
-    ----------
-    aborted : AbortedTransactions
-        Those that were aborted.
-    opened : dict of int to int
-        The first offsets of those that are open, by producer id.
+    `opened` has the first offsets of open ones, by producer id.
     """
 
     aborted: AbortedTransactions

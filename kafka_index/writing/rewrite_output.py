@@ -45,26 +45,9 @@ _CHECKPOINTS = (LOG_START_CHECKPOINT, REPLICATION_CHECKPOINT, CLEANER_CHECKPOINT
 class RewriteOutput:
     """An output directory, held against other runs and brokers while it is open.
 
-    Parameters
-    ----------
-    path : str
-        As it was given; made if it is not there.
-    inputs : sequence of str
-        What is read.
-    digest : str
-        Of the rewrite.
-
-    Attributes
-    ----------
-    is_finished : bool
-        Whether it is the whole output of the same rewrite, and must not be written to.
-
-    Raises
-    ------
-    InputError
-        It is neither empty nor the output of the same rewrite, or lies in the input.
-    PublishError
-        It cannot be written, or is held.
+    It is made if missing. `is_finished`: it is the whole output of the rewrite with the same
+    digest, and must not be written to. Raises `InputError` if it is neither empty nor the output of
+    the same rewrite, or lies in the input, and `PublishError` if it cannot be written, or is held.
     """
 
     is_finished = False
@@ -96,10 +79,7 @@ class RewriteOutput:
     def begin(self) -> None:
         """Mark the directory as the unfinished output of this rewrite, before it is written to.
 
-        Raises
-        ------
-        PublishError
-            It cannot be written.
+        Raises `PublishError` if it cannot be written.
         """
         self._is_begun = True
         _write(self._mark, self._digest)
@@ -124,15 +104,9 @@ class RewriteOutput:
     ) -> None:
         """Write the files at the root, and mark the output as finished.
 
-        Parameters
-        ----------
-        directories : sequence of str
-            The data directories that were read.
-        ends : mapping of TopicPartition to int or None
-            The partitions in the output, and where their logs end: no checkpoint goes beyond. None
-            for one that is copied as it is.
-        log_starts : mapping of TopicPartition to int
-            Where partitions start whose start is not in these directories.
+        `ends` has the partitions in the output, and the ends of their logs: no checkpoint goes
+        beyond. It is None for one that is copied as it is. `log_starts` has the partitions whose
+        start is not in the data directories that were read.
         """
         for name in _CHECKPOINTS:
             offsets: dict[TopicPartition, int] = {}

@@ -1,4 +1,4 @@
-"""What a rewrite reads: the partitions of a dump, with their segments in tiered storage."""
+"""The input of a rewrite: the partitions of a dump, with their segments in tiered storage."""
 
 from __future__ import annotations
 
@@ -24,18 +24,10 @@ CLEANUP_POLICY = "cleanup.policy"
 
 @dataclass(frozen=True, slots=True)
 class PartitionPlan:
-    """A partition to rewrite.
+    """A partition to rewrite, with its segments by base offset.
 
-    Parameters
-    ----------
-    partition : TopicPartition
-        Which.
-    segments : tuple of SegmentFile
-        Its segments, by base offset.
-    may_be_compacted : bool
-        False where the metadata log says that it is not.
-    tiered : TieredPartition, optional
-        What is known of it where segments may be remote.
+    `may_be_compacted` is false if the metadata log says that it is not; `tiered` has the facts
+    about one whose segments may be remote.
     """
 
     partition: TopicPartition
@@ -45,7 +37,7 @@ class PartitionPlan:
 
     @property
     def directory(self) -> str:
-        """Where it lies; of a tiered partition without a local directory, its first segment."""
+        """The local directory; of a tiered partition without one, the first segment."""
         return self.local_directory or self.segments[0].partition_directory
 
     @property
@@ -62,7 +54,7 @@ class PartitionPlan:
 
     @property
     def log_start_offset(self) -> int | None:
-        """Where it starts, if that is known."""
+        """The log start offset, if it is known."""
         if self.tiered is not None:
             return self.tiered.log_start_offset
         return LogDirectory(os.path.dirname(self.directory)).log_start_offset(self.partition)
@@ -86,22 +78,9 @@ def plan_rewrite(
 ) -> tuple[list[PartitionPlan], list[str]]:
     """Return the partitions of a dump, and its data directories.
 
-    Parameters
-    ----------
-    inputs, topics, tiered
-        As for `kafka_index.tiered.listing.list_logs`.
-    cluster : ClusterImage, optional
-        The cluster, which knows the settings of topics.
-
-    Raises
-    ------
-    InputError
-        As `kafka_index.tiered.listing.list_logs`.
-
-    Notes
-    -----
-    With tiered storage all segments become local ones, so that the topic in which brokers keep the
-    states of remote segments is left out.
+    The cluster knows the settings of topics. With tiered storage all segments become local ones, so
+    that the topic in which brokers keep the states of remote segments is left out. Raises the
+    errors of `kafka_index.tiered.listing.list_logs`.
     """
     listing = list_logs(inputs, tiered, topics=topics)
     plans = [

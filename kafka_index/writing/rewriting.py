@@ -37,18 +37,10 @@ from kafka_index.writing.staging import StagedPartition, publish_directory, remo
 
 @dataclass(frozen=True, slots=True)
 class RewriteSettings:
-    """What a rewrite drops, and how it writes; small, and picklable.
+    """The settings of a rewrite; small, and picklable.
 
-    Parameters
-    ----------
-    selection : Selection
-        The records to drop.
-    config : LogConfig
-        Kafka's settings, for the index files.
-    max_decompressed_bytes : int
-        The most bytes of decompressed records that a process holds at a time.
-    allows_revival : bool
-        Whether a newest record may be dropped while an older one of its key stays.
+    `config` is for the index files; `allows_revival`: a newest record may be dropped while an older
+    one of its key stays.
     """
 
     selection: Selection
@@ -61,14 +53,7 @@ class RewriteSettings:
 class MatchedPartition:
     """The result of the first pass over a partition.
 
-    Parameters
-    ----------
-    plan : PartitionPlan
-        The partition.
-    match : PartitionMatch, optional
-        What is dropped; None for an internal topic, and where there is an error.
-    error : KafkaIndexError, optional
-        Why the partition is left out.
+    There is no match for an internal topic, and for an error, which leaves the partition out.
     """
 
     plan: PartitionPlan
@@ -110,17 +95,8 @@ def rewrite(
 ) -> KafkaIndexError | None:
     """Make the second pass over a partition, build its files, and publish it.
 
-    Parameters
-    ----------
-    output : str
-        The output directory.
-    staging : str
-        A folder in it that no other thread or process writes to.
-
-    Returns
-    -------
-    KafkaIndexError or None
-        Why the partition is left out.
+    The staging folder lies in the output, and no other thread or process writes to it. Returns the
+    error that leaves the partition out, if any.
     """
     plan = matched.plan
     directory = os.path.join(staging, plan.partition.directory_name)

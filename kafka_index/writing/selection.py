@@ -1,4 +1,4 @@
-"""Which records a rewrite drops: those with some keys, and those that satisfy a condition."""
+"""The records that a rewrite drops: those with some keys, or those that satisfy a condition."""
 
 from __future__ import annotations
 
@@ -17,15 +17,7 @@ from kafka_index.writing.condition import CONDITION_COLUMNS, Condition, Conditio
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The records to drop; picklable. Keys or a condition, one of the two.
-
-    Parameters
-    ----------
-    keys : tuple of bytes, optional
-        Records with one of these keys.
-    condition : Condition, optional
-        Records that satisfy it.
-    """
+    """The records to drop, by keys or by a condition, one of the two; picklable."""
 
     keys: tuple[bytes, ...] | None = None
     condition: Condition | None = None
@@ -62,10 +54,7 @@ class SelectionMatcher:
 def parse_keys(lines: Iterable[str], *, path: str) -> tuple[bytes, ...]:
     """Return the keys of a file, one per line: text, ``hex:`` or ``base64:``.
 
-    Raises
-    ------
-    InputError
-        A line is malformed, or there is no key.
+    Raises `InputError` if a line is malformed, or there is no key.
     """
     keys = []
     for number, line in enumerate(lines, start=1):

@@ -26,12 +26,8 @@ def sorted_records(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the records of files by topic, partition, and offset or the column to order by.
 
-    Raises
-    ------
-    InputError
-        A file cannot be read, or its columns are not those of records.
-    PublishError
-        There is no room to sort.
+    Raises `InputError` if a file cannot be read, or its columns are not those of records, and
+    `PublishError` if there is no room to sort.
     """
     # It takes a while, and only imports need it.
     import duckdb  # noqa: PLC0415

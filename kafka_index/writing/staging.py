@@ -36,14 +36,7 @@ Signature = tuple[tuple[str, int, int], ...]
 class StagedPartition:
     """A partition directory that waits to be published; small, and picklable.
 
-    Parameters
-    ----------
-    partition : TopicPartition
-        Which.
-    directory : str
-        Where it lies.
-    replaces : Signature, optional
-        The logs of the directory that it replaces; None for a new one.
+    `replaces` are the logs of the directory that it replaces; None for a new one.
     """
 
     partition: TopicPartition
@@ -57,13 +50,7 @@ def staging_directory(root: str) -> str:
 
 
 def create_staging(path: str) -> None:
-    """Make a staging folder; one that is there stays.
-
-    Raises
-    ------
-    PublishError
-        It cannot be made.
-    """
+    """Make a staging folder, or keep an existing one; raises `PublishError` if that fails."""
     try:
         os.makedirs(path, exist_ok=True)
         with open(os.path.join(path, _MARK), "a", encoding="ascii"):
@@ -73,12 +60,9 @@ def create_staging(path: str) -> None:
 
 
 def remove_leftovers(root: str) -> int:
-    """Remove the staging folders that killed runs have left; return how many.
+    """Remove the staging folders that killed runs have left; return their number.
 
-    Raises
-    ------
-    PublishError
-        One cannot be removed.
+    Raises `PublishError` if one cannot be removed.
     """
     removed = 0
     for path in _leftovers(root):
@@ -99,13 +83,7 @@ def _leftovers(root: str) -> Iterator[str]:
 
 
 def remove_directory(path: str) -> None:
-    """Remove a folder with all that is in it.
-
-    Raises
-    ------
-    PublishError
-        It cannot be removed.
-    """
+    """Remove a folder with its content; raises `PublishError` if that fails."""
     try:
         mark = os.path.join(path, _MARK)
         for name in os.listdir(path):
@@ -140,15 +118,10 @@ def signature_of(directory: str) -> Signature | None:
 def publish_directory(root: str, staged: StagedPartition) -> None:
     """Make a staged partition durable, and give it its place in the data directory.
 
-    Whatever kills the process meanwhile, there is the old directory or the whole new one. What it
-    replaces is left in the place of the staged one.
-
-    Raises
-    ------
-    InputError
-        What it was to replace has changed, or there is a directory that was not there before.
-    PublishError
-        It cannot be published.
+    Whatever kills the process meanwhile, there is the old directory or the whole new one. The
+    replaced directory is left in the place of the staged one. Raises `InputError` if it has
+    changed, or there is a directory that was not there before, and `PublishError` if the partition
+    cannot be published.
     """
     target = os.path.join(root, staged.partition.directory_name)
     if signature_of(target) != staged.replaces:

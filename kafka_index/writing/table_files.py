@@ -54,15 +54,7 @@ _TYPES = {
 
 @dataclass(frozen=True, slots=True)
 class TableFile:
-    """A file of records.
-
-    Parameters
-    ----------
-    path : str
-        Where it is.
-    folders : tuple of (str, str)
-        Columns that its folders hold, such as ``topic=orders``.
-    """
+    """A file of records, and the columns in the names of its folders, such as ``topic=orders``."""
 
     path: str
     folders: tuple[tuple[str, str], ...] = ()
@@ -76,10 +68,8 @@ class TableFile:
 def list_table_files(inputs: Sequence[str]) -> list[TableFile]:
     """Return the files that inputs name: files, folders of them, and globs of either.
 
-    Raises
-    ------
-    InputError
-        There is none, or a file that was named is neither Parquet nor JSON lines.
+    Raises `InputError` if there is none, or a file that was named is neither Parquet nor JSON
+    lines.
     """
     found: list[TableFile] = []
     for given in inputs:
@@ -135,10 +125,7 @@ def _folders(path: str, root: str) -> tuple[tuple[str, str], ...]:
 def table_schema(file: TableFile, order_by: str | None) -> pa.Schema:
     """Return the columns of a file that are read; all files of an import have to have them.
 
-    Raises
-    ------
-    InputError
-        It cannot be read, or has a column that records do not have.
+    Raises `InputError` if it cannot be read, or has a column that records do not have.
     """
     given: dict[str, pa.DataType | None] = {}
     if file.is_parquet:
@@ -161,13 +148,7 @@ def _type_of(value: object) -> pa.DataType:
 
 
 def read_tables(files: Sequence[TableFile], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of files.
-
-    Raises
-    ------
-    InputError
-        A file cannot be read, or lacks a column.
-    """
+    """Yield the rows of files; raises `InputError` if one cannot be read, or lacks a column."""
     row = 0
     for file in files:
         batches = _parquet_batches(file, schema) if file.is_parquet else _json_batches(file, schema)
