@@ -24,7 +24,7 @@ from kafka_index.records import BatchFields, Record, write_record_batch
 from kafka_index.restore.job import RestoreJob
 from kafka_index.restore.log_files import Link
 from kafka_index.restore.request import RestoreRequest
-from kafka_index.restore.run import on_threads
+from kafka_index.restore.threads import on_threads
 from kafka_index.storage import list_dump
 
 _SEGMENTS = 32

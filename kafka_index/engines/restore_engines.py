@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from kafka_index.engines import Engine, Listener
 from kafka_index.engines.session import open_session, prepare_executors
-from kafka_index.restore.partition_task import PartitionTask
-from kafka_index.restore.run import OnSettled, Runner, on_threads
+from kafka_index.restore.partition_restoring import PartitionTask
+from kafka_index.restore.threads import OnSettled, Runner, on_threads
 
 _APP_NAME = "kafka-index restore"
 _AFTER_FAILURE = "finished partitions are kept: run again to continue"
@@ -29,7 +29,7 @@ def restore_runner(engine: Engine, listener: Listener) -> Runner:
 
     def run(tasks: Sequence[PartitionTask], on_settled: OnSettled) -> None:
         from kafka_index.spark.jobs import Jobs
-        from kafka_index.spark.restore import restore_partitions
+        from kafka_index.spark.restore import restore_in_tasks
         from kafka_index.spark.shared_target import shared_target
 
         output = tasks[0].output
@@ -46,9 +46,9 @@ def restore_runner(engine: Engine, listener: Listener) -> Runner:
                 outputs=[output],
             )
             listener.on_begin()
-            for restored in restore_partitions(
+            for group in restore_in_tasks(
                 session, tasks, workers=workers, jobs=jobs, target=target
             ):
-                on_settled([restored])
+                on_settled(group)
 
     return run

@@ -72,8 +72,6 @@ def with_fills(
     logs: Sequence[RestoredLog],
     directory: str,
     settings: BuildSettings,
-    *,
-    attempt_id: str,
 ) -> Sequence[RestoredLog]:
     """Return the logs with what other copies have of missing offsets.
 
@@ -91,7 +89,7 @@ def with_fills(
     if start is not None:
         fill = filler.find_head(start, first_mark(logs[0].now()))
         if fill is not None:
-            logs = [*_new_logs(fill, logs[0], directory, settings, context, attempt_id), *logs]
+            logs = [*_new_logs(fill, logs[0], directory, settings, context), *logs]
     missing = _missing_in(plan, logs, context)
     # What a cleaner may have removed, nobody knows up to where, is not brought back.
     cleaning = missing.cleaning
@@ -111,7 +109,6 @@ def with_fills(
                 settings,
                 context=context,
                 takes_records=takes_records,
-                attempt_id=attempt_id,
             )
         before = logs[number - 1] if number else None
         is_between = any(each.position_bytes == 0 for each in gaps)
@@ -121,7 +118,7 @@ def with_fills(
         if fill is None or (fill.pieces and not takes_records):
             continue
         logs[number].fills.append(fill)
-        more += _new_logs(fill, before, directory, settings, context, attempt_id)
+        more += _new_logs(fill, before, directory, settings, context)
     return sorted([*logs, *more], key=lambda each: each.source.base_offset)
 
 
@@ -131,11 +128,8 @@ def _new_logs(
     directory: str,
     settings: BuildSettings,
     context: LogContext,
-    attempt_id: str,
 ) -> list[RestoredLog]:
-    return restore_fill(
-        fill, like.source, directory, settings, context=context, attempt_id=attempt_id
-    )
+    return restore_fill(fill, like.source, directory, settings, context=context)
 
 
 def _missing_in(

@@ -31,7 +31,6 @@ from kafka_index.restore.root_files import make_directory, show_identity, write_
 from kafka_index.restore.run import (
     OnRestored,
     Restored,
-    Runner,
     output_lock,
     restore_logs,
     write_root,
@@ -62,6 +61,7 @@ from kafka_index.restore.target_checks import (
     refuse_unknown_topics,
     same_cluster_identity,
 )
+from kafka_index.restore.threads import Runner
 from kafka_index.restore.until import check_offsets, check_reached, check_times, open_transactions
 
 

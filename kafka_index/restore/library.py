@@ -14,7 +14,7 @@ from kafka_index.restore.job import RestoreJob, RestoreResult
 from kafka_index.restore.log_files import Link
 from kafka_index.restore.lost_ranges import Salvage
 from kafka_index.restore.request import RestoreRequest
-from kafka_index.restore.run import on_threads
+from kafka_index.restore.threads import on_threads
 from kafka_index.restore.until import Until
 
 

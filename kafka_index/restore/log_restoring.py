@@ -26,6 +26,8 @@ from kafka_index.scan.log_offsets import Hole, LogOffsets
 from kafka_index.scan.observed_source import ObservedSource
 from kafka_index.storage import MappedFile, SegmentFile, publish_error
 
+#: Names scratch files. A run restores each log once, in a folder that no other run has.
+ATTEMPT_ID = "restore"
 # A log with more kinds of damage than this is failed, and its partition left out.
 _MAX_DROPS = 64
 
@@ -98,7 +100,6 @@ def restore_log(
     settings: BuildSettings,
     *,
     context: LogContext,
-    attempt_id: str,
 ) -> RestoredLog:
     """Take over a log, and stage its index files.
 
@@ -116,8 +117,6 @@ def restore_log(
         How index files are written.
     context : LogContext
         What lies around it, and what may fill it.
-    attempt_id : str
-        Names scratch files.
 
     Raises
     ------
@@ -127,7 +126,7 @@ def restore_log(
     name = segment_file_name(source.base_offset, LOG_SUFFIX)
     target = os.path.join(directory, name)
     take_over(source, target, link)
-    restored = _stage(source, target, settings, attempt_id, context)
+    restored = _stage(source, target, settings, context)
     row = restored.staged.report
     if row.status == BUILT:
         return restored
@@ -143,7 +142,7 @@ def restore_log(
     if salvage is Salvage.NONE and lost:
         restored.lost = lost
         return restored
-    restored = _restage(restored, target, settings, attempt_id, context)
+    restored = _restage(restored, target, settings, context)
     for _ in range(_MAX_DROPS):
         row = restored.staged.report
         if row.status == BUILT or row.position_bytes is None:
@@ -156,7 +155,7 @@ def restore_log(
         else:
             lost.append(again.cut_off(row.position_bytes, code, reason))
         lost[-1] = replace(lost[-1], position_bytes=None)
-        restored = _restage(restored, target, settings, attempt_id, context)
+        restored = _restage(restored, target, settings, context)
     restored.lost, restored.fills = lost, fills
     restored.keeps_end = not (restored.is_limited or _touches_end(lost, restored.facts))
     return restored
@@ -169,7 +168,6 @@ def fill_holes(
     *,
     context: LogContext,
     takes_records: bool,
-    attempt_id: str,
 ) -> RestoredLog:
     """Fill offsets that are missing between batches of a log, and stage it anew.
 
@@ -185,8 +183,6 @@ def fill_holes(
         What may fill it.
     takes_records : bool
         As for `Salvaging.fill_holes`.
-    attempt_id : str
-        Names scratch files.
 
     Raises
     ------
@@ -197,7 +193,7 @@ def fill_holes(
     fills = Salvaging(log.source, target, context).fill_holes(holes, takes_records=takes_records)
     filled = log
     if any(each.pieces for each in fills):
-        filled = _restage(log, target, settings, attempt_id, context)
+        filled = _restage(log, target, settings, context)
         filled.keeps_end, filled.is_limited = log.keeps_end, log.is_limited
     filled.lost, filled.fills = log.lost, [*log.fills, *fills]
     return filled
@@ -210,7 +206,6 @@ def restore_fill(
     settings: BuildSettings,
     *,
     context: LogContext,
-    attempt_id: str,
 ) -> list[RestoredLog]:
     """Write what another copy has of missing segments as logs of the output, and stage them.
 
@@ -226,8 +221,6 @@ def restore_fill(
         How index files are written.
     context : LogContext
         What lies around it.
-    attempt_id : str
-        Names scratch files.
 
     Raises
     ------
@@ -242,7 +235,7 @@ def restore_fill(
             target = os.path.join(directory, segment_file_name(base_offset, LOG_SUFFIX))
             write_log(target, [data])
         source = replace(like, base_offset=base_offset, log_path=piece.path, is_last=False)
-        log = _stage(source, target, settings, attempt_id, context)
+        log = _stage(source, target, settings, context)
         log.fills = [fill]
         restored.append(log)
     return restored
@@ -261,7 +254,6 @@ def _stage(
     source: SegmentFile,
     target: str,
     settings: BuildSettings,
-    attempt_id: str,
     context: LogContext,
 ) -> RestoredLog:
     segment = segment_at(target, source)
@@ -271,7 +263,7 @@ def _stage(
         [facts],
         None if context.limit is None else context.limit.first_beyond,
     )
-    staged = stage_segment(segment, log, settings, attempt_id, os.path.dirname(target))
+    staged = stage_segment(segment, log, settings, ATTEMPT_ID, os.path.dirname(target))
     is_limited = log.cut_at_bytes is not None and staged.report.status == BUILT
     if is_limited and log.cut_at_bytes is not None:
         cut(target, log.cut_at_bytes)
@@ -282,11 +274,10 @@ def _restage(
     before: RestoredLog,
     target: str,
     settings: BuildSettings,
-    attempt_id: str,
     context: LogContext,
 ) -> RestoredLog:
     before.staged.remove_scratch(settings)
-    return _stage(before.source, target, settings, attempt_id, context)
+    return _stage(before.source, target, settings, context)
 
 
 def _touches_end(lost: Sequence[LostRange], facts: LogFacts) -> bool:

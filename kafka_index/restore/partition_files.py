@@ -70,7 +70,7 @@ def make_partition_durable(directory: str) -> None:
 
 
 def paths_of(directory: str) -> list[str]:
-    """Return what has to be durable of a partition: its files, its entry, and itself.
+    """Return what has to be durable of a partition: its files, and itself.
 
     Raises
     ------
@@ -81,5 +81,4 @@ def paths_of(directory: str) -> list[str]:
         names = sorted(os.listdir(directory))
     except OSError as error:
         raise publish_error(error, directory, "list a restored partition") from error
-    parent = os.path.dirname(directory)
-    return [*(os.path.join(directory, name) for name in names), directory, parent]
+    return [*(os.path.join(directory, name) for name in names), directory]

@@ -1,28 +1,34 @@
-"""Partitions whose logs are in place: what depends on several logs, and all of their files.
+"""Partitions as units of work: restored in a folder of their own, and renamed when they are whole.
 
-The index files, snapshots and leader epochs are those of a build over the logs as they lie in the
-output. A partition counts as restored when all of its files are durable.
+Both engines call `restore_partitions` with groups of partitions. The logs are scanned where they
+will stay: a rename takes them into the output. The index files, snapshots and leader epochs are
+those of a build over these logs. A partition takes its name in the output when all of its files are
+durable.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 
 from kafka_index.build import BuildSettings, publish_partitions
 from kafka_index.build.partition_start import PartitionStart
+from kafka_index.build.publish import GROUP_SEGMENTS
 from kafka_index.build.report import FAILED, SegmentReport
+from kafka_index.config import LogConfig
 from kafka_index.errors import KafkaIndexError, is_retriable
 from kafka_index.layout.names import LOG_SUFFIX, TopicPartition, segment_file_name
 from kafka_index.restore.gaps import cleaned_places, gap_losses, log_end, with_fills
-from kafka_index.restore.log_restoring import RestoredLog
+from kafka_index.restore.log_files import Link
+from kafka_index.restore.log_restoring import ATTEMPT_ID, RestoredLog, restore_log
 from kafka_index.restore.lost_ranges import Salvage
 from kafka_index.restore.partition_files import (
     paths_of,
     remove_build_files,
-    remove_directory,
     write_partition_metadata,
 )
 from kafka_index.restore.plan import PartitionPlan
@@ -32,26 +38,77 @@ from kafka_index.restore.restored_partition import (
     LOG_START_ABOVE_END,
     RestoredPartition,
 )
+from kafka_index.restore.root_files import STAGING, make_directory, sync_directory
+from kafka_index.restore.salvaging import LogContext, partition_context
 from kafka_index.storage import SegmentFile, make_durable, publish_error
+from kafka_index.tasks import new_run_id
+
+# Partitions of fewer bytes of logs share a group, and the cost of making files durable.
+_GROUP_BYTES = 64 << 20
+
+#: A log, or the error that it ended with: the rest of its partition is awaited all the same.
+FoundLog = RestoredLog | KafkaIndexError
+#: Calls a function for each log, here or on threads, and returns what it returned in order.
+EachLog = Callable[
+    [
+        Callable[[tuple[SegmentFile, LogContext]], FoundLog],
+        Sequence[tuple[SegmentFile, LogContext]],
+    ],
+    Iterable[FoundLog],
+]
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionLogs:
-    """A partition whose logs are in place.
+class PartitionTask:
+    """A partition, and how it is restored; small and picklable.
 
     Parameters
     ----------
     plan : PartitionPlan
         The partition.
-    logs : sequence of RestoredLog
-        All of its logs, by base offset.
-    directory : str
-        Its directory in the output.
+    output : str
+        The output directory.
+    config : LogConfig
+        The settings of indexes.
+    salvage : Salvage
+        What is kept of it if it is damaged.
+    link : Link
+        How logs are taken over.
     """
 
     plan: PartitionPlan
-    logs: Sequence[RestoredLog]
-    directory: str
+    output: str
+    config: LogConfig
+    salvage: Salvage
+    link: Link
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of its logs."""
+        return int(self.plan.base.segments.sizes_bytes.sum())
+
+    def alone(self) -> PartitionTask:
+        """Return the task without what the root of a dump says of other partitions."""
+        base, *others = (each.alone() for each in (self.plan.base, *self.plan.others))
+        return replace(self, plan=replace(self.plan, base=base, others=tuple(others)))
+
+    def directory_in(self, root: str) -> str:
+        """Return the directory of the partition below a folder."""
+        return os.path.join(root, self.plan.partition.directory_name)
+
+    def logs(self) -> list[tuple[SegmentFile, LogContext]]:
+        """Return its segments by base offset, each with what lies around it."""
+        segments = self.plan.segments()
+        shared = partition_context(self.plan, self.config)
+        around = zip([None, *segments[:-1]], [*segments[1:], None], strict=True)
+        contexts = [replace(shared, before=before, after=after) for before, after in around]
+        contexts[0] = replace(contexts[0], head_offset=self.plan.head_offset, later=segments[1:])
+        return list(zip(segments, contexts, strict=True))
+
+    def unsettled(self) -> RestoredPartition:
+        """Return the row of the partition before anything is known of it."""
+        plan = self.plan
+        return RestoredPartition(plan.partition, plan.base.directory, plan.topic_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,54 +116,95 @@ class _Sound:
     """A partition whose files can be published."""
 
     found: RestoredPartition
-    plan: PartitionPlan
+    task: PartitionTask
     logs: Sequence[RestoredLog]
     directory: str
     start: PartitionStart
 
 
-def finish_partitions(
-    group: Sequence[PartitionLogs],
-    salvage: Salvage,
-    settings: BuildSettings,
-    *,
-    attempt_id: str,
+def grouped(tasks: Iterable[PartitionTask]) -> list[list[PartitionTask]]:
+    """Return the units of work, the largest first: large partitions alone, small ones together."""
+    groups: list[list[PartitionTask]] = []
+    room = segments = 0
+    for task in sorted(tasks, key=lambda each: -each.size_bytes):
+        count = len(task.plan.base.segments.base_offsets)
+        if not groups or task.size_bytes > room or segments + count > GROUP_SEGMENTS:
+            groups.append([])
+            room, segments = _GROUP_BYTES, 0
+        groups[-1].append(task)
+        room, segments = room - task.size_bytes, segments + count
+    return groups
+
+
+def restore_partitions(
+    group: Sequence[PartitionTask], *, each_log: EachLog = map
 ) -> list[RestoredPartition]:
-    """Write the files of partitions whose logs are in place, and make all of them durable at once.
+    """Restore partitions in a folder of this attempt's own, and let each appear whole.
 
     Parameters
     ----------
-    group : sequence of PartitionLogs
-        The partitions: many small ones share the cost of making files durable.
-    salvage : Salvage
-        With ``none``, a damaged partition is left out.
-    settings : BuildSettings
-        How index files are written.
-    attempt_id : str
-        Names scratch files.
+    group : sequence of PartitionTask
+        One or more partitions of one restore.
+    each_log : callable
+        Restores the logs of a partition.
 
     Returns
     -------
     list of RestoredPartition
-        One for each, in order. Of one that is left out nothing is in the output.
+        One for each, in order. Nothing is in the output of one that is left out.
     """
-    every = []
+    output, salvage = group[0].output, group[0].salvage
+    root = os.path.join(output, f"{STAGING}{new_run_id()}")
+    settings = BuildSettings(
+        config=group[0].config, target_root=root, run_id=new_run_id(), keeps_record=False
+    )
+    every = [task.unsettled() for task in group]
     sound = []
-    for each in group:
-        plan = each.plan
-        found = RestoredPartition(plan.partition, plan.base.directory, plan.topic_id)
-        every.append(found)
-        with _leaving_out([found]):
-            ready = _prepare(found, each, salvage, settings, attempt_id)
-            if ready is not None:
-                sound.append(ready)
-    with _leaving_out([each.found for each in sound]):
-        _publish(sound, settings, attempt_id)
-        _sync([each for each in sound if not each.found.is_left_out])
-    for each, found in zip(group, every, strict=True):
-        if found.is_left_out:
-            remove_directory(each.directory)
+    try:
+        for task, found in zip(group, every, strict=True):
+            with _leaving_out([found]):
+                logs = _restore_logs(task, task.directory_in(root), settings, each_log)
+                ready = _prepare(found, task, logs, salvage, settings)
+                if ready is not None:
+                    sound.append(ready)
+        with _leaving_out([each.found for each in sound]):
+            _publish(sound, settings)
+            sound = [each for each in sound if not each.found.is_left_out]
+            _sync(sound)
+            for each in sound:
+                with _leaving_out([each.found]):
+                    _rename(each.directory, each.task.directory_in(output))
+            sync_directory(output)
+    finally:
+        # What cannot be removed now, the end of the run removes, or fails.
+        shutil.rmtree(root, ignore_errors=True)
     return every
+
+
+def _restore_logs(
+    task: PartitionTask, directory: str, settings: BuildSettings, each_log: EachLog
+) -> list[RestoredLog]:
+    make_directory(directory)
+    restore = partial(_restore_log, task=task, directory=directory, settings=settings)
+    found = list(each_log(restore, task.logs()))
+    for each in found:
+        if isinstance(each, KafkaIndexError):
+            raise each
+    return [each for each in found if isinstance(each, RestoredLog)]
+
+
+def _restore_log(
+    log: tuple[SegmentFile, LogContext],
+    *,
+    task: PartitionTask,
+    directory: str,
+    settings: BuildSettings,
+) -> FoundLog:
+    source, context = log
+    try:
+        return restore_log(source, directory, task.link, task.salvage, settings, context=context)
+    except KafkaIndexError as error:
+        return error
 
 
 @contextmanager
@@ -122,15 +220,15 @@ def _leaving_out(found: Sequence[RestoredPartition]) -> Iterator[None]:
 
 def _prepare(
     found: RestoredPartition,
-    partition: PartitionLogs,
+    task: PartitionTask,
+    logs: Sequence[RestoredLog],
     salvage: Salvage,
     settings: BuildSettings,
-    attempt_id: str,
 ) -> _Sound | None:
     """Return a partition with all that is to be published of it; None where it is left out."""
-    plan, directory = partition.plan, partition.directory
-    logs = _up_to_limit(partition.logs, settings)
-    logs = with_fills(plan, logs, directory, settings, attempt_id=attempt_id)
+    plan, directory = task.plan, task.directory_in(settings.target_root or "")
+    logs = _up_to_limit(logs, settings)
+    logs = with_fills(plan, logs, directory, settings)
     fills = dict.fromkeys(fill for each in logs for fill in each.fills if fill.pieces)
     found.notes += [
         f"offsets {fill.first_offset} to {fill.end_offset - 1}: filled from {fill.replica}"
@@ -139,8 +237,7 @@ def _prepare(
     failed = next((each for each in logs if each.staged.report.status == FAILED), None)
     found.lost = [lost for each in logs for lost in each.lost]
     if failed is not None and salvage is not Salvage.NONE:
-        found.leave_out(*_why_failed(failed.staged.report))
-        found.retriable = failed.staged.report.retriable
+        _leave_failed_out(found, failed.staged.report, logs)
         return None
     found.lost += gap_losses(plan, logs, settings)
     cleaned = cleaned_places(logs)
@@ -160,32 +257,31 @@ def _prepare(
             "delete all of it; where that start is wrong, give --log-start",
         )
         return None
-    return _Sound(found, plan, logs, directory, start)
+    return _Sound(found, task, logs, directory, start)
 
 
-def _publish(group: Sequence[_Sound], settings: BuildSettings, attempt_id: str) -> None:
-    """Publish the files of partitions, and complete their rows."""
-    rows: dict[TopicPartition, list[SegmentReport]] = {each.plan.partition: [] for each in group}
+def _publish(group: Sequence[_Sound], settings: BuildSettings) -> None:
+    """Write the files of partitions beside their logs, and complete their rows."""
+    rows: dict[TopicPartition, list[SegmentReport]] = {each.found.partition: [] for each in group}
     for row in publish_partitions(
         [[log.staged for log in each.logs] for each in group],
         settings,
-        attempt_id=attempt_id,
-        starts={each.plan.partition: each.start for each in group},
+        attempt_id=ATTEMPT_ID,
+        starts={each.found.partition: each.start for each in group},
     ):
         rows[TopicPartition(row.topic, row.partition)].append(row)
     for each in group:
         for log in each.logs:
             log.staged.remove_scratch(settings)
         with _leaving_out([each.found]):
-            _complete(each, rows[each.plan.partition])
+            _complete(each, rows[each.found.partition])
 
 
 def _complete(sound: _Sound, rows: Sequence[SegmentReport]) -> None:
-    found, plan, logs, start = sound.found, sound.plan, sound.logs, sound.start
+    found, logs, start = sound.found, sound.logs, sound.start
     broken = next((row for row in rows if row.status == FAILED), None)
     if broken is not None:
-        found.leave_out(*_why_failed(broken))
-        found.retriable = broken.retriable
+        _leave_failed_out(found, broken, logs)
         return
     found.notes += [f"{row.segment_base_offset}: {row.note}" for row in rows if row.note]
     found.is_limited = logs[-1].is_limited
@@ -195,7 +291,7 @@ def _complete(sound: _Sound, rows: Sequence[SegmentReport]) -> None:
     found.log_start_offset = max(start.log_start_offset, logs[0].source.base_offset)
     found.base_offset = logs[0].source.base_offset
     found.log_end_offset = log_end(logs[-1])
-    write_partition_metadata(sound.directory, plan.topic_id)
+    write_partition_metadata(sound.directory, found.topic_id)
     remove_build_files(sound.directory)
     found.segments = len(logs)
     found.size_bytes = sum(os.path.getsize(each.staged.segment.log_path) for each in logs)
@@ -224,8 +320,12 @@ def _first_of(plan: PartitionPlan, first: SegmentFile) -> SegmentFile:
     return replace(first, log_path=os.path.join(plan.base.directory, name))
 
 
-def _why_failed(row: SegmentReport) -> tuple[str, str]:
-    return row.reason_code or ERROR, f"{row.log_path}: {row.reason}"
+def _leave_failed_out(
+    found: RestoredPartition, row: SegmentReport, logs: Sequence[RestoredLog]
+) -> None:
+    paths = {each.source.base_offset: each.source.log_path for each in logs}
+    reason = f"{paths[row.segment_base_offset]}: {row.reason}"
+    found.leave_out(row.reason_code or ERROR, reason, retriable=row.retriable)
 
 
 def _start(found: RestoredPartition, plan: PartitionPlan, first: SegmentFile) -> PartitionStart:
@@ -269,3 +369,12 @@ def _sync(group: Sequence[_Sound]) -> None:
             for path in paths[each.directory]:
                 if path in failures:
                     raise publish_error(failures[path], path, "make a restored file durable")
+
+
+def _rename(directory: str, target: str) -> None:
+    """Give a whole partition its name, unless another attempt has finished it before."""
+    try:
+        os.rename(directory, target)
+    except OSError as error:
+        if not os.path.isdir(target):
+            raise publish_error(error, target, "rename a restored partition") from error

@@ -1,4 +1,4 @@
-"""A restore from its plan to the marker: logs on threads, partitions, then the root's files."""
+"""A restore from its plan to its partitions, and then the checkpoints at the root."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kafka_index.restore.journal import BegunPlan, Journal
 from kafka_index.restore.log_files import Link, choose_link
 from kafka_index.restore.output import Output
 from kafka_index.restore.partition_files import remove_directory
-from kafka_index.restore.partition_task import PartitionTask
+from kafka_index.restore.partition_restoring import PartitionTask
 from kafka_index.restore.plan import RestorePlan
 from kafka_index.restore.restored_partition import NO_LOGS, RestoredPartition
 from kafka_index.restore.root_files import (
@@ -23,13 +23,10 @@ from kafka_index.restore.root_files import (
     write_checkpoints,
 )
 from kafka_index.restore.seed_directory import SeedDirectory
-from kafka_index.restore.threads import ThreadedRestore
+from kafka_index.restore.threads import Runner
 from kafka_index.storage import DirectoryLock, SegmentFile
 
 OnRestored = Callable[[RestoredPartition], None]
-OnSettled = Callable[[Sequence[RestoredPartition]], None]
-#: Restores partitions on some engine, and calls back with those that are settled, several or one.
-Runner = Callable[[Sequence[PartitionTask], OnSettled], None]
 
 
 @dataclass(slots=True)
@@ -117,15 +114,6 @@ def restore_logs(
         on_restored(left_out)
     remove_staging(output.path)
     return Restored(sorted(settled, key=lambda each: each.partition), link)
-
-
-def on_threads(threads: int) -> Runner:
-    """Return what restores partitions on threads of this process."""
-
-    def run(tasks: Sequence[PartitionTask], on_settled: OnSettled) -> None:
-        ThreadedRestore(tasks, on_settled).run(threads)
-
-    return run
 
 
 def write_root(plan: RestorePlan, output: str, restored: Restored) -> None:

@@ -12,7 +12,7 @@ import pytest
 from kafka_index.restore.job import RestoreJob
 from kafka_index.restore.log_files import Link
 from kafka_index.restore.request import RestoreRequest
-from kafka_index.restore.run import on_threads
+from kafka_index.restore.threads import on_threads
 from tests.support.command_line import SETTINGS, environment
 from tests.support.restoring import MARKER, copy_dump, logs, restore
 from tests.support.timeouts import TIMEOUT_SECONDS

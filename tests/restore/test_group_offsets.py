@@ -287,7 +287,7 @@ def kill_while_clamping(dump: Path, out: Path, name: str, times: str) -> None:
 def test_a_restore_that_is_killed_while_it_clamps_is_completed(tmp_path: Path, dump: Path) -> None:
     clamp(dump, tmp_path / "whole", "--clamp-groups")
     out = tmp_path / "out"
-    kill_while_clamping(dump, out, HOME, "2")
+    kill_while_clamping(dump, out, HOME, "3")
     assert not (out / MARKER).exists()
     assert not (out / HOME).exists()
 
