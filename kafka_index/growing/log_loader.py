@@ -1,4 +1,4 @@
-"""Loading a partition: the order of its steps, and what decides each of them.
+"""Loading a partition: the order of its steps, the reasons for each, and its leader epochs.
 
 Source: Kafka's ``LogLoader.load``. A log that grows acts on its files (`growing_files`); a
 prediction computes what a broker would do to them (`kafka_index.startup.partition_loading`).
@@ -6,6 +6,7 @@ prediction computes what a broker would do to them (`kafka_index.startup.partiti
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Generic, Protocol, TypeVar
@@ -13,11 +14,78 @@ from typing import Final, Generic, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from kafka_index.growing.epoch_file import EpochFile
 from kafka_index.growing.growing_segment import floor_segment
 from kafka_index.growing.incoming_batches import IncomingBatches
 from kafka_index.growing.producer_state_manager import ProducerStateManager, ReplayedSegment
+from kafka_index.layout.checkpoints import EpochEntry
+from kafka_index.layout.names import LEADER_EPOCH_CHECKPOINT
+from kafka_index.layout.records import MAGIC_RECORD_BATCH
+from kafka_index.state.leader_epochs import LeaderEpochCache
 from kafka_index.state.producer_append import AppendOrigin
+from kafka_index.storage import AtomicFile
+from kafka_index.storage.log_directory import read_checkpoint_text
+
+
+class EpochFile:
+    """The leader epochs of a partition, and their file, which is created empty.
+
+    Raises `InputError` or `InvalidEpochError` if the file is malformed.
+    """
+
+    def __init__(self, directory: str) -> None:
+        self._path = os.path.join(directory, LEADER_EPOCH_CHECKPOINT)
+        text = read_checkpoint_text(self._path)
+        if text is None:
+            text = ""
+            self._write(text)
+        self.cache = LeaderEpochCache.from_text(text, path=self._path)
+
+    def assign(self, batches: IncomingBatches) -> None:
+        """Record the epochs of batches that are appended."""
+        has_changed = False
+        for row, epoch, base_offset in batches.epoch_starts():
+            if batches.magic[row] >= MAGIC_RECORD_BATCH:
+                has_changed |= self.cache.assign(epoch, base_offset)
+            elif self.cache.entries:
+                self.cache = LeaderEpochCache()
+                has_changed = True
+        self._write_if(changed=has_changed)
+
+    def assign_recovered(self, batches: IncomingBatches) -> None:
+        """Record the epochs of batches as recovery does."""
+        has_changed = False
+        for _, epoch, base_offset in batches.epoch_starts():
+            has_changed |= self.cache.assign_from_batch(epoch, base_offset)
+        self._write_if(changed=has_changed)
+
+    def truncate_from_end(self, offset: int) -> None:
+        """Drop the epochs that start at an offset or above."""
+        self._write_if(changed=self.cache.truncate_from_end(offset))
+
+    def truncate_from_start(self, offset: int) -> None:
+        """Drop the epochs before an offset."""
+        self._write_if(changed=self.cache.truncate_from_start(offset))
+
+    def restore(self, entries: tuple[EpochEntry, ...]) -> None:
+        """Roll back to the entries of an earlier moment."""
+        has_changed = self.cache.entries != entries
+        self.cache = LeaderEpochCache(entries)
+        self._write_if(changed=has_changed)
+
+    def clear(self) -> None:
+        """Drop all epochs."""
+        self.cache = LeaderEpochCache()
+        self._write(self.cache.text())
+
+    def _write_if(self, *, changed: bool) -> None:
+        if changed:
+            self._write(self.cache.text())
+
+    def _write(self, text: str) -> None:
+        with AtomicFile(self._path, scratch_path=f"{self._path}.tmp") as file:
+            file.write(text.encode())
+            file.commit()
+
 
 #: The code of a recovery that fails because offsets go back (Kafka: ``InvalidOffsetException``).
 OFFSET_BACKWARD: Final = "offset_backward"

@@ -21,7 +21,7 @@ from kafka_index.lookup.exchange import ASIDE, exchange
 from kafka_index.lookup.queries import Queries
 from kafka_index.lookup.query_files import QueryFormat
 from kafka_index.lookup.splits import QuerySplit
-from kafka_index.reading.built_indexes import IndexFolder
+from kafka_index.reading.fetched_indexes import IndexFolder
 from kafka_index.storage import DirectoryLock, publish_error, refuse_overlap
 from kafka_index.storage.paths import absolute_path
 from kafka_index.stores.arrow_files import COMPRESSIONS

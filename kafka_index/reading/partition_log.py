@@ -31,12 +31,11 @@ from kafka_index.reading.answers import (
 )
 from kafka_index.reading.fetched_indexes import FetchedIndexes
 from kafka_index.reading.findings import Finding, Findings
-from kafka_index.reading.log_bounds import LogBounds
+from kafka_index.reading.log_bounds import LogBounds, SpecialTimestamps
 from kafka_index.reading.log_segment import LogSegment
 from kafka_index.reading.partition_files import CheckpointReader, PartitionFiles
 from kafka_index.reading.read_ahead import Expected, ReadAhead
 from kafka_index.reading.segment_cache import SegmentCache
-from kafka_index.reading.special_timestamps import SpecialTimestamps
 from kafka_index.reading.timestamp_search import TimestampSearch
 from kafka_index.scan.file_records import LogOffsetPosition, open_log
 from kafka_index.storage import SegmentFile, list_dump

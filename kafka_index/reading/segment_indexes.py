@@ -21,8 +21,7 @@ from kafka_index.kernels.search import NOT_FOUND
 from kafka_index.layout.integers import INT32_MAX
 from kafka_index.layout.names import OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, index_name_for
 from kafka_index.layout.records import NO_TIMESTAMP
-from kafka_index.reading.built_indexes import BuiltIndexes
-from kafka_index.reading.fetched_indexes import FetchedIndexes
+from kafka_index.reading.fetched_indexes import BuiltIndexes, FetchedIndexes
 from kafka_index.reading.findings import INDEX_REFUSED, NO_INDEX, TAIL, UNREADABLE, SegmentFindings
 from kafka_index.reading.segment_log import MAX_TAIL_BYTES, SegmentLog
 from kafka_index.records.batch_source import ScanStop

@@ -1,36 +1,107 @@
 """Answering ascending queries of a segment: floor entries, then batches, then records.
 
-Sources: Kafka's ``LogSegment.translateOffset`` and ``findOffsetByTimestamp``.
+Sources: Kafka's ``LogSegment.translateOffset`` and ``findOffsetByTimestamp``, and
+``FileRecords.searchForTimestamp``.
 """
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
+from typing import Self
 
 import numpy as np
 
+from kafka_index.errors import CorruptLogError
 from kafka_index.kernels import batch_header, index_fit, walk
+from kafka_index.kernels import find_records as finder
+from kafka_index.kernels.answer_runs import number_runs
+from kafka_index.kernels.records import EMPTY_SECTION
 from kafka_index.layout.integers import Longs
 from kafka_index.layout.names import OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX
 from kafka_index.layout.records import (
     LOG_OVERHEAD_BYTES,
+    NO_LEADER_EPOCH,
     RECORD_BATCH_HEADER,
     field_position,
 )
 from kafka_index.reading.answers import (
+    BATCH_BASE_OFFSET,
+    BATCH_LAST_OFFSET,
+    BATCH_POSITION,
+    BATCH_SIZE,
     ENTRY_OFFSET,
     ENTRY_POSITION,
     ENTRY_TIMESTAMP,
+    FOUND_LEADER_EPOCH,
+    FOUND_OFFSET,
+    FOUND_TIMESTAMP,
     NULL,
     Answers,
     Resolve,
 )
 from kafka_index.reading.fetch_plan import fetch_batches, request_parts
-from kafka_index.reading.located import Located
-from kafka_index.reading.record_level import find_records, put_largest
 from kafka_index.reading.segment_indexes import SegmentIndexes
 from kafka_index.reading.segment_log import SegmentLog
-from kafka_index.scan.file_records import search_for_offsets
+from kafka_index.records.batch_walk import BatchDamage
+from kafka_index.records.record_chunk import RecordChunk
+from kafka_index.records.record_decoder import decode_entry
+from kafka_index.records.record_sections import BatchRecords
+from kafka_index.scan.file_records import read_batch_fields, search_for_offsets
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """The batches and entries that a segment has found for n queries.
+
+    `values` are as in `Answers.values`. `batches` are positions: `AT_END` for none, `damage_at` if
+    damage hides the batch, and zeros at index level. `runs`, where queries with the same result
+    share one column, has the column of each query.
+    """
+
+    values: Longs
+    batches: Longs
+    runs: Longs | None = None
+
+    def in_runs(self, resolve: Resolve) -> Located:
+        """Return one column for neighbours that found the same batch and entry."""
+        runs, firsts = np.empty_like(self.batches), np.empty_like(self.batches)
+        firsts = firsts[: number_runs(self.batches, self.values[ENTRY_OFFSET], runs, firsts)]
+        values = Answers.empty(len(firsts), resolve).values
+        for column in (ENTRY_OFFSET, ENTRY_POSITION):
+            values[column] = self.values[column][firsts]
+        return Located(values, self.batches[firsts], runs)
+
+    def expanded(self) -> Located:
+        """Return a column for each query."""
+        if self.runs is None:
+            return self
+        return Located(self.values[:, self.runs], self.batches[self.runs])
+
+    def read_headers(self, log: SegmentLog) -> None:
+        """Fill in the fields of the headers of the batches."""
+        values = self.values
+        values[BATCH_POSITION] = np.where(self.batches >= 0, self.batches, NULL)
+        read_batch_fields(
+            log.array,
+            self.batches,
+            values[BATCH_BASE_OFFSET],
+            values[BATCH_LAST_OFFSET],
+            values[BATCH_SIZE],
+            budget=log.budget,
+        )
+
+    @classmethod
+    def joined(cls, parts: Sequence[Located]) -> Self:
+        """Return what was located for consecutive queries, as one."""
+        parts = [part.expanded() for part in parts]
+        return cls(
+            np.concatenate([part.values for part in parts], axis=1),
+            np.concatenate([part.batches for part in parts]),
+        )
+
 
 # Where there are fewer for a batch, putting their answers together costs more than it saves.
 _MIN_QUERIES_PER_RUN = 2
@@ -248,3 +319,84 @@ def _damaged_entry(log: SegmentLog, indexes: SegmentIndexes, offset: int, positi
     if is_damaged:
         return position
     raise _Misfit(OFFSET_INDEX_SUFFIX, f"no batch where its entry for offset {offset} points to")
+
+
+def find_records(
+    log: SegmentLog,
+    size_bytes: int,
+    targets: Longs,
+    located: Located,
+    *,
+    starting_offset: int | None,
+) -> None:
+    """Continue from batches to records, by timestamp when there is a starting offset."""
+    found = np.empty((finder.FOUND_ROWS, len(targets)), np.int64)
+    state = finder.new_state()
+    records: BatchRecords | None = None
+    code = finder.FIND_NEEDS_RECORDS
+    while code == finder.FIND_NEEDS_RECORDS:
+        code = finder.find_records(
+            log.address,
+            size_bytes,
+            starting_offset is not None,
+            NULL if starting_offset is None else starting_offset,
+            targets,
+            located.batches,
+            tuple(EMPTY_SECTION if records is None else records.section),
+            state,
+            found,
+        )
+        if records is not None:
+            # Before others are decompressed: a thread waits for room without holding any.
+            records.close()
+        if code == finder.FIND_NEEDS_RECORDS:
+            records = None
+            state[finder.STATE_FAULT] = finder.FAULT_RECORD
+            with contextlib.suppress(CorruptLogError):
+                records = log.records(int(state[finder.STATE_OPEN]))
+                if records.fault is None:
+                    state[finder.STATE_FAULT] = finder.FAULT_NONE
+    at = found[finder.FOUND_BATCH]
+    located.batches[:] = at
+    hit = at >= 0
+    values = located.values
+    for row, found_row in (
+        (FOUND_OFFSET, finder.FOUND_OFFSET),
+        (FOUND_TIMESTAMP, finder.FOUND_TIMESTAMP),
+    ):
+        values[row] = np.where(hit, found[found_row], NULL)
+    epochs = found[finder.FOUND_EPOCH]
+    values[FOUND_LEADER_EPOCH] = np.where(hit & (epochs > NO_LEADER_EPOCH), epochs, NULL)
+
+
+def put_largest(located: Located, log: SegmentLog, position: int, timestamp: int) -> None:
+    """Fill in the first record of a batch that has a timestamp, its largest."""
+    header = log.address + np.uint64(position)
+    batch = log.batch(position)
+    if not batch_header.checksum_matches(header, len(batch)):
+        located.batches[:] = batch_header.damage_at(position)
+        return
+    is_damaged, offset = False, None
+    for found in decode_entry(batch, log.budget, _first_with(timestamp)):
+        if isinstance(found, BatchDamage):
+            is_damaged = True
+        elif offset is None:
+            offset = found
+    # Records of magic 0 have no timestamp to be the largest.
+    if offset is None or batch_header.magic_of(header) == 0:
+        located.batches[:] = batch_header.damage_at(position) if is_damaged else batch_header.AT_END
+        return
+    located.values[FOUND_OFFSET] = offset
+    located.values[FOUND_TIMESTAMP] = timestamp
+    epoch = int(batch_header.leader_epoch_of(header))
+    located.values[FOUND_LEADER_EPOCH] = NULL if epoch < 0 else epoch
+
+
+def _first_with(timestamp: int) -> Callable[[RecordChunk], int | None]:
+    """Return what finds the offset of the first record of a chunk with a timestamp."""
+
+    def find(chunk: RecordChunk) -> int | None:
+        rows = np.flatnonzero(chunk.timestamps_ms == timestamp)
+        return int(chunk.offsets[rows[0]]) if len(rows) else None
+
+    return find

@@ -14,8 +14,7 @@ from typing import TypeVar
 import numpy as np
 
 from kafka_index.layout.integers import INT64_MAX, Longs
-from kafka_index.records.batch_walk import BatchDamage, BatchWalk
-from kafka_index.records.decode_memory import DecodeMemory
+from kafka_index.records.batch_walk import BatchDamage, BatchWalk, DecodeMemory
 from kafka_index.records.decompression import DecompressionBudget
 from kafka_index.records.record_chunk import RecordChunk, RecordParts
 from kafka_index.storage import Bytes

@@ -19,7 +19,7 @@ from kafka_index.lookup import (
     SplitReport,
     answer_split,
 )
-from kafka_index.reading.built_indexes import IndexFolder
+from kafka_index.reading.fetched_indexes import IndexFolder
 from kafka_index.spark.tasks import current_attempt_id
 from kafka_index.tasks import BIN, new_run_id
 

@@ -21,9 +21,9 @@ from kafka_index.errors import (
     InvalidEpochError,
     is_retriable,
 )
-from kafka_index.growing.epoch_file import EpochFile
 from kafka_index.growing.growing_segment import Clock, floor_segment
 from kafka_index.growing.log_loader import (
+    EpochFile,
     LoadConditions,
     LoadedOffsets,
     LogLoader,

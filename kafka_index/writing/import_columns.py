@@ -14,7 +14,7 @@ from kafka_index.growing import TimestampType
 from kafka_index.layout.integers import INT32_MAX, INT64_MAX, Longs
 from kafka_index.layout.names import TopicPartition, is_legal_topic
 from kafka_index.layout.records import NO_TIMESTAMP
-from kafka_index.records.record_rows import RecordRows
+from kafka_index.records.batch_encoder import RecordRows
 from kafka_index.records.record_table import (
     CREATE_TIME,
     LOG_APPEND_TIME,

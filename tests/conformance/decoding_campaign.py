@@ -28,7 +28,7 @@ import pyarrow as pa
 
 import kafka_index
 from kafka_index.errors import KafkaIndexError
-from kafka_index.records import decode_memory, record_decoder
+from kafka_index.records import batch_walk, record_decoder
 from kafka_index.records.record_table import CORRUPT_RECORD, RECORD_SCHEMA
 from kafka_index.tables import range_scan
 from tests.support.drawn_records import Drawing, DrawnLog, draw_log
@@ -337,9 +337,9 @@ def _items(batch: pa.RecordBatch, columns: tuple[str, ...]) -> Iterator[Row | Da
 
 def _set_sizes(stack: ExitStack, sizes: Sizes) -> None:
     for target, name, value in (
-        (decode_memory, "_CHUNK_BYTES", sizes.chunk_bytes),
-        (decode_memory, "_ARENA_BYTES", sizes.arena_bytes),
-        (decode_memory, "_MIN_SPARE", sizes.spare),
+        (batch_walk, "_CHUNK_BYTES", sizes.chunk_bytes),
+        (batch_walk, "_ARENA_BYTES", sizes.arena_bytes),
+        (batch_walk, "_MIN_SPARE", sizes.spare),
         (range_scan, "_LOCAL_WINDOW_BYTES", sizes.window_bytes),
         (range_scan._MappedWindows, "size_bytes", sizes.window_bytes),
     ):

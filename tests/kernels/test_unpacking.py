@@ -13,8 +13,8 @@ from kafka_index.errors import CorruptLogError
 from kafka_index.kernels.copying import UNPACK_NO_ROOM, UNPACK_REFUSED, UNPACK_SLACK_BYTES
 from kafka_index.kernels.library_codecs import new_contexts
 from kafka_index.kernels.unpacking import unpack
-from kafka_index.records.compression import compress
 from kafka_index.records.decompression import decompress
+from kafka_index.records.record_batch import compress
 from tests.support.campaign import drawn
 from tests.support.packing import GZIP, LZ4, PACKERS, SNAPPY, ZSTD, snappy_block
 

@@ -14,8 +14,7 @@ from kafka_index.errors import InputError
 from kafka_index.growing.incoming_batches import IncomingBatches
 from kafka_index.layout.records import COMPRESSION_NAMES, RECORD_BATCH_OVERHEAD_BYTES
 from kafka_index.records import BatchFields, Record, write_record_batch
-from kafka_index.records.batch_encoder import BatchEncoder, encode_batch
-from kafka_index.records.record_rows import RecordRows
+from kafka_index.records.batch_encoder import BatchEncoder, RecordRows, encode_batch
 from kafka_index.records.record_table import RECORD_SCHEMA
 
 VALUES = st.none() | st.binary(max_size=200)

@@ -18,8 +18,8 @@ from kafka_index.records import (
     write_leader_change,
     write_record_batch,
 )
-from kafka_index.records.compression import compress
 from kafka_index.records.decompression import decompress
+from kafka_index.records.record_batch import compress
 from tests.support import segments as built
 from tests.support.reading_records import read_records
 
