@@ -135,6 +135,10 @@ versions-%:
 golden: $(STAMP) ## let Kafka write anew every golden file that make test uses
 	$(WITH_JAVA) $(BIN)/python -m tests.conformance.make_golden
 
+.PHONY: compare
+compare: $(STAMP) ## compare what two checkouts write, byte for byte: make compare BEFORE=../other
+	$(WITH_JAVA) $(BIN)/python tools/compare_checkouts.py $(BEFORE)
+
 .PHONY: lint
 lint: $(STAMP) ## check style, formatting and the rooms' import contracts
 	$(BIN)/ruff check .
