@@ -14,10 +14,11 @@ from kafka_index.cli.run_summary import run_summary
 from kafka_index.cli.terminal import print_log
 from kafka_index.engines import Engine
 from kafka_index.engines.restore_engines import restore_runner
-from kafka_index.restore.job import RestoreJob, RestoreResult
+from kafka_index.restore.job import RestoreJob
 from kafka_index.restore.log_files import Link
 from kafka_index.restore.report import RESTORE_SCHEMA, report_rows
 from kafka_index.restore.request import RestoreRequest
+from kafka_index.restore.restored_partition import RestoreResult
 from kafka_index.restore.root_files import sync_directory, write_durably
 from kafka_index.storage.report_file import ReportFile
 from kafka_index.stores import is_remote
@@ -30,24 +31,7 @@ _HARD_LINKS = (
 def run_restore(
     request: RestoreRequest, engine: Engine, report: str | None, detail: Detail
 ) -> ExitCode:
-    """Run a restore, print its summary and runbook, and return its exit code.
-
-    Parameters
-    ----------
-    request : RestoreRequest
-        What is to be restored.
-    engine : Engine
-        What restores it.
-    report : str, optional
-        Where the report goes; the runbook is written beside it.
-    detail : Detail
-        How much to print.
-
-    Raises
-    ------
-    KafkaIndexError
-        The run as a whole cannot start or continue.
-    """
+    """Run a restore, print its summary and runbook, and return its exit code."""
     job = RestoreJob.prepare(request)
     code = ExitCode.DONE
     with ExitStack() as reporting:

@@ -29,8 +29,8 @@ from kafka_index.errors import InputError
 from kafka_index.layout.names import TopicPartition, is_legal_topic, parse_partition_directory
 from kafka_index.restore.cluster import ClusterMode
 from kafka_index.restore.log_files import Link
-from kafka_index.restore.lost_ranges import Salvage
 from kafka_index.restore.request import RestoreRequest
+from kafka_index.restore.restored_partition import Salvage
 from kafka_index.restore.until import Until
 from kafka_index.tables.offsets_file import read_offsets_file
 from kafka_index.tiered.options import TieredOptions

@@ -18,13 +18,7 @@ _BEYOND_END = "an offset of a group after the end of its log, which stays"
 
 
 def restore_page(job: RestoreJob) -> PageMaker:
-    """Return the maker of the page of ``restore``.
-
-    Parameters
-    ----------
-    job : RestoreJob
-        What is restored.
-    """
+    """Return the maker of the page of ``restore``."""
     severities = {RESTORED: GOOD, SALVAGED: NOTABLE, LEFT_OUT: BAD}
     explained = explain(
         EXPLAINED, severities, dict.fromkeys(severities, "kafka-index verify --input {path}")

@@ -12,11 +12,14 @@ from kafka_index.cli.run_summary import run_summary
 from kafka_index.cli.terminal import Table
 from kafka_index.cli.text import format_bytes, format_count, plural, status_table
 from kafka_index.layout.times import time_text
-from kafka_index.restore.job import RestoreResult
-from kafka_index.restore.lost_ranges import LostRange
 from kafka_index.restore.plan import RestorePlan
 from kafka_index.restore.report import LEFT_OUT, RESTORED, SALVAGED, status_of
-from kafka_index.restore.restored_partition import BEYOND_END, RestoredPartition
+from kafka_index.restore.restored_partition import (
+    BEYOND_END,
+    LostRange,
+    RestoredPartition,
+    RestoreResult,
+)
 
 _SHOWN = 20
 EXPLAINED = {
@@ -27,15 +30,7 @@ EXPLAINED = {
 
 
 class RestoreOutcome(Outcome):
-    """What a restore prints; a context manager around its run.
-
-    Parameters
-    ----------
-    plan : RestorePlan
-        What is restored.
-    detail : Detail
-        How much to print.
-    """
+    """The progress, summary and exit code of a restore; a context manager around its run."""
 
     def __init__(self, plan: RestorePlan, detail: Detail) -> None:
         self._plan = plan
@@ -86,13 +81,13 @@ class RestoreOutcome(Outcome):
 
     @property
     def _explained(self) -> dict[str, str]:
-        """What statuses mean, with what the choices leave out."""
+        """The meaning of each status under the choices."""
         if not self._plan.choices.until.is_given:
             return EXPLAINED
         return {**EXPLAINED, RESTORED: f"{EXPLAINED[RESTORED]} up to --until"}
 
     def _choice_lines(self, partitions: Sequence[RestoredPartition]) -> list[str]:
-        """Return what was not restored because nobody asked for it."""
+        """Return lines on the parts of the dump that the choices leave out."""
         lines = []
         until = self._plan.choices.until
         if until.is_given:

@@ -14,15 +14,7 @@ _AFTER_FAILURE = "finished partitions are kept: run again to continue"
 
 
 def restore_runner(engine: Engine, listener: Listener) -> Runner:
-    """Return what restores partitions on an engine.
-
-    Parameters
-    ----------
-    engine : Engine
-        The engine. The output of Spark is a path that all executors see.
-    listener : Listener
-        Follows the work.
-    """
+    """Return the runner of an engine; the output of Spark is a path that all executors see."""
     if not engine.on_spark:
         listener.on_begin()
         return on_threads(engine.threads)

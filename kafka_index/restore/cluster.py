@@ -1,23 +1,50 @@
-"""As what the output is mounted: the identity in ``meta.properties``, and the broker epoch."""
+"""The identity with which a broker mounts the output, and ``--cluster same``.
+
+In a fresh cluster the identity is that of a formatted directory, or of the dump. In the same
+cluster the metadata log is copied along, and the broker keeps its identity.
+"""
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import closing
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import zip_longest
 from uuid import uuid4
 
-from kafka_index.errors import InputError
-from kafka_index.layout.integers import INT32_MAX, parse_java_integer
+from kafka_index.errors import InputError, KafkaIndexError, is_retriable
+from kafka_index.layout.integers import INT32_MAX, INT64_MAX, parse_java_integer
+from kafka_index.layout.internal_topics import METADATA_LOG
 from kafka_index.layout.message_bytes import uuid_bytes, uuid_text
-from kafka_index.layout.names import META_PROPERTIES
+from kafka_index.layout.names import (
+    BOOTSTRAP_CHECKPOINT,
+    BROKER_LOCK,
+    META_PROPERTIES,
+    TopicPartition,
+)
 from kafka_index.layout.quoted_content import quote_content
-from kafka_index.restore.dump_files import Dump
+from kafka_index.metadata import ClusterImage
+from kafka_index.restore.dump_files import Dump, refuse_running
+from kafka_index.restore.plan import RestorePlan
+from kafka_index.restore.restored_partition import (
+    INCONSISTENT_TOPIC_ID,
+    STRAY,
+    RestoredPartition,
+)
+from kafka_index.restore.root_files import make_directory, sync_directory
+from kafka_index.scan.file_records import open_log
+from kafka_index.startup.directory_files import CLEAN_SHUTDOWN, properties_of
+from kafka_index.storage import AtomicFile, refuse_overlap
+from kafka_index.storage.directories import scan_directory
+from kafka_index.storage.log_directory import read_checkpoint_text
+from kafka_index.stores import is_remote
 
 
 class ClusterMode(StrEnum):
-    """Which cluster the output is for."""
+    """The cluster that the output is for."""
 
     FRESH = "fresh"
     SAME = "same"
@@ -34,15 +61,7 @@ _RESERVED_IDS = 100
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """As what a broker takes the output.
-
-    Parameters
-    ----------
-    properties : mapping of str to str
-        Of ``meta.properties``; empty where the directory is to be formatted first.
-    broker_epoch : int
-        Of the marker.
-    """
+    """The identity of the output: its ``meta.properties``, empty where it is to be formatted."""
 
     properties: Mapping[str, str]
     broker_epoch: int = NO_BROKER_EPOCH
@@ -69,20 +88,7 @@ def dump_identity(dump: Dump) -> dict[str, str]:
 
 
 def check_identity(properties: Mapping[str, str], path: str, hint: str) -> None:
-    """Check that a broker starts with the properties of a ``meta.properties``.
-
-    Parameters
-    ----------
-    properties : mapping of str to str
-        By name.
-    path, hint : str
-        Where they are from, and what to do, for errors.
-
-    Raises
-    ------
-    InputError
-        It exits (``MetaProperties.Builder``, ``SharedServer``).
-    """
+    """Check that a broker starts with the properties of a ``meta.properties``."""
     node_id = parse_java_integer(properties.get(NODE_ID, ""), INT32_MAX)
     version = parse_java_integer(properties.get(VERSION, "0"), INT32_MAX)
     directory_id = properties.get(DIRECTORY_ID)
@@ -128,3 +134,252 @@ def new_uuid() -> str:
 
 def _agree(found: Iterable[Mapping[str, str]], names: tuple[str, ...]) -> bool:
     return len({tuple(each.get(name) for name in names) for each in found}) == 1
+
+
+# DirectoryId: the ids below 100 say that a directory is unassigned, lost, or not known yet.
+_RESERVED = "AAAAAAAAAAAAAAAAAAAA"
+#: No epoch is known: the broker registers as after an unclean shutdown.
+_UNKNOWN_EPOCH = -1
+
+
+def same_identity(
+    dump: Dump, image: ClusterImage | None, *, all_brokers_restored: bool
+) -> Identity:
+    """Return the identity of the output in its own cluster."""
+    if not dump.metadata_logs or image is None:
+        raise InputError(
+            "the metadata log of the cluster is not in the input",
+            expected=METADATA_LOG,
+            hint="add the metadata log directory to --input, or restore to a fresh cluster",
+        )
+    if len(dump.metadata_logs) > 1:
+        raise InputError(
+            "the input has several metadata logs",
+            path=dump.metadata_logs[1],
+            hint="restore each node from its own dump",
+        )
+    roots = {id(each.root): each.root for found in dump.replicas.values() for each in found}
+    if len(roots) != 1:
+        paths = sorted(each.path for each in roots.values())
+        raise InputError(
+            "the input has several data directories, and the metadata knows where each "
+            "partition is",
+            path=paths[1],
+            hint="restore each data directory in a run of its own, to a directory of its own",
+        )
+    (root,) = roots.values()
+    if not root.properties:
+        raise InputError("the dump has no meta.properties", path=root.path)
+    hint = "correct it in a copy of the dump, or restore to a fresh cluster"
+    check_identity(root.properties, os.path.join(root.path, META_PROPERTIES), hint)
+    if is_separate(dump):
+        _check_metadata_identity(dump, root.properties, hint)
+    brokers = sorted(image.brokers)
+    if len(brokers) > 1 and not all_brokers_restored:
+        raise InputError(
+            "the metadata knows other brokers: they would truncate what is restored, or be "
+            "truncated to it",
+            path=dump.metadata_logs[0],
+            found=f"brokers {', '.join(map(str, brokers))}",
+            hint="restore all of them to one point in time and give --all-brokers-restored, or "
+            "restore to a fresh cluster",
+        )
+    epoch = _marker_epoch(root.path)
+    if epoch is None:
+        broker = image.brokers.get(int(root.properties[NODE_ID]))
+        is_sole = broker is not None and len(brokers) == 1
+        epoch = broker.broker_epoch if broker is not None and is_sole else _UNKNOWN_EPOCH
+    return Identity(dict(root.properties), epoch)
+
+
+def _check_metadata_identity(dump: Dump, properties: Mapping[str, str], hint: str) -> None:
+    """Check the ``meta.properties`` of a metadata log in a directory of its own."""
+    place = os.path.join(os.path.dirname(dump.metadata_logs[0]), META_PROPERTIES)
+    found = properties_of(read_checkpoint_text(place) or "")
+    check_identity(found, place, hint)
+    for name in (CLUSTER_ID, NODE_ID):
+        if found[name] != properties[name]:
+            raise InputError(
+                f"{name} is not that of the data directory: no broker starts",
+                path=place,
+                expected=properties[name],
+                found=found[name],
+                hint="give data and metadata of one node",
+            )
+    if DIRECTORY_ID in found and found[DIRECTORY_ID] == properties.get(DIRECTORY_ID):
+        raise InputError(
+            "the data directory has the same directory.id: no broker starts",
+            path=place,
+            found=found[DIRECTORY_ID],
+            hint=hint,
+        )
+
+
+def without_strays(
+    plan: RestorePlan, image: ClusterImage, properties: Mapping[str, str]
+) -> tuple[RestorePlan, list[RestoredPartition]]:
+    """Return a plan without the partitions that the broker would not serve, and these."""
+    kept, strays = [], []
+    for each in plan.partitions:
+        code, number = STRAY, each.partition.partition
+        why = image.why_stray(number, each.topic_id, int(properties[NODE_ID]))
+        topic = image.topics.get(each.topic_id)
+        if why is None and topic is not None and topic.name != each.partition.topic:
+            code = INCONSISTENT_TOPIC_ID
+            why = f"the metadata has topic id {each.topic_id} for {topic.name}: it is not served"
+        if why is None:
+            kept.append(each)
+        else:
+            left_out = RestoredPartition(each.partition, each.base.directory, each.topic_id)
+            left_out.leave_out(code, f"{why}; restore it to a fresh cluster")
+            strays.append(left_out)
+    if not kept:
+        raise InputError(
+            "the metadata log knows none of the partitions at this broker",
+            path=plan.dump.metadata_logs[0],
+            found=strays[0].reason,
+            hint="is it that of the same dump? restore to a fresh cluster",
+        )
+    return replace(plan, partitions=tuple(kept)), strays
+
+
+def partitions_placed_here(
+    image: ClusterImage, properties: Mapping[str, str]
+) -> list[TopicPartition]:
+    """Return the partitions that the metadata places in a data directory, sorted.
+
+    A replica whose directory the metadata does not know yet may be in any directory of its node.
+    """
+    node_id, directory_id = int(properties[NODE_ID]), properties.get(DIRECTORY_ID)
+    found = []
+    for topic in image.topics.values():
+        for number, partition in topic.partitions.items():
+            places = zip_longest(partition.replicas, partition.directories, fillvalue="")
+            if any(
+                replica == node_id
+                and (place == directory_id or not place or str(place).startswith(_RESERVED))
+                for replica, place in places
+            ):
+                found.append(TopicPartition(topic.name, number))
+    return sorted(found)
+
+
+def partitions_only_here(
+    image: ClusterImage, properties: Mapping[str, str]
+) -> frozenset[TopicPartition]:
+    """Return the partitions that have their only replica in a data directory.
+
+    No other directory can have records of them.
+    """
+    only = (int(properties[NODE_ID]),), (properties.get(DIRECTORY_ID),)
+    return frozenset(
+        TopicPartition(topic.name, number)
+        for topic in image.topics.values()
+        for number, partition in topic.partitions.items()
+        if (partition.replicas, partition.directories) == only
+    )
+
+
+def is_separate(dump: Dump) -> bool:
+    """Return whether the metadata log is in a directory of its own."""
+    home = os.path.dirname(dump.metadata_logs[0])
+    return all(each.root.path != home for found in dump.replicas.values() for each in found)
+
+
+def check_metadata_output(dump: Dump, given: str, read: Iterable[str], *, is_begun: bool) -> None:
+    """Check a directory that gets the metadata log; nothing is written."""
+    if is_remote(given):
+        raise InputError("a controller has a local directory", path=given)
+    path = os.path.realpath(given)
+    hint = "give another --metadata-output"
+    refuse_overlap(path, given, [*read, *_local(dump.metadata_logs)], hint=hint)
+    if not os.path.lexists(path):
+        return
+    if not os.path.isdir(path):
+        raise InputError("the metadata output is not a directory", path=given, hint=hint)
+    refuse_running(path, "nothing was written; give another --metadata-output")
+    refuse_used_metadata(dump, given, is_begun=is_begun)
+
+
+def refuse_used_metadata(dump: Dump, target: str, *, is_begun: bool) -> None:
+    """Refuse a directory for the metadata log that holds more than an unfinished restore copied."""
+    source = dump.metadata_logs[0]
+    copied = {METADATA_LOG, BOOTSTRAP_CHECKPOINT, META_PROPERTIES} if is_begun else set()
+    foreign = _foreign(target, copied)
+    if foreign is None and is_begun:
+        sizes = {each.name: each.size_and_change()[0] for each in scan_directory(source)}
+        foreign = _foreign(os.path.join(target, METADATA_LOG), set(sizes), sizes)
+    if foreign is not None:
+        raise InputError(
+            "the metadata output is not an empty directory",
+            path=target,
+            found=foreign,
+            hint="was a controller started on it? give another --metadata-output",
+        )
+
+
+def _foreign(
+    directory: str, names: Collection[str], sizes: Mapping[str, int] | None = None
+) -> str | None:
+    """Return the first entry that is not of these names, and sizes; None for none."""
+    if not os.path.isdir(directory):
+        return None
+    for entry in sorted(os.scandir(directory), key=lambda each: each.name):
+        is_scratch = entry.name.startswith(".") and entry.name.endswith(".tmp")
+        if entry.name == BROKER_LOCK or (is_scratch and names):
+            continue
+        is_changed = sizes is not None and entry.stat().st_size != sizes.get(entry.name)
+        if entry.name not in names or is_changed:
+            return entry.name
+    return None
+
+
+def _local(paths: Iterable[str]) -> list[str]:
+    return [each for each in paths if not is_remote(each)]
+
+
+def copy_metadata(dump: Dump, target: str) -> None:
+    """Copy the metadata log, durably; what a killed run copied is copied again."""
+    source = dump.metadata_logs[0]
+    directory = os.path.join(target, METADATA_LOG)
+    make_directory(directory)
+    for entry in scan_directory(source):
+        if not entry.is_directory():
+            _copy(entry.path, os.path.join(directory, entry.name))
+    sync_directory(directory)
+    _copy_root_file(source, target, BOOTSTRAP_CHECKPOINT)
+
+
+def copy_metadata_identity(dump: Dump, target: str) -> None:
+    """Copy the ``meta.properties`` of a metadata log in a directory of its own, durably."""
+    _copy_root_file(dump.metadata_logs[0], target, META_PROPERTIES)
+
+
+def _copy_root_file(metadata_log: str, target: str, name: str) -> None:
+    for entry in scan_directory(os.path.dirname(metadata_log)):
+        if entry.name == name:
+            _copy(entry.path, os.path.join(target, name))
+    sync_directory(target)
+
+
+def _copy(path: str, target: str) -> None:
+    with closing(open_log(path)) as source, AtomicFile(target) as file:
+        for piece in source.stream():
+            file.write(piece.data)
+        file.commit()
+
+
+def _marker_epoch(root: str) -> int | None:
+    """Return the broker epoch of the dump's own marker; None where there is none."""
+    try:
+        text = read_checkpoint_text(os.path.join(root, CLEAN_SHUTDOWN))
+        found = json.loads(text or "null")
+    except KafkaIndexError as error:
+        if is_retriable(error):
+            raise
+        return None
+    except ValueError:
+        return None
+    epoch = found.get("brokerEpoch") if isinstance(found, dict) else None
+    is_epoch = type(epoch) is int and _UNKNOWN_EPOCH <= epoch <= INT64_MAX
+    return epoch if is_epoch else None

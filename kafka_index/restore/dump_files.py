@@ -1,6 +1,6 @@
-"""What dumps hold of partitions besides their segments: checkpoints, topic ids, identities.
+"""Dumps: their partitions, the copies of each, and what the files beside the logs say.
 
-A dump may be cut, edited or partial: what cannot be read is a note, and counts as absent.
+A dump may be cut, edited or partial: a file that cannot be read is a note, and counts as absent.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from kafka_index.layout.names import (
     REPLICATION_CHECKPOINT,
     TopicPartition,
 )
+from kafka_index.scan import LogFileSource
 from kafka_index.startup.directory_files import CLEAN_SHUTDOWN, read_properties, refuse_held
 from kafka_index.startup.topic_id_file import read_topic_id
-from kafka_index.storage import Listing, Skipped, expand_directories
+from kafka_index.storage import Listing, SegmentFile, Skipped, expand_directories
 from kafka_index.storage.listing import list_any
 from kafka_index.storage.log_directory import read_checkpoint_text
 from kafka_index.storage.segment_table import PartitionSegments, SegmentTable
@@ -39,21 +40,7 @@ _WHILE_RUNNING = "restore from a snapshot or a copy, or after the broker has sto
 
 @dataclass(slots=True)
 class DumpDirectory:
-    """A data directory of a dump, and what the files at its root say.
-
-    Parameters
-    ----------
-    path : str
-        The directory.
-    properties : dict of str to str
-        Of ``meta.properties``; empty without one.
-    offsets : dict of str to dict
-        The checkpoints by file name, each by partition.
-    notes : list of str
-        What cannot be read.
-    is_clean : bool
-        Whether the marker of a clean shutdown is there.
-    """
+    """A data directory of a dump, and what the files at its root say."""
 
     path: str
     properties: dict[str, str] = field(default_factory=dict)
@@ -63,13 +50,7 @@ class DumpDirectory:
 
     @classmethod
     def read(cls, path: str) -> DumpDirectory:
-        """Read the files at the root of a data directory.
-
-        Raises
-        ------
-        KafkaIndexError
-            Permission, disk or network: another try may read them.
-        """
+        """Read the files at the root of a data directory."""
         directory = cls(path)
         for name in OFFSET_CHECKPOINTS:
             place = os.path.join(path, name)
@@ -119,23 +100,7 @@ class DumpDirectory:
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """A partition in one of the dumps.
-
-    Parameters
-    ----------
-    partition : TopicPartition
-        Its name there.
-    directory : str
-        Its directory.
-    segments : PartitionSegments
-        Its live segments.
-    root : DumpDirectory
-        The data directory that it is in.
-    topic_id : str, optional
-        Of its ``partition.metadata``.
-    tiered : TieredPartition, optional
-        What is known of it where segments of it are remote.
-    """
+    """A partition in one of the dumps."""
 
     partition: TopicPartition
     directory: str
@@ -158,21 +123,7 @@ class Replica:
 
 @dataclass(slots=True)
 class Dump:
-    """One or more dumps.
-
-    Parameters
-    ----------
-    replicas : dict of TopicPartition to list of Replica
-        In the order of the inputs.
-    directories : dict of str to DumpDirectory
-        The data directories, by path.
-    without_logs : dict of TopicPartition to str
-        Directories of partitions that hold no log.
-    skipped : list of Skipped
-        Entries that are not live.
-    metadata_logs : list of str
-        Directories of the metadata log.
-    """
+    """One or more dumps."""
 
     replicas: dict[TopicPartition, list[Replica]] = field(default_factory=dict)
     directories: dict[str, DumpDirectory] = field(default_factory=dict)
@@ -182,29 +133,14 @@ class Dump:
 
     @property
     def notes(self) -> list[str]:
-        """What could not be read."""
+        """The files that could not be read, for people."""
         return [note for each in self.directories.values() for note in each.notes]
 
 
 def read_dumps(
     inputs: Sequence[str], tiered: TieredOptions | None, *, topics: re.Pattern[str] | None
 ) -> Dump:
-    """List the partitions of dumps; one partition may be in several of them.
-
-    Parameters
-    ----------
-    inputs : sequence of str
-        Data directories, partition directories, or globs of either; paths or URIs.
-    tiered : TieredOptions, optional
-        Where remote segments are; joined with all inputs, which then hold a partition once.
-    topics : re.Pattern, optional
-        Keep only topics that match it in full.
-
-    Raises
-    ------
-    InputError
-        An input cannot be read, or a running broker holds it; no segment is found.
-    """
+    """List the partitions of dumps; one partition may be in several of them."""
     dump = Dump()
     if tiered is not None:
         _add(dump, list_logs(inputs, tiered, topics=topics))
@@ -274,13 +210,7 @@ def _topic_id(
 
 
 def refuse_running(path: str, hint: str) -> None:
-    """Refuse a directory that a running broker holds.
-
-    Raises
-    ------
-    InputError
-        One does. That is wrong usage, and not worth another try.
-    """
+    """Refuse a directory that a running broker holds."""
     try:
         refuse_held(path)
     except InputError as error:
@@ -288,3 +218,36 @@ def refuse_running(path: str, hint: str) -> None:
         if isinstance(cause, OSError) and cause.errno != errno.EAGAIN and is_retriable(error):
             raise
         raise InputError(error.message, path=error.path, hint=hint) from None
+
+
+_NOTHING = (-1, -1)
+
+
+def base_replica(replicas: Sequence[Replica]) -> list[Replica]:
+    """Return the copies of a partition, the one with the highest last epoch and end first."""
+    if len(replicas) == 1:
+        return list(replicas)
+    return sorted(replicas, key=_last_epoch_and_end, reverse=True)
+
+
+def _last_epoch_and_end(replica: Replica) -> tuple[int, int]:
+    """Return the leader epoch of the last sound batch, and the offset after it."""
+    for segment in reversed(replica.segments.files()):
+        try:
+            found = _last_batch(segment)
+        except KafkaIndexError as error:
+            if is_retriable(error):
+                raise
+            continue
+        if found is not None:
+            return found
+    return _NOTHING
+
+
+def _last_batch(segment: SegmentFile) -> tuple[int, int] | None:
+    found = None
+    source = LogFileSource.of_segment(segment, verify_crc=True)
+    for batches in source.chunks():
+        if batches.rows:
+            found = int(batches.leader_epoch[-1]), int(batches.last_offset[-1]) + 1
+    return found

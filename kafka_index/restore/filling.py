@@ -1,9 +1,10 @@
-"""Filling what one copy of a partition lacks from another one.
+"""Sound ranges of damaged logs, and what other copies of a partition have of the rest.
 
-The range is taken only where both copies hold the same batch before it and the same batch after it:
-equal base offset, last offset, leader epoch and checksum. Everything between must be sound. So
-histories that diverge are never joined. A copy without gaps in the range is taken before one with
-gaps that compaction does not explain.
+A sound range is a run of whole batches with right checksums, in offset order. A range is filled
+only where both copies hold the same batch before it and the same batch after it: equal base offset,
+last offset, leader epoch and checksum. Everything between must be sound. So histories that diverge
+are never joined. A copy without gaps in the range is taken before one with gaps that compaction
+does not explain.
 """
 
 from __future__ import annotations
@@ -16,15 +17,167 @@ import numpy as np
 
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES
 from kafka_index.errors import KafkaIndexError, is_retriable
+from kafka_index.kernels.scan import SCAN_END, SCAN_ROWS_FULL
+from kafka_index.layout.integers import INT64_MAX
+from kafka_index.layout.records import (
+    LOG_OVERHEAD,
+    LOG_OVERHEAD_BYTES,
+    MAGIC_POSITION,
+    MAGIC_RECORD_BATCH,
+    NO_LEADER_EPOCH,
+    RECORD_BATCH_HEADER,
+    RECORD_BATCH_OVERHEAD_BYTES,
+)
 from kafka_index.records.batch_table import BatchColumns
 from kafka_index.records.decompression import shared_budget
 from kafka_index.records.record_sections import Decompressor
 from kafka_index.restore.dump_files import Replica
-from kafka_index.restore.sound_ranges import BatchMark, mark_at
 from kafka_index.scan import LogFileSource
+from kafka_index.scan.batch_order import in_order
+from kafka_index.scan.batch_search import HeldBytes, OffsetBounds, next_batch, plausible_headers
 from kafka_index.scan.log_offsets import LogOffsets
-from kafka_index.storage import MappedFile, SegmentFile
+from kafka_index.scan.scanner import Scanner
+from kafka_index.storage import Bytes, MappedFile, SegmentFile
 from kafka_index.stores import is_remote
+
+
+class BatchMark(NamedTuple):
+    """The fields that identify a batch: two logs that agree on them hold the same batch."""
+
+    base_offset: int
+    last_offset: int
+    leader_epoch: int
+    checksum: int
+
+
+@dataclass(frozen=True, slots=True)
+class SoundRange:
+    """A run of sound batches."""
+
+    start_bytes: int
+    end_bytes: int
+    first: BatchMark
+    last: BatchMark
+
+
+@dataclass(frozen=True, slots=True)
+class HoleContent:
+    """The records, offsets and times that the headers in a damaged range name."""
+
+    records: int | None = None
+    last_offset: int | None = None
+    first_timestamp_ms: int | None = None
+    last_timestamp_ms: int | None = None
+
+
+def sound_ranges(log: Bytes, segment_base_offset: int, end_offset: int) -> list[SoundRange]:
+    """Return the sound ranges of a log."""
+    ranges: list[SoundRange] = []
+    position, next_offset = 0, segment_base_offset
+    while position < len(log):
+        run = _run(log, position, segment_base_offset, next_offset, end_offset)
+        if run is not None:
+            ranges.append(run)
+            position, next_offset = run.end_bytes, run.last.last_offset + 1
+        if position >= len(log):
+            break
+        position = next_batch(HeldBytes(log), position, OffsetBounds(next_offset, end_offset))
+    return ranges
+
+
+def mark_at(log: Bytes, position_bytes: int) -> BatchMark:
+    """Return the mark of the batch at a position."""
+    base_offset = int(_overhead(log, position_bytes)["base_offset"])
+    if int(log[position_bytes + MAGIC_POSITION]) < MAGIC_RECORD_BATCH:
+        # Offset and checksum of its wrapper, for a compressed one.
+        at = position_bytes + LOG_OVERHEAD_BYTES
+        checksum = int.from_bytes(log[at : at + 4].tobytes(), "big")
+        return BatchMark(base_offset, base_offset, NO_LEADER_EPOCH, checksum)
+    header = _header(log, position_bytes)
+    return BatchMark(
+        base_offset,
+        base_offset + int(header["last_offset_delta"]),
+        int(header["leader_epoch"]),
+        int(header["crc"]),
+    )
+
+
+def hole_content(log: Bytes, start_bytes: int, end_bytes: int, next_offset: int) -> HoleContent:
+    """Return the content that the headers between two positions name, while they are plausible."""
+    records = 0
+    largest = first_ms = last_ms = None
+    position = start_bytes
+    while position < end_bytes:
+        header = _plausible(log, position, next_offset)
+        # The last batch of a log may be torn: its header counts all the same.
+        if header is None or (position + header.size_bytes > end_bytes < len(log)):
+            return HoleContent(None, largest, first_ms, last_ms)
+        records += header.records
+        largest = header.last_offset
+        next_offset = largest + 1
+        if header.first_timestamp_ms >= 0:
+            first_ms = min(header.first_timestamp_ms, first_ms or header.first_timestamp_ms)
+            last_ms = max(header.last_timestamp_ms, last_ms or header.last_timestamp_ms)
+        position += header.size_bytes
+    return HoleContent(records, largest, first_ms, last_ms)
+
+
+class _Header(NamedTuple):
+    size_bytes: int
+    last_offset: int
+    records: int
+    first_timestamp_ms: int
+    last_timestamp_ms: int
+
+
+def _plausible(log: Bytes, position: int, next_offset: int) -> _Header | None:
+    """Return the header of a batch that may be at a position, whatever its checksum."""
+    if len(log) - position < RECORD_BATCH_OVERHEAD_BYTES:
+        return None
+    header = _header(log, position)
+    if not plausible_headers(header, OffsetBounds(next_offset, INT64_MAX)):
+        return None
+    return _Header(
+        LOG_OVERHEAD_BYTES + int(header["length"]),
+        int(header["base_offset"]) + int(header["last_offset_delta"]),
+        int(header["record_count"]),
+        int(header["base_timestamp_ms"]),
+        int(header["max_timestamp_ms"]),
+    )
+
+
+def _header(log: Bytes, position: int) -> np.void:
+    found: np.void = np.frombuffer(log, RECORD_BATCH_HEADER, 1, position)[0]
+    return found
+
+
+def _overhead(log: Bytes, position: int) -> np.void:
+    found: np.void = np.frombuffer(log, LOG_OVERHEAD, 1, position)[0]
+    return found
+
+
+def _run(
+    log: Bytes, position: int, segment_base_offset: int, next_offset: int, end_offset: int
+) -> SoundRange | None:
+    """Return the run of sound batches that begins at a position; None where there is none."""
+    scanner = Scanner(segment_base_offset, verify_crc=True, position_bytes=position)
+    end = position
+    last_at = None
+    code = SCAN_ROWS_FULL
+    while code == SCAN_ROWS_FULL:
+        code = scanner.scan(log, 0, len(log))
+        for batches in scanner.drain():
+            kept = in_order(batches, next_offset, end_offset)
+            good = batches.rows if kept is None else int(np.argmin(kept))
+            if good:
+                last_at = int(batches.position_bytes[good - 1])
+                end = last_at + int(batches.size_bytes[good - 1])
+                next_offset = int(batches.last_offset[good - 1]) + 1
+            if good < batches.rows:
+                code = SCAN_END
+    if last_at is None:
+        return None
+    return SoundRange(position, end, mark_at(log, position), mark_at(log, last_at))
 
 
 class Piece(NamedTuple):
@@ -37,22 +190,7 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Fill:
-    """What fills a range.
-
-    Parameters
-    ----------
-    first_offset, end_offset : int
-        The range.
-    pieces : tuple of Piece
-        In order; each of another log. Empty where the copy has nothing there, and its cleaner
-        explains that.
-    replica : str
-        The directory of the copy.
-    gaps : tuple of tuple of int
-        The first and the last offset of what is missing in it, and its cleaner does not explain.
-    unnamed_gaps : int
-        How many more there are.
-    """
+    """The bytes of another copy that fill a range."""
 
     first_offset: int
     end_offset: int
@@ -63,7 +201,7 @@ class Fill:
 
     @property
     def missing(self) -> int:
-        """How many offsets are missing in it; at least one a place."""
+        """The number of offsets that are missing in it; at least one a place."""
         return sum(last - first + 1 for first, last in self.gaps) + self.unnamed_gaps
 
     def covers(self, first_offset: int, end_offset: int) -> bool:
@@ -80,15 +218,7 @@ class Fill:
 
 
 class Filler:
-    """Finds ranges in the other copies of a partition.
-
-    Parameters
-    ----------
-    others : sequence of Replica
-        The other copies; those that are not on a local disk are not read.
-    decompressor : Decompressor, optional
-        For compressed messages of magic 0 and 1, by default within Kafka Index's default limit.
-    """
+    """Finds ranges in the other copies of a partition."""
 
     def __init__(self, others: Sequence[Replica], decompressor: Decompressor | None = None) -> None:
         self.decompressor = decompressor or shared_budget(DEFAULT_MAX_DECOMPRESSED_BYTES)
@@ -99,26 +229,15 @@ class Filler:
         return bool(self._others)
 
     def find(self, before: BatchMark | None, after: BatchMark | None) -> Fill | None:
-        """Return what lies between two batches in a copy that has both; None for none.
-
-        Raises
-        ------
-        ReadError
-            A copy cannot be read now.
-        """
+        """Return the range between two batches from a copy that has both; None for none."""
         return None if before is None or after is None else self._find(before, after)
 
     def find_head(self, start_offset: int, after: BatchMark | None) -> Fill | None:
-        """Return what lies from the start of a log to a batch, in a copy that has that batch.
+        """Return the range from the start of a log to a batch, from a copy that has that batch.
 
         Before the start of a log there is no batch to agree on. Two logs that hold the same batch
         hold the same ones before it, unless the cleaner has been there. Without a leader epoch
         (magic 0 and 1) that is not certain, and nothing is found.
-
-        Raises
-        ------
-        ReadError
-            A copy cannot be read now.
         """
         if after is None or after.leader_epoch < 0:
             return None
@@ -203,7 +322,7 @@ class _Walk:
         return False
 
     def fill(self, replica: str) -> Fill:
-        """Return what lies on the way."""
+        """Return the range that was walked through."""
         offsets = self._offsets
         return Fill(
             offsets.base_offset,

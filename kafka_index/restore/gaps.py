@@ -1,4 +1,4 @@
-"""What is missing in the logs of a partition; filling it from other copies."""
+"""Offsets that are missing in the logs of a partition: filled from other copies, or lost."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from kafka_index.build import BuildSettings
 from kafka_index.build.report import FAILED
 from kafka_index.restore.filling import Fill, first_mark, last_mark
 from kafka_index.restore.log_restoring import RestoredLog, fill_holes, restore_fill
-from kafka_index.restore.lost_ranges import LostRange
 from kafka_index.restore.plan import PartitionPlan
+from kafka_index.restore.restored_partition import LostRange
 from kafka_index.restore.salvaging import LogContext, partition_context
 from kafka_index.scan.log_offsets import Hole
 from kafka_index.scan.missing_offsets import (
@@ -40,11 +40,6 @@ def gap_losses(
     """Return the missing offsets that compaction does not explain, and that are not lost already.
 
     They are before, within and between segments, in what fills a range, and after the last one.
-
-    Raises
-    ------
-    KafkaIndexError
-        A log cannot be read again.
     """
     missing = _missing_in(plan, logs, partition_context(plan, settings.config))
     known = [lost for each in logs for lost in each.lost]
@@ -73,13 +68,7 @@ def with_fills(
     directory: str,
     settings: BuildSettings,
 ) -> Sequence[RestoredLog]:
-    """Return the logs with what other copies have of missing offsets.
-
-    Raises
-    ------
-    KafkaIndexError
-        A copy cannot be read, or the output not be written.
-    """
+    """Return the logs, with missing offsets filled from other copies."""
     context = replace(partition_context(plan, settings.config), limit=None)
     filler = context.filler
     if not filler:

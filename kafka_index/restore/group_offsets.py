@@ -23,9 +23,14 @@ from kafka_index.metadata.decoding import GROUP_CODEC
 from kafka_index.records import BatchFields, Record, write_record_batch
 from kafka_index.records.decompression import DecompressionBudget
 from kafka_index.restore.journal import Journal
-from kafka_index.restore.partition_files import make_partition_durable
 from kafka_index.restore.restored_partition import CLAMPED, OffsetBeyondEnd, RestoredPartition
-from kafka_index.restore.root_files import STAGING, make_directory, move_directory, remove_staging
+from kafka_index.restore.root_files import (
+    STAGING,
+    make_directory,
+    make_partition_durable,
+    move_directory,
+    remove_staging,
+)
 from kafka_index.state.snapshots import list_snapshots, snapshot_path
 from kafka_index.storage.log_directory import read_checkpoint_text
 
@@ -39,19 +44,7 @@ _DAMAGED = "records of its partition of __consumer_offsets are lost or unreadabl
 
 @dataclass(frozen=True, slots=True)
 class GroupOffsets:
-    """A partition of ``__consumer_offsets``, and what it has beyond the ends of logs.
-
-    Parameters
-    ----------
-    home : RestoredPartition
-        The partition.
-    committed : sequence of CommittedOffset
-        Offsets that count.
-    pending : sequence of CommittedOffset
-        Those of transactions that are open at its end.
-    is_damaged : bool
-        Whether records of it are lost, or cannot be read: a later commit may be among them.
-    """
+    """A partition of ``__consumer_offsets``, and what it has beyond the ends of logs."""
 
     home: RestoredPartition
     committed: Sequence[CommittedOffset]
@@ -83,24 +76,7 @@ def offsets_beyond(
     ends: Mapping[TopicPartition, int],
     budget: DecompressionBudget,
 ) -> list[GroupOffsets]:
-    """Find the offsets that groups committed after the ends of restored logs.
-
-    Parameters
-    ----------
-    output : str
-        The output directory.
-    partitions : sequence of RestoredPartition
-        All that are in it.
-    ends : mapping of TopicPartition to int
-        From `ends_of`.
-    budget : DecompressionBudget
-        Bounds what is decompressed.
-
-    Raises
-    ------
-    KafkaIndexError
-        ``__consumer_offsets`` cannot be read now.
-    """
+    """Find the offsets that groups committed after the ends of restored logs."""
     found = []
     for each in partitions:
         if each.partition.topic != CONSUMER_OFFSETS_TOPIC or each.is_left_out:
@@ -121,24 +97,7 @@ def clamp_offsets(
     groups: Sequence[GroupOffsets],
     config: IndexConfig,
 ) -> list[OffsetBeyondEnd]:
-    """Clamp what is found to the ends of logs; return what is not clamped, and why.
-
-    Parameters
-    ----------
-    output : str
-        The output directory, whose lock is held.
-    ends : mapping of TopicPartition to int
-        From `ends_of`.
-    groups : sequence of GroupOffsets
-        From `offsets_beyond`; the rows of their partitions are changed.
-    config : IndexConfig
-        The settings of indexes.
-
-    Raises
-    ------
-    KafkaIndexError
-        A partition cannot be read or written.
-    """
+    """Clamp what is found to the ends of logs; return what is not clamped, and why."""
     settings = LogSettings(
         index_interval_bytes=config.index_interval_bytes,
         segment_index_bytes=config.index_size_max_bytes,

@@ -3,40 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from kafka_index.config import LogConfig
 from kafka_index.layout.internal_topics import CONSUMER_OFFSETS_TOPIC
 from kafka_index.layout.names import TopicPartition
 from kafka_index.records.decompression import DecompressionBudget, shared_budget
 from kafka_index.restore.cluster import (
     ClusterMode,
     Identity,
-)
-from kafka_index.restore.dump_files import read_dumps
-from kafka_index.restore.group_offsets import clamp_offsets, ends_of, offsets_beyond
-from kafka_index.restore.journal import Journal
-from kafka_index.restore.old_cluster import OldCluster, read_transactions
-from kafka_index.restore.output import Output, check_again
-from kafka_index.restore.plan import (
-    RestorePlan,
-    as_begun,
-    plan_restore,
-    refuse_shared_ids,
-)
-from kafka_index.restore.request import RestoreRequest
-from kafka_index.restore.request_choices import choices_of, read_old_cluster
-from kafka_index.restore.restored_partition import BEYOND_END, OffsetBeyondEnd, RestoredPartition
-from kafka_index.restore.root_files import make_directory, show_identity, write_marker
-from kafka_index.restore.run import (
-    OnRestored,
-    Restored,
-    output_lock,
-    restore_logs,
-    write_root,
-)
-from kafka_index.restore.runbook import RunbookFacts, runbook
-from kafka_index.restore.same_cluster import (
     copy_metadata,
     copy_metadata_identity,
     is_separate,
@@ -45,13 +21,14 @@ from kafka_index.restore.same_cluster import (
     refuse_used_metadata,
     without_strays,
 )
-from kafka_index.restore.seed import write_seed
-from kafka_index.restore.seed_directory import (
-    SeedDirectory,
-    refuse_used,
-)
-from kafka_index.restore.seeding import NOT_IN_DUMP, partitions_not_in_dump, plan_seeding
-from kafka_index.restore.target_checks import (
+from kafka_index.restore.dump_files import read_dumps
+from kafka_index.restore.group_offsets import clamp_offsets, ends_of, offsets_beyond
+from kafka_index.restore.journal import BegunPlan, Journal
+from kafka_index.restore.log_files import Link, choose_link
+from kafka_index.restore.old_cluster import OldCluster, read_transactions
+from kafka_index.restore.output import (
+    Output,
+    check_again,
     check_same_output,
     checked_output,
     checked_seed,
@@ -61,68 +38,152 @@ from kafka_index.restore.target_checks import (
     refuse_unknown_topics,
     same_cluster_identity,
 )
+from kafka_index.restore.partition_restoring import PartitionTask
+from kafka_index.restore.plan import (
+    RestorePlan,
+    as_begun,
+    plan_restore,
+    refuse_shared_ids,
+)
+from kafka_index.restore.report import RunbookFacts, runbook
+from kafka_index.restore.request import RestoreRequest, choices_of, read_old_cluster
+from kafka_index.restore.restored_partition import (
+    NO_LOGS,
+    OffsetBeyondEnd,
+    RestoredPartition,
+    RestoreResult,
+)
+from kafka_index.restore.root_files import (
+    hide_identity,
+    make_directory,
+    remove_directory,
+    remove_marker,
+    remove_staging,
+    show_identity,
+    write_checkpoints,
+    write_marker,
+)
+from kafka_index.restore.seed import (
+    NOT_IN_DUMP,
+    SeedDirectory,
+    partitions_not_in_dump,
+    plan_seeding,
+    refuse_used,
+    write_seed,
+)
 from kafka_index.restore.threads import Runner
 from kafka_index.restore.until import check_offsets, check_reached, check_times, open_transactions
+from kafka_index.storage import DirectoryLock, SegmentFile
 
-
-@dataclass(frozen=True, slots=True)
-class RestoreResult:
-    """What became of a restore.
-
-    Parameters
-    ----------
-    partitions : sequence of RestoredPartition
-        All of them, sorted.
-    runbook : str or None
-        What remains to be done; None where the restore has to be run again to be complete.
-    output : str
-        The output directory.
-    beyond_end : sequence of OffsetBeyondEnd
-        Offsets that groups committed after the ends of logs.
-    clamps : bool
-        Whether they were to be clamped.
-    """
-
-    partitions: Sequence[RestoredPartition]
-    runbook: str | None
-    output: str
-    beyond_end: Sequence[OffsetBeyondEnd] = ()
-    clamps: bool = False
-
-    @property
-    def has_unclamped(self) -> bool:
-        """Whether an offset that was to be clamped is not."""
-        return self.clamps and any(one.status == BEYOND_END for one in self.beyond_end)
-
-
+OnRestored = Callable[[RestoredPartition], None]
 OnResult = Callable[[RestoreResult], None]
 
 
-def _do_nothing(_: RestoreResult) -> None:
-    pass
+@dataclass(slots=True)
+class Restored:
+    """The partitions of a restore, and how their logs were taken over."""
+
+    partitions: list[RestoredPartition]
+    link: Link
+
+
+def restore_logs(
+    plan: RestorePlan,
+    output: Output,
+    identity: Identity,
+    config: LogConfig,
+    *,
+    runner: Runner,
+    on_restored: OnRestored,
+) -> Restored:
+    """Restore the partitions of a plan; what an earlier run has finished is kept.
+
+    The output's lock must be held. No file at its root is written but the journal and the identity.
+    """
+    # What is refused here has to leave no plan, which would keep other options out.
+    journal = Journal(output.path)
+    finished = {} if output.begun is None else journal.finished()
+    link = choose_link(plan.choices.link, _sample(plan), output.path)
+    if output.begun is None:
+        choices = plan.choices
+        journal.begin(BegunPlan(plan.digest, dict(choices.topic_ids), choices.until.time_ms))
+    hide_identity(output.path, identity.properties)
+    # The run before may have been killed after the marker.
+    remove_marker(output.path)
+    _remove_unfinished(plan, output.path, finished)
+    settled = list(finished.values())
+    for restored in settled:
+        on_restored(restored)
+
+    def settle(group: Sequence[RestoredPartition]) -> None:
+        journal.add(group)
+        settled.extend(group)
+        for restored in group:
+            on_restored(restored)
+
+    salvage = plan.choices.salvage
+    tasks = [
+        PartitionTask(each, output.path, config, salvage, link)
+        for each in plan.partitions
+        if each.partition not in finished
+    ]
+    if tasks:
+        runner(tasks, settle)
+    for partition, directory in plan.without_logs.items():
+        left_out = RestoredPartition(partition, directory, "")
+        left_out.leave_out(NO_LOGS, f"{directory}: the directory holds no log")
+        settled.append(left_out)
+        on_restored(left_out)
+    remove_staging(output.path)
+    return Restored(sorted(settled, key=lambda each: each.partition), link)
+
+
+def write_root(plan: RestorePlan, output: str, restored: Restored) -> None:
+    """Write the checkpoints at the root of an output whose partitions are restored."""
+    kept = [each for each in restored.partitions if not each.is_left_out]
+    bases = {each.partition: each.base for each in plan.partitions}
+    cleaned = {}
+    for each in kept:
+        base = bases[each.partition]
+        offset = base.root.cleaned_to(base.partition)
+        if offset is not None and each.log_start_offset <= offset <= each.log_end_offset:
+            cleaned[each.partition] = offset
+    write_checkpoints(
+        output,
+        {each.partition: each.log_end_offset for each in kept},
+        {
+            each.partition: each.log_start_offset
+            for each in kept
+            if each.log_start_offset > each.base_offset
+        },
+        cleaned,
+    )
+
+
+def output_lock(
+    output: Output, seeds: Iterable[SeedDirectory], others: Iterable[str]
+) -> DirectoryLock:
+    """Return the lock that keeps brokers and other runs out of all that is written."""
+    return DirectoryLock.of_data_directories([output.path, *(each.path for each in seeds), *others])
+
+
+def _sample(plan: RestorePlan) -> SegmentFile:
+    return plan.partitions[0].segments()[0]
+
+
+def _remove_unfinished(
+    plan: RestorePlan, output: str, finished: Mapping[TopicPartition, RestoredPartition]
+) -> None:
+    """Remove what a killed run left of partitions that it had not finished."""
+    remove_staging(output)
+    for each in plan.partitions:
+        if each.partition not in finished:
+            remove_directory(os.path.join(output, each.partition.directory_name))
 
 
 @dataclass(frozen=True, slots=True)
 class RestoreJob:
-    """A restore whose checks have passed.
-
-    Parameters
-    ----------
-    request : RestoreRequest
-        What was asked for.
-    plan : RestorePlan
-        The partitions.
-    old : OldCluster
-        What is known of the cluster of the dump.
-    output : Output
-        The output directory.
-    seeds : sequence of SeedDirectory
-        The controllers to seed.
-    identity : Identity
-        As what the output is mounted.
-    strays : sequence of RestoredPartition
-        The partitions that are left out as the cluster does not know them.
-    """
+    """A restore whose checks have passed."""
 
     request: RestoreRequest
     plan: RestorePlan
@@ -134,13 +195,7 @@ class RestoreJob:
 
     @classmethod
     def prepare(cls, request: RestoreRequest) -> RestoreJob:
-        """Check everything; only the output directory is made.
-
-        Raises
-        ------
-        KafkaIndexError
-            Something is refused, or cannot be read.
-        """
+        """Check everything; only the output directory is made."""
         dump = read_dumps(request.inputs, request.tiered, topics=request.topics)
         if request.until.time_ms is not None and not request.goes_by_create_time:
             check_times(dump)
@@ -173,27 +228,10 @@ class RestoreJob:
         runner: Runner,
         on_restored: OnRestored,
         *,
-        report: OnResult = _do_nothing,
-        conclude: OnResult = _do_nothing,
+        report: OnResult = lambda _: None,
+        conclude: OnResult = lambda _: None,
     ) -> RestoreResult:
-        """Restore.
-
-        Parameters
-        ----------
-        runner : callable
-            The engine: `on_threads`, or one of `kafka_index.engines`.
-        on_restored : callable
-            Called with each partition, from one thread at a time.
-        report : callable
-            Makes the result durable. It is called before a broker can start on the output.
-        conclude : callable
-            Called when the output is complete. Until it returns, the restore can be run again.
-
-        Raises
-        ------
-        KafkaIndexError
-            The output cannot be written.
-        """
+        """Restore."""
         separate = self._metadata_outputs()
         for path in separate:
             make_directory(path)
@@ -283,7 +321,7 @@ class RestoreJob:
         write_marker(self.output.path, self.identity.broker_epoch)
 
     def _not_asked_for(self, restored: Restored) -> Iterator[str]:
-        """Yield what the choices leave out, for people: nothing else is missing without a row."""
+        """Yield the parts of the dump that the choices leave out: all else has a row."""
         limited = sum(each.is_limited for each in restored.partitions)
         if limited:
             yield f"logs that end early, as --until asks for: {limited}"

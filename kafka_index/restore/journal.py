@@ -15,8 +15,7 @@ from dataclasses import asdict, dataclass
 
 from kafka_index.errors import InputError, PublishError
 from kafka_index.layout.names import TopicPartition
-from kafka_index.restore.lost_ranges import LostRange
-from kafka_index.restore.restored_partition import OffsetBeyondEnd, RestoredPartition
+from kafka_index.restore.restored_partition import LostRange, OffsetBeyondEnd, RestoredPartition
 from kafka_index.storage import AtomicFile, make_durable, publish_error
 
 JOURNAL_FILE = ".kafka-index-restore.journal"
@@ -25,17 +24,7 @@ _VERSION = 3
 
 @dataclass(frozen=True, slots=True)
 class BegunPlan:
-    """What is kept of a plan.
-
-    Parameters
-    ----------
-    digest : str
-        Of the plan.
-    topic_ids : dict of str to str
-        The ids that were made for topics without one.
-    until_ms: int, optional
-        The point in time that it restores to.
-    """
+    """The part of a plan that the journal keeps."""
 
     digest: str
     topic_ids: dict[str, str]
@@ -43,26 +32,14 @@ class BegunPlan:
 
 
 class Journal:
-    """The journal in an output directory.
-
-    Parameters
-    ----------
-    output : str
-        The output directory.
-    """
+    """The journal in an output directory."""
 
     def __init__(self, output: str) -> None:
         self._output = output
         self._path = os.path.join(output, JOURNAL_FILE)
 
     def begun(self) -> BegunPlan | None:
-        """Return the plan that was begun here; None for none.
-
-        Raises
-        ------
-        InputError
-            The journal is not one of this version.
-        """
+        """Return the plan that was begun here; None for none."""
         try:
             with open(self._path, encoding="utf-8") as file:
                 plan = json.loads(file.readline())
@@ -83,13 +60,7 @@ class Journal:
         )
 
     def begin(self, plan: BegunPlan) -> None:
-        """Record the plan, durably, before anything else is written.
-
-        Raises
-        ------
-        PublishError
-            It cannot be written.
-        """
+        """Record the plan, durably, before anything else is written."""
         with AtomicFile(self._path, what="journal") as file:
             file.write(f"{json.dumps({'version': _VERSION, **asdict(plan)})}\n".encode())
             file.commit()
@@ -97,13 +68,7 @@ class Journal:
             raise publish_error(error, path, "make the journal durable")
 
     def finished(self) -> dict[TopicPartition, RestoredPartition]:
-        """Return the partitions that are finished, and as they were left.
-
-        Raises
-        ------
-        InputError
-            The files of one have changed since: a broker may have used them.
-        """
+        """Return the partitions that are finished, and as they were left."""
         last = {}
         for line in self._lines():
             restored = _decoded(line)
@@ -123,13 +88,7 @@ class Journal:
         return found
 
     def add(self, restored: Iterable[RestoredPartition]) -> None:
-        """Record finished partitions, durably.
-
-        Raises
-        ------
-        PublishError
-            The journal cannot be written.
-        """
+        """Record finished partitions, durably."""
         self._append(
             asdict(each)
             | {"files": _files_digest(os.path.join(self._output, each.partition.directory_name))}
@@ -137,13 +96,7 @@ class Journal:
         )
 
     def reopen(self, restored: RestoredPartition) -> None:
-        """Record, durably, that a partition is not finished any more.
-
-        Raises
-        ------
-        PublishError
-            The journal cannot be written.
-        """
+        """Record, durably, that a partition is not finished any more."""
         self._append([asdict(restored) | {"files": None}])
 
     def _append(self, lines: Iterable[Mapping[str, object]]) -> None:
@@ -156,13 +109,7 @@ class Journal:
             raise self._error(error, "write") from error
 
     def remove(self) -> None:
-        """Remove the journal: the restore is complete, and what it lost is known.
-
-        Raises
-        ------
-        PublishError
-            It cannot be removed.
-        """
+        """Remove the journal: the restore is complete, and what it lost is known."""
         # Not synced: where a crash brings it back, the restore can be run again.
         try:
             os.unlink(self._path)
@@ -210,7 +157,7 @@ def _decoded(line: dict[str, object]) -> RestoredPartition:
 
 
 def _files_digest(directory: str) -> str:
-    """Return what changes when a file of a directory is written, replaced, added or removed."""
+    """Return a digest that changes with every write, replacement, addition or removal of a file."""
     digest = hashlib.sha256()
     try:
         with os.scandir(directory) as entries:

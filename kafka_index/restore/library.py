@@ -10,10 +10,10 @@ from os import PathLike
 from kafka_index.config import LogConfig, choice_of, topics_pattern
 from kafka_index.layout.times import Time, now_ms
 from kafka_index.layout.uri_passwords import refuse_passwords
-from kafka_index.restore.job import RestoreJob, RestoreResult
+from kafka_index.restore.job import RestoreJob
 from kafka_index.restore.log_files import Link
-from kafka_index.restore.lost_ranges import Salvage
 from kafka_index.restore.request import RestoreRequest
+from kafka_index.restore.restored_partition import RestoreResult, Salvage
 from kafka_index.restore.threads import on_threads
 from kafka_index.restore.until import Until
 

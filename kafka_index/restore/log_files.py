@@ -36,24 +36,7 @@ class Link(StrEnum):
 
 
 def choose_link(link: Link, sample: SegmentFile, output: str) -> Link:
-    """Return how logs are to be taken over, as tried with one of them.
-
-    Parameters
-    ----------
-    link : Link
-        What is wanted; never ``hard`` unless it is asked for.
-    sample : SegmentFile
-        A log of the dump.
-    output : str
-        The output directory, which exists.
-
-    Raises
-    ------
-    InputError
-        The file systems do not have what is asked for.
-    PublishError
-        The output cannot be written.
-    """
+    """Return how logs are to be taken over, as tried with one of them."""
     if link is Link.COPY:
         return link
     probe = os.path.join(output, _PROBE)
@@ -81,26 +64,7 @@ def choose_link(link: Link, sample: SegmentFile, output: str) -> Link:
 
 
 def take_over(segment: SegmentFile, target: str, link: Link) -> None:
-    """Make the log of a segment a file of the output, with its modification time.
-
-    Parameters
-    ----------
-    segment : SegmentFile
-        As it was listed; a log that has changed since is an error.
-    target : str
-        The path of the new log; what is there is replaced.
-    link : Link
-        From `choose_link`. The active segment never becomes a link.
-
-    Raises
-    ------
-    ReadError
-        The log changed, or cannot be read now.
-    InputError
-        It cannot be opened.
-    PublishError
-        The target cannot be written.
-    """
+    """Make the log of a segment a file of the output, with its modification time."""
     _remove(target)
     is_rolled = not segment.is_last and segment.log_path.endswith(LOG_SUFFIX)
     with closing(_open_listed(segment)) as source:
@@ -145,13 +109,7 @@ def own_copy(path: str) -> None:
 
 
 def cut(path: str, size_bytes: int) -> None:
-    """Cut a log of the output, never one of the dump.
-
-    Raises
-    ------
-    PublishError
-        It cannot be cut.
-    """
+    """Cut a log of the output, never one of the dump."""
     own_copy(path)
     mtime_ns = os.stat(path).st_mtime_ns
     try:
@@ -218,13 +176,7 @@ def _copy_range(old: int, new: int, size_bytes: int, offset: int) -> int:
 
 
 def write_log(target: str, pieces: Iterable[Bytes]) -> None:
-    """Write a log of the output.
-
-    Raises
-    ------
-    PublishError
-        It cannot be written.
-    """
+    """Write a log of the output."""
     try:
         with open(target, "wb") as new:
             new.writelines(piece.data for piece in pieces)

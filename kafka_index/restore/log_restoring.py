@@ -16,11 +16,10 @@ from kafka_index.build.settings import BuildSettings
 from kafka_index.build.staged_segment import StagedSegment
 from kafka_index.layout.names import LOG_SUFFIX, segment_file_name
 from kafka_index.records.batch_table import BatchColumns
-from kafka_index.restore.filling import Fill
+from kafka_index.restore.filling import Fill, mark_at
 from kafka_index.restore.log_files import Link, cut, take_over, write_log
-from kafka_index.restore.lost_ranges import LostRange, Salvage
+from kafka_index.restore.restored_partition import LostRange, Salvage
 from kafka_index.restore.salvaging import LogContext, Salvaging
-from kafka_index.restore.sound_ranges import mark_at
 from kafka_index.scan import LogFileSource
 from kafka_index.scan.log_offsets import Hole, LogOffsets
 from kafka_index.scan.observed_source import ObservedSource
@@ -34,17 +33,7 @@ _MAX_DROPS = 64
 
 @dataclass(slots=True)
 class LogFacts:
-    """What the batches of a log say that is of use to the partition.
-
-    Parameters
-    ----------
-    offsets : LogOffsets
-        Which offsets they hold.
-    max_producer_id : int
-        -1 for none.
-    last_epoch : int
-        The largest leader epoch; -1 for none.
-    """
+    """The offsets, producers and epochs of the batches of a log."""
 
     offsets: LogOffsets
     max_producer_id: int = -1
@@ -59,25 +48,7 @@ class LogFacts:
 
 @dataclass(slots=True)
 class RestoredLog:
-    """A log in the output, scanned, whose index files wait to be published.
-
-    Parameters
-    ----------
-    source : SegmentFile
-        The log in the dump.
-    staged : StagedSegment
-        As the build staged it.
-    facts : LogFacts
-        What its batches say.
-    lost : list of LostRange
-        What is not in it.
-    fills : list of Fill
-        What was filled from other copies.
-    keeps_end : bool
-        Whether the end of the log is that of the dump's: nothing was cut off.
-    is_limited : bool
-        Whether the log of the partition ends in it, by the limit that was given.
-    """
+    """A log in the output, scanned, whose index files wait to be published."""
 
     source: SegmentFile
     staged: StagedSegment
@@ -101,28 +72,7 @@ def restore_log(
     *,
     context: LogContext,
 ) -> RestoredLog:
-    """Take over a log, and stage its index files.
-
-    Parameters
-    ----------
-    source : SegmentFile
-        The log in the dump.
-    directory : str
-        Its partition directory in the output.
-    link : Link
-        How it is taken over.
-    salvage : Salvage
-        What is kept of it if it is damaged; with ``none`` it is only described.
-    settings : BuildSettings
-        How index files are written.
-    context : LogContext
-        What lies around it, and what may fill it.
-
-    Raises
-    ------
-    KafkaIndexError
-        The log cannot be read, or the output not be written.
-    """
+    """Take over a log, and stage its index files."""
     name = segment_file_name(source.base_offset, LOG_SUFFIX)
     target = os.path.join(directory, name)
     take_over(source, target, link)
@@ -169,26 +119,7 @@ def fill_holes(
     context: LogContext,
     takes_records: bool,
 ) -> RestoredLog:
-    """Fill offsets that are missing between batches of a log, and stage it anew.
-
-    Parameters
-    ----------
-    log : RestoredLog
-        The log; it is not changed where no copy has any of it.
-    holes : sequence of Hole
-        Of it.
-    settings : BuildSettings
-        How index files are written.
-    context : LogContext
-        What may fill it.
-    takes_records : bool
-        As for `Salvaging.fill_holes`.
-
-    Raises
-    ------
-    KafkaIndexError
-        A copy cannot be read, or the output not be written.
-    """
+    """Fill offsets that are missing between batches of a log, and stage it anew."""
     target = log.staged.segment.log_path
     fills = Salvaging(log.source, target, context).fill_holes(holes, takes_records=takes_records)
     filled = log
@@ -207,26 +138,7 @@ def restore_fill(
     *,
     context: LogContext,
 ) -> list[RestoredLog]:
-    """Write what another copy has of missing segments as logs of the output, and stage them.
-
-    Parameters
-    ----------
-    fill : Fill
-        From the other copy; each piece becomes a log.
-    like : SegmentFile
-        A segment of the same partition.
-    directory : str
-        The partition directory in the output.
-    settings : BuildSettings
-        How index files are written.
-    context : LogContext
-        What lies around it.
-
-    Raises
-    ------
-    KafkaIndexError
-        The copy cannot be read, or the output not be written.
-    """
+    """Write the pieces of another copy as logs of the output, and stage them."""
     restored = []
     for piece in fill.pieces:
         with MappedFile(piece.path) as file:

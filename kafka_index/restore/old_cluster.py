@@ -1,13 +1,16 @@
-"""What the dumps know of the cluster that they are from: its metadata log and its groups."""
+"""The cluster that the dumps are from: its metadata log, groups, and settings of topics."""
 
 from __future__ import annotations
 
+import difflib
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from kafka_index.config import LogConfig, parse_integer
-from kafka_index.errors import KafkaIndexError, is_retriable, raise_retriable
+from kafka_index.errors import ConfigError, KafkaIndexError, is_retriable, raise_retriable
+from kafka_index.layout.integers import INT32_MAX, INT64_MAX, INT64_MIN
 from kafka_index.layout.internal_topics import (
     CLUSTER_METADATA_TOPIC,
     CONSUMER_OFFSETS_TOPIC,
@@ -25,6 +28,70 @@ from kafka_index.metadata.found_cluster import settings_of
 from kafka_index.metadata.sensitive import HIDDEN
 from kafka_index.records.decompression import DecompressionBudget
 from kafka_index.restore.dump_files import Dump
+
+_INT = {
+    "compression.zstd.level": (-(1 << 17), 22),
+    "compression.lz4.level": (1, 17),
+    "index.interval.bytes": (0, INT32_MAX),
+    "max.message.bytes": (0, INT32_MAX),
+    "min.insync.replicas": (1, INT32_MAX),
+    "segment.bytes": (1 << 20, INT32_MAX),
+    "segment.index.bytes": (4, INT32_MAX),
+    "delete.retention.ms": (0, INT64_MAX),
+    "file.delete.delay.ms": (0, INT64_MAX),
+    "flush.messages": (1, INT64_MAX),
+    "flush.ms": (0, INT64_MAX),
+    "local.retention.bytes": (-2, INT64_MAX),
+    "local.retention.ms": (-2, INT64_MAX),
+    "max.compaction.lag.ms": (1, INT64_MAX),
+    "message.timestamp.after.max.ms": (0, INT64_MAX),
+    "message.timestamp.before.max.ms": (0, INT64_MAX),
+    "min.compaction.lag.ms": (0, INT64_MAX),
+    "retention.bytes": (INT64_MIN, INT64_MAX),
+    "retention.ms": (-1, INT64_MAX),
+    "segment.jitter.ms": (0, INT64_MAX),
+    "segment.ms": (1, INT64_MAX),
+}
+_BOOLEAN = re.compile("true|false", re.IGNORECASE)
+_THROTTLED = re.compile(r"(\*|(\d+:\d+\s*(,\s*\d+:\d+\s*)*)?)")
+_TEXT = {
+    "cleanup.policy": re.compile(r"(compact|delete)(\s*,\s*(compact|delete))*"),
+    "compression.gzip.level": re.compile(r"-1|[1-9]"),
+    "compression.type": re.compile("uncompressed|zstd|lz4|snappy|gzip|producer"),
+    "follower.replication.throttled.replicas": _THROTTLED,
+    "leader.replication.throttled.replicas": _THROTTLED,
+    "message.timestamp.type": re.compile("CreateTime|LogAppendTime"),
+    "min.cleanable.dirty.ratio": re.compile(r"0(\.\d*)?|1(\.0*)?|\.\d+"),
+    "preallocate": _BOOLEAN,
+    "remote.log.copy.disable": _BOOLEAN,
+    "remote.log.delete.on.disable": _BOOLEAN,
+    "remote.storage.enable": _BOOLEAN,
+    "unclean.leader.election.enable": _BOOLEAN,
+}
+
+
+def check_topic_configs(configs: Mapping[str, str]) -> None:
+    """Check settings that a topic is to get."""
+    for name, value in configs.items():
+        text = value.strip()
+        if name in _INT:
+            least, most = _INT[name]
+            number = parse_integer(text)
+            is_valid, expected = number is not None and least <= number <= most, f"{least}..{most}"
+        elif name in _TEXT:
+            is_valid, expected = _TEXT[name].fullmatch(text) is not None, _TEXT[name].pattern
+        else:
+            close = difflib.get_close_matches(name, [*_INT, *_TEXT], n=1)
+            raise ConfigError(
+                f"{name} is not a setting of a topic", hint=f"is it {close[0]}?" if close else None
+            )
+        if not is_valid:
+            raise ConfigError(
+                f"{name} has a value with which no broker starts",
+                expected=expected,
+                found=repr(value),
+            )
+
 
 #: Of topics whose settings are not known: nothing of them is deleted for its age or size.
 _KEEP_ALL = {"retention.ms": "-1", "retention.bytes": "-1"}
@@ -46,17 +113,7 @@ _INTERNAL = {
 
 @dataclass(slots=True)
 class OldCluster:
-    """What is known of the cluster.
-
-    Parameters
-    ----------
-    image : ClusterImage or None
-        Of its metadata log.
-    offsets : sequence of CommittedOffset
-        Of its groups.
-    notes : list of str
-        What could not be read.
-    """
+    """The metadata, committed offsets and notes of the cluster of the dumps."""
 
     image: ClusterImage | None = None
     offsets: Sequence[CommittedOffset] = ()
@@ -64,13 +121,7 @@ class OldCluster:
 
     @classmethod
     def read(cls, dump: Dump, budget: DecompressionBudget, *, with_groups: bool) -> OldCluster:
-        """Read the metadata log of dumps, and where they are wanted the committed offsets.
-
-        Raises
-        ------
-        KafkaIndexError
-            Permission, disk, memory or network: another try may read them.
-        """
+        """Read the metadata log of dumps, and where they are wanted the committed offsets."""
         cluster = cls()
         latest = -1
         for directory in dump.metadata_logs:
@@ -162,17 +213,7 @@ class OldCluster:
         return 0 if found is None else max(found.partitions, default=-1) + 1
 
     def configs(self, topic: str, given: Mapping[str, str], *, is_compacted: bool) -> TopicConfigs:
-        """Return the settings of a topic.
-
-        Parameters
-        ----------
-        topic : str
-            Its name.
-        given : mapping of str to str
-            Settings that count before those of the metadata log.
-        is_compacted : bool
-            Whether its log was cleaned; counts where its settings are not known.
-        """
+        """Return the settings of a topic."""
         if self.image is None:
             assumed = _INTERNAL.get(topic, _KEEP_ALL | (_COMPACT if is_compacted else {}))
             return TopicConfigs({**assumed, **given}, is_assumed=True)
@@ -194,17 +235,7 @@ class OldCluster:
 
 @dataclass(frozen=True, slots=True)
 class TopicConfigs:
-    """The settings of a topic.
-
-    Parameters
-    ----------
-    values : mapping of str to str
-        By name.
-    is_assumed : bool
-        They are not those of the old cluster, which are not known.
-    withheld : tuple of str
-        Names of settings that may be secret, and were not taken over.
-    """
+    """The settings of a topic."""
 
     values: Mapping[str, str]
     is_assumed: bool = False
@@ -212,13 +243,7 @@ class TopicConfigs:
 
 
 def read_transactions(data: str, budget: DecompressionBudget) -> Sequence[Transaction]:
-    """Read the transactions of a data directory; none where it has no log of them.
-
-    Raises
-    ------
-    KafkaIndexError
-        They cannot be read.
-    """
+    """Read the transactions of a data directory; none where it has no log of them."""
     names = (each.rpartition("-")[0] for each in os.listdir(data))
     if TRANSACTION_STATE_TOPIC not in names:
         return ()

@@ -1,13 +1,14 @@
-"""The output directory: what may be in it before a restore, and again once its lock is held."""
+"""The directories of a restore: refused before the first write, checked again when locked."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from kafka_index.errors import InputError
+from kafka_index.layout.integers import INT32_MAX
 from kafka_index.layout.internal_topics import METADATA_LOG
 from kafka_index.layout.names import (
     BOOTSTRAP_CHECKPOINT,
@@ -19,10 +20,25 @@ from kafka_index.layout.names import (
     RECOVERY_POINT_CHECKPOINT,
     REPLICATION_CHECKPOINT,
 )
-from kafka_index.restore.cluster import check_identity
-from kafka_index.restore.dump_files import refuse_running
+from kafka_index.restore.cluster import (
+    CLUSTER_ID,
+    DIRECTORY_ID,
+    NODE_ID,
+    Identity,
+    check_identity,
+    check_metadata_output,
+    dump_identity,
+    fresh_identity,
+    is_separate,
+    same_identity,
+)
+from kafka_index.restore.dump_files import Dump, refuse_running
 from kafka_index.restore.journal import JOURNAL_FILE, BegunPlan, Journal
+from kafka_index.restore.old_cluster import OldCluster, check_topic_configs
+from kafka_index.restore.plan import RestorePlan
+from kafka_index.restore.request import RestoreRequest
 from kafka_index.restore.root_files import HIDDEN_PROPERTIES
+from kafka_index.restore.seed import SeedDirectory, check_seed, one_cluster
 from kafka_index.startup.directory_files import CLEAN_SHUTDOWN, read_properties
 from kafka_index.storage import (
     check_target,
@@ -51,17 +67,7 @@ _ROOT_FILES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """A directory that a restore may write.
-
-    Parameters
-    ----------
-    path : str
-        Absolute, links resolved.
-    begun : BegunPlan, optional
-        The unfinished restore of the same plan that is in it.
-    properties : mapping of str to str
-        Of its ``meta.properties``, as it was formatted or as this restore began; empty for none.
-    """
+    """A directory that a restore may write."""
 
     path: str
     begun: BegunPlan | None
@@ -71,27 +77,7 @@ class Output:
 def check_output(
     given: str, inputs: Iterable[str], digest: str, partitions: Iterable[str]
 ) -> Output:
-    """Check an output directory, and make it if it is missing.
-
-    Parameters
-    ----------
-    given : str
-        As it was given.
-    inputs : iterable of str
-        What is read.
-    digest : str
-        Of the plan.
-    partitions : iterable of str
-        The names of its partition directories.
-
-    Raises
-    ------
-    InputError
-        It is not local, holds anything but an unfinished restore of the same plan, overlaps with
-        the input, or a running broker holds it.
-    PublishError
-        It cannot be made or written.
-    """
+    """Check an output directory, and make it if it is missing."""
     if is_remote(given):
         raise InputError(
             "a broker mounts a local directory", path=given, hint="give --output a local path"
@@ -114,20 +100,6 @@ def check_again(output: Output, digest: str, partitions: Iterable[str]) -> Outpu
     """Return an output directory as it is now that its lock is held.
 
     Another run, or a broker, may have used it between the check and the lock.
-
-    Parameters
-    ----------
-    output : Output
-        As it was checked.
-    digest : str
-        Of the plan.
-    partitions : iterable of str
-        The names of its partition directories.
-
-    Raises
-    ------
-    InputError
-        It holds anything but an unfinished restore of the same plan, or has another identity.
     """
     # No look at the broker's lock: closing that file would let go of it.
     found = _as_found(output.path, digest, partitions)
@@ -202,3 +174,111 @@ def _properties(path: str) -> dict[str, str]:
             check_identity(properties, place, "format the output again")
             return properties
     return {}
+
+
+def checked_output(request: RestoreRequest, plan: RestorePlan) -> Output:
+    """Return the output directory, as `check_output` checks it."""
+    inputs = inputs_of(request, plan.dump)
+    return check_output(request.output, inputs, plan.digest, directory_names(plan))
+
+
+def refuse_unknown_topics(request: RestoreRequest, plan: RestorePlan) -> None:
+    """Refuse settings of topics that are not restored, or that no broker would load."""
+    topics = {each.partition.topic for each in plan.partitions}
+    for topic, configs in request.topic_configs.items():
+        if topic not in topics:
+            raise InputError(
+                "--topic-config names a topic that is not restored",
+                found=topic,
+                hint="after --rename, give the new name",
+            )
+        check_topic_configs(configs)
+
+
+def inputs_of(request: RestoreRequest, dump: Dump) -> list[str]:
+    """Return all that is read: what was given, and what it leads to."""
+    remote = () if request.tiered is None else request.tiered.uris
+    replicas = (each for copies in dump.replicas.values() for each in copies)
+    directories = (*(each.directory for each in replicas), *dump.metadata_logs)
+    # A directory may be a link that leads elsewhere; remote ones are nowhere near the output.
+    return [*request.inputs, *remote, *(each for each in directories if not is_remote(each))]
+
+
+def directory_names(plan: RestorePlan) -> list[str]:
+    """Return the names of the partition directories of a plan."""
+    return [each.partition.directory_name for each in plan.partitions]
+
+
+def checked_seed(path: str, output: Output, inputs: Sequence[str]) -> SeedDirectory:
+    """Return the directory of a controller to seed, as `check_seed` checks it."""
+    if is_remote(path):
+        raise InputError("a controller has a local directory", path=path)
+    hint = "seed the metadata log directory of a fresh cluster"
+    refuse_overlap(os.path.realpath(path), path, inputs, hint=hint)
+    is_output = os.path.realpath(path) == output.path
+    return check_seed(path, output.properties if is_output else None)
+
+
+def fresh_cluster_identity(
+    request: RestoreRequest, dump: Dump, output: Output, seeds: Sequence[SeedDirectory]
+) -> Identity:
+    """Return the identity of the output in a fresh cluster."""
+    if not seeds:
+        return Identity(output.properties or dump_identity(dump))
+    cluster_id = one_cluster(seeds, output.properties.get(CLUSTER_ID))
+    if output.properties:
+        if DIRECTORY_ID not in output.properties:
+            raise InputError(
+                "the output has no directory.id, by which the cluster knows where partitions are",
+                path=output.path,
+                hint="format it again, with the kafka-storage.sh of the cluster",
+            )
+        return Identity(output.properties)
+    nodes = {each.properties.get(NODE_ID, "") for each in seeds}
+    node_id = nodes.pop() if len(nodes) == 1 else ""
+    if request.node_id is not None:
+        node_id = str(request.node_id)
+        if not 0 <= request.node_id <= INT32_MAX:
+            raise InputError(
+                "no broker has this node id", expected=f"0..{INT32_MAX}", found=node_id
+            )
+    if not node_id:
+        raise InputError(
+            "it is not known which broker gets the output",
+            path=request.output,
+            hint="format the output as a log directory of that broker, or give --node-id",
+        )
+    return Identity(fresh_identity(cluster_id, node_id))
+
+
+def same_cluster_identity(request: RestoreRequest, dump: Dump, old: OldCluster) -> Identity:
+    """Return the identity of the output in its own cluster, which takes all topics."""
+    if request.topics is not None:
+        raise InputError(
+            "--topics is for --cluster fresh",
+            hint="the metadata of the same cluster has all topics: those that are left out would "
+            "begin empty",
+        )
+    return same_identity(dump, old.image, all_brokers_restored=request.all_brokers_restored)
+
+
+def check_same_output(
+    request: RestoreRequest, dump: Dump, output: Output, identity: Identity
+) -> None:
+    """Check the directories that the same cluster gets back."""
+    is_begun = output.begun is not None
+    if output.properties and (not is_begun or output.properties != identity.properties):
+        raise InputError(
+            "the output is formatted, and the same cluster has an identity already",
+            path=output.path,
+            hint="give an empty --output",
+        )
+    if is_separate(dump) and request.metadata_output is None:
+        raise InputError(
+            "the metadata log has a directory of its own in the dump",
+            path=dump.metadata_logs[0],
+            hint="give --metadata-output DIR, an empty directory that becomes metadata.log.dir",
+        )
+    if request.metadata_output is not None:
+        read = [*inputs_of(request, dump), output.path]
+        check_metadata_output(dump, request.metadata_output, read, is_begun=is_begun)

@@ -25,20 +25,22 @@ from kafka_index.layout.names import LOG_SUFFIX, TopicPartition, segment_file_na
 from kafka_index.restore.gaps import cleaned_places, gap_losses, log_end, with_fills
 from kafka_index.restore.log_files import Link
 from kafka_index.restore.log_restoring import ATTEMPT_ID, RestoredLog, restore_log
-from kafka_index.restore.lost_ranges import Salvage
-from kafka_index.restore.partition_files import (
-    paths_of,
-    remove_build_files,
-    write_partition_metadata,
-)
 from kafka_index.restore.plan import PartitionPlan
 from kafka_index.restore.restored_partition import (
     DAMAGED,
     ERROR,
     LOG_START_ABOVE_END,
     RestoredPartition,
+    Salvage,
 )
-from kafka_index.restore.root_files import STAGING, make_directory, sync_directory
+from kafka_index.restore.root_files import (
+    STAGING,
+    make_directory,
+    paths_of,
+    remove_build_files,
+    sync_directory,
+    write_partition_metadata,
+)
 from kafka_index.restore.salvaging import LogContext, partition_context
 from kafka_index.storage import SegmentFile, make_durable, publish_error
 from kafka_index.tasks import new_run_id
@@ -60,21 +62,7 @@ EachLog = Callable[
 
 @dataclass(frozen=True, slots=True)
 class PartitionTask:
-    """A partition, and how it is restored; small and picklable.
-
-    Parameters
-    ----------
-    plan : PartitionPlan
-        The partition.
-    output : str
-        The output directory.
-    config : LogConfig
-        The settings of indexes.
-    salvage : Salvage
-        What is kept of it if it is damaged.
-    link : Link
-        How logs are taken over.
-    """
+    """A partition, and how it is restored; small and picklable."""
 
     plan: PartitionPlan
     output: str
@@ -139,20 +127,7 @@ def grouped(tasks: Iterable[PartitionTask]) -> list[list[PartitionTask]]:
 def restore_partitions(
     group: Sequence[PartitionTask], *, each_log: EachLog = map
 ) -> list[RestoredPartition]:
-    """Restore partitions in a folder of this attempt's own, and let each appear whole.
-
-    Parameters
-    ----------
-    group : sequence of PartitionTask
-        One or more partitions of one restore.
-    each_log : callable
-        Restores the logs of a partition.
-
-    Returns
-    -------
-    list of RestoredPartition
-        One for each, in order. Nothing is in the output of one that is left out.
-    """
+    """Restore partitions in a folder of this attempt's own, and let each appear whole."""
     output, salvage = group[0].output, group[0].salvage
     root = os.path.join(output, f"{STAGING}{new_run_id()}")
     settings = BuildSettings(

@@ -12,10 +12,9 @@ from dataclasses import dataclass, field, replace
 from kafka_index.errors import InputError
 from kafka_index.layout.internal_topics import INTERNAL_PREFIX
 from kafka_index.layout.names import TopicPartition, is_legal_topic
-from kafka_index.restore.dump_files import Dump, Replica
+from kafka_index.restore.dump_files import Dump, Replica, base_replica
 from kafka_index.restore.log_files import Link
-from kafka_index.restore.lost_ranges import Salvage
-from kafka_index.restore.replicas import base_replica
+from kafka_index.restore.restored_partition import Salvage
 from kafka_index.restore.until import Limit, Until
 from kafka_index.scan.missing_offsets import Cleaning
 from kafka_index.storage import SegmentFile
@@ -25,29 +24,7 @@ _NAMES_SHOWN = 5
 
 @dataclass(frozen=True, slots=True)
 class RestoreChoices:
-    """What decides the content of the output, besides the dumps.
-
-    Parameters
-    ----------
-    salvage : Salvage
-        What is kept of damaged partitions.
-    link : Link
-        How logs are taken over.
-    topic_ids : mapping of str to str
-        The ids that were made for topics without one.
-    known_topic_ids : mapping of str to str
-        Those that are known, by topic.
-    log_starts : mapping of TopicPartition to int
-        Log starts that were given, which count instead of the dump's.
-    renames : mapping of str to str
-        New names of topics, by the old ones.
-    policies : mapping of str to str or None
-        ``cleanup.policy`` of the topics that the metadata has, None where it is not set.
-    until : Until
-        Where logs end.
-    settings : str
-        The settings of indexes, as text.
-    """
+    """The choices that decide the content of the output, besides the dumps."""
 
     salvage: Salvage = Salvage.PREFIX
     link: Link = Link.AUTO
@@ -62,25 +39,7 @@ class RestoreChoices:
 
 @dataclass(frozen=True, slots=True)
 class PartitionPlan:
-    """A partition to restore.
-
-    Parameters
-    ----------
-    partition : TopicPartition
-        Its name in the output.
-    base : Replica
-        Where its log comes from.
-    others : tuple of Replica
-        Copies of it in other dumps.
-    topic_id : str
-        Of its topic.
-    log_start_offset : int, optional
-        As given, or checkpointed in the dump.
-    cleaning : Cleaning
-        What is known of compaction at the base.
-    limit : Limit, optional
-        Where its log ends.
-    """
+    """A partition to restore."""
 
     partition: TopicPartition
     base: Replica
@@ -92,7 +51,7 @@ class PartitionPlan:
 
     @property
     def head_offset(self) -> int | None:
-        """Where the first segment is to begin; None where a cleaner may have removed records."""
+        """The offset of the first segment; None where a cleaner may have removed records."""
         if self.cleaning.is_compacted or self.base.tiered is not None:
             return None
         return max(int(self.base.segments.base_offsets[0]), self.log_start_offset or 0)
@@ -105,19 +64,7 @@ class PartitionPlan:
 
 @dataclass(frozen=True, slots=True)
 class RestorePlan:
-    """What a restore does.
-
-    Parameters
-    ----------
-    partitions : tuple of PartitionPlan
-        Sorted.
-    without_logs : mapping of TopicPartition to str
-        Partitions whose directory holds no log: they are left out.
-    choices : RestoreChoices
-        How.
-    dump : Dump
-        The dumps.
-    """
+    """The partitions of a restore, those without logs, and the choices."""
 
     partitions: tuple[PartitionPlan, ...]
     without_logs: Mapping[TopicPartition, str]
@@ -126,7 +73,7 @@ class RestorePlan:
 
     @property
     def digest(self) -> str:
-        """What two plans share that write the same output."""
+        """A digest that is equal for plans that write the same output."""
         digest = hashlib.sha256()
         for line in self._lines():
             digest.update(line.encode())
@@ -156,15 +103,7 @@ class RestorePlan:
 
 
 def plan_restore(dump: Dump, choices: RestoreChoices) -> RestorePlan:
-    """Plan a restore.
-
-    Raises
-    ------
-    InputError
-        Copies of a topic have different ids, or a topic has none.
-    ReadError
-        A copy cannot be read.
-    """
+    """Plan a restore."""
     _check_renames(dump, choices.renames)
     topic_ids = _topic_ids(dump, choices)
     partitions = []
@@ -207,13 +146,7 @@ def as_begun(plan: RestorePlan, topic_ids: Mapping[str, str], until_ms: int | No
 
 
 def found_topic_ids(dump: Dump) -> dict[str, str]:
-    """Return the ids of topics by their ``partition.metadata``.
-
-    Raises
-    ------
-    InputError
-        Two partitions of a topic have different ones.
-    """
+    """Return the ids of topics by their ``partition.metadata``."""
     found: dict[str, tuple[str, str]] = {}
     for replicas in dump.replicas.values():
         for replica in replicas:
@@ -238,13 +171,7 @@ def topics_without_id(dump: Dump, known: Mapping[str, str]) -> list[str]:
 
 
 def refuse_shared_ids(plan: RestorePlan) -> None:
-    """Refuse topics that have one id: a cluster would know one of them.
-
-    Raises
-    ------
-    InputError
-        There are some.
-    """
+    """Refuse topics that have one id: a cluster would know one of them."""
     topics: dict[str, str] = {}
     for each in plan.partitions:
         topic = topics.setdefault(each.topic_id, each.partition.topic)
@@ -304,7 +231,7 @@ def _topic_ids(dump: Dump, choices: RestoreChoices) -> dict[str, str]:
 
 
 def _cleaning(base: Replica, others: Sequence[Replica], choices: RestoreChoices) -> Cleaning:
-    """Return what is known of compaction: that another copy was cleaned says that the topic is."""
+    """Return whether and how far a topic was compacted; a cleaned copy elsewhere proves it."""
     topic = base.partition.topic
     cleaning = Cleaning.of(
         topic,

@@ -1,13 +1,16 @@
-"""The report of a restore: rows of partitions, of lost ranges, and of offsets of groups."""
+"""The report of a restore, and its runbook: what is lost, and what remains to be done."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import pyarrow as pa
 
-from kafka_index.restore.lost_ranges import LostRange
-from kafka_index.restore.restored_partition import OffsetBeyondEnd, RestoredPartition
+from kafka_index.errors import printable
+from kafka_index.restore.cluster import CLUSTER_ID, NODE_ID, ClusterMode, Identity
+from kafka_index.restore.log_files import Link
+from kafka_index.restore.restored_partition import LostRange, OffsetBeyondEnd, RestoredPartition
 
 RESTORED = "restored"
 SALVAGED = "salvaged"
@@ -43,7 +46,7 @@ RESTORE_SCHEMA = pa.schema(
 
 
 def status_of(restored: RestoredPartition) -> str:
-    """Return what became of a partition, as a word."""
+    """Return the status of a partition."""
     if restored.is_left_out:
         return LEFT_OUT
     return SALVAGED if restored.lost else RESTORED
@@ -114,3 +117,145 @@ def _offset_row(one: OffsetBeyondEnd) -> dict[str, object]:
         "group": one.group,
         "committed_offset": one.offset,
     }
+
+
+_SHOWN = 20
+
+
+@dataclass(frozen=True, slots=True)
+class RunbookFacts:
+    """The facts that the runbook is written from."""
+
+    output: str
+    partitions: Sequence[RestoredPartition]
+    link: Link
+    identity: Identity
+    notes: Sequence[str]
+    cluster: ClusterMode
+    seeds: Sequence[str]
+    groups: Mapping[str, Sequence[str]]
+    beyond_end: Sequence[OffsetBeyondEnd]
+
+
+def runbook(facts: RunbookFacts) -> str:
+    """Return the runbook as text."""
+    lines = [
+        *_written(facts),
+        "",
+        *_remaining(facts),
+        "",
+        *_not_restored(facts),
+        "",
+        *_one_topic(),
+        "",
+    ]
+    return "\n".join(map(printable, lines))
+
+
+def _written(facts: RunbookFacts) -> Iterator[str]:
+    kept = [each for each in facts.partitions if not each.is_left_out]
+    logs = {
+        Link.COPY: "copies: the dump can be changed or removed",
+        Link.REFLINK: "clones, which share blocks with the dump until one of them is written",
+        Link.HARD: "HARD LINKS where they were rolled: a broker that cuts them cuts the dump too",
+    }[facts.link]
+    yield "WHAT WAS WRITTEN"
+    segments = sum(each.segments for each in kept)
+    yield f"  {facts.output}: {len(kept)} partitions, {segments} segments"
+    yield f"  The logs are {logs}."
+    yield "  Every log was verified with its checksums, and .kafka_cleanshutdown says so: the"
+    yield "  broker reads nothing again. Do not change a file before the broker has started."
+
+
+def _remaining(facts: RunbookFacts) -> Iterator[str]:
+    yield "WHAT REMAINS"
+    yield "  1. The old cluster must never run beside this one: stop its brokers for good. Both"
+    yield "     would accept records for the same topics."
+    yield f"  2. Give the files to the broker's user: chown -R kafka: {facts.output}"
+    named = facts.identity.properties
+    if named:
+        whose = f"cluster {named.get(CLUSTER_ID)}, node {named.get(NODE_ID)}"
+        yield f"  3. meta.properties is there ({whose}):"
+        yield "     node and cluster must be those of server.properties and of the controllers."
+    else:
+        yield "  3. There is no meta.properties yet. Format the directory; what is there stays:"
+        yield "       kafka-storage.sh format -t CLUSTER_ID -c server.properties"
+    yield f"  4. Set log.dirs={facts.output} in server.properties."
+    yield from _cluster_steps(facts)
+    yield "  6. Before the start, look at what it will do:"
+    yield f"       kafka-index predict --input {facts.output} --metadata METADATA_DIR"
+
+
+def _cluster_steps(facts: RunbookFacts) -> Iterator[str]:
+    if facts.cluster is ClusterMode.SAME:
+        yield "  5. The metadata log was copied along. The whole cluster must be down, and every"
+        yield "     broker that comes back must be restored to the same point in time."
+    elif facts.seeds:
+        yield "  5. bootstrap.checkpoint of these directories has the topics (.orig: as before):"
+        yield from (f"       {path}" for path in facts.seeds)
+        yield "     All controllers of the cluster must have been seeded, and none started before."
+        yield "     Every partition has this broker as its only replica: add replicas when it runs"
+        yield "     (kafka-reassign-partitions.sh). Until then, topics with min.insync.replicas"
+        yield "     above 1 accept no record of acks=all."
+    else:
+        yield "  5. The metadata of the cluster must have these topics with these ids before the"
+        yield "     broker starts, with this broker as their leader: a partition of an unknown id"
+        yield "     is moved aside, and an empty log takes its place. kafka-topics.sh makes"
+        yield "     new ids. For a fresh cluster, restore with --seed; the metadata of the"
+        yield "     cluster that the dump is from has them (--cluster same)."
+
+
+def _not_restored(facts: RunbookFacts) -> Iterator[str]:
+    left_out = [each for each in facts.partitions if each.is_left_out]
+    salvaged = [each for each in facts.partitions if each.lost and not each.is_left_out]
+    yield "WHAT CANNOT BE RESTORED"
+    if not (left_out or salvaged or facts.notes or facts.groups or facts.beyond_end):
+        yield "  Nothing is missing that the dump shows. What it cannot show: records that no log,"
+        yield "  checkpoint or header of it has."
+    for each in left_out[:_SHOWN]:
+        yield f"  {each.partition.directory_name}: left out: {each.reason}"
+    if len(left_out) > _SHOWN:
+        yield f"  and {len(left_out) - _SHOWN} partitions more, in the report"
+    for each in salvaged[:_SHOWN]:
+        for lost in each.lost[:_SHOWN]:
+            records = "how many is unknown" if lost.records is None else f"records: {lost.records}"
+            last = "?" if lost.last_offset is None else lost.last_offset
+            yield (
+                f"  {each.partition.directory_name}: offsets {lost.first_offset} to {last} "
+                f"({records}): {lost.reason}"
+            )
+    yield from _kept_by_batches(salvaged)
+    if len(salvaged) > _SHOWN:
+        yield f"  and losses of {len(salvaged) - _SHOWN} partitions more, in the report"
+    for topic, groups in facts.groups.items():
+        yield f"  {topic} has a new id: these groups may lose their offsets: {', '.join(groups)}"
+    yield from _first(list(map(str, facts.beyond_end)), "committed offsets more, in the report")
+    yield from _first(facts.notes, "notes more")
+
+
+def _kept_by_batches(salvaged: Sequence[RestoredPartition]) -> Iterator[str]:
+    """Yield how much less ``--salvage batches`` loses."""
+    shown = 0
+    for each in salvaged:
+        kept = sum(one.kept_by_batches for one in each.lost)
+        if kept and shown < _SHOWN:
+            shown += 1
+            yield (
+                f"  {each.partition.directory_name}: --salvage prefix loses {kept:,} offsets more "
+                "than --salvage batches would, in sound batches after the damage"
+            )
+
+
+def _first(lines: Sequence[str], rest: str) -> Iterator[str]:
+    """Yield the first lines, and how many more there are."""
+    yield from (f"  {line}" for line in lines[:_SHOWN])
+    if len(lines) > _SHOWN:
+        yield f"  and {len(lines) - _SHOWN:,} {rest}"
+
+
+def _one_topic() -> Iterator[str]:
+    yield "ONE TOPIC INTO A RUNNING CLUSTER"
+    yield "  Files are the wrong way: the leader truncates what it does not know, an empty replica"
+    yield "  that leads truncates this one to nothing, and the leader epochs do not fit. Start a"
+    yield "  broker of its own on this directory, and copy the records with a consumer and a"
+    yield "  producer (MirrorMaker does both); offsets and transactions are new there."

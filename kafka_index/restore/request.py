@@ -1,24 +1,30 @@
-"""What is to be restored, and how."""
+"""The request of a restore, and the choices that follow from it and from the dumps."""
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, LogConfig, choice_of
-from kafka_index.errors import ConfigError
+from kafka_index.errors import ConfigError, InputError
+from kafka_index.layout.internal_topics import CONSUMER_OFFSETS_TOPIC
 from kafka_index.layout.names import TopicPartition
-from kafka_index.restore.cluster import ClusterMode
+from kafka_index.records.decompression import shared_budget
+from kafka_index.restore.cluster import ClusterMode, new_uuid
+from kafka_index.restore.dump_files import Dump
 from kafka_index.restore.log_files import Link
-from kafka_index.restore.lost_ranges import Salvage
+from kafka_index.restore.old_cluster import OldCluster
+from kafka_index.restore.plan import RestoreChoices, found_topic_ids, topics_without_id
+from kafka_index.restore.restored_partition import Salvage
 from kafka_index.restore.until import Until
 from kafka_index.tiered.options import TieredOptions
 
 
 @dataclass(frozen=True, slots=True)
 class RestoreRequest:
-    """What is to be restored, and how; checked except against the disk.
+    """A restore as it was asked for, checked except against the disk.
 
     Parameters
     ----------
@@ -113,3 +119,48 @@ _OPTIONS_OF = {
         "all_brokers_restored": "--all-brokers-restored",
     },
 }
+
+
+def read_old_cluster(request: RestoreRequest, dump: Dump) -> OldCluster:
+    """Read the cluster of the dumps, as far as the request needs it."""
+    lacks_ids = bool(topics_without_id(dump, found_topic_ids(dump)))
+    with_groups = lacks_ids or bool(request.seeds or request.renames)
+    return OldCluster.read(
+        dump, shared_budget(request.max_decompressed_bytes), with_groups=with_groups
+    )
+
+
+def choices_of(request: RestoreRequest, dump: Dump, old: OldCluster) -> RestoreChoices:
+    """Return the choices of a plan; new topic ids are made here."""
+    unknown = set(request.log_starts).difference(dump.replicas)
+    if unknown:
+        name = min(unknown).directory_name
+        raise InputError("--log-start names a partition that is not in the input", found=name)
+    if request.clamp_groups and all(each.topic != CONSUMER_OFFSETS_TOPIC for each in dump.replicas):
+        raise InputError(
+            "--clamp-groups needs the offsets that groups committed",
+            expected=CONSUMER_OFFSETS_TOPIC,
+            hint="add its partitions to the input, or let --topics match it",
+        )
+    known = {**old.topic_ids(), **found_topic_ids(dump)}
+    missing = topics_without_id(dump, known)
+    made = {topic: new_uuid() for topic in missing} if request.new_topic_ids else {}
+    made |= {new: new_uuid() for new in request.renames.values()}
+    options = (
+        request.config,
+        request.cluster,
+        request.clamp_groups,
+        request.metadata_output and os.path.realpath(request.metadata_output),
+        sorted((name, sorted(values.items())) for name, values in request.topic_configs.items()),
+    )
+    return RestoreChoices(
+        salvage=request.salvage,
+        link=request.link,
+        topic_ids=made,
+        known_topic_ids=known,
+        log_starts=request.log_starts,
+        renames=request.renames,
+        until=request.until,
+        policies=old.cleanup_policies(),
+        settings=repr(options),
+    )

@@ -1,11 +1,70 @@
-"""What became of a partition, as it is journaled and reported."""
+"""The outcome of a partition, as it is journaled and reported."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from kafka_index.layout.names import TopicPartition
-from kafka_index.restore.lost_ranges import LostRange
+
+
+class Salvage(StrEnum):
+    """The part of a damaged partition that is kept."""
+
+    PREFIX = "prefix"
+    BATCHES = "batches"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class LostRange:
+    """Records that were in the log, or should be, and are not in the output.
+
+    Parameters
+    ----------
+    segment_base_offset : int
+        Of the segment that they were in, or would follow.
+    path : str
+        Its log in the dump.
+    first_offset, last_offset : int or None
+        The offsets that are missing; where the log was compacted, not all of them had a record.
+    first_timestamp_ms, last_timestamp_ms : int or None
+        The smallest and the largest timestamp, as far as headers say.
+    records : int or None
+        How many; None where that cannot be known.
+    size_bytes : int
+        The bytes that were left out; 0 where they are not in the dump.
+    position_bytes : int or None
+        Where they begin in the log of the dump.
+    code, reason : str
+        Why, for programs and for people.
+    is_known : bool
+        Whether it is known that they are lost: compaction or retention may have removed others.
+    kept_by_batches : int
+        How many of the offsets are in sound batches, which ``--salvage batches`` keeps.
+    """
+
+    segment_base_offset: int
+    path: str
+    first_offset: int | None
+    last_offset: int | None
+    first_timestamp_ms: int | None
+    last_timestamp_ms: int | None
+    records: int | None
+    size_bytes: int
+    position_bytes: int | None
+    code: str
+    reason: str
+    is_known: bool = True
+    kept_by_batches: int = 0
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no offset is missing."""
+        first, last = self.first_offset, self.last_offset
+        return first is not None and last is not None and last < first
+
 
 #: What became of an offset that a group committed: it is the end of the log now, or what it was.
 CLAMPED = "clamped"
@@ -21,27 +80,7 @@ ERROR = "error"
 
 @dataclass(frozen=True, slots=True)
 class OffsetBeyondEnd:
-    """An offset that a group committed, and that lies after the end of the restored log.
-
-    Parameters
-    ----------
-    topic : str
-        That the group consumes.
-    partition : int
-        Of the topic.
-    group : str
-        Its name.
-    offset : int
-        What it committed.
-    end_offset : int
-        Where the log ends.
-    path : str
-        The partition of ``__consumer_offsets`` in the output.
-    status : str
-        `CLAMPED` or `BEYOND_END`.
-    reason : str
-        Why it was not clamped, where that was asked for; empty otherwise.
-    """
+    """An offset that a group committed, and that lies after the end of the restored log."""
 
     topic: str
     partition: int
@@ -65,7 +104,7 @@ class OffsetBeyondEnd:
 
 @dataclass(slots=True)
 class RestoredPartition:
-    """What became of a partition.
+    """The outcome of a partition.
 
     Parameters
     ----------
@@ -126,3 +165,33 @@ class RestoredPartition:
     def leave_out(self, code: str, reason: str, *, retriable: bool = False) -> None:
         """Record that it is not in the output."""
         self.code, self.reason, self.retriable = code, reason, retriable
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreResult:
+    """The outcome of a restore.
+
+    Parameters
+    ----------
+    partitions : sequence of RestoredPartition
+        All of them, sorted.
+    runbook : str or None
+        What remains to be done; None where the restore has to be run again to be complete.
+    output : str
+        The output directory.
+    beyond_end : sequence of OffsetBeyondEnd
+        Offsets that groups committed after the ends of logs.
+    clamps : bool
+        Whether they were to be clamped.
+    """
+
+    partitions: Sequence[RestoredPartition]
+    runbook: str | None
+    output: str
+    beyond_end: Sequence[OffsetBeyondEnd] = ()
+    clamps: bool = False
+
+    @property
+    def has_unclamped(self) -> bool:
+        """Whether an offset that was to be clamped is not."""
+        return self.clamps and any(one.status == BEYOND_END for one in self.beyond_end)

@@ -1,4 +1,4 @@
-"""The files at the root of an output: identity, checkpoints, and the marker, each durable.
+"""The files of an output besides its logs and indexes, each durable.
 
 While a restore is unfinished there is no ``meta.properties``, without which no broker starts, and
 no marker. The identity is written before the logs, under another name, and takes its own by a
@@ -16,6 +16,7 @@ from kafka_index.layout.names import (
     CLEANER_CHECKPOINT,
     LOG_START_CHECKPOINT,
     META_PROPERTIES,
+    PARTITION_METADATA,
     RECOVERY_POINT_CHECKPOINT,
     REPLICATION_CHECKPOINT,
     TopicPartition,
@@ -30,13 +31,7 @@ HIDDEN_PROPERTIES = ".kafka-index-restore.properties"
 
 
 def make_directory(path: str) -> None:
-    """Make a directory, if it is missing.
-
-    Raises
-    ------
-    PublishError
-        It cannot be made.
-    """
+    """Make a directory, if it is missing."""
     try:
         os.makedirs(path, exist_ok=True)
     except OSError as error:
@@ -44,13 +39,7 @@ def make_directory(path: str) -> None:
 
 
 def move_directory(path: str, new_path: str) -> None:
-    """Rename a directory within the output.
-
-    Raises
-    ------
-    PublishError
-        It cannot be renamed.
-    """
+    """Rename a directory within the output."""
     try:
         os.rename(path, new_path)
     except OSError as error:
@@ -59,13 +48,7 @@ def move_directory(path: str, new_path: str) -> None:
 
 
 def remove_marker(output: str) -> None:
-    """Remove the marker of a clean shutdown, durably: what follows changes the output.
-
-    Raises
-    ------
-    PublishError
-        It cannot be removed.
-    """
+    """Remove the marker of a clean shutdown, durably: what follows changes the output."""
     path = os.path.join(output, CLEAN_SHUTDOWN)
     try:
         os.unlink(path)
@@ -82,22 +65,7 @@ def write_checkpoints(
     log_starts: Mapping[TopicPartition, int],
     cleaned: Mapping[TopicPartition, int],
 ) -> None:
-    """Write the checkpoints at the root, durably.
-
-    Parameters
-    ----------
-    output : str
-        The output directory.
-    ends : mapping of TopicPartition to int
-        Log ends: the recovery points, and the high watermarks.
-    log_starts, cleaned : mapping of TopicPartition to int
-        Log starts that are above the first segment, and up to where logs were cleaned.
-
-    Raises
-    ------
-    PublishError
-        One cannot be written.
-    """
+    """Write the checkpoints at the root, durably."""
     for name, offsets in (
         (RECOVERY_POINT_CHECKPOINT, ends),
         (REPLICATION_CHECKPOINT, ends),
@@ -110,20 +78,7 @@ def write_checkpoints(
 
 
 def hide_identity(output: str, properties: Mapping[str, str]) -> None:
-    """Keep as what the output is mounted away from brokers, durably, until the restore is complete.
-
-    Parameters
-    ----------
-    output : str
-        The output directory.
-    properties : mapping of str to str
-        Written where the output is not formatted; nothing for none.
-
-    Raises
-    ------
-    PublishError
-        It cannot be written.
-    """
+    """Keep the identity away from brokers, durably, until the restore is complete."""
     hidden = os.path.join(output, HIDDEN_PROPERTIES)
     _rename(output, META_PROPERTIES, HIDDEN_PROPERTIES)
     if properties and not os.path.exists(hidden):
@@ -133,24 +88,12 @@ def hide_identity(output: str, properties: Mapping[str, str]) -> None:
 
 
 def show_identity(output: str) -> None:
-    """Give the ``meta.properties`` that was kept away its name: from now on brokers start.
-
-    Raises
-    ------
-    PublishError
-        It cannot be renamed.
-    """
+    """Give the ``meta.properties`` that was kept away its name: from now on brokers start."""
     _rename(output, HIDDEN_PROPERTIES, META_PROPERTIES)
 
 
 def remove_staging(output: str) -> None:
-    """Remove what attempts and runs that were killed have left.
-
-    Raises
-    ------
-    PublishError
-        Something cannot be removed.
-    """
+    """Remove the folders and files of attempts and of killed runs."""
     try:
         for entry in list(os.scandir(output)):
             if entry.name.startswith(STAGING):
@@ -162,46 +105,21 @@ def remove_staging(output: str) -> None:
 
 
 def write_marker(output: str, broker_epoch: int) -> None:
-    """Write the marker of a clean shutdown, durably: nothing that a broker reads is written later.
-
-    Parameters
-    ----------
-    output : str
-        The output directory, whose every log was verified and is durable.
-    broker_epoch : int
-        The epoch with which the broker registers: -2 for none.
-
-    Raises
-    ------
-    PublishError
-        It cannot be written.
-    """
+    """Write the marker of a clean shutdown, durably; no file that brokers read is written later."""
     text = f'{{"version":0,"brokerEpoch":{broker_epoch}}}'
     write_durably(os.path.join(output, CLEAN_SHUTDOWN), text.encode())
     sync_directory(output)
 
 
 def write_durably(path: str, data: bytes) -> None:
-    """Write a file whole, durably.
-
-    Raises
-    ------
-    PublishError
-        It cannot be written.
-    """
+    """Write a file whole, durably."""
     with AtomicFile(path) as file:
         file.write(data)
         file.commit()
 
 
 def sync_directory(path: str) -> None:
-    """Make the entries of a directory durable.
-
-    Raises
-    ------
-    PublishError
-        The disk refuses it.
-    """
+    """Make the entries of a directory durable."""
     for place, error in make_durable([path]).items():
         raise publish_error(error, place, "make the directory durable")
 
@@ -214,3 +132,48 @@ def _rename(output: str, name: str, new_name: str) -> None:
     except OSError as error:
         raise publish_error(error, os.path.join(output, name), "rename the file") from error
     sync_directory(output)
+
+
+def remove_directory(directory: str) -> None:
+    """Remove a partition of the output that is not finished."""
+    try:
+        shutil.rmtree(directory)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise publish_error(error, directory, "remove an unfinished partition") from error
+
+
+def write_partition_metadata(directory: str, topic_id: str) -> None:
+    """Write the topic id of a partition."""
+    path = os.path.join(directory, PARTITION_METADATA)
+    try:
+        with open(path, "w", encoding="ascii", newline="") as file:
+            file.write(f"version: 0\ntopic_id: {topic_id}")
+    except OSError as error:
+        raise publish_error(error, path, "write the partition metadata") from error
+
+
+def remove_build_files(directory: str) -> None:
+    """Remove the files of a partition that only a build needs."""
+    try:
+        for name in os.listdir(directory):
+            if name.startswith("."):
+                os.unlink(os.path.join(directory, name))
+    except OSError as error:
+        raise publish_error(error, directory, "remove a file of the build") from error
+
+
+def make_partition_durable(directory: str) -> None:
+    """Make all files of a partition durable."""
+    for path, failure in make_durable(paths_of(directory)).items():
+        raise publish_error(failure, path, "make a restored file durable")
+
+
+def paths_of(directory: str) -> list[str]:
+    """Return the paths of a partition that have to be durable: its files, and itself."""
+    try:
+        names = sorted(os.listdir(directory))
+    except OSError as error:
+        raise publish_error(error, directory, "list a restored partition") from error
+    return [*(os.path.join(directory, name) for name in names), directory]

@@ -15,23 +15,21 @@ from kafka_index.layout.integers import INT64_MAX
 from kafka_index.layout.records import LOG_OVERHEAD_BYTES
 from kafka_index.records.decompression import shared_budget
 from kafka_index.restore.filling import (
+    BatchMark,
     Fill,
     Filler,
-    Piece,
-    first_mark,
-    last_mark,
-)
-from kafka_index.restore.log_files import cut
-from kafka_index.restore.lost_ranges import LostRange, Salvage
-from kafka_index.restore.plan import PartitionPlan
-from kafka_index.restore.sound_ranges import (
-    BatchMark,
     HoleContent,
+    Piece,
     SoundRange,
+    first_mark,
     hole_content,
+    last_mark,
     mark_at,
     sound_ranges,
 )
+from kafka_index.restore.log_files import cut
+from kafka_index.restore.plan import PartitionPlan
+from kafka_index.restore.restored_partition import LostRange, Salvage
 from kafka_index.restore.until import Limit
 from kafka_index.scan import LogFileSource
 from kafka_index.scan.batch_search import entry_length
@@ -44,25 +42,7 @@ _Hole = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class LogContext:
-    """What lies around a segment in its dump, and where the log ends.
-
-    Parameters
-    ----------
-    before, after : SegmentFile, optional
-        The segments before and after it.
-    filler : Filler
-        The other copies of the partition.
-    limit : Limit, optional
-        Where the log of the partition ends.
-    head_offset : int, optional
-        Where the partition begins, in its first segment, unless its topic is compacted.
-    is_policy_known : bool
-        Whether it is known that the topic is not compacted.
-    cleaned_to : int
-        Up to where the cleaner's checkpoint says that it has been.
-    later : sequence of SegmentFile
-        All segments after it.
-    """
+    """The surroundings of a segment: its neighbours, other copies, and the limits of its log."""
 
     before: SegmentFile | None = None
     after: SegmentFile | None = None
@@ -81,22 +61,14 @@ class LogContext:
 
 @dataclass(frozen=True, slots=True)
 class Mended:
-    """What became of a damaged log.
-
-    Parameters
-    ----------
-    lost : list of LostRange
-        What is lost.
-    fills : list of Fill
-        What was filled.
-    """
+    """The lost ranges of a damaged log, and those that were filled."""
 
     lost: list[LostRange]
     fills: list[Fill] = field(default_factory=list)
 
 
 def partition_context(plan: PartitionPlan, config: LogConfig) -> LogContext:
-    """Return what lies around all segments of a partition."""
+    """Return the surroundings that all segments of a partition share."""
     return LogContext(
         filler=Filler(plan.others, shared_budget(config.max_decompressed_bytes)),
         limit=plan.limit,
@@ -106,17 +78,7 @@ def partition_context(plan: PartitionPlan, config: LogConfig) -> LogContext:
 
 
 class Salvaging:
-    """The copy of a damaged log, and what is lost of it.
-
-    Parameters
-    ----------
-    source : SegmentFile
-        The log in the dump.
-    target : str
-        Its copy.
-    context : LogContext
-        What lies around it.
-    """
+    """The copy of a damaged log, and what is lost of it."""
 
     def __init__(self, source: SegmentFile, target: str, context: LogContext) -> None:
         self._source = source
@@ -125,17 +87,7 @@ class Salvaging:
         self._next_base_offset = context.next_base_offset
 
     def mend(self, position_bytes: int, code: str, reason: str, salvage: Salvage) -> Mended:
-        """Fill what other copies have, and leave out what they have not.
-
-        Parameters
-        ----------
-        position_bytes : int
-            Where recovery would cut the log.
-        code, reason : str
-            Why.
-        salvage : Salvage
-            What is kept; with ``none``, nothing changes unless all of it can be filled.
-        """
+        """Fill damaged ranges from other copies, and leave the others out."""
         with MappedFile(self._target) as file:
             log = file.array
             ranges = self._ranges(log)
@@ -162,15 +114,7 @@ class Salvaging:
         return mended
 
     def fill_holes(self, holes: Sequence[Hole], *, takes_records: bool) -> list[Fill]:
-        """Fill missing offsets between batches, as far as another copy has them.
-
-        Parameters
-        ----------
-        holes : sequence of Hole
-            Of the copy, which is not damaged.
-        takes_records : bool
-            Otherwise only a copy counts that explains what is missing, and that has nothing there.
-        """
+        """Fill missing offsets between batches, as far as another copy has them."""
         pieces: list[Piece] = []
         fills = []
         at = 0
@@ -254,7 +198,7 @@ class Salvaging:
         )
 
     def _fill(self, hole: _Hole, ranges: Sequence[SoundRange], size_bytes: int) -> Fill | None:
-        """Return what fills a hole."""
+        """Return the range of another copy that fills a hole."""
         filler = self._context.filler
         if not filler:
             return None
@@ -274,7 +218,7 @@ class Salvaging:
     def _pieces(
         self, ranges: Sequence[SoundRange], fills: Mapping[_Hole, Fill | None], end: int
     ) -> list[Piece]:
-        """Return what the log is made of, up to a position: sound ranges, and what fills holes."""
+        """Return the pieces of the log up to a position: sound ranges, and fills of holes."""
         parts: list[tuple[int, Sequence[Piece]]] = [
             (each.start_bytes, [Piece(self._target, each.start_bytes, each.end_bytes)])
             for each in ranges
@@ -333,7 +277,7 @@ class Salvaging:
 
 
 def _with_kept(lost: LostRange, cut_at: int, ranges: Sequence[SoundRange]) -> LostRange:
-    """Return what is lost after a cut, with how much of it is in sound batches."""
+    """Return a lost range with the number of its offsets that sound batches after a cut have."""
     sound = (each for each in ranges if each.start_bytes >= cut_at)
     spans = (each.last.last_offset - each.first.base_offset + 1 for each in sound)
     return replace(lost, kept_by_batches=sum(spans))
@@ -354,7 +298,7 @@ def _mark_of(segment: SegmentFile | None, *, is_last: bool) -> BatchMark | None:
 def _content(
     log: Bytes, start: int, end: int, ranges: Sequence[SoundRange], next_offset: int
 ) -> HoleContent:
-    """Return what lies between two positions, sound ranges and holes one after the other."""
+    """Return the content between two positions, sound ranges and holes one after the other."""
     edges = sorted(
         {start, end}
         | {each.start_bytes for each in ranges if start < each.start_bytes < end}

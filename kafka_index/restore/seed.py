@@ -8,16 +8,188 @@ wrote stay as they are, byte for byte; ours come before the footer.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
+from kafka_index.errors import InputError, raise_retriable
+from kafka_index.layout.internal_topics import CLUSTER_METADATA_TOPIC, METADATA_LOG
+from kafka_index.layout.message_bytes import MessageReader
 from kafka_index.layout.message_fields import Value
+from kafka_index.layout.names import (
+    BOOTSTRAP_CHECKPOINT,
+    FIRST_SNAPSHOT,
+    META_PROPERTIES,
+    TopicPartition,
+)
 from kafka_index.metadata.decoding import METADATA_CODEC
 from kafka_index.metadata.sensitive import TOPIC_RESOURCE
+from kafka_index.metadata.topic_log import TopicLog
 from kafka_index.records import Record, write_record_batch
+from kafka_index.records.decompression import DecompressionBudget
+from kafka_index.restore.cluster import CLUSTER_ID, DIRECTORY_ID, NODE_ID, check_identity
+from kafka_index.restore.dump_files import refuse_running
+from kafka_index.restore.old_cluster import OldCluster
+from kafka_index.restore.plan import RestorePlan
+from kafka_index.restore.restored_partition import RestoredPartition
 from kafka_index.restore.root_files import sync_directory, write_durably
-from kafka_index.restore.seed_directory import SeedDirectory, original_of, read_bootstrap
-from kafka_index.storage import publish_error
+from kafka_index.scan import LogFileSource
+from kafka_index.startup.directory_files import read_properties
+from kafka_index.storage import SegmentFile, publish_error
+
+ORIGINAL_SUFFIX = ".orig"
+_FOOTER = 4
+_ELR_FEATURE = "eligible.leader.replicas.version"
+
+
+@dataclass(frozen=True, slots=True)
+class SeedDirectory:
+    """The metadata log directory of a controller, formatted and never used."""
+
+    path: str
+    properties: Mapping[str, str]
+
+    @property
+    def bootstrap(self) -> str:
+        """The path of the bootstrap records."""
+        return os.path.join(self.path, BOOTSTRAP_CHECKPOINT)
+
+    @property
+    def original(self) -> str:
+        """The path of the bootstrap records as formatting wrote them."""
+        return self.bootstrap + ORIGINAL_SUFFIX
+
+
+def check_seed(given: str, properties: Mapping[str, str] | None = None) -> SeedDirectory:
+    """Check a metadata log directory; nothing is written."""
+    path = os.path.realpath(given)
+    if not os.path.isdir(path):
+        raise InputError("the metadata log directory does not exist", path=given)
+    refuse_running(path, "a cluster can be seeded only before its first start")
+    place = os.path.join(path, META_PROPERTIES)
+    if not properties:
+        if not os.path.exists(place):
+            raise _not_formatted(given, META_PROPERTIES)
+        properties = read_properties(place)
+        check_identity(properties, place, "format the directory again")
+    directory = SeedDirectory(path, properties)
+    if not os.path.exists(directory.bootstrap):
+        raise _not_formatted(given, BOOTSTRAP_CHECKPOINT)
+    refuse_used(directory)
+    return directory
+
+
+def refuse_used(directory: SeedDirectory) -> None:
+    """Refuse a directory that a controller has used, or that was formatted again."""
+    _refuse_records(directory.path)
+    original = read_bootstrap(original_of(directory))
+    with open(directory.bootstrap, "rb") as file:
+        begins_alike = file.read(len(original.batches)) == original.batches
+    if not begins_alike:
+        raise InputError(
+            "the bootstrap records are not those that were kept aside before the last seeding",
+            path=directory.bootstrap,
+            found=os.path.basename(directory.original),
+            hint="was the directory formatted again? remove the .orig file",
+        )
+
+
+def one_cluster(directories: Sequence[SeedDirectory], cluster_id: str | None) -> str:
+    """Return the cluster id that all directories share, and the output, where it has one."""
+    wanted = cluster_id
+    for directory in directories:
+        found = directory.properties.get(CLUSTER_ID, "")
+        if wanted is None:
+            wanted = found
+        if found != wanted:
+            raise InputError(
+                "the metadata log directory is that of another cluster",
+                path=directory.path,
+                expected=f"{CLUSTER_ID}={wanted}",
+                found=f"{CLUSTER_ID}={found}",
+                hint="format all directories with one cluster id",
+            )
+    return wanted or ""
+
+
+@dataclass(frozen=True, slots=True)
+class Bootstrap:
+    """A bootstrap file: its batches up to the footer, and that."""
+
+    batches: bytes
+    footer: bytes
+    end_offset: int
+    timestamp_ms: int
+    partition_version: int
+
+
+def original_of(directory: SeedDirectory) -> str:
+    """Return the file that holds the records that formatting wrote."""
+    kept = os.path.exists(directory.original)
+    return directory.original if kept else directory.bootstrap
+
+
+def read_bootstrap(path: str) -> Bootstrap:
+    """Read a bootstrap file."""
+    info = os.stat(path)
+    segment = SegmentFile(CLUSTER_METADATA_TOPIC, 0, 0, path, info.st_size, info.st_mtime_ns)
+    source = LogFileSource.of_segment(segment, verify_crc=True)
+    position = end_offset = timestamp_ms = 0
+    is_control = False
+    for batches in source.chunks():
+        if batches.rows:
+            position = int(batches.position_bytes[-1])
+            end_offset = int(batches.base_offset[-1])
+            timestamp_ms = int(batches.max_timestamp_ms[-1])
+            is_control = bool(batches.is_control[-1])
+    with open(path, "rb") as file:
+        data = file.read()
+    log = TopicLog([segment], DecompressionBudget(1 << 24))
+    records = list(log.records())
+    raise_retriable(log.faults)
+    if source.stop is not None or not is_control or not records:
+        raise InputError(
+            "the bootstrap records are damaged", path=path, hint="format the directory again"
+        )
+    key = MessageReader(records[-1].key or b"", 2)
+    if key.int16() != _FOOTER:
+        raise InputError("the bootstrap records have no footer", path=path)
+    version = 1
+    for record in records:
+        if record.is_control:
+            continue
+        decoded = METADATA_CODEC.decode(record.value)
+        value = decoded.value
+        if decoded.name == "FeatureLevelRecord" and value is not None:
+            has_elr = value.text("name") == _ELR_FEATURE and value.integer("featureLevel") > 0
+            version = 2 if has_elr else version
+    return Bootstrap(data[:position], data[position:], end_offset, timestamp_ms, version)
+
+
+def _refuse_records(path: str) -> None:
+    """Refuse a metadata log that has records, or a snapshot but that of formatting."""
+    log = os.path.join(path, METADATA_LOG)
+    if not os.path.isdir(log):
+        return
+    for entry in sorted(os.scandir(log), key=lambda each: each.name):
+        is_log = entry.name.endswith(".log") and entry.stat().st_size > 0
+        is_snapshot = entry.name.endswith(".checkpoint") and entry.name != FIRST_SNAPSHOT
+        if is_log or is_snapshot:
+            raise InputError(
+                "the metadata log has records: bootstrap records are not read again",
+                path=path,
+                found=os.path.join(METADATA_LOG, entry.name),
+                hint="seed a cluster that was formatted and never started",
+            )
+
+
+def _not_formatted(given: str, name: str) -> InputError:
+    return InputError(
+        "the metadata log directory is not formatted",
+        path=given,
+        expected=name,
+        hint="format it first: kafka-storage.sh format -t CLUSTER_ID -c server.properties",
+    )
+
 
 _RECORDS_OF_A_BATCH = 1000
 _OFFSET_BYTES = 8
@@ -33,17 +205,7 @@ class SeededPartition:
 
 @dataclass(frozen=True, slots=True)
 class SeededTopic:
-    """A topic as the new cluster is to have it.
-
-    Parameters
-    ----------
-    name, topic_id : str
-        Of the topic.
-    configs : mapping of str to str
-        Its settings.
-    partitions : sequence of SeededPartition
-        All of them.
-    """
+    """A topic as the new cluster is to have it."""
 
     name: str
     topic_id: str
@@ -53,19 +215,7 @@ class SeededTopic:
 
 @dataclass(frozen=True, slots=True)
 class SeedContent:
-    """What is added to the bootstrap records.
-
-    Parameters
-    ----------
-    topics : sequence of SeededTopic
-        The topics.
-    node_id : int
-        The broker that has all partitions.
-    directory_id : str
-        Of the restored directory.
-    next_producer_id : int
-        The first producer id that is free.
-    """
+    """The topics and the first free producer id, which are added to the bootstrap records."""
 
     topics: Sequence[SeededTopic]
     node_id: int
@@ -77,13 +227,6 @@ def write_seed(directory: SeedDirectory, content: SeedContent) -> None:
     """Add records to the bootstrap records of a controller; the old file stays as ``.orig``.
 
     Written again after an interruption, it is the same.
-
-    Raises
-    ------
-    InputError
-        The bootstrap records cannot be read.
-    PublishError
-        The directory cannot be written.
     """
     before = read_bootstrap(original_of(directory))
     data = bytearray(before.batches)
@@ -139,3 +282,82 @@ def _records(content: SeedContent, partition_version: int) -> Iterator[bytes]:
             "nextProducerId": content.next_producer_id,
         }
         yield METADATA_CODEC.encode("ProducerIdsRecord", 0, producers)
+
+
+NOT_IN_DUMP = "not_in_dump"
+
+
+@dataclass(slots=True)
+class Seeding:
+    """The content of a seed, and the assumptions in it."""
+
+    content: SeedContent
+    notes: list[str] = field(default_factory=list)
+
+
+def plan_seeding(
+    plan: RestorePlan,
+    restored: Iterable[RestoredPartition],
+    old: OldCluster,
+    configs: Mapping[str, Mapping[str, str]],
+    properties: Mapping[str, str],
+) -> Seeding:
+    """Return the content that makes a fresh cluster know the restored partitions."""
+    by_topic: dict[str, dict[int, RestoredPartition]] = {}
+    for each in restored:
+        by_topic.setdefault(each.partition.topic, {})[each.partition.partition] = each
+    compacted = {each.partition.topic for each in plan.partitions if each.cleaning.is_compacted}
+    ids = {each.partition.topic: each.topic_id for each in plan.partitions}
+    content = SeedContent([], int(properties[NODE_ID]), properties[DIRECTORY_ID], 0)
+    seeding = Seeding(content)
+    topics, assumed = [], []
+    largest = -1
+    before = {new: name for name, new in plan.choices.renames.items()}
+    for topic, partitions in sorted(by_topic.items()):
+        if topic not in ids:
+            continue
+        old_name = before.get(topic, topic)
+        found = old.configs(old_name, configs.get(topic, {}), is_compacted=topic in compacted)
+        if found.is_assumed:
+            assumed.append(topic)
+        if found.withheld:
+            names = ", ".join(found.withheld)
+            seeding.notes.append(f"{topic}: these settings were not taken over: {names}")
+        largest = max([largest, *(each.max_producer_id for each in partitions.values())])
+        numbers = range(max(old.partition_count(old_name), max(partitions) + 1))
+        seeded = [_seeded(old_name, number, partitions.get(number), old) for number in numbers]
+        topics.append(SeededTopic(topic, ids[topic], found.values, seeded))
+    if assumed:
+        seeding.notes.append(
+            "the settings of these topics are not known, so that nothing of them is deleted for "
+            f"its age or size until you set them: {', '.join(assumed)}"
+        )
+    seeding.content = SeedContent(
+        topics, content.node_id, content.directory_id, old.next_producer_id(largest)
+    )
+    return seeding
+
+
+def partitions_not_in_dump(plan: RestorePlan, old: OldCluster) -> Sequence[TopicPartition]:
+    """Return the partitions of the plan's topics that no dump has."""
+    known = {each.partition for each in plan.partitions} | set(plan.without_logs)
+    largest: dict[str, int] = {}
+    for partition in known:
+        largest[partition.topic] = max(largest.get(partition.topic, -1), partition.partition)
+    before = {new: name for name, new in plan.choices.renames.items()}
+    return [
+        partition
+        for topic, last in sorted(largest.items())
+        for number in range(max(last + 1, old.partition_count(before.get(topic, topic))))
+        if (partition := TopicPartition(topic, number)) not in known
+    ]
+
+
+def _seeded(
+    topic: str, number: int, restored: RestoredPartition | None, old: OldCluster
+) -> SeededPartition:
+    partition = TopicPartition(topic, number)
+    last = -1 if restored is None else restored.last_epoch
+    epochs = (last, old.committed_epoch(partition), old.leader_epoch(partition))
+    # What is appended from now on is of an epoch of its own.
+    return SeededPartition(number, max(epochs) + 1)

@@ -15,7 +15,7 @@ Runner = Callable[[Sequence[PartitionTask], OnSettled], None]
 
 
 def on_threads(threads: int) -> Runner:
-    """Return what restores partitions on threads of this process."""
+    """Return a runner on threads of this process."""
 
     def run(tasks: Sequence[PartitionTask], on_settled: OnSettled) -> None:
         groups = grouped(tasks)

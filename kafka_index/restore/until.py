@@ -32,15 +32,7 @@ from kafka_index.tables.time_spans import time_span
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """Where a log ends; one of the two is given.
-
-    Parameters
-    ----------
-    time_ms : int, optional
-        No batch has a larger timestamp.
-    offset : int, optional
-        No batch reaches it.
-    """
+    """The end of a log: a time or an offset."""
 
     time_ms: int | None = None
     offset: int | None = None
@@ -56,18 +48,7 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class Until:
-    """Up to where partitions are restored.
-
-    Parameters
-    ----------
-    time_ms : int, optional
-        A point in time, for all of them.
-    offsets : mapping of str to mapping of int to int
-        Ends, by topic and partition; others are restored whole.
-    relative : str, optional
-        The time as it was given, where it is relative to now: a restore that is continued keeps
-        the time of its first run.
-    """
+    """Up to where partitions are restored."""
 
     time_ms: int | None = None
     offsets: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
@@ -75,13 +56,7 @@ class Until:
 
     @classmethod
     def of(cls, given: Time | Mapping[str, Mapping[int, int]] | None, now: int) -> Until:
-        """Return the end that was given: a time, relative to an instant, or offsets.
-
-        Raises
-        ------
-        InputError
-            It is not a time.
-        """
+        """Return the end that was given: a time, relative to an instant, or offsets."""
         if given is None or isinstance(given, Mapping):
             return cls(offsets=given or {})
         return cls(
@@ -102,7 +77,7 @@ class Until:
 
     @property
     def text(self) -> str:
-        """What tells it from others."""
+        """A text that is equal for equal ends."""
         offsets = sorted((topic, sorted(found.items())) for topic, found in self.offsets.items())
         return f"{self.relative or self.time_ms} {offsets}"
 
@@ -111,11 +86,6 @@ def check_times(dump: Dump) -> None:
     """Refuse topics whose timestamps are those of clients.
 
     Internal topics are written by brokers.
-
-    Raises
-    ------
-    InputError
-        A topic has CreateTime.
     """
     topics = {
         replica.partition.topic
@@ -133,13 +103,7 @@ def check_times(dump: Dump) -> None:
 
 
 def check_offsets(dump: Dump, until: Until) -> None:
-    """Refuse offsets of partitions that are not in the dump.
-
-    Raises
-    ------
-    InputError
-        One is not.
-    """
+    """Refuse offsets of partitions that are not in the dump."""
     for topic, offsets in until.offsets.items():
         for number, offset in offsets.items():
             partition = TopicPartition(topic, number)
@@ -153,15 +117,7 @@ def check_offsets(dump: Dump, until: Until) -> None:
 def open_transactions(
     open_producers: Mapping[TopicPartition, Iterable[int]], transactions: Iterable[Transaction]
 ) -> list[str]:
-    """Return the transactions that are open at the end of partitions that were cut, for people.
-
-    Parameters
-    ----------
-    open_producers : mapping of TopicPartition to iterable of int
-        The producers with a transaction that is open there.
-    transactions : iterable of Transaction
-        The transactional ids of the dump.
-    """
+    """Return the transactions that are open at the end of partitions that were cut, for people."""
     names = {one.producer_id: one.transactional_id for one in transactions}
     places: dict[int, list[str]] = {}
     for partition, producers in sorted(open_producers.items()):
@@ -178,11 +134,6 @@ def check_reached(until: Until, logs: Iterable[Replica]) -> None:
     """Refuse a point in time that is before all records: nothing would be restored.
 
     Internal topics do not count, where there are others.
-
-    Raises
-    ------
-    InputError
-        It is such a time.
     """
     if until.time_ms is None:
         return

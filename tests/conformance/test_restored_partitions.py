@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from kafka_index.config import IndexConfig, LogConfig
 from kafka_index.restore.job import RestoreJob
-from kafka_index.restore.lost_ranges import Salvage
 from kafka_index.restore.request import RestoreRequest
+from kafka_index.restore.restored_partition import Salvage
 from kafka_index.restore.threads import on_threads
 from kafka_index.scan import read_batches
 from tests.support.recovered_segments import PARTITION

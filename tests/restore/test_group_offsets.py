@@ -23,7 +23,7 @@ from kafka_index.metadata import (
     read_metadata,
 )
 from kafka_index.records.decompression import DecompressionBudget
-from kafka_index.restore.same_cluster import partitions_only_here
+from kafka_index.restore.cluster import partitions_only_here
 from tests.support.command_line import DUMP, SETTINGS, environment, run_here
 from tests.support.metadata import (
     Pair,
