@@ -33,7 +33,6 @@ from kafka_index.lookup import (
     By,
     LookupSettings,
     LookupTotals,
-    QueryFormat,
     SplitReport,
     StartingOffset,
     answer_target,
@@ -43,6 +42,7 @@ from kafka_index.lookup import (
     starting_offsets_json,
 )
 from kafka_index.lookup.answer_record import AnswerRecord, inputs_digest, written
+from kafka_index.lookup.output import format_of_answers
 from kafka_index.reading.answers import Resolve, Status, UpperBound
 from kafka_index.storage import Skipped
 from kafka_index.storage.paths import absolute_path
@@ -74,12 +74,11 @@ def run_lookup(options: BulkOptions, where: LogOptions) -> ExitCode:
     settings = LookupSettings(by, resolve, where.config)
     texts = _texts(options)
     inputs = [*_read_folders(where), options.queries]
-    form = None if options.output_format is None else QueryFormat(options.output_format)
     digest = inputs_digest(
         queries,
         inventory,
         settings,
-        output_format=form or queries.format,
+        output_format=format_of_answers(options.output, queries),
         upper_bound=UpperBound(where.upper_bound),
     )
     output = absolute_path(options.output)
@@ -100,7 +99,6 @@ def run_lookup(options: BulkOptions, where: LogOptions) -> ExitCode:
         target = answer_target(
             options.output,
             queries,
-            output_format=form,
             inputs=inputs,
             # A retry replaces the answers of a run that could not read everything.
             overwrite=options.overwrite or is_repeat,

@@ -70,7 +70,6 @@ def make_command(*, as_job: bool) -> click.Command:
         indexes: str | None,
         queries: str | None,
         output: str | None,
-        output_format: str | None,
         by: str | None,
         resolve: str | None,
         upper_bound: str,
@@ -113,7 +112,6 @@ def make_command(*, as_job: bool) -> click.Command:
         if queries is None and given_options(of_question):
             of_queries = {
                 "--output": output,
-                "--output-format": output_format,
                 "--by": by,
                 "--topics": topics,
                 "--report": report,
@@ -170,7 +168,6 @@ def make_command(*, as_job: bool) -> click.Command:
                 queries=queries,
                 output=output,
                 by=by,
-                output_format=output_format,
                 topics=topics,
                 report=report,
                 starting_offsets=starting_offsets,

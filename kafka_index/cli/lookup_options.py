@@ -48,12 +48,11 @@ class LogOptions:
 
 @dataclass(frozen=True, slots=True)
 class BulkOptions:
-    """Queries of files, answered into files; the default of `output_format` is their format."""
+    """Queries of files, answered into files."""
 
     queries: str
     output: str
     by: str
-    output_format: str | None
     topics: re.Pattern[str] | None
     report: str | None
     starting_offsets: str | None
@@ -92,12 +91,8 @@ def lookup_options(*, as_job: bool) -> list[Decorator]:
         click.option(
             "--output",
             metavar="PATH",
-            help="The answers: a file if the path has such an ending, otherwise a folder.",
-        ),
-        click.option(
-            "--output-format",
-            type=click.Choice(["parquet", "csv", "json"]),
-            help="The format of the answers.  [default: that of the queries]",
+            help="The answers, in the format of the queries or Parquet: a file if the path has "
+            "such an ending, otherwise a folder.",
         ),
         click.option(
             "--by", type=click.Choice(["offset", "timestamp"]), help="What the queries ask for."

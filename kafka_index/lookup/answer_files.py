@@ -12,19 +12,12 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 
-from kafka_index.errors import InputError
 from kafka_index.lookup.parquet_queries import parquet_schema, read_footer
-from kafka_index.lookup.queries import Queries, converted_schema
+from kafka_index.lookup.queries import converted_schema
 from kafka_index.lookup.query_files import QueryFormat
 from kafka_index.lookup.splits import QueryBatch, QuerySplit
 from kafka_index.reading.answers import ANSWER_SCHEMA, Answers
-from kafka_index.storage.json_lines import (
-    base64_texts,
-    extended_lines,
-    is_binary,
-    json_lines,
-    plain_column,
-)
+from kafka_index.storage.json_lines import extended_lines
 from kafka_index.stores import is_remote
 from kafka_index.stores.arrow_files import input_stream
 
@@ -65,7 +58,7 @@ def open_answers(
     form : QueryFormat
         The format of the answers.
     split : QuerySplit
-        The queries.
+        The queries, of that format or for answers in Parquet.
     to_join : bool
         Whether the file is only an intermediate one, for `join_parts`.
 
@@ -78,21 +71,13 @@ def open_answers(
     """
     if form is QueryFormat.JSON:
         return JsonAnswers(path)
+    if form is QueryFormat.CSV:
+        return CsvAnswers(path, split.columns)
     is_parquet = split.format is QueryFormat.PARQUET
     footer = read_footer(split.path) if is_parquet else None
-    if footer is not None:
-        schema = parquet_schema(footer)
-    elif split.format is form:
-        schema = pa.schema([(name, pa.string()) for name in split.columns])
-    else:
-        schema = converted_schema(split)
-    if form is QueryFormat.PARQUET:
-        writer = partial(_parquet_writer, path, like=footer)
-        return TableAnswers(schema, partial(_arrow_writer, path) if to_join else writer)
-    if footer is not None:
-        # The columns of the first file, in its order, as they are selected.
-        schema = pa.schema([schema.field(name) for name in split.columns])
-    return CsvAnswers(path, schema)
+    schema = converted_schema(split) if footer is None else parquet_schema(footer)
+    writer = partial(_parquet_writer, path, like=footer)
+    return TableAnswers(schema, partial(_arrow_writer, path) if to_join else writer)
 
 
 class TableAnswers:
@@ -146,24 +131,16 @@ def _parquet_writer(path: str, schema: pa.Schema, like: pq.FileMetaData | None) 
 
 
 class CsvAnswers:
-    """Writes CSV as Arrow does; bytes are base64.
+    """Writes CSV as Arrow does, the columns of the queries as the strings that they are."""
 
-    Parameters
-    ----------
-    path : str
-        The file to write.
-    queries : pa.Schema
-        Columns of the queries.
-    """
-
-    def __init__(self, path: str, queries: pa.Schema) -> None:
-        fields = [(field.name, _csv_column(pa.nulls(0, field.type)).type) for field in queries]
+    def __init__(self, path: str, names: Sequence[str]) -> None:
+        fields = [(name, pa.string()) for name in names]
         self._schema = pa.schema([*pa.schema(fields), *ANSWER_SCHEMA])
         self._writer = pa_csv.CSVWriter(path, self._schema)
 
     def write(self, batch: QueryBatch, answers: Answers) -> None:
         """Write queries with their answers."""
-        columns = [*map(_csv_column, batch.rows.columns), *answers.to_arrow().columns]
+        columns = [*batch.rows.columns, *answers.to_arrow().columns]
         self._writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=self._schema))
 
     def close(self) -> None:
@@ -172,21 +149,14 @@ class CsvAnswers:
 
 
 class JsonAnswers:
-    """Writes JSON lines: the object of each query, with the members of its answer added.
-
-    Parameters
-    ----------
-    path : str
-        The file to write.
-    """
+    """Writes JSON lines: the object of each query, with the members of its answer added."""
 
     def __init__(self, path: str) -> None:
         self._file: BinaryIO = open(path, "wb", buffering=0)  # noqa: SIM115, because close() is a method here
 
     def write(self, batch: QueryBatch, answers: Answers) -> None:
         """Write queries with their answers."""
-        queries = json_lines(batch.rows) if batch.lines is None else batch.lines
-        lines = extended_lines(queries, answers.to_arrow())
+        lines = extended_lines(batch.lines, answers.to_arrow())
         offsets = lines.buffers()[1]
         assert lines.offset == 0 and offsets is not None  # noqa: S101, PT018, fresh from Arrow
         end = memoryview(offsets).cast("q")[len(lines)]
@@ -222,67 +192,6 @@ def join_parts(parts: Sequence[str], path: str, form: QueryFormat, split: QueryS
             with input_stream(part) as file:
                 file.read(header_bytes if number else 0)
                 shutil.copyfileobj(file, whole, _COPY_BYTES)
-
-
-def check_output_format(queries: Queries, form: QueryFormat, *, path: str) -> None:
-    """Check that queries can be written in another format, as far as their columns tell.
-
-    Parameters
-    ----------
-    queries : Queries
-        The queries.
-    form : QueryFormat
-        The format of the answers.
-    path : str
-        The output, for errors.
-
-    Raises
-    ------
-    InputError
-        Columns share a name, or have a type that the format cannot hold.
-    """
-    if form is queries.format:
-        return
-    names = queries.splits[0].columns
-    repeated = sorted({name for name in names if names.count(name) > 1})
-    if repeated:
-        raise InputError(
-            f"answers as {form.text} need columns of different names, and there is more than one "
-            + ", ".join(repeated),
-            path=path,
-            hint="rename them, or leave out --output-format",
-        )
-    if queries.format is not QueryFormat.PARQUET or queries.schema is None:
-        return
-    refused = [
-        f"{field.name} ({field.type})" for field in queries.schema if not _can_hold(form, field)
-    ]
-    if refused:
-        raise InputError(
-            f"{form.text} cannot hold the values of {', '.join(refused)}",
-            path=path,
-            hint="leave these columns out, or choose another --output-format",
-        )
-
-
-def _can_hold(form: QueryFormat, field: pa.Field) -> bool:
-    # With a value, because an unknown time zone is only found with one.
-    is_time = pa.types.is_timestamp(field.type)
-    column = pa.array([0], field.type) if is_time else pa.nulls(0, field.type)
-    try:
-        if form is QueryFormat.JSON:
-            json_lines(pa.RecordBatch.from_arrays([column], [field.name]))
-        else:
-            table = pa.Table.from_arrays([_csv_column(column)], [field.name])
-            pa_csv.write_csv(table, io.BytesIO())
-    except pa.ArrowException:
-        return False
-    return True
-
-
-def _csv_column(column: pa.Array) -> pa.Array:
-    column = plain_column(column)
-    return base64_texts(column) if is_binary(column.type) else column
 
 
 def _csv_header_bytes(names: Sequence[str]) -> int:

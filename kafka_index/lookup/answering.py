@@ -68,7 +68,11 @@ def answer_split(
     scratch = os.path.join(folder, f".{name}.{attempt_id}.tmp")
     # Each batch visits all segments again: where not all can stay open, few and large ones.
     many = lookups.inventory.segment_count > lookups.settings.max_open_segments
-    batches = read_split(split, output_format=form, max_rows=SPLIT_ROWS if many else READ_ROWS)
+    batches = read_split(
+        split,
+        as_parquet=form is QueryFormat.PARQUET,
+        max_rows=SPLIT_ROWS if many else READ_ROWS,
+    )
     with whole_file(part_path, scratch_path=scratch, what="answers") as file:
         try:
             writer = open_answers(file.scratch_path, form, split, to_join=to_join)

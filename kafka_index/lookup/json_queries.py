@@ -102,7 +102,7 @@ def _batch(
         flags[bad] = True
         keys = keys.without(flags)
         lines = ["{}" if is_bad else line for line, is_bad in zip(lines, flags, strict=True)]
-    # In another format, partitions and keys are typed.
+    # In Parquet, partitions and keys are typed.
     names = [] if as_lines else [name for name in split.columns if name not in (PARTITION, key)]
     return QueryBatch(
         pa.RecordBatch.from_arrays([_texts(rows, name) for name in names], names),
@@ -162,8 +162,8 @@ def _check_members(
             f"query {first_row + row}: the member {min(unknown & rows[row].keys())!r} is in none "
             "of the files' first lines",
             path=split.path,
-            hint="they determine the columns of the answers: put such a line first, or leave out "
-            "--output-format",
+            hint="they determine the columns of answers in Parquet: put such a line first, or "
+            "write JSON lines",
         )
 
 

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Self
 
 from kafka_index.errors import InputError, PublishError
-from kafka_index.lookup.answer_files import check_output_format, join_parts
+from kafka_index.lookup.answer_files import join_parts
 from kafka_index.lookup.exchange import ASIDE, exchange
 from kafka_index.lookup.queries import Queries
 from kafka_index.lookup.query_files import QueryFormat
@@ -47,12 +47,10 @@ class AnswerTarget:
     Parameters
     ----------
     path : str
-        One file when it ends like its format (``.parquet``, ``.csv``; ``.json``, ``.jsonl``,
-        ``.ndjson``), otherwise a folder with a part for each split.
+        One file when it ends in ``.parquet`` or like the format of the queries (``.csv``;
+        ``.json``, ``.jsonl``, ``.ndjson``), otherwise a folder with a part for each split.
     queries : Queries
         The queries.
-    output_format : QueryFormat, optional
-        The format of the answers; None: that of the queries.
     inputs : iterable of str
         Paths and globs of other inputs, which the output must not overlap.
     overwrite : bool
@@ -61,8 +59,8 @@ class AnswerTarget:
     Raises
     ------
     InputError
-        The path has the ending of another format, overlaps an input, or exists; or the format
-        cannot hold the columns of the queries.
+        The path has the ending of another format, overlaps an input, or exists; or columns of
+        answers in Parquet share a name.
 
     Notes
     -----
@@ -75,15 +73,13 @@ class AnswerTarget:
         path: str,
         queries: Queries,
         *,
-        output_format: QueryFormat | None = None,
         inputs: Iterable[str] = (),
         overwrite: bool = False,
     ) -> None:
         self._given = path
         self.path = absolute_path(path)
-        self.format = output_format or queries.format
-        self.is_file = _is_file(path, self.format, was_chosen=output_format is not None)
-        check_output_format(queries, self.format, path=path)
+        self.format = format_of_answers(path, queries)
+        self.is_file = os.path.splitext(path)[1].lower() in self.format.endings
         self._queries = queries
         self._overwrite = overwrite
         folder, name = os.path.split(self.path)
@@ -274,19 +270,31 @@ def _make_durable(paths: list[str]) -> None:
         raise publish_error(error, path, "make the output durable") from error
 
 
-def _is_file(path: str, form: QueryFormat, *, was_chosen: bool) -> bool:
-    """Return whether the ending of an output is that of a file; refuse that of another format."""
+def format_of_answers(path: str, queries: Queries) -> QueryFormat:
+    """Return the format of an output: Parquet where its name ends so, or that of the queries.
+
+    Raises
+    ------
+    InputError
+        It has the ending of another format, or columns of answers in Parquet share a name.
+    """
     ending = os.path.splitext(path)[1].lower()
-    if ending in form.endings:
-        return True
-    named = QueryFormat.of(path)
-    if named is not None or ending in COMPRESSIONS:
-        whose = "of --output-format" if was_chosen else "of the queries"
+    form, own = QueryFormat.of(path), queries.format
+    if ending in COMPRESSIONS or form not in (None, own, QueryFormat.PARQUET):
+        endings = dict.fromkeys((*own.endings, *QueryFormat.PARQUET.endings))
         raise InputError(
-            f"answers are written in the format {whose}, {form.text}",
+            f"answers are written in the format of the queries, {own.text}, or in Parquet",
             path=path,
-            expected=f"{' or '.join(form.endings)}, or a folder",
+            expected=f"{' or '.join(endings)}, or a folder",
             found=ending,
-            hint=None if named is None else f"give --output-format {named.value}",
         )
-    return False
+    names = queries.splits[0].columns
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if form is not None and form is not own and repeated:
+        raise InputError(
+            "answers in Parquet need columns of different names, and there is more than one "
+            + ", ".join(repeated),
+            path=path,
+            hint=f"rename them, or write {own.text}",
+        )
+    return form or own

@@ -98,7 +98,7 @@ def open_queries(path: str, by: By) -> Queries:
 
 
 def read_split(
-    split: QuerySplit, *, output_format: QueryFormat | None = None, max_rows: int = READ_ROWS
+    split: QuerySplit, *, as_parquet: bool = False, max_rows: int = READ_ROWS
 ) -> Iterator[QueryBatch]:
     """Read the queries of a split in their order.
 
@@ -106,8 +106,8 @@ def read_split(
     ----------
     split : QuerySplit
         The split.
-    output_format : QueryFormat, optional
-        The format in which the queries will be written; None: their own.
+    as_parquet : bool
+        The queries will be written as Parquet, whatever their own format is.
     max_rows : int
         Rows of a batch of Parquet; text is read by some megabytes.
 
@@ -117,28 +117,24 @@ def read_split(
         The file cannot be read, is malformed as a whole, or changed after it was checked.
     """
     split.check_unchanged()
-    keeps_format = output_format in (None, split.format)
     if split.format is QueryFormat.PARQUET:
-        batches = read_parquet(split, max_rows=max_rows)
-    elif split.format is QueryFormat.CSV:
+        return read_parquet(split, max_rows=max_rows)
+    if split.format is QueryFormat.CSV:
         batches = read_csv(split)
     else:
-        batches = read_json(split, as_lines=keeps_format)
-    if keeps_format:
+        batches = read_json(split, as_lines=not as_parquet)
+    if not as_parquet:
         return batches
     return (replace(batch, rows=_converted(batch, split), cells=batch.rows) for batch in batches)
 
 
 def converted_schema(split: QuerySplit) -> pa.Schema:
-    """Return the columns of CSV or JSON lines that are written in another format."""
+    """Return the columns of CSV or JSON lines that are written as Parquet."""
     types = {PARTITION: pa.int32(), split.by.column: pa.int64()}
     return pa.schema([(name, types.get(name, pa.string())) for name in split.columns])
 
 
 def _converted(batch: QueryBatch, split: QuerySplit) -> pa.RecordBatch:
-    names = list(split.columns)
-    if split.format is QueryFormat.PARQUET:
-        return batch.rows if batch.rows.schema.names == names else batch.rows.select(names)
     low, high = _INT32
     partitions = batch.partitions
     fits = pc.and_(pc.greater_equal(partitions, low), pc.less_equal(partitions, high))
@@ -146,5 +142,5 @@ def _converted(batch: QueryBatch, split: QuerySplit) -> pa.RecordBatch:
         PARTITION: pc.if_else(fits, partitions, None).cast(pa.int32()),
         split.by.column: batch.keys.to_arrow(),
     }
-    columns = [typed[name] if name in typed else batch.rows.column(name) for name in names]
+    columns = [typed[name] if name in typed else batch.rows.column(name) for name in split.columns]
     return pa.RecordBatch.from_arrays(columns, schema=converted_schema(split))

@@ -16,7 +16,6 @@ from kafka_index.errors import InputError, PublishError
 from kafka_index.lookup.answer_files import join_parts
 from kafka_index.lookup.output import REPLACEABLE, SUCCESS, AnswerTarget
 from kafka_index.lookup.queries import Queries
-from kafka_index.lookup.query_files import QueryFormat
 from kafka_index.storage.directories import scan_directory
 from kafka_index.stores import is_remote, store_of
 from kafka_index.stores.staged_file import whole_file
@@ -27,13 +26,12 @@ def answer_target(
     path: str,
     queries: Queries,
     *,
-    output_format: QueryFormat | None = None,
     inputs: Iterable[str] = (),
     overwrite: bool = False,
 ) -> AnswerTarget:
     """Return the output of a run, wherever it is; parameters are those of `AnswerTarget`."""
     kind = StoredTarget if is_remote(path) else AnswerTarget
-    return kind(path, queries, output_format=output_format, inputs=inputs, overwrite=overwrite)
+    return kind(path, queries, inputs=inputs, overwrite=overwrite)
 
 
 class StoredTarget(AnswerTarget):

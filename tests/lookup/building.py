@@ -104,7 +104,6 @@ def run(
     *,
     resolve: Resolve | None = None,
     threads: int = 1,
-    output_format: QueryFormat | None = None,
     overwrite: bool = False,
     starting_offsets: bool = False,
 ) -> LookupTotals:
@@ -113,9 +112,7 @@ def run(
     inventory = logs if isinstance(logs, Inventory) else collect_inventory([str(logs)])
     totals = LookupTotals()
     settings = LookupSettings(by, resolve or by.default_resolve)
-    with AnswerTarget(
-        str(output), opened, output_format=output_format, overwrite=overwrite
-    ) as target:
+    with AnswerTarget(str(output), opened, overwrite=overwrite) as target:
         run_local(
             opened,
             inventory,
@@ -132,18 +129,15 @@ def run(
 def convert(
     folder: Path,
     dump: Path,
-    content: pa.Table | str | bytes,
-    pair: tuple[QueryFormat, QueryFormat],
+    content: str,
+    source_format: QueryFormat,
     by: By = By.OFFSET,
 ) -> Path:
-    """Write queries, and answer them into a file of another format."""
-    source = folder / f"q{pair[0].endings[0]}"
-    if isinstance(content, pa.Table):
-        pq.write_table(content, source)
-    else:
-        source.write_bytes(content if isinstance(content, bytes) else content.encode())
-    output = folder / f"out{pair[1].endings[0]}"
-    run(source, output, dump, by, output_format=pair[1])
+    """Write queries, and answer them into Parquet."""
+    source = folder / f"q{source_format.endings[0]}"
+    source.write_text(content)
+    output = folder / "out.parquet"
+    run(source, output, dump, by)
     return output
 
 

@@ -1,4 +1,4 @@
-"""Queries in CSV and JSON lines whose answers have another format."""
+"""Values of queries in CSV and JSON lines whose answers are Parquet."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from kafka_index.errors import InputError
-from kafka_index.lookup import By, QueryFormat, json_queries
+from kafka_index.lookup import By, json_queries
 from kafka_index.reading.answers import ANSWER_SCHEMA
 from tests.lookup.building import (
     C,
     J,
-    P,
     convert,
     make_dump,
     query,
@@ -47,7 +46,7 @@ CSV_STATUSES = ["found", "found", "invalid_query", "invalid_query", "invalid_que
 def test_csv_becomes_columns_of_strings_but_for_partition_and_key(
     dump: Path, tmp_path: Path
 ) -> None:
-    output = convert(tmp_path, dump, CSV_QUERIES, (C, P), By.TIMESTAMP)
+    output = convert(tmp_path, dump, CSV_QUERIES, C, By.TIMESTAMP)
     answers = pq.read_table(output)
     passed = [
         ("note", pa.string()),
@@ -67,16 +66,9 @@ def test_csv_becomes_columns_of_strings_but_for_partition_and_key(
     assert answers["status"].to_pylist() == CSV_STATUSES
 
 
-def test_csv_becomes_the_same_values_in_json(dump: Path, tmp_path: Path) -> None:
-    table = pq.read_table(convert(tmp_path, dump, CSV_QUERIES, (C, P), By.TIMESTAMP))
-    output = convert(tmp_path, dump, CSV_QUERIES, (C, J), By.TIMESTAMP)
-    assert read_answers(output) == table.to_pylist()
-
-
-@pytest.mark.parametrize("form", [P, J])
-def test_two_columns_of_one_name_are_refused(dump: Path, tmp_path: Path, form: QueryFormat) -> None:
+def test_two_columns_of_one_name_are_refused(dump: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"columns of different names, .* more than one note"):
-        convert(tmp_path, dump, "topic,partition,offset,note,note\norders,0,5,,\n", (C, form))
+        convert(tmp_path, dump, "topic,partition,offset,note,note\norders,0,5,,\n", C)
 
 
 JSON_QUERIES = [
@@ -95,7 +87,7 @@ JSON_STATUSES += ["invalid_query"]
 def test_json_becomes_columns_of_strings_but_for_partition_and_key(
     dump: Path, tmp_path: Path
 ) -> None:
-    output = convert(tmp_path, dump, "\n".join(JSON_QUERIES), (J, P), By.TIMESTAMP)
+    output = convert(tmp_path, dump, "\n".join(JSON_QUERIES), J, By.TIMESTAMP)
     answers = pq.read_table(output)
     types = [pa.string(), pa.int32(), pa.int64(), pa.string(), pa.string()]
     assert answers.schema.types[:5] == types
@@ -109,38 +101,27 @@ def test_json_becomes_columns_of_strings_but_for_partition_and_key(
     assert answers["status"].to_pylist() == JSON_STATUSES
 
 
-def test_json_becomes_the_same_cells_in_csv(dump: Path, tmp_path: Path) -> None:
-    table = pq.read_table(convert(tmp_path, dump, "\n".join(JSON_QUERIES), (J, P), By.TIMESTAMP))
-    output = convert(tmp_path, dump, "\n".join(JSON_QUERIES), (J, C), By.TIMESTAMP)
-    assert read_answers(output) == [
-        {name: "" if value is None else str(value) for name, value in row.items()}
-        for row in table.to_pylist()
-    ]
-
-
-@pytest.mark.parametrize("form", [P, C])
 def test_columns_are_the_members_of_the_first_lines_of_all_files(
-    dump: Path, tmp_path: Path, form: QueryFormat
+    dump: Path, tmp_path: Path
 ) -> None:
     write_queries(tmp_path / "queries" / "a.json", [query("orders", 0, 5, a="x")])
     write_queries(tmp_path / "queries" / "b.json", [query("orders", 0, 6, b="y")])
-    run(tmp_path / "queries", tmp_path / "out", dump, output_format=form)
-    one, other = read_answers(tmp_path / "out")
+    run(tmp_path / "queries", tmp_path / "out.parquet", dump)
+    one, other = read_answers(tmp_path / "out.parquet")
     assert (
         list(one) == list(other) == ["topic", "partition", "offset", "a", "b", *ANSWER_SCHEMA.names]
     )
-    assert (one["a"], one["b"] or None, other["a"] or None, other["b"]) == ("x", None, None, "y")
+    assert (one["a"], one["b"], other["a"], other["b"]) == ("x", None, None, "y")
 
 
-@pytest.mark.parametrize("output", ["out", "out.csv"])
 def test_a_member_that_appears_later_is_named_with_its_query(
-    dump: Path, tmp_path: Path, output: str, monkeypatch: pytest.MonkeyPatch
+    dump: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(json_queries, "_BLOCK_BYTES", 4_000)
     path = write_queries(tmp_path / "q.json", [query("orders", 0, 5)] * 1_500)
     path.write_text("\n" + path.read_text() + '{"topic":"orders","partition":0,"offset":5,"x":1}\n')
     with pytest.raises(InputError, match=r"q\.json: query 1501: the member 'x' is in none"):
-        run(path, tmp_path / output, dump, output_format=C)
+        run(path, tmp_path / "out.parquet", dump)
     assert [file.name for file in tmp_path.iterdir()] == ["q.json"]
     run(path, tmp_path / "same", dump)
     assert read_answers(tmp_path / "same")[-1]["x"] == 1
