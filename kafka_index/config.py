@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from kafka_index.errors import ConfigError
 from kafka_index.layout.integers import INT32_MAX
-from kafka_index.layout.internal_topics import CLUSTER_METADATA_TOPIC
+from kafka_index.layout.names import CLUSTER_METADATA_TOPIC
 
 INDEX_INTERVAL_BYTES = "log.index.interval.bytes"
 INDEX_SIZE_MAX_BYTES = "log.index.size.max.bytes"

@@ -6,8 +6,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from kafka_index.layout.internal_topics import INTERNAL_PREFIX
-from kafka_index.layout.names import parse_partition_directory
+from kafka_index.layout.names import INTERNAL_PREFIX, parse_partition_directory
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import json
 
 from kafka_index.cli.decoded_records import Decode, Decoded
 from kafka_index.errors import CorruptRecordError
-from kafka_index.layout.internal_topics import (
+from kafka_index.layout.names import (
     CLUSTER_METADATA_TOPIC,
     CONSUMER_OFFSETS_TOPIC,
     REMOTE_LOG_METADATA_TOPIC,

@@ -22,9 +22,9 @@ from kafka_index.errors import is_retriable
 from kafka_index.layout.byte_text import parse_bytes
 from kafka_index.layout.times import empty_range_text
 from kafka_index.tables import Isolation, OnDamage, ReadPlan, ReadSettings
-from kafka_index.tables.record_filter import RecordFilter
+from kafka_index.tables.bounds import time_span
 from kafka_index.tables.records import ListedPartitions, list_partitions, plan_partitions
-from kafka_index.tables.time_spans import time_span
+from kafka_index.tables.settings import RecordFilter
 
 _FEW = ("no", "1")
 _SPLIT_BYTES = 32 * 1024 * 1024

@@ -151,8 +151,8 @@ def _span(inventory: Inventory, question: Question) -> TimeSpan | None:
     files = inventory.files(question.topic, question.partition)
     if files is None or question.by != By.TIMESTAMP.value:
         return None
+    from kafka_index.tables.bounds import time_span  # noqa: PLC0415, slow to import
     from kafka_index.tables.settings import ReadSettings  # noqa: PLC0415, slow to import
-    from kafka_index.tables.time_spans import time_span  # noqa: PLC0415, slow to import
 
     return time_span([files], ReadSettings())
 

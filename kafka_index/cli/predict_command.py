@@ -26,7 +26,7 @@ from kafka_index.cli.predict_text import (
     segment_rows,
 )
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, LogConfig, read_properties
-from kafka_index.layout.internal_topics import METADATA_LOG
+from kafka_index.layout.names import METADATA_LOG
 from kafka_index.metadata import ClusterImage, read_cluster
 from kafka_index.records.decompression import shared_budget
 from kafka_index.startup import (

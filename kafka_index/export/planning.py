@@ -25,7 +25,7 @@ from kafka_index.reading import PartitionFiles, PartitionLog
 from kafka_index.startup.topic_id_file import read_topic_id
 from kafka_index.stores import is_remote
 from kafka_index.tables.bounds import EARLIEST, LATEST, Bound, ReadBounds
-from kafka_index.tables.damaged_end import damaged_end
+from kafka_index.tables.range_scan import damaged_end
 from kafka_index.tables.read_plan import RecordSplit, resolve_range, split_range
 from kafka_index.tables.settings import ReadSettings
 

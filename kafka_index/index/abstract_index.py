@@ -10,8 +10,9 @@ import mmap
 import os
 import threading
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from os import PathLike
-from typing import Self
+from typing import Generic, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -315,3 +316,45 @@ class AbstractIndex(SlotSearch, ABC):
         self._check_writable()
         with self._remap_lock.writing():
             self._mapping.resize(self.path, size)
+
+
+_Index = TypeVar("_Index", bound=AbstractIndex)
+
+
+class LazyIndex(Generic[_Index]):
+    """An index file that is opened on first use, and can be closed and opened again.
+
+    Source: Kafka's ``LazyIndex``, with which a broker starts without opening and mapping two files
+    for each of its segments.
+
+    Parameters
+    ----------
+    load : callable
+        Opens the index; what it raises, `get` raises.
+    """
+
+    def __init__(self, load: Callable[[], _Index]) -> None:
+        self._load = load
+        self._index: _Index | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the file is open now."""
+        return self._index is not None
+
+    @property
+    def faulted(self) -> bool:
+        """Whether the file was cut while it was open."""
+        return self._index is not None and self._index.faulted
+
+    def get(self) -> _Index:
+        """Return the index, opened."""
+        if self._index is None:
+            self._index = self._load()
+        return self._index
+
+    def close(self) -> None:
+        """Unmap the file; the next `get` opens it again."""
+        if self._index is not None:
+            self._index.close_handler()
+            self._index = None

@@ -14,7 +14,7 @@ import base64
 import struct
 
 from kafka_index.errors import CorruptRecordError
-from kafka_index.layout.java_text import decode_utf8
+from kafka_index.layout.byte_text import decode_utf8
 
 _INT8, _INT16, _INT32, _INT64 = (struct.Struct(f) for f in (">b", ">h", ">i", ">q"))
 _UINT16, _UINT32, _FLOAT64 = (struct.Struct(f) for f in (">H", ">I", ">d"))

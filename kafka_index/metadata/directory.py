@@ -13,15 +13,15 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 
 from kafka_index.errors import CorruptLogError, CorruptRecordError, InputError
-from kafka_index.layout.internal_topics import (
+from kafka_index.layout.message_bytes import MessageReader
+from kafka_index.layout.names import (
+    BOOTSTRAP_CHECKPOINT,
     CLUSTER_METADATA_TOPIC,
     CONSUMER_OFFSETS_TOPIC,
     METADATA_LOG,
     REMOTE_LOG_METADATA_TOPIC,
     TRANSACTION_STATE_TOPIC,
 )
-from kafka_index.layout.message_bytes import MessageReader
-from kafka_index.layout.names import BOOTSTRAP_CHECKPOINT
 from kafka_index.metadata.cluster_image import ClusterImage
 from kafka_index.metadata.cluster_metadata import ClusterMetadata, Source
 from kafka_index.metadata.decoding import METADATA_CODEC, RecordName, UnknownRecordError

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 
 from kafka_index.config import LogConfig, parse_integer
 from kafka_index.errors import InputError, is_retriable
-from kafka_index.layout.internal_topics import METADATA_LOG
-from kafka_index.layout.names import META_PROPERTIES
+from kafka_index.layout.names import META_PROPERTIES, METADATA_LOG
 from kafka_index.metadata.cluster_image import ClusterImage
 from kafka_index.metadata.directory import read_cluster
 from kafka_index.records.decompression import DecompressionBudget

@@ -9,7 +9,7 @@ from typing import Final
 import pyarrow as pa
 
 from kafka_index.errors import InputError
-from kafka_index.layout.internal_topics import (
+from kafka_index.layout.names import (
     CLUSTER_METADATA_TOPIC,
     CONSUMER_OFFSETS_TOPIC,
     REMOTE_LOG_METADATA_TOPIC,

@@ -23,8 +23,8 @@ from kafka_index.kernels.headers import (
 )
 from kafka_index.kernels.markers import CONTROL_MESSAGE
 from kafka_index.kernels.producer_state import fill_last_sequences
+from kafka_index.layout.byte_text import decode_utf8
 from kafka_index.layout.integers import Longs
-from kafka_index.layout.java_text import decode_utf8
 from kafka_index.layout.records import NO_SEQUENCE, TIMESTAMP_TYPE_MASK
 from kafka_index.records.batch_table import BatchColumns
 from kafka_index.records.record_chunk import RecordChunk, RecordParts

@@ -17,12 +17,12 @@ from uuid import uuid4
 
 from kafka_index.errors import InputError, KafkaIndexError, is_retriable
 from kafka_index.layout.integers import INT32_MAX, INT64_MAX, parse_java_integer
-from kafka_index.layout.internal_topics import METADATA_LOG
 from kafka_index.layout.message_bytes import uuid_bytes, uuid_text
 from kafka_index.layout.names import (
     BOOTSTRAP_CHECKPOINT,
     BROKER_LOCK,
     META_PROPERTIES,
+    METADATA_LOG,
     TopicPartition,
 )
 from kafka_index.layout.quoted_content import quote_content

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, replace
 
 from kafka_index.errors import InputError, KafkaIndexError, is_retriable
 from kafka_index.layout.checkpoints import parse_offset_checkpoint
-from kafka_index.layout.internal_topics import CLUSTER_METADATA_TOPIC
 from kafka_index.layout.names import (
     CLEANER_CHECKPOINT,
+    CLUSTER_METADATA_TOPIC,
     LOG_START_CHECKPOINT,
     META_PROPERTIES,
     OFFSET_CHECKPOINTS,

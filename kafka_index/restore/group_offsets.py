@@ -15,9 +15,13 @@ from dataclasses import dataclass, replace
 from kafka_index.config import IndexConfig
 from kafka_index.growing import GrowingPartitionLog, LogSettings
 from kafka_index.layout.checkpoints import parse_leader_epoch_checkpoint
-from kafka_index.layout.internal_topics import CONSUMER_OFFSETS_TOPIC
 from kafka_index.layout.message_fields import ZERO_UUID, Value
-from kafka_index.layout.names import LEADER_EPOCH_CHECKPOINT, LOG_SUFFIX, TopicPartition
+from kafka_index.layout.names import (
+    CONSUMER_OFFSETS_TOPIC,
+    LEADER_EPOCH_CHECKPOINT,
+    LOG_SUFFIX,
+    TopicPartition,
+)
 from kafka_index.metadata import CommittedOffset, read_metadata
 from kafka_index.metadata.decoding import GROUP_CODEC
 from kafka_index.records import BatchFields, Record, write_record_batch

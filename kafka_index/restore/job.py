@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from kafka_index.config import LogConfig
-from kafka_index.layout.internal_topics import CONSUMER_OFFSETS_TOPIC
-from kafka_index.layout.names import TopicPartition
+from kafka_index.layout.names import CONSUMER_OFFSETS_TOPIC, TopicPartition
 from kafka_index.records.decompression import DecompressionBudget, shared_budget
 from kafka_index.restore.cluster import (
     ClusterMode,

@@ -22,7 +22,7 @@ from kafka_index.restore.restored_partition import LostRange, Salvage
 from kafka_index.restore.salvaging import LogContext, Salvaging
 from kafka_index.scan import LogFileSource
 from kafka_index.scan.log_offsets import Hole, LogOffsets
-from kafka_index.scan.observed_source import ObservedSource
+from kafka_index.scan.segment_scan import ObservedSource
 from kafka_index.storage import MappedFile, SegmentFile, publish_error
 
 #: Names scratch files. A run restores each log once, in a folder that no other run has.

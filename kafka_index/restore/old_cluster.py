@@ -11,13 +11,13 @@ from dataclasses import dataclass, field, replace
 from kafka_index.config import LogConfig, parse_integer
 from kafka_index.errors import ConfigError, KafkaIndexError, is_retriable, raise_retriable
 from kafka_index.layout.integers import INT32_MAX, INT64_MAX, INT64_MIN
-from kafka_index.layout.internal_topics import (
+from kafka_index.layout.names import (
     CLUSTER_METADATA_TOPIC,
     CONSUMER_OFFSETS_TOPIC,
     SHARE_GROUP_STATE_TOPIC,
     TRANSACTION_STATE_TOPIC,
+    TopicPartition,
 )
-from kafka_index.layout.names import TopicPartition
 from kafka_index.metadata import (
     ClusterImage,
     CommittedOffset,

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 from kafka_index.errors import InputError
 from kafka_index.layout.integers import INT32_MAX
-from kafka_index.layout.internal_topics import METADATA_LOG
 from kafka_index.layout.names import (
     BOOTSTRAP_CHECKPOINT,
     BROKER_LOCK,
@@ -17,6 +16,7 @@ from kafka_index.layout.names import (
     FIRST_SNAPSHOT,
     LOG_START_CHECKPOINT,
     META_PROPERTIES,
+    METADATA_LOG,
     RECOVERY_POINT_CHECKPOINT,
     REPLICATION_CHECKPOINT,
 )

@@ -10,8 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from kafka_index.errors import InputError
-from kafka_index.layout.internal_topics import INTERNAL_PREFIX
-from kafka_index.layout.names import TopicPartition, is_legal_topic
+from kafka_index.layout.names import INTERNAL_PREFIX, TopicPartition, is_legal_topic
 from kafka_index.restore.dump_files import Dump, Replica, base_replica
 from kafka_index.restore.log_files import Link
 from kafka_index.restore.restored_partition import Salvage

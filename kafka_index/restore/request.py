@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, LogConfig, choice_of
 from kafka_index.errors import ConfigError, InputError
-from kafka_index.layout.internal_topics import CONSUMER_OFFSETS_TOPIC
-from kafka_index.layout.names import TopicPartition
+from kafka_index.layout.names import CONSUMER_OFFSETS_TOPIC, TopicPartition
 from kafka_index.records.decompression import shared_budget
 from kafka_index.restore.cluster import ClusterMode, new_uuid
 from kafka_index.restore.dump_files import Dump

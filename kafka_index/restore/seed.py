@@ -12,13 +12,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kafka_index.errors import InputError, raise_retriable
-from kafka_index.layout.internal_topics import CLUSTER_METADATA_TOPIC, METADATA_LOG
 from kafka_index.layout.message_bytes import MessageReader
 from kafka_index.layout.message_fields import Value
 from kafka_index.layout.names import (
     BOOTSTRAP_CHECKPOINT,
+    CLUSTER_METADATA_TOPIC,
     FIRST_SNAPSHOT,
     META_PROPERTIES,
+    METADATA_LOG,
     TopicPartition,
 )
 from kafka_index.metadata.decoding import METADATA_CODEC

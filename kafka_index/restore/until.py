@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from kafka_index.errors import InputError
-from kafka_index.layout.internal_topics import INTERNAL_PREFIX
-from kafka_index.layout.names import TopicPartition
+from kafka_index.layout.names import INTERNAL_PREFIX, TopicPartition
 from kafka_index.layout.records import (
     MAGIC_RECORD_BATCH,
     RECORD_BATCH_HEADER,
@@ -26,8 +25,8 @@ from kafka_index.reading.partition_files import CheckpointReader
 from kafka_index.records.batch_table import BatchColumns
 from kafka_index.restore.dump_files import Dump, Replica
 from kafka_index.stores import store_of
+from kafka_index.tables.bounds import time_span
 from kafka_index.tables.settings import ReadSettings
-from kafka_index.tables.time_spans import time_span
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from enum import Enum
 
 import numpy as np
 
-from kafka_index.layout.internal_topics import COMPACTED_INTERNAL_TOPICS
+from kafka_index.layout.names import COMPACTED_INTERNAL_TOPICS
 from kafka_index.records.record_sections import Decompressor
 from kafka_index.scan.log_offsets import LogOffsets
 from kafka_index.scan.segment_scan import LogFileSource

@@ -6,7 +6,7 @@ Source of the stopping rules: Kafka's ``FileLogInputStream.nextBatch`` and ``Log
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from os import PathLike
 from typing import Protocol, Self
@@ -19,7 +19,7 @@ from kafka_index.layout.integers import INT32_MAX
 from kafka_index.layout.names import parse_segment_file
 from kafka_index.layout.records import LOG_OVERHEAD_BYTES
 from kafka_index.layout.uri_passwords import refuse_passwords
-from kafka_index.records.batch_source import ScanStop
+from kafka_index.records.batch_source import BatchSource, ScanStop
 from kafka_index.records.batch_table import BatchColumns
 from kafka_index.scan.batch_search import HeldBytes, entry_length
 from kafka_index.scan.file_records import log_changed, open_log
@@ -247,3 +247,59 @@ def base_offset_of(path: str) -> int:
             "the file's name holds no base offset", path=path, expected="20 digits before the kind"
         )
     return parsed.base_offset
+
+
+#: Returns the row of the first batch that the log does not have any more; None for none.
+FirstBeyond = Callable[[BatchColumns], int | None]
+
+
+class BatchObserver(Protocol):
+    """Looks at the batches of a log, in file order."""
+
+    def observe(self, batches: BatchColumns) -> None:
+        """Look at a chunk, which is only good until this returns."""
+
+
+class ObservedSource:
+    """A `BatchSource` whose batches pass by observers, chunk by chunk, and that may end early.
+
+    A log is read once for a build and for everything else that looks at its batches.
+    `first_beyond` finds the end of the log in a chunk; without it, all of the log is passed on.
+    `cut_at_bytes` is the start of the first batch that was not.
+    """
+
+    def __init__(
+        self,
+        source: BatchSource,
+        observers: Sequence[BatchObserver],
+        first_beyond: FirstBeyond | None = None,
+    ) -> None:
+        self._source = source
+        self._observers = observers
+        self._first_beyond = first_beyond
+        self.cut_at_bytes: int | None = None
+
+    @property
+    def log_size_bytes(self) -> int:
+        """Size of the log in bytes."""
+        return self._source.log_size_bytes
+
+    @property
+    def stop(self) -> ScanStop | None:
+        """The reason why the batches ended before the log did."""
+        return self._source.stop
+
+    def chunks(self) -> Iterator[BatchColumns]:
+        """Yield the batches."""
+        for found in self._source.chunks():
+            batches = found
+            beyond = None if self._first_beyond is None else self._first_beyond(batches)
+            if beyond is not None:
+                self.cut_at_bytes = int(batches.position_bytes[beyond])
+                batches = BatchColumns(*(column[:beyond] for column in batches))
+            if batches.rows:
+                for observer in self._observers:
+                    observer.observe(batches)
+                yield batches
+            if beyond is not None:
+                return

@@ -28,7 +28,7 @@ from kafka_index.reading import PartitionFiles
 from kafka_index.spark.data_source import KafkaLogReader
 from kafka_index.spark.source_options import SourceOptions
 from kafka_index.tables import ReadPlan
-from kafka_index.tables.record_filter import RecordFilter
+from kafka_index.tables.settings import RecordFilter
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS = timedelta(milliseconds=1)

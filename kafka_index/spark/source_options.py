@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES
 from kafka_index.errors import InputError
-from kafka_index.layout.internal_topics import (
+from kafka_index.layout.names import (
     CONSUMER_OFFSETS_TOPIC,
     SHARE_GROUP_STATE_TOPIC,
     TRANSACTION_STATE_TOPIC,

@@ -9,7 +9,7 @@ import os
 import struct
 
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES
-from kafka_index.layout.internal_topics import CLUSTER_METADATA_TOPIC
+from kafka_index.layout.names import CLUSTER_METADATA_TOPIC
 from kafka_index.metadata.decoding import METADATA_CODEC
 from kafka_index.metadata.topic_log import TopicLog
 from kafka_index.records.decompression import shared_budget

@@ -15,9 +15,9 @@ from kafka_index.errors import KafkaIndexError, is_retriable
 from kafka_index.growing.growing_segment import Clock, system_clock
 from kafka_index.layout.checkpoints import parse_leader_epoch_checkpoint
 from kafka_index.layout.integers import INT32_MAX, parse_java_integer
-from kafka_index.layout.internal_topics import CLUSTER_METADATA_TOPIC
 from kafka_index.layout.names import (
     BOOTSTRAP_CHECKPOINT,
+    CLUSTER_METADATA_TOPIC,
     LEADER_EPOCH_CHECKPOINT,
     REPLICATION_CHECKPOINT,
     DirectoryKind,

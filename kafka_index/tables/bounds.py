@@ -7,17 +7,19 @@ stands for the offset of the first record as late.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
 
-from kafka_index.errors import CorruptLogError, InputError
+from kafka_index.config import IndexConfig
+from kafka_index.errors import CorruptLogError, InputError, KafkaIndexError
 from kafka_index.layout.names import TopicPartition
-from kafka_index.layout.times import Time, parse_time, time_text
-from kafka_index.reading import PartitionLog, Resolve, Status
-from kafka_index.reading.answers import FOUND_OFFSET, SpecialTimestamp
+from kafka_index.layout.times import Time, TimeSpan, parse_time, time_text
+from kafka_index.reading import PartitionFiles, PartitionLog, Resolve, Status
+from kafka_index.reading.answers import FOUND_OFFSET, FOUND_TIMESTAMP, SpecialTimestamp
+from kafka_index.tables.settings import ReadSettings
 
 #: An offset (-1 and -2 are `LATEST` and `EARLIEST`), for all partitions or by topic and partition.
 Offsets: TypeAlias = int | Mapping[str, Mapping[int, int]]
@@ -259,3 +261,39 @@ def _first_as_late(log: PartitionLog, timestamp_ms: int) -> int | None:
         f"the first record at {timestamp_ms} cannot be found: {reason}",
         path=log.files.segments[0].partition_directory,
     )
+
+
+def time_span(partitions: Iterable[PartitionFiles], settings: ReadSettings) -> TimeSpan:
+    """Return the times of partitions, within the memory of a read.
+
+    Of each it reads the first batch, and the one with the largest timestamp, to which the time
+    indexes lead.
+    """
+    span = TimeSpan()
+    for files in partitions:
+        try:
+            first_ms, last_ms = _times_of(files, settings.max_decompressed_bytes)
+        except KafkaIndexError:
+            span = replace(span, unknown=span.unknown + 1)
+        else:
+            span = span.with_times(first_ms, last_ms)
+    return span
+
+
+def _times_of(files: PartitionFiles, max_decompressed_bytes: int) -> tuple[int | None, int | None]:
+    with PartitionLog(
+        files, config=IndexConfig(), max_decompressed_bytes=max_decompressed_bytes
+    ) as log:
+        start = np.array([log.log_start_offset], np.int64)
+        latest = np.array([SpecialTimestamp.MAX_TIMESTAMP], np.int64)
+        found = [
+            log.answer_offsets(start, Resolve.RECORD),
+            log.answer_timestamps(latest, Resolve.RECORD),
+        ]
+        if any(answers.status[0] == Status.UNREADABLE for answers in found):
+            raise KafkaIndexError("the times cannot be read", path=files.segments[0].log_path)
+        first_ms, last_ms = (
+            int(answers.values[FOUND_TIMESTAMP, 0]) if answers.status[0] == Status.FOUND else None
+            for answers in found
+        )
+    return first_ms, last_ms

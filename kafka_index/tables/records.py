@@ -26,11 +26,17 @@ from kafka_index.reading.partition_files import CheckpointReader
 from kafka_index.records.record_table import DEFAULT_COLUMNS
 from kafka_index.storage import Skipped
 from kafka_index.storage.paths import index_root_of
-from kafka_index.tables.bounds import BoundOptions, Offsets, Times, check_order, parse_times
+from kafka_index.tables.bounds import (
+    BoundOptions,
+    Offsets,
+    Times,
+    check_order,
+    parse_times,
+    time_span,
+)
 from kafka_index.tables.read_plan import ReadPlan, RecordSplit, plan_partition
 from kafka_index.tables.record_reader import RecordReader
 from kafka_index.tables.settings import Isolation, OnDamage, ReadSettings
-from kafka_index.tables.time_spans import time_span
 from kafka_index.tiered.listing import list_logs
 from kafka_index.tiered.options import TieredOptions
 

@@ -10,9 +10,9 @@ from dataclasses import replace
 from itertools import groupby
 
 from kafka_index.errors import InputError, InvalidEpochError
-from kafka_index.layout.internal_topics import REMOTE_LOG_METADATA_TOPIC
 from kafka_index.layout.names import (
     LEADER_EPOCH_CHECKPOINT,
+    REMOTE_LOG_METADATA_TOPIC,
     TopicPartition,
     parse_partition_directory,
 )

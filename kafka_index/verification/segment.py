@@ -28,7 +28,7 @@ from kafka_index.records.decompression import shared_budget
 from kafka_index.records.record_sections import open_records
 from kafka_index.scan import LogFileSource
 from kafka_index.scan.log_offsets import LogOffsets, holds_messages
-from kafka_index.scan.observed_source import BatchObserver, ObservedSource
+from kafka_index.scan.segment_scan import BatchObserver, ObservedSource
 from kafka_index.storage import SegmentFile, remove_scratch
 from kafka_index.stores import is_remote, store_of
 from kafka_index.verification.entry_fit import (

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from kafka_index.build.plan import partition_of
-from kafka_index.layout.internal_topics import INTERNAL_TOPICS, REMOTE_LOG_METADATA_TOPIC
-from kafka_index.layout.names import TopicPartition
+from kafka_index.layout.names import INTERNAL_TOPICS, REMOTE_LOG_METADATA_TOPIC, TopicPartition
 from kafka_index.metadata import ClusterImage
 from kafka_index.storage import SegmentFile
 from kafka_index.storage.log_directory import LogDirectory

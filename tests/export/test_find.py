@@ -21,7 +21,7 @@ from kafka_index.tables.matches import (
     match_split,
     matched_bytes,
 )
-from kafka_index.tables.record_filter import RecordFilter
+from kafka_index.tables.settings import RecordFilter
 from tests.support.command_line import DUMP, Argument, run_here
 from tests.support.packing import PACKERS
 from tests.support.record_tables import batch_of, write_partition

@@ -21,8 +21,8 @@ from kafka_index.spark.jobs import Jobs
 from kafka_index.spark.shared_target import shared_target
 from kafka_index.tables import OnDamage, ReadSettings, plan_read
 from kafka_index.tables.matches import SplitMatches, match_local
-from kafka_index.tables.record_filter import RecordFilter
 from kafka_index.tables.records import list_partitions
+from kafka_index.tables.settings import RecordFilter
 from tests.support.command_line import DUMP
 from tests.support.record_tables import batch_of, write_partition
 

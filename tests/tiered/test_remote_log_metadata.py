@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kafka_index.errors import CorruptLogError, CorruptRecordError
-from kafka_index.layout.internal_topics import REMOTE_LOG_METADATA_TOPIC
+from kafka_index.layout.names import REMOTE_LOG_METADATA_TOPIC
 from kafka_index.storage import list_dump
 from kafka_index.tiered.metadata_records import (
     MetadataEvent,

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kafka_index.errors import InputError
-from kafka_index.layout.internal_topics import METADATA_LOG
+from kafka_index.layout.names import METADATA_LOG
 from kafka_index.metadata import read_cluster
 from kafka_index.metadata.sensitive import ALL_BROKERS, BROKER_RESOURCE, TOPIC_RESOURCE
 from kafka_index.records.decompression import DecompressionBudget

@@ -1,11 +1,13 @@
 """Kafka's definitions of the records that its own topics hold, release 4.3.1, as schemas."""
 
-from kafka_index.layout.messages.cluster_metadata import CLUSTER_METADATA
-from kafka_index.layout.messages.control_records import KRAFT_CONTROL
-from kafka_index.layout.messages.groups import CONSUMER_PROTOCOL, GROUP_RECORDS
+from kafka_index.layout.messages.cluster_metadata import CLUSTER_METADATA, KRAFT_CONTROL
+from kafka_index.layout.messages.coordinators import (
+    CONSUMER_PROTOCOL,
+    GROUP_RECORDS,
+    SHARE_RECORDS,
+    TRANSACTION_RECORDS,
+)
 from kafka_index.layout.messages.remote_log import REMOTE_LOG_METADATA
-from kafka_index.layout.messages.shares import SHARE_RECORDS
-from kafka_index.layout.messages.transactions import TRANSACTION_RECORDS
 
 __all__ = [
     "CLUSTER_METADATA",

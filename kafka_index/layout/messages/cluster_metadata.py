@@ -1,7 +1,9 @@
 """Records of the metadata log, ``__cluster_metadata`` (Kafka: ``metadata/src/main/resources``).
 
 The value of a record is the version of the frame, the API key and the version of the message as
-unsigned varints, then the message (``MetadataRecordSerde``). There are no keys.
+unsigned varints, then the message (``MetadataRecordSerde``). There are no keys. The type of a
+control record of KRaft is in its key; its value is the version of the message as an int16, which is
+also its first field, then the message (``clients/src/main/resources/common/message``).
 """
 
 from __future__ import annotations
@@ -150,5 +152,41 @@ RegisterControllerRecord 27 versions=0 flexible=0+
         maxSupportedVersion int16
 ClearElrRecord 28 versions=0 flexible=0+
     topicName string
+"""
+)
+
+
+#: What a control record of the metadata log or of a snapshot holds.
+KRAFT_CONTROL = parse_schemas(
+    """
+KRaftVersionRecord - versions=0 flexible=0+
+    version int16
+    kRaftVersion int16
+LeaderChangeMessage - versions=0-1 flexible=0+
+    version int16
+    leaderId int32
+    voters []
+        voterId int32
+        voterDirectoryId uuid 1+
+    grantingVoters []
+        voterId int32
+        voterDirectoryId uuid 1+
+SnapshotFooterRecord - versions=0 flexible=0+
+    version int16
+SnapshotHeaderRecord - versions=0 flexible=0+
+    version int16
+    lastContainedLogTimestamp int64
+VotersRecord - versions=0 flexible=0+
+    version int16
+    voters []
+        voterId int32
+        voterDirectoryId uuid
+        endpoints []
+            name string
+            host string
+            port uint16
+        kRaftVersionFeature {}
+            minSupportedVersion int16
+            maxSupportedVersion int16
 """
 )

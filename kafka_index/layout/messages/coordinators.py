@@ -1,9 +1,10 @@
-"""Records of ``__consumer_offsets``, for classic, consumer, share and streams groups.
+"""Records of coordinators: groups of any kind, share state and transactions.
 
 The key of a record is the record type as an int16, then the key message in version 0; the value is
 its version as an int16, then the value message (``CoordinatorRecordSerde``). A null value deletes.
-Source: ``group-coordinator/src/main/resources``, and for the members of classic groups
-``ConsumerProtocol`` in ``clients``.
+Source: ``src/main/resources`` of ``group-coordinator``, ``share-coordinator`` and
+``transaction-coordinator``, and for the members of classic groups ``ConsumerProtocol`` in
+``clients``.
 """
 
 from __future__ import annotations
@@ -285,5 +286,66 @@ ConsumerProtocolSubscription - versions=0-3 flexible=none
         partitions []int32 1+
     generationId int32 2+ default=-1
     rackId string 3+ nullable default=null
+"""
+)
+
+
+#: Keys and values, in pairs of the same record type.
+SHARE_RECORDS = parse_schemas(
+    """
+ShareSnapshotKey 0 versions=0 flexible=none
+    groupId string
+    topicId uuid
+    partition int32
+ShareSnapshotValue 0 versions=0 flexible=0+
+    snapshotEpoch int32
+    stateEpoch int32
+    leaderEpoch int32
+    startOffset int64
+    deliveryCompleteCount int32 tag=0 default=-1
+    createTimestamp int64
+    writeTimestamp int64
+    stateBatches []
+        firstOffset int64
+        lastOffset int64
+        deliveryState int8
+        deliveryCount int16
+ShareUpdateKey 1 versions=0 flexible=none
+    groupId string
+    topicId uuid
+    partition int32
+ShareUpdateValue 1 versions=0 flexible=0+
+    snapshotEpoch int32
+    leaderEpoch int32
+    startOffset int64
+    deliveryCompleteCount int32 tag=0 default=-1
+    stateBatches []
+        firstOffset int64
+        lastOffset int64
+        deliveryState int8
+        deliveryCount int16
+"""
+)
+
+
+#: Key and value of the only record type.
+TRANSACTION_RECORDS = parse_schemas(
+    """
+TransactionLogKey 0 versions=0 flexible=none
+    transactionalId string
+TransactionLogValue 0 versions=0-1 flexible=1+
+    producerId int64
+    previousProducerId int64 1+ tag=0 default=-1
+    nextProducerId int64 1+ tag=1 default=-1
+    producerEpoch int16
+    nextProducerEpoch int16 1+ tag=3 default=-1
+    transactionTimeoutMs int32
+    transactionStatus int8
+    transactionPartitions [] nullable
+        topic string
+        partitionIds []int32
+    transactionLastUpdateTimestampMs int64
+    transactionStartTimestampMs int64
+    clientTransactionVersion int16 1+ tag=2
 """
 )
