@@ -26,6 +26,7 @@ from kafka_index.cli.predict_text import (
     segment_rows,
 )
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, LogConfig, read_properties
+from kafka_index.errors import InputError, is_retriable
 from kafka_index.layout.names import METADATA_LOG
 from kafka_index.metadata import ClusterImage, read_cluster
 from kafka_index.records.decompression import shared_budget
@@ -52,7 +53,7 @@ _HELP = """Predict what a broker of 4.3.1 does to these log directories when it 
     The verdict comes first: safe, loses, does_not_serve (it starts, and a partition is stray, or
     cannot be read to its end), does_not_start, or unknown. What was not judged is named in its
     line. Without --metadata, the metadata log is that of metadata.log.dir in --config, or the one
-    in the directories, if there is one. The metadata log itself is not loaded.
+    in the directories, if there is one. Whether a node starts on it is judged first.
 
     Exit codes: 0, safe; 1, any other verdict; 2, wrong usage, or a
     running broker; 3, a file cannot be read because of permission, disk or memory; 70, an internal
@@ -92,9 +93,16 @@ def make_command(*, as_job: bool) -> click.Command:
             raise click.UsageError("no input: give --input DIR")
         properties = None if config_path is None else read_properties(config_path)
         directory = metadata_directory_of(paths, properties, metadata)
+        damaged = None
+        try:
+            cluster = _cluster(metadata, directory, max_decompressed_bytes)
+        except InputError as error:
+            if is_retriable(error):
+                raise
+            cluster, damaged = None, error
         conditions = StartConditions(
             LogConfig.load(config_path),
-            _cluster(metadata, directory, max_decompressed_bytes),
+            cluster,
             properties=properties,
             metadata_directory=directory,
         )
@@ -119,6 +127,9 @@ def make_command(*, as_job: bool) -> click.Command:
                 page = predict_page(lambda: prediction, paths)
                 file = reports.enter_context(ReportFile(report, SEGMENT_ROWS, page))
             prediction = predict_directories(paths, conditions)
+            # A node exits over some of what the metadata cannot be read for.
+            if damaged is not None and prediction.verdict is not Verdict.DOES_NOT_START:
+                raise damaged
             hint = suggest(paths, conditions, prediction)
             count_prediction(prediction)
             # Printed first: where the report cannot be finished, the answer is not lost.

@@ -8,11 +8,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from kafka_index.errors import InputError
+from kafka_index.growing.growing_segment import system_clock
 from kafka_index.layout.integers import INT32_MAX
 from kafka_index.layout.names import (
     BOOTSTRAP_CHECKPOINT,
     BROKER_LOCK,
     CLEANER_CHECKPOINT,
+    CLUSTER_METADATA_TOPIC,
     FIRST_SNAPSHOT,
     LOG_START_CHECKPOINT,
     META_PROPERTIES,
@@ -40,6 +42,9 @@ from kafka_index.restore.request import RestoreRequest
 from kafka_index.restore.root_files import HIDDEN_PROPERTIES
 from kafka_index.restore.seed import SeedDirectory, check_seed, one_cluster
 from kafka_index.startup.directory_files import CLEAN_SHUTDOWN, read_properties
+from kafka_index.startup.metadata_log import why_not_metadata_log, why_not_snapshots
+from kafka_index.startup.quorum_state import why_not_quorum_state
+from kafka_index.startup.topic_settings import TopicSettings
 from kafka_index.storage import (
     check_target,
     local_path,
@@ -259,7 +264,25 @@ def same_cluster_identity(request: RestoreRequest, dump: Dump, old: OldCluster) 
             hint="the metadata of the same cluster has all topics: those that are left out would "
             "begin empty",
         )
+    _refuse_metadata_log(dump, request)
     return same_identity(dump, old.image, all_brokers_restored=request.all_brokers_restored)
+
+
+def _refuse_metadata_log(dump: Dump, request: RestoreRequest) -> None:
+    """Refuse a metadata log that no node starts on."""
+    for path in dump.metadata_logs:
+        if is_remote(path):
+            refusal = why_not_snapshots(path) or why_not_quorum_state(path)
+        else:
+            topics = TopicSettings(request.config, None, None)
+            settings = topics.log_settings(CLUSTER_METADATA_TOPIC)
+            refusal = why_not_metadata_log(os.path.dirname(path), settings, system_clock)
+        if refusal is not None:
+            raise InputError(
+                f"no node starts on this metadata log: {refusal.reason}",
+                path=refusal.file,
+                hint="take that of another controller, or restore to a fresh cluster",
+            )
 
 
 def check_same_output(

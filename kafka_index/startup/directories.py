@@ -36,6 +36,7 @@ from kafka_index.startup.meta_properties import (
     check_identity,
     refusal_of,
 )
+from kafka_index.startup.metadata_log import why_not_metadata_log
 from kafka_index.startup.partition_loading import LoadedPartition, Loading, load_partition
 from kafka_index.startup.prediction import (
     DirectoryFailsError,
@@ -176,6 +177,8 @@ class _Start:
         self._refused += self._identity.refused
         if not self._refused:
             self._check_bootstrap()
+        if not self._refused:
+            self._check_metadata_log()
         if self._node_id is None:
             known = (one.node_id for one in self._identity.by_directory.values())
             self._node_id = next((one for one in known if one is not None), None)
@@ -257,6 +260,15 @@ class _Start:
             return
         if reason is not None:
             self._refused.append(Refusal(path, None, reason))
+
+    def _check_metadata_log(self) -> None:
+        """Refuse a metadata log that no node starts on."""
+        if self._metadata is None:
+            return
+        settings = self._topics.log_settings(CLUSTER_METADATA_TOPIC)
+        refusal = why_not_metadata_log(self._metadata, settings, self._conditions.clock)
+        if refusal is not None:
+            self._refused.append(refusal)
 
     def _directory(self, directory: DirectoryFiles) -> None:
         self._notes += directory.notes

@@ -27,7 +27,9 @@ from kafka_index.layout.quoted_content import quote_content
 from kafka_index.startup.directories import metadata_directory_of
 from kafka_index.startup.directory_files import CLEAN_SHUTDOWN
 from kafka_index.startup.meta_properties import METADATA_DIRECTORY, MetaProperties, check_identity
+from kafka_index.startup.metadata_log import why_not_snapshots
 from kafka_index.startup.prediction import Refusal
+from kafka_index.startup.quorum_state import why_not_quorum_state
 from kafka_index.storage.log_directory import read_checkpoint_text
 from kafka_index.stores import is_remote
 from kafka_index.verification.findings import FileClass, FileKind, Finding, Judgement
@@ -279,6 +281,23 @@ def identity_findings(roots: Sequence[DataDirectory], metadata: str | None) -> I
         place = metadata_directory_of(paths, None, metadata if is_given else None)
         for refusal in check_identity(paths, place, None).refused:
             yield _refused_row(refusal, _EXITS)
+    for root in roots:
+        yield from _metadata_log_findings(os.path.join(root.path, METADATA_DIRECTORY))
+
+
+def _metadata_log_findings(path: str) -> Iterator[Finding]:
+    """Yield a row for what a node exits over in its metadata log, beside the log's own files."""
+    if is_remote(path) or not os.path.isdir(path):
+        return
+    for why_not in (why_not_snapshots, why_not_quorum_state):
+        try:
+            refusal = why_not(path)
+        except KafkaIndexError as error:
+            row = Finding(None, None, None, path, FileKind.ROOT, FileClass.UNREADABLE)
+            yield row.unreadable(error)
+        else:
+            if refusal is not None:
+                yield _refused_row(refusal, _EXITS)
 
 
 def _refused_row(refusal: Refusal, effect: str) -> Finding:

@@ -79,6 +79,10 @@ final class KafkaLog {
         throw new UnsupportedOperationException("starts are judged by Kafka 4");
     }
 
+    static String startRaft(String[] fields) {
+        return start(fields);
+    }
+
     static void dumpLog(String[] arguments) {
         // Scala keeps the streams that it saw first.
         Console.withOut(System.out, () -> {

@@ -72,6 +72,10 @@ final class KafkaLog {
         return Starting.run(fields);
     }
 
+    static String startRaft(String[] fields) {
+        return StartingRaft.run(fields);
+    }
+
     static void dumpLog(String[] arguments) throws IOException {
         org.apache.kafka.tools.DumpLogSegments.main(arguments);
     }

@@ -199,7 +199,7 @@ final class Starting {
             ranges.add(new long[] {offset, offset});
     }
 
-    private static KafkaConfig config(String node, String metadata, String directories) {
+    static KafkaConfig config(String node, String metadata, String directories) {
         Properties properties = new Properties();
         properties.put("node.id", node);
         properties.put("process.roles", "broker,controller");

@@ -63,6 +63,7 @@ import java.util.Arrays;
  * read-batches FILE                          -> ok BATCH... END
  * dump-log OUTPUT_FILE ARGUMENT...           -> ok
  * start NODE_ID METADATA_DIR DIRS TOPIC...   -> ok exits REASON, or ok starts PARTITION... (Starting)
+ * start-raft NODE_ID METADATA_DIR DIRS       -> ok exits REASON, or ok starts (StartingRaft)
  * </pre>
  *
  * Anything thrown comes back as {@code error SIMPLE_CLASS_NAME MESSAGE}. Recovery cuts the log file that it is given,
@@ -112,6 +113,7 @@ public final class Judge {
                 case "records" -> LogFiles.records(new File(fields[1]));
                 case "read-batches" -> BatchReads.read(new File(fields[1]));
                 case "start" -> KafkaLog.start(fields);
+                case "start-raft" -> KafkaLog.startRaft(fields);
                 case "dump-log" -> LogFiles.dump(new File(fields[1]), fields, 2);
                 default -> logAnswer(fields);
             };

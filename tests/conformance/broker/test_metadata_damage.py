@@ -1,0 +1,138 @@
+"""Damaged quorum states and metadata logs: what a node starts on, and what the commands say of it.
+
+The judge starts Kafka's own Raft manager, until it leads and has read its metadata
+(``StartingRaft.java``); in ``make campaign`` brokers start on some of the directories, too.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kafka_index.startup.quorum_state import why_not_quorum_state
+from tests.conformance.judge import Judge
+from tests.support.campaign import drawn
+from tests.support.command_line import run_here
+
+from .broker import Broker, BrokerError, Home
+from .client import Client
+from .metadata_damage import METADATA_LOG, METADATA_LOGS, QUORUM_STATES, Damage
+from .topics import Topic, Traffic
+
+TOPIC = Topic("kept", (Traffic(batches=20),), {}, 2)
+#: So that there are snapshots of the metadata log.
+SETTINGS = {"metadata.log.max.record.bytes.between.snapshots": "3000"}
+_IN_FULL = drawn(10) == 10
+#: One of so many cases.
+_EVERY = 1 if _IN_FULL else 7
+#: The Raft manager is content with these, and the loader of the metadata is not.
+_LOADER_EXITS = ("the last snapshot empty", "the last snapshot cut by 300")
+_STARTED = [*METADATA_LOGS, *(name for name in list(QUORUM_STATES)[::5])] if _IN_FULL else ["empty"]
+
+
+@pytest.fixture(scope="module")
+def stopped(room: Path) -> Home:
+    """A controller and broker with a snapshot of its metadata log that stopped cleanly."""
+    broker = Broker(Home(room / "metadata-damage"), more_settings=SETTINGS)
+    with broker, Client(broker.bootstrap, room) as client:
+        client.create(TOPIC)
+        client.fill(TOPIC)
+        for number in range(9):
+            client.create(Topic(f"more-{number}", ()))
+    assert any((broker.home.metadata / METADATA_LOG).glob("*.checkpoint"))
+    return broker.home
+
+
+@pytest.fixture(scope="module")
+def raft() -> Iterator[Judge]:
+    """A judge of its own: it keeps what it has started."""
+    with Judge() as judge:
+        yield judge
+
+
+def damaged(stopped: Home, root: Path, damage: Damage) -> Home:
+    home = stopped.copy_to(root)
+    damage(home.metadata / METADATA_LOG)
+    return home
+
+
+def starts(raft: Judge, home: Home) -> bool:
+    copy = home.copy_to(home.root.with_name(f"{home.root.name}-judged"))
+    reply = raft.demand("start-raft", 1, copy.metadata, copy.data)
+    shutil.rmtree(copy.root)
+    return reply[1] == "starts"
+
+
+def check_commands(home: Home, output: Path, *, is_started: bool) -> None:
+    """Compare what predict, verify and restore say with what a node does."""
+    config = stopped_settings(home)
+    directories = (home.data, home.metadata)
+    predicted = run_here(
+        "predict", "--input", home.data, "--metadata", home.metadata, "--config", config
+    )
+    verdict = (predicted.stdout.splitlines() or [""])[0].partition(";")[0]
+    verified = run_here("verify", "--input", *directories)
+    target = ("--output", output / "data", "--metadata-output", output / "metadata")
+    restored = run_here("restore", "--input", *directories, "--cluster", "same", *target)
+    if is_started:
+        assert verdict != "does_not_start"
+    else:
+        assert verdict == "does_not_start" or "metadata log is damaged" in predicted.stderr
+        assert predicted.returncode != 0
+        assert verified.returncode == 1, verified.stdout
+        assert restored.returncode == 2, restored.stdout
+        assert not output.exists()
+
+
+def stopped_settings(home: Home) -> Path:
+    path = home.root / "server.properties"
+    path.write_text(f"node.id=1\nlog.dirs={home.data}\nmetadata.log.dir={home.metadata}\n")
+    return path
+
+
+@pytest.mark.parametrize("name", list(QUORUM_STATES)[::_EVERY])
+def test_a_quorum_state_is_read_as_kafka_reads_it(
+    tmp_path: Path, stopped: Home, raft: Judge, name: str
+) -> None:
+    home = damaged(stopped, tmp_path / "case", QUORUM_STATES[name])
+    is_started = starts(raft, home)
+
+    refusal = why_not_quorum_state(str(home.metadata / METADATA_LOG))
+
+    assert (refusal is None) == is_started, refusal
+
+
+@pytest.mark.parametrize("name", list(QUORUM_STATES)[2 :: 5 * _EVERY])
+def test_the_commands_know_on_which_quorum_state_a_node_starts(
+    tmp_path: Path, stopped: Home, raft: Judge, name: str
+) -> None:
+    home = damaged(stopped, tmp_path / "case", QUORUM_STATES[name])
+    check_commands(home, tmp_path / "out", is_started=starts(raft, home))
+
+
+@pytest.mark.parametrize("name", list(METADATA_LOGS)[2::_EVERY])
+def test_the_commands_know_on_which_metadata_log_a_node_starts(
+    tmp_path: Path, stopped: Home, raft: Judge, name: str
+) -> None:
+    home = damaged(stopped, tmp_path / "case", METADATA_LOGS[name])
+    is_started = name not in _LOADER_EXITS and starts(raft, home)
+    check_commands(home, tmp_path / "out", is_started=is_started)
+
+
+@pytest.mark.parametrize("name", _STARTED)
+def test_a_broker_starts_where_the_judge_does(
+    tmp_path: Path, stopped: Home, raft: Judge, name: str
+) -> None:
+    home = damaged(stopped, tmp_path / "case", METADATA_LOGS.get(name) or QUORUM_STATES[name])
+    is_started = name not in _LOADER_EXITS and starts(raft, home)
+    broker = Broker(home, more_settings=SETTINGS)
+    try:
+        broker.start()
+    except BrokerError:
+        assert not is_started
+    else:
+        assert is_started
+        broker.kill()
