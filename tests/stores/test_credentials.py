@@ -10,6 +10,7 @@ import pytest
 
 from kafka_index.errors import ConfigError, ReadError
 from kafka_index.stores import StorageOptions, parse_storage_options
+from kafka_index.stores.aws_profiles import find_profile
 from kafka_index.stores.object_store import ObjectStore
 from tests.servers.s3 import S3Server
 from tests.stores.stores import HASTY, s3_environment
@@ -121,10 +122,38 @@ def test_a_program_that_fails_is_named_with_its_profile(s3: S3Server, tmp_path: 
     )
     with (
         s3_environment(s3, **NO_KEYS, AWS_PROFILE="mine"),
-        pytest.raises(ReadError, match="credential_process of the AWS profile mine") as caught,
+        pytest.raises(ReadError, match="the AWS profile mine gave no credentials") as caught,
     ):
         reads("bucket")
     assert "hidden" not in str(caught.value)
+
+
+def test_a_profile_whose_role_another_one_assumes_asks_its_server(
+    s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "config").write_text(
+        "[profile mine]\nrole_arn = arn:aws:iam::123456789012:role/x\nsource_profile = keys\n"
+        "[profile keys]\naws_access_key_id = x\naws_secret_access_key = hidden\n"
+    )
+    monkeypatch.setenv("AWS_ENDPOINT_URL_STS", "http://127.0.0.1:1")
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    with (
+        s3_environment(s3, **NO_KEYS),
+        pytest.raises(ReadError, match="the AWS profile mine gave no credentials: EndpointConn"),
+    ):
+        reads("bucket", "profile=mine")
+
+
+def test_keys_that_a_tool_rewrites_are_read_again(s3: S3Server, tmp_path: Path) -> None:
+    path = tmp_path / "credentials"
+    path.write_text("[mine]\naws_access_key_id = a\naws_secret_access_key = b\n")
+    with s3_environment(s3, **NO_KEYS):
+        profile = find_profile("mine")
+        provider = None if profile is None else profile.provider()
+        path.write_text("[mine]\naws_access_key_id = c\naws_secret_access_key = d\n")
+        assert provider is not None
+        assert provider()["access_key_id"] == "c"
 
 
 def test_a_profile_that_does_not_exist_is_named(s3: S3Server) -> None:
@@ -135,12 +164,15 @@ def test_a_profile_that_does_not_exist_is_named(s3: S3Server) -> None:
         reads("bucket")
 
 
-def test_a_profile_that_assumes_a_role_needs_boto3(
+def test_a_profile_needs_boto3(
     s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "boto3", None)
+    monkeypatch.setitem(sys.modules, "botocore", None)
     (tmp_path / "config").write_text("[profile mine]\nrole_arn = arn:x\nsource_profile = default\n")
-    with s3_environment(s3, **NO_KEYS), pytest.raises(ConfigError, match="pip install boto3"):
+    with (
+        s3_environment(s3, **NO_KEYS),
+        pytest.raises(ConfigError, match=r"pip install .kafka-index\[s3\]"),
+    ):
         reads("bucket", "profile=mine")
 
 
