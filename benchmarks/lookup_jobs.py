@@ -37,7 +37,6 @@ from benchmarks import spark_joins
 from benchmarks.dumps import make_dump
 from benchmarks.logs import records_in, write_log
 from benchmarks.recover import seconds
-from kafka_index.engines.session import build_session
 from kafka_index.index import OffsetIndex
 from kafka_index.layout.names import OFFSET_INDEX_SUFFIX, index_name_for
 from kafka_index.lookup import (
@@ -52,6 +51,7 @@ from kafka_index.lookup import (
 from kafka_index.reading.answers import ANSWER_SCHEMA, Resolve, Status
 from kafka_index.spark.lookup import answer_queries, lookup_offsets
 from kafka_index.spark.lookup_frames import raw_columns, with_answers
+from kafka_index.spark.session import build_session
 from kafka_index.spark.tasks import spark_schema
 
 _PARTITIONS = 16

@@ -18,8 +18,8 @@ from benchmarks.logs import warm, write_log
 from benchmarks.recover import seconds
 from kafka_index.build import BuildSettings, plan_build, run_local
 from kafka_index.build.plan import plan_waves
-from kafka_index.engines.session import build_session
 from kafka_index.spark.build import build_logs, build_waves
+from kafka_index.spark.session import build_session
 from kafka_index.storage import SegmentFile, list_dump
 from kafka_index.storage.segment_table import SegmentTable
 

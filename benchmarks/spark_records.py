@@ -35,12 +35,10 @@ from pyspark.sql import DataFrame, SparkSession
 from benchmarks.logs import benchmark_log
 from benchmarks.mount import JAVA_OPTIONS, TOPIC, build_seconds, make_dump
 from kafka_index.cli import main
-from kafka_index.engines.spark_settings import settle
-from kafka_index.export import ExportSettings, plan_export
+from kafka_index.export import ExportSettings, export_splits, plan_export
 from kafka_index.spark.data_source import KafkaLogSource
-from kafka_index.spark.export import export_splits
-from kafka_index.spark.jobs import Jobs
-from kafka_index.spark.shared_target import shared_target
+from kafka_index.spark.session import settle
+from kafka_index.spark.workers import session_workers
 from kafka_index.tables.records import list_partitions
 from tests.conformance.broker.broker import Broker
 from tests.conformance.kafka_jars import spark_kafka_jars
@@ -153,10 +151,8 @@ def _export_on_spark(session: SparkSession, data: Path, out: Path) -> None:
     plan = plan_export(list_partitions(data, topics=TOPIC.name).files, settings)
     for partition in plan.partitions:
         partition.begin()
-    with shared_target([settings.output]) as target, Jobs(session) as jobs:
-        for done in export_splits(
-            session, plan.works, settings, workers=2, jobs=jobs, target=target
-        ):
+    with session_workers(session, outputs=[settings.output]) as workers:
+        for done in export_splits(workers, plan.works, settings):
             if done.failure is not None:
                 raise RuntimeError(done.failure.reason)
 

@@ -19,10 +19,12 @@ from benchmarks.dumps import build
 from benchmarks.logs import warm, write_log
 from kafka_index.build import BuildSettings
 from kafka_index.config import LogConfig
+from kafka_index.execution import ThreadEngine
 from kafka_index.startup import StartConditions, Verdict, predict_directories
 from kafka_index.startup.directory_files import CLEAN_SHUTDOWN
 from kafka_index.storage import list_dump
-from kafka_index.verification import PartitionFindings, VerifySettings, run_local
+from kafka_index.storage.segment_table import SegmentTable
+from kafka_index.verification import VerifySettings, verify_partitions
 
 BATCH_BYTES = (1024, 16384)
 _ROUNDS = 5
@@ -94,10 +96,10 @@ def _build(output: str, data: Path) -> None:
 
 
 def _verify(data: Path, *, fast: bool) -> None:
-    found: list[PartitionFindings] = []
-    segments = list_dump([str(data)], topics=None).segments
+    segments = SegmentTable.of(list_dump([str(data)], topics=None).segments)
     settings = VerifySettings(0, fast=fast)
-    run_local(segments, settings, threads=1, on_partition=found.append)
+    with ThreadEngine(1).start("verify") as workers:
+        found = list(verify_partitions(workers, segments, settings))
     if any(one.is_harmful for one in found):
         raise RuntimeError(f"{data} has something harmful")
 

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
+from kafka_index.execution.tasks import BIN, balance
 from kafka_index.layout.names import TopicPartition
 from kafka_index.storage import SegmentFile
 from kafka_index.storage.segment_table import SEGMENT_SCHEMA, PartitionSegments, SegmentTable
-from kafka_index.tasks import BIN, balance
 
 #: A row per segment: a `SegmentFile`, and the bin that it is built in.
 WORK_SCHEMA = SEGMENT_SCHEMA.append(pa.field(BIN, pa.int32(), nullable=False))

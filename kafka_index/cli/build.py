@@ -22,9 +22,9 @@ from kafka_index.cli.run_summary import run_summary
 from kafka_index.cli.terminal import Table, print_text
 from kafka_index.cli.text import Paint, format_bytes, format_count, plural
 from kafka_index.config import LogConfig
-from kafka_index.engines import Engine
 from kafka_index.engines import build_engines as engines
 from kafka_index.errors import InputError
+from kafka_index.execution import Engine
 from kafka_index.layout.names import TopicPartition
 from kafka_index.metadata.found_cluster import find_cluster
 from kafka_index.records.decompression import shared_budget

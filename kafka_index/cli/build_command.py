@@ -23,7 +23,7 @@ from kafka_index.cli.options import (
 )
 from kafka_index.cli.tiered_options import check_input, tiered_options
 from kafka_index.config import LogConfig
-from kafka_index.engines import Engine
+from kafka_index.execution import Engine
 from kafka_index.layout.integers import INT32_MAX
 from kafka_index.stores import is_remote
 from kafka_index.tiered.options import TieredOptions

@@ -26,7 +26,8 @@ from kafka_index.cli.text import (
     status_table,
 )
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES
-from kafka_index.engines import Engine, export_engines
+from kafka_index.execution import Engine
+from kafka_index.execution.tasks import new_run_id
 from kafka_index.export import (
     EXPORT_REPORT_SCHEMA,
     ExportFormat,
@@ -35,6 +36,7 @@ from kafka_index.export import (
     ExportStatus,
     PartitionReport,
     SplitResult,
+    export_splits,
     plan_export,
     with_first_times,
 )
@@ -52,7 +54,6 @@ from kafka_index.tables.bounds import time_span
 from kafka_index.tables.offsets_file import read_offsets_file
 from kafka_index.tables.records import list_partitions
 from kafka_index.tables.settings import RecordFilter
-from kafka_index.tasks import new_run_id
 
 _SHOWN = 20
 _EXPLAINED: Mapping[str, str] = {
@@ -114,7 +115,8 @@ def run_export(options: ExportOptions, read: InputOptions) -> ExitCode:
             for partition in plan.partitions:
                 if partition.record is not None and partition.works:
                     partition.begin()
-            export_engines.run_export(options.engine, plan, settings, outcome)
+            if plan.works:
+                _export(options.engine, plan, settings, outcome)
             for partition in plan.partitions:
                 partition.finish()
         rows = [partition.report() for partition in plan.partitions]
@@ -150,6 +152,22 @@ def _settings(options: ExportOptions) -> ExportSettings:
         read,
         relative_times=options.relative_times,
     )
+
+
+def _export(
+    engine: Engine, plan: ExportPlan, settings: ExportSettings, outcome: ExportOutcome
+) -> None:
+    works = plan.works
+    with engine.start(
+        "export",
+        after_failure="run again to continue",
+        listener=outcome,
+        works=len(works),
+        inputs=sorted({name for work in works for name in work.split.directories}),
+        outputs=[settings.output],
+    ) as workers:
+        for result in export_splits(workers, works, settings):
+            outcome.on_split(result)
 
 
 def _make_folder(output: str) -> None:

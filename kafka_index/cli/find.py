@@ -17,12 +17,13 @@ from kafka_index.cli.run_summary import run_summary
 from kafka_index.cli.terminal import print_error, print_text
 from kafka_index.cli.text import Paint, format_bytes, format_count, plural
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES
-from kafka_index.engines import Engine, find_engines
 from kafka_index.errors import is_retriable
+from kafka_index.execution import Engine
 from kafka_index.layout.byte_text import parse_bytes
 from kafka_index.layout.times import empty_range_text
 from kafka_index.tables import Isolation, OnDamage, ReadPlan, ReadSettings
 from kafka_index.tables.bounds import time_span
+from kafka_index.tables.matches import find_matches
 from kafka_index.tables.records import ListedPartitions, list_partitions, plan_partitions
 from kafka_index.tables.settings import RecordFilter
 
@@ -73,7 +74,14 @@ def run_find(options: FindOptions, read: InputOptions) -> ExitCode:
     outcome = Outcome(len(plan.splits), None, detail, nouns=("split", "splits"))
     with (
         outcome,
-        closing(find_engines.run_find(options.engine, plan, outcome, limit=options.limit)) as found,
+        options.engine.start(
+            "find",
+            after_failure="run again",
+            listener=outcome,
+            works=len(plan.splits),
+            inputs=sorted({name for split in plan.splits for name in split.directories}),
+        ) as workers,
+        closing(find_matches(workers, plan.splits, plan.settings, limit=options.limit)) as found,
     ):
         for matches in found:
             for batch in matches.batches:

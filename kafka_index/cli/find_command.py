@@ -15,7 +15,7 @@ from kafka_index.cli.record_options import (
     time_options,
     time_range,
 )
-from kafka_index.engines import Engine
+from kafka_index.execution import Engine
 from kafka_index.tiered.options import TieredOptions
 
 _HELP = """Find records by key, value and time in the logs below PATH.

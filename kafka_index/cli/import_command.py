@@ -18,9 +18,9 @@ from kafka_index.cli.options import (
 from kafka_index.cli.run_summary import run_summary
 from kafka_index.cli.terminal import print_log
 from kafka_index.cli.text import format_bytes, format_count, plural
-from kafka_index.engines import Engine
 from kafka_index.engines.import_engines import run_import
 from kafka_index.errors import ConfigError, InputError
+from kafka_index.execution import Engine
 from kafka_index.layout.message_bytes import uuid_bytes
 from kafka_index.layout.names import TopicPartition
 from kafka_index.storage import local_path, refuse_overlap

@@ -17,7 +17,7 @@ from kafka_index.cli.lookup_options import (
 from kafka_index.cli.lookup_questions import TopicQuestion, make_question
 from kafka_index.cli.options import SUBMITTED, Detail, command, kept
 from kafka_index.config import LogConfig
-from kafka_index.engines import Engine
+from kafka_index.execution import Engine
 from kafka_index.tiered.options import TieredOptions
 
 _HELP = """Find offsets and times in the logs below PATH, as a broker would.
@@ -120,7 +120,7 @@ def make_command(*, as_job: bool) -> click.Command:
                 "--fail-on": fail_on or None,
                 "--overwrite": overwrite,
                 "--engine spark": engine.on_spark,
-                "--master": engine.master,
+                "--master": kept(click.get_current_context(), "master"),
                 "--threads": kept(click.get_current_context(), "threads"),
             }
             refuse_given(of_queries, "--queries, not with a single question")

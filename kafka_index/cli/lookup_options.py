@@ -21,7 +21,7 @@ from kafka_index.cli.options import (
 )
 from kafka_index.cli.tiered_options import tiered_options
 from kafka_index.config import LogConfig
-from kafka_index.engines import Engine
+from kafka_index.execution import Engine
 from kafka_index.layout.integers import INT32_MAX, INT64_MAX
 from kafka_index.reading.answers import Status
 from kafka_index.tiered.options import TieredOptions

@@ -17,10 +17,11 @@ from kafka_index.cli.numbers import Whole
 from kafka_index.cli.run_summary import run_summary, summary_option
 from kafka_index.cli.terminal import print_log
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, read_properties
-from kafka_index.engines import Engine
 from kafka_index.errors import ConfigError, InputError
+from kafka_index.execution import Engine, ThreadEngine
 from kafka_index.layout.integers import INT32_MAX
 from kafka_index.layout.uri_passwords import refuse_passwords
+from kafka_index.spark.engine import SparkEngine
 
 # What Spark takes (SparkContext.createTaskScheduler, SparkSubmit), and a Connect server.
 _COUNT = r"\s*(?:\*|[0-9]+)\s*"
@@ -284,7 +285,7 @@ def max_decompressed_option() -> Decorator:
 
 
 #: The engine of a job: that of ``spark-submit``.
-SUBMITTED = Engine(on_spark=True, master=None, threads=os.cpu_count() or 1)
+SUBMITTED: Engine = SparkEngine()
 
 
 def run_options(*, as_job: bool) -> list[Decorator]:
@@ -337,7 +338,7 @@ def _engine(context: click.Context, _option: click.Parameter, name: str) -> Engi
         )
     if threads is not None and name != "local":
         raise click.UsageError("--threads requires --engine local")
-    return Engine(name == "spark", master, threads or os.cpu_count() or 1)
+    return SparkEngine(master) if name == "spark" else ThreadEngine(threads or os.cpu_count() or 1)
 
 
 def _detail_options() -> list[Decorator]:

@@ -24,8 +24,8 @@ from kafka_index.cli.restore import run_restore
 from kafka_index.cli.run_summary import run_summary
 from kafka_index.cli.tiered_options import check_input, tiered_options
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, LogConfig, parse_integer
-from kafka_index.engines import Engine
 from kafka_index.errors import InputError
+from kafka_index.execution import Engine
 from kafka_index.layout.names import TopicPartition, is_legal_topic, parse_partition_directory
 from kafka_index.restore.cluster import ClusterMode
 from kafka_index.restore.log_files import Link

@@ -15,8 +15,6 @@ from kafka_index.cli.options import Detail
 from kafka_index.cli.run_summary import run_summary
 from kafka_index.cli.terminal import Table, print_error, print_log, print_text
 from kafka_index.cli.text import format_count, plural
-from kafka_index.engines import Engine
-from kafka_index.engines.rewrite_engines import RewriteEngine
 from kafka_index.errors import (
     CorruptLogError,
     InputError,
@@ -24,6 +22,7 @@ from kafka_index.errors import (
     ReadError,
     is_retriable,
 )
+from kafka_index.execution import Engine
 from kafka_index.metadata import read_cluster
 from kafka_index.metadata.found_cluster import FoundCluster, find_cluster
 from kafka_index.records.decompression import shared_budget
@@ -35,6 +34,8 @@ from kafka_index.writing.rewriting import (
     MatchedPartition,
     RewriteSettings,
     digest_of,
+    match_partitions,
+    rewrite_partitions,
     summary_by_topic,
 )
 
@@ -94,8 +95,15 @@ def run_rewrite(options: RewriteOptions) -> ExitCode:
             inputs = [*options.inputs, *remote, *filter(None, local)]
             digest = digest_of(plans, options.settings)
             output = stack.enter_context(RewriteOutput(options.output, inputs, digest))
-        engine = stack.enter_context(RewriteEngine(options.engine, options.settings, plans, output))
-        matched = engine.match()
+        workers = stack.enter_context(
+            options.engine.start(
+                "rewrite",
+                after_failure="finished partitions are kept: run again to continue",
+                inputs=[plan.directory for plan in plans],
+                outputs=[] if output is None else [output.root],
+            )
+        )
+        matched = list(match_partitions(workers, plans, settings))
         outcomes: _Outcomes = [(each, each.error) for each in matched]
         if output is None:
             try:
@@ -111,7 +119,9 @@ def run_rewrite(options: RewriteOptions) -> ExitCode:
             _decide(matched, force=options.force)
             output.begin()
             sound = [each for each in matched if each.error is None]
-            written = list(engine.rewrite(sound, output))
+            written = list(
+                rewrite_partitions(workers, sound, output.root, output.staging, settings)
+            )
             outcomes = [(each, each.error) for each in matched if each.error is not None]
             outcomes = sorted([*outcomes, *written], key=lambda one: one[0].plan.partition)
             done = {

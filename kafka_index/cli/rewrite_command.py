@@ -21,8 +21,8 @@ from kafka_index.cli.options import (
 from kafka_index.cli.rewrite import RewriteOptions, run_rewrite
 from kafka_index.cli.tiered_options import tiered_options
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, LogConfig
-from kafka_index.engines import Engine
 from kafka_index.errors import InputError
+from kafka_index.execution import Engine
 from kafka_index.stores import is_remote
 from kafka_index.tiered.options import TieredOptions
 from kafka_index.writing.condition import Condition

@@ -11,7 +11,7 @@ from kafka_index.cli.options import Detail
 from kafka_index.cli.verify_page import verify_page
 from kafka_index.cli.verify_summary import VerifyOutcome
 from kafka_index.config import LogConfig
-from kafka_index.engines import Engine, verify_engines
+from kafka_index.execution import Engine
 from kafka_index.growing.growing_segment import system_clock
 from kafka_index.layout.names import CLEANER_CHECKPOINT, TopicPartition
 from kafka_index.metadata.found_cluster import FoundCluster, find_cluster
@@ -22,10 +22,15 @@ from kafka_index.storage.report_file import ReportFile
 from kafka_index.storage.segment_table import SegmentTable
 from kafka_index.tiered.listing import list_logs
 from kafka_index.tiered.options import TieredOptions
-from kafka_index.verification import VERIFY_SCHEMA, VerifySettings, findings_table
+from kafka_index.verification import (
+    VERIFY_SCHEMA,
+    VerifySettings,
+    findings_table,
+    verify_partitions,
+)
 from kafka_index.verification.copies import CopySegments, compare_partitions
+from kafka_index.verification.data_directory import DataDirectories
 from kafka_index.verification.known_topics import known_topics
-from kafka_index.verification.local import DataDirectories
 from kafka_index.verification.starts import root_findings
 
 
@@ -81,6 +86,7 @@ def run_verify(options: VerifyOptions) -> ExitCode:
 def _verify(
     options: VerifyOptions, listing: Listing, cluster: FoundCluster, outcome: VerifyOutcome
 ) -> None:
+    segments = SegmentTable.of(listing.segments)
     indexes = None if options.indexes is None else index_root_of(options.indexes)
     settings = VerifySettings(
         system_clock(),
@@ -88,20 +94,28 @@ def _verify(
         indexes,
         options.fast,
         tiered=listing.tiered,
-        topics=known_topics(cluster.image, SegmentTable.of(listing.segments)),
+        topics=known_topics(cluster.image, segments),
     )
     outcome.on_table(findings_table(root_findings(listing, settings, options.metadata)))
-    verify_engines.run_verify(options.engine, listing.segments, settings, outcome)
+    with options.engine.start(
+        "verify",
+        after_failure="the report has what was verified: run again",
+        listener=outcome,
+        works=len(segments.partitions),
+        inputs=[each.directory for each in segments.partitions],
+    ) as workers:
+        for found in verify_partitions(workers, segments, settings):
+            outcome.on_partition(found)
 
 
 def _compare(options: VerifyOptions, listing: Listing, outcome: VerifyOutcome) -> None:
     ours = _by_partition(listing)
     theirs = _by_partition(list_dump(options.against, topics=options.topics))
-    outcome.on_begin()
     empty = CopySegments(())
     pairs = [(ours.get(each, empty), theirs.get(each, empty)) for each in sorted({*ours, *theirs})]
-    for row in compare_partitions(pairs, threads=options.engine.threads):
-        outcome.on_table(findings_table([row]))
+    with options.engine.start("verify", after_failure="run again", listener=outcome) as workers:
+        for row in compare_partitions(workers, pairs):
+            outcome.on_table(findings_table([row]))
 
 
 def _by_partition(listing: Listing) -> dict[TopicPartition, CopySegments]:

@@ -18,7 +18,7 @@ from kafka_index.cli.options import (
 )
 from kafka_index.cli.tiered_options import check_input, tiered_options
 from kafka_index.config import LogConfig
-from kafka_index.engines import Engine
+from kafka_index.execution import Engine
 from kafka_index.tiered.options import TieredOptions
 
 _HELP = """Compare every file of the dump below PATH with what it should be; nothing is changed.

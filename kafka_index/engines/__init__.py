@@ -1,35 +1,20 @@
-"""What runs a build or a lookup: threads of this process, or a Spark session made here."""
+"""Builds, imports, lookups, restores and rewrites on either engine."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol
+import os
+
+from kafka_index.execution import Engine, Listener, ThreadEngine
+from kafka_index.spark.engine import SparkEngine
+
+__all__ = ["Engine", "Listener", "master_of", "threads_of"]
 
 
-@dataclass(frozen=True, slots=True)
-class Engine:
-    """The chosen engine; nothing is started before the work.
-
-    Parameters
-    ----------
-    on_spark : bool
-        Whether Spark runs the work, otherwise threads of this process.
-    master : str, optional
-        Spark master; without it that of ``spark-submit``, else this machine's cores.
-    threads : int
-        Number of threads of this process.
-    """
-
-    on_spark: bool
-    master: str | None
-    threads: int
+def threads_of(engine: Engine) -> int:
+    """Return the number of threads of an engine."""
+    return engine.threads if isinstance(engine, ThreadEngine) else os.cpu_count() or 1
 
 
-class Listener(Protocol):
-    """Follows any engine at work."""
-
-    def on_begin(self) -> None:
-        """Record that the engine has started and the work begins."""
-
-    def on_share(self, done: int, total: int) -> None:
-        """Show how many of the equal shares of the work are done; called from any thread."""
+def master_of(engine: Engine) -> str | None:
+    """Return the Spark master of an engine, if it was given."""
+    return engine.master if isinstance(engine, SparkEngine) else None

@@ -13,8 +13,8 @@ from kafka_index.build.parquet import build_parquet
 from kafka_index.build.parquet_input import ParquetInput
 from kafka_index.build.partition_record import UnchangedPartitions
 from kafka_index.build.plan import plan_waves
-from kafka_index.engines import Engine, Listener
-from kafka_index.engines.session import open_session, prepare_executors
+from kafka_index.engines import Engine, Listener, master_of, threads_of
+from kafka_index.spark.session import open_session, prepare_executors
 from kafka_index.storage.segment_table import SegmentTable
 
 _APP_NAME = "kafka-index build"
@@ -45,7 +45,7 @@ def run_build(
     if not engine.on_spark or not segments:
         listener.on_begin()
         run_local(
-            segments, settings, threads=engine.threads, listener=listener, fail_fast=fail_fast
+            segments, settings, threads=threads_of(engine), listener=listener, fail_fast=fail_fast
         )
         return
     from kafka_index.spark.build import build_waves
@@ -54,7 +54,7 @@ def run_build(
 
     directories = _target_directories(segments, settings)
     with (
-        open_session(engine.master, _APP_NAME, after_failure=_AFTER_FAILURE) as session,
+        open_session(master_of(engine), _APP_NAME, after_failure=_AFTER_FAILURE) as session,
         shared_target(directories) as target,
         Jobs(session, items=len(segments), on_progress=listener.on_share) as jobs,
     ):
@@ -104,7 +104,7 @@ def run_parquet_build(
     if not engine.on_spark:
         listener.on_begin()
         build_parquet(
-            source, settings, threads=engine.threads, listener=listener, fail_fast=fail_fast
+            source, settings, threads=threads_of(engine), listener=listener, fail_fast=fail_fast
         )
         return
     from kafka_index.spark.jobs import Jobs
@@ -115,7 +115,7 @@ def run_parquet_build(
     outputs = _target_directories(SegmentTable([]), settings)
     files = [file.path for file in source.files]
     with (
-        open_session(engine.master, _APP_NAME, after_failure=_AFTER_FAILURE) as session,
+        open_session(master_of(engine), _APP_NAME, after_failure=_AFTER_FAILURE) as session,
         shared_target(outputs) as target,
     ):
         with Jobs(session) as jobs:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 
-from kafka_index.engines import Engine, Listener
-from kafka_index.engines.session import open_session, prepare_executors
+from kafka_index.engines import Engine, Listener, master_of, threads_of
 from kafka_index.errors import InputError, KafkaIndexError, is_retriable
 from kafka_index.layout.names import TopicPartition
+from kafka_index.spark.session import open_session, prepare_executors
 from kafka_index.storage import DirectoryLock
 from kafka_index.writing.import_journal import digest_of_import, finished_import, journal
 from kafka_index.writing.import_record import ImportCounts, imported_by
@@ -89,13 +89,13 @@ def _import_here(
     settings: ImportSettings,
     on_partition: OnPartition,
 ) -> None:
-    batches = sorted_records(files, settings, threads=engine.threads)
+    batches = sorted_records(files, settings, threads=threads_of(engine))
     import_sorted(
         batches,
         target,
         settings,
         lambda each: on_partition(each.staged.partition, each.counts),
-        threads=engine.threads,
+        threads=threads_of(engine),
     )
     # While the journal is there: without it the run is not continued.
     target.remove_staging()
@@ -114,7 +114,7 @@ def _import_on_spark(
     from kafka_index.spark.shared_target import shared_target
 
     with (
-        open_session(engine.master, _APP_NAME, after_failure=_AFTER_FAILURE) as session,
+        open_session(master_of(engine), _APP_NAME, after_failure=_AFTER_FAILURE) as session,
         shared_target([root]) as target,
         Jobs(session) as jobs,
     ):

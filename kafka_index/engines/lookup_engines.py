@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 from typing import Protocol
 
-from kafka_index.engines import Engine, Listener
-from kafka_index.engines.session import open_session, prepare_executors
+from kafka_index.engines import Engine, Listener, master_of, threads_of
 from kafka_index.lookup import (
     AnswerTarget,
     Inventory,
@@ -16,6 +15,7 @@ from kafka_index.lookup import (
     run_local,
 )
 from kafka_index.lookup.unindexed import Unindexed
+from kafka_index.spark.session import open_session, prepare_executors
 
 _APP_NAME = "kafka-index lookup"
 _AFTER_FAILURE = "no answers were written: run again"
@@ -59,7 +59,7 @@ def run_lookup(
             inventory,
             settings,
             target,
-            threads=engine.threads,
+            threads=threads_of(engine),
             on_split=listener.on_split,
             starting_offsets=starting_offsets,
         )
@@ -70,7 +70,7 @@ def run_lookup(
 
     folder = os.path.dirname(target.part_path(queries.splits[0]))
     with (
-        open_session(engine.master, _APP_NAME, after_failure=_AFTER_FAILURE) as session,
+        open_session(master_of(engine), _APP_NAME, after_failure=_AFTER_FAILURE) as session,
         shared_target([folder]) as shared,
         Jobs(session, items=len(queries.splits), on_progress=listener.on_share) as jobs,
     ):

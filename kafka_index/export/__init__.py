@@ -1,7 +1,7 @@
 """Records exported to Parquet or JSON lines, in folders by topic and partition; incremental."""
 
 from kafka_index.export.export_record import DamagedRange, ExportRecord, with_first_times
-from kafka_index.export.exporting import export_local, export_split
+from kafka_index.export.exporting import export_splits
 from kafka_index.export.partition_export import PartitionExport, SplitWork
 from kafka_index.export.planning import ExportPlan, plan_export
 from kafka_index.export.report import EXPORT_REPORT_SCHEMA, ExportStatus, PartitionReport
@@ -22,8 +22,7 @@ __all__ = [
     "PartitionReport",
     "SplitResult",
     "SplitWork",
-    "export_local",
-    "export_split",
+    "export_splits",
     "plan_export",
     "with_first_times",
 ]

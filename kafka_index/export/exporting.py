@@ -1,16 +1,13 @@
-"""Exporting: a split into data files, and all splits on threads.
-
-Both engines run `export_split`.
-"""
+"""Exporting: splits of records into data files."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Generator, Sequence
 from dataclasses import replace
+from functools import partial
 
 from kafka_index.errors import CorruptLogError, KafkaIndexError, PublishError, is_retriable
+from kafka_index.execution import Waves, Workers
 from kafka_index.export.log_history import ExportedBatch
 from kafka_index.export.partition_export import SplitWork
 from kafka_index.export.partition_folder import remove_data_files
@@ -22,18 +19,33 @@ from kafka_index.tables import RecordReader
 _MAX_LEFT_OUT = 20
 
 
-def export_split(work: SplitWork, settings: ExportSettings, *, attempt: str) -> SplitResult:
-    """Export a split into data files, each of which appears whole and durable.
+def export_splits(
+    workers: Workers, works: Sequence[SplitWork], settings: ExportSettings
+) -> Generator[SplitResult, None, None]:
+    """Export splits, and yield their results as they are finished.
 
-    The attempt has letters, digits and underscores, and attempts that may overlap differ in it.
-    Raises `PublishError` if a data file cannot be written.
+    Raises
+    ------
+    PublishError
+        The output cannot be written.
     """
+    return workers.run(
+        works,
+        partial(_export_split, settings=settings),
+        sizes=[work.split.size_bytes for work in works],
+        what="export {:,} splits of records",
+        waves=Waves.KEPT,
+    )
+
+
+def _export_split(work: SplitWork, attempt_id: str, *, settings: ExportSettings) -> SplitResult:
+    """Export a split into data files, each of which appears whole and durable."""
     settings = replace(settings, is_staged=work.is_staged)
     try:
         if work.is_repeated and (kept := _kept_files(work, settings)) is not None:
             return kept
         damage = _Damage()
-        with SplitFiles(work.folder, settings, f"{attempt}_{work.number}") as files:
+        with SplitFiles(work.folder, settings, f"{attempt_id}_{work.number}") as files:
             reader = RecordReader(work.split, settings.read_settings, on_left_out=damage.add)
             for batch in reader:
                 files.write(batch)
@@ -99,43 +111,3 @@ def _kept_files(work: SplitWork, settings: ExportSettings) -> SplitResult | None
         left_out_count=damage.count,
         is_kept=True,
     )
-
-
-def export_local(
-    works: Sequence[SplitWork],
-    settings: ExportSettings,
-    *,
-    threads: int,
-    on_split: Callable[[SplitResult], None],
-) -> None:
-    """Export splits on threads of this process.
-
-    The callback is called with each result, by one thread at a time. Raises `PublishError` if the
-    output cannot be written.
-    """
-    left = iter(works)
-    lock = threading.Lock()
-    stopped = threading.Event()
-
-    def next_work() -> SplitWork | None:
-        with lock:
-            return None if stopped.is_set() else next(left, None)
-
-    def run() -> None:
-        try:
-            while (work := next_work()) is not None:
-                result = export_split(work, settings, attempt="local")
-                with lock:
-                    on_split(result)
-        except BaseException:
-            stopped.set()
-            raise
-
-    count = max(min(threads, len(works)), 1)
-    with ThreadPoolExecutor(count, thread_name_prefix="export") as pool:
-        try:
-            for future in [pool.submit(run) for _ in range(count)]:
-                future.result()
-        finally:
-            # After an interrupt the other threads need not continue.
-            stopped.set()

@@ -21,6 +21,7 @@ from kafka_index.build.publish import GROUP_SEGMENTS
 from kafka_index.build.report import FAILED, SegmentReport
 from kafka_index.config import LogConfig
 from kafka_index.errors import KafkaIndexError, is_retriable
+from kafka_index.execution.tasks import new_run_id
 from kafka_index.layout.names import LOG_SUFFIX, TopicPartition, segment_file_name
 from kafka_index.restore.gaps import cleaned_places, gap_losses, log_end, with_fills
 from kafka_index.restore.log_files import Link
@@ -43,7 +44,6 @@ from kafka_index.restore.root_files import (
 )
 from kafka_index.restore.salvaging import LogContext, partition_context
 from kafka_index.storage import SegmentFile, make_durable, publish_error
-from kafka_index.tasks import new_run_id
 
 # Partitions of fewer bytes of logs share a group, and the cost of making files durable.
 _GROUP_BYTES = 64 << 20

@@ -1,4 +1,4 @@
-"""The local engine: groups of partitions on threads of this process, which share their logs."""
+"""Groups of partitions on threads of this process, which share their logs, or on Spark."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from functools import partial
 
+from kafka_index.execution import Engine, Listener, Waves
 from kafka_index.restore.partition_restoring import PartitionTask, grouped, restore_partitions
 from kafka_index.restore.restored_partition import RestoredPartition
 
@@ -39,3 +40,32 @@ def on_threads(threads: int) -> Runner:
                 pool.shutdown(wait=False, cancel_futures=True)
 
     return run
+
+
+def on_tasks(engine: Engine, listener: Listener | None = None) -> Runner:
+    """Return what restores partitions as tasks of Spark, in an output that all executors see."""
+
+    def run(tasks: Sequence[PartitionTask], on_settled: OnSettled) -> None:
+        groups = grouped(each.alone() for each in tasks)
+        with engine.start(
+            "restore",
+            after_failure="finished partitions are kept: run again to continue",
+            listener=listener,
+            works=len(groups),
+            inputs=sorted({each.plan.base.directory for each in tasks}),
+            outputs=[tasks[0].output],
+        ) as workers:
+            for group in workers.run(
+                groups,
+                _restore,
+                sizes=[sum(each.size_bytes for each in group) for group in groups],
+                what="restore {:,} groups of partitions",
+                waves=Waves.KEPT,
+            ):
+                on_settled(group)
+
+    return run
+
+
+def _restore(group: Sequence[PartitionTask], _attempt_id: str) -> list[RestoredPartition]:
+    return restore_partitions(group)

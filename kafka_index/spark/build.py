@@ -33,6 +33,7 @@ from kafka_index.build.report import (
     report_table,
 )
 from kafka_index.build.scan import keep_segment, stage_segments
+from kafka_index.execution.tasks import BIN
 from kafka_index.spark.jobs import Jobs
 from kafka_index.spark.report_rows import collect_report, report_batches, staged_batches
 from kafka_index.spark.shared_target import SharedTarget
@@ -45,7 +46,6 @@ from kafka_index.spark.staged_rows import (
 )
 from kafka_index.spark.tasks import current_attempt_id, spark_schema, task
 from kafka_index.storage.segment_table import SegmentTable
-from kafka_index.tasks import BIN
 
 _WAVES_AT_A_TIME = 2
 

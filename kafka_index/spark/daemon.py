@@ -3,7 +3,7 @@
 Set as ``spark.python.daemon.module``. A worker that is forked from here finds every module
 imported and every kernel compiled; freezing the collector keeps its passes from touching, and so
 copying, the pages that workers share. The package has to be importable when the daemon starts:
-installed, or on the ``PYTHONPATH`` of the executors (`kafka_index.engines.spark_settings` puts
+installed, or on the ``PYTHONPATH`` of the executors (`kafka_index.spark.session` puts
 the zips of ``--py-files`` there).
 """
 

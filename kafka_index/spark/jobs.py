@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from pyspark.sql import SparkSession
 
-from kafka_index.tasks import new_run_id
+from kafka_index.execution.tasks import new_run_id
 
 _POLL_SECONDS = 0.5
 _GROUP, _DESCRIPTION = "spark.jobGroup.id", "spark.job.description"

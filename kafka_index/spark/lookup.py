@@ -6,6 +6,7 @@ from functools import partial
 
 from pyspark.sql import SparkSession
 
+from kafka_index.execution.tasks import BIN, balance
 from kafka_index.lookup import AnswerTarget, Inventory, LookupSettings, Queries, SplitReport
 from kafka_index.lookup.unindexed import Unindexed
 from kafka_index.spark.jobs import Jobs
@@ -19,7 +20,6 @@ from kafka_index.spark.lookup_tasks import (
 )
 from kafka_index.spark.missing_indexes import build_missing_indexes
 from kafka_index.spark.tasks import spark_schema, task
-from kafka_index.tasks import BIN, balance
 
 __all__ = ["answer_queries", "lookup_offsets", "lookup_timestamps"]
 

@@ -10,6 +10,7 @@ from typing import Self
 import pyarrow as pa
 
 from kafka_index.errors import InputError
+from kafka_index.execution.tasks import BIN, new_run_id
 from kafka_index.lookup import (
     AnswerTarget,
     Inventory,
@@ -21,7 +22,6 @@ from kafka_index.lookup import (
 )
 from kafka_index.reading.fetched_indexes import IndexFolder
 from kafka_index.spark.tasks import current_attempt_id
-from kafka_index.tasks import BIN, new_run_id
 
 #: Columns of `MANIFEST_SCHEMA`, besides the bin.
 SPLIT, WORK = "split", "work"

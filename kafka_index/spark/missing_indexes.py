@@ -19,6 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from kafka_index.errors import InputError
+from kafka_index.execution.tasks import BIN, balance
 from kafka_index.layout.integers import Longs
 from kafka_index.lookup import By, Inventory, Keys, Lookups, QueryBatch, read_split
 from kafka_index.lookup.keys import integers, plain_array
@@ -28,7 +29,6 @@ from kafka_index.reading.answers import Resolve
 from kafka_index.spark.jobs import Jobs
 from kafka_index.spark.lookup_tasks import SharedLookups, read_manifest
 from kafka_index.spark.tasks import spark_schema, task
-from kafka_index.tasks import BIN, balance
 
 _MAX_BINS = 20_000
 _CODE, _SEGMENT, _KEY = "code", "segment", "key"

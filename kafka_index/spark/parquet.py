@@ -40,6 +40,7 @@ from kafka_index.build.parquet_plan import (
 from kafka_index.build.report import FAILED, REPORT_SCHEMA, has_failed, report_table
 from kafka_index.build.segment_counts import SegmentCount
 from kafka_index.build.staged_segment import StagedSegment
+from kafka_index.execution.tasks import BIN, balance
 from kafka_index.spark.build import publish_partitions
 from kafka_index.spark.jobs import Jobs
 from kafka_index.spark.parquet_counts import count_segments
@@ -49,7 +50,6 @@ from kafka_index.spark.shared_target import SharedTarget
 from kafka_index.spark.staged_rows import STAGED_SCHEMA, plan_publishing
 from kafka_index.spark.tasks import current_attempt_id, spark_schema, task
 from kafka_index.spark.work_rows import read_work, work_rows
-from kafka_index.tasks import BIN, balance
 
 #: How far a build is, in all, and of these the first job.
 SHARES = 100

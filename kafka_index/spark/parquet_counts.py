@@ -13,9 +13,9 @@ from kafka_index.build.parquet_input import ParquetInput, RowGroup
 from kafka_index.build.parquet_plan import SegmentPart, count_row_group, join_counts
 from kafka_index.build.segment_counts import SegmentCount
 from kafka_index.errors import InputError
+from kafka_index.execution.tasks import BIN, balance
 from kafka_index.spark.tasks import spark_schema, task
 from kafka_index.spark.work_rows import read_work, work_rows
-from kafka_index.tasks import BIN, balance
 
 # A row per row group: its number, and what `count_row_group` found or why it cannot, pickled.
 _GROUP, _COUNTED = "row_group", "counted"

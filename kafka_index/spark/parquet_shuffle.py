@@ -16,9 +16,9 @@ from kafka_index.build.parquet_columns import BATCH, KEY_COLUMNS, POSITION
 from kafka_index.build.parquet_input import ROW_COUNT, ParquetInput, RowGroup, read_row_group
 from kafka_index.build.parquet_rows import batch_rows_of, keep_segments, values_of_segments
 from kafka_index.build.segment_counts import SegmentCount, SegmentKey
+from kafka_index.execution.tasks import BIN, balance
 from kafka_index.spark.tasks import spark_schema, task
 from kafka_index.spark.work_rows import read_work, work_rows
-from kafka_index.tasks import BIN, balance
 
 
 @dataclass(frozen=True, slots=True)

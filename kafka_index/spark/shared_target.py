@@ -15,9 +15,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from kafka_index.errors import EngineError
+from kafka_index.execution.tasks import new_run_id
 from kafka_index.stores import is_remote
 from kafka_index.stores.durable_files import publish_error
-from kafka_index.tasks import new_run_id
 
 NOT_SHARED_HINT = (
     "give a place that all nodes see under one path: an object store, HDFS, or a mounted file "

@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from kafka_index.build.report import REPORT_SCHEMA, report_rows, report_table
 from kafka_index.build.staged_segment import PublishedFile, StagedSegment
+from kafka_index.execution.tasks import BIN, balance
 from kafka_index.storage import SegmentFile
-from kafka_index.tasks import BIN, balance
 
 #: A row per segment: its report, and the rest of a `StagedSegment`.
 STAGED_SCHEMA = pa.schema(

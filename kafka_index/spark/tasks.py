@@ -10,9 +10,9 @@ from pyspark import TaskContext
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
+from kafka_index.execution.tasks import attempt_id
 from kafka_index.spark.shared_target import SharedTarget
 from kafka_index.stores import StorageOptions, configure_stores, storage_options
-from kafka_index.tasks import attempt_id
 
 _ON_DRIVER = "driver"
 _Function = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from kafka_index.tasks import BIN
+from kafka_index.execution.tasks import BIN
 
 _WORK = "work"
 _WORK_SCHEMA = pa.schema(

@@ -6,17 +6,16 @@ the last of them, once they have been passed on.
 
 from __future__ import annotations
 
-import threading
-from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
 
 from kafka_index.errors import CorruptLogError, KafkaIndexError, without_frames
+from kafka_index.execution import GROWN_WAVE, Waves, Workers
 from kafka_index.tables.read_plan import RecordSplit
 from kafka_index.tables.record_reader import RecordReader
 from kafka_index.tables.settings import ReadSettings
@@ -44,32 +43,66 @@ class SplitMatches:
     rest: RecordSplit | None = None
 
 
-def matched_bytes(splits: int) -> int:
-    """Return about how many bytes of matches may come back from each of some splits together.
+def find_matches(
+    workers: Workers, splits: Sequence[RecordSplit], settings: ReadSettings, *, limit: int | None
+) -> Generator[SplitMatches, None, None]:
+    """Yield the matches of splits in their order; closing the generator ends the work.
 
-    A driver that collects them is of one size, however many tasks the cluster runs.
+    Parameters
+    ----------
+    workers : Workers
+        What searches.
+    splits : sequence of RecordSplit
+        What to read.
+    settings : ReadSettings
+        With a filter, the column ``offset``, and `OnDamage.DROP`.
+    limit : int, optional
+        How many records are wanted.
     """
-    return min(MATCHED_BYTES, max(_MIN_MATCHED_BYTES, _WAVE_BYTES // splits))
+    # A driver that collects them is of one size, however many tasks the cluster runs.
+    together = max(min(GROWN_WAVE * workers.count, len(splits)), 1)
+    max_bytes = min(MATCHED_BYTES, max(_MIN_MATCHED_BYTES, _WAVE_BYTES // together))
+    match = partial(match_split, settings=settings, limit=limit, max_bytes=max_bytes)
+
+    def search(some: Sequence[RecordSplit]) -> Generator[SplitMatches, None, None]:
+        return workers.run(
+            some,
+            match,
+            sizes=[split.size_bytes for split in some],
+            what="search {:,} splits of records",
+            waves=Waves.GROWING,
+            ordered=True,
+        )
+
+    def found() -> Generator[SplitMatches, None, None]:
+        with closing(search(splits)) as matches:
+            for each in matches:
+                yield each
+                rest = each.rest
+                while rest is not None:
+                    (more,) = search([rest])
+                    yield more
+                    rest = more.rest
+
+    return _limited(found(), limit)
 
 
 def match_split(
     split: RecordSplit,
-    settings: ReadSettings,
+    _attempt_id: str,
     *,
+    settings: ReadSettings,
     limit: int | None = None,
-    max_bytes: int | None = None,
-    is_stopped: Callable[[], bool] = lambda: False,
+    max_bytes: int = MATCHED_BYTES,
 ) -> SplitMatches:
     """Return the first matches of a split.
 
     The settings have a filter, the column ``offset``, and `OnDamage.DROP`. No more than `limit`
-    records are needed. About `max_bytes` of matches come back, by default `MATCHED_BYTES`, but at
-    least one record. `is_stopped` returns whether the rest is no longer needed.
+    records are needed. About `max_bytes` of matches come back, but at least one record.
     """
     batches: list[pa.RecordBatch] = []
     errors: list[KafkaIndexError] = []
     rows = size_bytes = left_out = 0
-    room = MATCHED_BYTES if max_bytes is None else max_bytes
 
     # A split is resumed at the window of its last match, whose damage was reported.
     passed = _PassedDamage(split)
@@ -86,13 +119,13 @@ def match_split(
     try:
         reader = RecordReader(split, settings, on_left_out=pass_over)
         for found in reader:
-            batch = _fitting(found, room - size_bytes)
+            batch = _fitting(found, max_bytes - size_bytes)
             batches.append(batch)
             rows += len(batch)
             size_bytes += batch.nbytes
-            if is_stopped() or (limit is not None and rows >= limit):
+            if limit is not None and rows >= limit:
                 break
-            if len(batch) < len(found) or size_bytes >= room:
+            if len(batch) < len(found) or size_bytes >= max_bytes:
                 following = batch.column("offset")[-1].as_py() + 1
                 rest = replace(
                     split,
@@ -136,64 +169,7 @@ def _fitting(batch: pa.RecordBatch, room_bytes: int) -> pa.RecordBatch:
     return batch
 
 
-def match_local(
-    splits: Sequence[RecordSplit], settings: ReadSettings, *, threads: int, limit: int | None = None
-) -> Generator[SplitMatches, None, None]:
-    """Yield the matches of splits in their order, found by threads of this process.
-
-    Closing the iterator ends the work.
-    """
-    stopped = threading.Event()
-    left = iter(splits)
-    waiting: deque[Future[SplitMatches]] = deque()
-
-    def match(split: RecordSplit) -> SplitMatches:
-        return match_split(split, settings, limit=limit, is_stopped=stopped.is_set)
-
-    with ThreadPoolExecutor(threads, thread_name_prefix="find") as pool:
-        try:
-            for split in left:
-                waiting.append(pool.submit(match, split))
-                if len(waiting) == 2 * threads:
-                    yield from _with_rest(waiting.popleft().result(), match)
-            while waiting:
-                yield from _with_rest(waiting.popleft().result(), match)
-        finally:
-            stopped.set()
-            for future in waiting:
-                future.cancel()
-
-
-def _with_rest(
-    found: SplitMatches, match: Callable[[RecordSplit], SplitMatches]
-) -> Iterator[SplitMatches]:
-    """Yield the matches of a split, resumed as often as needed."""
-    yield found
-    while found.rest is not None:
-        found = match(found.rest)
-        yield found
-
-
-def match_in_waves(
-    splits: Sequence[RecordSplit],
-    run: Callable[[Sequence[RecordSplit]], Iterable[SplitMatches]],
-    *,
-    first_wave: int,
-    max_wave: int,
-) -> Generator[SplitMatches, None, None]:
-    """Yield the matches of splits in their order, found by `run` for some splits at a time.
-
-    Each wave has twice as many splits as the one before, up to the most: a search that ends with
-    its first records has not begun with thousands of splits.
-    """
-    start, size = 0, first_wave
-    while start < len(splits):
-        for found in run(splits[start : start + size]):
-            yield from _with_rest(found, lambda rest: next(iter(run([rest]))))
-        start, size = start + size, min(2 * size, max_wave)
-
-
-def limit_matches(
+def _limited(
     found: Generator[SplitMatches, None, None], limit: int | None
 ) -> Generator[SplitMatches, None, None]:
     """Yield matches up to a number of records, and end the search with them."""

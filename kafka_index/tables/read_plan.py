@@ -62,6 +62,11 @@ class RecordSplit:
         """The number of bytes of logs that are read."""
         return sum(part.size_bytes for part in self.ranges)
 
+    @property
+    def directories(self) -> set[str]:
+        """Directories of the logs."""
+        return {part.segment.partition_directory for part in self.ranges}
+
 
 @dataclass(frozen=True, slots=True)
 class ReadPlan:

@@ -10,7 +10,7 @@ from kafka_index.verification.findings import (
     findings_table,
 )
 from kafka_index.verification.library import Verification, verify
-from kafka_index.verification.local import run_local
+from kafka_index.verification.run import verify_partitions
 from kafka_index.verification.settings import VerifySettings
 
 __all__ = [
@@ -23,6 +23,6 @@ __all__ = [
     "Verification",
     "VerifySettings",
     "findings_table",
-    "run_local",
     "verify",
+    "verify_partitions",
 ]

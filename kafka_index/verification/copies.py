@@ -8,7 +8,6 @@ into segments at different offsets.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -16,6 +15,7 @@ import numpy as np
 
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES
 from kafka_index.errors import KafkaIndexError
+from kafka_index.execution import Workers
 from kafka_index.kernels.headers import (
     HEADER_COLUMNS,
     HEADER_CRC,
@@ -237,8 +237,9 @@ def _end(copy: _Copy) -> int:
     return copy.end_offset
 
 
-def comparison_finding(first: CopySegments, second: CopySegments) -> Finding:
+def comparison_finding(copies: tuple[CopySegments, CopySegments], _attempt_id: str) -> Finding:
     """Return the row of a partition that has two copies; one that cannot be read is a row too."""
+    first, second = copies
     segment = (first.segments or second.segments)[-1]
     row = Finding(
         segment.topic,
@@ -300,8 +301,10 @@ def _judged(found: Comparison) -> Judgement:
 
 
 def compare_partitions(
-    pairs: Sequence[tuple[CopySegments, CopySegments]], *, threads: int
+    workers: Workers, pairs: Sequence[tuple[CopySegments, CopySegments]]
 ) -> Iterator[Finding]:
-    """Yield the row of each pair of copies, compared on threads."""
-    with ThreadPoolExecutor(threads, thread_name_prefix="compare") as pool:
-        yield from pool.map(lambda pair: comparison_finding(*pair), pairs)
+    """Yield the row of each pair of copies, in their order."""
+    sizes = [sum(each.log_size_bytes for each in first.segments) for first, _ in pairs]
+    return workers.run(
+        pairs, comparison_finding, sizes=sizes, what="compare {:,} partitions", ordered=True
+    )

@@ -6,6 +6,7 @@ The rules are those of a starting broker, as `kafka_index.startup` has them.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -249,6 +250,25 @@ class DataDirectory:
                 effect=effect,
             )
         )
+
+
+class DataDirectories:
+    """The roots of data directories, each read once; a copy in another process reads for itself."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, DataDirectory] = {}
+        self._guard = threading.Lock()
+
+    def __reduce__(self) -> tuple[type[DataDirectories], tuple[()]]:
+        return DataDirectories, ()
+
+    def of(self, partition_directory: str) -> DataDirectory:
+        """Return the data directory that holds a partition directory."""
+        path = os.path.dirname(partition_directory)
+        with self._guard:
+            if path not in self._known:
+                self._known[path] = DataDirectory.read(path)
+            return self._known[path]
 
 
 def identity_findings(roots: Sequence[DataDirectory], metadata: str | None) -> Iterator[Finding]:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from kafka_index.config import LogConfig, topics_pattern
+from kafka_index.execution import ThreadEngine
 from kafka_index.growing.growing_segment import system_clock
 from kafka_index.layout.times import Time, parse_time
 from kafka_index.layout.uri_passwords import refuse_passwords
@@ -18,7 +19,7 @@ from kafka_index.tiered.listing import list_logs
 from kafka_index.tiered.options import TieredOptions
 from kafka_index.verification.findings import Finding, PartitionFindings
 from kafka_index.verification.known_topics import known_topics
-from kafka_index.verification.local import run_local
+from kafka_index.verification.run import verify_partitions
 from kafka_index.verification.settings import VerifySettings
 from kafka_index.verification.starts import root_findings
 
@@ -115,12 +116,8 @@ def verify(
         tiered=listing.tiered,
         topics=known_topics(cluster.image, segments),
     )
-    run_local(
-        segments,
-        settings,
-        threads=threads or os.cpu_count() or 1,
-        on_partition=found.partitions.append,
-    )
+    with ThreadEngine(threads or os.cpu_count() or 1).start("verify") as workers:
+        found.partitions += verify_partitions(workers, segments, settings)
     found.partitions.sort(key=lambda one: (one.topic, one.partition))
     found.root_findings += root_findings(listing, settings, place)
     return found

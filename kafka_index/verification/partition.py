@@ -82,14 +82,14 @@ class PartitionVerification:
         is_recovered = not root.is_clean and (segment.is_last or is_unflushed)
         return SegmentPlace(segment.is_last, is_recovered, root.is_clean)
 
-    def check(self, segment: SegmentFile, *, attempt_id: str) -> SegmentCheck:
+    def check(self, segment: SegmentFile, attempt_id: str) -> SegmentCheck:
         """Scan a segment."""
         cleaned_to = self._root.offset(CLEANER_CHECKPOINT, self.partition) or 0
         return check_segment(
             segment, self.place(segment), self._settings, cleaned_to, attempt_id=attempt_id
         )
 
-    def finish(self, checks: Iterable[SegmentCheck], *, attempt_id: str) -> PartitionFindings:
+    def finish(self, checks: Iterable[SegmentCheck], attempt_id: str) -> PartitionFindings:
         """Judge what depends on all segments, which were checked."""
         ordered = sorted(checks, key=lambda check: check.segment.base_offset)
         folded = fold_partition(

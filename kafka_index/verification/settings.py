@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 
 from kafka_index.build import ALL_OUTPUTS, BuildSettings, Output
 from kafka_index.config import LogConfig
+from kafka_index.execution.tasks import new_run_id
 from kafka_index.layout.names import TopicPartition
 from kafka_index.storage import SegmentFile, workspace
 from kafka_index.storage.tiered_partition import TieredPartition
-from kafka_index.tasks import new_run_id
 from kafka_index.verification.known_topics import KnownTopic
 
 # Epochs are judged by those of the batches: a build starts from the file itself.

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 
 from kafka_index.build.partition_record import PARTITION_RECORD
 from kafka_index.build.publish import publish_partitions
@@ -15,6 +16,7 @@ from kafka_index.build.scan import stage_segments
 from kafka_index.build.settings import BuildSettings
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, LogConfig
 from kafka_index.errors import CorruptLogError, KafkaIndexError, PublishError, without_frames
+from kafka_index.execution import Workers
 from kafka_index.layout.checkpoints import format_offset_checkpoint
 from kafka_index.layout.names import (
     LEADER_EPOCH_CHECKPOINT,
@@ -71,7 +73,38 @@ def digest_of(plans: Sequence[PartitionPlan], settings: RewriteSettings) -> str:
     return digest.hexdigest()
 
 
-def match(plan: PartitionPlan, settings: RewriteSettings) -> MatchedPartition:
+def match_partitions(
+    workers: Workers, plans: Sequence[PartitionPlan], settings: RewriteSettings
+) -> Iterator[MatchedPartition]:
+    """Make the first pass over partitions; yield the results in their order."""
+    return workers.run(
+        plans,
+        partial(match, settings=settings),
+        sizes=[plan.size_bytes for plan in plans],
+        what="match {:,} partitions",
+        ordered=True,
+    )
+
+
+def rewrite_partitions(
+    workers: Workers,
+    matched: Sequence[MatchedPartition],
+    output: str,
+    staging: str,
+    settings: RewriteSettings,
+) -> Iterator[tuple[MatchedPartition, KafkaIndexError | None]]:
+    """Make the second pass; yield each partition with the reason why it is left out, if it is."""
+    errors = workers.run(
+        matched,
+        partial(_rewrite, output=output, staging=staging, settings=settings),
+        sizes=[each.plan.size_bytes for each in matched],
+        what="rewrite {:,} partitions",
+        ordered=True,
+    )
+    return zip(matched, errors, strict=True)
+
+
+def match(plan: PartitionPlan, _attempt_id: str, *, settings: RewriteSettings) -> MatchedPartition:
     """Make the first pass over a partition; what is wrong with it is in the result."""
     if plan.is_internal:
         return MatchedPartition(plan)
@@ -90,17 +123,21 @@ def match(plan: PartitionPlan, settings: RewriteSettings) -> MatchedPartition:
     return MatchedPartition(plan, found)
 
 
-def rewrite(
-    matched: MatchedPartition, output: str, staging: str, settings: RewriteSettings
+def _rewrite(
+    matched: MatchedPartition,
+    attempt_id: str,
+    *,
+    output: str,
+    staging: str,
+    settings: RewriteSettings,
 ) -> KafkaIndexError | None:
-    """Make the second pass over a partition, build its files, and publish it.
-
-    The staging folder lies in the output, and no other thread or process writes to it. Returns the
-    error that leaves the partition out, if any.
-    """
+    """Make the second pass over a partition, build its files, publish it, or return its error."""
     plan = matched.plan
-    directory = os.path.join(staging, plan.partition.directory_name)
-    if os.path.exists(os.path.join(output, plan.partition.directory_name)):
+    name = plan.partition.directory_name
+    # A folder for each attempt: a lost one may still be writing, and the checkpoint beside a
+    # partition is its own.
+    directory = os.path.join(staging, f"{name}.{attempt_id}", name)
+    if os.path.exists(os.path.join(output, name)):
         # Published by the run that this one continues.
         return None
     try:

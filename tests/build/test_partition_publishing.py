@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from kafka_index.build import BuildSettings, Output, SegmentReport, run_local
+from kafka_index.execution.tasks import new_run_id
 from kafka_index.state.partition_state import ProducerExpiration
 from kafka_index.storage import list_dump
-from kafka_index.tasks import new_run_id
 from tests.support.segments import batch
 from tests.support.transactional_logs import built_files, log_path, segments, write
 

@@ -10,10 +10,10 @@ import pytest
 
 from kafka_index.build import plan, plan_build, read_plan
 from kafka_index.build.plan import partition_groups, plan_partitions, plan_waves
+from kafka_index.execution.tasks import BIN
 from kafka_index.layout.names import TopicPartition
 from kafka_index.storage import SegmentFile, list_dump
 from kafka_index.storage.segment_table import PartitionSegments, SegmentTable
-from kafka_index.tasks import BIN
 from tests.storage.test_listing import batch, name, put
 
 

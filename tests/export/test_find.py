@@ -12,14 +12,11 @@ import pyarrow as pa
 import pytest
 
 import kafka_index
+from kafka_index.execution import ThreadEngine
 from kafka_index.tables import OnDamage, ReadSettings, RecordSplit, plan_read
 from kafka_index.tables.matches import (
-    SplitMatches,
-    limit_matches,
-    match_in_waves,
-    match_local,
+    find_matches,
     match_split,
-    matched_bytes,
 )
 from kafka_index.tables.settings import RecordFilter
 from tests.support.command_line import DUMP, Argument, run_here
@@ -131,37 +128,6 @@ def test_a_limit_is_kept_across_splits(tmp_path: Path) -> None:
     assert [(row["partition"], row["offset"]) for row in found] == expected
 
 
-@pytest.mark.parametrize(
-    ("limit", "waves"), [(1, [2]), (35, [2, 4]), (None, [2, 4, 5, 1])], ids=str
-)
-def test_waves_of_splits_grow_and_end_with_the_limit(
-    tmp_path: Path, limit: int | None, waves: list[int]
-) -> None:
-    for number in range(12):
-        write_partition(tmp_path, {0: batch_of(0, [(1000, b"k", b"v")] * 10)}, f"t-{number}")
-    settings = ReadSettings(
-        columns=("partition", "offset"),
-        on_damage=OnDamage.DROP,
-        record_filter=RecordFilter(key=b"k"),
-    )
-    searched = []
-
-    def run(wave: Sequence[RecordSplit]) -> list[SplitMatches]:
-        searched.append(len(wave))
-        return [match_split(split, settings, limit=limit) for split in wave]
-
-    splits = plan_read(tmp_path, settings=settings).splits
-    found = limit_matches(match_in_waves(splits, run, first_wave=2, max_wave=5), limit)
-    offsets = [
-        (row["partition"], row["offset"])
-        for matches in found
-        for batch in matches.batches
-        for row in batch.to_pylist()
-    ]
-    assert offsets == [(number, at) for number in range(12) for at in range(10)][:limit]
-    assert searched == waves
-
-
 def test_many_matches_come_back_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = b"".join(batch_of(at, [(1000, b"k", bytes(900))] * 7) for at in range(0, 35_000, 7))
     write_partition(tmp_path, {0: log}, indexed=True)
@@ -172,15 +138,17 @@ def test_many_matches_come_back_in_pieces(tmp_path: Path, monkeypatch: pytest.Mo
         record_filter=RecordFilter(value_contains=b"\0"),
     )
     plan = plan_read(tmp_path, settings=settings, max_split_bytes=16 << 20)
-    assert match_split(plan.splits[0], settings).rest is not None
-    found = list(limit_matches(match_local(plan.splits, settings, threads=2), None))
+    assert (
+        match_split(plan.splits[0], "test", settings=settings, max_bytes=1 << 20).rest is not None
+    )
+    with ThreadEngine(2).start("find") as workers:
+        found = list(find_matches(workers, plan.splits, settings, limit=None))
     assert all(sum(one.nbytes for one in matches.batches) < 8 << 20 for matches in found)
     table = pa.Table.from_batches(one for matches in found for one in matches.batches)
     assert table["offset"].to_pylist() == list(range(35_000))
 
 
-def test_what_comes_back_together_is_bounded_whatever_the_number_of_splits(tmp_path: Path) -> None:
-    assert 4000 * matched_bytes(4000) <= 256 << 20
+def test_what_comes_back_at_a_time_is_bounded(tmp_path: Path) -> None:
     log = b"".join(batch_of(at, [(1000, b"k", bytes(900))] * 7) for at in range(0, 3500, 7))
     write_partition(tmp_path, {0: log})
     settings = ReadSettings(
@@ -191,7 +159,7 @@ def test_what_comes_back_together_is_bounded_whatever_the_number_of_splits(tmp_p
     rest: RecordSplit | None = plan_read(tmp_path, settings=settings).splits[0]
     offsets: list[int] = []
     while rest is not None:
-        matches = match_split(rest, settings, max_bytes=1 << 20)
+        matches = match_split(rest, "test", settings=settings, max_bytes=1 << 20)
         assert len(pickle.dumps(matches)) < (1 << 20) + 10_000
         offsets += [at for rows in matches.batches for at in rows["offset"].to_pylist()]
         rest = matches.rest
@@ -215,7 +183,7 @@ def test_a_split_is_resumed_where_its_last_match_is(tmp_path: Path) -> None:
     rest: RecordSplit | None = split
     offsets: list[int] = []
     while rest is not None:
-        matches = match_split(rest, settings, max_bytes=1 << 20)
+        matches = match_split(rest, "test", settings=settings, max_bytes=1 << 20)
         offsets += [at for rows in matches.batches for at in rows["offset"].to_pylist()]
         last, rest = rest, matches.rest
     assert offsets == list(range(200))
@@ -232,7 +200,7 @@ def test_a_record_larger_than_what_comes_back_at_a_time_is_found(tmp_path: Path)
         record_filter=RecordFilter(key=b"k"),
     )
     (split,) = plan_read(tmp_path, settings=settings).splits
-    matches = match_split(split, settings, max_bytes=1000)
+    matches = match_split(split, "test", settings=settings, max_bytes=1000)
     assert [len(rows) for rows in matches.batches] == [1]
     assert matches.rest is not None
     assert matches.rest.first_offset == 1
@@ -264,7 +232,7 @@ def test_damage_is_reported_once_however_often_a_split_is_resumed(tmp_path: Path
     offsets: list[int] = []
     reported: list[str | None] = []
     while rest is not None:
-        matches = match_split(rest, settings, max_bytes=1000)
+        matches = match_split(rest, "test", settings=settings, max_bytes=1000)
         offsets += [at for rows in matches.batches for at in rows["offset"].to_pylist()]
         reported += [error.path for error in matches.errors]
         rest = matches.rest

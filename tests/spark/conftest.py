@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
-from kafka_index.engines.session import build_session
+from kafka_index.spark.session import build_session
 
 
 @pytest.fixture(scope="session")

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from kafka_index.engines import masters
-from kafka_index.engines.masters import check_master
 from kafka_index.errors import EngineError
+from kafka_index.spark import masters
+from kafka_index.spark.masters import check_master
 
 MANY = 15
 SHORT_SECONDS = 2.0

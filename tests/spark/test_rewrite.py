@@ -10,14 +10,17 @@ from pyspark.sql import SparkSession
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, LogConfig
 from kafka_index.metadata.found_cluster import find_cluster
 from kafka_index.records.decompression import shared_budget
-from kafka_index.spark.jobs import Jobs
-from kafka_index.spark.rewrite import match_partitions, rewrite_partitions
-from kafka_index.spark.shared_target import SharedTarget
+from kafka_index.spark.workers import session_workers
 from kafka_index.tiered.options import TieredOptions
 from kafka_index.writing.condition import Condition
 from kafka_index.writing.rewrite_output import RewriteOutput
 from kafka_index.writing.rewrite_plan import plan_rewrite, tiered_starts
-from kafka_index.writing.rewriting import RewriteSettings, digest_of
+from kafka_index.writing.rewriting import (
+    RewriteSettings,
+    digest_of,
+    match_partitions,
+    rewrite_partitions,
+)
 from kafka_index.writing.selection import Selection
 from tests.support.command_line import DUMP, run_here
 from tests.support.tiered import ENCRYPTED, setting
@@ -55,27 +58,18 @@ def rewrite_on_spark(
         allows_revival=True,
     )
     with (
-        Jobs(spark) as jobs,
+        session_workers(spark) as workers,
         RewriteOutput(str(output_path), [source], digest_of(plans, settings)) as output,
     ):
         output.begin()
-        matched = match_partitions(spark, plans, settings, cores=2, jobs=jobs)
-        errors = rewrite_partitions(
-            spark,
-            matched,
-            output.root,
-            output.staging,
-            settings,
-            cores=2,
-            jobs=jobs,
-            target=SharedTarget(),
-        )
+        matched = list(match_partitions(workers, plans, settings))
+        written = list(rewrite_partitions(workers, matched, output.root, output.staging, settings))
         ends = {
             each.plan.partition: None if each.match is None else each.match.end_offset
             for each in matched
         }
         output.finish(directories, ends, tiered_starts(plans))
-    assert set(errors) == {None}
+    assert {error for _, error in written} == {None}
 
 
 def test_a_rewrite_on_spark_is_that_of_threads(spark: SparkSession, tmp_path: Path) -> None:

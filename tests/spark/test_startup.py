@@ -76,7 +76,7 @@ def test_a_signal_while_spark_starts_leaves_no_process(
 CALL = """
 import os, signal, sys, threading, traceback
 from pyspark import SparkConf, SparkContext
-from kafka_index.engines.gateway import owned_jvm
+from kafka_index.spark.gateway import owned_jvm
 
 def stop(*_):
     raise KeyboardInterrupt

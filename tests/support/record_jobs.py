@@ -17,7 +17,7 @@ _SUFFIXES = {".parquet", ".log", ".index", ".timeindex"}
 _DRIVER = """\
 import json, sys
 from kafka_index.cli import job_main
-from kafka_index.engines.session import build_session
+from kafka_index.spark.session import build_session
 from kafka_index.spark.data_source import KafkaLogSource
 
 for name, *arguments in json.loads(sys.argv[1]):

@@ -32,10 +32,9 @@ def records(base_offset: int, epoch: int = 0, timestamp: int = 1000) -> bytes:
 
 
 def compared(tmp_path: Path, ours: Batches, theirs: Batches) -> tuple[FileClass, str, bool]:
-    row = comparison_finding(
-        CopySegments(write(tmp_path / "ours", ours)),
-        CopySegments(write(tmp_path / "theirs", theirs)),
-    )
+    first = CopySegments(write(tmp_path / "ours", ours))
+    second = CopySegments(write(tmp_path / "theirs", theirs))
+    row = comparison_finding((first, second), "test")
     return row.file_class, row.found or "", row.harmful
 
 
@@ -121,7 +120,7 @@ def test_a_copy_that_begins_where_the_other_ends_is_no_gap(tmp_path: Path) -> No
 def test_a_partition_that_one_copy_lacks_is_missing() -> None:
     segment = SegmentFile("orders", 0, 0, "/x/orders-0/00000000000000000000.log", 1, 0)
 
-    row = comparison_finding(CopySegments([segment]), CopySegments(()))
+    row = comparison_finding((CopySegments([segment]), CopySegments(())), "test")
 
     assert (row.file_class, row.harmful) == (FileClass.MISSING, True)
 
@@ -131,10 +130,9 @@ def test_a_log_that_is_gone_is_a_row(tmp_path: Path) -> None:
     theirs = write(tmp_path / "theirs", {0: [records(0)]})
     Path(theirs[0].log_path).unlink()
 
-    assert (
-        comparison_finding(CopySegments(ours), CopySegments(theirs)).file_class
-        is FileClass.UNREADABLE
-    )
+    row = comparison_finding((CopySegments(ours), CopySegments(theirs)), "test")
+
+    assert row.file_class is FileClass.UNREADABLE
 
 
 FORMS = {f"{one.magic}-{one.codec}": one for one in read_cleaned_logs()}

@@ -108,7 +108,7 @@ def is_refused(root: Path, log: Log, dropped: set[int]) -> bool:
     offsets = ", ".join(map(str, sorted(dropped)))
     condition = Condition.parse(f"offset IN ({offsets})")
     plans, _ = plan_rewrite([str(root)], None)
-    found = match(plans[0], RewriteSettings(Selection(condition=condition)))
+    found = match(plans[0], "test", settings=RewriteSettings(Selection(condition=condition)))
     assert found.error is None
     assert found.match is not None
     assert found.match.dropped == len(dropped)

@@ -1,13 +1,18 @@
-"""Tasks: how work is spread over them, and how a run and the attempts at its tasks are named."""
+"""Tasks: how works are spread over jobs and bins, and the names of runs and attempts."""
 
 from __future__ import annotations
 
 import heapq
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+
+from kafka_index.execution.engine import GROWN_WAVE, Waves
 
 #: The column of the bin that a row of work belongs to.
 BIN = "bin"
+_WAVE_BYTES_PER_WORKER = 1 << 30
+# A wave is what a failed run loses: a small share of a large run.
+_MAX_WAVES = 64
 
 
 def balance(sizes: Sequence[float], bins: int, *, overhead: float = 1) -> list[int]:
@@ -27,6 +32,34 @@ def balance(sizes: Sequence[float], bins: int, *, overhead: float = 1) -> list[i
         bin_of[item] = number
         heapq.heapreplace(loads, (load + sizes[item] + overhead, number))
     return bin_of
+
+
+def split_waves(costs: Sequence[int], waves: Waves, workers: int) -> Iterator[tuple[int, int]]:
+    """Yield the first work of each wave, and the one after its last.
+
+    Parameters
+    ----------
+    costs : sequence of int
+        Bytes that each work takes as long as.
+    waves : Waves
+        When results are to come back.
+    workers : int
+        Works that are done at a time.
+    """
+    if waves is Waves.ONE:
+        if costs:
+            yield 0, len(costs)
+        return
+    max_bytes = max(workers * _WAVE_BYTES_PER_WORKER, sum(costs) // _MAX_WAVES)
+    max_works = workers if waves is Waves.GROWING else len(costs)
+    start = size_bytes = 0
+    for end, cost in enumerate(costs, start=1):
+        size_bytes += cost
+        if end == len(costs) or end - start == max_works or size_bytes >= max_bytes:
+            yield start, end
+            start, size_bytes = end, 0
+            if waves is Waves.GROWING:
+                max_works = min(2 * max_works, GROWN_WAVE * workers)
 
 
 def new_run_id() -> str:

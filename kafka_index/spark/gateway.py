@@ -26,8 +26,8 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, BinaryIO
 
-from kafka_index.engines.job_errors import without_package
 from kafka_index.errors import EngineError
+from kafka_index.spark.job_errors import without_package
 
 if TYPE_CHECKING:
     from pyspark import SparkConf
