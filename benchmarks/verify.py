@@ -20,8 +20,8 @@ from benchmarks.logs import warm, write_log
 from kafka_index.build import BuildSettings
 from kafka_index.config import LogConfig
 from kafka_index.execution import ThreadEngine
+from kafka_index.layout.names import CLEAN_SHUTDOWN
 from kafka_index.startup import StartConditions, Verdict, predict_directories
-from kafka_index.startup.directory_files import CLEAN_SHUTDOWN
 from kafka_index.storage import list_dump
 from kafka_index.storage.segment_table import SegmentTable
 from kafka_index.verification import VerifySettings, verify_partitions

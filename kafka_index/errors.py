@@ -162,6 +162,10 @@ class InputError(KafkaIndexError):
     """The input is missing, malformed, or not accepted by the command."""
 
 
+class LinkedOutError(InputError):
+    """A file of a dump is a link that leads out of the input, and such links are not followed."""
+
+
 class RetriableError(KafkaIndexError):
     """Permission, disk, memory, cluster or network: not the data, and worth a retry."""
 

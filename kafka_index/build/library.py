@@ -22,6 +22,7 @@ from kafka_index.metadata.found_cluster import find_cluster
 from kafka_index.records.decompression import shared_budget
 from kafka_index.storage.segment_table import SegmentTable
 from kafka_index.stores import is_remote
+from kafka_index.stores.input_links import following_links
 from kafka_index.tiered.listing import list_logs
 from kafka_index.tiered.options import TieredOptions
 
@@ -39,6 +40,7 @@ def build_indexes(
     verify_crc: bool = True,
     force: bool = False,
     threads: int | None = None,
+    follow_links: bool = False,
 ) -> pa.Table:
     """Build what a broker keeps next to its logs, as ``kafka-index build`` does on threads.
 
@@ -63,6 +65,10 @@ def build_indexes(
         Build also what an earlier run has recorded as done.
     threads : int, optional
         Segments scanned at a time; by default one a core.
+    follow_links : bool
+        Whether index files, checkpoints and snapshots are read also where they are links that lead
+        out of the input. Otherwise they are not opened, and what needs them is reported as
+        unreadable.
 
     Returns
     -------
@@ -98,7 +104,8 @@ def build_indexes(
             path=remote[0] if remote else None,
             hint="give an output",
         )
-    listing = list_logs(names, tiered, topics=pattern)
+    with following_links(follow=follow_links):
+        listing = list_logs(names, tiered, topics=pattern)
     given = config or LogConfig()
     cluster = find_cluster(
         None, listing.data_directories, shared_budget(given.max_decompressed_bytes)

@@ -107,12 +107,17 @@ class ReportWriter(ReportFile):
             rows = self._partitions.sort_by([("topic", "ascending"), ("partition", "ascending")])
             status = _RANKS.take(rows["rank"].combine_chunks())
             self._write_rows(rows.append_column("status", status), PARTITION)
-        if skipped and SKIPPED in self._kinds:
+        # A file that was not read for where it leads is a row whatever rows are asked for.
+        rest = [entry for entry in skipped if entry.target or SKIPPED in self._kinds]
+        if rest:
             table = pa.table(
                 {
-                    "log_path": [entry.path for entry in skipped],
-                    "status": [SKIPPED] * len(skipped),
-                    "reason": [entry.reason for entry in skipped],
+                    "log_path": [entry.path for entry in rest],
+                    "status": [SKIPPED] * len(rest),
+                    "reason": [
+                        f"{entry.reason}: {entry.shown}" if entry.target else entry.reason
+                        for entry in rest
+                    ],
                 }
             )
             self._write_rows(table, SKIPPED)

@@ -241,7 +241,7 @@ def skipped_lines(skipped: Sequence[Skipped], paint: Paint, *, every: bool) -> l
         return []
     reasons: dict[str, list[str]] = {}
     for entry in skipped:
-        reasons.setdefault(entry.reason, []).append(entry.path)
+        reasons.setdefault(entry.reason, []).append(entry.shown)
     entries = plural(len(skipped), "entry", "entries")
     lines = ["", paint.notable(f"skipped {entries}:")]
     for reason, paths in sorted(reasons.items(), key=lambda item: -len(item[1])):

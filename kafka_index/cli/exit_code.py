@@ -7,7 +7,13 @@ from enum import IntEnum
 
 import click
 
-from kafka_index.errors import ConfigError, InputError, KafkaIndexError, is_retriable
+from kafka_index.errors import (
+    ConfigError,
+    InputError,
+    KafkaIndexError,
+    LinkedOutError,
+    is_retriable,
+)
 
 # Libraries whose own errors mean that Spark or the way to it failed.
 _CLUSTER_LIBRARIES = frozenset({"grpc", "py4j", "pyspark"})
@@ -38,6 +44,8 @@ class ExitCode(IntEnum):
             return cls.USAGE
         if is_retriable(error):
             return cls.ENVIRONMENT
+        if isinstance(error, LinkedOutError):
+            return cls.DAMAGE
         if isinstance(error, KafkaIndexError):
             is_usage = isinstance(error, InputError | ConfigError)
             return cls.USAGE if is_usage else cls.DAMAGE

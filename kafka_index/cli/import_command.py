@@ -177,6 +177,7 @@ def make_command(*, as_job: bool) -> click.Command:
         [*_options(), *run_options(as_job=as_job)],
         help_text=_HELP + (_JOB_EXAMPLES if as_job else _CONSOLE_EXAMPLES),
         usage="--input PATH... --output DIR [OPTIONS]",
+        has_links=False,
     )
 
 

@@ -13,9 +13,11 @@ from typing import Any
 import click
 
 from kafka_index.cli.compilation import announce_compilation
+from kafka_index.cli.exit_code import ExitCode
 from kafka_index.cli.numbers import Whole
 from kafka_index.cli.run_summary import run_summary, summary_option
-from kafka_index.cli.terminal import print_log
+from kafka_index.cli.terminal import print_error, print_log
+from kafka_index.cli.text import plural
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, read_properties
 from kafka_index.errors import ConfigError, InputError
 from kafka_index.execution import Engine, ThreadEngine
@@ -32,6 +34,8 @@ _MASTER = re.compile(
 
 # Also of a value that has more than a place, such as TIME|FILE or KEYID=PEM.
 _PLACES = re.compile(r"PATH|FILE|DIR|URI|PEM|PREFIX|KEY=VALUE")
+
+_FOLLOW_LINKS = "--follow-links"
 
 Decorator = Callable[[Callable[..., int]], Callable[..., int]]
 
@@ -76,7 +80,21 @@ class Command(click.Command):
         summary.add_paths(ctx)
         if not kept(ctx, "quiet"):
             announce_compilation()
-        return super().invoke(ctx)
+        from kafka_index.stores.input_links import (  # noqa: PLC0415, slow to import
+            following_links,
+            forget_inputs,
+        )
+
+        # Commands without the option follow links, as a broker does.
+        has_option = any(_FOLLOW_LINKS in option.opts for option in self.params)
+        forget_inputs()
+        code = ExitCode.DONE
+        try:
+            with following_links(follow=not has_option or bool(kept(ctx, "follow_links"))):
+                code = ExitCode(int(super().invoke(ctx) or 0))
+        finally:
+            code = add_refused_links(code)
+        return code
 
 
 def _open_summary(args: Sequence[str]) -> None:
@@ -101,14 +119,38 @@ def _refuse_passwords(context: click.Context, values: Mapping[str, Any]) -> None
             raise click.UsageError(f"{name}: {error}", context) from None
 
 
+def add_refused_links(code: int) -> ExitCode:
+    """Print the links that were not followed, once; return the exit code of a run with them."""
+    from kafka_index.stores.input_links import drain_refused_links  # noqa: PLC0415, slow to import
+
+    links = drain_refused_links()
+    if not links:
+        return ExitCode(code)
+    run_summary().add_count("links_not_followed", len(links))
+    first = f"{links[0].path} -> {links[0].target}"
+    more = f" and {plural(len(links) - 1, 'other')}" if len(links) > 1 else ""
+    print_error(
+        f"not read, as links lead out of the input: {first}{more}; "
+        "--follow-links reads what they lead to"
+    )
+    return ExitCode.first([ExitCode(code), ExitCode.DAMAGE])
+
+
 def command(
-    function: Callable[..., int], options: Sequence[Decorator], *, help_text: str, usage: str
+    function: Callable[..., int],
+    options: Sequence[Decorator],
+    *,
+    help_text: str,
+    usage: str,
+    has_links: bool = True,
 ) -> click.Command:
     """Return a command named after its function; its help shows the options in this order.
 
-    Every command has ``--storage-option`` and ``--summary``, which the function does not see.
+    Every command has ``--storage-option`` and ``--summary``, and every one that reads dumps
+    ``--follow-links``, which the function does not see.
     """
-    for option in reversed([*options, storage_option(), summary_option()]):
+    given = [links_option()] if has_links else []
+    for option in reversed([*options, *given, storage_option(), summary_option()]):
         function = option(function)
     return click.command(
         name=function.__name__,
@@ -237,6 +279,19 @@ def storage_option() -> Decorator:
         metavar="KEY=VALUE",
         help="An option of the stores of URIs, such as region=eu-west-1; a secret as KEY=@FILE, "
         "which each process reads for itself. May be repeated.",
+    )
+
+
+def links_option() -> Decorator:
+    """Return the option that has links followed out of the input, and passes no value on."""
+    return click.option(
+        _FOLLOW_LINKS,
+        is_flag=True,
+        is_eager=True,
+        callback=keep,
+        expose_value=False,
+        help="Read index files, checkpoints and snapshots also where links lead out of the input. "
+        "Links to directories and logs are followed in any case.",
     )
 
 

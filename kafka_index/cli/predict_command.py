@@ -160,6 +160,7 @@ def make_command(*, as_job: bool) -> click.Command:
         ],
         help_text=_HELP + _EXAMPLES,
         usage="--input DIR... [OPTIONS]",
+        has_links=False,
     )
 
 

@@ -7,7 +7,7 @@ import sys
 from contextlib import ExitStack
 
 from kafka_index.cli.exit_code import ExitCode
-from kafka_index.cli.options import Detail
+from kafka_index.cli.options import Detail, add_refused_links
 from kafka_index.cli.restore_page import restore_page
 from kafka_index.cli.restore_summary import RestoreOutcome
 from kafka_index.cli.run_summary import run_summary
@@ -58,7 +58,7 @@ def run_restore(
 
             def conclude(result: RestoreResult) -> None:
                 nonlocal code
-                code = outcome.print_summary(result)
+                code = add_refused_links(outcome.print_summary(result))
                 sys.stdout.flush()
                 run_summary().write(code, code.name.lower())
 

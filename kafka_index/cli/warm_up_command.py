@@ -70,6 +70,7 @@ def make_command(*, as_job: bool) -> click.Command:
         ],
         help_text=_HELP,
         usage="[OPTIONS]",
+        has_links=False,
     )
     made.name = "warm-up"
     return made

@@ -8,6 +8,7 @@ import stat
 
 from kafka_index.errors import InputError, PublishError
 from kafka_index.storage import publish_error
+from kafka_index.stores.input_links import refuse_linked_out
 
 _MODE = 0o644
 
@@ -119,6 +120,8 @@ class AppendFile:
             raise PublishError("the index is open for reading only", path=self.path)
 
     def _opened(self, flags: int) -> int:
+        if not self.writable:
+            refuse_linked_out(self.path)
         # O_NONBLOCK so that a named pipe is refused here instead of waited for.
         descriptor = os.open(self.path, flags | os.O_CLOEXEC | os.O_NONBLOCK, _MODE)
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):

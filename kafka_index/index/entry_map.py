@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from kafka_index.errors import InputError, KafkaIndexError, PublishError
 from kafka_index.kernels.fault_guard import FaultGuard
 from kafka_index.stores.durable_files import publish_error
+from kafka_index.stores.input_links import refuse_linked_out
 
 _MODE = 0o644
 
@@ -46,6 +47,8 @@ class EntryMap:
         if self._in_memory:
             self._allocate(size or 0)
             return
+        if not self._writable:
+            refuse_linked_out(path)
         # O_NONBLOCK so that a named pipe is refused below instead of waited for here.
         flags = os.O_CLOEXEC | os.O_NONBLOCK | (os.O_RDWR if self._writable else os.O_RDONLY)
         try:

@@ -67,6 +67,7 @@ BOOTSTRAP_CHECKPOINT = "bootstrap.checkpoint"
 FIRST_SNAPSHOT = "00000000000000000000-0000000000.checkpoint"
 PARTITION_METADATA = "partition.metadata"
 BROKER_LOCK = ".lock"
+CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 
 #: The files of offsets in a data directory.
 OFFSET_CHECKPOINTS = (
@@ -76,7 +77,17 @@ OFFSET_CHECKPOINTS = (
     CLEANER_CHECKPOINT,
 )
 
+#: The files at the root of a data directory, those of offsets apart.
+ROOT_FILES = (META_PROPERTIES, BOOTSTRAP_CHECKPOINT, CLEAN_SHUTDOWN)
+
 OFFSET_DIGITS = 20
+
+_KEPT_FILES = frozenset(
+    {*OFFSET_CHECKPOINTS, *ROOT_FILES, LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA, "quorum-state"}
+)
+_METADATA_SNAPSHOT = re.compile(r"[0-9]{20}-[0-9]{10}\.checkpoint(\.part|\.deleted)?")
+# In the names of what a build keeps beside its files.
+_RECORD = "kafka-index"
 
 # Topic.java, detectInvalidTopic: 1 to 249 of these characters, and neither "." nor "..".
 _TOPIC = re.compile(r"(?!\.{1,2}\Z)[a-zA-Z0-9._-]{1,249}")
@@ -178,6 +189,15 @@ def parse_segment_file(name: str) -> SegmentFileName | None:
     if base_offset > INT64_MAX:
         return None
     return SegmentFileName(base_offset, match["kind"], match["transient"] or "")
+
+
+def is_kept_file(name: str) -> bool:
+    """Return whether a broker or a build names files of directories so, other than logs."""
+    parsed = parse_segment_file(name)
+    if parsed is not None:
+        return parsed.kind != LOG_SUFFIX
+    is_record = name.startswith(".") and _RECORD in name
+    return is_record or name in _KEPT_FILES or _METADATA_SNAPSHOT.fullmatch(name) is not None
 
 
 def index_name_for(log_name: str, suffix: str) -> str:

@@ -15,6 +15,7 @@ from kafka_index.lookup.keys import By, Keys
 from kafka_index.lookup.lookups import Lookups, LookupSettings
 from kafka_index.lookup.query_columns import PARTITION, TOPIC, check_columns
 from kafka_index.reading.answers import Resolve, UpperBound
+from kafka_index.stores.input_links import following_links
 from kafka_index.tiered.options import TieredOptions
 
 
@@ -27,6 +28,7 @@ def lookup_offsets(
     indexes: str | PathLike[str] | None = None,
     config: LogConfig | None = None,
     tiered: TieredOptions | None = None,
+    follow_links: bool = False,
 ) -> pa.Table:
     """Look up where offsets are, as ``kafka-index lookup --by offset`` does.
 
@@ -62,7 +64,8 @@ def lookup_offsets(
         Nothing is found; or columns are missing, of the wrong type, or named like those of answers.
     """
     settings = _settings(By.OFFSET, resolve, config)
-    return _look_up(paths, queries, settings, upper_bound, indexes, tiered)
+    with following_links(follow=follow_links):
+        return _look_up(paths, queries, settings, upper_bound, indexes, tiered)
 
 
 def lookup_timestamps(
@@ -74,12 +77,13 @@ def lookup_timestamps(
     indexes: str | PathLike[str] | None = None,
     config: LogConfig | None = None,
     tiered: TieredOptions | None = None,
+    follow_links: bool = False,
 ) -> pa.Table:
     """Look up the first records at or after timestamps, as ``lookup --by timestamp`` does.
 
     Parameters
     ----------
-    paths, resolve, upper_bound, indexes, config, tiered
+    paths, resolve, upper_bound, indexes, config, tiered, follow_links
         As for `lookup_offsets`.
     queries : pa.Table
         As for `lookup_offsets`, with a column timestamp: an integer (milliseconds since 1970; -1,
@@ -97,7 +101,8 @@ def lookup_timestamps(
         As `lookup_offsets`.
     """
     settings = _settings(By.TIMESTAMP, resolve, config)
-    return _look_up(paths, queries, settings, upper_bound, indexes, tiered)
+    with following_links(follow=follow_links):
+        return _look_up(paths, queries, settings, upper_bound, indexes, tiered)
 
 
 def _settings(by: By, resolve: Resolve | str, config: LogConfig | None) -> LookupSettings:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
+from kafka_index.errors import LinkedOutError
 from kafka_index.layout.index_entries import OFFSET_ENTRY, TIME_ENTRY
 from kafka_index.layout.names import LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX
 from kafka_index.layout.records import (
@@ -21,6 +22,7 @@ from kafka_index.layout.records import (
     field_position,
 )
 from kafka_index.stores import is_remote
+from kafka_index.stores.input_links import refuse_linked_out
 
 #: A row per segment of a dump, as the pictures of a page need it.
 SEGMENT_SCHEMA = pa.schema(
@@ -113,9 +115,10 @@ def _read(path: str | None, count: int) -> bytes:
     if path is None or is_remote(path):
         return b""
     try:
+        refuse_linked_out(path)
         with open(path, "rb", buffering=0) as file:
             if count < 0:
                 file.seek(count, os.SEEK_END)
             return file.read(abs(count))
-    except OSError:
+    except (OSError, LinkedOutError):
         return b""

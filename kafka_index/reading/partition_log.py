@@ -41,6 +41,7 @@ from kafka_index.scan.file_records import LogOffsetPosition, open_log
 from kafka_index.storage import SegmentFile, list_dump
 from kafka_index.storage.paths import absolute_path
 from kafka_index.stores import ByteSource, is_remote
+from kafka_index.stores.input_links import following_links
 
 
 class PartitionLog:
@@ -114,6 +115,7 @@ class PartitionLog:
         upper_bound: UpperBound | str = UpperBound.LOG_END,
         config: IndexConfig | None = None,
         max_decompressed_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES,
+        follow_links: bool = False,
     ) -> Self:
         """Open a partition directory, with the checkpoints of the data directory above it.
 
@@ -128,6 +130,9 @@ class PartitionLog:
             Where answers end.
         config, max_decompressed_bytes
             As for the class.
+        follow_links : bool
+            Whether index files and checkpoints are read also where they are links that lead out of
+            the directory.
 
         Raises
         ------
@@ -135,7 +140,8 @@ class PartitionLog:
             It is not a partition directory, holds no segments, or a checkpoint is malformed.
         """
         directory = os.fspath(path)
-        listing = list_dump([directory], topics=None)
+        with following_links(follow=follow_links):
+            listing = list_dump([directory], topics=None)
         if listing.partition_directories != [absolute_path(directory)]:
             raise InputError(
                 "not one partition directory", path=directory, expected="<topic>-<partition>"

@@ -21,6 +21,7 @@ from kafka_index.layout.message_bytes import uuid_bytes, uuid_text
 from kafka_index.layout.names import (
     BOOTSTRAP_CHECKPOINT,
     BROKER_LOCK,
+    CLEAN_SHUTDOWN,
     META_PROPERTIES,
     METADATA_LOG,
     TopicPartition,
@@ -36,11 +37,12 @@ from kafka_index.restore.restored_partition import (
 )
 from kafka_index.restore.root_files import make_directory, sync_directory
 from kafka_index.scan.file_records import open_log
-from kafka_index.startup.directory_files import CLEAN_SHUTDOWN, properties_of
+from kafka_index.startup.directory_files import properties_of
 from kafka_index.storage import AtomicFile, refuse_overlap
 from kafka_index.storage.directories import scan_directory
 from kafka_index.storage.log_directory import read_checkpoint_text
 from kafka_index.stores import is_remote
+from kafka_index.stores.input_links import refuse_linked_out
 
 
 class ClusterMode(StrEnum):
@@ -363,6 +365,8 @@ def _copy_root_file(metadata_log: str, target: str, name: str) -> None:
 
 
 def _copy(path: str, target: str) -> None:
+    if not is_remote(path):
+        refuse_linked_out(path, any_name=True)
     with closing(open_log(path)) as source, AtomicFile(target) as file:
         for piece in source.stream():
             file.write(piece.data)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from kafka_index.errors import InputError, KafkaIndexError, is_retriable
 from kafka_index.layout.checkpoints import parse_offset_checkpoint
 from kafka_index.layout.names import (
+    CLEAN_SHUTDOWN,
     CLEANER_CHECKPOINT,
     CLUSTER_METADATA_TOPIC,
     LOG_START_CHECKPOINT,
@@ -24,7 +25,7 @@ from kafka_index.layout.names import (
     TopicPartition,
 )
 from kafka_index.scan import LogFileSource
-from kafka_index.startup.directory_files import CLEAN_SHUTDOWN, read_properties, refuse_held
+from kafka_index.startup.directory_files import read_properties, refuse_held
 from kafka_index.startup.topic_id_file import read_topic_id
 from kafka_index.storage import Listing, SegmentFile, Skipped, expand_directories
 from kafka_index.storage.listing import list_any

@@ -329,7 +329,7 @@ class RestoreJob:
         if skipped := self.plan.dump.skipped:
             yield (
                 f"entries that a broker would not load were not restored: {len(skipped)}, the "
-                f"first {skipped[0].path}: {skipped[0].reason}"
+                f"first {skipped[0].shown}: {skipped[0].reason}"
             )
 
     def _cut_apart(self, restored: Restored) -> list[str]:

@@ -16,6 +16,7 @@ from kafka_index.restore.request import RestoreRequest
 from kafka_index.restore.restored_partition import RestoreResult, Salvage
 from kafka_index.restore.threads import on_threads
 from kafka_index.restore.until import Until
+from kafka_index.stores.input_links import following_links
 
 
 def restore_dump(
@@ -31,6 +32,7 @@ def restore_dump(
     new_topic_ids: bool = False,
     config: LogConfig | None = None,
     threads: int | None = None,
+    follow_links: bool = False,
 ) -> RestoreResult:
     """Make a data directory that a broker of a fresh cluster mounts, as ``kafka-index restore``.
 
@@ -59,6 +61,10 @@ def restore_dump(
         Kafka's settings.
     threads : int, optional
         Logs restored at a time; by default one a core.
+    follow_links : bool
+        Whether index files, checkpoints and snapshots are read also where they are links that lead
+        out of the input. Otherwise they are not opened, and what needs them is reported as
+        unreadable.
 
     Returns
     -------
@@ -89,5 +95,6 @@ def restore_dump(
         new_topic_ids=new_topic_ids,
         config=config or LogConfig(),
     )
-    job = RestoreJob.prepare(request)
+    with following_links(follow=follow_links):
+        job = RestoreJob.prepare(request)
     return job.run(on_threads(threads or os.cpu_count() or 1), lambda _: None)

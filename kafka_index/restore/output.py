@@ -13,6 +13,7 @@ from kafka_index.layout.integers import INT32_MAX
 from kafka_index.layout.names import (
     BOOTSTRAP_CHECKPOINT,
     BROKER_LOCK,
+    CLEAN_SHUTDOWN,
     CLEANER_CHECKPOINT,
     CLUSTER_METADATA_TOPIC,
     FIRST_SNAPSHOT,
@@ -41,7 +42,7 @@ from kafka_index.restore.plan import RestorePlan
 from kafka_index.restore.request import RestoreRequest
 from kafka_index.restore.root_files import HIDDEN_PROPERTIES
 from kafka_index.restore.seed import SeedDirectory, check_seed, one_cluster
-from kafka_index.startup.directory_files import CLEAN_SHUTDOWN, read_properties
+from kafka_index.startup.directory_files import read_properties
 from kafka_index.startup.metadata_log import why_not_metadata_log, why_not_snapshots
 from kafka_index.startup.quorum_state import why_not_quorum_state
 from kafka_index.startup.topic_settings import TopicSettings

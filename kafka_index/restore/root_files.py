@@ -13,6 +13,7 @@ from collections.abc import Mapping
 
 from kafka_index.layout.checkpoints import format_offset_checkpoint
 from kafka_index.layout.names import (
+    CLEAN_SHUTDOWN,
     CLEANER_CHECKPOINT,
     LOG_START_CHECKPOINT,
     META_PROPERTIES,
@@ -21,7 +22,6 @@ from kafka_index.layout.names import (
     REPLICATION_CHECKPOINT,
     TopicPartition,
 )
-from kafka_index.startup.directory_files import CLEAN_SHUTDOWN
 from kafka_index.storage import AtomicFile, make_durable, publish_error
 
 #: How the folders of attempts begin, in which tasks restore partitions.

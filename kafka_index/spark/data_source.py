@@ -41,7 +41,9 @@ from kafka_index.reading import PartitionFiles
 from kafka_index.records.record_table import CORRUPT_RECORD
 from kafka_index.spark.source_options import SourceOptions, parse_options
 from kafka_index.spark.source_partitions import check_partitions
-from kafka_index.stores import configure_stores
+from kafka_index.storage import expand_directories
+from kafka_index.stores import configure_stores, is_remote
+from kafka_index.stores.input_links import following_links
 from kafka_index.tables import OnDamage, ReadPlan, ReadSettings, RecordReader, RecordSplit
 from kafka_index.tables.batch_reader import BatchReader, batch_schema
 from kafka_index.tables.records import list_partitions, plan_partitions
@@ -157,13 +159,14 @@ class KafkaLogReader(DataSourceReader):
         if options.ignored:
             _log.warning("options without effect on logs at rest: %s", ", ".join(options.ignored))
         configure_stores(options.storage)
-        files = list_partitions(
-            options.paths,
-            topics=options.topics,
-            partitions=options.partitions,
-            tiered=options.tiered,
-            indexes=options.indexes,
-        ).files
+        with following_links(follow=options.follow_links):
+            files = list_partitions(
+                options.paths,
+                topics=options.topics,
+                partitions=options.partitions,
+                tiered=options.tiered,
+                indexes=options.indexes,
+            ).files
         check_partitions(options, files)
         plan = self._plan(files, _TASK_BYTES)
         task_bytes = _TASK_BYTES
@@ -181,6 +184,11 @@ class KafkaLogReader(DataSourceReader):
         tiered = self._options.tiered
         keys = () if tiered is None else tiered.keys
         configure_stores(replace(self._options.storage, tiered_keys=keys))
+        with following_links(follow=self._options.follow_links):
+            local = [path for path in self._options.paths if not is_remote(path)]
+            if local:
+                # So that links are judged here as where the paths were listed.
+                expand_directories(local)
         schema = arrow_schema(self._schema)
         for split in partition.splits:
             for batch in self._rows(split):

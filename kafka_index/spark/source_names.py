@@ -38,6 +38,7 @@ _KNOWN = frozenset(
         "rows",
         "mode",
         "pushFilters",
+        "followLinks",
         "maxDecompressedBytes",
     )
 )

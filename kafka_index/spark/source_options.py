@@ -81,6 +81,8 @@ class SourceOptions:
         The most offsets that a task reads.
     push_filters : bool
         Whether Spark pushes filters to the reader.
+    follow_links : bool
+        Whether files are read also where they are links that lead out of the paths.
     ignored : tuple of str
         Options that have no effect.
     """
@@ -98,6 +100,7 @@ class SourceOptions:
     min_partitions: int = 1
     max_records: int | None = None
     push_filters: bool = False
+    follow_links: bool = False
     ignored: tuple[str, ...] = ()
 
 
@@ -152,6 +155,7 @@ def parse_options(given: Mapping[str, str], *, now: int | None = None) -> Source
         min_partitions=parse_number(options, "minpartitions", 1, least=1),
         max_records=_max_records(options),
         push_filters=parse_flag(options, "pushfilters", default=False),
+        follow_links=parse_flag(options, "followlinks", default=False),
         ignored=tuple(ignored),
     )
 

@@ -14,6 +14,7 @@ from kafka_index.metadata.decoding import METADATA_CODEC
 from kafka_index.metadata.topic_log import TopicLog
 from kafka_index.records.decompression import shared_budget
 from kafka_index.storage import SegmentFile
+from kafka_index.stores.input_links import refuse_linked_out
 
 _VERSION = "metadata.version"
 _SIZE = struct.Struct(">8xi")
@@ -54,6 +55,7 @@ def _undersized_batch(path: str) -> int | None:
 
     Source: ``FileLogInputStream.nextBatch``.
     """
+    refuse_linked_out(path)
     with open(path, "rb") as file:
         data = file.read()
     at = 0

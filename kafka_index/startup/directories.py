@@ -17,6 +17,7 @@ from kafka_index.layout.checkpoints import parse_leader_epoch_checkpoint
 from kafka_index.layout.integers import INT32_MAX, parse_java_integer
 from kafka_index.layout.names import (
     BOOTSTRAP_CHECKPOINT,
+    CLEAN_SHUTDOWN,
     CLUSTER_METADATA_TOPIC,
     LEADER_EPOCH_CHECKPOINT,
     REPLICATION_CHECKPOINT,
@@ -27,7 +28,7 @@ from kafka_index.metadata import ClusterImage
 from kafka_index.scan.missing_offsets import Cleaning
 from kafka_index.startup.bootstrap_file import why_not_bootstrap
 from kafka_index.startup.description import KnownOffsets, describe
-from kafka_index.startup.directory_files import CLEAN_SHUTDOWN, DirectoryFiles, refuse_held
+from kafka_index.startup.directory_files import DirectoryFiles, refuse_held
 from kafka_index.startup.directory_names import parse_log_directory
 from kafka_index.startup.found_files import find_files
 from kafka_index.startup.meta_properties import (
@@ -53,6 +54,7 @@ from kafka_index.startup.served_records import records_that_come_back, why_unrea
 from kafka_index.startup.topic_id_file import read_topic_id
 from kafka_index.startup.topic_settings import TopicSettings
 from kafka_index.storage.directories import scan_directory
+from kafka_index.stores.input_links import following_links
 
 _REMOTE_INDEX_CACHE = "remote-log-index-cache"
 
@@ -98,7 +100,9 @@ def predict_directories(paths: Sequence[str], conditions: StartConditions) -> Pr
     InputError
         A directory cannot be read, or a running broker holds it.
     """
-    return _Start(sorted({os.path.abspath(path) for path in paths}), conditions).predict()
+    # A broker follows every link.
+    with following_links(follow=True):
+        return _Start(sorted({os.path.abspath(path) for path in paths}), conditions).predict()
 
 
 def metadata_directory_of(

@@ -14,6 +14,7 @@ from kafka_index.errors import InputError
 from kafka_index.layout.checkpoints import parse_offset_checkpoint
 from kafka_index.layout.names import (
     BROKER_LOCK,
+    CLEAN_SHUTDOWN,
     CLEANER_CHECKPOINT,
     LOG_START_CHECKPOINT,
     RECOVERY_POINT_CHECKPOINT,
@@ -30,8 +31,6 @@ from kafka_index.startup.java_texts import (
 from kafka_index.startup.prediction import DirectoryFailsError, Refusal, StartRefusedError
 from kafka_index.startup.root_bytes import read_root_file
 from kafka_index.storage.log_directory import read_checkpoint_text
-
-CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 
 Offsets = dict[TopicPartition, int]
 

@@ -24,6 +24,7 @@ from kafka_index.startup.found_files import FoundSegment
 from kafka_index.startup.offset_search import check_stop, find_batch
 from kafka_index.startup.prediction import DirectoryFailsError, StartRefusedError
 from kafka_index.storage import Bytes, MappedFile
+from kafka_index.stores.input_links import refuse_linked_out
 
 #: Of an index in memory that gets no entry.
 _NO_INDEX_BYTES = OFFSET_ENTRY.itemsize
@@ -248,6 +249,7 @@ class LoadedSegment:
                 continue
             size = entry.itemsize
             limit = self.settings.segment_index_bytes // size * size
+            refuse_linked_out(path)
             with open(path, "rb") as file:
                 found = file.seek(0, 2) // size * size
             if found > limit:
@@ -293,6 +295,7 @@ class LoadedSegment:
 def _last_time(path: str) -> int:
     """Return the timestamp of the last entry of a ``.timeindex``, zeros included."""
     size = TIME_ENTRY.itemsize
+    refuse_linked_out(path)
     with open(path, "rb") as file:
         entries = file.seek(0, 2) // size
         if not entries:

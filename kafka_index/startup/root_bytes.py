@@ -7,6 +7,7 @@ import os
 from kafka_index.errors import InputError, is_retriable
 from kafka_index.startup.prediction import DirectoryFailsError
 from kafka_index.stores import is_remote, store_of
+from kafka_index.stores.input_links import refuse_linked_out
 
 
 def read_root_file(path: str, *, may_dangle: bool = True) -> bytes | None:
@@ -26,6 +27,8 @@ def read_root_file(path: str, *, may_dangle: bool = True) -> bytes | None:
     InputError
         This process may not read it, which says nothing of a broker.
     """
+    if not is_remote(path):
+        refuse_linked_out(path, any_name=True)
     try:
         if is_remote(path):
             return store_of(path).read(path)

@@ -17,6 +17,7 @@ from kafka_index.layout.names import OFFSET_INDEX_SUFFIX
 from kafka_index.scan.file_records import LogBatches
 from kafka_index.startup.loaded_segment import LoadedSegment
 from kafka_index.startup.partition_loading import LoadedPartition
+from kafka_index.stores.input_links import refuse_linked_out
 
 
 def why_unreadable(loaded: LoadedPartition) -> str | None:
@@ -74,6 +75,7 @@ def _faults(segment: LoadedSegment) -> Iterator[str]:
 
 def _misleading(path: str, segment: LoadedSegment, starts: Longs, ends: Longs) -> Iterator[str]:
     """Yield the first entry that leads past records, or between batches."""
+    refuse_linked_out(path)
     with open(path, "rb") as file:
         data = file.read(os.path.getsize(path) // OFFSET_ENTRY.itemsize * OFFSET_ENTRY.itemsize)
     raw = np.frombuffer(data, OFFSET_ENTRY)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from kafka_index.layout.names import CLEAN_SHUTDOWN
 from kafka_index.startup.directories import StartConditions, predict_directories
-from kafka_index.startup.directory_files import CLEAN_SHUTDOWN
 from kafka_index.startup.prediction import Outcome, Prediction, Verdict
 
 

@@ -7,7 +7,9 @@ from collections.abc import Hashable
 from typing import Protocol
 
 from kafka_index.errors import InputError
+from kafka_index.layout.names import is_kept_file
 from kafka_index.stores import DirectoryEntry, FileInfo, is_remote, store_of
+from kafka_index.stores.input_links import linked_out
 
 
 class Entry(Protocol):
@@ -33,6 +35,10 @@ class Entry(Protocol):
 
     def info(self) -> FileInfo:
         """Return its size, time and version; 0 where they cannot be found out."""
+        ...
+
+    def linked_out(self) -> str | None:
+        """Return where it leads as a link out of the input that is not followed; None otherwise."""
         ...
 
     def size_and_change(self) -> tuple[int, str]:
@@ -80,6 +86,13 @@ class LocalEntry:
             return FileInfo(self.path, 0, 0)
         return FileInfo(self.path, found.st_size, found.st_mtime_ns)
 
+    def linked_out(self) -> str | None:
+        """Return where it leads as a link out of the input that is not followed."""
+        if not self._entry.is_symlink() or not is_kept_file(self.name):
+            return None
+        found = linked_out(self.path)
+        return None if found is None else found.target
+
     def size_and_change(self) -> tuple[int, str]:
         """Return its size, and the time of its last change."""
         try:
@@ -111,6 +124,9 @@ class StoredEntry:
         """Return its size, time and version."""
         entry = self._entry
         return FileInfo(entry.path, entry.size_bytes, entry.mtime_ns, entry.version)
+
+    def linked_out(self) -> None:
+        """Return None: stores have no links that are seen here."""
 
     def size_and_change(self) -> tuple[int, str]:
         """Return its size, and its ETag or the time of its modification."""

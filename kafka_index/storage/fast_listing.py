@@ -36,7 +36,8 @@ def list_plain_partition(partition: TopicPartition, directory: str) -> Partition
     -------
     PartitionSegments or None
         None where the directory has to be listed entry by entry: it has traces of an interrupted
-        compaction, split or deletion, or a log that is not a plain file or cannot be inspected.
+        compaction, split or deletion, a link, or a log that is not a plain file or cannot be
+        inspected.
 
     Raises
     ------
@@ -50,7 +51,7 @@ def list_plain_partition(partition: TopicPartition, directory: str) -> Partition
         for entry in entries:
             name = entry.name
             if not name.endswith(LOG_SUFFIX):
-                if name.endswith(_ODD_ENDINGS):
+                if name.endswith(_ODD_ENDINGS) or entry.is_symlink():
                     return None
                 continue
             if len(name) != _LOG_NAME_LENGTH or not entry.is_file(follow_symlinks=False):

@@ -14,6 +14,8 @@ from kafka_index.errors import InputError
 from kafka_index.layout.names import (
     LOG_SUFFIX,
     META_PROPERTIES,
+    OFFSET_CHECKPOINTS,
+    ROOT_FILES,
     DirectoryKind,
     TopicPartition,
     parse_segment_file,
@@ -27,6 +29,7 @@ from kafka_index.storage.paths import expand_directories
 from kafka_index.storage.segment_table import PartitionSegments, SegmentTable
 from kafka_index.storage.tiered_partition import TieredPartition
 from kafka_index.stores import is_remote, scheme_of
+from kafka_index.stores.input_links import LINKED_OUT, admit_linked, linked_out
 from kafka_index.stores.uris import OBJECT_SCHEMES
 
 __all__ = ["Listing", "SegmentFile", "Skipped", "list_dump"]
@@ -168,6 +171,7 @@ class _Walk:
         return holds_partitions or not holds_logs
 
     def _visit_data_directory(self, directory: str, entries: list[Entry]) -> None:
+        self._skip_links(entries)
         live = dict(self._live_partitions(entries))
         # Of a few topics among many the other objects would be listed for nothing.
         if self._topics is None and scheme_of(directory) in OBJECT_SCHEMES:
@@ -217,6 +221,7 @@ class _Walk:
             if before[1] != partition:
                 self._skip(directory, f"the same directory as {before[0]}")
             return
+        admit_linked(directory)
         segments = find()
         if segments is not None and len(segments):
             self.partitions.append(segments)
@@ -228,6 +233,7 @@ class _Walk:
             if parent_identity not in self._parents_seen:
                 self._parents_seen.add(parent_identity)
                 self.listing.data_directories.append(parent)
+                self._skip_root_links(parent)
 
     def _listed(self, partition: TopicPartition, directory: str) -> PartitionSegments | None:
         segments = _plain(partition, directory)
@@ -246,6 +252,7 @@ class _Walk:
     def _one_by_one(
         self, partition: TopicPartition, entries: list[Entry]
     ) -> PartitionSegments | None:
+        self._skip_links(entries)
         files, skipped = list_partition(partition, entries)
         self.listing.skipped += skipped
         files.sort(key=lambda each: each.base_offset)
@@ -254,10 +261,23 @@ class _Walk:
     def _wanted(self, topic: str) -> bool:
         return self._topics is None or self._topics.fullmatch(topic) is not None
 
-    def _skip(self, path: str, reason: str) -> None:
+    def _skip_links(self, entries: Iterable[Entry]) -> None:
+        for entry in entries:
+            target = entry.linked_out()
+            if target is not None:
+                self._skip(entry.path, LINKED_OUT, target)
+
+    def _skip_root_links(self, directory: str) -> None:
+        """Skip links among the files at the root of a partition that was given alone."""
+        for name in () if is_remote(directory) else (*OFFSET_CHECKPOINTS, *ROOT_FILES):
+            found = linked_out(os.path.join(directory, name))
+            if found is not None:
+                self._skip(found.path, LINKED_OUT, found.target)
+
+    def _skip(self, path: str, reason: str, target: str = "") -> None:
         if path not in self._skipped_paths:
             self._skipped_paths.add(path)
-            self.listing.skipped.append(Skipped(path, reason))
+            self.listing.skipped.append(Skipped(path, reason, target))
 
 
 def _parents_of(directory: str) -> tuple[str, ...]:

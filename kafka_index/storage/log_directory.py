@@ -14,6 +14,7 @@ from kafka_index.layout.names import (
     TopicPartition,
 )
 from kafka_index.stores import is_remote, store_of
+from kafka_index.stores.input_links import refuse_linked_out
 
 
 class LogDirectory:
@@ -96,9 +97,8 @@ def read_checkpoint_text(path: str) -> str | None:
     """
     if is_remote(path):
         return _read_remote(path)
+    refuse_linked_out(path, any_name=True)
     try:
-        if is_remote(path):
-            return store_of(path).read(path).decode()
         if os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):
             # A named pipe would be waited for.
             raise InputError("the checkpoint is not a regular file", path=path)

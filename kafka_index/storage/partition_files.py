@@ -89,10 +89,26 @@ class SegmentFile:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """An entry that a broker would not load as a segment, and why."""
+    """An entry that a broker would not load as a segment, or is not read, and why.
+
+    Parameters
+    ----------
+    path : str
+        The entry.
+    reason : str
+        Why it is skipped.
+    target : str
+        Where the link leads that is not followed; empty for others.
+    """
 
     path: str
     reason: str
+    target: str = ""
+
+    @property
+    def shown(self) -> str:
+        """The path, and where its link leads."""
+        return f"{self.path} -> {self.target}" if self.target else self.path
 
 
 @dataclass(slots=True)

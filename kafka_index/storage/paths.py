@@ -15,6 +15,7 @@ from kafka_index.storage.directories import directory_exists
 from kafka_index.storage.globs import expand_uri
 from kafka_index.stores import is_remote, store_of
 from kafka_index.stores.durable_files import publish_error
+from kafka_index.stores.input_links import admit_inputs
 from kafka_index.stores.uris import SAME_SCHEMES, split_uri
 
 _PROBE = ".kafka-index.probe"
@@ -51,6 +52,8 @@ def index_root_of(path: str) -> str:
         as if they had no index files.
     """
     root = absolute_path(path)
+    if not is_remote(root):
+        admit_inputs([root])
     if not directory_exists(root):
         raise InputError(
             "the folder of index files does not exist",
@@ -152,6 +155,7 @@ def expand_directories(inputs: Sequence[str]) -> list[str]:
                 hint="give a data directory, one topic-partition directory, or a glob of either",
             )
         found.update(dict.fromkeys(directories))
+    admit_inputs(each for each in found if not is_remote(each))
     return list(found)
 
 

@@ -12,6 +12,7 @@ import pyarrow as pa
 from kafka_index.errors import InputError
 from kafka_index.stores.claims import replace_by_claim
 from kafka_index.stores.durable_files import AtomicFile, publish_error
+from kafka_index.stores.input_links import refuse_linked_out
 from kafka_index.stores.mapped_file import MappedFile
 from kafka_index.stores.store import LISTING_SCHEMA, DirectoryEntry, FileInfo
 
@@ -30,10 +31,12 @@ class LocalStore:
 
     def open(self, path: str, info: FileInfo | None = None) -> MappedFile:  # noqa: ARG002, because the caller compares what it listed
         """Open a file and map it."""
+        refuse_linked_out(path)
         return MappedFile(path)
 
     def read(self, path: str, max_bytes: int | None = None) -> bytes:
         """Return the bytes of a small file, or its first ones."""
+        refuse_linked_out(path)
         try:
             with open(path, "rb") as file:
                 return file.read(-1 if max_bytes is None else max_bytes)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from kafka_index.errors import ConfigError, InputError
 from kafka_index.layout.uri_passwords import has_password
@@ -34,10 +34,14 @@ class StorageOptions:
         Ascending keys, each once; in lower case, except Hadoop's, which have dots.
     tiered_keys : tuple of (str, str)
         Ids of the key pairs of tiered storage, and the files that hold their private keys.
+    inputs : tuple of (str, bool)
+        The local inputs of the process that sends the options, and whether links in them are
+        followed (`kafka_index.stores.input_links`).
     """
 
     items: tuple[tuple[str, str], ...] = ()
     tiered_keys: tuple[tuple[str, str], ...] = ()
+    inputs: tuple[tuple[str, bool], ...] = field(default=(), compare=False)
 
     def resolve(self) -> dict[str, str]:
         """Return the options with each reference replaced by the content of its file.

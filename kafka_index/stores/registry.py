@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import threading
+from dataclasses import replace
 
 from kafka_index.errors import EngineError, InputError
+from kafka_index.stores.input_links import admit_sent, admitted_inputs
 from kafka_index.stores.local_store import LocalStore
 from kafka_index.stores.options import StorageOptions
 from kafka_index.stores.store import Store
@@ -24,6 +26,7 @@ _owner = 0
 def configure_stores(options: StorageOptions) -> None:
     """Set the options of all stores of this process, on the driver and in each Spark task."""
     global _options  # noqa: PLW0603, because connections are shared by the whole process
+    admit_sent(options.inputs)
     with _lock:
         if options != _options:
             _options = options
@@ -32,7 +35,7 @@ def configure_stores(options: StorageOptions) -> None:
 
 def storage_options() -> StorageOptions:
     """Return the options of this process, to send to another."""
-    return _options
+    return replace(_options, inputs=admitted_inputs())
 
 
 def store_of(path: str) -> Store:

@@ -26,6 +26,7 @@ from kafka_index.reading.partition_files import CheckpointReader
 from kafka_index.records.record_table import DEFAULT_COLUMNS
 from kafka_index.storage import Skipped
 from kafka_index.storage.paths import index_root_of
+from kafka_index.stores.input_links import following_links
 from kafka_index.tables.bounds import (
     BoundOptions,
     Offsets,
@@ -69,6 +70,7 @@ def read_records(
     indexes: str | PathLike[str] | None = None,
     upper_bound: UpperBound | str = UpperBound.LOG_END,
     max_decompressed_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES,
+    follow_links: bool = False,
 ) -> pa.RecordBatchReader:
     """Read the records of log directories at rest.
 
@@ -115,6 +117,10 @@ def read_records(
         ``high-watermark`` ends each partition at its checkpointed high watermark.
     max_decompressed_bytes : int
         The most bytes of decompressed records that this process holds at a time.
+    follow_links : bool
+        Whether index files, checkpoints and snapshots are read also where they are links that lead
+        out of the input. Otherwise they are not opened, and what needs them is reported as
+        unreadable.
 
     Returns
     -------
@@ -131,23 +137,24 @@ def read_records(
     now = now_ms()
     start, end = parse_times(starting_timestamp, now), parse_times(ending_timestamp, now)
     check_order(start, end)
-    plan = plan_read(
-        paths,
-        topics=topics,
-        partitions=partitions,
-        bounds=BoundOptions(starting_offsets, ending_offsets, start, end),
-        settings=ReadSettings(
-            columns=tuple(columns),
-            isolation=choice_of(Isolation, isolation, "isolation"),
-            include_control=include_control,
-            verify_crc=verify_crc,
-            on_damage=choice_of(OnDamage, on_damage, "on_damage"),
-            max_decompressed_bytes=max_decompressed_bytes,
-        ),
-        tiered=tiered,
-        indexes=indexes,
-        upper_bound=choice_of(UpperBound, upper_bound, "upper_bound"),
-    )
+    with following_links(follow=follow_links):
+        plan = plan_read(
+            paths,
+            topics=topics,
+            partitions=partitions,
+            bounds=BoundOptions(starting_offsets, ending_offsets, start, end),
+            settings=ReadSettings(
+                columns=tuple(columns),
+                isolation=choice_of(Isolation, isolation, "isolation"),
+                include_control=include_control,
+                verify_crc=verify_crc,
+                on_damage=choice_of(OnDamage, on_damage, "on_damage"),
+                max_decompressed_bytes=max_decompressed_bytes,
+            ),
+            tiered=tiered,
+            indexes=indexes,
+            upper_bound=choice_of(UpperBound, upper_bound, "upper_bound"),
+        )
     return pa.RecordBatchReader.from_batches(plan.settings.schema, read_plan(plan))
 
 

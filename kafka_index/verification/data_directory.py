@@ -16,6 +16,7 @@ import orjson
 from kafka_index.errors import InputError, KafkaIndexError
 from kafka_index.layout.checkpoints import check_offset_checkpoint_form, parse_offset_checkpoint
 from kafka_index.layout.names import (
+    CLEAN_SHUTDOWN,
     CLEANER_CHECKPOINT,
     LOG_START_CHECKPOINT,
     META_PROPERTIES,
@@ -26,7 +27,6 @@ from kafka_index.layout.names import (
 )
 from kafka_index.layout.quoted_content import quote_content
 from kafka_index.startup.directories import metadata_directory_of
-from kafka_index.startup.directory_files import CLEAN_SHUTDOWN
 from kafka_index.startup.meta_properties import METADATA_DIRECTORY, MetaProperties, check_identity
 from kafka_index.startup.metadata_log import why_not_snapshots
 from kafka_index.startup.prediction import Refusal

@@ -14,7 +14,9 @@ from kafka_index.layout.times import Time, parse_time
 from kafka_index.layout.uri_passwords import refuse_passwords
 from kafka_index.metadata.found_cluster import find_cluster
 from kafka_index.records.decompression import shared_budget
+from kafka_index.storage.paths import index_root_of
 from kafka_index.storage.segment_table import SegmentTable
+from kafka_index.stores.input_links import following_links
 from kafka_index.tiered.listing import list_logs
 from kafka_index.tiered.options import TieredOptions
 from kafka_index.verification.findings import Finding, PartitionFindings
@@ -58,6 +60,7 @@ def verify(
     fast: bool = False,
     threads: int | None = None,
     now_ms: Time | None = None,
+    follow_links: bool = False,
 ) -> Verification:
     """Compare every file of a dump with what it should be.
 
@@ -84,6 +87,10 @@ def verify(
     now_ms : time, optional
         The time of the start that is thought of, by default now: producers that are idle then do
         not count.
+    follow_links : bool
+        Whether index files, checkpoints and snapshots are read also where they are links that lead
+        out of the input. Otherwise they are not opened, and what needs them is reported as
+        unreadable.
 
     Returns
     -------
@@ -98,7 +105,9 @@ def verify(
     pattern = topics_pattern(topics)
     paths = [inputs] if isinstance(inputs, str | os.PathLike) else inputs
     refuse_passwords([*paths, indexes, metadata])
-    listing = list_logs([os.fspath(path) for path in paths], tiered, topics=pattern)
+    with following_links(follow=follow_links):
+        listing = list_logs([os.fspath(path) for path in paths], tiered, topics=pattern)
+        index_root = None if indexes is None else index_root_of(indexes)
     found = Verification()
     config = config or LogConfig()
     place = None if metadata is None else os.fspath(metadata)
@@ -111,7 +120,7 @@ def verify(
     settings = VerifySettings(
         system_clock() if now_ms is None else parse_time(now_ms),
         cluster.settings(config),
-        indexes,
+        index_root,
         fast,
         tiered=listing.tiered,
         topics=known_topics(cluster.image, segments),

@@ -12,9 +12,13 @@ import pyarrow as pa
 from kafka_index.errors import InputError, KafkaIndexError
 from kafka_index.growing import GrowingPartitionLog
 from kafka_index.layout.integers import INT32_MAX
-from kafka_index.layout.names import LOG_START_CHECKPOINT, PARTITION_METADATA, TopicPartition
+from kafka_index.layout.names import (
+    CLEAN_SHUTDOWN,
+    LOG_START_CHECKPOINT,
+    PARTITION_METADATA,
+    TopicPartition,
+)
 from kafka_index.records.batch_encoder import BatchEncoder
-from kafka_index.startup.directory_files import CLEAN_SHUTDOWN
 from kafka_index.storage import publish_error
 from kafka_index.storage.file_copy import copy_file
 from kafka_index.storage.log_directory import LogDirectory

@@ -28,7 +28,8 @@ from kafka_index.state.leader_epochs import LeaderEpochCache
 from kafka_index.state.snapshots import list_snapshots, snapshot_path
 from kafka_index.storage import publish_error
 from kafka_index.storage.log_directory import read_checkpoint_text
-from kafka_index.stores import store_of
+from kafka_index.stores import is_remote, store_of
+from kafka_index.stores.input_links import refuse_linked_out
 from kafka_index.writing.condition import SelectionError
 from kafka_index.writing.partition_match import PartitionMatch, match_partition
 from kafka_index.writing.partition_rewrite import SegmentRewriter
@@ -219,6 +220,8 @@ def _copy_files(source: str, target: str, names: Collection[str] | None = None) 
 
 
 def _copy(source: str, target: str) -> None:
+    if not is_remote(source):
+        refuse_linked_out(source, any_name=True)
     try:
         with closing(store_of(source).open(source)) as file, open(target, "xb") as copy:
             copy.writelines(piece.data for piece in file.stream())

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from kafka_index.config import IndexConfig, LogConfig
 from kafka_index.errors import InputError
-from kafka_index.startup.directory_files import CLEAN_SHUTDOWN
+from kafka_index.layout.names import CLEAN_SHUTDOWN
 from kafka_index.verification import FileClass, FileKind, verify
 from kafka_index.verification.library import Verification
 from tests.support.recovered_segments import PARTITION

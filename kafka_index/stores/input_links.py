@@ -1,0 +1,175 @@
+"""Symbolic links in a dump that lead out of the input, and whether their files are opened.
+
+Links to directories and to logs are followed, as a broker follows them. Any other file of a data
+directory or partition that is a link to a file outside every input, and outside the directory that
+holds the link, may be a file that whoever made the dump could not read: it is not opened, unless
+the links of its input are followed.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+from kafka_index.errors import LinkedOutError
+from kafka_index.layout.names import LOG_SUFFIX, is_kept_file, parse_segment_file
+
+#: The reason why such a file is skipped.
+LINKED_OUT = "not read: a link that leads out of the input (--follow-links reads it)"
+
+_follows: ContextVar[bool | None] = ContextVar("follows_links", default=None)
+_lock = threading.Lock()
+# Real paths of the inputs of this process, and whether links in them are followed.
+_inputs: dict[str, bool] = {}
+_refused: dict[str, LinkedFile] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class LinkedFile:
+    """A file that is a link, and where the link leads."""
+
+    path: str
+    target: str
+
+
+@contextmanager
+def following_links(*, follow: bool) -> Iterator[None]:
+    """Decide for the inputs that are listed within whether links that lead out are followed."""
+    token = _follows.set(follow)
+    try:
+        yield
+    finally:
+        _follows.reset(token)
+
+
+def admit_linked(directory: str) -> None:
+    """Let the links in a directory that is a link be followed, where those of its input are."""
+    if _follows.get() and os.path.islink(directory):
+        admit_inputs([directory])
+
+
+def admit_inputs(directories: Iterable[str]) -> None:
+    """Add local directories to the inputs of this process: links may lead into them."""
+    follows = _follows.get()
+    for directory in directories:
+        real = os.path.realpath(directory)
+        with _lock:
+            if follows is None:
+                if real not in _inputs and not _is_within(real, _inputs):
+                    _inputs[real] = False
+                continue
+            # What an earlier run decided of directories in it counts no more.
+            for other in [each for each in _inputs if _is_within(each, [real])]:
+                del _inputs[other]
+            _inputs[real] = follows
+
+
+def admitted_inputs() -> tuple[tuple[str, bool], ...]:
+    """Return the inputs of this process, to send to another."""
+    with _lock:
+        return tuple(_inputs.items())
+
+
+def admit_sent(inputs: Iterable[tuple[str, bool]]) -> None:
+    """Add the inputs of another process to those of this one."""
+    with _lock:
+        _inputs.update(inputs)
+
+
+def drain_refused_links() -> list[LinkedFile]:
+    """Return the links that were found to lead out of the input, by path, and forget them."""
+    with _lock:
+        found = [_refused[path] for path in sorted(_refused)]
+        _refused.clear()
+        return found
+
+
+def forget_inputs() -> None:
+    """Begin a run, which has no inputs yet."""
+    with _lock:
+        _refused.clear()
+        _inputs.clear()
+
+
+def linked_out(path: str) -> LinkedFile | None:
+    """Return a file of a dump that is not to be opened; None for any other.
+
+    Parameters
+    ----------
+    path : str
+        A local file of a data directory or partition.
+    """
+    if not os.path.islink(path) or _is_log(path) or _follows.get():
+        return None
+    try:
+        if not _leads_to_file(path):
+            return None
+    except OSError:
+        # Such as a link to nothing, which whoever opens it reports.
+        return None
+    target = os.path.realpath(path)
+    directory = os.path.realpath(os.path.dirname(path))
+    with _lock:
+        inputs = dict(_inputs)
+    if _is_within(target, [directory, *inputs]) or _is_followed(directory, inputs):
+        return None
+    found = LinkedFile(path, target)
+    with _lock:
+        _refused[path] = found
+    return found
+
+
+def refuse_linked_out(path: str, *, any_name: bool = False) -> None:
+    """Refuse to open a file of a dump that is a link which leads out of the input.
+
+    Parameters
+    ----------
+    path : str
+        A local path.
+    any_name : bool
+        Whether the file is one of a dump whatever its name is; by default only names that a broker
+        or a build gives are.
+
+    Raises
+    ------
+    LinkedOutError
+        It is one.
+    """
+    if not any_name and not is_kept_file(os.path.basename(path)):
+        return
+    found = linked_out(path)
+    if found is not None:
+        raise LinkedOutError(
+            "the file is a link that leads out of the input",
+            path=path,
+            found=found.target,
+            hint="give --follow-links to read it",
+        )
+
+
+def _is_log(path: str) -> bool:
+    parsed = parse_segment_file(os.path.basename(path))
+    return parsed is not None and parsed.kind == LOG_SUFFIX
+
+
+def _leads_to_file(path: str) -> bool:
+    try:
+        return not os.path.isdir(path) and bool(os.stat(path))
+    except PermissionError:
+        return True
+
+
+def _is_within(path: str, directories: Iterable[str]) -> bool:
+    return any(path.startswith(os.path.join(each, "")) for each in directories)
+
+
+def _is_followed(directory: str, inputs: Mapping[str, bool]) -> bool:
+    """Return whether the links in a directory are followed: of an input, or of its parent."""
+    around = [each for each in inputs if each == directory or _is_within(directory, [each])]
+    if around:
+        return inputs[max(around, key=len)]
+    return any(follows for each, follows in inputs.items() if os.path.dirname(each) == directory)

@@ -1,0 +1,275 @@
+"""Files of a dump that are links out of it: not opened, a line and exit 1, unless it is asked."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import kafka_index
+from tests.support.command_line import DUMP, Argument, run_here
+
+_opened: list[str] = []
+
+
+def _on_event(event: str, arguments: tuple[object, ...]) -> None:
+    if event == "open" and isinstance(arguments[0], str):
+        _opened.append(arguments[0])
+
+
+# It cannot be removed again.
+sys.addaudithook(_on_event)
+
+
+@pytest.fixture
+def opened() -> Iterator[list[str]]:
+    """Return the paths that this process opens from now on."""
+    _opened.clear()
+    yield _opened
+    _opened.clear()
+
+
+#: A file of each kind that is not a log.
+FILES = [
+    "payments-0/00000000000000000000.index",
+    "payments-0/00000000000000000532.timeindex",
+    "payments-0/00000000000000000000.txnindex",
+    "payments-0/00000000000000001056.snapshot",
+    "payments-0/leader-epoch-checkpoint",
+    "payments-0/partition.metadata",
+    ".kafka_cleanshutdown",
+    "bootstrap.checkpoint",
+    "cleaner-offset-checkpoint",
+    "log-start-offset-checkpoint",
+    "meta.properties",
+    "recovery-point-offset-checkpoint",
+    "replication-offset-checkpoint",
+]
+COMMANDS: dict[str, Callable[[Path, Path], list[Argument]]] = {
+    "build": lambda dump, out: ["--input", dump, "--output", out / "a"],
+    "lookup": lambda dump, _: [
+        *("--logs", dump, "--topic", "payments", "--partition", 0, "--offset", 5),
+    ],
+    "verify": lambda dump, _: ["--input", dump],
+    "export": lambda dump, out: ["--input", dump, "--output", out / "b"],
+    "find": lambda dump, _: ["--input", dump, "--key", "x"],
+    "dump": lambda dump, _: [dump],
+    "rewrite": lambda dump, out: [
+        *("--input", dump, "--output", out / "c", "--drop-where", "offset = 3"),
+    ],
+    "restore": lambda dump, out: ["--input", dump, "--output", out / "d"],
+}
+ON_SPARK = ("--engine", "spark", "--master", "local[1]")
+
+
+@pytest.fixture
+def dump(tmp_path: Path) -> Path:
+    """Copy a part of the example to where another test may not have followed links."""
+    root = tmp_path / "dump"
+    root.mkdir()
+    for path in DUMP.iterdir():
+        if path.is_file():
+            shutil.copy2(path, root)
+    for name in ("payments-0", "payments-1"):
+        shutil.copytree(DUMP / name, root / name)
+    return root
+
+
+def link_out(path: Path, tmp_path: Path) -> Path:
+    """Move a file out of the dump, and leave a link to it; return where it is."""
+    aside = tmp_path / "elsewhere" / path.name
+    aside.parent.mkdir(exist_ok=True)
+    shutil.move(path, aside)
+    path.symlink_to(aside)
+    return aside
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_it_is_not_opened_and_named(
+    command: str, dump: Path, tmp_path: Path, opened: list[str]
+) -> None:
+    for name in FILES:
+        shutil.rmtree(tmp_path / "out", ignore_errors=True)
+        (tmp_path / "out").mkdir()
+        path = dump / name
+        target = link_out(path, tmp_path)
+        opened.clear()
+
+        given = [*COMMANDS[command](dump, tmp_path / "out"), "--summary", tmp_path / "summary"]
+        done = run_here(command, *given)
+
+        assert done.returncode == 1, (name, done.stderr)
+        assert f"{path} -> {target}" in done.stderr, name
+        assert not {str(path), str(target)}.intersection(opened), name
+        assert json.loads((tmp_path / "summary").read_text())["counts"]["links_not_followed"] == 1
+        path.unlink()
+        shutil.move(target, path)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_it_is_read_where_that_is_asked_for(command: str, dump: Path, tmp_path: Path) -> None:
+    for name in FILES:
+        link_out(dump / name, tmp_path)
+    (tmp_path / "out").mkdir()
+    done = run_here(command, *COMMANDS[command](dump, tmp_path / "out"), "--follow-links")
+    assert done.returncode == 0, done.stderr
+    assert str(tmp_path / "elsewhere") not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_links_within_the_inputs_are_followed(command: str, dump: Path, tmp_path: Path) -> None:
+    """Partition directories that are links, logs that are, and links from one disk to another."""
+    shutil.move(dump / "payments-1", tmp_path / "payments-1")
+    (dump / "payments-1").symlink_to(tmp_path / "payments-1")
+    log = dump / "payments-0" / f"{0:020d}.log"
+    shutil.move(log, tmp_path / "log")
+    log.symlink_to(tmp_path / "log")
+    epochs = dump / "payments-0" / "leader-epoch-checkpoint"
+    shutil.move(epochs, dump / "epochs")
+    epochs.symlink_to(os.path.join("..", "epochs"))
+    index = dump / "payments-1" / f"{0:020d}.index"
+    shutil.move(index, index.with_name("kept"))
+    index.symlink_to("kept")
+    (tmp_path / "out").mkdir()
+    done = run_here(command, *COMMANDS[command](dump, tmp_path / "out"))
+    assert done.returncode == 0, done.stderr
+
+
+def test_another_input_is_within_and_the_parent_of_a_partition_is_not(
+    dump: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(dump, other)
+    shutil.rmtree(other / "payments-0")
+    shutil.rmtree(dump / "payments-1")
+    checkpoint = dump / "payments-0" / "leader-epoch-checkpoint"
+    shutil.move(checkpoint, other / "epochs")
+    checkpoint.symlink_to(other / "epochs")
+    assert run_here("build", "--input", dump, other, "--output", tmp_path / "a").returncode == 0
+
+    checkpoint.unlink()
+    shutil.move(other / "epochs", dump / "private")
+    checkpoint.symlink_to(dump / "private")
+    assert run_here("build", "--input", dump, "--output", tmp_path / "b").returncode == 0
+    alone = run_here("build", "--input", dump / "payments-0", "--output", tmp_path / "c")
+    assert alone.returncode == 1
+    assert f"{checkpoint} -> {dump / 'private'}" in alone.stderr
+
+
+@pytest.mark.parametrize("name", ["leader-epoch-checkpoint", f"{0:020d}.index"])
+def test_a_file_that_is_dumped_by_name(
+    name: str, dump: Path, tmp_path: Path, opened: list[str]
+) -> None:
+    path = dump / "payments-0" / name
+    target = link_out(path, tmp_path)
+    opened.clear()
+    done = run_here("dump", path)
+    assert done.returncode == 1
+    assert f"{path} -> {target}" in done.stderr
+    assert not {str(path), str(target)}.intersection(opened)
+    followed = run_here("dump", path, "--follow-links")
+    assert followed.returncode == 0, followed.stderr
+    assert followed.stdout
+
+
+def test_predict_follows_as_a_broker_does(dump: Path, tmp_path: Path) -> None:
+    plain = run_here("predict", "--input", dump)
+    for name in FILES:
+        link_out(dump / name, tmp_path)
+    assert run_here("predict", "--input", dump).stdout == plain.stdout
+
+
+@pytest.mark.parametrize("name", ["meta.properties", "__cluster_metadata-0/quorum-state"])
+def test_metadata(name: str, tmp_path: Path, opened: list[str]) -> None:
+    dump = tmp_path / "dump"
+    shutil.copytree(DUMP / "__cluster_metadata-0", dump / "__cluster_metadata-0")
+    shutil.copy2(DUMP / "meta.properties", dump)
+    path = dump / name
+    target = link_out(path, tmp_path)
+    opened.clear()
+    done = run_here("metadata", dump)
+    assert done.returncode == 1
+    assert f"{path} -> {target}" in done.stderr
+    assert not {str(path), str(target)}.intersection(opened)
+    assert run_here("metadata", dump, "--follow-links").returncode == 0
+
+
+def test_a_snapshot_of_the_metadata_is_not_opened(tmp_path: Path, opened: list[str]) -> None:
+    dump = tmp_path / "dump"
+    shutil.copytree(DUMP / "__cluster_metadata-0", dump / "__cluster_metadata-0")
+    (tmp_path / "private").write_text("nothing of it is shown")
+    path = dump / "__cluster_metadata-0" / "00000000000000000100-0000000001.checkpoint"
+    path.symlink_to(tmp_path / "private")
+    opened.clear()
+    done = run_here("metadata", dump)
+    assert done.returncode == 1
+    assert f"{path} -> {tmp_path / 'private'}" in done.stderr
+    assert not {str(path), str(tmp_path / "private")}.intersection(opened)
+
+
+def test_copies_of_internal_topics_and_of_the_metadata_leave_it_out(tmp_path: Path) -> None:
+    dump = tmp_path / "dump"
+    shutil.copytree(DUMP, dump)
+    private = b"canary-5309"
+    (tmp_path / "private").write_bytes(private)
+    for folder in ("__cluster_metadata-0", "__consumer_offsets-0"):
+        (dump / folder / "anything").symlink_to(tmp_path / "private")
+    out = tmp_path / "out"
+    out.mkdir()
+    given = ("--input", dump, "--output")
+    run_here("rewrite", *given, out / "a", "--drop-where", "topic = 'payments'")
+    run_here("restore", *given, out / "b", "--cluster", "same", "--metadata-output", out / "c")
+    assert list(out.rglob("*.log"))
+    files = [path for path in out.rglob("*") if path.is_file()]
+    assert not [path for path in files if private in path.read_bytes()]
+
+
+@pytest.mark.parametrize("command", ["build", "verify"])
+def test_on_spark(command: str, dump: Path, tmp_path: Path) -> None:
+    path = dump / "payments-0" / "leader-epoch-checkpoint"
+    (tmp_path / "out").mkdir()
+    given = COMMANDS[command](dump, tmp_path / "out")
+    report = tmp_path / "report.parquet"
+    target = link_out(path, tmp_path)
+    done = run_here(command, *given, "--report", report, *ON_SPARK)
+    assert done.returncode == 1
+    assert f"{path} -> {target}" in done.stderr
+    reasons = [*pq.read_table(report).to_pylist()]
+    assert [row for row in reasons if str(target) in str(row)]
+    followed = run_here(command, *given, "--follow-links", *ON_SPARK)
+    assert followed.returncode == 0, followed.stderr
+
+
+def test_functions_of_the_package(dump: Path, tmp_path: Path, opened: list[str]) -> None:
+    target = link_out(dump / "payments-0" / "leader-epoch-checkpoint", tmp_path)
+    opened.clear()
+    index = link_out(dump / "payments-0" / f"{0:020d}.index", tmp_path)
+    queries = pa.table({"topic": ["payments"], "partition": [0], "offset": [5]})
+
+    found = kafka_index.verify(dump)
+    rows = [row for each in found.partitions for row in each.findings]
+    unreadable = {row.path for row in rows if row.file_class == "unreadable" and row.kind != "log"}
+    assert {str(dump / "payments-0" / name) for name in (target.name, index.name)} <= unreadable
+    built = kafka_index.build_indexes(dump, tmp_path / "a").to_pylist()
+    assert {row["partition"] for row in built if row["status"] == "failed"} == {0}
+    lost = kafka_index.restore_dump(dump, tmp_path / "b")
+    assert lost.runbook is not None
+    assert str(dump / "payments-0") in lost.runbook
+    assert "-> " in lost.runbook
+    kafka_index.lookup_offsets(dump, queries)
+    kafka_index.read_records(dump).read_all()
+    assert not {str(dump / "payments-0" / target.name), str(target)}.intersection(opened)
+
+    assert not kafka_index.verify(dump, follow_links=True).is_harmful
+    again = kafka_index.build_indexes(dump, tmp_path / "c", follow_links=True).to_pylist()
+    assert {row["status"] for row in again} == {"built"}
+    assert kafka_index.lookup_offsets(dump, queries, follow_links=True)["status"][0].as_py() == "ok"
+    kafka_index.read_records(dump, follow_links=True).read_all()
+    kafka_index.restore_dump(dump, tmp_path / "d", follow_links=True)
