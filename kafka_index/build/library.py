@@ -22,7 +22,7 @@ from kafka_index.metadata.found_cluster import find_cluster
 from kafka_index.records.decompression import shared_budget
 from kafka_index.storage.segment_table import SegmentTable
 from kafka_index.stores import is_remote
-from kafka_index.stores.input_links import following_links
+from kafka_index.stores.inputs import reading_inputs
 from kafka_index.tiered.listing import list_logs
 from kafka_index.tiered.options import TieredOptions
 
@@ -104,12 +104,11 @@ def build_indexes(
             path=remote[0] if remote else None,
             hint="give an output",
         )
-    with following_links(follow=follow_links):
+    with reading_inputs(follow_links=follow_links):
         listing = list_logs(names, tiered, topics=pattern)
-    given = config or LogConfig()
-    cluster = find_cluster(
-        None, listing.data_directories, shared_budget(given.max_decompressed_bytes)
-    )
+        given = config or LogConfig()
+        budget = shared_budget(given.max_decompressed_bytes)
+        cluster = find_cluster(None, listing.data_directories, budget)
     run_id = new_run_id()
     read = [*names, *(() if tiered is None else tiered.uris)]
     target = None if not output else os.fspath(output)

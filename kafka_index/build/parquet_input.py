@@ -21,6 +21,7 @@ from kafka_index.build.parquet_columns import (
     has_metadata,
 )
 from kafka_index.errors import InputError
+from kafka_index.storage.directories import list_stored_input
 from kafka_index.storage.paths import expand_input
 from kafka_index.stores import FileInfo, is_remote, store_of
 from kafka_index.stores.arrow_files import readable
@@ -118,7 +119,7 @@ def open_parquet(paths: Sequence[str]) -> ParquetInput:
 def is_parquet_path(path: str) -> bool:
     """Return whether a path is a Parquet file, or a folder that holds some directly."""
     if is_remote(path):
-        entries = store_of(path).list_directory(path)
+        entries = list_stored_input(path)
         names = [os.path.basename(entry.path) for entry in entries if not entry.is_directory]
         return any(map(_is_wanted, names)) if entries else path.endswith(_SUFFIXES)
     if os.path.isdir(path):

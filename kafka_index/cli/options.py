@@ -80,9 +80,9 @@ class Command(click.Command):
         summary.add_paths(ctx)
         if not kept(ctx, "quiet"):
             announce_compilation()
-        from kafka_index.stores.input_links import (  # noqa: PLC0415, slow to import
-            following_links,
+        from kafka_index.stores.inputs import (  # noqa: PLC0415, slow to import
             forget_inputs,
+            reading_inputs,
         )
 
         # Commands without the option follow links, as a broker does.
@@ -90,7 +90,7 @@ class Command(click.Command):
         forget_inputs()
         code = ExitCode.DONE
         try:
-            with following_links(follow=not has_option or bool(kept(ctx, "follow_links"))):
+            with reading_inputs(follow_links=not has_option or bool(kept(ctx, "follow_links"))):
                 code = ExitCode(int(super().invoke(ctx) or 0))
         finally:
             code = add_refused_links(code)
@@ -121,7 +121,7 @@ def _refuse_passwords(context: click.Context, values: Mapping[str, Any]) -> None
 
 def add_refused_links(code: int) -> ExitCode:
     """Print the links that were not followed, once; return the exit code of a run with them."""
-    from kafka_index.stores.input_links import drain_refused_links  # noqa: PLC0415, slow to import
+    from kafka_index.stores.inputs import drain_refused_links  # noqa: PLC0415, slow to import
 
     links = drain_refused_links()
     if not links:

@@ -8,7 +8,7 @@ import stat
 
 from kafka_index.errors import InputError, PublishError
 from kafka_index.storage import publish_error
-from kafka_index.stores.input_links import refuse_linked_out
+from kafka_index.stores.inputs import refuse_linked_out
 
 _MODE = 0o644
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from kafka_index.errors import InputError, KafkaIndexError, PublishError
 from kafka_index.kernels.fault_guard import FaultGuard
 from kafka_index.stores.durable_files import publish_error
-from kafka_index.stores.input_links import refuse_linked_out
+from kafka_index.stores.inputs import refuse_linked_out
 
 _MODE = 0o644
 

@@ -15,7 +15,7 @@ from kafka_index.lookup.keys import By, Keys
 from kafka_index.lookup.lookups import Lookups, LookupSettings
 from kafka_index.lookup.query_columns import PARTITION, TOPIC, check_columns
 from kafka_index.reading.answers import Resolve, UpperBound
-from kafka_index.stores.input_links import following_links
+from kafka_index.stores.inputs import reading_inputs
 from kafka_index.tiered.options import TieredOptions
 
 
@@ -64,7 +64,7 @@ def lookup_offsets(
         Nothing is found; or columns are missing, of the wrong type, or named like those of answers.
     """
     settings = _settings(By.OFFSET, resolve, config)
-    with following_links(follow=follow_links):
+    with reading_inputs(follow_links=follow_links):
         return _look_up(paths, queries, settings, upper_bound, indexes, tiered)
 
 
@@ -101,7 +101,7 @@ def lookup_timestamps(
         As `lookup_offsets`.
     """
     settings = _settings(By.TIMESTAMP, resolve, config)
-    with following_links(follow=follow_links):
+    with reading_inputs(follow_links=follow_links):
         return _look_up(paths, queries, settings, upper_bound, indexes, tiered)
 
 

@@ -31,7 +31,7 @@ from kafka_index.metadata.topic_log import LogRecord, TopicLog
 from kafka_index.metadata.transaction_state import TransactionLogState
 from kafka_index.records.decompression import DecompressionBudget
 from kafka_index.storage import SegmentFile, expand_directories, list_dump
-from kafka_index.storage.directories import scan_directory
+from kafka_index.storage.directories import scan_input
 from kafka_index.stores import FileInfo
 
 #: The topics that are read.
@@ -103,13 +103,13 @@ def _snapshots(paths: Sequence[str]) -> dict[str, list[SegmentFile]]:
     """Return the snapshots in each directory of a metadata log, the newest first."""
     found: dict[str, list[SegmentFile]] = {}
     for path in expand_directories(paths):
-        entries = scan_directory(path)
+        entries = scan_input(path)
         names = {entry.name: entry.path for entry in entries}
         if os.path.basename(path) == METADATA_LOG:
             directory = path
         elif METADATA_LOG in names:
             directory = names[METADATA_LOG]
-            entries = [*scan_directory(directory), *entries]
+            entries = [*scan_input(directory), *entries]
         else:
             continue
         files = [

@@ -17,7 +17,7 @@ from kafka_index.layout.names import META_PROPERTIES, METADATA_LOG
 from kafka_index.metadata.cluster_image import ClusterImage
 from kafka_index.metadata.directory import read_cluster
 from kafka_index.records.decompression import DecompressionBudget
-from kafka_index.storage.directories import scan_directory
+from kafka_index.storage.directories import scan_input
 from kafka_index.storage.log_directory import read_checkpoint_text
 from kafka_index.stores import is_remote
 
@@ -74,7 +74,7 @@ def find_cluster(
     for directory in directories:
         path = os.path.join(directory, METADATA_LOG)
         try:
-            if (is_remote(path) or os.path.isdir(path)) and scan_directory(path):
+            if (is_remote(path) or os.path.isdir(path)) and scan_input(path):
                 return FoundCluster(read_cluster([path], budget=budget), path, node_id=node_id)
         except InputError as error:
             if is_retriable(error):

@@ -22,7 +22,7 @@ from kafka_index.layout.records import (
     field_position,
 )
 from kafka_index.stores import is_remote
-from kafka_index.stores.input_links import refuse_linked_out
+from kafka_index.stores.inputs import refuse_linked_out
 
 #: A row per segment of a dump, as the pictures of a page need it.
 SEGMENT_SCHEMA = pa.schema(

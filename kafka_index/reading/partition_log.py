@@ -41,7 +41,7 @@ from kafka_index.scan.file_records import LogOffsetPosition, open_log
 from kafka_index.storage import SegmentFile, list_dump
 from kafka_index.storage.paths import absolute_path
 from kafka_index.stores import ByteSource, is_remote
-from kafka_index.stores.input_links import following_links
+from kafka_index.stores.inputs import reading_inputs
 
 
 class PartitionLog:
@@ -140,7 +140,7 @@ class PartitionLog:
             It is not a partition directory, holds no segments, or a checkpoint is malformed.
         """
         directory = os.fspath(path)
-        with following_links(follow=follow_links):
+        with reading_inputs(follow_links=follow_links):
             listing = list_dump([directory], topics=None)
         if listing.partition_directories != [absolute_path(directory)]:
             raise InputError(

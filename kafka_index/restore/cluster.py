@@ -42,7 +42,7 @@ from kafka_index.storage import AtomicFile, refuse_overlap
 from kafka_index.storage.directories import scan_directory
 from kafka_index.storage.log_directory import read_checkpoint_text
 from kafka_index.stores import is_remote
-from kafka_index.stores.input_links import refuse_linked_out
+from kafka_index.stores.inputs import refuse_linked_out
 
 
 class ClusterMode(StrEnum):

@@ -22,7 +22,7 @@ from kafka_index.scan.missing_offsets import (
     SeenLog,
     missing_offsets,
 )
-from kafka_index.storage.lost_logs import lost_logs_in
+from kafka_index.storage.lost_logs import lost_logs_of
 
 GAP = "gap"
 BELOW_COMMITTED = "below_committed"
@@ -130,7 +130,7 @@ def _missing_in(
         start = max(start or 0, base_offset)
         lost_ends = {}
     else:
-        lost_ends = lost_logs_in(plan.base.directory, plan.base.segments.files())
+        lost_ends = lost_logs_of(plan.base.segments)
     copies = (plan.base, *plan.others)
     committed = max(each.root.committed_to(each.partition) for each in copies)
     return missing_offsets(

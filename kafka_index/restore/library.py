@@ -16,7 +16,7 @@ from kafka_index.restore.request import RestoreRequest
 from kafka_index.restore.restored_partition import RestoreResult, Salvage
 from kafka_index.restore.threads import on_threads
 from kafka_index.restore.until import Until
-from kafka_index.stores.input_links import following_links
+from kafka_index.stores.inputs import reading_inputs
 
 
 def restore_dump(
@@ -95,6 +95,6 @@ def restore_dump(
         new_topic_ids=new_topic_ids,
         config=config or LogConfig(),
     )
-    with following_links(follow=follow_links):
+    with reading_inputs(follow_links=follow_links):
         job = RestoreJob.prepare(request)
     return job.run(on_threads(threads or os.cpu_count() or 1), lambda _: None)

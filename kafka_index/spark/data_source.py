@@ -43,7 +43,7 @@ from kafka_index.spark.source_options import SourceOptions, parse_options
 from kafka_index.spark.source_partitions import check_partitions
 from kafka_index.storage import expand_directories
 from kafka_index.stores import configure_stores, is_remote
-from kafka_index.stores.input_links import following_links
+from kafka_index.stores.inputs import reading_inputs
 from kafka_index.tables import OnDamage, ReadPlan, ReadSettings, RecordReader, RecordSplit
 from kafka_index.tables.batch_reader import BatchReader, batch_schema
 from kafka_index.tables.records import list_partitions, plan_partitions
@@ -159,7 +159,7 @@ class KafkaLogReader(DataSourceReader):
         if options.ignored:
             _log.warning("options without effect on logs at rest: %s", ", ".join(options.ignored))
         configure_stores(options.storage)
-        with following_links(follow=options.follow_links):
+        with reading_inputs(follow_links=options.follow_links):
             files = list_partitions(
                 options.paths,
                 topics=options.topics,
@@ -184,7 +184,7 @@ class KafkaLogReader(DataSourceReader):
         tiered = self._options.tiered
         keys = () if tiered is None else tiered.keys
         configure_stores(replace(self._options.storage, tiered_keys=keys))
-        with following_links(follow=self._options.follow_links):
+        with reading_inputs(follow_links=self._options.follow_links):
             local = [path for path in self._options.paths if not is_remote(path)]
             if local:
                 # So that links are judged here as where the paths were listed.

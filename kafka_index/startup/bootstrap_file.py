@@ -14,7 +14,7 @@ from kafka_index.metadata.decoding import METADATA_CODEC
 from kafka_index.metadata.topic_log import TopicLog
 from kafka_index.records.decompression import shared_budget
 from kafka_index.storage import SegmentFile
-from kafka_index.stores.input_links import refuse_linked_out
+from kafka_index.stores.inputs import refuse_linked_out
 
 _VERSION = "metadata.version"
 _SIZE = struct.Struct(">8xi")

@@ -54,7 +54,7 @@ from kafka_index.startup.served_records import records_that_come_back, why_unrea
 from kafka_index.startup.topic_id_file import read_topic_id
 from kafka_index.startup.topic_settings import TopicSettings
 from kafka_index.storage.directories import scan_directory
-from kafka_index.stores.input_links import following_links
+from kafka_index.stores.inputs import reading_inputs
 
 _REMOTE_INDEX_CACHE = "remote-log-index-cache"
 
@@ -101,7 +101,7 @@ def predict_directories(paths: Sequence[str], conditions: StartConditions) -> Pr
         A directory cannot be read, or a running broker holds it.
     """
     # A broker follows every link.
-    with following_links(follow=True):
+    with reading_inputs(follow_links=True):
         return _Start(sorted({os.path.abspath(path) for path in paths}), conditions).predict()
 
 

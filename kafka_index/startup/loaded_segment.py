@@ -24,7 +24,7 @@ from kafka_index.startup.found_files import FoundSegment
 from kafka_index.startup.offset_search import check_stop, find_batch
 from kafka_index.startup.prediction import DirectoryFailsError, StartRefusedError
 from kafka_index.storage import Bytes, MappedFile
-from kafka_index.stores.input_links import refuse_linked_out
+from kafka_index.stores.inputs import refuse_linked_out
 
 #: Of an index in memory that gets no entry.
 _NO_INDEX_BYTES = OFFSET_ENTRY.itemsize

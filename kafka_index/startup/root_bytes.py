@@ -7,7 +7,7 @@ import os
 from kafka_index.errors import InputError, is_retriable
 from kafka_index.startup.prediction import DirectoryFailsError
 from kafka_index.stores import is_remote, store_of
-from kafka_index.stores.input_links import refuse_linked_out
+from kafka_index.stores.inputs import refuse_linked_out
 
 
 def read_root_file(path: str, *, may_dangle: bool = True) -> bytes | None:

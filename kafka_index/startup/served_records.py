@@ -17,7 +17,7 @@ from kafka_index.layout.names import OFFSET_INDEX_SUFFIX
 from kafka_index.scan.file_records import LogBatches
 from kafka_index.startup.loaded_segment import LoadedSegment
 from kafka_index.startup.partition_loading import LoadedPartition
-from kafka_index.stores.input_links import refuse_linked_out
+from kafka_index.stores.inputs import refuse_linked_out
 
 
 def why_unreadable(loaded: LoadedPartition) -> str | None:

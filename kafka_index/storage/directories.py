@@ -9,7 +9,7 @@ from typing import Protocol
 from kafka_index.errors import InputError
 from kafka_index.layout.names import is_kept_file
 from kafka_index.stores import DirectoryEntry, FileInfo, is_remote, store_of
-from kafka_index.stores.input_links import linked_out
+from kafka_index.stores.inputs import kept_listings, linked_out
 
 
 class Entry(Protocol):
@@ -153,6 +153,22 @@ def scan_directory(directory: str) -> list[Entry]:
             path=directory,
             hint="check its permissions, or leave it out of the input",
         ) from error
+
+
+def scan_input(directory: str) -> list[Entry]:
+    """Return the entries of a directory of an input; that of a store is listed once in a run."""
+    if is_remote(directory):
+        return [StoredEntry(entry) for entry in list_stored_input(directory)]
+    return scan_directory(directory)
+
+
+def list_stored_input(directory: str) -> list[DirectoryEntry]:
+    """Return the entries of a directory of a store, listed once in a run."""
+    listings = kept_listings()
+    found = listings.get(directory)
+    if found is None:
+        found = listings[directory] = store_of(directory).list_directory(directory)
+    return found
 
 
 def directory_exists(path: str) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from fnmatch import translate
 
 from kafka_index.errors import InputError
+from kafka_index.storage.directories import list_stored_input
 from kafka_index.stores import store_of
 from kafka_index.stores.uris import split_uri
 
@@ -46,13 +47,12 @@ def expand_uri(uri: str, given: str) -> list[str]:
 
 
 def _exists(uri: str) -> bool:
-    store = store_of(uri)
-    if store.list_directory(uri):
+    if list_stored_input(uri):
         return True
     if not split_uri(uri)[1]:
         return False
     try:
-        store.info(uri)
+        store_of(uri).info(uri)
     except FileNotFoundError:
         return False
     return True
@@ -71,7 +71,7 @@ def _matches(parent: str, patterns: list[str]) -> Iterator[str]:
     if pattern == _ANY_DEPTH and rest:
         yield from _matches(parent, rest)
     matcher = re.compile(translate("*" if pattern == _ANY_DEPTH else pattern))
-    for entry in store_of(parent).list_directory(parent):
+    for entry in list_stored_input(parent):
         name = os.path.basename(entry.path)
         if matcher.match(name) is None or (name.startswith(".") and not pattern.startswith(".")):
             continue

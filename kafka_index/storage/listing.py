@@ -21,7 +21,7 @@ from kafka_index.layout.names import (
     parse_segment_file,
     split_directory_name,
 )
-from kafka_index.storage.directories import Entry, identity_of, scan_directory
+from kafka_index.storage.directories import Entry, identity_of, scan_directory, scan_input
 from kafka_index.storage.fast_listing import list_plain_partition
 from kafka_index.storage.paged_listing import StoredDirectory, list_directories
 from kafka_index.storage.partition_files import SegmentFile, Skipped, list_partition
@@ -29,7 +29,7 @@ from kafka_index.storage.paths import expand_directories
 from kafka_index.storage.segment_table import PartitionSegments, SegmentTable
 from kafka_index.storage.tiered_partition import TieredPartition
 from kafka_index.stores import is_remote, scheme_of
-from kafka_index.stores.input_links import LINKED_OUT, admit_linked, linked_out
+from kafka_index.stores.inputs import LINKED_OUT, admit_linked, linked_out
 from kafka_index.stores.uris import OBJECT_SCHEMES
 
 __all__ = ["Listing", "SegmentFile", "Skipped", "list_dump"]
@@ -140,7 +140,7 @@ class _Walk:
         if split is not None and split[1] is not DirectoryKind.LIVE:
             self._skip(directory, _REASONS[split[1]])
             return
-        entries = scan_directory(directory)
+        entries = scan_input(directory)
         if self._is_data_directory(entries, named_as_partition=split is not None):
             self._visit_data_directory(directory, entries)
         elif split is None:

@@ -14,7 +14,7 @@ from kafka_index.layout.names import (
     TopicPartition,
 )
 from kafka_index.stores import is_remote, store_of
-from kafka_index.stores.input_links import refuse_linked_out
+from kafka_index.stores.inputs import refuse_linked_out
 
 
 class LogDirectory:

@@ -27,15 +27,19 @@ from kafka_index.layout.names import (
 )
 from kafka_index.storage.directories import Entry, scan_directory
 from kafka_index.storage.partition_files import SegmentFile
+from kafka_index.storage.segment_table import PartitionSegments
 from kafka_index.stores import store_of
 
 _ENTRIES = {OFFSET_INDEX_SUFFIX: OFFSET_ENTRY, TIME_INDEX_SUFFIX: TIME_ENTRY}
 _LOG_ENDINGS = ("", *TRANSIENT_SUFFIXES)
 
 
-def lost_logs_in(directory: str, segments: Sequence[SegmentFile]) -> dict[int, int]:
-    """Return what `lost_logs` finds in a partition directory."""
-    return lost_logs(scan_directory(directory), segments)
+def lost_logs_of(partition: PartitionSegments) -> dict[int, int]:
+    """Return what `lost_logs` finds in the directory of a partition."""
+    entries: Iterable[Entry] | None = partition.lone_indexes
+    if entries is None:
+        entries = scan_directory(partition.directory)
+    return lost_logs(entries, partition.files())
 
 
 def lost_logs(entries: Iterable[Entry], segments: Sequence[SegmentFile]) -> dict[int, int]:

@@ -6,6 +6,7 @@ A listing below one prefix costs a request for 1,000 objects, however many direc
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from kafka_index.layout.integers import INT64_MAX
 from kafka_index.layout.names import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
+    INDEX_SUFFIXES,
     LEADER_EPOCH_CHECKPOINT,
     LOG_SUFFIX,
     OFFSET_DIGITS,
@@ -34,6 +36,7 @@ from kafka_index.stores.uris import OBJECT_SCHEMES
 _FOLDER_AND_NAME = r"(?s)^(?P<folder>[^/]*)/(?P<name>.*)$"
 _ODD_NAME = rf"(\{SWAP_SUFFIX}|\{CLEANED_SUFFIX}|\{DELETED_SUFFIX})(/|$)|\{LOG_SUFFIX}/"
 _LOG_NAME = rf"^[0-9]{{{OFFSET_DIGITS}}}\{LOG_SUFFIX}$"
+_INDEX_NAME = rf"^[0-9]{{{OFFSET_DIGITS}}}({'|'.join(map(re.escape, INDEX_SUFFIXES))})$"
 _MAX_LOG_NAME = str(INT64_MAX).zfill(OFFSET_DIGITS) + LOG_SUFFIX
 
 
@@ -88,18 +91,20 @@ class StoredDirectory:
             return None
         digits = pc.utf8_slice_codeunits(names, 0, OFFSET_DIGITS)
         versions = logs.column("version").combine_chunks()
+        every = self.rows.column("name")
         start = pc.or_(
             pc.and_(
-                pc.ends_with(self.rows.column("name"), SNAPSHOT_SUFFIX),
+                pc.ends_with(every, SNAPSHOT_SUFFIX),
                 # Names of equal length: by name is by offset.
-                pc.less_equal(
-                    self.rows.column("name"),
-                    digits[0].as_py() + SNAPSHOT_SUFFIX if len(digits) else "",
-                ),
+                pc.less_equal(every, digits[0].as_py() + SNAPSHOT_SUFFIX if len(digits) else ""),
             ),
-            pc.equal(self.rows.column("name"), LEADER_EPOCH_CHECKPOINT),
+            pc.equal(every, LEADER_EPOCH_CHECKPOINT),
         )
-        beside = StoredDirectory(self.name, self.rows.filter(start))
+        stems = pc.utf8_slice_codeunits(every, 0, OFFSET_DIGITS)
+        lone = pc.and_(
+            pc.match_substring_regex(every, _INDEX_NAME),
+            pc.invert(pc.is_in(stems, value_set=digits.combine_chunks())),
+        )
         return PartitionSegments(
             partition,
             directory,
@@ -107,8 +112,12 @@ class StoredDirectory:
             logs.column("size_bytes").to_numpy(),
             logs.column("mtime_ns").to_numpy(),
             versions if pc.any(pc.not_equal(versions, "")).as_py() else None,
-            start_entries=tuple(beside.entries(directory)),
+            start_entries=self._entries_where(start, directory),
+            lone_indexes=self._entries_where(lone, directory),
         )
+
+    def _entries_where(self, mask: pa.ChunkedArray, directory: str) -> tuple[Entry, ...]:
+        return tuple(StoredDirectory(self.name, self.rows.filter(mask)).entries(directory))
 
 
 def list_directories(root: str) -> Iterator[StoredDirectory]:

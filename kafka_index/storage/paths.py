@@ -11,11 +11,11 @@ from urllib.parse import unquote
 
 from kafka_index.errors import InputError, PublishError
 from kafka_index.layout.names import TopicPartition, is_legal_topic
-from kafka_index.storage.directories import directory_exists
+from kafka_index.storage.directories import directory_exists, list_stored_input
 from kafka_index.storage.globs import expand_uri
 from kafka_index.stores import is_remote, store_of
 from kafka_index.stores.durable_files import publish_error
-from kafka_index.stores.input_links import admit_inputs
+from kafka_index.stores.inputs import admit_inputs
 from kafka_index.stores.uris import SAME_SCHEMES, split_uri
 
 _PROBE = ".kafka-index.probe"
@@ -147,7 +147,7 @@ def expand_directories(inputs: Sequence[str]) -> list[str]:
     found: dict[str, None] = {}
     for path in inputs:
         matches = expand_input(path)
-        directories = [match for match in matches if directory_exists(match)]
+        directories = [match for match in matches if _is_input_directory(match)]
         if not directories:
             raise InputError(
                 "not a directory",
@@ -157,6 +157,10 @@ def expand_directories(inputs: Sequence[str]) -> list[str]:
         found.update(dict.fromkeys(directories))
     admit_inputs(each for each in found if not is_remote(each))
     return list(found)
+
+
+def _is_input_directory(path: str) -> bool:
+    return bool(list_stored_input(path)) if is_remote(path) else os.path.isdir(path)
 
 
 def refuse_overlap(

@@ -62,6 +62,8 @@ class PartitionSegments:
     start_entries : tuple of Entry, optional
         The snapshots at or below the first segment and the leader epochs beside it, where the
         objects of the directory were listed with those of others.
+    lone_indexes : tuple of Entry, optional
+        The index files without a log, likewise.
     """
 
     partition: TopicPartition
@@ -72,6 +74,7 @@ class PartitionSegments:
     versions: pa.StringArray | None = None
     odd: tuple[SegmentFile, ...] = ()
     start_entries: tuple[Entry, ...] | None = None
+    lone_indexes: tuple[Entry, ...] | None = None
 
     @classmethod
     def of(cls, segments: Sequence[SegmentFile]) -> PartitionSegments:

@@ -12,7 +12,7 @@ import pyarrow as pa
 from kafka_index.errors import InputError
 from kafka_index.stores.claims import replace_by_claim
 from kafka_index.stores.durable_files import AtomicFile, publish_error
-from kafka_index.stores.input_links import refuse_linked_out
+from kafka_index.stores.inputs import refuse_linked_out
 from kafka_index.stores.mapped_file import MappedFile
 from kafka_index.stores.store import LISTING_SCHEMA, DirectoryEntry, FileInfo
 

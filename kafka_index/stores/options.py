@@ -36,7 +36,7 @@ class StorageOptions:
         Ids of the key pairs of tiered storage, and the files that hold their private keys.
     inputs : tuple of (str, bool)
         The local inputs of the process that sends the options, and whether links in them are
-        followed (`kafka_index.stores.input_links`).
+        followed (`kafka_index.stores.inputs`).
     """
 
     items: tuple[tuple[str, str], ...] = ()

@@ -7,7 +7,7 @@ import threading
 from dataclasses import replace
 
 from kafka_index.errors import EngineError, InputError
-from kafka_index.stores.input_links import admit_sent, admitted_inputs
+from kafka_index.stores.inputs import admit_sent, admitted_inputs
 from kafka_index.stores.local_store import LocalStore
 from kafka_index.stores.options import StorageOptions
 from kafka_index.stores.store import Store

@@ -26,7 +26,7 @@ from kafka_index.reading.partition_files import CheckpointReader
 from kafka_index.records.record_table import DEFAULT_COLUMNS
 from kafka_index.storage import Skipped
 from kafka_index.storage.paths import index_root_of
-from kafka_index.stores.input_links import following_links
+from kafka_index.stores.inputs import reading_inputs
 from kafka_index.tables.bounds import (
     BoundOptions,
     Offsets,
@@ -137,7 +137,7 @@ def read_records(
     now = now_ms()
     start, end = parse_times(starting_timestamp, now), parse_times(ending_timestamp, now)
     check_order(start, end)
-    with following_links(follow=follow_links):
+    with reading_inputs(follow_links=follow_links):
         plan = plan_read(
             paths,
             topics=topics,

@@ -16,7 +16,7 @@ from kafka_index.metadata.found_cluster import find_cluster
 from kafka_index.records.decompression import shared_budget
 from kafka_index.storage.paths import index_root_of
 from kafka_index.storage.segment_table import SegmentTable
-from kafka_index.stores.input_links import following_links
+from kafka_index.stores.inputs import reading_inputs
 from kafka_index.tiered.listing import list_logs
 from kafka_index.tiered.options import TieredOptions
 from kafka_index.verification.findings import Finding, PartitionFindings
@@ -105,17 +105,14 @@ def verify(
     pattern = topics_pattern(topics)
     paths = [inputs] if isinstance(inputs, str | os.PathLike) else inputs
     refuse_passwords([*paths, indexes, metadata])
-    with following_links(follow=follow_links):
+    with reading_inputs(follow_links=follow_links):
         listing = list_logs([os.fspath(path) for path in paths], tiered, topics=pattern)
         index_root = None if indexes is None else index_root_of(indexes)
+        config = config or LogConfig()
+        place = None if metadata is None else os.fspath(metadata)
+        budget = shared_budget(config.max_decompressed_bytes)
+        cluster = find_cluster(place, listing.data_directories, budget)
     found = Verification()
-    config = config or LogConfig()
-    place = None if metadata is None else os.fspath(metadata)
-    cluster = find_cluster(
-        place,
-        listing.data_directories,
-        shared_budget(config.max_decompressed_bytes),
-    )
     segments = SegmentTable.of(listing.segments)
     settings = VerifySettings(
         system_clock() if now_ms is None else parse_time(now_ms),

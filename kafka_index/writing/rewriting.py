@@ -29,7 +29,7 @@ from kafka_index.state.snapshots import list_snapshots, snapshot_path
 from kafka_index.storage import publish_error
 from kafka_index.storage.log_directory import read_checkpoint_text
 from kafka_index.stores import is_remote, store_of
-from kafka_index.stores.input_links import refuse_linked_out
+from kafka_index.stores.inputs import refuse_linked_out
 from kafka_index.writing.condition import SelectionError
 from kafka_index.writing.partition_match import PartitionMatch, match_partition
 from kafka_index.writing.partition_rewrite import SegmentRewriter

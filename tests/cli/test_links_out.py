@@ -270,6 +270,8 @@ def test_functions_of_the_package(dump: Path, tmp_path: Path, opened: list[str])
     assert not kafka_index.verify(dump, follow_links=True).is_harmful
     again = kafka_index.build_indexes(dump, tmp_path / "c", follow_links=True).to_pylist()
     assert {row["status"] for row in again} == {"built"}
-    assert kafka_index.lookup_offsets(dump, queries, follow_links=True)["status"][0].as_py() == "ok"
+    assert (
+        kafka_index.lookup_offsets(dump, queries, follow_links=True)["status"][0].as_py() == "found"
+    )
     kafka_index.read_records(dump, follow_links=True).read_all()
     kafka_index.restore_dump(dump, tmp_path / "d", follow_links=True)

@@ -1,4 +1,4 @@
-"""Symbolic links in a dump that lead out of the input, and whether their files are opened.
+"""The inputs of a run: what was listed of them, and which links in them are followed.
 
 Links to directories and to logs are followed, as a broker follows them. Any other file of a data
 directory or partition that is a link to a file outside every input, and outside the directory that
@@ -17,11 +17,13 @@ from dataclasses import dataclass
 
 from kafka_index.errors import LinkedOutError
 from kafka_index.layout.names import LOG_SUFFIX, is_kept_file, parse_segment_file
+from kafka_index.stores.store import DirectoryEntry
 
 #: The reason why such a file is skipped.
 LINKED_OUT = "not read: a link that leads out of the input (--follow-links reads it)"
 
 _follows: ContextVar[bool | None] = ContextVar("follows_links", default=None)
+_listings: ContextVar[dict[str, list[DirectoryEntry]] | None] = ContextVar("listings", default=None)
 _lock = threading.Lock()
 # Real paths of the inputs of this process, and whether links in them are followed.
 _inputs: dict[str, bool] = {}
@@ -37,13 +39,24 @@ class LinkedFile:
 
 
 @contextmanager
-def following_links(*, follow: bool) -> Iterator[None]:
-    """Decide for the inputs that are listed within whether links that lead out are followed."""
-    token = _follows.set(follow)
+def reading_inputs(*, follow_links: bool) -> Iterator[None]:
+    """Read inputs: decide whether links out of them are followed, and list stores once.
+
+    Other threads share what is decided about links of the inputs that are listed within.
+    """
+    links = _follows.set(follow_links)
+    listings = _listings.set({} if (outer := _listings.get()) is None else outer)
     try:
         yield
     finally:
-        _follows.reset(token)
+        _follows.reset(links)
+        _listings.reset(listings)
+
+
+def kept_listings() -> dict[str, list[DirectoryEntry]]:
+    """Return the directories of stores that were listed of the inputs; new ones are added to it."""
+    found = _listings.get()
+    return {} if found is None else found
 
 
 def admit_linked(directory: str) -> None:
