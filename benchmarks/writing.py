@@ -17,14 +17,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kafka_index.build import build_segment_files
-from kafka_index.writing.condition import Condition
+from kafka_index.writing.condition import Condition, Selection
 from kafka_index.writing.import_settings import ImportMode, ImportSettings
 from kafka_index.writing.import_target import ImportTarget
 from kafka_index.writing.local_import import import_sorted
 from kafka_index.writing.partition_match import match_partition
 from kafka_index.writing.partition_rewrite import SegmentRewriter
 from kafka_index.writing.rewrite_plan import plan_rewrite
-from kafka_index.writing.selection import Selection
 from kafka_index.writing.sorted_records import sorted_records
 from kafka_index.writing.table_files import list_table_files
 

@@ -25,9 +25,8 @@ from kafka_index.errors import InputError
 from kafka_index.execution import Engine
 from kafka_index.stores import is_remote
 from kafka_index.tiered.options import TieredOptions
-from kafka_index.writing.condition import Condition
+from kafka_index.writing.condition import Condition, Selection, parse_keys
 from kafka_index.writing.rewriting import RewriteSettings
-from kafka_index.writing.selection import Selection, parse_keys
 
 _HELP = """Copy a dump without some of its records; all others keep their offsets.
 

@@ -30,7 +30,7 @@ from kafka_index.verification import (
 )
 from kafka_index.verification.copies import CopySegments, compare_partitions
 from kafka_index.verification.data_directory import DataDirectories
-from kafka_index.verification.known_topics import known_topics
+from kafka_index.verification.settings import known_topics
 from kafka_index.verification.starts import root_findings
 
 

@@ -10,8 +10,13 @@ from kafka_index.errors import InputError, KafkaIndexError, is_retriable
 from kafka_index.layout.names import TopicPartition
 from kafka_index.spark.session import open_session, prepare_executors
 from kafka_index.storage import DirectoryLock
-from kafka_index.writing.import_journal import digest_of_import, finished_import, journal
-from kafka_index.writing.import_record import ImportCounts, imported_by
+from kafka_index.writing.import_record import (
+    ImportCounts,
+    digest_of_import,
+    finished_import,
+    imported_by,
+    journal,
+)
 from kafka_index.writing.import_settings import ImportSettings
 from kafka_index.writing.import_target import ImportTarget
 from kafka_index.writing.local_import import import_sorted

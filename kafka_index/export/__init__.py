@@ -4,9 +4,14 @@ from kafka_index.export.export_record import DamagedRange, ExportRecord, with_fi
 from kafka_index.export.exporting import export_splits
 from kafka_index.export.partition_export import PartitionExport, SplitWork
 from kafka_index.export.planning import ExportPlan, plan_export
-from kafka_index.export.report import EXPORT_REPORT_SCHEMA, ExportStatus, PartitionReport
+from kafka_index.export.report import (
+    EXPORT_REPORT_SCHEMA,
+    ExportStatus,
+    LeftOut,
+    PartitionReport,
+    SplitResult,
+)
 from kafka_index.export.settings import ExportFormat, ExportSettings, OnDataLoss
-from kafka_index.export.split_result import LeftOut, SplitResult
 
 __all__ = [
     "EXPORT_REPORT_SCHEMA",

@@ -11,9 +11,9 @@ from kafka_index.execution import Waves, Workers
 from kafka_index.export.log_history import ExportedBatch
 from kafka_index.export.partition_export import SplitWork
 from kafka_index.export.partition_folder import remove_data_files
+from kafka_index.export.report import LeftOut, SplitResult
 from kafka_index.export.settings import ExportSettings
 from kafka_index.export.split_files import SplitFiles
-from kafka_index.export.split_result import LeftOut, SplitResult
 from kafka_index.tables import RecordReader
 
 _MAX_LEFT_OUT = 20

@@ -11,9 +11,8 @@ from dataclasses import dataclass, field, replace
 
 from kafka_index.export.export_record import DamagedRange, ExportRecord
 from kafka_index.export.log_history import thinned
-from kafka_index.export.replacement import take_place
-from kafka_index.export.report import ExportStatus, PartitionReport
-from kafka_index.export.split_result import LeftOut, SplitResult
+from kafka_index.export.partition_folder import take_place
+from kafka_index.export.report import ExportStatus, LeftOut, PartitionReport, SplitResult
 from kafka_index.layout.names import TopicPartition
 from kafka_index.stores import is_remote
 from kafka_index.tables.read_plan import RecordSplit

@@ -16,10 +16,16 @@ from kafka_index.export.export_record import (
 )
 from kafka_index.export.log_history import DataLoss, find_loss
 from kafka_index.export.partition_export import Exchange, PartitionExport, SplitWork
-from kafka_index.export.partition_folder import data_files, remove_data_files, remove_scratch_files
-from kafka_index.export.replacement import drop_staged, finish_exchange, staged_folder
+from kafka_index.export.partition_folder import (
+    data_files,
+    drop_staged,
+    finish_exchange,
+    remove_data_files,
+    remove_scratch_files,
+    staged_folder,
+)
+from kafka_index.export.report import LeftOut
 from kafka_index.export.settings import ExportSettings, OnDataLoss
-from kafka_index.export.split_result import LeftOut
 from kafka_index.layout.names import TopicPartition
 from kafka_index.reading import PartitionFiles, PartitionLog
 from kafka_index.startup.topic_id_file import read_topic_id

@@ -1,4 +1,4 @@
-"""The data files of a split.
+"""The data files of a split, Parquet or JSON lines, each written whole before it gets its name.
 
 A file is named by the first and the last offset in it. One partition's files never overlap, and the
 same records always go to the same files, so that two attempts at a split write the same bytes.
@@ -10,15 +10,165 @@ import os
 from collections import OrderedDict
 from collections.abc import Iterator
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
-from kafka_index.export.data_file import DataFile, is_outside_calendar
-from kafka_index.export.settings import ExportSettings
+from kafka_index.export.settings import ExportFormat, ExportSettings
+from kafka_index.storage.json_lines import json_lines
 from kafka_index.stores import is_remote
 from kafka_index.stores.durable_files import make_durable, publish_error
+from kafka_index.stores.staged_file import WholeFile, whole_file
+
+#: Rows are held until they have this many bytes: a row group of Parquet.
+_GROUP_BYTES = 16 * 1024 * 1024
+#: Columns of numbers that mostly ascend, and how Parquet encodes their differences.
+_ASCENDING, _DELTA = ("offset", "timestamp"), "DELTA_BINARY_PACKED"
+_MIN_MS, _MAX_MS = -62_135_596_800_000, 253_402_300_799_999
+
+
+class _Sink(Protocol):
+    def write(self, table: pa.Table) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class DataFile:
+    """Writes one data file; its rows are held until they make a row group.
+
+    `scratch` is the name of the file until it is complete.
+    """
+
+    def __init__(self, folder: str, scratch: str, settings: ExportSettings) -> None:
+        if not is_remote(folder):
+            try:
+                os.makedirs(folder, exist_ok=True)
+            except OSError as error:
+                raise publish_error(error, folder, "make the folder") from error
+        path = os.path.join(folder, scratch.removesuffix(".tmp"))
+        self._file: WholeFile = whole_file(
+            path, scratch_path=os.path.join(folder, scratch), what="data file"
+        )
+        self._folder = folder
+        self._settings = settings
+        self._held: list[pa.RecordBatch] = []
+        self._held_bytes = 0
+        self._first: int | None = None
+        self._last = 0
+        schema = settings.read_settings.schema
+        self._schema = pa.schema([schema.field(name) for name in settings.file_columns])
+        is_parquet = settings.format is ExportFormat.PARQUET
+        self._sink: _Sink | None = (
+            _ParquetSink(self._file, self._schema) if is_parquet else _JsonSink(self._file)
+        )
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Add records, in the order of their offsets."""
+        offsets = batch.column("offset")
+        if self._first is None:
+            self._first = offsets[0].as_py()
+        self._last = offsets[-1].as_py()
+        self._held.append(batch.select(self._schema.names))
+        self._held_bytes += batch.nbytes
+        if self._held_bytes >= _GROUP_BYTES:
+            self._flush()
+
+    def commit(self) -> tuple[str, int]:
+        """Give the file its name; return its path and its size."""
+        self._flush()
+        self._close_sink()
+        size_bytes = os.stat(self._file.scratch_path).st_size
+        name = f"{self._first:020d}-{self._last:020d}{self._settings.ending}"
+        self._file.path = os.path.join(self._folder, name)
+        self._file.commit()
+        return self._file.path, size_bytes
+
+    def drop(self) -> None:
+        """Close the file, and remove it unless it has its name."""
+        try:
+            self._close_sink()
+        finally:
+            self._file.__exit__(None, None, None)
+
+    def _flush(self) -> None:
+        if self._held and self._sink is not None:
+            table = pa.Table.from_batches(self._held, self._schema)
+            self._held, self._held_bytes = [], 0
+            try:
+                self._sink.write(table)
+            except OSError as error:
+                raise self._file.error(error) from error
+
+    def _close_sink(self) -> None:
+        sink, self._sink = self._sink, None
+        if sink is not None:
+            try:
+                sink.close()
+            except OSError as error:
+                raise self._file.error(error) from error
+
+
+class _ParquetSink:
+    def __init__(self, file: WholeFile, schema: pa.Schema) -> None:
+        self._writer = pq.ParquetWriter(
+            file.scratch_path,
+            schema,
+            compression="zstd",
+            use_dictionary=_dictionary_paths(schema),
+            column_encoding={name: _DELTA for name in _ASCENDING if name in schema.names},
+        )
+
+    def write(self, table: pa.Table) -> None:
+        self._writer.write_table(table, row_group_size=max(len(table), 1))
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class _JsonSink:
+    def __init__(self, file: WholeFile) -> None:
+        self._file = file
+
+    def write(self, table: pa.Table) -> None:
+        for batch in table.to_batches(max_chunksize=8192):
+            lines = json_lines(_with_times_as_text(batch)).to_pylist()
+            self._file.write("".join(f"{line}\n" for line in lines).encode())
+
+    def close(self) -> None:
+        """Nothing is held back."""
+
+
+def _dictionary_paths(schema: pa.Schema) -> list[str]:
+    """Return the columns of Parquet whose values often repeat, as keys and header names do."""
+    columns = [name for name in schema.names if name not in ("value", "headers", *_ASCENDING)]
+    if "headers" in schema.names:
+        columns += [f"headers.list.element.{name}" for name in ("key", "value")]
+    return columns
+
+
+def _with_times_as_text(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return a batch whose timestamps outside the calendar are ms since the epoch, as texts."""
+    number = batch.schema.get_field_index("timestamp")
+    if number < 0 or not len(batch):
+        return batch
+    times = batch.column(number).view(pa.int64())
+    outside = np.asarray(is_outside_calendar(times))
+    if not outside.any():
+        return batch
+    known = pc.if_else(pa.array(outside), 0, times).view(pa.timestamp("ms"))
+    texts = pc.replace_substring(known.cast(pa.string()), " ", "T", max_replacements=1)
+    texts = pc.binary_join_element_wise(texts, "Z", "")
+    texts = pc.if_else(pa.array(outside), times.cast(pa.string()), texts)
+    return batch.set_column(number, "timestamp", texts)
+
+
+def is_outside_calendar(times_ms: pa.Array) -> pa.Array:
+    """Return which times are no day of the years 1 to 9999."""
+    return pc.or_(pc.less(times_ms, _MIN_MS), pc.greater(times_ms, _MAX_MS))
+
 
 #: The folder of records whose timestamp is no day of the calendar, as Hive names it.
 _NO_DATE = "__HIVE_DEFAULT_PARTITION__"

@@ -1,10 +1,9 @@
 """The state of a cluster in Kafka's own topics: topics, groups, transactions, remote segments."""
 
-from kafka_index.metadata.cluster_image import ClusterImage
+from kafka_index.metadata.cluster_image import BrokerImage, ClusterImage, PartitionImage, TopicImage
 from kafka_index.metadata.cluster_metadata import ClusterMetadata
 from kafka_index.metadata.directory import METADATA_TOPICS, read_cluster, read_metadata
 from kafka_index.metadata.group_state import CommittedOffset, Group
-from kafka_index.metadata.registrations import BrokerImage, PartitionImage, TopicImage
 from kafka_index.metadata.tables import METADATA_TABLES, MetadataTable
 from kafka_index.metadata.transaction_state import Transaction
 

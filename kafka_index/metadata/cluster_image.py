@@ -1,7 +1,7 @@
 """The state of a cluster, as its metadata log describes it: topics, partitions, configurations.
 
-Source: Kafka's ``MetadataDelta`` and the deltas in it, ``PartitionRegistration.merge``,
-``MetadataBatchLoader`` for transactions of the metadata log.
+Source: Kafka's ``MetadataDelta`` and the deltas in it, ``PartitionRegistration``,
+``BrokerRegistration``, and ``MetadataBatchLoader`` for transactions of the metadata log.
 """
 
 from __future__ import annotations
@@ -10,15 +10,130 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from kafka_index.errors import CorruptRecordError
-from kafka_index.layout.message_fields import Struct
+from kafka_index.layout.message_fields import ZERO_UUID, Struct
 from kafka_index.metadata.decoding import DecodedRecord
-from kafka_index.metadata.registrations import (
-    BrokerImage,
-    PartitionImage,
-    ProducerIdBlock,
-    TopicImage,
-)
 from kafka_index.metadata.sensitive import ALL_BROKERS, BROKER_RESOURCE, TOPIC_RESOURCE
+
+_NO_LEADER_CHANGE = -2
+_NO_RECOVERY_CHANGE = -1
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionImage:
+    """A partition (Kafka: ``PartitionRegistration``); replicas are broker ids."""
+
+    replicas: tuple[int, ...]
+    directories: tuple[str, ...]
+    isr: tuple[int, ...]
+    removing_replicas: tuple[int, ...]
+    adding_replicas: tuple[int, ...]
+    leader: int
+    leader_recovery_state: int
+    leader_epoch: int
+    partition_epoch: int
+    eligible_leader_replicas: tuple[int, ...]
+    last_known_elr: tuple[int, ...]
+
+    @classmethod
+    def of(cls, record: Struct) -> PartitionImage:
+        """Return the partition of a ``PartitionRecord``."""
+        replicas = record.integers("replicas")
+        return cls(
+            replicas,
+            _directories(record.texts("directories"), len(replicas)),
+            record.integers("isr"),
+            record.integers("removingReplicas"),
+            record.integers("addingReplicas"),
+            record.integer("leader"),
+            record.integer("leaderRecoveryState"),
+            record.integer("leaderEpoch"),
+            record.integer("partitionEpoch"),
+            record.integers("eligibleLeaderReplicas"),
+            record.integers("lastKnownElr"),
+        )
+
+    def changed(self, record: Struct) -> PartitionImage:
+        """Return the partition after a ``PartitionChangeRecord``."""
+
+        def ids(name: str, before: tuple[int, ...]) -> tuple[int, ...]:
+            return before if record[name] is None else record.integers(name)
+
+        replicas = ids("replicas", self.replicas)
+        directories = self.directories
+        if record["directories"] is not None:
+            directories = record.texts("directories")
+        leader, recovery = record.integer("leader"), record.integer("leaderRecoveryState")
+        has_new_leader = leader != _NO_LEADER_CHANGE
+        return PartitionImage(
+            replicas,
+            _directories(directories, len(replicas)),
+            ids("isr", self.isr),
+            ids("removingReplicas", self.removing_replicas),
+            ids("addingReplicas", self.adding_replicas),
+            leader if has_new_leader else self.leader,
+            self.leader_recovery_state if recovery == _NO_RECOVERY_CHANGE else recovery,
+            self.leader_epoch + has_new_leader,
+            self.partition_epoch + 1,
+            ids("eligibleLeaderReplicas", self.eligible_leader_replicas),
+            ids("lastKnownElr", self.last_known_elr),
+        )
+
+
+@dataclass(slots=True)
+class TopicImage:
+    """A topic and its partitions by number."""
+
+    name: str
+    topic_id: str
+    partitions: dict[int, PartitionImage] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerImage:
+    """A registered broker (Kafka: ``BrokerRegistration``)."""
+
+    broker_id: int
+    broker_epoch: int
+    incarnation_id: str
+    endpoints: tuple[str, ...]
+    rack: str | None
+    is_fenced: bool
+    in_controlled_shutdown: bool
+    directories: tuple[str, ...]
+
+    @classmethod
+    def of(cls, record: Struct) -> BrokerImage:
+        """Return the broker of a ``RegisterBrokerRecord``."""
+        return cls(
+            record.integer("brokerId"),
+            record.integer("brokerEpoch"),
+            record.text("incarnationId"),
+            tuple(
+                f"{end.text('name')}://{end.text('host')}:{end.integer('port')}"
+                for end in record.structs("endPoints")
+            ),
+            record.optional_text("rack"),
+            record.flag("fenced"),
+            record.flag("inControlledShutdown"),
+            record.texts("logDirs"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerIdBlock:
+    """Producer ids that a broker was given, up to `next_producer_id`, exclusive."""
+
+    broker_id: int
+    broker_epoch: int
+    next_producer_id: int
+
+
+def _directories(directories: tuple[str, ...], replicas: int) -> tuple[str, ...]:
+    """Return one directory id for each replica, also where none is known."""
+    if all(directory == ZERO_UUID for directory in directories):
+        return (ZERO_UUID,) * replicas
+    return directories
+
 
 #: How many producer ids a broker is given at a time (``ProducerIdsBlock.PRODUCER_ID_BLOCK_SIZE``).
 PRODUCER_ID_BLOCK = 1000

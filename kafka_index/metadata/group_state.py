@@ -19,8 +19,7 @@ from kafka_index.layout.message_fields import ZERO_UUID, Struct
 from kafka_index.layout.messages import CONSUMER_PROTOCOL
 from kafka_index.layout.records import CONTROL_COMMIT
 from kafka_index.metadata.decoding import GROUP_CODEC
-from kafka_index.metadata.topic_log import NO_PRODUCER_ID, LogRecord
-from kafka_index.metadata.topic_state import TopicState
+from kafka_index.metadata.topic_log import NO_PRODUCER_ID, LogRecord, TopicState
 
 _LEGACY_OFFSET_COMMIT, _OFFSET_COMMIT = 0, 1
 _CONSUMER = "consumer"

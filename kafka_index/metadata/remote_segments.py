@@ -12,8 +12,7 @@ from functools import partial
 
 from kafka_index.errors import CorruptRecordError
 from kafka_index.metadata.decoding import REMOTE_LOG_CODEC
-from kafka_index.metadata.topic_log import LogRecord
-from kafka_index.metadata.topic_state import TopicState
+from kafka_index.metadata.topic_log import LogRecord, TopicState
 from kafka_index.tiered.metadata_records import (
     PartitionDeleteEvent,
     RemoteSegmentId,

@@ -15,18 +15,212 @@ from kafka_index.layout.names import (
     REMOTE_LOG_METADATA_TOPIC,
     TRANSACTION_STATE_TOPIC,
 )
+from kafka_index.metadata.cluster_image import PRODUCER_ID_BLOCK
 from kafka_index.metadata.cluster_metadata import ClusterMetadata
-from kafka_index.metadata.table_rows import (
-    Row,
-    brokers_rows,
-    groups_rows,
-    offsets_rows,
-    partitions_rows,
-    producers_rows,
-    remote_segments_rows,
-    topics_rows,
-    transactions_rows,
-)
+
+Row = dict[str, object]
+
+_RECOVERY = ("recovered", "recovering")
+
+
+def topics_rows(found: ClusterMetadata) -> list[Row] | None:
+    """Return a row per topic; None where it is not known."""
+    if found.cluster is None:
+        return None
+    return [
+        {
+            "topic": topic.name,
+            "topic_id": topic.topic_id,
+            "partitions": len(topic.partitions),
+            "replication_factor": max(
+                (len(one.replicas) for one in topic.partitions.values()), default=0
+            ),
+            "configs": sorted(found.cluster.topic_configs(topic.name).items()),
+        }
+        for topic in sorted(found.cluster.topics.values(), key=lambda topic: topic.name)
+    ]
+
+
+def partitions_rows(found: ClusterMetadata) -> list[Row] | None:
+    """Return a row per partition; None where it is not known."""
+    if found.cluster is None:
+        return None
+    return [
+        {
+            "topic": topic.name,
+            "topic_id": topic.topic_id,
+            "partition": number,
+            "leader": None if one.leader < 0 else one.leader,
+            "leader_epoch": one.leader_epoch,
+            "partition_epoch": one.partition_epoch,
+            "replicas": one.replicas,
+            "isr": one.isr,
+            "adding_replicas": one.adding_replicas,
+            "removing_replicas": one.removing_replicas,
+            "eligible_leader_replicas": one.eligible_leader_replicas,
+            "last_known_elr": one.last_known_elr,
+            "directories": one.directories,
+            "leader_recovery_state": _RECOVERY[one.leader_recovery_state == 1],
+        }
+        for topic in sorted(found.cluster.topics.values(), key=lambda topic: topic.name)
+        for number, one in sorted(topic.partitions.items())
+    ]
+
+
+def brokers_rows(found: ClusterMetadata) -> list[Row] | None:
+    """Return a row per registered broker; None where it is not known."""
+    if found.cluster is None:
+        return None
+    return [
+        {
+            "broker_id": one.broker_id,
+            "broker_epoch": one.broker_epoch,
+            "incarnation_id": one.incarnation_id,
+            "endpoints": one.endpoints,
+            "rack": one.rack,
+            "is_fenced": one.is_fenced,
+            "in_controlled_shutdown": one.in_controlled_shutdown,
+            "directories": one.directories,
+        }
+        for _, one in sorted(found.cluster.brokers.items())
+    ]
+
+
+def groups_rows(found: ClusterMetadata) -> list[Row] | None:
+    """Return a row per group; None where it is not known."""
+    if found.groups is None:
+        return None
+    committed: dict[str, int] = {}
+    for offset in found.offsets or []:
+        committed[offset.group] = committed.get(offset.group, 0) + 1
+    return [
+        {
+            "group": group.name,
+            "type": group.kind,
+            "epoch": group.epoch,
+            "assignment_epoch": group.assignment_epoch,
+            "protocol_type": group.protocol_type,
+            "protocol": group.protocol,
+            "leader": group.leader,
+            "state_timestamp_ms": group.state_timestamp_ms,
+            "committed_offsets": committed.get(group.name, 0),
+            "members": [
+                {
+                    "member_id": member.member_id,
+                    "instance_id": member.instance_id,
+                    "client_id": member.client_id,
+                    "client_host": member.client_host,
+                    "epoch": member.epoch,
+                    "topics": member.topics,
+                    "assignment": [
+                        {"topic": topic, "partition": partition}
+                        for topic, partition in member.assignment
+                    ],
+                }
+                for _, member in sorted(group.members.items())
+            ],
+        }
+        for group in found.groups
+    ]
+
+
+def offsets_rows(found: ClusterMetadata) -> list[Row] | None:
+    """Return a row per committed offset; None where it is not known."""
+    if found.offsets is None:
+        return None
+    return [
+        {
+            "group": one.group,
+            "topic": one.topic,
+            "topic_id": one.topic_id,
+            "partition": one.partition,
+            "offset": one.offset,
+            "leader_epoch": one.leader_epoch,
+            "metadata": one.metadata,
+            "commit_timestamp_ms": one.commit_timestamp_ms,
+            "expire_timestamp_ms": one.expire_timestamp_ms,
+        }
+        for one in found.offsets
+    ]
+
+
+def transactions_rows(found: ClusterMetadata) -> list[Row] | None:
+    """Return a row per transactional id; None where it is not known."""
+    if found.transactions is None:
+        return None
+    return [
+        {
+            "transactional_id": one.transactional_id,
+            "state": one.state,
+            "producer_id": one.producer_id,
+            "producer_epoch": one.producer_epoch,
+            "previous_producer_id": one.previous_producer_id,
+            "next_producer_id": one.next_producer_id,
+            "timeout_ms": one.timeout_ms,
+            "start_timestamp_ms": one.start_timestamp_ms,
+            "last_update_timestamp_ms": one.last_update_timestamp_ms,
+            "partitions": [
+                {"topic": topic, "partition": partition} for topic, partition in one.partitions
+            ],
+        }
+        for one in found.transactions
+    ]
+
+
+def producers_rows(found: ClusterMetadata) -> list[Row] | None:
+    """Return producers of transactions, and the last block of ids that a broker was given."""
+    if found.transactions is None and found.cluster is None:
+        return None
+    rows: list[Row] = [
+        {
+            "kind": "transactional",
+            "producer_id": one.producer_id,
+            "producer_epoch": one.producer_epoch,
+            "transactional_id": one.transactional_id,
+        }
+        for one in found.transactions or []
+    ]
+    block = None if found.cluster is None else found.cluster.producer_ids
+    if block is not None:
+        rows.append(
+            {
+                "kind": "block",
+                "producer_id": max(block.next_producer_id - PRODUCER_ID_BLOCK, 0),
+                "next_producer_id": block.next_producer_id,
+                "broker_id": block.broker_id,
+                "broker_epoch": block.broker_epoch,
+            }
+        )
+    return rows
+
+
+def remote_segments_rows(found: ClusterMetadata) -> list[Row] | None:
+    """Return a row per remote segment; None where it is not known."""
+    if found.remote_segments is None:
+        return None
+    return [
+        {
+            "topic": one.topic,
+            "topic_id": one.id.topic_id,
+            "partition": one.id.partition,
+            "segment_id": one.id.segment_id,
+            "state": one.state.name,
+            "start_offset": one.start_offset,
+            "end_offset": one.end_offset,
+            "size_bytes": one.size_bytes,
+            "max_timestamp_ms": one.max_timestamp_ms,
+            "broker_id": one.broker_id,
+            "event_timestamp_ms": one.event_timestamp_ms,
+            "leader_epochs": [
+                {"leader_epoch": entry.epoch, "start_offset": entry.start_offset}
+                for entry in one.epochs
+            ],
+            "custom_metadata": one.custom_metadata,
+            "is_txn_index_empty": one.is_txn_index_empty,
+        }
+        for one in found.remote_segments
+    ]
+
 
 _IDS = pa.list_(pa.int32())
 _NAMES = pa.list_(pa.string())

@@ -1,4 +1,4 @@
-"""The records of a partition that Kafka keeps its own state in.
+"""The records of a topic that Kafka keeps its own state in, read in order and counted by type.
 
 A batch that cannot be read, or a log that ends in damage, is a fault that is collected; the rest is
 read. Memory is bounded by a chunk of records.
@@ -6,12 +6,15 @@ read. Memory is bounded by a chunk of records.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
 from kafka_index.errors import CorruptLogError, KafkaIndexError
+from kafka_index.metadata.decoding import RecordName, UnknownRecordError
 from kafka_index.records.batch_source import PREALLOCATED_TAIL
 from kafka_index.records.batch_walk import BatchDamage
 from kafka_index.records.decompression import DecompressionBudget
@@ -102,3 +105,23 @@ def _placed(error: CorruptLogError, path: str, position_bytes: int) -> CorruptLo
         found=error.found,
         hint=error.hint,
     )
+
+
+class TopicState(ABC):
+    """Collects the records of an internal topic; `counts` has their number by type."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[RecordName] = Counter()
+
+    @abstractmethod
+    def add(self, record: LogRecord) -> None:
+        """Apply a record; raises `CorruptRecordError` if it cannot be read."""
+
+    def _is_known(self, name_of: Callable[[], str]) -> bool:
+        """Count a record under its name; return whether this release knows its type."""
+        try:
+            name = RecordName(name_of(), is_known=True)
+        except UnknownRecordError as error:
+            name = RecordName(error.name, is_known=False)
+        self.counts[name] += 1
+        return name.is_known

@@ -11,8 +11,7 @@ from typing import Final
 from kafka_index.errors import CorruptRecordError
 from kafka_index.layout.message_fields import Struct
 from kafka_index.metadata.decoding import TRANSACTION_CODEC
-from kafka_index.metadata.topic_log import LogRecord
-from kafka_index.metadata.topic_state import TopicState
+from kafka_index.metadata.topic_log import LogRecord, TopicState
 
 #: The states of a transaction by their numbers (``TransactionState``).
 TRANSACTION_STATES: Final = (

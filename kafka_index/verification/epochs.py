@@ -12,7 +12,7 @@ from kafka_index.state.leader_epochs import LeaderEpochCache
 from kafka_index.storage.log_directory import read_checkpoint_text
 from kafka_index.verification.findings import FileClass, FileKind, Finding, Judgement
 from kafka_index.verification.index_files import IDENTICAL
-from kafka_index.verification.log_facts import EpochRun
+from kafka_index.verification.segment import EpochRun
 
 
 def epoch_findings(

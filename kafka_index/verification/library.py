@@ -20,9 +20,8 @@ from kafka_index.stores.inputs import reading_inputs
 from kafka_index.tiered.listing import list_logs
 from kafka_index.tiered.options import TieredOptions
 from kafka_index.verification.findings import Finding, PartitionFindings
-from kafka_index.verification.known_topics import known_topics
 from kafka_index.verification.run import verify_partitions
-from kafka_index.verification.settings import VerifySettings
+from kafka_index.verification.settings import VerifySettings, known_topics
 from kafka_index.verification.starts import root_findings
 
 

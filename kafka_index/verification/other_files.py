@@ -22,7 +22,7 @@ from kafka_index.startup.topic_id_file import read_topic_id
 from kafka_index.storage import SegmentFile, is_scratch
 from kafka_index.storage.directories import Entry
 from kafka_index.verification.findings import FileClass, FileKind, Finding, Judgement
-from kafka_index.verification.known_topics import KnownTopic
+from kafka_index.verification.settings import KnownTopic
 
 _KINDS = {
     LOG_SUFFIX: FileKind.LOG,

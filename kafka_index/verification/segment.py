@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from kafka_index.layout.names import (
     index_name_for,
     segment_file_name,
 )
+from kafka_index.layout.records import NO_LEADER_EPOCH, NO_TIMESTAMP
 from kafka_index.records.batch_source import BAD_CRC, BAD_MESSAGE, ScanStop
 from kafka_index.records.batch_table import BatchColumns
 from kafka_index.records.decompression import shared_budget
@@ -44,8 +45,60 @@ from kafka_index.verification.index_files import (
     judge_offset_index,
     judge_time_index,
 )
-from kafka_index.verification.log_facts import LogFacts
 from kafka_index.verification.settings import VerifySettings
+
+
+class EpochRun(NamedTuple):
+    """Batches of one leader epoch that follow each other: their first and last offset."""
+
+    epoch: int
+    first_offset: int
+    last_offset: int
+
+
+@dataclass
+class LogFacts:
+    """The facts about the batches of a log; the largest timestamp is -1 for none."""
+
+    offsets: LogOffsets
+    batches: int = 0
+    max_timestamp_ms: int = NO_TIMESTAMP
+    epochs: list[EpochRun] = field(default_factory=list)
+
+    @property
+    def end_offset(self) -> int:
+        """The offset after the last batch; before any batch the segment's base offset."""
+        return self.offsets.end_offset
+
+    @property
+    def end_bytes(self) -> int:
+        """The position after the last batch."""
+        return self.offsets.end_bytes
+
+    def observe(self, batches: BatchColumns) -> None:
+        """Look at a chunk of batches."""
+        self.offsets.observe(batches)
+        self._observe_epochs(batches)
+        self.batches += batches.rows
+        self.max_timestamp_ms = max(self.max_timestamp_ms, int(batches.max_timestamp_ms.max()))
+
+    def _observe_epochs(self, batches: BatchColumns) -> None:
+        epochs = batches.leader_epoch
+        is_one = bool((epochs == epochs[0]).all())
+        starts = [0] if is_one else [0, *(np.flatnonzero(np.diff(epochs)) + 1).tolist()]
+        for start, end in zip(starts, [*starts[1:], batches.rows], strict=True):
+            run = EpochRun(
+                int(epochs[start]),
+                int(batches.base_offset[start]),
+                int(batches.last_offset[end - 1]),
+            )
+            if run.epoch == NO_LEADER_EPOCH:
+                continue
+            if self.epochs and self.epochs[-1].epoch == run.epoch:
+                run = EpochRun(run.epoch, self.epochs[-1].first_offset, run.last_offset)
+                self.epochs[-1] = run
+            else:
+                self.epochs.append(run)
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""The settings that every partition of a verification shares."""
+"""The settings that every partition of a verification shares, and the topics that are known."""
 
 from __future__ import annotations
 
@@ -10,9 +10,36 @@ from kafka_index.build import ALL_OUTPUTS, BuildSettings, Output
 from kafka_index.config import LogConfig
 from kafka_index.execution.tasks import new_run_id
 from kafka_index.layout.names import TopicPartition
+from kafka_index.metadata import ClusterImage
 from kafka_index.storage import SegmentFile, workspace
+from kafka_index.storage.segment_table import SegmentTable
 from kafka_index.storage.tiered_partition import TieredPartition
-from kafka_index.verification.known_topics import KnownTopic
+
+
+@dataclass(frozen=True, slots=True)
+class KnownTopic:
+    """A topic in the metadata.
+
+    ``cleanup.policy`` is None if the metadata does not set it, so that each broker goes by its
+    ``server.properties``.
+    """
+
+    topic_id: str
+    cleanup_policy: str | None
+
+
+def known_topics(cluster: ClusterImage | None, segments: SegmentTable) -> dict[str, KnownTopic]:
+    """Return the topics of segments that the metadata knows, by name."""
+    if cluster is None:
+        return {}
+    names = {each.partition.topic for each in segments.partitions}
+    found = {name: cluster.topic_named(name) for name in names}
+    return {
+        name: KnownTopic(topic.topic_id, cluster.cleanup_policy(name))
+        for name, topic in found.items()
+        if topic is not None
+    }
+
 
 # Epochs are judged by those of the batches: a build starts from the file itself.
 _OUTPUTS = ALL_OUTPUTS - {Output.EPOCHS}

@@ -1,21 +1,30 @@
-"""The record that an import leaves in each partition: which logs it wrote.
+"""The record that an import leaves in each partition, and the journal of a running import.
 
 A partition whose logs are as its record says was written by an import and by nothing since: only
 such a one may be overwritten. A broker ignores the file.
+
+The journal names the run, so that the same command continues an unfinished one. It lies in the data
+directory from before the first partition is published until all are. Then a mark of the finished
+import takes its place, by which the same command finds that all is done.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from kafka_index.errors import ReadError
+from kafka_index.errors import ReadError, is_retriable
 from kafka_index.layout.names import TopicPartition, parse_partition_directory
-from kafka_index.storage import publish_error
+from kafka_index.storage import AtomicFile, make_durable, publish_error
+from kafka_index.stores import store_of
+from kafka_index.writing.import_settings import ImportMode, ImportSettings
 from kafka_index.writing.staging import signature_of
+from kafka_index.writing.table_files import TableFile, errors_of
 
 IMPORT_RECORD = ".import.kafka-index"
 _VERSION = 1
@@ -104,3 +113,80 @@ def _read(directory: str) -> dict[str, Any]:
 
 def _sizes(directory: str) -> dict[str, int]:
     return {name: size for name, size, _ in signature_of(directory) or ()}
+
+
+IMPORT_JOURNAL = ".unfinished-import.kafka-index"
+#: Of the import that finished last.
+_FINISHED_IMPORT = IMPORT_RECORD
+
+
+def digest_of_import(files: Sequence[TableFile], settings: ImportSettings) -> str:
+    """Return what tells an import from every other: its files as they are, and its settings."""
+    digest = hashlib.sha256(repr(replace(settings, run_id="", now_ms=0)).encode())
+    for file in files:
+        with errors_of(file):
+            digest.update(repr((file, store_of(file.path).info(file.path))).encode())
+    return digest.hexdigest()
+
+
+@contextmanager
+def journal(root: str, digest: str, settings: ImportSettings) -> Iterator[ImportSettings]:
+    """Hold the journal of an import while it runs, in a data directory that is locked.
+
+    Yields the settings, with the run and the time of the import that is continued, if one is.
+    Raises `PublishError` if the journal cannot be written or removed; it stays, and the import can
+    be continued.
+    """
+    path = os.path.join(root, IMPORT_JOURNAL)
+    begun = _read_journal(path, digest)
+    run_id, now_ms = begun.get("run", settings.run_id), begun.get("now_ms", settings.now_ms)
+    content = {"digest": digest, "run": run_id, "now_ms": now_ms}
+    _write_journal(path, content)
+    try:
+        yield replace(settings, run_id=run_id, now_ms=now_ms)
+    except Exception as error:
+        if not is_retriable(error):
+            # Another try would meet the same.
+            with suppress(OSError):
+                os.unlink(path)
+        raise
+    for place, failure in make_durable([root]).items():
+        raise publish_error(failure, place, "make it durable")
+    _write_journal(
+        os.path.join(root, _FINISHED_IMPORT),
+        {**content, "partitions": len(imported_by(root, run_id))},
+    )
+    try:
+        os.unlink(path)
+    except OSError as error:
+        raise publish_error(error, path, "remove a file") from error
+
+
+def finished_import(
+    root: str, digest: str, mode: ImportMode
+) -> Mapping[TopicPartition, ImportCounts]:
+    """Return what the same import has written, if it is all there as it was left; else nothing.
+
+    What replaces what is there is always written again.
+    """
+    if mode is ImportMode.OVERWRITE or os.path.exists(os.path.join(root, IMPORT_JOURNAL)):
+        return {}
+    mark = _read_journal(os.path.join(root, _FINISHED_IMPORT), digest)
+    found = imported_by(root, mark["run"]) if mark else {}
+    return found if len(found) == mark.get("partitions") else {}
+
+
+def _write_journal(path: str, content: Mapping[str, Any]) -> None:
+    with AtomicFile(path) as file:
+        file.write(json.dumps(content).encode())
+        file.commit()
+
+
+def _read_journal(path: str, digest: str) -> Mapping[str, Any]:
+    """Return a journal or a mark if it is that of this import; else nothing."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            found = json.load(file)
+        return found if found["digest"] == digest and {"run", "now_ms"} <= found.keys() else {}
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return {}

@@ -1,9 +1,16 @@
-"""The records of one partition, appended to a log that is written aside."""
+"""The records of one partition, appended to a log that is written aside.
+
+A log that an import continues is compared with the log as loading has left it. A broker that loads
+a log after an unclean shutdown cuts it at the first invalid batch, and deletes every later segment.
+An import does neither: only a last batch that was not written to its end, or the zeros of
+preallocation, may go, and only if no checkpoint says that there was more.
+"""
 
 from __future__ import annotations
 
 import os
 import shutil
+from collections import deque
 from concurrent.futures import Executor
 from dataclasses import dataclass
 
@@ -15,11 +22,16 @@ from kafka_index.layout.integers import INT32_MAX
 from kafka_index.layout.names import (
     CLEAN_SHUTDOWN,
     LOG_START_CHECKPOINT,
+    LOG_SUFFIX,
     PARTITION_METADATA,
     TopicPartition,
+    parse_segment_file,
+    segment_file_name,
 )
 from kafka_index.records.batch_encoder import BatchEncoder
-from kafka_index.storage import publish_error
+from kafka_index.records.batch_source import ScanStop
+from kafka_index.scan import LogFileSource
+from kafka_index.storage import SegmentFile, publish_error
 from kafka_index.storage.file_copy import copy_file
 from kafka_index.storage.log_directory import LogDirectory
 from kafka_index.writing.import_columns import check_continues, check_order, import_rows
@@ -30,8 +42,65 @@ from kafka_index.writing.import_record import (
     write_import_record,
 )
 from kafka_index.writing.import_settings import ImportMode, ImportSettings
-from kafka_index.writing.loaded_log import check_loaded
-from kafka_index.writing.staging import StagedPartition, signature_of
+from kafka_index.writing.staging import Signature, StagedPartition, signature_of
+
+
+def check_loaded(
+    log: GrowingPartitionLog, directory: str, partition: TopicPartition, logs: Signature
+) -> None:
+    """Check that loading the copy of a partition has cut nothing that counts.
+
+    `directory` is the original, and `logs` its logs. Raises `InputError` if it has.
+    """
+    sizes = {
+        segment_file_name(segment.base_offset, LOG_SUFFIX): segment.size_bytes
+        for segment in log.segments
+    }
+    was = [(name, size) for name, size, _ in logs if parse_segment_file(name) is not None]
+    for name, size in was:
+        left = sizes.get(name)
+        if left == size:
+            continue
+        path = os.path.join(directory, name)
+        stop = _stop_of(path, partition) if left is not None and name == was[-1][0] else None
+        if stop is None or stop.position_bytes != left or not stop.is_tail:
+            raise InputError(
+                "the log is damaged, and would lose records by being loaded",
+                path=path,
+                position_bytes=left,
+                hint="see what is wrong with kafka-index verify; kafka-index restore makes a sound "
+                "copy, which can be continued",
+            )
+        committed = LogDirectory(os.path.dirname(directory)).committed_end(partition)
+        if committed > log.log_end_offset:
+            raise InputError(
+                "the log ends before its high watermark or recovery point: committed records are "
+                "lost",
+                path=path,
+                position_bytes=left,
+                expected=f"an end at offset {committed} or later",
+                found=log.log_end_offset,
+                hint="restore the partition from another replica",
+            )
+
+
+def _stop_of(path: str, partition: TopicPartition) -> ScanStop | None:
+    """Return why a scan of the active segment ends before its end."""
+    parsed = parse_segment_file(os.path.basename(path))
+    if parsed is None:
+        return None
+    status = os.stat(path)
+    segment = SegmentFile(
+        partition.topic,
+        partition.partition,
+        parsed.base_offset,
+        path,
+        status.st_size,
+        status.st_mtime_ns,
+    )
+    scan = LogFileSource.of_segment(segment, verify_crc=True)
+    deque(scan.chunks(), maxlen=0)
+    return scan.stop
 
 
 @dataclass(frozen=True, slots=True)

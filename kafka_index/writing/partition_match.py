@@ -33,8 +33,8 @@ from kafka_index.state.segment_state import ProducerTable, SegmentState
 from kafka_index.storage import SegmentFile
 from kafka_index.storage.log_directory import LogDirectory
 from kafka_index.storage.tiered_partition import TieredPartition
+from kafka_index.writing.condition import Selection, SelectionMatcher
 from kafka_index.writing.revival import Outcomes, Revival
-from kafka_index.writing.selection import Selection, SelectionMatcher
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,6 +45,7 @@ from kafka_index.records.record_chunk import RecordChunk
 from kafka_index.records.record_decoder import RecordDecoder
 from kafka_index.records.record_table import RecordTable, WindowBatches
 from kafka_index.storage import SegmentFile, publish_error
+from kafka_index.writing.condition import Selection
 from kafka_index.writing.partition_match import (
     PartitionMatch,
     RecordMatcher,
@@ -52,7 +53,6 @@ from kafka_index.writing.partition_match import (
     decode,
     sound_windows,
 )
-from kafka_index.writing.selection import Selection
 
 _COLUMNS = ("offset", "timestamp", "key", "value", "headers")
 

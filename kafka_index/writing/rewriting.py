@@ -30,11 +30,10 @@ from kafka_index.storage import publish_error
 from kafka_index.storage.log_directory import read_checkpoint_text
 from kafka_index.stores import is_remote, store_of
 from kafka_index.stores.inputs import refuse_linked_out
-from kafka_index.writing.condition import SelectionError
+from kafka_index.writing.condition import Selection, SelectionError
 from kafka_index.writing.partition_match import PartitionMatch, match_partition
 from kafka_index.writing.partition_rewrite import SegmentRewriter
 from kafka_index.writing.rewrite_plan import PartitionPlan
-from kafka_index.writing.selection import Selection
 from kafka_index.writing.staging import StagedPartition, publish_directory, remove_directory
 
 

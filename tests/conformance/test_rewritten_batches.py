@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from kafka_index.records import BatchFields, Record, write_record_batch
 from kafka_index.storage import list_dump
+from kafka_index.writing.condition import Selection
 from kafka_index.writing.partition_match import match_partition
 from kafka_index.writing.partition_rewrite import SegmentRewriter
-from kafka_index.writing.selection import Selection
 from tests.support.packing import PACKERS
 from tests.support.segments import marker, message
 

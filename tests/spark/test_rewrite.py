@@ -12,7 +12,7 @@ from kafka_index.metadata.found_cluster import find_cluster
 from kafka_index.records.decompression import shared_budget
 from kafka_index.spark.workers import session_workers
 from kafka_index.tiered.options import TieredOptions
-from kafka_index.writing.condition import Condition
+from kafka_index.writing.condition import Condition, Selection
 from kafka_index.writing.rewrite_output import RewriteOutput
 from kafka_index.writing.rewrite_plan import plan_rewrite, tiered_starts
 from kafka_index.writing.rewriting import (
@@ -21,7 +21,6 @@ from kafka_index.writing.rewriting import (
     match_partitions,
     rewrite_partitions,
 )
-from kafka_index.writing.selection import Selection
 from tests.support.command_line import DUMP, run_here
 from tests.support.tiered import ENCRYPTED, setting
 

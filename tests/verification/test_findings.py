@@ -19,8 +19,8 @@ from kafka_index.state.snapshots import decode_snapshot, encode_snapshot
 from kafka_index.storage.segment_table import SegmentTable
 from kafka_index.tiered.listing import list_logs
 from kafka_index.verification import FileClass, FileKind, Finding, verify
-from kafka_index.verification.known_topics import known_topics
 from kafka_index.verification.library import Verification
+from kafka_index.verification.settings import known_topics
 from tests.support.command_line import DUMP
 from tests.support.metadata import cluster_record, log_batch, uuid_of, write_log
 
