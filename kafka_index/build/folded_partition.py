@@ -13,7 +13,7 @@ from kafka_index.errors import KafkaIndexError
 from kafka_index.layout.names import TXN_INDEX_SUFFIX, index_name_for
 from kafka_index.storage import StagedFile, write_scratch
 from kafka_index.storage.directories import Entry
-from kafka_index.storage.target_files import TargetFiles, is_new_folder
+from kafka_index.storage.publish import TargetFiles, is_new_folder
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,8 +56,8 @@ from kafka_index.storage import (
 )
 from kafka_index.storage.directories import Entry, StoredEntry, scan_directory
 from kafka_index.storage.log_directory import LogDirectory
+from kafka_index.storage.publish import is_new_folder
 from kafka_index.storage.segment_table import PartitionSegments, SegmentTable
-from kafka_index.storage.target_files import is_new_folder
 from kafka_index.stores import DirectoryEntry, scheme_of, store_of
 from kafka_index.stores.uris import OBJECT_SCHEMES
 

@@ -30,7 +30,7 @@ from kafka_index.storage import (
     remove_scratch,
 )
 from kafka_index.storage.directories import Entry
-from kafka_index.storage.target_files import is_new_folder
+from kafka_index.storage.publish import is_new_folder
 from kafka_index.stores import store_of
 
 #: Segments that are published together: many small ones share the cost of making them durable.

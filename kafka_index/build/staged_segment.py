@@ -24,7 +24,7 @@ from kafka_index.storage import (
     prepare_target_directory,
     remove_scratch,
 )
-from kafka_index.storage.target_files import is_new_folder
+from kafka_index.storage.publish import is_new_folder
 from kafka_index.stores import is_remote, store_of
 
 # The producers and leader epochs that a scan found in a segment, a hidden file: with it a segment

@@ -28,8 +28,7 @@ from kafka_index.startup.prediction import DirectoryFailsError, StartRefusedErro
 from kafka_index.storage import SegmentFile
 from kafka_index.storage.directories import Entry, scan_directory
 from kafka_index.storage.lost_logs import lost_logs
-from kafka_index.storage.partition_files import list_partition
-from kafka_index.storage.swapped_logs import swapped_range
+from kafka_index.storage.partition_files import list_partition, swapped_range
 
 
 @dataclass(slots=True)

@@ -28,8 +28,7 @@ from kafka_index.storage.scratch import (
     write_scratch,
 )
 from kafka_index.storage.store_lock import StoreLock
-from kafka_index.storage.stream_walk import StreamWalk
-from kafka_index.storage.window import WINDOW_BYTES, WindowWalk
+from kafka_index.storage.window import WINDOW_BYTES, StreamWalk, WindowWalk
 from kafka_index.storage.workspace import workspace
 from kafka_index.stores import Bytes, ByteSource
 from kafka_index.stores.durable_files import AtomicFile, make_durable, publish_error

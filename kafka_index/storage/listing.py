@@ -22,11 +22,10 @@ from kafka_index.layout.names import (
     split_directory_name,
 )
 from kafka_index.storage.directories import Entry, identity_of, scan_directory, scan_input
-from kafka_index.storage.fast_listing import list_plain_partition
 from kafka_index.storage.paged_listing import StoredDirectory, list_directories
 from kafka_index.storage.partition_files import SegmentFile, Skipped, list_partition
 from kafka_index.storage.paths import expand_directories
-from kafka_index.storage.segment_table import PartitionSegments, SegmentTable
+from kafka_index.storage.segment_table import PartitionSegments, SegmentTable, list_plain_partition
 from kafka_index.storage.tiered_partition import TieredPartition
 from kafka_index.stores import is_remote, scheme_of
 from kafka_index.stores.inputs import LINKED_OUT, admit_linked, linked_out

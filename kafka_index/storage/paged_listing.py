@@ -76,7 +76,7 @@ class StoredDirectory:
     def plain_segments(self, partition: TopicPartition, directory: str) -> PartitionSegments | None:
         """Return the segments of a partition; None to list its entries one by one.
 
-        As for `kafka_index.storage.fast_listing.list_plain_partition`.
+        As for `kafka_index.storage.segment_table.list_plain_partition`.
         """
         names = self.rows.column("name")
         if pc.any(pc.match_substring_regex(names, _ODD_NAME)).as_py():

@@ -8,9 +8,8 @@ import pytest
 
 from kafka_index.layout.names import TopicPartition
 from kafka_index.storage.directories import scan_directory
-from kafka_index.storage.fast_listing import list_plain_partition
 from kafka_index.storage.partition_files import list_partition
-from kafka_index.storage.segment_table import PartitionSegments, SegmentTable
+from kafka_index.storage.segment_table import PartitionSegments, SegmentTable, list_plain_partition
 from tests.storage.test_listing import name, put
 
 PARTITION = TopicPartition("t", 3)
