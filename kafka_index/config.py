@@ -93,7 +93,7 @@ class LogConfig:
         ``max.decompressed.bytes``, the most bytes of decompressed records that a process holds at a
         time, 1 or more.
     given : sequence of topic and field, optional
-        What was chosen, and counts before the settings of a cluster; "" for all topics. By default
+        Settings of the user, which count before those of a cluster; "" for all topics. By default
         the topics' own settings, and what differs from Kafka's defaults.
     """
 
@@ -135,7 +135,7 @@ class LogConfig:
     def with_cluster(
         self, topics: Mapping[str, Mapping[str, str]], broker: Mapping[str, str]
     ) -> LogConfig:
-        """Return the settings with those that a cluster has for what was not given.
+        """Return the settings, with those of a cluster where none were given.
 
         The precedence: an option, the settings file, the topic in the metadata log, the broker's
         dynamic settings there, Kafka's default.
@@ -143,7 +143,7 @@ class LogConfig:
         Parameters
         ----------
         topics : mapping of str to mapping
-            The properties of topics, by Kafka's names; what is not valid does not count.
+            The properties of topics, by Kafka's names; invalid values do not count.
         broker : mapping of str to str
             The dynamic properties of brokers.
         """

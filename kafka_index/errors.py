@@ -1,4 +1,4 @@
-"""The error tree: every failure this package reports, with its place and what to do next.
+"""The error tree: every failure this package reports, with its place and a remedy.
 
 All errors pickle (they cross from Spark executors to the driver) and print as one line.
 """
@@ -65,15 +65,15 @@ class KafkaIndexError(Exception):
     Parameters
     ----------
     message : str
-        What is wrong, without the place.
+        The problem, without the place.
     path : str or PathLike, optional
         The file or folder concerned.
     position_bytes : int, optional
         Byte position in that file.
     expected, found : object, optional
-        What the rules ask for, and what was there.
+        The content that the rules require, and the actual one.
     hint : str, optional
-        What to do next.
+        The next step for the user.
     line : int, optional
         Line of a text file, the first being 1; the message names it too.
     """
@@ -242,7 +242,7 @@ class PublishError(RetriableError):
 def without_frames(error: _Error) -> _Error:
     """Return an error that is kept as a result, without the frames it was raised through.
 
-    They hold what was read and decompressed there for as long as the error is held.
+    They hold the bytes that were read and decompressed there for as long as the error is held.
     """
     rest: list[BaseException | None] = [error]
     seen: set[int] = set()

@@ -44,20 +44,10 @@ def fold_partition(
     start: PartitionStart | None = None,
     listed: Sequence[Entry] | None = None,
 ) -> FoldedPartition:
-    """Fold the segments of a partition.
+    """Fold every segment of a partition, in order of base offsets.
 
-    Parameters
-    ----------
-    staged : sequence of StagedSegment
-        Every segment of one partition, by base offset.
-    settings : BuildSettings
-        How and where to.
-    attempt_id : str
-        Names the scratch files.
-    start : PartitionStart, optional
-        The state before the first segment; by default read from the files beside its log.
-    listed : sequence of Entry, optional
-        As for `PartitionStart.read`.
+    The start is by default read from the files beside the first log; `listed` is as for
+    `PartitionStart.read`. The attempt id names the scratch files.
     """
     folded = FoldedPartition(staged)
     if not settings.needs_state:
@@ -94,17 +84,7 @@ def fold_partition(
 
 @dataclass
 class _Fold:
-    """Joins the segments of one partition, one after the other.
-
-    Parameters
-    ----------
-    start : PartitionStart
-        The state before the first one.
-    settings : BuildSettings
-        How and where to.
-    attempt_id : str
-        Names the scratch files.
-    """
+    """Joins the segments of one partition, one after the other."""
 
     start: PartitionStart
     settings: BuildSettings
@@ -130,7 +110,7 @@ class _Fold:
 
     @property
     def first_offset(self) -> int:
-        """Where the log starts for a broker: no snapshot is kept at it or below."""
+        """The log start offset for a broker: no snapshot is kept at it or below."""
         return max(self.start.log_start_offset, self._first_offset)
 
     def fold(self, staged: StagedSegment) -> FoldedSegment:
@@ -170,10 +150,7 @@ class _Fold:
     def last_files(self, last: StagedSegment) -> tuple[StagedFile, ...]:
         """Return the files of the partition itself: the snapshot at its end, and its epochs.
 
-        Raises
-        ------
-        KafkaIndexError
-            One cannot be read or written.
+        Raises `KafkaIndexError` if one cannot be read or written.
         """
         if not self.is_whole or self._end is None:
             return ()

@@ -1,4 +1,4 @@
-"""What a fold leaves of a partition: final rows, and files that wait to be published."""
+"""The result of a fold: the final rows of a partition, and files that wait to be published."""
 
 from __future__ import annotations
 
@@ -29,26 +29,13 @@ class FoldedSegment:
 class FoldedPartition:
     """A partition whose files wait to be published.
 
-    Parameters
-    ----------
-    staged : sequence of StagedSegment
-        Its segments, as they were scanned.
-    segments : list of FoldedSegment
-        The same, folded; those up to the error when there is one.
-    own_files : tuple of StagedFile
-        The files that belong to no segment, to appear before any other.
-    first_offset : int
-        Where the log starts for a broker.
-    snapshots : set of int, optional
-        The offsets of all snapshots that the partition is to have; None when they are not known.
-    error : KafkaIndexError, optional
-        What keeps the whole partition from being published.
-    published : list of PublishedFile
-        The state files that the partition is to have, new or not.
-    log_start_offset : int, optional
-        As checkpointed beside the logs.
-    start_entries : sequence of Entry, optional
-        The directory of its logs in a store, as it was listed for the fold.
+    `staged` are its segments as they were scanned, `segments` the same, folded up to an error.
+    `own_files` belong to no segment, and appear before any other. `first_offset` is the log start
+    offset for a broker, `log_start_offset` the checkpointed one beside the logs. `snapshots` are
+    the offsets of all snapshots that the partition is to have, None if they are not known;
+    `published` are its state files, new or not. An `error` keeps the whole partition from being
+    published. `start_entries` is the directory of its logs in a store, as it was listed for the
+    fold.
     """
 
     staged: Sequence[StagedSegment]

@@ -51,26 +51,11 @@ def run_local(
     listener: BuildListener,
     fail_fast: bool = False,
 ) -> bool:
-    """Build segments.
+    """Build segments, of which every one of each partition is given; return whether all were begun.
 
-    Parameters
-    ----------
-    segments : SegmentTable, or iterable of SegmentFile
-        By partition, every segment of each.
-    settings : BuildSettings
-        How and where to.
-    threads : int
-        Segments scanned, or groups published, at a time.
-    listener : BuildListener
-        Called with each segment's row.
-    fail_fast : bool
-        Begin no further segment once one has failed; those not begun have no row, nor have those
-        of partitions that were not finished.
-
-    Returns
-    -------
-    bool
-        False when it stopped at a segment that failed.
+    So many segments are scanned, or groups published, at a time as threads; the listener is called
+    with each segment's row. With `fail_fast`, no further segment begins once one has failed: those
+    that were not begun have no row, nor have those of partitions that were not finished.
     """
     planned = _plan(SegmentTable.of(segments), threads)
     listed = {
@@ -125,22 +110,10 @@ class _Group:
 
 
 class Publisher:
-    """Publishes groups of segments, each once the last of it has been scanned.
+    """Publishes groups of segments, each once the last of it has been scanned; shared by threads.
 
-    What the threads of one build share.
-
-    Parameters
-    ----------
-    counts : iterable of int
-        How many segments each group has; a group holds whole partitions.
-    settings : BuildSettings
-        How and where to.
-    listener : BuildListener
-        Called with each segment's row.
-    fail_fast : bool
-        Whether a segment that fails sets `stopped`.
-    listed : mapping of TopicPartition to sequence of Entry, optional
-        As for `publish_partitions`.
+    A group holds whole partitions; the counts are those of its segments. With `fail_fast`, a
+    segment that fails sets `stopped`. `listed` is as for `publish_partitions`.
     """
 
     def __init__(

@@ -51,28 +51,12 @@ def build_parquet(
     fail_fast: bool = False,
     limits: GatherLimits = DEFAULT_LIMITS,
 ) -> None:
-    """Build from a Parquet input with threads of this process.
+    """Build from a Parquet input of `open_parquet` with threads of this process, one bin each.
 
-    Parameters
-    ----------
-    source : ParquetInput
-        What `open_parquet` checked.
-    settings : BuildSettings
-        As for logs; `target_root` is needed, and every segment is built, whatever is there.
-    threads : int
-        Bins at a time.
-    listener : BuildListener
-        Called with each segment's row.
-    fail_fast : bool
-        Begin no further bin once a segment has failed.
-    limits : GatherLimits
-        Bounds of the memory of a bin.
-
-    Raises
-    ------
-    InputError
-        No target folder, files that need columns which the input lacks, or the input as a whole
-        cannot be used (`count_segments`).
+    A target root is needed, and every segment is built, whatever exists. With `fail_fast`, no
+    further bin begins once a segment has failed. Raises `InputError` without a target folder, for
+    files that need columns which the input lacks, or if the input as a whole cannot be used
+    (`count_segments`).
     """
     check_settings(source, settings)
     groups = list_row_groups(source)
@@ -115,18 +99,8 @@ def stage_bin(
 ) -> Iterator[StagedSegment]:
     """Stage the segments of a bin, each of them once, also when reading fails midway.
 
-    Parameters
-    ----------
-    source : ParquetInput
-        Where they are from.
-    groups : mapping of int to RowGroup
-        At least the row groups that hold them, by number.
-    work : sequence of SegmentCount
-        The segments.
-    settings : BuildSettings
-        How and where to.
-    attempt_id : str
-        Names this attempt's scratch files.
+    `groups` has at least the row groups that hold them, by number. The attempt id names this
+    attempt's scratch files.
     """
     waiting = {segment.key: segment for segment in work}
     failure: KafkaIndexError | None = None
@@ -153,12 +127,8 @@ def stage_stream(
 ) -> Iterator[StagedSegment]:
     """Stage segments from rows in segment and position order.
 
-    Parameters
-    ----------
-    batches : iterator of pa.RecordBatch
-        The canonical columns of `source` and `ROW_COUNT`.
-    source, settings, attempt_id
-        As for `stage_bin`.
+    The batches have the canonical columns of `source` and `ROW_COUNT`; the other parameters are as
+    for `stage_bin`.
     """
     for rows in split_segments(batches):
         batches_of = segment_source(rows, source, verify_crc=settings.verify_crc)
@@ -170,13 +140,7 @@ def stage_stream(
 
 
 def check_settings(source: ParquetInput, settings: BuildSettings) -> None:
-    """Refuse what cannot be built from a Parquet input.
-
-    Raises
-    ------
-    InputError
-        The settings name no target folder, or files for which columns are missing.
-    """
+    """Refuse settings without a target folder, or with files for which columns are missing."""
     if settings.target_root is None:
         raise InputError("Parquet input cannot be built in place", hint="give --output")
     if settings.needs_state and source.missing_for_state:

@@ -49,7 +49,7 @@ OPTIONAL_COLUMNS = (
 
 
 class ParquetForm(Enum):
-    """What a row of the input holds."""
+    """The content of a row of the input."""
 
     METADATA = "batch metadata"
     RAW = "raw batches"

@@ -43,21 +43,11 @@ _Found = TypeVar("_Found")
 class ParquetInput:
     """A checked Parquet input.
 
-    Parameters
-    ----------
-    path : str
-        What the report calls it: the one input path, or the folder that all of them share.
-    files : tuple of FileInfo
-        The files, absolute, in the order they are read; those of a store in the version that was
-        found first.
-    form : ParquetForm
-        What a row holds.
-    columns : tuple of str
-        The columns to read, the needed ones first.
-    both_forms : bool
-        Whether metadata columns are ignored because raw batches are present too.
-    missing_for_state : tuple of str
-        The columns without which producers, transactions and leader epochs are not known.
+    The report names it by `path`: the one input path, or the folder that all of them share. The
+    files are absolute, in the order they are read; those of a store in the version that was found
+    first. The needed columns come first. `both_forms`: metadata columns are ignored because raw
+    batches are present too. `missing_for_state` are the columns without which producers,
+    transactions and leader epochs are not known.
     """
 
     path: str
@@ -76,17 +66,10 @@ class ParquetInput:
 def open_parquet(paths: Sequence[str]) -> ParquetInput:
     """Find the files of a Parquet input and check every file's columns.
 
-    Parameters
-    ----------
-    paths : sequence of str
-        Parquet files, folders of them (searched through; names that start with ``_`` or ``.``
-        are skipped), or globs of either; local paths or URIs.
-
-    Raises
-    ------
-    InputError
-        A path is missing, there is no file, one cannot be read, or columns are missing or of
-        the wrong type: all of them are named in the one error.
+    The paths are Parquet files, folders of them (searched through; names that start with ``_`` or
+    ``.`` are skipped), or globs of either; local paths or URIs. Raises `InputError` if a path is
+    missing, there is no file, one cannot be read, or columns are missing or of the wrong type: all
+    of them are named in the one error.
     """
     roots = [root for path in paths for root in expand_input(path)]
     files = list({file.path: file for root in roots for file in _files(root)}.values())
@@ -194,10 +177,7 @@ class RowGroup:
 def open_file(file: FileInfo) -> Iterator[pq.ParquetFile]:
     """Open a Parquet file for bounded reading: pages are streamed, not whole row groups.
 
-    Raises
-    ------
-    InputError
-        It cannot be read, then or later.
+    Raises `InputError` if it cannot be read, then or later.
     """
     path = file.path
     size = _STORE_BUFFER_BYTES if is_remote(path) else _LOCAL_BUFFER_BYTES
@@ -214,10 +194,7 @@ def read_row_group(
 ) -> Iterator[pa.RecordBatch]:
     """Stream the columns of a row group in their canonical types; absent ones are nulls.
 
-    Raises
-    ------
-    InputError
-        The file cannot be read, or a value does not fit 64 bits.
+    Raises `InputError` if the file cannot be read, or a value does not fit 64 bits.
     """
     schema = pa.schema([source.schema.field(name) for name in names])
     with open_file(group.file) as parquet:

@@ -1,4 +1,4 @@
-"""Which segments a Parquet input holds, where, and which of them are read together.
+"""The segments of a Parquet input, their places, and the bins in which they are read together.
 
 One pass over the key and position columns counts each segment's rows, and records the row groups
 that hold them and whether they are in position order. Memory grows with the segments and the row
@@ -44,10 +44,7 @@ SegmentPart = tuple[SegmentKey, CountedRows]
 def list_row_groups(source: ParquetInput) -> list[RowGroup]:
     """Return the row groups of all files, in order.
 
-    Raises
-    ------
-    InputError
-        A file cannot be read.
+    Raises `InputError` if a file cannot be read.
     """
     each = for_each_footer(source.files, partial(_row_groups, frozenset(source.columns)))
     return [group for groups in each for group in groups]
@@ -72,19 +69,11 @@ def _row_groups(columns: frozenset[str], file: FileInfo) -> list[RowGroup]:
 def count_segments(
     source: ParquetInput, groups: Sequence[RowGroup], *, threads: int = 1
 ) -> list[SegmentCount]:
-    """Count the rows of each segment.
+    """Count the rows of each segment, in the order in which the segments begin in the input.
 
-    Returns
-    -------
-    list of SegmentCount
-        In the order in which the segments begin in the input.
-
-    Raises
-    ------
-    InputError
-        A key column holds a null or a partition that is not a 32-bit integer: those rows belong to
-        no segment, and no report row could name them. Also when there are no rows, or a file
-        cannot be read.
+    Raises `InputError` if a key column holds a null or a partition that is not a 32-bit integer:
+    those rows belong to no segment, and no report row could name them. Also when there are no rows,
+    or a file cannot be read.
     """
     with ThreadPoolExecutor(threads, thread_name_prefix="count") as pool:
         return join_counts(source, groups, pool.map(partial(count_row_group, source), groups))
@@ -126,13 +115,7 @@ def why_no_segment(segment: SegmentCount) -> str | None:
 
 
 def check_keys(rows: pa.RecordBatch, path: str) -> None:
-    """Refuse rows whose keys cannot name a segment.
-
-    Raises
-    ------
-    InputError
-        A key is null, or a partition is not a 32-bit integer.
-    """
+    """Refuse rows with a null key, or a partition that is not a 32-bit integer."""
     for name in KEY_COLUMNS:
         if rows[name].null_count:
             raise InputError(
@@ -172,14 +155,10 @@ def _count_batch(batch: pa.RecordBatch) -> Iterator[SegmentPart]:
 
 @dataclass(frozen=True, slots=True)
 class GatherLimits:
-    """How much of a Parquet input a thread may hold at a time.
+    """The limits of a Parquet input in the memory of a thread.
 
-    Parameters
-    ----------
-    rows, size_bytes : int
-        Of a bin of gathered segments: rows of batch metadata, bytes of raw batches.
-    unordered_rows : int
-        Of one segment of batch metadata whose rows are not in position order.
+    Rows of batch metadata and bytes of raw batches are those of a bin of gathered segments;
+    `unordered_rows` is for one segment of batch metadata whose rows are not in position order.
     """
 
     rows: int = 1_000_000

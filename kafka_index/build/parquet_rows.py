@@ -24,16 +24,9 @@ Codes = npt.NDArray[np.integer[Any]]
 
 @dataclass
 class SegmentRows:
-    """The rows of one segment, readable once.
+    """The rows of one segment in position order, readable once.
 
-    Parameters
-    ----------
-    topic, partition, base_offset
-        The segment.
-    row_count : int
-        How many rows were counted for it before the work began.
-    chunks : iterator of pa.RecordBatch
-        Its rows, in position order.
+    `row_count` rows were counted before the work began.
     """
 
     topic: str
@@ -46,13 +39,7 @@ class SegmentRows:
     _latest: pa.RecordBatch | None = field(default=None, init=False, repr=False)
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        """Yield the rows.
-
-        Raises
-        ------
-        InputError
-            Fewer came than were counted, or more.
-        """
+        """Yield the rows; raises `InputError` if fewer or more come than were counted."""
         for chunk in self.chunks:
             self.rows_met += chunk.num_rows
             self._latest = chunk
@@ -77,17 +64,10 @@ class SegmentRows:
 
 
 def split_segments(batches: Iterator[pa.RecordBatch]) -> Iterator[SegmentRows]:
-    """Cut a stream of rows into its segments.
+    """Cut a stream of rows, those of a segment together, into its segments.
 
-    Parameters
-    ----------
-    batches : iterator of pa.RecordBatch
-        Canonical columns and `ROW_COUNT`; the rows of a segment follow each other.
-
-    Yields
-    ------
-    SegmentRows
-        To be read before the next is asked for; its remaining rows are skipped then.
+    The batches have the canonical columns and `ROW_COUNT`. Each result is read before the next is
+    asked for; its remaining rows are skipped then.
     """
     pending: Iterator[pa.RecordBatch] = _runs(batches)
     head = next(pending, None)
@@ -163,11 +143,8 @@ def group_rows(
 ) -> tuple[npt.NDArray[np.intp] | None, npt.NDArray[np.intp]]:
     """Group rows by key, the rows of a group in their order.
 
-    Returns
-    -------
-    tuple of order and starts
-        `order` is the permutation that groups the rows (None: they are grouped as they lie), and
-        `starts` the places in it where groups start.
+    Returns the permutation that groups the rows (None: they are grouped as they lie), and the
+    places in it where groups start.
     """
     starts = run_starts(keys)
     heads = [key[starts] for key in keys]
@@ -184,19 +161,8 @@ def read_bin(
 ) -> Iterator[pa.RecordBatch]:
     """Stream the rows of some segments: each segment's together, in position order, counted.
 
-    Parameters
-    ----------
-    source : ParquetInput
-        The input.
-    groups : mapping of int to RowGroup
-        At least the row groups of these segments, by number.
-    work : sequence of SegmentCount
-        The segments.
-
-    Raises
-    ------
-    InputError
-        A file cannot be read (any more).
+    `groups` has at least the row groups of these segments, by number. Raises `InputError` if a file
+    cannot be read (any more).
     """
     rows = {each.key: each.row_count for each in work}
     names = list(source.columns)

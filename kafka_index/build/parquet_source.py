@@ -63,14 +63,9 @@ def segment_source(
 
 
 class MetadataSource:
-    """A `BatchSource` over batch metadata.
+    """A `BatchSource` over the rows of batch metadata of one segment.
 
-    Parameters
-    ----------
-    rows : SegmentRows
-        The rows of one segment.
-    knows_markers : bool
-        Whether a control batch without a control type is one without records.
+    `knows_markers`: a control batch without a control type is one without records.
     """
 
     def __init__(self, rows: SegmentRows, *, knows_markers: bool) -> None:
@@ -86,10 +81,7 @@ class MetadataSource:
     def chunks(self) -> Iterator[BatchColumns]:
         """Yield the rows as batch columns.
 
-        Raises
-        ------
-        InputError
-            A row is not what a log can hold, or rows are missing.
+        Raises `InputError` if a log cannot hold a row, or rows are missing.
         """
         try:
             for columns in self._columns():
@@ -180,7 +172,7 @@ class RawBatchSource:
 
     @property
     def stop(self) -> ScanStop | None:
-        """Why the scan ended before the end of the log."""
+        """The reason why the scan ended before the log did."""
         return self._bytes.stop
 
     @property

@@ -107,24 +107,10 @@ RECORDED_FILES = pa.schema(
 class PartitionRecord:
     """The files that were built of a partition, from which logs and with which settings.
 
-    Parameters
-    ----------
-    run_id : str
-        The run that wrote it.
-    settings : ScanSettings
-        The settings of its scans.
-    outputs : tuple of str
-        The kinds of files that were asked for, sorted.
-    expire_after_ms, expire_at_ms : int, optional
-        When idle producers were left out.
-    start : str
-        The files that the fold began from, by sizes and times; empty without a fold.
-    is_whole : bool
-        Every segment is here, and was folded.
-    segments : pa.Table
-        `RECORDED_SEGMENTS`, by base offset.
-    files : pa.Table
-        `RECORDED_FILES`.
+    The outputs are sorted. `expire_after_ms` and `expire_at_ms` are given if idle producers were
+    left out. `start` identifies the files that the fold began from, by sizes and times; it is empty
+    without a fold. `is_whole`: every segment is listed, and was folded. The tables are
+    `RECORDED_SEGMENTS`, by base offset, and `RECORDED_FILES`.
     """
 
     run_id: str

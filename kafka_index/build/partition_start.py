@@ -30,22 +30,10 @@ from kafka_index.stores import is_remote
 class PartitionStart:
     """The state before a partition's first segment.
 
-    Parameters
-    ----------
-    state : PartitionState
-        Producers and epochs.
-    log_start_offset : int
-        The entry of ``log-start-offset-checkpoint``, 0 without one.
-    epochs : tuple of EpochEntry
-        Of the ``leader-epoch-checkpoint``.
-    epochs_text : str, optional
-        That file, as it is.
-    note : str, optional
-        What is worth knowing of the start.
-    checkpointed_log_start : int, optional
-        The entry of ``log-start-offset-checkpoint``; None without one.
-    entries : sequence of Entry, optional
-        The directory of its logs in a store.
+    `log_start_offset` is the entry of ``log-start-offset-checkpoint``, 0 without one, and
+    `checkpointed_log_start` the same, None without one. The epochs are those of the
+    ``leader-epoch-checkpoint``, whose text is kept as it is. `note` is a remark on the start for
+    users; `entries` is the directory of its logs in a store.
     """
 
     state: PartitionState
@@ -70,33 +58,14 @@ class PartitionStart:
     ) -> PartitionStart:
         """Read the files beside the first segment of a partition.
 
-        Parameters
-        ----------
-        first : SegmentFile
-            Its first segment.
-        expiration : ProducerExpiration, optional
-            When idle producers are left out.
-        with_epochs : bool
-            Whether the leader epochs matter.
-        tiered : TieredPartition, optional
-            What is known of the partition where its first segment may be remote: there is nothing
-            beside that.
-        log_start_offset : int, optional
-            Counts instead of the entry of the checkpoint, which is not read then.
-        run_id : str
-            A checkpoint is read once for all partitions of a run; without one each time.
-        listed : sequence of Entry, optional
-            What is known to be beside the logs; otherwise they are listed.
-
-        Raises
-        ------
-        InputError
-            A checkpoint cannot be read or is malformed, as a broker does not start on it.
-
-        Notes
-        -----
         ``ProducerStateManager.truncateAndReload``: the latest snapshot that is above the log's
-        start and not after the segment's base offset is loaded; a damaged one is skipped.
+        start and not after the segment's base offset is loaded; a damaged one is skipped. The
+        expiration leaves idle producers out. A remote first segment has nothing beside it, and
+        `tiered` has the facts then. A given log start offset counts instead of the checkpoint,
+        which is not read then. A checkpoint is read once for all partitions of a run; without a run
+        id each time. `listed` are the entries beside the logs, if they are known. Raises
+        `InputError` if a checkpoint cannot be read or is malformed, as a broker does not start on
+        it.
         """
         if tiered is not None:
             return cls._of_tiered(first, expiration, tiered)

@@ -31,19 +31,10 @@ _NO_SIZES = np.empty(0, np.int64)
 
 
 def plan_build(segments: Iterable[SegmentFile], *, bins: int) -> pa.Table:
-    """Spread segments over bins of equal work.
+    """Spread segments, which come by partition, over bins of equal work.
 
-    Parameters
-    ----------
-    segments : SegmentTable, or iterable of SegmentFile
-        By partition.
-    bins : int
-        How many bins, 1 or more; some stay empty when there are fewer segments.
-
-    Returns
-    -------
-    pa.Table
-        `WORK_SCHEMA`, sorted by bin; in a bin, segments of a partition stand together.
+    Returns a table of `WORK_SCHEMA`, sorted by bin; in a bin, segments of a partition stand
+    together. Some bins stay empty when there are fewer segments.
     """
     table = SegmentTable.of(segments)
     sizes = np.concatenate([each.sizes_bytes for each in table.partitions] or [_NO_SIZES])
@@ -92,17 +83,8 @@ def partition_groups(
 ) -> list[SegmentTable]:
     """Join whole partitions into groups that are scanned and published one after the other.
 
-    Parameters
-    ----------
-    segments : SegmentTable
-        Every segment of each partition.
-    max_bytes, max_segments : int
-        A group ends with the partition that reaches one of the two.
-
-    Returns
-    -------
-    list of SegmentTable
-        The largest partitions come first, so that small ones fill the cores at the end.
+    A group ends with the partition that reaches one of the two limits. The largest partitions come
+    first, so that small ones fill the cores at the end.
     """
     groups: list[list[PartitionSegments]] = []
     size_bytes = count = 0

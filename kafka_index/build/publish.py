@@ -38,19 +38,9 @@ GROUP_SEGMENTS = 256
 
 
 def publish_segment(staged: StagedSegment, settings: BuildSettings) -> SegmentReport:
-    """Publish the indexes of one segment, which is recorded nowhere.
+    """Publish the indexes of one segment, which is recorded nowhere; return its row.
 
-    Parameters
-    ----------
-    staged : StagedSegment
-        Staged with `settings`, which need no state.
-    settings : BuildSettings
-        How and where to.
-
-    Returns
-    -------
-    SegmentReport
-        Its row, once its files are durably in place.
+    It was staged with the same settings, which need no state. Its files are then durably in place.
     """
     return _publish_group([(staged.publication(settings), staged.report)])[0]
 
@@ -65,29 +55,13 @@ def publish_partitions(
 ) -> Iterator[SegmentReport]:
     """Fold the segments of partitions and publish all of their files.
 
-    Parameters
-    ----------
-    partitions : iterable of sequence of StagedSegment
-        Every segment of each, by base offset. They are published together: many small partitions
-        share the cost of making files durable.
-    settings : BuildSettings
-        How and where to.
-    attempt_id : str
-        Letters, digits and underscores. Two attempts of a run that may overlap differ in it.
-    starts : mapping of TopicPartition to PartitionStart, optional
-        The state before the first segment of a partition, where it is not that of the files beside
-        its log.
-    listed : mapping of TopicPartition to sequence of Entry, optional
-        What the listing of the run has found beside the logs of partitions.
-
-    Yields
-    ------
-    SegmentReport
-        One a segment, once its files are durably in place.
-
-    Notes
-    -----
-    What the scans left and is not published stays: another attempt at the same rows needs it.
+    Every segment of each is given, by base offset. They are published together: many small
+    partitions share the cost of making files durable. Two attempts of a run that may overlap differ
+    in their attempt id, of letters, digits and underscores. `starts` is the state before the first
+    segment of a partition, where it is not that of the files beside its log, and `listed` are the
+    entries that the listing of the run has found beside the logs. Yields a row for each segment,
+    once its files are durably in place. Scratch files that are not published stay: another attempt
+    at the same rows needs them.
     """
     known, beside = starts or {}, listed or {}
     folded = [

@@ -28,19 +28,9 @@ ERROR = "error"
 class SegmentCounts:
     """The counts of a scanned segment.
 
-    Parameters
-    ----------
-    valid_bytes : int
-        Length of the prefix that the indexes cover.
-    batch_count : int
-        Record batches in that prefix.
-    offset_entries, time_entries : int
-        Entries of ``.index`` and ``.timeindex``.
-    next_offset : int
-        The offset after the last one, as a broker reads it: the base offset where offsets go back
-        after the last index entry.
-    max_timestamp_ms : int
-        The largest timestamp; -1 when there is none.
+    `valid_bytes` is the length of the prefix that the indexes cover, and `batch_count` its record
+    batches. `next_offset` comes after the last one, as a broker reads it: the base offset where
+    offsets go back after the last index entry. The largest timestamp is -1 for none.
     """
 
     valid_bytes: int

@@ -55,20 +55,9 @@ _MAXIMA = ("next_offset", "max_timestamp_ms", "rank", "retriable")
 
 
 class ReportWriter(ReportFile):
-    """Writes the build report row by row; see `ReportFile`.
+    """Writes the build report row by row, of some of `KINDS`; see `ReportFile`.
 
-    Parameters
-    ----------
-    path : str
-        Ends in ``.parquet``, ``.json`` (one object a line), ``.csv`` or, with a page, ``.html``.
-    target_root : str, optional
-        The folder with a folder for each partition; None where files go beside their logs.
-    run_id : str, optional
-        The id of the run.
-    kinds : collection of str
-        Which of `KINDS` have rows.
-    page : PageMaker, optional
-        Makes the page of a report in HTML.
+    The target root has a folder for each partition; None where files go beside their logs.
     """
 
     def __init__(

@@ -58,16 +58,10 @@ _NOT_IN_PLACE = (
 def stage_segments(
     segments: Iterable[SegmentFile], settings: BuildSettings, *, attempt_id: str
 ) -> Iterator[StagedSegment]:
-    """Stage listed logs one by one; those that are right as they are, are not read.
+    """Stage listed logs one by one; a segment whose files are right already is not read.
 
-    Parameters
-    ----------
-    segments : iterable of SegmentFile
-        The logs.
-    settings : BuildSettings
-        How and where to.
-    attempt_id : str
-        Letters, digits and underscores. Two attempts of a run that may overlap differ in it.
+    Two attempts of a run that may overlap differ in their attempt id, of letters, digits and
+    underscores.
     """
     for segment in segments:
         kept = None if settings.force else keep_segment(segment, settings)

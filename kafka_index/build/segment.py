@@ -28,21 +28,11 @@ DEFAULT_CONFIG = IndexConfig()
 def build_segments(
     segments: Iterable[SegmentFile], settings: BuildSettings, *, attempt_id: str
 ) -> Iterator[SegmentReport]:
-    """Build the offset and time indexes of listed logs.
+    """Build the offset and time indexes of listed logs, which come by partition.
 
-    Parameters
-    ----------
-    segments : iterable of SegmentFile
-        The logs, by partition.
-    settings : BuildSettings
-        How and where to.
-    attempt_id : str
-        Letters, digits and underscores. Two attempts of a run that may overlap differ in it.
-
-    Yields
-    ------
-    SegmentReport
-        One a segment, once the files of its partition are durably in place.
+    Yields a row for each segment, once the files of its partition are durably in place. Two
+    attempts of a run that may overlap differ in their attempt id, of letters, digits and
+    underscores.
     """
     settings = settings.indexes_alone()
     for _, members in groupby(segments, key=partition_of):

@@ -1,4 +1,4 @@
-"""What the first pass over a Parquet input counts: the rows of each segment, and where they are."""
+"""The counts of the first pass over a Parquet input: rows of each segment, and their places."""
 
 from __future__ import annotations
 
@@ -21,22 +21,11 @@ class CountedRows(NamedTuple):
 
 @dataclass(slots=True)
 class SegmentCount:
-    """What the first pass counted of a segment.
+    """The counts of the first pass for a segment.
 
-    Parameters
-    ----------
-    topic, partition, base_offset
-        The segment.
-    row_count : int
-        Its rows, in all files.
-    size_bytes : int
-        About how many bytes the log has (exact only for batch metadata that is in order).
-    in_order : bool
-        Whether the rows, as stored, ascend in position.
-    row_groups : list of int
-        Numbers of the row groups that hold its rows, ascending.
-    last_position : int
-        The position of the row that was counted last.
+    The size is about that of the log (exact only for batch metadata that is in order). `in_order`:
+    the rows, as stored, ascend in position. `row_groups` are the ascending numbers of those that
+    hold its rows, and `last_position` is that of the row that was counted last.
     """
 
     topic: str

@@ -1,4 +1,4 @@
-"""What every segment of a build shares: the files to write, and how to write them."""
+"""The settings that every segment of a build shares: the files to write, and how to write them."""
 
 from __future__ import annotations
 
@@ -43,34 +43,16 @@ class ScanSettings:
 
 @dataclass(frozen=True, slots=True)
 class BuildSettings:
-    """How to build, and where to.
+    """The settings of a build.
 
-    Parameters
-    ----------
-    config : LogConfig
-        Kafka's settings, by topic.
-    target_root : str, optional
-        Folder that mirrors the partition directories; None to write beside the logs.
-    outputs : frozenset of Output
-        What to write.
-    expiration : ProducerExpiration, optional
-        Leave producers out of snapshots as a broker that starts now would; by default none is.
-    verify_crc : bool
-        Whether checksums are verified.
-    force : bool
-        Build also what is known to be right.
-    run_id : str
-        Letters, digits and underscores; no two runs share it.
-    tiered : mapping of TopicPartition to TieredPartition
-        What is known of partitions with remote segments.
-    shares_staged : bool
-        What a scan leaves for a target in an object store or HDFS waits there, because another
-        process publishes it.
-    keeps_digests : bool
-        Digests of what a scan writes are kept, for the record of the partition; without them
-        nothing can be published.
-    keeps_record : bool
-        A record of the partition is written, by which the next build knows what is right.
+    The target root mirrors the partition directories; None writes beside the logs. The expiration
+    leaves producers out of snapshots as a broker that starts now would; by default none is. `force`
+    builds also segments whose files are right already. No two runs share a run id, of letters,
+    digits and underscores. `tiered` has the facts about partitions with remote segments.
+    `shares_staged`: scratch files for a target in an object store or HDFS wait there, because
+    another process publishes them. `keeps_digests`: digests of the written files are kept, for the
+    record of the partition; without them nothing can be published. `keeps_record`: a record of the
+    partition is written, by which the next build knows which files are right.
     """
 
     config: LogConfig = field(default_factory=LogConfig)

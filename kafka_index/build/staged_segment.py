@@ -1,4 +1,4 @@
-"""What a segment is between its scan and its publication: a row, and scratch files that wait."""
+"""A segment between its scan and its publication: a row, and scratch files that wait."""
 
 from __future__ import annotations
 
@@ -110,10 +110,7 @@ class SegmentPaths:
     def hand_over(self, settings: BuildSettings, attempt_id: str) -> None:
         """Put the scratch files of an attempt where the process that publishes them finds them.
 
-        Raises
-        ------
-        PublishError
-            The store refuses one.
+        Raises `PublishError` if the store refuses one.
         """
         for path in self._all:
             work_path = settings.work_path(path, attempt_id)
@@ -138,22 +135,12 @@ class SegmentPaths:
 
 @dataclass(frozen=True, slots=True)
 class StagedSegment:
-    """A segment whose row is known, and what is left to publish for it.
+    """A segment whose row is known, and the files that are left to publish for it.
 
-    Parameters
-    ----------
-    segment : SegmentFile
-        As it was listed.
-    report : SegmentReport
-        Its row, as far as it is known without the segments before it.
-    directory : str
-        The target folder; empty when it could not be made.
-    attempt_id : str, optional
-        The attempt whose scratch files are waiting; None when there are none.
-    is_withheld : bool
-        They serve the segments after it only, and are not published.
-    files : tuple of PublishedFile
-        Its files of its own, as they were written by this scan or by an earlier run.
+    The row is as complete as it can be without the segments before it. The directory is the target
+    folder, empty when it could not be made. The attempt id is that of waiting scratch files, None
+    when there are none. `is_withheld`: they serve the segments after it only, and are not
+    published. `files` are its own, as they were written by this scan or by an earlier run.
     """
 
     segment: SegmentFile
@@ -165,7 +152,7 @@ class StagedSegment:
 
     @property
     def paths(self) -> SegmentPaths:
-        """Where its files are."""
+        """The paths of its files."""
         return SegmentPaths.of(self.segment, self.directory)
 
     def publication(self, settings: BuildSettings) -> Publication | None:
@@ -180,12 +167,9 @@ class StagedSegment:
             self.paths.remove_scratch(settings, self.attempt_id)
 
     def read_state(self, settings: BuildSettings) -> SegmentState:
-        """Return what the scan found of the segment's producers and epochs.
+        """Return the state of the segment's producers and epochs from the scan.
 
-        Raises
-        ------
-        InputError
-            It cannot be read.
+        Raises `InputError` if it cannot be read.
         """
         path = self.paths.state
         if self.attempt_id is not None:
@@ -217,10 +201,7 @@ class StagedSegment:
 def target_directory_of(segment: SegmentFile, settings: BuildSettings) -> str:
     """Return the folder of a segment's index files, made if it is missing.
 
-    Raises
-    ------
-    PublishError
-        It cannot be made.
+    Raises `PublishError` if it cannot be made.
     """
     return prepare_target_directory(
         settings.target_root,

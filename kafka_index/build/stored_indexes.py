@@ -1,4 +1,4 @@
-"""Where the index files that a broker uploaded with a segment differ from those that are built."""
+"""The differences between the index files that a broker uploaded with a segment and built ones."""
 
 from __future__ import annotations
 
@@ -28,19 +28,9 @@ _ENTRY_BYTES = {
 
 
 def stored_differences(segment: SegmentFile, built: Mapping[str, bytes]) -> str | None:
-    """Return how the stored indexes of a remote segment differ from built ones.
+    """Return how the stored indexes of a remote segment differ from built ones, for people.
 
-    Parameters
-    ----------
-    segment : SegmentFile
-        One that is not remote has no stored indexes.
-    built : mapping of str to bytes
-        What was built, by suffix.
-
-    Returns
-    -------
-    str or None
-        For people; None where they are equal.
+    None means that they are equal; a local segment has no stored indexes.
     """
     if not is_segment_path(segment.log_path):
         return None

@@ -19,30 +19,10 @@ from kafka_index.stores import is_remote
 def held_target(
     output: str | None, listing: Listing, inputs: Sequence[str], *, run_id: str
 ) -> Iterator[str | None]:
-    """Hold the target of a build of logs.
+    """Hold the target of a build of logs, and yield its root; None beside the logs.
 
-    Parameters
-    ----------
-    output : str, optional
-        Where files go, a path or URI; None for beside the logs.
-    listing : Listing
-        What is built.
-    inputs : sequence of str
-        The paths, globs and URIs it was listed from.
-    run_id : str
-        The id of the run.
-
-    Yields
-    ------
-    str or None
-        The root of the output; None beside the logs.
-
-    Raises
-    ------
-    InputError
-        The output overlaps the input.
-    PublishError
-        It cannot be made, locked or written.
+    The inputs are the paths, globs and URIs of the listing. Raises `InputError` if the output
+    overlaps the input, and `PublishError` if it cannot be made, locked or written.
     """
     with ExitStack() as stack:
         if output is None:

@@ -1,4 +1,4 @@
-"""The export record: what has been exported of a partition, in a hidden file beside the data.
+"""The export record: the exported offsets of a partition, in a hidden file beside the data.
 
 It is written before the first data file and after each that extends the range. A data file above
 the recorded end was left by a killed run: the next run removes it.
@@ -68,7 +68,7 @@ class ExportRecord:
 
 
 def record_options(settings: ExportSettings) -> dict[str, object]:
-    """Return what decides the rows and files of an export, as JSON has it."""
+    """Return the options that decide the rows and files of an export, as in JSON."""
     return {
         "format": settings.format.value,
         "columns": list(settings.file_columns),
@@ -86,7 +86,7 @@ def with_first_times(
 ) -> ExportSettings:
     """Return settings whose relative times are those of the first run of the same export.
 
-    An export that is continued reads what is new: with another end in each run, records would be
+    An export that is continued reads new records: with another end in each run, records would be
     passed over for good.
     """
     if not settings.relative_times:

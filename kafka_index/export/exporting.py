@@ -70,7 +70,7 @@ def _export_split(work: SplitWork, attempt_id: str, *, settings: ExportSettings)
 
 
 class _Damage:
-    """Collects what was left out."""
+    """Collects the records that were left out."""
 
     def __init__(self) -> None:
         self.first: list[LeftOut] = []

@@ -1,4 +1,4 @@
-"""The plan of an export: what is new in each partition, in splits."""
+"""The plan of an export: the new records of each partition, in splits."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ class _PartitionPlan:
         self._folder = settings.folder_of(self._partition)
 
     def plan(self, number: int) -> PartitionExport:
-        """Return what is done with the partition; its first split has this number."""
+        """Return the plan of the partition; its first split has this number."""
         files, folder = self._files, self._folder
         known = read_export_record(folder)
         _check_folder(folder, known, record_options(self._settings))
@@ -181,7 +181,7 @@ class _PartitionPlan:
         *,
         is_damaged: bool,
     ) -> None:
-        """Add the splits of what was damaged, and of what is new."""
+        """Add the splits of damaged ranges, and of new records."""
         record, folder = export.record, export.folder
         assert record is not None  # noqa: S101, because mypy needs it
         export.begin_offset = first = record.next_offset
@@ -225,7 +225,7 @@ class _PartitionPlan:
     def _after_loss(
         self, log: PartitionLog, record: ExportRecord, loss: DataLoss, end_offset: int
     ) -> PartitionExport:
-        """Return what is done with a partition whose log is not the one that was exported."""
+        """Return the plan of a partition whose log is not the one that was exported."""
         place = LeftOut(self._files.segments[0].partition_directory, None, loss.reason)
         export = PartitionExport(self._partition, self._folder, loss=place)
         is_restart = self._on_data_loss is OnDataLoss.RESTART
@@ -259,7 +259,7 @@ class _PartitionPlan:
     def _staged_record(
         self, log: PartitionLog, staged: str, start: int, end_offset: int
     ) -> ExportRecord:
-        """Return the record of what a killed run has written aside, a new one if that is not it."""
+        """Return the record that a killed run has written aside, or a new one."""
         topic_id = _topic_id(self._files)
         options = record_options(self._settings)
         found = read_export_record(staged)
@@ -320,7 +320,7 @@ def _check_folder(folder: str, known: ExportRecord | None, options: Mapping[str,
 def _record_to_extend(
     files: PartitionFiles, known: ExportRecord | None, settings: ExportSettings, start: int
 ) -> ExportRecord:
-    """Return the record of what is in place, a new one if that is nothing."""
+    """Return the record that is in place, or a new one."""
     if known is None:
         # The earliest offset is negative.
         first = max(files.log_start_offset, start)
@@ -348,5 +348,5 @@ def _topic_id(files: PartitionFiles) -> str | None:
 
 
 def _repeated_ranges(log: PartitionLog, record: ExportRecord) -> list[DamagedRange]:
-    """Return what was damaged, without ranges whose first segments retention has deleted since."""
+    """Return the damaged ranges, but those whose first segments retention has deleted since."""
     return [one for one in record.damaged if one.first_offset >= log.log_start_offset]

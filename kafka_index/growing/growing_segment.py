@@ -186,7 +186,7 @@ class GrowingLogSegment(SegmentFiles):
         return self._largest
 
     def limits(self) -> Longs:
-        """Return what limits its growth now: the ``LIMIT_`` fields."""
+        """Return the limits of its growth now: the ``LIMIT_`` fields."""
         return growth_limits(
             self.settings,
             self.base_offset,

@@ -1,7 +1,7 @@
 """Loading a partition: the order of its steps, the reasons for each, and its leader epochs.
 
 Source: Kafka's ``LogLoader.load``. A log that grows acts on its files (`growing_files`); a
-prediction computes what a broker would do to them (`kafka_index.startup.partition_loading`).
+prediction computes the actions of a broker (`kafka_index.startup.partition_loading`).
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ Segment = TypeVar("Segment", bound=LoadingSegment)
 
 
 class LoadingFiles(Protocol[Segment]):
-    """The segments of a partition that is loaded, and what may be done to them."""
+    """The segments of a partition that is loaded, and the operations on them."""
 
     segments: list[Segment]
 
@@ -207,7 +207,7 @@ class LogLoader(Generic[Segment]):
         self.reasons: dict[int, str] = {}
 
     def load(self) -> LoadedOffsets:
-        """Load everything; after an unclean shutdown, what was not flushed is recovered first."""
+        """Load everything; after an unclean shutdown, unflushed segments are recovered first."""
         files, conditions = self._files, self._conditions
         log_start = conditions.log_start_offset
         self._load_segments()

@@ -127,7 +127,7 @@ class Producers:
         return encode_snapshot(entries[self._order.order_of(entries["producer_id"])])
 
     def begin_append(self) -> None:
-        """Keep from now on what `roll_back` needs."""
+        """Keep from now on the states that `roll_back` needs."""
         self._before = {}
         self._open_before = list(self._open)
         self._capacity_before = self._order.capacity

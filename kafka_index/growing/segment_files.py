@@ -100,7 +100,7 @@ class LogFile:
         self.truncate_to(self.size_bytes)
 
     def flush(self) -> None:
-        """Make what is written durable."""
+        """Make the written bytes durable."""
         try:
             os.fsync(self._descriptor)
         except OSError as error:

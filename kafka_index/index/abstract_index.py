@@ -281,7 +281,7 @@ class AbstractIndex(SlotSearch, ABC):
 
     @abstractmethod
     def _entries_changed(self) -> None:
-        """Update what is cached of the last entry."""
+        """Update the cached last entry."""
 
     def _check_size(self) -> None:
         if self._mapping.length % self.entry_size:

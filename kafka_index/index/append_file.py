@@ -100,7 +100,7 @@ class AppendFile:
         self.size_bytes = size_bytes
 
     def flush(self) -> None:
-        """Make what was written durable."""
+        """Make the written bytes durable."""
         if self._descriptor is not None and self.writable:
             try:
                 os.fsync(self._descriptor)

@@ -255,7 +255,7 @@ class TransactionIndex:
             self._last_offset = None
 
     def sanity_check(self) -> None:
-        """Check what Kafka checks when it loads a log: known versions, no offset below the segment.
+        """Check as Kafka does when it loads a log: known versions, no offset below the segment.
 
         Bytes after the last whole entry and offsets that do not ascend are not checked.
 
@@ -277,12 +277,12 @@ class TransactionIndex:
             )
 
     def flush(self) -> None:
-        """Make what was appended durable."""
+        """Make the appended entries durable."""
         with self._lock:
             self._file.flush()
 
     def rename_to(self, path: str | PathLike[str]) -> None:
-        """Move the file, if there is one, replacing what is there; the index stays open."""
+        """Move the file, if there is one, replacing a file of that name; the index stays open."""
         with self._lock:
             if os.path.exists(self.path):
                 os.replace(self.path, path)

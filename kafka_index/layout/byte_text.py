@@ -35,7 +35,7 @@ _SURROGATE_LEAD = 0xED
 
 
 def decode_utf8(data: bytes) -> str:
-    """Decode UTF-8; what is not valid is replaced as by Java's ``new String(bytes, UTF_8)``.
+    """Decode UTF-8; invalid bytes are replaced as by Java's ``new String(bytes, UTF_8)``.
 
     Kafka's clients return the names of headers so. Python and Java replace the same bytes, but for
     a surrogate encoded by itself: its bytes are one replacement character to Java, and one each to

@@ -151,7 +151,7 @@ class MessageReader:
     def corrupt(
         self, message: str, *, expected: object = None, found: object = None
     ) -> CorruptRecordError:
-        """Return the error for what was just read."""
+        """Return the error for the field that was just read."""
         text = f"{message}, at byte {self.position} of the message"
         return CorruptRecordError(text, expected=expected, found=found)
 

@@ -130,7 +130,7 @@ class Field:
     fields: tuple[Field, ...]
 
     def absent(self) -> Value:
-        """Return what the field is where it is absent."""
+        """Return the value of the field where it is absent."""
         if isinstance(self.default, list):
             return []
         return Struct(self.default) if isinstance(self.default, Struct) else self.default

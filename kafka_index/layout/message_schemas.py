@@ -87,7 +87,7 @@ class MessageSchema:
         return read(reader)
 
     def decode(self, data: bytes, version: int) -> Struct:
-        """Read a message that the bytes hold, whole; Kafka passes over what follows it."""
+        """Read a message that the bytes hold, whole; Kafka passes over the bytes after it."""
         return self.read(MessageReader(data), version)
 
     def encode(self, message: Mapping[str, Value], version: int) -> bytes:
@@ -97,7 +97,7 @@ class MessageSchema:
         return bytes(writer.data)
 
     def as_json(self, message: Struct, version: int) -> dict[str, object]:
-        """Return what Kafka's ``JsonConverter`` of the message makes of it."""
+        """Return the JSON of Kafka's ``JsonConverter`` for the message."""
         return _json_struct(self.fields, message, version)
 
     def _form(self, version: int) -> _Form:
@@ -139,7 +139,7 @@ _Read = Callable[[MessageReader], Value]
 
 
 def _struct_reader(fields: tuple[Field, ...], form: _Form) -> Callable[[MessageReader], Struct]:
-    """Return what reads a structure in a version; it is made once, and reads millions."""
+    """Return a reader of a structure in a version; it is made once, and reads millions."""
     steps: list[tuple[str, _Read]] = []
     tagged: dict[int, tuple[str, _Read]] = {}
     for field in fields:

@@ -1,4 +1,4 @@
-"""Byte layout of what a broker keeps of producers: ``.txnindex`` entries and ``.snapshot`` files.
+"""Byte layout of a broker's state of producers: ``.txnindex`` entries and ``.snapshot`` files.
 
 A transaction index is entries alone; a snapshot is a header and then entries. All integers in files
 are big-endian. Sources: Kafka's ``AbortedTxn``, ``ProducerStateManager.writeSnapshot`` and the

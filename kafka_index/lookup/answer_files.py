@@ -49,25 +49,11 @@ class AnswerWriter(Protocol):
 def open_answers(
     path: str, form: QueryFormat, split: QuerySplit, *, to_join: bool = False
 ) -> AnswerWriter:
-    """Create a file of answers to the queries of a split.
+    """Create a file of answers, in a format, to the queries of a split.
 
-    Parameters
-    ----------
-    path : str
-        The file to write.
-    form : QueryFormat
-        The format of the answers.
-    split : QuerySplit
-        The queries, of that format or for answers in Parquet.
-    to_join : bool
-        Whether the file is only an intermediate one, for `join_parts`.
-
-    Raises
-    ------
-    OSError
-        It cannot be written.
-    InputError
-        The queries cannot be read.
+    The queries have the same format, unless the answers are in Parquet. A file `to_join` is only an
+    intermediate one, for `join_parts`. Raises `OSError` if it cannot be written, and `InputError`
+    if the queries cannot be read.
     """
     if form is QueryFormat.JSON:
         return JsonAnswers(path)
@@ -83,12 +69,8 @@ def open_answers(
 class TableAnswers:
     """Writes Parquet, a row group for each batch, or Arrow's stream format.
 
-    Parameters
-    ----------
-    queries : pa.Schema
-        Columns and metadata of the queries.
-    open_writer : callable
-        Opens the file for a schema.
+    `queries` has the columns and metadata of the queries; `open_writer` opens the file for a
+    schema.
     """
 
     def __init__(self, queries: pa.Schema, open_writer: Callable[[pa.Schema], Any]) -> None:
@@ -172,16 +154,8 @@ class JsonAnswers:
 def join_parts(parts: Sequence[str], path: str, form: QueryFormat, split: QuerySplit) -> None:
     """Write the answers of all parts into one file.
 
-    Parameters
-    ----------
-    parts : sequence of str
-        Files that were opened with `to_join`, in the order of the splits.
-    path : str
-        The file to write.
-    form : QueryFormat
-        Their format.
-    split : QuerySplit
-        The first split.
+    The parts were opened with `to_join`, and come in the order of the splits, of which the first is
+    given.
     """
     if form is QueryFormat.PARQUET:
         _join_parquet(parts, path, split)

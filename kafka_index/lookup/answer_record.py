@@ -45,18 +45,10 @@ _MAX_SEGMENTS = 100_000
 
 @dataclass(frozen=True, slots=True)
 class AnswerRecord:
-    """A run that is done.
+    """The record of a finished run.
 
-    Parameters
-    ----------
-    inputs : str
-        Digest of what it read, and of how: `inputs_digest`.
-    files : tuple of tuple
-        What it wrote: path, size, and time of modification or ETag of each file.
-    queries : tuple of tuple
-        The number of queries of each status that it met.
-    exit_code : int
-        How it ended.
+    `inputs` is the digest of its inputs and settings: `inputs_digest`. `files` has path, size, and
+    time of modification or ETag of each file, and `queries` the number of queries of each status.
     """
 
     inputs: str
@@ -84,26 +76,16 @@ class AnswerRecord:
     def write(self, output: str) -> None:
         """Write the record beside an output, whole and durable.
 
-        Raises
-        ------
-        PublishError
-            It cannot be written.
+        Raises `PublishError` if that fails.
         """
         with whole_file(_record_path(output), what="record of the run") as file:
             file.write(json.dumps({"version": _VERSION, **asdict(self)}).encode())
             file.commit()
 
     def is_of(self, inputs: str | None, output: str, others: Sequence[str]) -> bool:
-        """Return whether a run over these inputs would write what is there already.
+        """Return whether a run over inputs of this digest would write the files that exist already.
 
-        Parameters
-        ----------
-        inputs : str, optional
-            Digest of its inputs.
-        output : str
-            Its output.
-        others : sequence of str
-            Other files that it is to write.
+        `others` are files that it is to write besides the output.
         """
         try:
             found = written(output, others)
@@ -128,10 +110,7 @@ class AnswerRecord:
 def written(output: str, others: Iterable[str]) -> tuple[tuple[str, int, str], ...]:
     """Return the files of an output, and other files that a run wrote, as they are now.
 
-    Raises
-    ------
-    OSError, KafkaIndexError
-        One is not there.
+    Raises `OSError` or `KafkaIndexError` if one is missing.
     """
     files = [_file_state(path) for path in others]
     folder, name = os.path.split(output)
@@ -152,23 +131,7 @@ def inputs_digest(
 ) -> str | None:
     """Return the digest of all that determines the answers.
 
-    Parameters
-    ----------
-    queries : Queries
-        The queries.
-    inventory : Inventory
-        The logs.
-    settings : LookupSettings
-        How they are looked up.
-    output_format : QueryFormat
-        The format of the answers.
-    upper_bound : UpperBound
-        Where a log ends.
-
-    Returns
-    -------
-    str or None
-        None where there are too many index files to look at each.
+    None means that there are too many index files to look at each.
     """
     if inventory.segment_count > _MAX_SEGMENTS:
         return None

@@ -40,26 +40,12 @@ def answer_split(
 ) -> SplitReport:
     """Answer the queries of a split into one file, which appears whole and durable.
 
-    Parameters
-    ----------
-    split : QuerySplit
-        The queries.
-    lookups : Lookups
-        Of this thread or worker. Findings that it has gathered before are reported, too.
-    part_path : str
-        The file, from `AnswerTarget.part_path`. Its ending determines the format of the answers;
-        with any other ending it is that of the queries.
-    attempt_id : str
-        Letters, digits and underscores. Attempts at one split that may overlap differ in it.
-    starting_offsets : bool
-        Whether to report where to start reading.
-
-    Raises
-    ------
-    InputError
-        The queries cannot be read, or cannot be written in the format of the answers.
-    PublishError
-        The part cannot be written.
+    The lookups are those of this thread or worker; findings that they have gathered before are
+    reported, too. The ending of the path, from `AnswerTarget.part_path`, determines the format of
+    the answers; with any other ending it is that of the queries. Attempts at one split that may
+    overlap differ in their attempt id, of letters, digits and underscores. Raises `InputError` if
+    the queries cannot be read, or cannot be written in the format of the answers, and
+    `PublishError` if the part cannot be written.
     """
     to_join = part_path.endswith(ARROW_ENDING)
     form = QueryFormat.PARQUET if to_join else QueryFormat.of(part_path) or split.format
@@ -105,24 +91,10 @@ def run_local(
 ) -> None:
     """Answer all queries into the target on threads of this process, without publishing it.
 
-    Parameters
-    ----------
-    queries, inventory, settings, target
-        The queries, the logs, how to look up, and the output, which has been entered.
-    threads : int
-        Splits at a time; each thread has a `Lookups` of its own and holds one batch. Of remote
-        logs, threads without a split answer for some partitions of another's.
-    on_split : callable
-        Called with the report of each split, by one thread at a time.
-    starting_offsets : bool
-        Whether the reports hold where to start reading.
-
-    Raises
-    ------
-    InputError
-        Queries cannot be read.
-    PublishError
-        Answers cannot be written.
+    The target has been entered. Each thread has a `Lookups` of its own, a split at a time, and
+    holds one batch. For remote logs, threads without a split answer for some partitions of
+    another's. The callback gets the report of each split, from one thread at a time. Raises
+    `InputError` if queries cannot be read, and `PublishError` if answers cannot be written.
     """
     splits = iter(queries.splits)
     lock = threading.Lock()

@@ -43,17 +43,10 @@ _BadRow = tuple[int, str]
 
 
 def check_csv(files: Sequence[str], by: By) -> pa.Schema | None:
-    """Check the headers of all files; empty files have none.
+    """Check the headers of all files; return their columns, all strings.
 
-    Returns
-    -------
-    pa.Schema or None
-        Their columns, all strings; None when all files are empty.
-
-    Raises
-    ------
-    InputError
-        A file cannot be read, or its columns are not right or not those of the others.
+    Empty files have none, and the result is None when all files are empty. Raises `InputError` if a
+    file cannot be read, or its columns are not right or not those of the others.
     """
     schemas: list[tuple[str, pa.Schema]] = []
     for path in files:
@@ -72,11 +65,8 @@ def check_csv(files: Sequence[str], by: By) -> pa.Schema | None:
 def read_csv(split: QuerySplit) -> Iterator[QueryBatch]:
     """Read the queries of a CSV file.
 
-    Raises
-    ------
-    InputError
-        The file cannot be read, changed after it was checked, has a quote that is never closed or
-        a row that is too long.
+    Raises `InputError` if the file cannot be read, changed after it was checked, has a quote that
+    is never closed or a row that is too long.
     """
     bad_rows: list[_BadRow] = []
     next_row = 2  # the header is row 1
@@ -206,15 +196,8 @@ def _insert_bad_rows(
 ) -> tuple[pa.RecordBatch, Flags | None]:
     """Return a batch with the rows of a wrong width in their places, and which those are.
 
-    Parameters
-    ----------
-    batch : RecordBatch
-        The rows of the right width.
-    bad_rows : list
-        Number and text of each row of a wrong width from `first_row` on; those that are inserted
-        are removed from it.
-    first_row : int
-        Number of the first row of either kind.
+    `bad_rows` has number and text of each from `first_row` on, which is the number of the first row
+    of either kind; those that are inserted are removed from it.
     """
     numbers = np.array([number for number, _ in bad_rows], np.int64) - first_row
     # So many rows of the right width come before each of them.

@@ -19,15 +19,7 @@ from kafka_index.reading.findings import Finding
 
 
 class DividedLookups(Lookups):
-    """As `Lookups`, of which it has one for each thread.
-
-    Parameters
-    ----------
-    inventory, settings
-        As for `Lookups`.
-    threads : int
-        Two or more.
-    """
+    """`Lookups` with one of them for each of two or more threads."""
 
     def __init__(self, inventory: Inventory, settings: LookupSettings, threads: int) -> None:
         super().__init__(inventory, settings)

@@ -17,22 +17,12 @@ ASIDE = ".old"
 
 
 def exchange(new: str, old: str) -> None:
-    """Exchange the names of two folders, atomically where the system can.
+    """Exchange the names of two folders of one file system, atomically where the system can.
 
-    Parameters
-    ----------
-    new, old : str
-        Folders of one file system. Afterwards the new one is at `old`, and the old one at `new`.
-
-    Raises
-    ------
-    OSError
-        They were not exchanged: `old` is unchanged.
-
-    Notes
-    -----
-    Without renameat2(2) there is a moment in which `old` does not exist; a run that is killed then
-    leaves the old folder under the name of the new one and ``.old``.
+    Afterwards the new one is at `old`, and the old one at `new`. Without renameat2(2) there is a
+    moment in which `old` does not exist; a run that is killed then leaves the old folder under the
+    name of the new one and ``.old``. Raises `OSError` if they were not exchanged: `old` is
+    unchanged.
     """
     rename = _renameat2()
     if rename is not None:

@@ -1,4 +1,4 @@
-"""What is wrong with a query that cannot be answered as it is: its row in its file, and why."""
+"""The faults of queries that cannot be answered as they are: row in the file, and reason."""
 
 from __future__ import annotations
 
@@ -28,20 +28,9 @@ _MALFORMED = {
 def invalid_queries(
     batch: QueryBatch, rows: Longs, split: QuerySplit, rows_before: int, settings: LookupSettings
 ) -> Iterator[InvalidQuery]:
-    """Yield what is wrong with some queries of a batch.
+    """Yield the faults of some rows of a batch, which are `Status.INVALID_QUERY`.
 
-    Parameters
-    ----------
-    batch : QueryBatch
-        The batch.
-    rows : ndarray of int64, shape (n,)
-        Its rows that are `Status.INVALID_QUERY`.
-    split : QuerySplit
-        The split that the batch is from.
-    rows_before : int
-        Rows of the split before the batch.
-    settings : LookupSettings
-        How they were looked up.
+    `rows_before` counts the rows of the split before the batch.
     """
     for row in rows.tolist():
         topic = plain_array(batch.topics.slice(row, 1))[0].as_py()

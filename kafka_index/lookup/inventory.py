@@ -62,16 +62,9 @@ SEGMENT_SCHEMA = pa.schema(
 
 
 class Inventory:
-    """The partitions and segments of a dump. Immutable, picklable.
+    """The partitions and segments of a dump, as sorted tables; immutable, picklable.
 
-    Parameters
-    ----------
-    partitions : pa.Table
-        `PARTITION_SCHEMA`, sorted by topic and partition.
-    segments : pa.Table
-        `SEGMENT_SCHEMA`, in the order of the partitions, by base offset.
-    skipped : sequence of Skipped
-        Files of the dump that are not live or cannot be used, and why.
+    `skipped` are files of the dump that are not live or cannot be used, with reasons.
     """
 
     def __init__(
@@ -111,19 +104,10 @@ class Inventory:
         return sum(end is not None and start is None for end, start in tiered)
 
     def codes(self, topics: pa.Array | pa.ChunkedArray, partitions: Longs) -> Codes:
-        """Return the number of the partition of each row.
+        """Return the number of the partition of each row, a row of `partitions`, as int32.
 
-        Parameters
-        ----------
-        topics : Array of strings or binaries, also dictionary-encoded, shape (n,)
-            Topics; null matches none.
-        partitions : ndarray of int64, shape (n,)
-            Any numbers.
-
-        Returns
-        -------
-        ndarray of int32, shape (n,)
-            A row of `partitions`; `NO_PARTITION`, which is -1, where there are no segments.
+        It is `NO_PARTITION`, -1, if there are no segments. Topics may be dictionary-encoded, and
+        null matches none; partitions may be any numbers.
         """
         return self._codes.find(topics, partitions)
 
@@ -226,25 +210,10 @@ def collect_inventory(
 ) -> Inventory:
     """List a dump and read its checkpoints.
 
-    Parameters
-    ----------
-    logs : sequence of str
-        Data directories, topic-partition directories, or globs of either; with tiered storage
-        there may be none.
-    tiered : TieredOptions, optional
-        Where remote segments are.
-    indexes : str, optional
-        Folder with a folder of index files for each partition, as ``build --output`` writes it;
-        None: the index files are beside the logs.
-    upper_bound : UpperBound
-        Whether to read high watermarks.
-    topics : re.Pattern, optional
-        Keep only topics that match it in full.
-
-    Raises
-    ------
-    InputError
-        As `list_logs` and `CheckpointReader`; or the folder of index files does not exist.
+    With tiered storage there may be no log directories. `indexes` has a folder of index files for
+    each partition, as ``build --output`` writes it; None: they are beside the logs. The upper bound
+    decides whether high watermarks are read; topics match in full. Raises `InputError` as
+    `list_logs` and `CheckpointReader`, or if the folder of index files does not exist.
     """
     index_root = None if indexes is None else index_root_of(indexes)
     listing = list_logs(logs, tiered, topics=topics)

@@ -33,18 +33,10 @@ _Members = dict[str, Any]
 
 
 def check_json(files: Sequence[str], by: By) -> tuple[str, ...]:
-    """Check the first lines of all files; empty files have none.
+    """Check the first lines of all files; return their members in the order in which they appear.
 
-    Returns
-    -------
-    tuple of str
-        The members that these lines have, in the order in which they appear.
-
-    Raises
-    ------
-    InputError
-        A file cannot be read, no line has the members of a query, or one has members that are
-        named like those of answers.
+    Empty files have none. Raises `InputError` if a file cannot be read, no line has the members of
+    a query, or one has members that are named like those of answers.
     """
     members: dict[str, None] = {}
     for path in files:
@@ -58,20 +50,10 @@ def check_json(files: Sequence[str], by: By) -> tuple[str, ...]:
 
 
 def read_json(split: QuerySplit, *, as_lines: bool) -> Iterator[QueryBatch]:
-    """Read the queries of a file of JSON lines.
+    """Read the queries of a file of JSON lines, `as_lines` or as columns of strings.
 
-    Parameters
-    ----------
-    split : QuerySplit
-        The file.
-    as_lines : bool
-        Whether the queries pass through as lines, and not as columns of strings.
-
-    Raises
-    ------
-    InputError
-        The file cannot be read, or a line has members that are named like those of answers or,
-        where the queries become columns, that none of the first lines has.
+    Raises `InputError` if the file cannot be read, or a line has members that are named like those
+    of answers or, where the queries become columns, that none of the first lines has.
     """
     first_row = 1
     with errors_of(split.path):

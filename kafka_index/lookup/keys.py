@@ -1,4 +1,4 @@
-"""What queries ask for, as numbers: offsets, or timestamps in milliseconds.
+"""The keys of queries, as numbers: offsets, or timestamps in milliseconds.
 
 Keys come from typed columns (Parquet, data frames) or from text (CSV, JSON). A cell that holds no
 key is marked, never an error. Whole columns are converted at a time; only cells of unusual form are
@@ -35,7 +35,7 @@ _ZONED = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,
 
 
 class By(Enum):
-    """What the queries ask for."""
+    """The kind of key of the queries."""
 
     OFFSET = "offset"
     TIMESTAMP = "timestamp"
@@ -53,17 +53,11 @@ class By(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """The offsets or timestamps of n queries.
+    """The offsets or timestamps of n queries, in milliseconds since the epoch.
 
-    Parameters
-    ----------
-    values : ndarray of int64, shape (n,)
-        Offsets, or milliseconds since the epoch; anything where `valid` is false.
-    valid : ndarray of bool, shape (n,), optional
-        Which queries have a key; None: all.
-    specials : bool
-        Whether -1, -2 and -3 are places (`SpecialTimestamp`). In a column of a timestamp type they
-        are the milliseconds before 1970.
+    Values are undefined where `valid` is false; None: all are valid. `specials`: -1, -2 and -3 are
+    special timestamps (`SpecialTimestamp`). In a column of a timestamp type they are the
+    milliseconds before 1970.
     """
 
     values: Longs
@@ -78,14 +72,9 @@ class Keys:
     def of(cls, column: pa.Array | pa.ChunkedArray, by: By) -> Keys:
         """Return the keys of a typed column that `check_columns` accepts.
 
-        Parameters
-        ----------
-        column : Array
-            Integers (timestamps: milliseconds), or for timestamps a timestamp or date type.
-            Timestamps finer than milliseconds are rounded up: the first one at or after.
-            Timestamps without a zone are UTC.
-        by : By
-            What the column holds.
+        It has integers (timestamps: milliseconds), or for timestamps a timestamp or date type.
+        Timestamps finer than milliseconds are rounded up: the first one at or after. Timestamps
+        without a zone are UTC.
         """
         column = plain_array(column)
         if pa.types.is_integer(column.type):
@@ -98,17 +87,9 @@ class Keys:
     def of_text(cls, column: pa.Array, by: By) -> Keys:
         """Return the keys of a column of strings.
 
-        Parameters
-        ----------
-        column : Array of strings
-            Integers (timestamps: milliseconds); for timestamps also ISO 8601 dates and times, UTC
-            where they name no zone, rounded up to a millisecond.
-        by : By
-            What the column holds.
-
-        Notes
-        -----
-        Only an integer can be a special timestamp: a time before 1970 is not a valid key.
+        They are integers (timestamps: milliseconds); for timestamps also ISO 8601 dates and times,
+        UTC where they name no zone, rounded up to a millisecond. Only an integer can be a special
+        timestamp: a time before 1970 is not a valid key.
         """
         if by is By.OFFSET:
             return cls(*text_integers(column))

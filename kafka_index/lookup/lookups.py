@@ -40,18 +40,9 @@ _MAX_EXPECTED = 10_000
 
 @dataclass(frozen=True, slots=True)
 class LookupSettings:
-    """How to look up.
+    """The settings of lookups.
 
-    Parameters
-    ----------
-    by : By
-        What the queries ask for.
-    resolve : Resolve
-        The level of the answers.
-    config : LogConfig
-        Kafka's settings, by topic, for indexes that are missing.
-    max_open_segments : int
-        Segments that one `Lookups` keeps open.
+    `config` is for indexes that are missing; one `Lookups` keeps `max_open_segments` open.
     """
 
     by: By
@@ -63,15 +54,6 @@ class LookupSettings:
 class Lookups:
     """Answers queries over an inventory; one for each thread or worker.
 
-    Parameters
-    ----------
-    inventory : Inventory
-        The logs.
-    settings : LookupSettings
-        How to look up.
-
-    Notes
-    -----
     A context manager; keeps a bounded number of partitions and segments open.
     """
 
@@ -100,21 +82,9 @@ class Lookups:
         partitions: pa.Array | pa.ChunkedArray,
         keys: Keys,
     ) -> Answers:
-        """Answer queries.
+        """Answer queries, in order; a status reports the fault of a query or a partition.
 
-        Parameters
-        ----------
-        topics : Array of strings or binaries, also dictionary-encoded, shape (n,)
-            Topics.
-        partitions : Array of integers, shape (n,)
-            Partitions; null where a cell does not hold one.
-        keys : Keys
-            What each query asks for.
-
-        Returns
-        -------
-        Answers
-            One a query, in order. A status reports what is wrong with a query or a partition.
+        Topics may be dictionary-encoded; partitions are null where a cell does not hold one.
         """
         numbers, present = integers(plain_array(partitions))
         codes = self.inventory.codes(topics, numbers)

@@ -44,26 +44,10 @@ ARROW_ENDING = ".arrow"
 class AnswerTarget:
     """The output of a run.
 
-    Parameters
-    ----------
-    path : str
-        One file when it ends in ``.parquet`` or like the format of the queries (``.csv``;
-        ``.json``, ``.jsonl``, ``.ndjson``), otherwise a folder with a part for each split.
-    queries : Queries
-        The queries.
-    inputs : iterable of str
-        Paths and globs of other inputs, which the output must not overlap.
-    overwrite : bool
-        Whether an existing output is replaced.
-
-    Raises
-    ------
-    InputError
-        The path has the ending of another format, overlaps an input, or exists; or columns of
-        answers in Parquet share a name.
-
-    Notes
-    -----
+    The path is one file when it ends in ``.parquet`` or like the format of the queries (``.csv``;
+    ``.json``, ``.jsonl``, ``.ndjson``), otherwise a folder with a part for each split. It must not
+    overlap other inputs. Raises `InputError` if the path has the ending of another format, overlaps
+    an input, or exists and is not to be overwritten, or columns of answers in Parquet share a name.
     A context manager, for the driver; entering it raises PublishError when the output cannot be
     written or another run is writing it. Leaving it without `publish` removes all that was written.
     """
@@ -135,7 +119,7 @@ class AnswerTarget:
 
     @property
     def index_folder(self) -> IndexFolder:
-        """Where the workers of the run share the indexes that they build; removed at its end."""
+        """The folder in which the workers of the run share built indexes; removed at its end."""
         return IndexFolder(self._staging)
 
     @property
@@ -150,19 +134,10 @@ class AnswerTarget:
     ) -> None:
         """Check that every query has its answer, and put the output in place.
 
-        Parameters
-        ----------
-        rows_of_split : mapping of int to int
-            Answers written for each split, by its number: `LookupTotals.rows_of_split`.
-        announce : callable
-            Called with the sizes of the files of the output, by path, when all is ready and nothing
-            is in place.
-
-        Raises
-        ------
-        PublishError
-            A part is missing or has another number of answers, or the output cannot be put in
-            place; an old output is unchanged.
+        `rows_of_split` counts the answers written for each split, by its number. `announce` is
+        called with the sizes of the files of the output, by path, when all is ready and nothing is
+        in place. Raises `PublishError` if a part is missing or has another number of answers, or
+        the output cannot be put in place; an old output is unchanged.
         """
         self._check_counts(rows_of_split)
         try:
@@ -273,10 +248,8 @@ def _make_durable(paths: list[str]) -> None:
 def format_of_answers(path: str, queries: Queries) -> QueryFormat:
     """Return the format of an output: Parquet where its name ends so, or that of the queries.
 
-    Raises
-    ------
-    InputError
-        It has the ending of another format, or columns of answers in Parquet share a name.
+    Raises `InputError` if it has the ending of another format, or columns of answers in Parquet
+    share a name.
     """
     ending = os.path.splitext(path)[1].lower()
     form, own = QueryFormat.of(path), queries.format

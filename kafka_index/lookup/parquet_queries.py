@@ -37,10 +37,8 @@ _INSTANT = pa.timestamp("us", "UTC")
 def check_parquet(files: Sequence[str], by: By) -> tuple[pa.Schema, list[QuerySplit]]:
     """Check the columns of all files, and divide them into splits.
 
-    Raises
-    ------
-    InputError
-        A file cannot be read, or its columns are not right or not those of the others.
+    Raises `InputError` if a file cannot be read, or its columns are not right or not those of the
+    others.
     """
     schemas: list[tuple[str, pa.Schema]] = []
     footers: list[pq.FileMetaData] = []
@@ -100,10 +98,7 @@ def parquet_schema(footer: pq.FileMetaData) -> pa.Schema:
 def read_parquet(split: QuerySplit, *, max_rows: int = READ_ROWS) -> Iterator[QueryBatch]:
     """Read a split of a Parquet file, at most so many rows at a time.
 
-    Raises
-    ------
-    InputError
-        It cannot be read, or changed after it was checked.
+    Raises `InputError` if it cannot be read, or changed after it was checked.
     """
     import pyarrow.parquet as pq  # noqa: PLC0415, slow to import
 

@@ -30,17 +30,7 @@ _RADIX_BITS = 16
 
 
 class PartitionCodes:
-    """Finds the numbers of partitions.
-
-    Parameters
-    ----------
-    topics : sequence of str
-        Topic of each partition.
-    partitions : ndarray of int64
-        Number of each partition in its topic, 0..2^31 - 1.
-    codes : ndarray of int32
-        What to return for each.
-    """
+    """Finds the code of a partition by topic and number, 0..2^31 - 1."""
 
     def __init__(self, topics: Sequence[str], partitions: Longs, codes: Codes) -> None:
         self._topics = {topic: number for number, topic in enumerate(dict.fromkeys(topics))}

@@ -23,21 +23,9 @@ _INT32 = -(2**31), 2**31 - 1
 class Queries:
     """The checked queries of a run.
 
-    Parameters
-    ----------
-    path : str
-        As given.
-    by : By
-        What they ask for.
-    format : QueryFormat
-        The format of all files.
-    schema : pa.Schema, optional
-        Columns of all files (CSV: all strings); None for JSON lines, where each line has its own,
-        and for CSV files that are all empty.
-    files : tuple of str
-        Absolute, in the order of the queries.
-    splits : tuple of QuerySplit
-        In order; one or more of each file.
+    The schema has the columns of all files (CSV: all strings); None for JSON lines, where each line
+    has its own, and for CSV files that are all empty. The files are absolute, in the order of the
+    queries; each has one split or more.
     """
 
     path: str
@@ -62,21 +50,12 @@ class Queries:
 def open_queries(path: str, by: By) -> Queries:
     """Find query files, check their columns, and divide them into splits.
 
-    Parameters
-    ----------
-    path : str
-        A Parquet (``.parquet``), CSV (``.csv``) or JSON lines (``.json``, ``.jsonl``,
-        ``.ndjson``) file, a folder of files of one format, or a glob of either. Names that start
-        with ``_`` or ``.`` are ignored in folders and globs. Text may be compressed.
-    by : By
-        What they ask for.
-
-    Raises
-    ------
-    InputError
-        There are no files, they have several formats or an unknown one, or their columns are
-        missing, of the wrong type, named like those of answers, or not the same in all files.
-        Of JSON lines only the first lines of each file are checked.
+    The path is a Parquet (``.parquet``), CSV (``.csv``) or JSON lines (``.json``, ``.jsonl``,
+    ``.ndjson``) file, a folder of files of one format, or a glob of either. Names that start with
+    ``_`` or ``.`` are ignored in folders and globs. Text may be compressed. Raises `InputError` if
+    there are no files, they have several formats or an unknown one, or their columns are missing,
+    of the wrong type, named like those of answers, or not the same in all files. For JSON lines
+    only the first lines of each file are checked.
     """
     files, form = find_query_files(path)
     schema: pa.Schema | None = None
@@ -102,19 +81,9 @@ def read_split(
 ) -> Iterator[QueryBatch]:
     """Read the queries of a split in their order.
 
-    Parameters
-    ----------
-    split : QuerySplit
-        The split.
-    as_parquet : bool
-        The queries will be written as Parquet, whatever their own format is.
-    max_rows : int
-        Rows of a batch of Parquet; text is read by some megabytes.
-
-    Raises
-    ------
-    InputError
-        The file cannot be read, is malformed as a whole, or changed after it was checked.
+    With `as_parquet` the queries will be written as Parquet, whatever their own format is. A batch
+    of Parquet has at most so many rows; text is read by some megabytes. Raises `InputError` if the
+    file cannot be read, is malformed as a whole, or changed after it was checked.
     """
     split.check_unchanged()
     if split.format is QueryFormat.PARQUET:

@@ -22,21 +22,9 @@ def needed_columns(by: By) -> tuple[str, str, str]:
 
 
 def check_columns(schema: pa.Schema, by: By, *, path: str | None = None) -> None:
-    """Check the columns of queries.
+    """Check the columns of queries, of a file or of a data frame.
 
-    Parameters
-    ----------
-    schema : pa.Schema
-        Columns of a file or of a data frame.
-    by : By
-        What they ask for.
-    path : str, optional
-        The file, for errors.
-
-    Raises
-    ------
-    InputError
-        Columns are missing, of the wrong type, or named like those of answers.
+    Raises `InputError` if columns are missing, of the wrong type, or named like those of answers.
     """
     check_names(schema.names, by, path=path)
     problems = [
@@ -118,10 +106,7 @@ def _is_string(kind: pa.DataType) -> bool:
 def refuse_differences(schemas: Sequence[tuple[str, pa.Schema]]) -> None:
     """Refuse files whose columns are not those of the first, whatever their order.
 
-    Raises
-    ------
-    InputError
-        Names the first such file, and how it differs.
+    Raises `InputError`, which names the first such file, and how it differs.
     """
     first_path, first = schemas[0]
     for path, schema in schemas[1:]:

@@ -59,22 +59,10 @@ _ENDINGS = {
 
 
 def find_query_files(path: str) -> tuple[list[str], QueryFormat]:
-    """Find the files of queries.
+    """Find the files of queries, sorted within each folder, and their format.
 
-    Parameters
-    ----------
-    path : str
-        A file, a folder (searched through), or a glob of either; a path or URI.
-
-    Returns
-    -------
-    list of str, QueryFormat
-        Absolute paths, sorted within each folder; their format.
-
-    Raises
-    ------
-    InputError
-        There are no files, an ending is unknown, or there are several formats.
+    The path or URI is a file, a folder (searched through), or a glob of either. Raises `InputError`
+    if there are no files, an ending is unknown, or there are several formats.
     """
     roots = expand_input(path)
     named_outright = not glob.has_magic(path) or roots == [absolute_path(path)]
@@ -107,10 +95,7 @@ def find_query_files(path: str) -> tuple[list[str], QueryFormat]:
 def file_size(path: str) -> int:
     """Return the size of a file of queries.
 
-    Raises
-    ------
-    InputError
-        It cannot be examined, or is not a regular file.
+    Raises `InputError` if it cannot be examined, or is not a regular file.
     """
     if is_remote(path):
         return _stored_size(path)

@@ -46,17 +46,7 @@ QueryGroup = tuple[str | None, int | None, int]
 
 @dataclass(frozen=True, slots=True)
 class StartingOffset:
-    """Where to start reading a partition, as one query asks.
-
-    Parameters
-    ----------
-    topic, partition
-        As in the query.
-    status : int
-        `Status` of its answer.
-    offset : int, optional
-        None where the answer has none.
-    """
+    """The offset at which to start reading a partition, by one query; None without one."""
 
     topic: str | None
     partition: int | None
@@ -68,16 +58,7 @@ class StartingOffset:
 class InvalidQuery:
     """A query that cannot be answered as it is.
 
-    Parameters
-    ----------
-    path : str
-        The file of queries.
-    row : int
-        Its number in the file, from 1; the header of CSV does not count.
-    topic, partition
-        As in the query.
-    reason : str
-        What is wrong with it.
+    Its row counts from 1 in the file; the header of CSV does not count.
     """
 
     path: str
@@ -89,24 +70,12 @@ class InvalidQuery:
 
 @dataclass(frozen=True, slots=True)
 class SplitReport:
-    """The report of a task on its split. Small, picklable.
+    """The report of a task on its split; small, picklable.
 
-    Parameters
-    ----------
-    number : int
-        Of the split.
-    rows : int
-        Queries, and answers.
-    counts : Counter of QueryGroup
-        Queries of each partition and status; they add up to `rows`.
-    findings : tuple of Finding
-        At most `MAX_FINDINGS`.
-    findings_left_out : int
-        Number of further findings.
-    starting_offsets : tuple of StartingOffset
-        If requested: one a query, up to one more than there are partitions.
-    invalid : tuple of InvalidQuery
-        The first `MAX_INVALID`.
+    `counts` has the queries of each partition and status, which add up to `rows`. At most
+    `MAX_FINDINGS` are listed; `findings_left_out` counts the others. Starting offsets, if
+    requested, are one a query, up to one more than there are partitions. `invalid` has the first
+    `MAX_INVALID`.
     """
 
     number: int
@@ -119,14 +88,10 @@ class SplitReport:
 
 
 class LookupTotals:
-    """The reports of all splits, added up. Not thread-safe.
+    """The reports of all splits, added up; not thread-safe.
 
-    Attributes
-    ----------
-    rows_of_split : dict of int to int
-        Answers of each split, by its number.
-    findings_left_out : int
-        Number of findings that are not listed; some may equal listed ones.
+    `rows_of_split` counts the answers of each split, by its number, and `findings_left_out` the
+    findings that are not listed; some may equal listed ones.
     """
 
     def __init__(self) -> None:

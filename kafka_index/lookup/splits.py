@@ -15,29 +15,11 @@ from kafka_index.lookup.query_files import QueryFormat, file_size
 class QuerySplit:
     """A file of queries, or some row groups of a Parquet file.
 
-    Parameters
-    ----------
-    number : int
-        Position among all splits, whose order is that of the queries.
-    path : str
-        The file, absolute.
-    format : QueryFormat
-        Its format.
-    by : By
-        What the queries ask for.
-    row_groups : tuple of int
-        Of a Parquet file; empty for one without rows.
-    rows : int, optional
-        Number of queries; None when only reading reveals it.
-    size_bytes : int
-        About how many bytes are read.
-    file_bytes : int
-        Size of the file when it was checked.
-    first_row : int
-        Queries of the file before the split.
-    columns : tuple of str
-        The columns of all files, in the order of the first file. Of JSON lines: the members of the
-        first lines of all files.
+    `number` is the position among all splits, whose order is that of the queries. A Parquet file
+    without rows has no row groups. `rows` is None when only reading reveals it. `size_bytes` is
+    about the size of the read, `file_bytes` the size of the file when it was checked. `first_row`
+    counts the queries of the file before the split. `columns` are those of all files, in the order
+    of the first file; for JSON lines, the members of the first lines of all files.
     """
 
     number: int
@@ -52,13 +34,7 @@ class QuerySplit:
     first_row: int = 0
 
     def check_unchanged(self) -> None:
-        """Check that the file still has its size.
-
-        Raises
-        ------
-        InputError
-            It has another size, or is gone.
-        """
+        """Check that the file still has its size; raises `InputError` if not, or if it is gone."""
         if file_size(self.path) != self.file_bytes:
             raise self.changed()
 
@@ -73,24 +49,12 @@ class QuerySplit:
 
 @dataclass(frozen=True, slots=True)
 class QueryBatch:
-    """Some queries: what they ask for, and what passes through.
+    """Some queries: their keys, and the columns that pass through.
 
-    Parameters
-    ----------
-    rows : pa.RecordBatch
-        The columns that pass through.
-    topics : Array
-        Topics.
-    partitions : Array of integers
-        Partitions, null where a cell does not hold one.
-    keys : Keys
-        Offsets or timestamps.
-    lines : Array of large strings, optional
-        JSON lines that are answered as JSON lines: a JSON object for each query, instead of `rows`.
-    malformed : ndarray of bool, shape (n,), optional
-        Rows of text that are none: of a wrong width, or not JSON. Their keys are invalid.
-    cells : pa.RecordBatch, optional
-        The columns as they were read, where `rows` has them in other types.
+    Partitions are null where a cell does not hold one. `lines` are JSON lines that are answered as
+    JSON lines: a JSON object for each query, instead of `rows`. `malformed` marks rows of text with
+    a wrong width, or that are not JSON; their keys are invalid. `cells` are the columns as they
+    were read, where `rows` has them in other types.
     """
 
     rows: pa.RecordBatch

@@ -33,10 +33,9 @@ def starting_offsets_of(
 ) -> list[StartingOffset]:
     """Return where reading starts according to the first queries of a batch.
 
-    Notes
-    -----
-    At the offset that was found: of the record, or the one asked for, or of the batch that holds
-    the timestamp. Without one: where the log ends, or starts if the offset is below its start.
+    It starts at the offset that was found: of the record, or the one asked for, or of the batch
+    that holds the timestamp. Without one: where the log ends, or starts if the offset is below its
+    start.
     """
     topics = plain_array(batch.topics.slice(0, count)).cast(pa.large_binary()).to_pylist()
     partitions = plain_array(batch.partitions.slice(0, count))
@@ -85,10 +84,8 @@ def _special(lookups: Lookups, batch: QueryBatch, row: int) -> SpecialTimestamp 
 def check_starting_offsets(starts: Sequence[StartingOffset]) -> dict[str, dict[int, int]]:
     """Return offsets by topic and partition, sorted.
 
-    Raises
-    ------
-    InputError
-        Two queries are about one partition, or a query has no offset; then no partition has one.
+    Raises `InputError` if two queries are about one partition, or a query has no offset; then no
+    partition has one.
     """
     offsets: dict[str, dict[int, int]] = {}
     for start in starts:
@@ -111,30 +108,17 @@ def check_starting_offsets(starts: Sequence[StartingOffset]) -> dict[str, dict[i
 def starting_offsets_json(starts: Sequence[StartingOffset]) -> str:
     """Return Spark's ``startingOffsets`` (or ``endingOffsets``): one line of JSON.
 
-    Raises
-    ------
-    InputError
-        As `check_starting_offsets`.
-
-    Notes
-    -----
-    Spark requires every partition of the topics that it subscribes to.
+    Spark requires every partition of the topics that it subscribes to. Raises the errors of
+    `check_starting_offsets`.
     """
     return json.dumps(check_starting_offsets(starts), separators=(",", ":")) + "\n"
 
 
 def reset_offsets_csv(starts: Sequence[StartingOffset]) -> str:
-    """Return what ``kafka-consumer-groups --reset-offsets --from-file`` reads, for one group.
+    """Return the input of ``kafka-consumer-groups --reset-offsets --from-file``, for one group.
 
-    Raises
-    ------
-    InputError
-        As `check_starting_offsets`.
-
-    Notes
-    -----
     Lines of topic, partition and offset without a header (CsvUtils.CsvRecordNoGroup). No legal
-    topic needs quotes.
+    topic needs quotes. Raises the errors of `check_starting_offsets`.
     """
     return "".join(
         f"{topic},{partition},{offset}\n"

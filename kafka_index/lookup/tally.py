@@ -1,4 +1,4 @@
-"""What became of the queries of a split, counted while they are answered."""
+"""The counts and findings of the queries of a split, gathered while they are answered."""
 
 from __future__ import annotations
 
@@ -34,19 +34,8 @@ _MAX_UNKNOWN = 1_000
 class SplitTally:
     """Gathers the report of a split, batch by batch.
 
-    Parameters
-    ----------
-    split : QuerySplit
-        The split.
-    lookups : Lookups
-        Answers the split, and nothing else meanwhile.
-    starting_offsets : bool
-        Whether to report where to start reading.
-
-    Raises
-    ------
-    InputError
-        Starting offsets are asked for at the index level, which does not know where logs end.
+    The lookups answer the split, and nothing else meanwhile. Raises `InputError` if starting
+    offsets are asked for at the index level, which does not know where logs end.
     """
 
     def __init__(
@@ -95,13 +84,7 @@ class SplitTally:
 
 
 class StatusCounts:
-    """Counts queries by partition and status, at the pace of the lookups themselves.
-
-    Parameters
-    ----------
-    inventory : Inventory
-        The partitions of the dump.
-    """
+    """Counts queries by partition and status, at the pace of the lookups themselves."""
 
     def __init__(self, inventory: Inventory) -> None:
         self._inventory = inventory
@@ -109,15 +92,7 @@ class StatusCounts:
         self._others: Counter[QueryGroup] = Counter()
 
     def add(self, topics: pa.Array, partitions: pa.Array, statuses: NDArray[np.int8]) -> None:
-        """Count queries.
-
-        Parameters
-        ----------
-        topics, partitions : Array, shape (n,)
-            As in the queries.
-        statuses : ndarray of int8, shape (n,)
-            `Status` of their answers.
-        """
+        """Count queries by the statuses of their answers."""
         numbers, present = integers(plain_array(partitions))
         codes = self._inventory.codes(topics, numbers)
         if present is not None:

@@ -29,19 +29,13 @@ UNINDEXED_SCHEMA = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class Unindexed:
-    """Remote segments without the index files that lookups need.
-
-    Parameters
-    ----------
-    rows : pa.Table
-        `UNINDEXED_SCHEMA`.
-    """
+    """Remote segments without the index files that lookups need, as rows of `UNINDEXED_SCHEMA`."""
 
     rows: pa.Table
 
     @property
     def segments(self) -> int:
-        """How many."""
+        """The number of segments."""
         return int(self.rows.num_rows)
 
     @property
@@ -53,12 +47,7 @@ class Unindexed:
 def find_unindexed(inventory: Inventory, by: By) -> Unindexed:
     """List the folders of index files of remote segments, several at a time.
 
-    Parameters
-    ----------
-    inventory : Inventory
-        The logs.
-    by : By
-        Lookups by timestamp need time indexes, too.
+    Lookups by timestamp need time indexes, too.
     """
     tables = [UNINDEXED_SCHEMA.empty_table()]
     if inventory.is_remote:

@@ -1,4 +1,4 @@
-"""Records of Kafka's own topics, decoded: framing, record types, and what must not be seen.
+"""Records of Kafka's own topics, decoded: framing, record types, and values that must not be seen.
 
 Source: Kafka's ``MetadataRecordSerde``, ``CoordinatorRecordSerde`` and ``RemoteLogMetadataSerde``.
 Credentials (SCRAM, delegation tokens) are withheld here, before anything is kept of them, and so

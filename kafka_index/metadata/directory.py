@@ -1,4 +1,4 @@
-"""Reading what the directories of brokers and controllers know of their cluster.
+"""Reading the state of a cluster from the directories of brokers and controllers.
 
 The metadata log is read as a broker reads it: its newest snapshot (``.checkpoint``), then the
 records of the log after it. Of the other topics, every partition that is there is read.

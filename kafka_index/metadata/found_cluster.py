@@ -1,4 +1,4 @@
-"""The metadata log of a dump: that which was given, or one in a data directory of the dump.
+"""The metadata log of a dump: the given one, or one in a data directory of the dump.
 
 That is where the metadata of a broker lies that is a controller too. It knows the topics, and the
 settings by which their brokers wrote.
@@ -43,7 +43,7 @@ class FoundCluster:
         return config if self.image is None else settings_of(self.image, config, self.node_id)
 
     def settings_text(self, config: LogConfig, topics: Iterable[str]) -> str | None:
-        """Return what was assumed of the settings of topics, as a line; None for nothing."""
+        """Return the assumption about the settings of topics, as a line; None for nothing."""
         assumed = sorted(topic for topic in set(topics) if not config.is_given(topic))
         if self.image is not None or not assumed:
             return None
@@ -55,7 +55,7 @@ class FoundCluster:
 
 
 def settings_of(image: ClusterImage, config: LogConfig, node_id: int | None) -> LogConfig:
-    """Return settings with those of a cluster for what was not given."""
+    """Return settings with those of a cluster where none were given."""
     topics = {topic.name: image.topic_configs(topic.name) for topic in image.topics.values()}
     return config.with_cluster(topics, image.broker_configs(node_id))
 

@@ -1,7 +1,7 @@
 """Segments in tiered storage, from the records of ``__remote_log_metadata``.
 
-`kafka_index.tiered` parses the records; here is what remains of them: every segment that is not
-deleted, with its last state, as Kafka's ``RemoteLogMetadataCache`` and
+`kafka_index.tiered` parses the records; here is the result: every segment that is not deleted, with
+its last state, as Kafka's ``RemoteLogMetadataCache`` and
 ``RemoteLogSegmentMetadata.createWithUpdates`` have it.
 """
 

@@ -93,7 +93,7 @@ class Page:
     segments: SegmentBatches | None = None
 
     def found(self, table: pa.Table) -> pa.ChunkedArray:
-        """Return what was found, row by row."""
+        """Return the findings, row by row."""
         columns = [table[name] for name in self.found_in]
         return pc.coalesce(*columns, pa.scalar("", pa.string()))
 

@@ -1,4 +1,4 @@
-"""Writes the rows of a report as a page: collects what the page shows, then makes the file."""
+"""Writes the rows of a report as a page: collects the rows of the page, then makes the file."""
 
 from __future__ import annotations
 

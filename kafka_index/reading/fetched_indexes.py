@@ -81,7 +81,7 @@ class IndexFolder:
             return None
 
     def write(self, key: Hashable, built: BuiltIndexes) -> None:
-        """Write the indexes of a key; what fails is logged, and costs another worker a build."""
+        """Write the indexes of a key; a failure is logged, and costs another worker a build."""
         path = self._file(key)
         stop = None if built.stop is None else asdict(built.stop)
         file = io.BytesIO()

@@ -1,9 +1,9 @@
-"""A remote log in memory, of which only what is read is fetched.
+"""A remote log in memory, of which only the ranges that are read are fetched.
 
 The memory has the size of the log, and no pages at first. Reading one that was not fetched is a
 fault, which the system reports (`kafka_index.kernels.fault_guard`): the missing pages are fetched
 and the read is repeated. So kernels run on it as on a mapped file, and no result stands that read a
-byte which was not there. What is known beforehand to be read is fetched beforehand, in parallel.
+byte which was not there. Ranges that are known beforehand are fetched beforehand, in parallel.
 """
 
 from __future__ import annotations
@@ -208,7 +208,7 @@ class FetchedLog:
             ahead = min(2 * ahead, MAX_PIECE_BYTES)
 
     def _drop_arrived(self) -> None:
-        """Drop what is in its place; what was requested and is not stays requested."""
+        """Drop the ranges that have arrived; the others stay requested."""
         self.kept_bytes = self.kept_runs = 0
         if self._guard is None or self._map is None:
             return
@@ -259,7 +259,7 @@ class FetchedLog:
         return requested
 
     def _arrive(self) -> None:
-        """Wait for what was requested, and put it in its place."""
+        """Wait for the requested ranges, and put them in place."""
         try:
             while self._pending:
                 self._put(self._pending[0].start, self._pending[0].data.result())

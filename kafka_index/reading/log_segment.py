@@ -281,13 +281,13 @@ class LogSegment:
         return locate(self._log, self.indexes, targets, resolve)
 
     def request_end(self) -> None:
-        """Begin to fetch what follows the last index entry of a remote log."""
+        """Begin to fetch a remote log from its last index entry on."""
         self._cache.use(self)
         if self._log.is_remote:
             self.indexes.request_end()
 
     def request_offsets(self, targets: Longs, resolve: Resolve) -> None:
-        """Begin to fetch what `translate_offsets` will read of a remote log first."""
+        """Begin to fetch the first ranges of a remote log that `translate_offsets` will read."""
         self._cache.use(self)
         if self._log.is_remote:
             if self.file.is_last:
@@ -317,7 +317,7 @@ class LogSegment:
         return find_largest_timestamp(self._log, self.indexes, resolve)
 
     def settle(self, answers: Answers, rows: Longs, located: Located) -> NDArray[np.bool_]:
-        """Write what was located into answers.
+        """Write the located batches into answers.
 
         Parameters
         ----------

@@ -244,8 +244,8 @@ class PartitionLog:
         Returns
         -------
         pa.RecordBatch
-            n rows of `ANSWER_SCHEMA`, in the order of the offsets. What cannot be read is a row
-            with the status ``unreadable``.
+            n rows of `ANSWER_SCHEMA`, in the order of the offsets. A query whose log cannot be
+            read is a row with the status ``unreadable``.
         """
         level = choice_of(Resolve, resolve, "resolve")
         return self.answer_offsets(np.asarray(offsets, np.int64), level).to_arrow()
@@ -397,7 +397,7 @@ class PartitionLog:
         answers.status[waiting[1]] = Status.NO_RECORD_AT_OR_AFTER
 
     def _hide_from_end(self, answers: Answers, resolve: Resolve) -> None:
-        """Withdraw what lies at or above the end (``Partition.fetchOffsetForTimestamp``)."""
+        """Withdraw answers at or above the end (``Partition.fetchOffsetForTimestamp``)."""
         if resolve is Resolve.INDEX:
             return
         # The edges of the log, which are in no segment, are not records.

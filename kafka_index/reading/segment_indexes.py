@@ -171,7 +171,7 @@ class SegmentIndexes:
                 raise InputError("the index was cut while it was read", path=self._path(suffix))
 
     def close(self) -> None:
-        """Unmap the files and drop what was built; the next use opens or builds again."""
+        """Unmap the files and drop the built indexes; the next use opens or builds again."""
         self._offset_index.close()
         self._time_index.close()
         self._built = None

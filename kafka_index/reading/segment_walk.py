@@ -95,7 +95,7 @@ class Located:
 
     @classmethod
     def joined(cls, parts: Sequence[Located]) -> Self:
-        """Return what was located for consecutive queries, as one."""
+        """Return the results for consecutive queries, as one."""
         parts = [part.expanded() for part in parts]
         return cls(
             np.concatenate([part.values for part in parts], axis=1),
@@ -393,7 +393,7 @@ def put_largest(located: Located, log: SegmentLog, position: int, timestamp: int
 
 
 def _first_with(timestamp: int) -> Callable[[RecordChunk], int | None]:
-    """Return what finds the offset of the first record of a chunk with a timestamp."""
+    """Return a function that finds the first record of a chunk with a timestamp."""
 
     def find(chunk: RecordChunk) -> int | None:
         rows = np.flatnonzero(chunk.timestamps_ms == timestamp)

@@ -213,7 +213,7 @@ class _Hidden(NamedTuple):
 
     @classmethod
     def at(cls, offset: int, segment: SegmentFile, stop: ScanStop) -> _Hidden:
-        """Return what a stop in a segment hides."""
+        """Return the offsets that a stop in a segment hides."""
         error = CorruptLogError(
             stop.text, path=segment.log_path, position_bytes=stop.position_bytes
         )

@@ -199,7 +199,7 @@ class BatchWalk(Generic[_Result]):
         self._ready: list[_Result | BatchDamage] = []
 
     def fill_arena(self) -> None:
-        """Decode batches until there is a result; what is left of a batch stays in the arena."""
+        """Decode batches until there is a result; the rest of a batch stays in the arena."""
         arena = self._arena
         if self._state[STATE_LEFT] == NOT_OPEN:
             arena.used_bytes = 0

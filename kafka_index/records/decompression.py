@@ -1,9 +1,9 @@
 """Decompressing the records of a batch as Kafka does, within one bound for the whole process.
 
 A few kilobytes can decompress to terabytes, and every thread of a process may meet such a batch.
-`DecompressionBudget` is what the threads share: the sum of what is decompressed at a time stays
-within it, a thread waits until there is room, and a batch that alone needs more is refused while it
-is being decompressed, not after. What a decoder keeps for itself (zstd: a window of up to 128 MiB)
+The threads share a `DecompressionBudget`: the sum of the decompressed bytes at a time stays within
+it, a thread waits until there is room, and a batch that alone needs more is refused while it is
+being decompressed, not after. What a decoder keeps for itself (zstd: a window of up to 128 MiB)
 comes on top. Small batches in the forms that clients write are decompressed by the compiled loops
 of `kafka_index.kernels.unpacking`, all others by `kafka_index.records.packed_streams`.
 """

@@ -150,7 +150,7 @@ class BatchFields:
         )
 
     def check(self) -> None:
-        """Refuse what Kafka's builder refuses.
+        """Refuse the fields that Kafka's builder refuses.
 
         Raises
         ------

@@ -2,8 +2,8 @@
 
 `RecordDecoder` passes over the batches of a window (`kafka_index.records.batch_walk`): plain ones
 are read where they lie, compressed ones decompressed into memory that is reserved for the time of a
-turn, which ends with a chunk. What is made of a chunk is made before that memory is given back, so
-no caller ever holds any of the budget while it waits, however slowly it takes the results.
+turn, which ends with a chunk. The result of a chunk is made before that memory is given back, so no
+caller ever holds any of the budget while it waits, however slowly it takes the results.
 """
 
 from __future__ import annotations

@@ -99,7 +99,7 @@ class BatchRecords:
         self.close()
 
     def close(self) -> None:
-        """Give back what was decompressed; the section must not be used any more."""
+        """Release the decompressed bytes; the section must not be used any more."""
         self.section, self._data = EMPTY_SECTION, _NO_BYTES
         if self._decompressed is not None:
             self._decompressed.close()

@@ -173,7 +173,7 @@ class LogOffsets:
         self._add(batches.slice(0, rows), batches.base_offset[:rows], expected[:rows], {})
 
     def _observe_marks(self, batches: BatchColumns, is_marked: NDArray[np.bool_]) -> None:
-        """Explain what is missing before a batch that only a cleaner can have written."""
+        """Explain missing offsets before a batch that only a cleaner can have written."""
         rows = np.flatnonzero(is_marked)
         if not len(rows):
             return

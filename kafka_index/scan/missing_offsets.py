@@ -71,13 +71,13 @@ class Cleaning:
         return cls(is_compacted="compact" in (policy or ""))
 
     def with_marks(self, marked_to: int) -> Cleaning:
-        """Return what is known since a batch bears marks of a cleaner that got that far."""
+        """Return the knowledge once a batch bears marks of a cleaner that got that far."""
         if not marked_to:
             return self
         return Cleaning(is_compacted=True, cleaned_to=max(self.cleaned_to or 0, marked_to))
 
     def why(self) -> str:
-        """Return why compaction does not explain what is missing, for people."""
+        """Return why compaction does not explain missing offsets, for people."""
         if self.is_compacted is False:
             return "the topic is not compacted"
         if self.is_compacted is None:
@@ -242,7 +242,7 @@ def missing_offsets(
 
 
 def _within(logs: Sequence[SeenLog], start_offset: int | None) -> Iterator[MissingRange]:
-    """Yield what is missing between the base offset of the first log and the end of the last."""
+    """Yield the missing ranges between the base offset of the first log and the end of the last."""
     start = start_offset or 0
     end: int | None = None
     for number, log in enumerate(logs):

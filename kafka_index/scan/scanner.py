@@ -146,7 +146,7 @@ class Scanner:
 
 
 def _is_foreign(start: Bytes, segment_base_offset: int, log_size: int) -> bool:
-    """Return whether a file begins with what cannot be the header of a batch of its segment.
+    """Return whether the first header of a file cannot be that of a batch of its segment.
 
     One impossible field may be damage. A file of something else has an impossible offset, and then
     an impossible length or magic, unless it ends before those.

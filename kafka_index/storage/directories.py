@@ -137,10 +137,7 @@ class StoredEntry:
 def scan_directory(directory: str) -> list[Entry]:
     """Return the entries of a directory, in no particular order.
 
-    Raises
-    ------
-    InputError
-        It cannot be read.
+    Raises `InputError` if it cannot be read.
     """
     if is_remote(directory):
         return [StoredEntry(entry) for entry in store_of(directory).list_directory(directory)]
@@ -174,10 +171,7 @@ def list_stored_input(directory: str) -> list[DirectoryEntry]:
 def directory_exists(path: str) -> bool:
     """Return whether there is a directory; in an object store, whether it holds anything.
 
-    Raises
-    ------
-    KafkaIndexError
-        The store cannot be reached.
+    Raises `KafkaIndexError` if the store cannot be reached.
     """
     if is_remote(path):
         return bool(store_of(path).list_directory(path))
@@ -185,12 +179,9 @@ def directory_exists(path: str) -> bool:
 
 
 def identity_of(directory: str) -> Hashable:
-    """Return what two paths of one directory have in common.
+    """Return a value that all paths of one directory share.
 
-    Raises
-    ------
-    InputError
-        It cannot be inspected.
+    Raises `InputError` if it cannot be inspected.
     """
     if is_remote(directory):
         return directory

@@ -14,19 +14,9 @@ _NO_CLONES = frozenset(
 
 
 def copy_file(source: str, target: str) -> None:
-    """Copy a file with its times; neither sees what is written to the other.
+    """Copy a file with its times over another; neither sees later writes to the other.
 
-    Parameters
-    ----------
-    source : str
-        A link is followed.
-    target : str
-        What is there is replaced.
-
-    Raises
-    ------
-    OSError
-        One cannot be read or the other not written.
+    A link is followed. Raises `OSError` if the source cannot be read or the target not written.
     """
     if not clone_file(source, target):
         shutil.copyfile(source, target)
@@ -34,24 +24,10 @@ def copy_file(source: str, target: str) -> None:
 
 
 def clone_file(source: str, target: str) -> bool:
-    """Make a file that shares the blocks of another until one of the two is written.
+    """Make a file that shares blocks with another until one is written; return whether it can.
 
-    Parameters
-    ----------
-    source : str
-        A link is followed.
-    target : str
-        What is there is replaced. Empty where the file cannot be cloned.
-
-    Returns
-    -------
-    bool
-        Whether the file systems can.
-
-    Raises
-    ------
-    OSError
-        One cannot be read or the other not written.
+    A link is followed, and the target is replaced; it is empty if the file systems cannot clone the
+    file. Raises `OSError` if the source cannot be read or the target not written.
     """
     with open(source, "rb") as old, open(target, "wb") as new:
         try:

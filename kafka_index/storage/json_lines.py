@@ -19,16 +19,9 @@ _ESCAPED = r'["\\\x00-\x1f]'
 def json_lines(rows: pa.RecordBatch) -> pa.Array:
     """Return rows as JSON objects, large strings without line ends.
 
-    Raises
-    ------
-    pa.ArrowInvalid
-        JSON cannot represent a value.
-
-    Notes
-    -----
     Times are ISO 8601, with ``Z`` where their type has a zone. Decimals are strings, of which no
     reader loses a digit. Bytes are base64. NaN and infinities, which JSON lacks, are null. Maps are
-    objects.
+    objects. Raises `pa.ArrowInvalid` if JSON cannot represent a value.
     """
     lines = concatenate("{", *_members(rows), "}")
     return pa.repeat(lines, rows.num_rows) if isinstance(lines, pa.Scalar) else lines
@@ -37,12 +30,7 @@ def json_lines(rows: pa.RecordBatch) -> pa.Array:
 def extended_lines(objects: pa.Array, rows: pa.RecordBatch) -> pa.Array:
     """Return JSON lines, line ends included: objects with the columns of rows as further members.
 
-    Parameters
-    ----------
-    objects : Array of large strings, shape (n,)
-        An object each, without blanks around it.
-    rows : RecordBatch
-        n rows.
+    The objects are large strings without blanks around them, as many as rows.
     """
     opened = pc.binary_slice(objects.cast(pa.large_binary()), 0, -1).cast(_TEXT)
     opened = pc.ascii_rtrim(opened, " \t\r")

@@ -46,21 +46,13 @@ _REASONS = {
 
 @dataclass
 class Listing:
-    """What was found in a dump.
+    """The content of a dump.
 
-    Parameters
-    ----------
-    segments : sequence of SegmentFile
-        Live segments, sorted by topic, partition and base offset; a `SegmentTable` where they
-        were listed.
-    skipped : list of Skipped
-        Every entry that is not live, with why, sorted by path.
-    data_directories : list of str
-        The parents of the listed partition directories, absolute, each once.
-    partition_directories : list of str
-        The listed partition directories, absolute, empty ones included.
-    tiered : dict of TopicPartition to TieredPartition
-        The partitions that have remote segments, or had them.
+    The live segments are sorted by topic, partition and base offset, as a `SegmentTable` if they
+    were listed. `skipped` has every entry that is not live, with the reason, by path. Data
+    directories are the parents of the partition directories; both are absolute, each once, and
+    partition directories may be empty. `tiered` has the partitions that have remote segments, or
+    had them.
     """
 
     segments: Sequence[SegmentFile] = field(default_factory=list)
@@ -71,32 +63,15 @@ class Listing:
 
 
 def list_dump(inputs: Sequence[str], *, topics: re.Pattern[str] | None) -> Listing:
-    """List the live segments of a dump.
+    """List the live segments of a dump, sorted, of topics that match in full.
 
-    Parameters
-    ----------
-    inputs : sequence of str
-        Data directories, topic-partition directories, or globs of either; local paths or
-        URIs. A path that exists is never read as a glob.
-    topics : re.Pattern, optional
-        Keep only topics that match it in full.
-
-    Returns
-    -------
-    Listing
-        Sorted. A log that cannot be read is listed all the same: it fails later, on its own.
-
-    Raises
-    ------
-    InputError
-        A path is missing, a directory cannot be read, no live segment is found, or two
-        directories hold the same partition.
-
-    Notes
-    -----
-    A directory is one partition when it holds logs, or when its name is ``<topic>-<partition>``
-    and it has no partition directories (nor ``meta.properties``) in it: a data directory may be
-    called ``data-1``. What is live within a partition: `list_partition`.
+    The inputs are data directories, topic-partition directories, or globs of either; local paths or
+    URIs. A path that exists is never read as a glob. A directory is one partition when it holds
+    logs, or when its name is ``<topic>-<partition>`` and it has no partition directories (nor
+    ``meta.properties``) in it: a data directory may be called ``data-1``. `list_partition` decides
+    which segments of it are live. A log that cannot be read is listed all the same: it fails later,
+    on its own. Raises `InputError` if a path is missing, a directory cannot be read, no live
+    segment is found, or two directories hold the same partition.
     """
     listing, walk = _list(inputs, topics)
     if not listing.segments:

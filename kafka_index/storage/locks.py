@@ -40,17 +40,9 @@ _held_guard = threading.Lock()
 class DirectoryLock:
     """Hold the lock files of directories, all or none, without waiting.
 
-    Parameters
-    ----------
-    directories : iterable of str
-        Directories to lock; one given twice, also through a link, is locked once.
-    file_name : str
-        Name of the lock file in each.
-
-    Notes
-    -----
-    Use as a context manager, in the driver and for the whole run. A lock file made here, by this
-    run or by one that was killed, is removed at the end while still held; a broker's stays.
+    A directory given twice, also through a link, is locked once. Use as a context manager, in the
+    driver and for the whole run. A lock file made here, by this run or by one that was killed, is
+    removed at the end while still held; a broker's stays.
     """
 
     def __init__(self, directories: Iterable[str], *, file_name: str) -> None:
@@ -71,11 +63,8 @@ class DirectoryLock:
     def __enter__(self) -> Self:
         """Acquire all locks.
 
-        Raises
-        ------
-        PublishError
-            One is held by a broker or another run, or cannot be acquired; none is held then,
-            and no file is left.
+        Raises `PublishError` if one is held by a broker or another run, or cannot be acquired; none
+        is held then, and no file is left.
         """
         try:
             for path in self.paths:

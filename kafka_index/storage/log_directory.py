@@ -20,46 +20,33 @@ from kafka_index.stores.inputs import refuse_linked_out
 class LogDirectory:
     """The root checkpoints of a data directory, each read when first asked for.
 
-    Parameters
-    ----------
-    path : str
-        The directory; one without checkpoints (a lone copied partition's parent) is fine.
+    A directory without checkpoints (a lone copied partition's parent) is fine.
     """
 
     def __init__(self, path: str) -> None:
         self.path = path
 
     def log_start_offset(self, partition: TopicPartition) -> int | None:
-        """Return the checkpointed log start offset; None when none was noted.
+        """Return the checkpointed log start offset; None without an entry.
 
-        A broker notes one only where it is above the first segment's base offset.
-
-        Raises
-        ------
-        InputError
-            The checkpoint cannot be read or is malformed.
+        A broker writes one only where it is above the first segment's base offset. Raises
+        `InputError` if the checkpoint cannot be read or is malformed.
         """
         offsets = self._log_start_offsets
         return None if offsets is None else offsets.get(partition)
 
     def high_watermark(self, partition: TopicPartition) -> int | None:
-        """Return the checkpointed high watermark; None when none was noted.
+        """Return the checkpointed high watermark; None without an entry.
 
-        Raises
-        ------
-        InputError
-            The checkpoint cannot be read or is malformed.
+        Raises `InputError` if the checkpoint cannot be read or is malformed.
         """
         offsets = self._high_watermarks
         return None if offsets is None else offsets.get(partition)
 
     def committed_end(self, partition: TopicPartition) -> int:
-        """Return where a log ends at the earliest: what is before was committed, or flushed.
+        """Return the earliest end of a log: all offsets before it were committed, or flushed.
 
-        Raises
-        ------
-        InputError
-            A checkpoint cannot be read or is malformed.
+        Raises `InputError` if a checkpoint cannot be read or is malformed.
         """
         flushed = (self._recovery_points or {}).get(partition, 0)
         return max(self.high_watermark(partition) or 0, flushed)
@@ -90,10 +77,7 @@ class LogDirectory:
 def read_checkpoint_text(path: str) -> str | None:
     """Return the text of a checkpoint; None when there is no such file.
 
-    Raises
-    ------
-    InputError
-        It cannot be read, or is not text.
+    Raises `InputError` if it cannot be read, or is not text.
     """
     if is_remote(path):
         return _read_remote(path)

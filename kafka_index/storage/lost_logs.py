@@ -45,17 +45,8 @@ def lost_logs_of(partition: PartitionSegments) -> dict[int, int]:
 def lost_logs(entries: Iterable[Entry], segments: Sequence[SegmentFile]) -> dict[int, int]:
     """Return the logs of a partition that are gone, and neither deleted nor replaced.
 
-    Parameters
-    ----------
-    entries : iterable of Entry
-        The partition directory, scanned.
-    segments : sequence of SegmentFile
-        Its live segments.
-
-    Returns
-    -------
-    dict of int to int
-        By base offset, the offset after the last one that the index files know.
+    The directory has been scanned. By base offset, the value is the offset after the last one that
+    the index files know.
     """
     by_name = {entry.name: entry for entry in entries}
     live = sorted(segments, key=lambda segment: segment.base_offset)

@@ -42,14 +42,9 @@ _MAX_LOG_NAME = str(INT64_MAX).zfill(OFFSET_DIGITS) + LOG_SUFFIX
 
 @dataclass(frozen=True, slots=True)
 class StoredDirectory:
-    """The objects below a prefix.
+    """The objects below a prefix, whose last part is the name.
 
-    Parameters
-    ----------
-    name : str
-        The last part of the prefix.
-    rows : pa.Table
-        Name of each object below the prefix, its size, time and version, by name.
+    The rows have the name of each object below the prefix, its size, time and version, by name.
     """
 
     name: str
@@ -123,10 +118,7 @@ class StoredDirectory:
 def list_directories(root: str) -> Iterator[StoredDirectory]:
     """Yield the directories below a prefix of an object store; their objects share requests.
 
-    Raises
-    ------
-    KafkaIndexError
-        The store cannot be read.
+    Raises `KafkaIndexError` if the store cannot be read.
     """
     name: str | None = None
     parts: list[pa.RecordBatch] = []

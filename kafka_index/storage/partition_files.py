@@ -1,8 +1,8 @@
-"""Which files of one partition directory are its live segments.
+"""The files of one partition directory that are its live segments.
 
-A directory left by a killed broker can hold the traces of an interrupted compaction or split.
-What counts is what the broker would load at its next start: `LogLoader.load`, its passes one to
-four, without touching anything.
+A directory left by a killed broker can hold the traces of an interrupted compaction or split. The
+live segments are those that the broker would load at its next start: `LogLoader.load`, its passes
+one to four, without touching anything.
 """
 
 from __future__ import annotations
@@ -41,23 +41,9 @@ _LOG_ENDINGS = (LOG_SUFFIX, *(LOG_SUFFIX + suffix for suffix in TRANSIENT_SUFFIX
 class SegmentFile:
     """The log of one live segment, as it was when listed.
 
-    Parameters
-    ----------
-    topic : str
-        Topic name.
-    partition : int
-        Partition number.
-    base_offset : int
-        The segment's base offset, absolute.
-    log_path : str
-        Absolute path, or URI, of the ``.log`` (or live ``.log.swap``).
-    log_size_bytes : int
-        Size of the log in bytes.
-    log_mtime_ns : int
-        Modification time of the log, nanoseconds since the epoch.
-    is_last : bool
-        Whether no later segment of the partition stands in the same directory: only such a log may
-        have been preallocated.
+    The path is absolute, or a URI, of the ``.log`` (or live ``.log.swap``), and the modification
+    time in nanoseconds since the epoch. `is_last`: no later segment of the partition stands in the
+    same directory; only such a log may have been preallocated.
     """
 
     topic: str
@@ -147,27 +133,14 @@ class _Found:
 def list_partition(
     partition: TopicPartition, entries: Iterable[Entry]
 ) -> tuple[list[SegmentFile], list[Skipped]]:
-    """Separate the live segments of a partition directory from what is not live.
+    """Separate the live segments of a scanned partition directory from entries that are not live.
 
-    Parameters
-    ----------
-    partition : TopicPartition
-        Whose directory it is.
-    entries : iterable of Entry
-        The directory, scanned. Only logs are looked at closer (one stat each).
-
-    Returns
-    -------
-    tuple of list of SegmentFile and list of Skipped
-        Segments in no particular order. Index files, snapshots, checkpoints and unknown files
-        are not listed.
-
-    Notes
-    -----
+    Segments come in no particular order, with one stat for each log. Index files, snapshots,
+    checkpoints and unknown files are not listed. Source:
     LogLoader.removeTempFilesAndCollectSwapFiles and LogLoader.load. A ``.swap`` at or above the
-    lowest ``.cleaned`` offset belongs to a split that did not finish and is dead (KAFKA-6264).
-    The live ``.log.swap`` files ARE segments, and replace every segment whose base offset lies
-    between the lowest of them and the highest next offset among them.
+    lowest ``.cleaned`` offset belongs to a split that did not finish and is dead (KAFKA-6264). The
+    live ``.log.swap`` files ARE segments, and replace every segment whose base offset lies between
+    the lowest of them and the highest next offset among them.
     """
     found = _Found()
     for entry in entries:

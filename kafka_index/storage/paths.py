@@ -25,15 +25,9 @@ _URI = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+)://(?P<host>[^/]*)|(?P<sh
 def absolute_path(path: str) -> str:
     """Return a user's path as an absolute local path, or as a URI without a slash at its end.
 
-    Parameters
-    ----------
-    path : str
-        A path, a ``file:///...`` URI, or a URI of an object store or HDFS.
-
-    Raises
-    ------
-    InputError
-        As `local_path`; or paths of this scheme are not supported, or its extra is missing.
+    It may be a path, a ``file:///...`` URI, or a URI of an object store or HDFS. Raises the errors
+    of `local_path`, and `InputError` if paths of this scheme are not supported, or its extra is
+    missing.
     """
     if not is_remote(path):
         return os.path.abspath(local_path(path))
@@ -45,11 +39,8 @@ def absolute_path(path: str) -> str:
 def index_root_of(path: str) -> str:
     """Return the absolute path, or URI, of the folder with a folder of index files per partition.
 
-    Raises
-    ------
-    InputError
-        As `absolute_path`; or there is no such folder. Without this check logs would be read
-        as if they had no index files.
+    Raises the errors of `absolute_path`, and `InputError` if there is no such folder: logs would be
+    read as if they had no index files.
     """
     root = absolute_path(path)
     if not is_remote(root):
@@ -64,17 +55,9 @@ def index_root_of(path: str) -> str:
 
 
 def local_path(path: str) -> str:
-    """Return a user's path as a plain local path.
+    """Return a user's path, or ``file:///...`` URI with percent escapes, as a plain local path.
 
-    Parameters
-    ----------
-    path : str
-        A path, or a ``file:///...`` URI (percent escapes are decoded).
-
-    Raises
-    ------
-    InputError
-        The path is empty, of another scheme, or a ``file://`` URI of another host.
+    Raises `InputError` if it is empty, of another scheme, or a ``file://`` URI of another host.
     """
     if not path:
         raise InputError("an empty path", hint="name a directory")
@@ -106,13 +89,9 @@ def local_path(path: str) -> str:
 def expand_input(path: str) -> list[str]:
     """Return the absolute paths, or URIs, that one input names.
 
-    A path that exists is used as it is, even with ``*`` or ``[`` in its name; otherwise it is
-    a glob (``**`` crosses folders), whose matches are sorted.
-
-    Raises
-    ------
-    InputError
-        Nothing is there, or the glob matches nothing, or the path cannot be inspected.
+    A path that exists is used as it is, even with ``*`` or ``[`` in its name; otherwise it is a
+    glob (``**`` crosses folders), whose matches are sorted. Raises `InputError` if nothing exists
+    or matches, or the path cannot be inspected.
     """
     plain = absolute_path(path)
     if is_remote(plain):
@@ -134,13 +113,9 @@ def expand_input(path: str) -> list[str]:
 def expand_directories(inputs: Sequence[str]) -> list[str]:
     """Return the absolute directories that the inputs name, each once, in order.
 
-    Files are an error when named outright and skipped when a glob matched them
-    (``dump/*`` also matches ``meta.properties``).
-
-    Raises
-    ------
-    InputError
-        No input is given, one does not exist or is a file, or a glob matches no directory.
+    Files are an error when named outright and skipped when a glob matched them (``dump/*`` also
+    matches ``meta.properties``). Raises `InputError` if no input is given, one does not exist or is
+    a file, or a glob matches no directory.
     """
     if not inputs:
         raise InputError("no input given", hint="name a directory of Kafka logs")
@@ -166,23 +141,9 @@ def _is_input_directory(path: str) -> bool:
 def refuse_overlap(
     output: str, given: str, inputs: Iterable[str], *, hint: str = "choose another place"
 ) -> None:
-    """Refuse an output that is an input, or lies inside one, or holds one.
+    """Raise `InputError` if an output is an input, or lies inside one, or holds one.
 
-    Parameters
-    ----------
-    output : str
-        A local path or a URI.
-    given : str
-        The same as it was given, for errors.
-    inputs : iterable of str
-        Paths and globs.
-    hint : str
-        What to do instead.
-
-    Raises
-    ------
-    InputError
-        It does.
+    The output is a local path or a URI, and was `given` so; the inputs are paths and globs.
     """
     root = _real(output)
     for given_input in inputs:
@@ -214,20 +175,8 @@ def _real(path: str) -> str:
 def target_directory(target_root: str | None, partition: TopicPartition, log_directory: str) -> str:
     """Return the folder for a segment's files: below the target root, or beside the log.
 
-    Parameters
-    ----------
-    target_root : str, optional
-        Root of the output; None in place.
-    partition : TopicPartition
-        Whose segment it is.
-    log_directory : str
-        The folder of the log.
-
-    Raises
-    ------
-    InputError
-        The topic (which may come from a table) is not legal for a broker, and must not become
-        part of a path.
+    Raises `InputError` if the topic (which may come from a table) is not legal for a broker, and
+    must not become part of a path.
     """
     if target_root is None:
         return log_directory
@@ -245,12 +194,8 @@ def prepare_target_directory(
 ) -> str:
     """Return a segment's target folder, made if missing.
 
-    Raises
-    ------
-    InputError
-        As `target_directory`.
-    PublishError
-        It cannot be made, or is a link back to the folder of the log.
+    Raises the errors of `target_directory`, and `PublishError` if it cannot be made, or is a link
+    back to the folder of the log.
     """
     directory = target_directory(target_root, partition, log_directory)
     if target_root is None or is_remote(target_root):
@@ -273,26 +218,11 @@ def prepare_target_directory(
 def check_target(output_root: str, inputs: Iterable[str]) -> str:
     """Check an output root, make it if missing, and try a write there.
 
-    Parameters
-    ----------
-    output_root : str
-        A path or URI.
-    inputs : iterable of str
-        What is read: the paths and globs as given, and best the listed partition directories
-        too (a link inside a data directory leads out of it).
-
-    Returns
-    -------
-    str
-        The root as an absolute path, links resolved, or as a URI. To a store, the lock of the
-        output is the first write.
-
-    Raises
-    ------
-    InputError
-        The output is an input, or lies inside one, or holds one.
-    PublishError
-        It cannot be made or written.
+    The inputs are the paths and globs as given, and best the listed partition directories too (a
+    link inside a data directory leads out of it). Returns the root as an absolute path, links
+    resolved, or as a URI. In a store, the lock of the output is the first write. Raises
+    `InputError` if the output is an input, or lies inside one, or holds one, and `PublishError` if
+    it cannot be made or written.
     """
     hint = "choose another --output, or give --in-place to write beside the logs"
     if is_remote(output_root):

@@ -59,17 +59,10 @@ class StagedFile:
 class Publication:
     """Files of one folder, ready to be published: those of a segment, or others.
 
-    Parameters
-    ----------
-    files : tuple of StagedFile
-        One or more, in the order in which they are to appear; of a segment the ``.index`` last.
-    attributes_of : str, optional
-        The log whose mode and owner the files take (in place).
-    is_segment : bool
-        Whether these are the files of a segment, its ``.index`` among them. Other files are whole
-        on their own, and nothing is removed before they appear.
-    is_new : bool
-        Whether no other run has left anything of the segment: nothing is removed first.
+    They appear in this order, the ``.index`` of a segment last, and take the mode and owner of the
+    log in `attributes_of` (in place). Files other than those of a segment are whole on their own,
+    and nothing is removed before they appear. `is_new`: no other run has left anything of the
+    segment, and nothing is removed first.
     """
 
     files: tuple[StagedFile, ...]
@@ -102,17 +95,9 @@ class Publication:
 def publish_group(publications: Sequence[Publication]) -> list[PublishError | None]:
     """Publish the finished files of several segments, durably.
 
-    Parameters
-    ----------
-    publications : sequence of Publication
-        Each of another segment, or of other files.
-
-    Returns
-    -------
-    list of PublishError or None
-        One for each publication, in order: None when its files are in place and durable. After
-        an error the segment has either no ``.index`` or a whole one, old or new, and its
-        scratch files are gone. One segment's error leaves the others alone.
+    Returns None or an error for each publication, in order: None when its files are in place and
+    durable. After an error the segment has either no ``.index`` or a whole one, old or new, and its
+    scratch files are gone. One segment's error leaves the others alone.
     """
     if any(is_remote(each.directory) for each in publications):
         return list(_stores_requests().map(_put_in_store, publications))
@@ -226,18 +211,9 @@ def _put_in_place(publication: Publication) -> PublishError | None:
 
 
 def left_to_publish(publication: Publication) -> Publication | None:
-    """Return what an interrupted attempt has left to publish of a segment.
+    """Return the publication if an interrupted attempt has published nothing of the segment.
 
-    Parameters
-    ----------
-    publication : Publication
-        Maybe published in part, or as a whole, by an attempt that ended.
-
-    Returns
-    -------
-    Publication or None
-        Itself when nothing of it was published yet; None when nothing of it is waiting:
-        all of it was published, or it was given up.
+    None means that nothing waits: all of it was published, or it was given up.
     """
     if is_remote(publication.files[0].scratch_path):
         # Objects are copied, and not renamed: those of another attempt are put again.

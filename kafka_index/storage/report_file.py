@@ -63,20 +63,10 @@ PAGE_SUFFIX = ".html"
 
 
 def check_report_path(path: str, *, has_page: bool = False) -> str:
-    """Return the path or URI of a report, if its ending says what to write.
+    """Return the path or URI of a report, whose ending is its format.
 
-    Parameters
-    ----------
-    path : str
-        The path or URI.
-    has_page : bool
-        Whether the report can be a page.
-
-    Raises
-    ------
-    InputError
-        The ending is not one of ``.parquet``, ``.json``, ``.csv``, ``.arrow`` and, with a page,
-        ``.html``.
+    Raises `InputError` if it is not one of ``.parquet``, ``.json``, ``.csv``, ``.arrow`` and, with
+    a page, ``.html``.
     """
     place = absolute_path(path) if is_remote(path) else local_path(path)
     ending = os.path.splitext(place)[1].lower()
@@ -97,30 +87,14 @@ def check_report_path(path: str, *, has_page: bool = False) -> str:
 class ReportFile:
     """Writes a report, table by table into bounded memory, and lets it appear whole.
 
-    Parameters
-    ----------
-    path : str
-        Ends in ``.parquet``, ``.json`` (one object a line), ``.csv``, ``.arrow`` or, with a page,
-        ``.html``.
-    schema : pa.Schema
-        Its columns.
-    page : PageMaker, optional
-        Makes the page of a report in HTML.
-
-    Raises
-    ------
-    InputError
-        The path has another ending, or is a folder.
-    PublishError
-        It cannot be written; found out here, before any work is done.
-
-    Notes
-    -----
-    A context manager. The rows go to a hidden file beside the report (in TMPDIR, where the report
-    goes to a store), which takes the report's name at the end, also when the run ends in an error,
-    with the rows so far (but an error before the first row, or in writing the report, leaves an
-    older report alone). A write that fails does not end the work: what it found is printed
-    first, and the end raises PublishError. Not for use by several threads at once.
+    The path ends in ``.parquet``, ``.json`` (one object a line), ``.csv``, ``.arrow`` or, with a
+    page, ``.html``. A context manager. The rows go to a hidden file beside the report (in TMPDIR,
+    where the report goes to a store), which takes the report's name at the end, also when the run
+    ends in an error, with the rows so far (but an error before the first row, or in writing the
+    report, leaves an older report alone). A write that fails does not end the work: its results are
+    printed first, and the end raises PublishError. Not for use by several threads at once. Raises
+    `InputError` for another ending or a folder, and `PublishError` if it cannot be written, before
+    any work is done.
     """
 
     def __init__(self, path: str, schema: pa.Schema, page: PageMaker | None = None) -> None:

@@ -30,18 +30,10 @@ _NEW_FILE_MODE = 0o666
 def scratch_path(final_path: str, run_id: str, attempt_id: str) -> str:
     """Return the scratch file's path for a file of a segment.
 
-    Parameters
-    ----------
-    final_path : str
-        Where the file will be; its name starts with the 20 digits of a base offset, after a
-        dot or not, or is that of the leader epochs' checkpoint.
-    run_id, attempt_id : str
-        Letters, digits and underscores. Two attempts at one segment never share both.
-
-    Raises
-    ------
-    ValueError
-        The name or an id has another form, and a sweep would not find the file again.
+    The name of the file starts with the 20 digits of a base offset, after a dot or not, or is that
+    of the leader epochs' checkpoint. Ids have letters, digits and underscores, and two attempts at
+    one segment never share both. Raises `ValueError` for another form, because a sweep would not
+    find the file again.
     """
     directory, name = os.path.split(final_path)
     scratch_name = f".{name}.{run_id}.{attempt_id}.tmp"
@@ -59,22 +51,11 @@ def is_scratch(name: str) -> bool:
 def create_scratch(path: str, *, attributes_of: str | None, size_bytes: int = 0) -> int:
     """Create a scratch file and return its descriptor, open for reading and writing.
 
-    Parameters
-    ----------
-    path : str
-        From `scratch_path`. One left by the same attempt is replaced.
-    attributes_of : str, optional
-        The log whose mode and owner the file takes (in place).
-    size_bytes : int
-        Reserve and zero-fill this much. A file that is going to be written through a map MUST
-        reserve: without room for a page the kernel kills the writer (SIGBUS), and ENOSPC is
-        reported only here.
-
-    Raises
-    ------
-    PublishError
-        The file cannot be created, there is no room, or the owner cannot be set; no file
-        is left.
+    A leftover of the same attempt is replaced. The file takes the mode and owner of the log in
+    `attributes_of` (in place), and `size_bytes` are reserved and zero-filled. A file that is going
+    to be written through a map MUST reserve: without room for a page the kernel kills the writer
+    (SIGBUS), and ENOSPC is reported only here. Raises `PublishError` if the file cannot be created,
+    there is no room, or the owner cannot be set; no file is left.
     """
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     try:
@@ -104,12 +85,9 @@ def create_scratch(path: str, *, attributes_of: str | None, size_bytes: int = 0)
 
 
 def write_scratch(path: str, data: bytes | memoryview, *, attributes_of: str | None) -> None:
-    """Write a whole scratch file (see `create_scratch`). Durable only once published.
+    """Write a whole scratch file (see `create_scratch`), durable only once published.
 
-    Raises
-    ------
-    PublishError
-        It cannot be created or written; no file is left.
+    Raises `PublishError` if it cannot be created or written; no file is left.
     """
     descriptor = create_scratch(path, attributes_of=attributes_of)
     try:
@@ -126,10 +104,7 @@ def write_scratch(path: str, data: bytes | memoryview, *, attributes_of: str | N
 def take_attributes(target: int | str, log_path: str) -> None:
     """Give a file (descriptor or path) the mode and owner of a log, where they differ.
 
-    Raises
-    ------
-    PublishError
-        This user may not; the message names both owners.
+    Raises `PublishError`, which names both owners, if this user may not.
     """
     try:
         wanted, found = os.stat(log_path), os.stat(target)
@@ -169,26 +144,11 @@ def remove_scratch(path: str) -> None:
 
 
 def sweep(directories: Iterable[str], *, run_id: str | None) -> int:
-    """Remove scratch files left in these folders (not in folders below them).
+    """Remove scratch files left in these folders, but not below them; return their number.
 
-    Call it while holding the target's lock: then no other run's files can be in use.
-
-    Parameters
-    ----------
-    directories : iterable of str
-        Target folders; one that does not exist is empty.
-    run_id : str, optional
-        Only this run's files; None for those of any run.
-
-    Returns
-    -------
-    int
-        How many were removed.
-
-    Raises
-    ------
-    PublishError
-        A folder cannot be read or a file cannot be removed.
+    Call it while holding the target's lock: then no other run's files can be in use. A folder that
+    does not exist is empty. With a run id, only the files of that run are removed. Raises
+    `PublishError` if a folder cannot be read or a file cannot be removed.
     """
     removed = 0
     for directory in directories:
@@ -220,23 +180,10 @@ def swept_target(
 ) -> Iterator[None]:
     """Sweep a run's target before and after the run.
 
-    Enter it while holding the target's lock: no other run is at work then, so that what lies
-    there was left by a killed one. The folders that the run has made and left empty are removed.
-
-    Parameters
-    ----------
-    target_root : str, optional
-        Root of the output; None in place. In an object store or HDFS, what runs have staged
-        lies in a folder of its own.
-    partition_directories : sequence of str
-        The folders to sweep in place.
-    run_id : str
-        Whose files are swept at the end.
-
-    Raises
-    ------
-    PublishError
-        As `sweep`.
+    Enter it while holding the target's lock: no other run is at work then, so that leftovers are
+    those of a killed one. Without a target root the partition directories are swept, in place; in
+    an object store or HDFS, staged files lie in a folder of their own. The folders that the run has
+    made and left empty are removed. Raises the errors of `sweep`.
     """
     if target_root is not None and is_remote(target_root):
         with _swept_store(target_root, run_id):

@@ -47,26 +47,12 @@ SEGMENT_SCHEMA = pa.schema(
 
 @dataclass(frozen=True, eq=False, slots=True)
 class PartitionSegments:
-    """The live segments of a partition, by base offset.
+    """The live segments of a partition, as columns of shape (n,) by base offset.
 
-    Parameters
-    ----------
-    partition : TopicPartition
-        The partition.
-    directory : str
-        The directory of its logs.
-    base_offsets, sizes_bytes, mtimes_ns : ndarray of int64, shape (n,)
-        Of each log.
-    versions : pa.StringArray, optional
-        Of each log in an object store.
-    odd : tuple of SegmentFile
-        The segments themselves where the columns do not say all of them, as of swapped logs and of
-        remote segments; otherwise empty.
-    start_entries : tuple of Entry, optional
-        The snapshots at or below the first segment and the leader epochs beside it, where the
-        objects of the directory were listed with those of others.
-    lone_indexes : tuple of Entry, optional
-        The index files without a log, likewise.
+    Logs in an object store have versions. `odd` has the segments themselves if the columns are not
+    enough, as for swapped logs and remote segments. `start_entries` are the snapshots at or below
+    the first segment and the leader epochs beside it, if the objects of the directory were listed
+    with others.
     """
 
     partition: TopicPartition
@@ -172,13 +158,7 @@ class PartitionSegments:
 
 
 class SegmentTable(Sequence[SegmentFile]):
-    """The segments of a dump, sorted by topic, partition and base offset.
-
-    Parameters
-    ----------
-    partitions : sequence of PartitionSegments
-        Sorted, none of them empty.
-    """
+    """The segments of a dump, sorted by topic, partition and base offset; no partition is empty."""
 
     def __init__(self, partitions: Sequence[PartitionSegments]) -> None:
         self.partitions = partitions

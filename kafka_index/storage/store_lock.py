@@ -1,10 +1,11 @@
-"""What stands in for a lock where files cannot be locked: a marker that its run keeps fresh.
+"""A marker in place of a lock where files cannot be locked, kept fresh by its run.
 
 The marker is put only where there is none. Its run writes it again every few seconds. A run that
-finds another's marker watches it: one that does not change for a while belongs to a killed run,
-and is taken over; so is at once one of a process that is gone from this machine, since the same
-boot and in the same PID namespace. Of several runs that take it over at the same moment, one gets
-in: it replaces the version that it has watched.
+finds another's marker watches it: one that does not change for a while belongs to a killed run, and
+is taken over; so is at once one of a process that is gone from this machine, since the same boot
+and in the same PID namespace. Of several runs that take it over at the same moment, one gets in: it
+replaces the version that it has watched.
+
 Nothing keeps out a run that was stopped for longer than that and continues; two runs over the same
 input write the same bytes.
 """
@@ -41,15 +42,6 @@ _held: set[str] = set()
 class StoreLock:
     """Keep other runs out of an output in an object store or HDFS, as far as that can be done.
 
-    Parameters
-    ----------
-    root : str
-        URI of the output.
-    run_id : str
-        Names the run.
-
-    Notes
-    -----
     A context manager, in the driver and for the whole run.
     """
 
@@ -63,10 +55,7 @@ class StoreLock:
     def __enter__(self) -> Self:
         """Put the marker.
 
-        Raises
-        ------
-        PublishError
-            Another run is writing to the output, or the output cannot be written.
+        Raises `PublishError` if another run is writing to the output, or it cannot be written.
         """
         store = store_of(self.path)
         attempts = 0
@@ -116,10 +105,7 @@ class StoreLock:
     def _wait_until_abandoned(self, store: Store) -> FileInfo | None:
         """Return the marker once it belongs to no run; None when there is none any more.
 
-        Raises
-        ------
-        PublishError
-            It belongs to a run.
+        Raises `PublishError` if it belongs to a run.
         """
         try:
             info = store.info(self.path)

@@ -1,4 +1,4 @@
-"""What a partition is besides its segments where some of them are in tiered storage."""
+"""The facts about a partition with segments in tiered storage, besides its segments."""
 
 from __future__ import annotations
 
@@ -11,23 +11,11 @@ from kafka_index.layout.checkpoints import EpochEntry
 class TieredPartition:
     """A partition with remote segments.
 
-    Parameters
-    ----------
-    topic_id : str
-        Of its topic.
-    local_directory : str, optional
-        Its directory in a log directory; None where none was given, or has this partition.
-    log_start_offset : int
-        What lies below was deleted.
-    is_lower_bound : bool
-        Whether the log may start later: without a log directory its start is that of the first
-        segment.
-    local_start_offset : int, optional
-        Base offset of the first local segment; None for none.
-    tiered_end_offset : int
-        The last offset that was uploaded, -1 for none.
-    epochs : tuple of EpochEntry
-        Its leader epochs, from the log's start on.
+    The local directory is None if no log directory was given, or none has this partition. Offsets
+    below the log start offset were deleted. `is_lower_bound`: the log may start later, because
+    without a log directory its start is that of the first segment. `local_start_offset` is the base
+    offset of the first local segment; None for none. The last offset that was uploaded is -1 for
+    none. The leader epochs are those from the log's start on.
     """
 
     topic_id: str

@@ -31,15 +31,7 @@ _READ, _MAP = range(2)
 
 
 class WindowWalk:
-    """Hands out windows of a file, front to back.
-
-    Parameters
-    ----------
-    file : MappedFile
-        The file.
-    window_bytes : int
-        How large a window is.
-    """
+    """Hands out windows of a mapped file, front to back."""
 
     def __init__(self, file: MappedFile, window_bytes: int = WINDOW_BYTES) -> None:
         self._file = file
@@ -51,24 +43,10 @@ class WindowWalk:
         self._handed_out_at = 0.0
 
     def window(self, position_bytes: int, size_bytes: int | None = None) -> Bytes:
-        """Return the window that begins at a position.
+        """Return the window that begins at a position, good until the next one is asked for.
 
-        Parameters
-        ----------
-        position_bytes : int
-            Where to continue.
-        size_bytes : int, optional
-            How much is wanted, by default a window; the end of the file gives less.
-
-        Returns
-        -------
-        ndarray of uint8
-            Good until the next window is asked for.
-
-        Raises
-        ------
-        InputError
-            The disk failed, or the file ends before its size.
+        The size is by default `window_bytes`; the end of the file gives less. Raises `InputError`
+        if the disk fails, or the file ends before its size.
         """
         wanted = min(size_bytes or self._window_bytes, self._file.size_bytes - position_bytes)
         if wanted > len(self._buffer):

@@ -35,10 +35,7 @@ _guard = threading.Lock()
 def workspace() -> str:
     """Return the workspace of this process, made when it is first asked for.
 
-    Raises
-    ------
-    PublishError
-        It cannot be made.
+    Raises `PublishError` if it cannot be made.
     """
     global _current  # noqa: PLW0603, because it is one a process
     with _guard:

@@ -1,4 +1,4 @@
-"""Where files are: a local disk, an object store or HDFS, behind one thin interface.
+"""The files of a local disk, an object store or HDFS, behind one thin interface.
 
 A path is a plain path or a URI (``s3://bucket/key``); ``os.path.join``, ``basename`` and
 ``dirname`` work on both. `store_of` returns the store that a path belongs to.

@@ -24,7 +24,7 @@ _NOT_OF_PROFILES = ("env", "container-role", "iam-role")
 
 
 class Credential(TypedDict):
-    """Credentials as the storage library asks a provider for them."""
+    """The answer of a credential provider to the storage library."""
 
     access_key_id: str
     secret_access_key: str
@@ -34,19 +34,16 @@ class Credential(TypedDict):
 
 @dataclass(frozen=True)
 class Profile:
-    """The region and the endpoint of a profile, and its name; None for the default profile."""
+    """A profile of the shared files, with the settings of both files under its name."""
 
     name: str | None
     region: str | None
     endpoint_url: str | None
 
     def provider(self) -> Callable[[], Credential] | None:
-        """Return a provider of its credentials, None where it has none.
+        """Return the provider of its credentials, None if it has none.
 
-        Raises
-        ------
-        ReadError
-            They cannot be had.
+        Raises `ConfigError` if it needs boto3, which is not installed.
         """
         try:
             credentials = self._load()
@@ -80,22 +77,10 @@ class Profile:
 
 
 def find_profile(name: str | None) -> Profile | None:
-    """Return a profile of the shared files.
+    """Return a profile of the shared files; None when there is no default profile.
 
-    Parameters
-    ----------
-    name : str, optional
-        By default that of AWS_PROFILE, then AWS_DEFAULT_PROFILE, then ``default``.
-
-    Returns
-    -------
-    Profile or None
-        None when there is no default profile.
-
-    Raises
-    ------
-    ConfigError
-        The profile was named and does not exist, a file cannot be parsed, or boto3 is missing.
+    The name is by default that of AWS_PROFILE, then AWS_DEFAULT_PROFILE, then ``default``. Raises
+    `ConfigError` if the profile was named and does not exist, or a file cannot be parsed.
     """
     named = name or os.environ.get("AWS_PROFILE") or os.environ.get("AWS_DEFAULT_PROFILE")
     if named is None and not any(map(os.path.exists, (_config_path(), _credentials_path()))):

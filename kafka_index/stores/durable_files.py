@@ -66,26 +66,11 @@ _KNOWN[errno.EEXIST] = _KNOWN[errno.ENOTDIR]
 class AtomicFile:
     """A file that is written aside and takes its name whole, or not at all.
 
-    Parameters
-    ----------
-    path : str
-        The final path.
-    scratch_path : str, optional
-        Where it is written, in the same folder. By default ``.NAME.tmp``: one name for all runs,
-        so that the next run uses up what a killed one has left.
-    what : str
-        What the file is, for errors.
-
-    Raises
-    ------
-    PublishError
-        The scratch file cannot be created, or another run is writing the same file: found out
-        here, before any work is done.
-
-    Notes
-    -----
-    A context manager. Left without `commit`, it removes the scratch file, and an older file is as
-    it was.
+    A context manager: without `commit`, it removes the scratch file, and an older file stays as it
+    was. The scratch path is in the same folder, by default ``.NAME.tmp``: one name for all runs, so
+    that the next run overwrites the leftover of a killed one. `what` names the file in errors.
+    Raises `PublishError` if the scratch file cannot be created, or another run is writing the same
+    file, before any work is done.
     """
 
     def __init__(self, path: str, *, scratch_path: str | None = None, what: str = "file") -> None:
@@ -120,13 +105,7 @@ class AtomicFile:
         os.close(self._descriptor)
 
     def write(self, data: bytes | memoryview) -> None:
-        """Append bytes to the scratch file.
-
-        Raises
-        ------
-        PublishError
-            They cannot be written.
-        """
+        """Append bytes to the scratch file; raises `PublishError` if they cannot be written."""
         view = memoryview(data)
         try:
             while view:
@@ -137,10 +116,7 @@ class AtomicFile:
     def commit(self, *, durable: bool = True) -> None:
         """Give the scratch file its final name; with `durable` once its bytes are on the disk.
 
-        Raises
-        ------
-        PublishError
-            The disk or the folder refuses it; an older file is as it was.
+        Raises `PublishError` if the disk or the folder refuses it; an older file stays as it was.
         """
         try:
             if durable:
@@ -153,10 +129,7 @@ class AtomicFile:
     def commit_if_absent(self) -> bool:
         """Give the scratch file its final name, durably, unless a file has it; return whether.
 
-        Raises
-        ------
-        PublishError
-            The disk or the folder refuses it.
+        Raises `PublishError` if the disk or the folder refuses it.
         """
         try:
             os.fsync(self._descriptor)
@@ -205,14 +178,7 @@ def _unlink_quietly(path: str) -> None:
 def publish_error(error: OSError, path: str, action: str) -> PublishError:
     """Return the PublishError for a failed write.
 
-    Parameters
-    ----------
-    error : OSError
-        The operating system's error.
-    path : str
-        The file or folder that could not be written.
-    action : str
-        What was tried, to follow "cannot": ``"create the file"``.
+    The action follows "cannot" in the message: ``"create the file"``.
     """
     code = error.errno or 0
     reason, hint = _KNOWN.get(code, (error.strerror or os.strerror(code), "check the target"))
@@ -220,18 +186,7 @@ def publish_error(error: OSError, path: str, action: str) -> PublishError:
 
 
 def make_durable(paths: Iterable[str]) -> dict[str, OSError]:
-    """Make the data of files, or the entries of folders, durable.
-
-    Parameters
-    ----------
-    paths : iterable of str
-        Files or directories; each is synced once.
-
-    Returns
-    -------
-    dict of str to OSError
-        The paths that failed, and why. All others are durable.
-    """
+    """Sync files or folders, each once; return the paths that failed, with their errors."""
     unique = list(dict.fromkeys(paths))
     if len(unique) <= _FEW:
         return _sync_each(unique)

@@ -41,17 +41,9 @@ class _SlowNodesError(PublishError):
 class HdfsStore:
     """A file system of HDFS.
 
-    Parameters
-    ----------
-    root : str
-        ``hdfs://host:port``, ``hdfs://nameservice``, or ``hdfs://`` for fs.defaultFS.
-    options : StorageOptions
-        Those under Hadoop's property names, which have dots; they win over its files.
-
-    Raises
-    ------
-    InputError
-        The name service is not known.
+    The root is ``hdfs://host:port``, ``hdfs://nameservice``, or ``hdfs://`` for fs.defaultFS.
+    Options under Hadoop's property names, which have dots, win over its files. Raises `InputError`
+    if the name service is not known.
     """
 
     has_rename = True

@@ -22,26 +22,14 @@ _PIECE_BYTES = 1 << 20
 
 
 class MappedFile:
-    """A local file, open for reading and mapped whole.
+    """A local, regular file, opened read-only (KAFKA-5104) and mapped whole.
 
     A view taken from the map stays valid for as long as it is held, even after `close`. Reading
-    into a buffer that stays in the cache is faster than going through the map page by page; the
-    map is for what reads little of a file, or must see it all.
-
-    Parameters
-    ----------
-    path : path
-        A regular file, opened read-only (KAFKA-5104: no write permission needed).
-
-    Raises
-    ------
-    InputError
-        The file is missing, unreadable, or not a regular file.
-
-    Notes
-    -----
-    If another process cuts the file shorter while it is mapped, or its disk fails, the pages that
-    are lost read as zeros, and `faulted` says so (`kafka_index.kernels.fault_guard`).
+    into a buffer that stays in the cache is faster than going through the map page by page; the map
+    is for readers of little of a file, or that must see it all. If another process cuts the file
+    shorter while it is mapped, or its disk fails, the pages that are lost read as zeros, and
+    `faulted` is set (`kafka_index.kernels.fault_guard`). Raises `InputError` if the file is
+    missing, unreadable, or not a regular file.
     """
 
     def __init__(self, path: str | PathLike[str]) -> None:
@@ -91,22 +79,16 @@ class MappedFile:
     def read_at(self, position_bytes: int, size_bytes: int) -> Bytes:
         """Return a view of up to `size_bytes` bytes, fewer only at the end of the file.
 
-        Raises
-        ------
-        ValueError
-            A negative position or size.
+        Raises `ValueError` for a negative position or size.
         """
         if position_bytes < 0 or size_bytes < 0:
             raise ValueError(f"negative position or size: {position_bytes}, {size_bytes}")
         return self._array[position_bytes : position_bytes + size_bytes]
 
     def read_into(self, position_bytes: int, buffer: Bytes) -> int:
-        """Fill a buffer from a position on; return how many bytes there were.
+        """Fill a buffer from a position on; return the number of bytes.
 
-        Raises
-        ------
-        InputError
-            The disk or the file system failed.
+        Raises `InputError` if the disk or the file system fails.
         """
         filled = 0
         view = memoryview(buffer.data)
@@ -151,10 +133,7 @@ class MappedFile:
     def changed(self) -> str | None:
         """Return how the file at this path differs from the one opened, None when it does not.
 
-        Returns
-        -------
-        str or None
-            ``"it grew from 10 to 20 bytes"`` and the like: replaced, gone, cut, modified.
+        It may be replaced, gone, cut or modified: ``"it grew from 10 to 20 bytes"``.
         """
         try:
             now = os.stat(self.path)

@@ -1,4 +1,4 @@
-"""What a bucket or container is opened with: options, environment, profiles, timeouts, retries."""
+"""The configuration of a bucket or container: options, environment, profiles, timeouts, retries."""
 
 from __future__ import annotations
 
@@ -73,18 +73,10 @@ _S3_CREDENTIALS = (
 
 @dataclass
 class ObjectConfig:
-    """What the library's store is made of.
+    """The arguments of the library's store.
 
-    Attributes
-    ----------
-    store
-        Under the library's names, with their prefix.
-    client
-        Of its connections.
-    provider
-        Returns credentials; None where the library finds them itself.
-    max_retries, retry_seconds
-        How often, and how long, a request is repeated.
+    Settings of the store are under the library's names, with their prefix. The provider returns
+    credentials; None if the library finds them itself.
     """
 
     store: dict[str, str] = field(default_factory=dict)
@@ -97,14 +89,8 @@ class ObjectConfig:
     def load(cls, root: str, options: StorageOptions) -> ObjectConfig:
         """Return the configuration of a store: options win over the environment.
 
-        Raises
-        ------
-        ConfigError
-            An option or a profile is not valid.
-        InputError
-            The file of a secret cannot be read.
-        ReadError
-            There are no credentials.
+        Raises `ConfigError` if an option or a profile is not valid, `InputError` if the file of a
+        secret cannot be read, and `ReadError` if there are no credentials.
         """
         kind = OBJECT_SCHEMES[scheme_of(root) or ""]
         config = cls()
@@ -155,21 +141,10 @@ class ObjectConfig:
             self.client.setdefault("root_certificate", _certificate(bundle))
 
     def open(self, root: str, *, for_uploads: bool = False) -> Any:
-        """Return the library's store.
+        """Return the library's store for a root such as ``s3://bucket``, or one for large uploads.
 
-        Parameters
-        ----------
-        root : str
-            ``s3://bucket`` and the like.
-        for_uploads : bool
-            Whether for large bodies, which take long to send.
-
-        Raises
-        ------
-        ConfigError
-            An option is unknown, or the URI does not name a store.
-        ReadError
-            Half of the credentials is missing.
+        Raises `ConfigError` if an option is unknown, or the URI does not name a store, and
+        `ReadError` if half of the credentials is missing.
         """
         client = {**_TIMEOUTS, **self.client}
         if for_uploads:

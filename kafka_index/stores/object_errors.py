@@ -49,17 +49,11 @@ _CREDENTIALS_HINT = (
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Why a request failed.
+    """The reason why a request failed.
 
-    Attributes
-    ----------
-    text
-        To follow "cannot read the object: ".
-    hint
-        What to do.
-    is_input
-        Whether the user named what does not exist or is not allowed; otherwise the environment is
-        at fault, and another try may succeed.
+    The text follows "cannot read the object: ", and the hint is a remedy. `is_input`: the user
+    named something that does not exist or is not allowed; otherwise the environment is at fault,
+    and another try may succeed.
     """
 
     text: str
@@ -97,18 +91,9 @@ def is_worth_repeating(error: Exception) -> bool:
 def read_error(
     error: Exception, path: str, action: str, position_bytes: int | None = None
 ) -> KafkaIndexError:
-    """Return our error for a request that reads.
+    """Return our error for a request that reads an object, a prefix or a store.
 
-    Parameters
-    ----------
-    error : Exception
-        The library's.
-    path : str
-        URI of the object, the prefix or the store.
-    action : str
-        What was tried, to follow "cannot": ``"read the object"``.
-    position_bytes : int, optional
-        Where in the object.
+    The action follows "cannot" in the message: ``"read the object"``.
     """
     reason = reason_of(error)
     kind = InputError if reason.is_input else ReadError
@@ -135,14 +120,7 @@ def no_credentials(root: str) -> ReadError:
 def open_error(error: Exception, root: str, refused: str | None) -> KafkaIndexError:
     """Return our error for a store that cannot be opened as it is configured.
 
-    Parameters
-    ----------
-    error : Exception
-        The library's.
-    root : str
-        URI of the store.
-    refused : str, optional
-        The option that it does not take, or whose value.
+    `refused` is the option that the library does not accept, or whose value.
     """
     if _NO_CREDENTIALS.search(str(error)):
         return read_error(error, root, "open the store")

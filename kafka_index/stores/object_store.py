@@ -46,19 +46,9 @@ _MAX_WRITTEN = 16384
 
 
 class ObjectStore:
-    """A bucket or container.
+    """A bucket or container, with a root such as ``s3://bucket``; options win over the environment.
 
-    Parameters
-    ----------
-    root : str
-        ``s3://bucket`` and the like.
-    options : StorageOptions
-        They win over the environment.
-
-    Raises
-    ------
-    ConfigError
-        An option or the environment is not valid.
+    Raises `ConfigError` if an option or the environment is not valid.
     """
 
     has_rename = False

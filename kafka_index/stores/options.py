@@ -28,15 +28,9 @@ _NO_SECRETS = frozenset({"aws_access_key_id", "access_key_id"})
 class StorageOptions:
     """Options under the names of the storage library, with references to secrets.
 
-    Parameters
-    ----------
-    items : tuple of (str, str)
-        Ascending keys, each once; in lower case, except Hadoop's, which have dots.
-    tiered_keys : tuple of (str, str)
-        Ids of the key pairs of tiered storage, and the files that hold their private keys.
-    inputs : tuple of (str, bool)
-        The local inputs of the process that sends the options, and whether links in them are
-        followed (`kafka_index.stores.inputs`).
+    The items have ascending keys, each once; in lower case, except Hadoop's, which have dots. The
+    tiered keys are ids of the key pairs of tiered storage, and the files that hold their private
+    keys.
     """
 
     items: tuple[tuple[str, str], ...] = ()
@@ -46,10 +40,7 @@ class StorageOptions:
     def resolve(self) -> dict[str, str]:
         """Return the options with each reference replaced by the content of its file.
 
-        Raises
-        ------
-        InputError
-            A file cannot be read.
+        Raises `InputError` if a file cannot be read.
         """
         return {key: _resolved(key, value) for key, value in self.items}
 
@@ -57,10 +48,8 @@ class StorageOptions:
 def parse_storage_options(texts: Iterable[str]) -> StorageOptions:
     """Parse ``KEY=VALUE`` and ``KEY=@FILE``.
 
-    Raises
-    ------
-    ConfigError
-        A text has another form, a key is repeated, or a secret is given by value.
+    Raises `ConfigError` if a text has another form, a key is repeated, or a secret is given by
+    value.
     """
     options: dict[str, str] = {}
     for text in texts:

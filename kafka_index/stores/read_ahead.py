@@ -33,12 +33,8 @@ ReadAt = Callable[[int, int], Bytes]
 def stream(read_at: ReadAt, start_bytes: int, end_bytes: int) -> Iterator[Bytes]:
     """Yield the bytes of a range in pieces, with the next ones on their way.
 
-    Parameters
-    ----------
-    read_at : callable of (int, int) to ndarray of uint8
-        Returns exactly the bytes at a position, or raises. Called in other threads.
-    start_bytes, end_bytes : int
-        The range.
+    `read_at` is called in other threads, and returns exactly the bytes between two positions, or
+    raises.
     """
     positions = iter(range(start_bytes, end_bytes, PIECE_BYTES))
     if end_bytes - start_bytes <= PIECE_BYTES:
@@ -66,12 +62,7 @@ def stream(read_at: ReadAt, start_bytes: int, end_bytes: int) -> Iterator[Bytes]
 def read_ranges(read_at: ReadAt, starts: Sequence[int], ends: Sequence[int]) -> list[Bytes]:
     """Return the bytes of ranges; those that are close to each other share a request.
 
-    Parameters
-    ----------
-    read_at : callable of (int, int) to ndarray of uint8
-        As for `stream`.
-    starts, ends : sequence of int
-        Ascending starts, ends exclusive; ranges may overlap.
+    The starts ascend, the ends are exclusive, and ranges may overlap; `read_at` is as for `stream`.
     """
     joined = join_ranges(starts, ends)
     wholes = _fetch(read_at, joined)
@@ -110,12 +101,9 @@ def _fetch(read_at: ReadAt, joined: Sequence[tuple[int, int]]) -> list[Bytes]:
 
 
 def join_ranges(starts: Sequence[int], ends: Sequence[int]) -> list[tuple[int, int]]:
-    """Return the ranges to request: those with a gap of at most `MAX_GAP_BYTES` are one.
+    """Return the ranges to request: those with a gap of at most `MAX_GAP_BYTES` are joined.
 
-    Raises
-    ------
-    ValueError
-        The starts do not ascend, or an end is before its start.
+    Raises `ValueError` if the starts do not ascend, or an end is before its start.
     """
     joined: list[tuple[int, int]] = []
     last = 0

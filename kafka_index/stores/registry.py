@@ -1,4 +1,4 @@
-"""Which store a path belongs to; one instance of each in a process."""
+"""The stores of a process, one instance of each, by the scheme of a path."""
 
 from __future__ import annotations
 
@@ -41,12 +41,8 @@ def storage_options() -> StorageOptions:
 def store_of(path: str) -> Store:
     """Return the store of a path or URI.
 
-    Raises
-    ------
-    InputError
-        The scheme is not supported, or the extra with its library is not installed.
-    EngineError
-        This process was forked from one that had used a remote store.
+    Raises `InputError` if the scheme is not supported, or the extra with its library is not
+    installed, and `EngineError` if this process was forked from one that had used a remote store.
     """
     global _owner  # noqa: PLW0603, because connections are shared by the whole process
     if not is_remote(path):

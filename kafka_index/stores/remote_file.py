@@ -14,13 +14,7 @@ from kafka_index.stores.store import Bytes, FileInfo
 
 
 class RemoteFile(ABC):
-    """A remote file that is open for reading, in the version that it had when it was opened.
-
-    Parameters
-    ----------
-    info : FileInfo
-        The file as it was opened.
-    """
+    """A remote file that is open for reading, in the version that it had when it was opened."""
 
     #: What errors call it.
     _NOUN: ClassVar[str]

@@ -20,15 +20,7 @@ _Answer = TypeVar("_Answer")
 def repeated(request: Callable[[], _Answer]) -> _Answer:
     """Return the answer of a request, made again where the library gives up at once.
 
-    Parameters
-    ----------
-    request : callable
-        Does the same however often it is called: every request of ours does.
-
-    Raises
-    ------
-    Exception
-        What the library raises.
+    The request is idempotent: every request of ours is. Raises the library's exceptions.
     """
     for attempt in range(_ATTEMPTS - 1):
         try:

@@ -55,17 +55,8 @@ class WholeFile(Protocol):
 def whole_file(path: str, *, scratch_path: str | None = None, what: str = "file") -> WholeFile:
     """Create a file that appears whole, or not at all.
 
-    Parameters
-    ----------
-    path : str
-        The final path or URI.
-    scratch_path, what : str
-        As for `AtomicFile`; a file in another store has its own scratch path.
-
-    Raises
-    ------
-    PublishError
-        It cannot be written.
+    The parameters are those of `AtomicFile`; a file in another store has its own scratch path.
+    Raises `PublishError` if it cannot be written.
     """
     if is_remote(path):
         return StagedFile(path, what=what)
@@ -75,17 +66,7 @@ def whole_file(path: str, *, scratch_path: str | None = None, what: str = "file"
 class StagedFile:
     """A file on the local disk that is put into its store when it is committed.
 
-    Parameters
-    ----------
-    path : str
-        Its URI.
-    what : str
-        What the file is, for errors.
-
-    Raises
-    ------
-    PublishError
-        There is no room for it in the folder of temporary files.
+    Raises `PublishError`, which names `what`, if there is no room in the folder of temporary files.
     """
 
     def __init__(self, path: str, *, what: str = "file") -> None:
@@ -115,13 +96,7 @@ class StagedFile:
         self._file.close()
 
     def write(self, data: bytes) -> None:
-        """Append bytes.
-
-        Raises
-        ------
-        PublishError
-            There is no room for them.
-        """
+        """Append bytes; raises `PublishError` if there is no room for them."""
         view = memoryview(data)
         try:
             while view:
@@ -132,10 +107,8 @@ class StagedFile:
     def commit(self, *, durable: bool = True) -> None:  # noqa: ARG002, what is put is durable
         """Put the file into its store.
 
-        Raises
-        ------
-        PublishError
-            The store refuses it, or cannot be reached; an older file is as it was.
+        Raises `PublishError` if the store refuses it, or cannot be reached; an older file stays as
+        it was.
         """
         size = os.fstat(self._file.fileno()).st_size
         if not size:

@@ -25,18 +25,9 @@ LISTING_SCHEMA = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class FileInfo:
-    """A file, or an object.
+    """A file, or an object, with its modification time in nanoseconds since the epoch.
 
-    Parameters
-    ----------
-    path : str
-        Its path or URI.
-    size_bytes : int
-        Its size.
-    mtime_ns : int
-        Modification time, nanoseconds since the epoch.
-    version : str
-        The ETag of an object; empty where a store has none.
+    The version is the ETag of an object; empty where a store has none.
     """
 
     path: str
@@ -130,12 +121,7 @@ class Store(Protocol):
     def list_tree(self, path: str, *, start_after: str = "") -> Iterator[pa.RecordBatch]:
         """Yield every file below a directory as rows of `LISTING_SCHEMA`, by ascending path.
 
-        Parameters
-        ----------
-        path : str
-            The directory.
-        start_after : str
-            Only paths (below the directory) that sort after this one.
+        With `start_after`, only paths (below the directory) that sort after it.
         """
         ...
 
@@ -144,14 +130,9 @@ class Store(Protocol):
         ...
 
     def replace(self, path: str, data: bytes, info: FileInfo) -> bool:
-        """Write a small file whole if it is still the one that `info` describes.
+        """Write a small file whole if it is still the one that `info` describes; return whether.
 
-        Of several that try this at the same time, one succeeds.
-
-        Returns
-        -------
-        bool
-            Whether it was written.
+        Of several attempts at the same time, one succeeds.
         """
         ...
 

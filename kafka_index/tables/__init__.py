@@ -1,4 +1,4 @@
-"""The records of dumps as tables: a plan of what is read, and the reading of its splits."""
+"""The records of dumps as tables: the plan of a read, and the reading of its splits."""
 
 from kafka_index.tables.read_plan import ReadPlan, RecordSplit
 from kafka_index.tables.record_reader import RecordReader

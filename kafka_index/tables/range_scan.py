@@ -147,7 +147,7 @@ def _windows_of(file: ByteSource) -> _Windows:
 
 
 def _check_unchanged(file: ByteSource, segment: SegmentFile) -> None:
-    """Raise ReadError when a log is not what it was when it was opened."""
+    """Raise ReadError when a log has changed since it was opened."""
     # All reads of an object were of the version that was listed: no request is needed.
     how = None if segment.log_version else file.changed()
     if how is not None:

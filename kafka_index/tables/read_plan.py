@@ -96,7 +96,7 @@ class OffsetRange:
     damage: CorruptLogError | None = None
 
     def within(self, least: int, most: int) -> OffsetRange:
-        """Return what it has of other offsets, both ends inclusive."""
+        """Return its part of other offsets, both ends inclusive."""
         first, end, damage = max(self.first_offset, least), self.end_offset, self.damage
         if most < INT64_MAX:
             is_before = end is None or most + 1 < end
@@ -183,7 +183,7 @@ def resolve_range(log: PartitionLog, bounds: ReadBounds, settings: ReadSettings)
 def _transactions(
     log: PartitionLog, first_offset: int, last_offset: int | None
 ) -> TransactionBounds:
-    """Return what isolation asks of a partition: of a damaged one, before the damage."""
+    """Return the transactions that isolation needs, of a damaged log before the damage."""
     damaged = damaged_end(log)
     if damaged is None:
         return read_transactions(log.files, first_offset, log.end_offset, last_offset)

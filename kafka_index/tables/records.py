@@ -100,7 +100,7 @@ def read_records(
     columns : sequence of str
         The columns, in this order. Besides the eight above: ``leader_epoch``, ``producer_id``,
         ``producer_epoch``, ``sequence``, ``batch_base_offset``, ``position_bytes``, ``is_control``,
-        ``is_aborted``. What is not asked for is not decoded.
+        ``is_aborted``. Other fields are not decoded.
     isolation : Isolation or str
         ``read_committed`` leaves out aborted transactions, and ends at the last stable offset.
     include_control : bool
@@ -132,7 +132,7 @@ def read_records(
     InputError
         A path, a name or a bound is wrong, or nothing is found.
     CorruptLogError
-        A bound, or what isolation needs, cannot be read; or, while it is read, a batch.
+        A bound, or the transactions for isolation, cannot be read; or, while it is read, a batch.
     """
     now = now_ms()
     start, end = parse_times(starting_timestamp, now), parse_times(ending_timestamp, now)

@@ -1,1 +1,1 @@
-"""Tiered partitions: the union of remote segments, their states, and what is still local."""
+"""Tiered partitions: remote segments, their states, and their union with local ones."""

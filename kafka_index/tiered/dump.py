@@ -158,7 +158,7 @@ class _Union:
                 self._add_local(partition)
 
     def _add_local(self, partition: TopicPartition) -> None:
-        """Record a tiered partition of which nothing was uploaded yet.
+        """Record a tiered partition without any upload yet.
 
         Of a partition that is not tiered, a broker checkpoints the log start only where it is
         above the first segment (UnifiedLog.logStartOffset, LogManager.checkpointLogStartOffsets).

@@ -91,8 +91,8 @@ def choose_segments(
 def valid_end(segment: Candidate, lineage: Sequence[EpochEntry]) -> int:
     """Return the last offset up to which a segment's epochs are those of the log.
 
-    That is below its start where not even its first offset is valid. What lies below the start of
-    the first known epoch is not judged: a log that lost its head has lost those epochs too.
+    That is below its start where not even its first offset is valid. Offsets below the start of the
+    first known epoch are not judged: a log that lost its head has lost those epochs too.
     """
     if not lineage:
         return segment.end_offset

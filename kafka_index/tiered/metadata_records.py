@@ -1,4 +1,4 @@
-"""The records of ``__remote_log_metadata``: what happened to a remote segment.
+"""The records of ``__remote_log_metadata``: the events of a remote segment.
 
 A value is a frame version, the API key of the message and its version, all unsigned varints, and
 the message. Source: Kafka's ``RemoteLogMetadataSerde`` and ``BytesApiMessageSerde``.

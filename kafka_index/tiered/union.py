@@ -109,7 +109,7 @@ def unite(
 
 
 def _below(served: Sequence[Served], local_start: int | None) -> list[Served]:
-    """Return what serves offsets below the first local one, and no others."""
+    """Return the segments that serve offsets below the first local one."""
     if local_start is None:
         return list(served)
     return [

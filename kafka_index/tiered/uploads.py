@@ -54,7 +54,7 @@ class Upload:
     uploaded_ms: int
 
     def candidate(self, number: int) -> Candidate:
-        """Return what decides whether the segment serves."""
+        """Return the facts that decide whether the segment serves."""
         return Candidate(number, self.start_offset, self.end_offset, self.epochs, self.uploaded_ms)
 
 
@@ -120,7 +120,7 @@ def uploads_of_events(
 def uploads_of_objects(
     objects: Iterable[RemoteObjects],
 ) -> tuple[list[Upload], list[UnfinishedUpload]]:
-    """Return the finished uploads among segments without events, by what the objects say."""
+    """Return the finished uploads among segments without events, by their objects."""
     unfinished = []
     complete = []
     for each in objects:

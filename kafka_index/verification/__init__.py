@@ -1,4 +1,7 @@
-"""Every file of a dump against what it should be: nothing is written but the report."""
+"""Every file of a dump against the file that a build would write.
+
+Nothing is written but the report.
+"""
 
 from kafka_index.verification.findings import (
     VERIFY_SCHEMA,

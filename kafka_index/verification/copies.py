@@ -1,8 +1,8 @@
 """Two copies of a partition, compared by the headers and checksums of their batches.
 
 No checksum is computed: those in the headers are compared. Batches that differ are decoded, for a
-cleaner may have been at one copy only; what it removed is no difference. The copies may be split
-into segments at different offsets.
+cleaner may have been at one copy only; records that it removed are no difference. The copies may be
+split into segments at different offsets.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ class _Copy:
         self.missing = [*self.unexplained(), (first, end, count)]
 
     def unexplained(self) -> list[tuple[int, int, int]]:
-        """Return what is missing where no cleaner has been: first offset, end, and batches."""
+        """Return the missing offsets where no cleaner has been: first offset, end, and batches."""
         return [each for each in self.missing if each[1] > self.cleaned_to]
 
 

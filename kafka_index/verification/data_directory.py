@@ -1,4 +1,4 @@
-"""The files at the root of a data directory: what they say of its partitions, and what is wrong.
+"""The files at the root of a data directory: their entries for its partitions, and their faults.
 
 The rules are those of a starting broker, as `kafka_index.startup` has them.
 """
@@ -69,7 +69,7 @@ class DataDirectory:
 
     @classmethod
     def read(cls, path: str) -> DataDirectory:
-        """Read the root files of a directory; what is wrong with them is in their rows."""
+        """Read the root files of a directory; their faults are in their rows."""
         directory = cls(path)
         directory._read_properties()
         directory._read_marker()

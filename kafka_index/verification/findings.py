@@ -77,13 +77,13 @@ class Finding:
     Parameters
     ----------
     topic, partition, segment_base_offset
-        What the file belongs to; None where that does not apply.
+        The owner of the file; None where that does not apply.
     path : str
         The file; of a partition its directory.
     kind : FileKind
-        What kind of file.
+        The kind of file.
     file_class : FileClass
-        What it is.
+        Its class.
     harmful : bool
         Whether a broker that starts on the directory as it lies loses or hides records, answers
         wrongly, or does not start, because of this file.
@@ -94,7 +94,7 @@ class Finding:
     expected, found : str, optional
         The detail.
     effect : str, optional
-        What a broker does that starts on it, in one sentence.
+        The effect on a broker that starts on it, in one sentence.
     retriable : bool
         The file could not be read because of permission, disk, memory or a change meanwhile.
     """
@@ -153,13 +153,13 @@ class LostRange:
     first_offset : int
         Where it begins.
     end_offset : int or None
-        The offset after it; None where what follows the damage is not known.
+        The offset after it; None if damage hides it.
     segment_base_offset : int
         The segment that it was found in.
     position_bytes : int
         Where in its log.
     size_bytes : int
-        Bytes of the log that cannot be used; 0 for offsets of which nothing is there.
+        Bytes of the log that cannot be used; 0 for offsets without any bytes.
     reason : str
         A code, such as ``bad_crc`` or ``gap``.
     """

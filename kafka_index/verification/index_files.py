@@ -184,7 +184,7 @@ def _padded(
 def _shorter_or_valid(
     data: bytes, built: bytes | None, size: int, effects: dict[FileClass, str], *, harmful: bool
 ) -> Judgement:
-    """Return the judgement of entries that all fit: a prefix of what is built, or other ones."""
+    """Return the judgement of entries that all fit: a prefix of the built ones, or others."""
     if built is None:
         return Judgement(FileClass.VALID, found="every entry fits the headers of the log")
     if len(data) < len(built) and built.startswith(data):

@@ -61,7 +61,7 @@ def verify(
     now_ms: Time | None = None,
     follow_links: bool = False,
 ) -> Verification:
-    """Compare every file of a dump with what it should be.
+    """Compare every file of a dump with the file that a build would write.
 
     Parameters
     ----------
@@ -94,7 +94,7 @@ def verify(
     Returns
     -------
     Verification
-        A row per file; what cannot be read is a row too.
+        A row per file; a file that cannot be read is a row too.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Judging logs: what the scan of a segment, and the segments before it, make of its ``.log``."""
+"""Judging logs, by the scan of each segment and the segments before it."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class LogJudge:
         return finding
 
     def _damage(self, check: SegmentCheck, row: SegmentReport) -> Judgement | None:
-        """Return what is wrong with the bytes of a log; None where all of it is batches."""
+        """Return the damage of a log; None where all of it is batches."""
         place, code = check.place, row.reason_code
         if not _is_damage(row):
             return None
@@ -126,7 +126,7 @@ class LogJudge:
         )
 
     def _lose_rest(self, check: SegmentCheck, row: SegmentReport) -> None:
-        """Add what lies after the valid batches of a log that is damaged."""
+        """Add the lost range after the valid batches of a damaged log."""
         facts, whole = check.facts, check.whole
         end = whole.end_offset if whole.end_offset > facts.end_offset else None
         position = facts.end_bytes

@@ -90,7 +90,7 @@ class PartitionVerification:
         )
 
     def finish(self, checks: Iterable[SegmentCheck], attempt_id: str) -> PartitionFindings:
-        """Judge what depends on all segments, which were checked."""
+        """Judge the files that depend on all segments, once these were checked."""
         ordered = sorted(checks, key=lambda check: check.segment.base_offset)
         folded = fold_partition(
             [check.staged for check in ordered],
@@ -191,7 +191,7 @@ class _Finish:
     def _missing_offsets(
         self, rows: Sequence[SegmentReport], lost_ends: Mapping[int, int]
     ) -> MissingOffsets:
-        """Return what is missing, of the batches before any damage and the ends that it left."""
+        """Return the missing offsets, by the batches before any damage and the remaining ends."""
         partition, root = self.verification.partition, self.root
         topic = self.settings.topics.get(partition.topic)
         return missing_offsets(

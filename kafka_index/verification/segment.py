@@ -283,7 +283,7 @@ class _StoredIndex(ABC):
 
     @abstractmethod
     def observers(self) -> list[BatchObserver]:
-        """Return what compares entries that ascend with batches, anew."""
+        """Return new observers that compare ascending entries with batches."""
 
     @abstractmethod
     def judge(self, built: bytes | None, whole: LogFacts, place: SegmentPlace) -> Judgement:

@@ -65,7 +65,7 @@ class VerifySettings:
     topics: Mapping[str, KnownTopic] = field(default_factory=dict)
 
     def scratch_root(self) -> str:
-        """Return the local folder for what the files should be."""
+        """Return the local folder for the expected files."""
         return os.path.join(workspace(), f"verify-{self.run_id}")
 
     def build_settings(self) -> BuildSettings:

@@ -1,4 +1,4 @@
-"""Judging the ``.snapshot`` files of a partition together: which are there, and what they hold."""
+"""Judging the ``.snapshot`` files of a partition together: their presence, and their content."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The records that a rewrite drops: those with some keys, or those that satisfy a condition.
 
-A condition is a few words of SQL, evaluated by DuckDB. Nothing reaches DuckDB but what
+A condition is a few words of SQL, evaluated by DuckDB. Nothing reaches DuckDB but a condition that
 `kafka_index.writing.condition_grammar` has parsed. A comparison with NULL is NULL, as in SQL, and
 NULL selects nothing.
 """
@@ -118,7 +118,7 @@ class Selection:
         return ("key",) if self.condition is None else CONDITION_COLUMNS
 
     def matcher(self) -> SelectionMatcher:
-        """Return what selects records, for use by one thread."""
+        """Return a matcher that selects records, for use by one thread."""
         return SelectionMatcher(self)
 
 

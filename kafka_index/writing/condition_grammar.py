@@ -1,4 +1,4 @@
-"""The grammar of ``--drop-where``: a few words of SQL, of which every other text is refused.
+"""The grammar of ``--drop-where``: a few words of SQL; every other text is refused.
 
 The result is SQL over the columns of `kafka_index.writing.condition`, in which times are numbers:
 twice their milliseconds, so that a time between two milliseconds is a number too.
@@ -159,7 +159,7 @@ class _Parser:
             self._depth -= 1
 
     def _is_condition_in_parentheses(self) -> bool:
-        """Return whether what follows is a condition in parentheses, and not an operand in them."""
+        """Return whether a condition in parentheses follows, and not an operand in them."""
         word, start, headers = self._next, self._at, list(self._headers)
         if word is None or word.text != "(":
             return False
@@ -256,7 +256,7 @@ class _Parser:
 
 
 def _content(word: _Word) -> str:
-    """Return what a text between quotes is."""
+    """Return the content of a text between quotes."""
     return word.text[1:-1].replace("''", "'")
 
 

@@ -66,7 +66,7 @@ def is_import(directory: str) -> bool:
 
 
 def counts_of_run(directory: str, run_id: str) -> ImportCounts | None:
-    """Return what a run has imported into a partition; None when it did not."""
+    """Return the counts of a run's import into a partition; None when it did not."""
     found = _read(directory)
     if found.get("run") != run_id:
         return None
@@ -121,7 +121,7 @@ _FINISHED_IMPORT = IMPORT_RECORD
 
 
 def digest_of_import(files: Sequence[TableFile], settings: ImportSettings) -> str:
-    """Return what tells an import from every other: its files as they are, and its settings."""
+    """Return the digest of an import: of its files as they are, and of its settings."""
     digest = hashlib.sha256(repr(replace(settings, run_id="", now_ms=0)).encode())
     for file in files:
         with errors_of(file):
@@ -165,7 +165,7 @@ def journal(root: str, digest: str, settings: ImportSettings) -> Iterator[Import
 def finished_import(
     root: str, digest: str, mode: ImportMode
 ) -> Mapping[TopicPartition, ImportCounts]:
-    """Return what the same import has written, if it is all there as it was left; else nothing.
+    """Return the counts of the same import, if all of its output is as it left it; else nothing.
 
     What replaces what is there is always written again.
     """

@@ -1,4 +1,4 @@
-"""The data directory that records are imported into: its lock, and what may be replaced in it."""
+"""The data directory of an import: its lock, and the partitions that may be replaced."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class ImportTarget:
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
-        """Lock the directory, and remove what killed runs have left in it."""
+        """Lock the directory, and remove the leftovers of killed runs."""
         with ExitStack() as stack:
             try:
                 os.makedirs(self.root, exist_ok=True)
@@ -59,7 +59,7 @@ class ImportTarget:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Remove what was not published, and release the directory."""
+        """Remove unpublished partitions, and release the directory."""
         self._stack.close()
 
     def publish(self, partition: ImportedPartition) -> None:
@@ -69,7 +69,7 @@ class ImportTarget:
         self._published.add(partition.staged.partition.directory_name)
 
     def remove_staging(self) -> None:
-        """Remove what was not published, or was replaced."""
+        """Remove partitions that were not published, or were replaced."""
         remove_directory(self.staging)
 
     def remove_others(self) -> None:

@@ -163,7 +163,7 @@ class _Feed:
             self._room.changed.notify_all()
 
     def close(self) -> None:
-        """Take no more, and give back the room of what is left."""
+        """Accept no more, and release the room of waiting records."""
         with self._room.changed:
             self._is_closed = True
             self._room.free_bytes += sum(rows.nbytes for rows in self._waiting)

@@ -264,7 +264,7 @@ class PartitionImport:
         return log
 
     def _check_log_start(self, root: LogDirectory, checkpointed: int, first_offset: int) -> None:
-        """Refuse a new log of which an older one's log start would hide or delete records."""
+        """Refuse a new log if an older one's log start would hide or delete its records."""
         if checkpointed > first_offset:
             raise InputError(
                 f"the log start offset of an older {self.partition.directory_name} is above the "
@@ -325,7 +325,7 @@ class PartitionImport:
 
 
 def not_an_import(path: str) -> InputError:
-    """Return the error for what must not be overwritten."""
+    """Return the error for a partition that must not be overwritten."""
     return InputError(
         "the partition was not written by an import, or has changed since, and is not overwritten",
         path=path,

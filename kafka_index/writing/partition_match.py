@@ -1,4 +1,4 @@
-"""The first pass of a rewrite over a partition: what is dropped, and what has to stay.
+"""The first pass of a rewrite over a partition: records that are dropped or have to stay.
 
 Every batch is verified and every record decoded before anything is written, so that a partition
 that cannot be read is left out as a whole.
@@ -265,7 +265,7 @@ def decode(
     segment: SegmentFile,
     convert: Callable[[RecordChunk], tuple[Longs, pa.RecordBatch]],
 ) -> Iterator[tuple[Longs, pa.RecordBatch]]:
-    """Decode batches, of which none may be damaged."""
+    """Decode batches without damage."""
     positions = source.batches.position_bytes
     for found in decoder.decode(
         source.window, positions - source.position_bytes, source.batches.size_bytes, convert

@@ -1,8 +1,8 @@
 """The second pass of a rewrite: the logs of a partition without the records that are dropped.
 
-Batches of which nothing is dropped are copied byte for byte. The others are encoded again as the
-log cleaner does (``MemoryRecords.filterTo``): base and last offset, producer, sequence, leader
-epoch and delete horizon stay; messages of magic 0 and 1 become batches of magic 2.
+Batches that lose no record are copied byte for byte. The others are encoded again as the log
+cleaner does (``MemoryRecords.filterTo``): base and last offset, producer, sequence, leader epoch
+and delete horizon stay; messages of magic 0 and 1 become batches of magic 2.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class SegmentRewriter:
     def _rewritten(
         self, source: WindowBatches, segment: SegmentFile
     ) -> Iterator[tuple[int, bytes]]:
-        """Yield the numbers of the batches that lose records, with what takes their place."""
+        """Yield the numbers of the batches that lose records, with their replacements."""
         data = data_batches(source)
         dropped = self._dropped(data, segment)
         if not dropped:
@@ -177,7 +177,7 @@ def _copy(source: WindowBatches, first: int, end: int, file: BinaryIO) -> None:
 
 
 def _fields(batches: BatchColumns, headers: Longs, row: int) -> BatchFields:
-    """Return what a batch says of itself, besides its records."""
+    """Return the header fields of a batch that do not follow from its records."""
     attributes = int(batches.attributes[row])
     append_time = attributes & TIMESTAMP_TYPE_MASK
     fields = BatchFields(

@@ -93,7 +93,7 @@ class RewriteOutput:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Remove what was not published, and release the directory."""
+        """Remove unpublished partitions, and release the directory."""
         self._stack.close()
 
     def finish(

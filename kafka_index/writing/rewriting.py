@@ -1,4 +1,4 @@
-"""A rewrite: what is planned, the two passes over each partition, and the output directory."""
+"""A rewrite: the plan, the two passes over each partition, and the output directory."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class MatchedPartition:
 
 
 def digest_of(plans: Sequence[PartitionPlan], settings: RewriteSettings) -> str:
-    """Return what tells a rewrite from every other: its input as it is, and what it drops."""
+    """Return the digest of a rewrite: of its input as it is, and of the selection."""
     digest = hashlib.sha256()
     selection = settings.selection
     digest.update(repr((selection.keys, selection.condition, settings.config)).encode())
@@ -105,7 +105,7 @@ def rewrite_partitions(
 
 
 def match(plan: PartitionPlan, _attempt_id: str, *, settings: RewriteSettings) -> MatchedPartition:
-    """Make the first pass over a partition; what is wrong with it is in the result."""
+    """Make the first pass over a partition; an error is in the result."""
     if plan.is_internal:
         return MatchedPartition(plan)
     try:
@@ -184,7 +184,7 @@ def _write_partition(
 
 
 def _write_side_files(plan: PartitionPlan, directory: str) -> None:
-    """Write what a partition has besides its segments, and what a broker loads first of it."""
+    """Write the files of a partition besides its segments, and those that a broker loads first."""
     names: set[str] = set()
     if plan.local_directory is not None:
         # The build reads the copy: its errors would name that, and quote what a link leads to.

@@ -1,6 +1,6 @@
 """The records of files in the order of their partitions and offsets, sorted by DuckDB.
 
-DuckDB sorts on disk what does not fit in its memory, so that the size of a table does not matter.
+DuckDB sorts on disk when its memory is full, so that the size of a table does not matter.
 """
 
 from __future__ import annotations

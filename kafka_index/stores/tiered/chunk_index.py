@@ -1,7 +1,7 @@
-"""Where the chunks of a transformed log are: equal sizes, or a packed list of them.
+"""The places of the chunks of a transformed log: equal sizes, or a packed list of sizes.
 
-Source: ``FixedSizeChunkIndex``, ``VariableSizeChunkIndex`` and ``ChunkSizesBinaryCodec`` of
-Aiven's plugin.
+Source: ``FixedSizeChunkIndex``, ``VariableSizeChunkIndex`` and ``ChunkSizesBinaryCodec`` of Aiven's
+plugin.
 """
 
 from __future__ import annotations
@@ -22,21 +22,11 @@ _PACKED_OVERHEAD_BYTES = 13
 
 @dataclass(frozen=True)
 class ChunkIndex:
-    """The chunks of a log.
+    """The chunks of a log, each with `chunk_size_bytes` of it; the last has the rest.
 
-    Parameters
-    ----------
-    original_size_bytes : int
-        Size of the log.
-    chunk_size_bytes : int
-        Bytes of the log in a chunk; the last has what is left.
-    starts : ndarray of int64, shape (n + 1,)
-        Where each chunk starts in the object, and where the last one ends.
-
-    Raises
-    ------
-    ValueError
-        The number of chunks is not that of the sizes, or the object would exceed 2^31 - 1 bytes.
+    `starts`, of shape (n + 1,), has the start of each chunk in the object, and the end of the last
+    one. Raises `ValueError` if the number of chunks is not that of the sizes, or the object would
+    exceed 2^31 - 1 bytes.
     """
 
     original_size_bytes: int
@@ -93,19 +83,9 @@ class ChunkIndex:
 
 
 def parse_chunk_index(original_size: int, chunk_size: int, packed: bytes) -> ChunkIndex:
-    """Return the index of chunks of various sizes.
+    """Return the index of chunks of various sizes from ``transformedChunks``, one zstd frame.
 
-    Parameters
-    ----------
-    original_size, chunk_size : int
-        Of the log, and of a chunk of it.
-    packed : bytes
-        ``transformedChunks``: one zstd frame.
-
-    Raises
-    ------
-    ValueError
-        The frame or what it holds is damaged, or does not fit the log.
+    Raises `ValueError` if the frame or its content is damaged, or does not fit the log.
     """
     count = _count(original_size, chunk_size)
     largest = _PACKED_OVERHEAD_BYTES + _MAX_WIDTH * count

@@ -23,13 +23,7 @@ CACHE_BYTES = 64 << 20
 
 
 class ChunkCache:
-    """The chunks that were read last, of all segments of a store.
-
-    Parameters
-    ----------
-    max_bytes : int
-        The most bytes it holds.
-    """
+    """The chunks that were read last, of all segments of a store, up to `max_bytes`."""
 
     def __init__(self, max_bytes: int = CACHE_BYTES) -> None:
         self._max_bytes = max_bytes
@@ -61,23 +55,9 @@ class ChunkCache:
 class ChunkedLog:
     """A log that is stored in transformed chunks, open for reading (`ByteSource`).
 
-    Parameters
-    ----------
-    path : str
-        The path it was opened with.
-    stored : ByteSource
-        The ``.log`` object.
-    manifest : SegmentManifest
-        Of the segment.
-    decryption : Decryption, optional
-        Where the chunks are encrypted.
-    cache : ChunkCache
-        Of the store.
-
-    Raises
-    ------
-    CorruptObjectError
-        The object has another size than the manifest says.
+    `path` is the path it was opened with, `stored` the ``.log`` object, and the cache that of the
+    store; the decryption is given if the chunks are encrypted. Raises `CorruptObjectError` if the
+    object has another size than the manifest says.
     """
 
     def __init__(
@@ -221,17 +201,7 @@ class ChunkedLog:
 
 
 class LimitedLog:
-    """The beginning of a log (`ByteSource`).
-
-    Parameters
-    ----------
-    path : str
-        The path it was opened with.
-    log : ByteSource
-        The whole log.
-    size_bytes : int
-        Where it is cut.
-    """
+    """The beginning of a log (`ByteSource`), cut at `size_bytes`."""
 
     def __init__(self, path: str, log: ByteSource, size_bytes: int) -> None:
         self._path = path

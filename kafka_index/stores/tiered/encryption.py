@@ -25,13 +25,7 @@ _OPTION = "--tiered-key"
 
 
 class KeyRing:
-    """The key pairs of a process, read on first use.
-
-    Parameters
-    ----------
-    paths : mapping of str to str
-        A PEM file with the private key, by the id of its key pair.
-    """
+    """The key pairs of a process, PEM files with a private key by id, read on first use."""
 
     def __init__(self, paths: Mapping[str, str]) -> None:
         self._paths = dict(paths)
@@ -41,12 +35,8 @@ class KeyRing:
     def open(self, encrypted: EncryptedDataKey, manifest_path: str) -> Decryption:
         """Decrypt the data key of a segment.
 
-        Raises
-        ------
-        InputError
-            There is no key pair of this id, or its file cannot be read.
-        CorruptObjectError
-            The data key was encrypted with another key pair, or altered.
+        Raises `InputError` if there is no key pair of this id, or its file cannot be read, and
+        `CorruptObjectError` if the data key was encrypted with another key pair, or altered.
         """
         path = self._paths.get(encrypted.key_id)
         if path is None:
@@ -71,14 +61,9 @@ class KeyRing:
 
 
 class Decryption:
-    """Decrypts the chunks and indexes of one segment.
+    """Decrypts the chunks and indexes of one segment, with an AES key of 32 bytes.
 
-    Parameters
-    ----------
-    data_key : bytes
-        AES key, 32 bytes.
-    aad : bytes
-        Additional authenticated data.
+    `aad` is the additional authenticated data.
     """
 
     def __init__(self, data_key: bytes, aad: bytes) -> None:
@@ -88,10 +73,8 @@ class Decryption:
     def decrypt(self, piece: bytes | memoryview) -> bytes:
         """Decrypt an IV, a ciphertext and a tag.
 
-        Raises
-        ------
-        ValueError
-            The tag does not fit: the bytes were altered, or the key is another one.
+        Raises `ValueError` if the tag does not fit: the bytes were altered, or the key is another
+        one.
         """
         from cryptography.exceptions import InvalidTag  # noqa: PLC0415, an extra
 
@@ -108,10 +91,8 @@ class Decryption:
 def read_private_key(path: str) -> RsaPrivateNumbers:
     """Read an RSA private key (PEM, PKCS #8 or PKCS #1, without a passphrase).
 
-    Raises
-    ------
-    InputError
-        The file cannot be read, or holds no such key; or the extra is not installed.
+    Raises `InputError` if the file cannot be read, or holds no such key, or the extra is not
+    installed.
     """
     try:
         from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey  # noqa: PLC0415

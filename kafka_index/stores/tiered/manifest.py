@@ -31,16 +31,9 @@ _Fields = Mapping[str, object]
 
 @dataclass(frozen=True, slots=True)
 class EncryptedDataKey:
-    """The key of one segment's chunks and indexes, encrypted with a key pair.
+    """The AES key of one segment's chunks and indexes, encrypted with a key pair.
 
-    Parameters
-    ----------
-    key_id : str
-        Name of the key pair.
-    data_key : bytes
-        The AES key, encrypted.
-    aad : bytes
-        What each chunk is authenticated with, besides its own bytes.
+    `aad` authenticates each chunk, besides its own bytes.
     """
 
     key_id: str
@@ -50,7 +43,7 @@ class EncryptedDataKey:
 
 @dataclass(frozen=True, slots=True)
 class StoredIndex:
-    """Where an index is in ``.indexes``, as it is stored."""
+    """The place of an index in ``.indexes``, as it is stored."""
 
     position_bytes: int
     size_bytes: int
@@ -58,30 +51,13 @@ class StoredIndex:
 
 @dataclass(frozen=True, slots=True)
 class SegmentManifest:
-    """A manifest.
+    """A manifest, read from the object at `path`.
 
-    Parameters
-    ----------
-    path : str
-        The object it was read from.
-    topic, topic_id, partition, segment_id
-        The segment; ids as Kafka prints them.
-    start_offset, end_offset : int
-        Its first and its last offset, inclusive.
-    max_timestamp_ms : int
-        The largest timestamp, control batches included.
-    event_timestamp_ms : int
-        When the upload began.
-    epochs : tuple of EpochEntry
-        The leader epochs of the segment, ascending.
-    chunks : ChunkIndex
-        Of ``.log``.
-    indexes : mapping of str to StoredIndex
-        By suffix, in the order of the object; without a transaction index where there is none.
-    is_compressed : bool
-        Whether each chunk is a zstd frame.
-    encryption : EncryptedDataKey, optional
-        None where chunks and indexes are not encrypted.
+    Ids are as Kafka prints them, first and last offset inclusive; the largest timestamp includes
+    control batches, and the event timestamp is that of the start of the upload. The leader epochs
+    ascend. Indexes are by suffix, in the order of the object; without a transaction index if the
+    segment has none. `is_compressed`: each chunk is a zstd frame. `encryption` is None if chunks
+    and indexes are not encrypted.
     """
 
     path: str
@@ -111,21 +87,10 @@ class SegmentManifest:
 
 
 def parse_manifest(text: bytes, path: str) -> SegmentManifest:
-    """Parse a manifest.
+    """Parse a manifest, the whole object at a path.
 
-    Parameters
-    ----------
-    text : bytes
-        The whole object.
-    path : str
-        Where it came from.
-
-    Raises
-    ------
-    CorruptObjectError
-        It is not JSON, or a field is missing or impossible.
-    InputError
-        It has another version.
+    Raises `CorruptObjectError` if it is not JSON, or a field is missing or impossible, and
+    `InputError` for another version.
     """
     try:
         document = orjson.loads(text)

@@ -17,16 +17,10 @@ _EMPTY_LABEL_HASH = hashlib.sha3_512(b"").digest()
 
 @dataclass(frozen=True, slots=True)
 class RsaPrivateNumbers:
-    """An RSA private key. No part of it is ever printed.
+    """An RSA private key, of which no part is ever printed.
 
-    Parameters
-    ----------
-    n, e : int
-        Modulus and public exponent.
-    p, q : int
-        The primes.
-    d_p, d_q, q_inverse : int
-        The private exponent modulo p - 1 and q - 1, and the inverse of q modulo p.
+    `n` and `e` are modulus and public exponent, `p` and `q` the primes, `d_p` and `d_q` the private
+    exponent modulo p - 1 and q - 1, and `q_inverse` the inverse of q modulo p.
     """
 
     n: int = field(repr=False)
@@ -41,10 +35,8 @@ class RsaPrivateNumbers:
 def decrypt_oaep(key: RsaPrivateNumbers, ciphertext: bytes) -> bytes | None:
     """Decrypt a message; None where it was not encrypted for this key, or was altered.
 
-    Notes
-    -----
-    All checks of the padding are made and answered together, as which of them failed would help
-    an attacker (Manger 2001); the exponentiation is blinded, as ``pow`` takes no constant time.
+    All checks of the padding are made and answered together, as which of them failed would help an
+    attacker (Manger 2001); the exponentiation is blinded, as ``pow`` takes no constant time.
     """
     size = (key.n.bit_length() + 7) // 8
     number = int.from_bytes(ciphertext, "big")

@@ -59,18 +59,8 @@ _KEYS = {
 class SegmentKey:
     """A key of a remote segment, without its suffix.
 
-    Parameters
-    ----------
-    parent : str
-        What comes before the start offset, with a slash at its end.
-    prefixed_topic : str
-        The topic's name; in Aiven's layout with the key prefix before it.
-    topic_id, segment_id : str
-        As Kafka prints UUIDs.
-    partition : int
-        Partition number.
-    start_offset : int
-        First offset of the segment.
+    `parent` comes before the start offset, with a slash at its end. In Aiven's layout the topic has
+    the key prefix before it. Ids are UUIDs as Kafka prints them.
     """
 
     parent: str
@@ -108,16 +98,8 @@ def parse_key(layout: Layout, key: str) -> tuple[SegmentKey, str] | None:
 class SegmentPath:
     """A file of a remote segment, by the path that it is opened with.
 
-    Parameters
-    ----------
-    layout : Layout
-        Of its store.
-    name : str
-        Path or URI of the segment's objects, without suffix.
-    file_suffix : str
-        ``.log``, ``.index`` and so on.
-    limit_bytes : int, optional
-        Where the log is cut, if it is.
+    `name` is the path or URI of the segment's objects, without suffix; the log may be cut at
+    `limit_bytes`.
     """
 
     layout: Layout
@@ -129,20 +111,9 @@ class SegmentPath:
 def segment_path(
     layout: Layout, root: str, key: SegmentKey, suffix: str, limit_bytes: int | None = None
 ) -> str:
-    """Return the path by which a file of a segment is opened.
+    """Return the path by which a file of a segment, whose key is below a root, is opened.
 
-    Parameters
-    ----------
-    layout : Layout
-        Of the store.
-    root : str
-        Absolute path or URI that the key is below.
-    key : SegmentKey
-        The segment.
-    suffix : str
-        Of the file.
-    limit_bytes : int, optional
-        Where the log is cut.
+    The log may be cut at `limit_bytes`.
     """
     limit = "" if limit_bytes is None else f"@{limit_bytes}"
     file = f"{key.start_offset:0{OFFSET_DIGITS}d}{suffix}"
