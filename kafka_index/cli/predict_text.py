@@ -24,6 +24,13 @@ from kafka_index.startup import (
 )
 
 _UNFLUSHED = "unflushed"
+_WORST_FIRST = (
+    Outcome.REFUSED,
+    Outcome.EMPTIED,
+    Outcome.STRAY,
+    Outcome.REPLACED,
+    Outcome.LOADED,
+)
 
 
 class Shown(Enum):
@@ -168,9 +175,8 @@ def segment_rows(prediction: Prediction) -> pa.Table:
 
 def _by_harm(one: PartitionPrediction) -> tuple[int, int]:
     """Order the worst first: what is refused, then what loses most."""
-    order = (Outcome.REFUSED, Outcome.EMPTIED, Outcome.STRAY, Outcome.LOADED)
-    rank = order.index(one.outcome)
-    is_harmed = one.lost.records or one.torn_bytes or one.missing or one.unserved or one.unknown
+    rank = _WORST_FIRST.index(one.outcome)
+    is_harmed = one.loses or one.missing or one.unserved or one.unknown
     return rank + (0 if is_harmed else 1), -one.lost.records
 
 
@@ -282,6 +288,7 @@ def _partition_object(one: PartitionPrediction) -> dict[str, object]:
         "last_lost_offset": lost.last_offset,
         "first_lost_timestamp_ms": lost.first_timestamp_ms,
         "last_lost_timestamp_ms": lost.last_timestamp_ms,
+        "records_back": one.records_back,
         "torn_bytes": one.torn_bytes,
         "unserved": one.unserved,
         "unknown": one.unknown,

@@ -177,12 +177,14 @@ class LoadConditions:
     """The conditions under which a partition is loaded.
 
     `is_clean`: there was a clean shutdown, because its data directory has the marker. The offsets
-    are its entries in the checkpoints, 0 without one.
+    are its entries in the checkpoints, 0 without one. Of a directory that `is_deleted`, nothing is
+    recovered, and the end is not looked for.
     """
 
     is_clean: bool
     recovery_point: int = 0
     log_start_offset: int = 0
+    is_deleted: bool = False
 
 
 class LogLoader(Generic[Segment]):
@@ -211,14 +213,18 @@ class LogLoader(Generic[Segment]):
         files, conditions = self._files, self._conditions
         log_start = conditions.log_start_offset
         self._load_segments()
-        if not conditions.is_clean:
-            self._recover_unflushed()
-        end = self._end_or_nothing()
+        if conditions.is_deleted:
+            end: int | None = 0
+        else:
+            if not conditions.is_clean:
+                self._recover_unflushed()
+            end = self._end_or_nothing()
         if not files.segments:
-            files.segments.append(files.create_segment(log_start))
+            files.segments.append(files.create_segment(0 if conditions.is_deleted else log_start))
         active = files.segments[-1]
         log_end = active.next_offset() if end is None else end
-        active.resize_indexes()
+        if not conditions.is_deleted:
+            active.resize_indexes()
         self._epochs.truncate_from_end(log_end)
         self._epochs.truncate_from_start(log_start)
         producer_state = self.producer_state

@@ -14,15 +14,15 @@ import numpy as np
 from kafka_index.errors import CorruptLogError, InputError, ReadError
 from kafka_index.index import OffsetPosition
 from kafka_index.kernels import batch_header, walk
-from kafka_index.kernels.scan import SCAN_END, SCAN_ROWS_FULL
+from kafka_index.kernels.scan import SCAN_END, SCAN_OFFSET_OVERFLOW, SCAN_ROWS_FULL
 from kafka_index.layout.integers import INT32_MAX, INT64_MAX, Longs
-from kafka_index.layout.records import LOG_OVERHEAD_BYTES
+from kafka_index.layout.records import LOG_OVERHEAD_BYTES, RECORD_BATCH_OVERHEAD_BYTES
 from kafka_index.records.batch_source import ScanStop
 from kafka_index.records.batch_table import BatchColumns
 from kafka_index.records.decompression import DecompressionBudget
 from kafka_index.records.record_sections import first_offset
 from kafka_index.scan.batch_search import HeldBytes, entry_length
-from kafka_index.scan.scanner import Scanner
+from kafka_index.scan.scanner import Scanner, last_offset_of
 from kafka_index.storage import Bytes, ByteSource, SegmentFile
 from kafka_index.stores import FileInfo, store_of
 
@@ -109,13 +109,21 @@ class LogBatches:
     """The batches of a log from the start of one on, in chunks, up to the first invalid batch.
 
     The base offset is that of the segment. Once exhausted, `stop` is the reason why the batches
-    ended before the log did.
+    ended before the log did. With `any_offset`, batches may have offsets that the segment cannot
+    index, which only recovery refuses.
     """
 
     def __init__(
-        self, log: Bytes, position_bytes: int, base_offset: int, *, verify_crc: bool
+        self,
+        log: Bytes,
+        position_bytes: int,
+        base_offset: int,
+        *,
+        verify_crc: bool,
+        any_offset: bool = False,
     ) -> None:
         self._log = log
+        self._verify_crc, self._any_offset = verify_crc, any_offset
         self._scanner = Scanner(base_offset, verify_crc=verify_crc, position_bytes=position_bytes)
         self.stop: ScanStop | None = None
 
@@ -126,8 +134,14 @@ class LogBatches:
 
     def __iter__(self) -> Iterator[BatchColumns]:
         """Scan the log."""
-        log, scanner, code = self._log, self._scanner, SCAN_ROWS_FULL
-        while code == SCAN_ROWS_FULL:
+        log, scanner = self._log, self._scanner
+        resumes = {SCAN_ROWS_FULL, *([SCAN_OFFSET_OVERFLOW] if self._any_offset else ())}
+        code = SCAN_ROWS_FULL
+        while code in resumes:
+            if code == SCAN_OFFSET_OVERFLOW:
+                at = int(scanner.position)
+                base_offset = last_offset_of(log[at : at + RECORD_BATCH_OVERHEAD_BYTES])
+                scanner = Scanner(base_offset, verify_crc=self._verify_crc, position_bytes=at)
             code = scanner.scan(log, 0, len(log))
             yield from scanner.drain()
         if code != SCAN_END:
@@ -143,7 +157,7 @@ def scan_to_end(
     """
     # An entry that is not one may lead before the log (LogSegment.translateOffset).
     start = max(last_entry.position, 0)
-    batches = LogBatches(log, start, base_offset, verify_crc=verify_crc)
+    batches = LogBatches(log, start, base_offset, verify_crc=verify_crc, any_offset=not verify_crc)
     end_bytes, following = end_of_batches(batches, last_entry, base_offset)
     return LogEnd(end_bytes, following, batches.stop)
 

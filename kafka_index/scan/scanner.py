@@ -140,7 +140,7 @@ class Scanner:
             source.OFFSET_OVERFLOW,
             position,
             f"a last offset in {offset_range(base)}",
-            str(_last_offset(rest)),
+            str(last_offset_of(rest)),
             refused=True,
         )
 
@@ -163,7 +163,8 @@ def _is_foreign(start: Bytes, segment_base_offset: int, log_size: int) -> bool:
     return not is_possible or int(start[MAGIC_POSITION]) > MAGIC_RECORD_BATCH
 
 
-def _last_offset(header: Bytes) -> int:
+def last_offset_of(header: Bytes) -> int:
+    """Return the last offset of a batch, by its header."""
     base_offset = int.from_bytes(header[:8].tobytes(), "big", signed=True)
     magic = int.from_bytes(header[16:17].tobytes(), "big", signed=True)
     if magic < 2:

@@ -12,6 +12,7 @@ from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES
 from kafka_index.layout.names import CLUSTER_METADATA_TOPIC
 from kafka_index.metadata.decoding import METADATA_CODEC
 from kafka_index.metadata.topic_log import TopicLog
+from kafka_index.records.batch_source import TORN_BATCH, TORN_HEADER
 from kafka_index.records.decompression import shared_budget
 from kafka_index.storage import SegmentFile
 from kafka_index.stores.inputs import refuse_linked_out
@@ -45,8 +46,9 @@ def why_not_bootstrap(path: str) -> str | None:
             decoded = METADATA_CODEC.decode(record.value)
             if decoded.name == "FeatureLevelRecord" and decoded.value is not None:
                 names.add(decoded.value.text("name"))
-    if log.faults:
-        raise log.faults[0]
+    faults = [one for one in log.faults if one.message not in (TORN_HEADER, TORN_BATCH)]
+    if faults:
+        raise faults[0]
     return None if _VERSION in names else f"it has no feature level of {_VERSION}"
 
 

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES
+from kafka_index.layout.checkpoints import parse_leader_epoch_checkpoint
+from kafka_index.layout.names import LEADER_EPOCH_CHECKPOINT
 from kafka_index.records.decompression import shared_budget
-from kafka_index.scan.missing_offsets import Cleaning, MissingOffsets, missing_offsets, see_log
+from kafka_index.scan.missing_offsets import (
+    Cause,
+    Cleaning,
+    MissingOffsets,
+    missing_offsets,
+    see_log,
+)
+from kafka_index.startup.directory_files import DirectoryFiles
 from kafka_index.startup.found_files import FoundFiles
 from kafka_index.startup.lost_records import lost_records
 from kafka_index.startup.partition_loading import LoadedPartition, Loading
@@ -18,6 +28,8 @@ from kafka_index.startup.prediction import (
     SegmentAction,
     SegmentPrediction,
 )
+from kafka_index.startup.root_bytes import read_root_file
+from kafka_index.startup.served_records import records_that_come_back
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +74,7 @@ def describe(
     bases = [segment.log.base_offset for segment in files.segments]
     start_before = max(loading.log_start_offset, min(bases, default=0))
     missing = _missing(loaded, known, end_before, files.lost_ends)
+    unknown = [each for each in missing.unexplained if each.cause is not Cause.LOST]
     return replace(
         predicted,
         outcome=Outcome.EMPTIED if is_emptied else Outcome.LOADED,
@@ -73,6 +86,10 @@ def describe(
         segments=tuple(_segments(files, loaded)),
         torn_bytes=loaded.segments[-1].torn_bytes(),
         missing=tuple(missing.unexplained),
+        unknown=f"offsets {unknown[0].first_offset} to {unknown[0].last_offset} are missing: "
+        f"{unknown[0].why}"
+        if unknown
+        else None,
         notes=(*_gap_notes(missing), *_end_notes(loaded, lost)),
     )
 
@@ -152,3 +169,70 @@ def _end_notes(loaded: LoadedPartition, lost: LostRecords) -> Iterable[str]:
             f"torn: {last.torn_bytes()} bytes stay after the last batch; nothing that is appended "
             "after them can be read"
         )
+
+
+def with_known_start(
+    predicted: PartitionPrediction, loaded: LoadedPartition, directory: DirectoryFiles
+) -> PartitionPrediction:
+    """Return a prediction with the records that come back, as its leader epochs know its start.
+
+    A broker drops the epochs before a log start: the first that is left begins there. It may also
+    begin at a segment where recovery has made the epochs anew.
+    """
+    start, end = loaded.log.log_start_offset, loaded.log.log_end_offset
+    if end <= start:
+        return predicted
+    epochs = parse_leader_epoch_checkpoint(
+        (read_root_file(os.path.join(predicted.directory, LEADER_EPOCH_CHECKPOINT)) or b"").decode()
+    )
+    # An epoch after the log end is none that a broker left.
+    first = min((one.start_offset for one in epochs if one.start_offset <= end), default=None)
+    if first is None:
+        was_started = directory.recovery_points or directory.high_watermarks
+        if directory.has_log_starts or not was_started:
+            return predicted
+        text = "the log start is lost: records that were deleted may come back"
+        return replace(predicted, unknown=text)
+    count = records_that_come_back(loaded, first)
+    if not count:
+        return predicted
+    offsets = f"offsets {start} to {first - 1}"
+    if directory.has_log_starts and first in loaded.log.base_offsets:
+        text = (
+            f"by the leader epochs the log starts at {first}, by the checkpoint before: {offsets} "
+            "may have been deleted, and come back"
+        )
+        return replace(predicted, unknown=text)
+    note = (
+        f"the log start {first}, which the leader epochs know, is lost: {count} records that were "
+        f"deleted come back, {offsets}"
+    )
+    return replace(predicted, records_back=count, notes=(*predicted.notes, note))
+
+
+def replaced_by(current: PartitionPrediction, future: PartitionPrediction) -> PartitionPrediction:
+    """Return the prediction of a current replica that a future one replaces."""
+    note = f"replaced: {future.directory} takes its place; it is deleted later"
+    lost = LostRecords()
+    if current.loaded is not None and future.loaded is not None:
+        log, other = current.loaded, future.loaded
+        first, end = log.log_start_offset, log.log_end_offset
+        for begin, until in (
+            (first, min(end, other.log_start_offset)),
+            (max(first, other.log_end_offset), end),
+        ):
+            if begin < until:
+                lost.records += until - begin
+                lost.first_offset = begin if lost.first_offset is None else lost.first_offset
+                lost.last_offset = until - 1
+    return replace(
+        current,
+        outcome=Outcome.REPLACED,
+        lost=lost,
+        torn_bytes=0,
+        missing=(),
+        records_back=0,
+        unserved=None,
+        unknown=None,
+        notes=(note,),
+    )

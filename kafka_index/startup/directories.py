@@ -13,13 +13,11 @@ from dataclasses import dataclass, replace
 from kafka_index.config import LogConfig
 from kafka_index.errors import KafkaIndexError, is_retriable
 from kafka_index.growing.growing_segment import Clock, system_clock
-from kafka_index.layout.checkpoints import parse_leader_epoch_checkpoint
 from kafka_index.layout.integers import INT32_MAX, parse_java_integer
 from kafka_index.layout.names import (
     BOOTSTRAP_CHECKPOINT,
     CLEAN_SHUTDOWN,
     CLUSTER_METADATA_TOPIC,
-    LEADER_EPOCH_CHECKPOINT,
     REPLICATION_CHECKPOINT,
     DirectoryKind,
     TopicPartition,
@@ -27,10 +25,10 @@ from kafka_index.layout.names import (
 from kafka_index.metadata import ClusterImage
 from kafka_index.scan.missing_offsets import Cleaning
 from kafka_index.startup.bootstrap_file import why_not_bootstrap
-from kafka_index.startup.description import KnownOffsets, describe
+from kafka_index.startup.description import KnownOffsets, describe, replaced_by, with_known_start
 from kafka_index.startup.directory_files import DirectoryFiles, refuse_held
 from kafka_index.startup.directory_names import parse_log_directory
-from kafka_index.startup.found_files import find_files
+from kafka_index.startup.found_files import FoundFiles, find_files
 from kafka_index.startup.meta_properties import (
     METADATA_DIRECTORY,
     Identity,
@@ -41,6 +39,8 @@ from kafka_index.startup.metadata_log import why_not_metadata_log
 from kafka_index.startup.partition_loading import LoadedPartition, Loading, load_partition
 from kafka_index.startup.prediction import (
     DirectoryFailsError,
+    NotPredictedError,
+    OfflineAtOnceError,
     Outcome,
     PartitionPrediction,
     Prediction,
@@ -49,14 +49,14 @@ from kafka_index.startup.prediction import (
     Verdict,
 )
 from kafka_index.startup.retention import with_retention
-from kafka_index.startup.root_bytes import read_root_file
-from kafka_index.startup.served_records import records_that_come_back, why_unreadable
+from kafka_index.startup.served_records import why_unreadable
 from kafka_index.startup.topic_id_file import read_topic_id
 from kafka_index.startup.topic_settings import TopicSettings
 from kafka_index.storage.directories import scan_directory
 from kafka_index.stores.inputs import reading_inputs
 
 _REMOTE_INDEX_CACHE = "remote-log-index-cache"
+_SERVED = (Outcome.LOADED, Outcome.REPLACED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,12 +153,17 @@ class _Start:
         self._paths = paths
         self._refused: list[Refusal] = []
         self._failed: dict[str, Refusal] = {}
+        self._failed_later: dict[str, Refusal] = {}
         self._unserved: list[str] = []
         self._unknown: list[str] = []
         self._not_judged: list[str] = []
         self._partitions: list[PartitionPrediction] = []
         self._notes: list[str] = []
         self._seen: dict[tuple[TopicPartition, DirectoryKind], str] = {}
+        self._here: set[tuple[TopicPartition, DirectoryKind]] = set()
+        self._topic_ids: dict[str, str | None] = {}
+        self._replaced: dict[TopicPartition, str] = {}
+        self._offline: set[str] = set()
         self._served_from: set[str] = set()
         self._has_marker = False
         self._topics = TopicSettings(conditions.config, conditions.properties, conditions.cluster)
@@ -193,7 +198,11 @@ class _Start:
                     self._failed[path] = self._identity.offline[path]
                 else:
                     self._directory(DirectoryFiles.read(path))
+            self._replace_by_futures()
+            self._failed = {**self._failed_later, **self._failed}
+            self._leave_offline()
             self._missing_partitions()
+            self._partitions.sort(key=lambda one: (os.path.dirname(one.directory), one.directory))
         self._add_notes()
         if not self._refused and (
             len(self._failed) == len(self._paths) or self._metadata in self._failed
@@ -215,14 +224,10 @@ class _Start:
         if self._refused:
             return Verdict.DOES_NOT_START
         parts = self._partitions
-        is_emptied = any(one.outcome is Outcome.EMPTIED for one in parts)
-        if is_emptied or any(one.lost.records or one.torn_bytes or one.missing for one in parts):
+        if any(one.loses for one in parts):
             return Verdict.LOSES
-        if (
-            self._failed
-            or self._unserved
-            or any(one.unserved or one.outcome is not Outcome.LOADED for one in parts)
-        ):
+        is_served = all(one.outcome in _SERVED and not one.unserved for one in parts)
+        if self._failed or self._unserved or not is_served:
             return Verdict.DOES_NOT_SERVE
         is_unknown = self._unknown or any(one.unknown for one in parts)
         return Verdict.UNKNOWN if is_unknown else Verdict.SAFE
@@ -285,15 +290,24 @@ class _Start:
             self._refused.append(directory.refused)
         if directory.offline is not None:
             self._failed[directory.path] = directory.offline
+            self._offline.add(directory.path)
+        if directory.offline_later is not None:
+            self._failed_later[directory.path] = directory.offline_later
         is_clean = self._conditions.has_marker
         if is_clean is None:
             is_clean = directory.is_clean
+        marker = os.path.join(directory.path, CLEAN_SHUTDOWN)
+        if is_clean and os.path.isdir(marker) and scan_directory(marker):
+            reason = "the marker cannot be deleted: it is a directory that is not empty"
+            self._failed.setdefault(directory.path, Refusal(marker, None, reason))
+            return
         if is_clean:
             self._has_marker = True
-            marker = os.path.join(directory.path, CLEAN_SHUTDOWN)
             self._notes.append(f"{marker} is deleted before anything is loaded")
-        for entry in sorted(scan_directory(directory.path), key=lambda one: one.name):
-            if not entry.is_directory() or entry.name == _REMOTE_INDEX_CACHE:
+        # In the order of the file system, as a broker does: a directory that is offline by then is
+        # fatal to some partitions.
+        for entry in scan_directory(directory.path):
+            if not entry.is_directory() or entry.name in (_REMOTE_INDEX_CACHE, CLEAN_SHUTDOWN):
                 continue
             split = parse_log_directory(entry.name)
             if split is None:
@@ -306,19 +320,6 @@ class _Start:
         if directory.path in self._served_from:
             self._unserved += [text for text in directory.unserved if text not in self._unserved]
 
-    def _other_copy(self, partition: TopicPartition, kind: DirectoryKind, path: str) -> str | None:
-        """Return a directory that a broker does not start with beside this one."""
-        before = self._seen.setdefault((partition, kind), path)
-        if before != path:
-            return before
-        # The copy of a partition that is being moved is in another data directory.
-        future = self._seen.get((partition, DirectoryKind.FUTURE))
-        current = self._seen.get((partition, DirectoryKind.LIVE))
-        if future is not None and current is not None:
-            other = current if path == future else future
-            return other if os.path.dirname(other) == os.path.dirname(path) else None
-        return None
-
     def _partition(
         self,
         named: tuple[TopicPartition, DirectoryKind],
@@ -328,74 +329,149 @@ class _Start:
         is_clean: bool,
     ) -> None:
         partition, kind = named
-        predicted = PartitionPrediction(partition.topic, partition.partition, path, Outcome.REFUSED)
+        is_used = kind in (DirectoryKind.LIVE, DirectoryKind.FUTURE)
         loading = Loading(
             is_clean,
             directory.recovery_points.get(partition, 0),
             directory.log_starts.get(partition, 0),
             self._topics.log_settings(partition.topic),
             self._conditions.clock,
+            is_offline=directory.path in self._offline,
+            is_deleted=kind is DirectoryKind.DELETE,
         )
+        predicted = PartitionPrediction(partition.topic, partition.partition, path, Outcome.REFUSED)
+        self._here.add((partition, kind))
         try:
             files = find_files(partition, path)
             with load_partition(path, files, loading) as loaded:
                 topic_id = read_topic_id(path)
-                known = self._known_offsets(partition, directory)
-                predicted = describe(predicted, files, loaded, loading, known)
-                why = self._why_stray(topic_id, partition)
-                if kind in (DirectoryKind.LIVE, DirectoryKind.FUTURE) and why is None:
-                    unserved = [
-                        *files.unserved,
-                        *filter(None, [why_unreadable(loaded)]),
-                        *filter(None, [self._why_unreachable(topic_id, partition)]),
-                    ]
-                    predicted = replace(
-                        predicted,
-                        unserved="; ".join(unserved) or None,
-                        unknown=_unknown_start(path, loaded, directory),
+                why = self._why_stray(topic_id, partition) if is_used else None
+                if why is not None and loading.is_offline:
+                    raise StartRefusedError(
+                        "stray: a broker that renames it in a data directory which is offline by "
+                        "then exits"
                     )
-                    retention = self._topics.retention(partition.topic, self._node_id)
-                    is_unknown = not retention.is_known and not retention.malformed
-                    self._has_unknown_retention |= is_unknown
-                    self._malformed.update(retention.malformed)
-                    now_ms = self._conditions.clock()
-                    predicted = with_retention(predicted, loaded, retention, now_ms)
-                watermark = directory.high_watermarks.get(partition, 0)
-                predicted = replace(
-                    predicted,
-                    high_watermark=min(
-                        max(watermark, loaded.log.log_start_offset), loaded.log.log_end_offset
-                    ),
-                )
+                if is_used:
+                    known = self._known_offsets(partition, directory)
+                    predicted = describe(predicted, files, loaded, loading, known)
+                if is_used and why is None:
+                    predicted = self._judged(predicted, files, loaded, topic_id, directory)
         except KafkaIndexError as error:
             # What this process may not read, or what changes meanwhile, says nothing of a broker.
             if is_retriable(error):
                 raise
-            refusal = _refusal(error)
-            if isinstance(error, DirectoryFailsError):
-                self._failed.setdefault(directory.path, refusal)
-            else:
-                self._refused.append(refusal)
-            self._partitions.append(replace(predicted, refusal=refusal))
-            if kind in (DirectoryKind.LIVE, DirectoryKind.FUTURE):
-                self._seen.setdefault((partition, kind), path)
+            self._refuse(predicted, directory, StartRefusedError.of(error, path), type(error))
             return
-        if kind is DirectoryKind.DELETE:
-            self._notes.append(f"{path} is deleted 30 seconds after the start")
+        if not is_used:
+            is_deleted = kind is DirectoryKind.DELETE
+            does = "deleted 30 seconds after the start" if is_deleted else "kept, and not served"
+            self._notes.append(f"{path} is {does}")
             return
-        if kind is DirectoryKind.STRAY:
-            self._notes.append(f"{path} is kept, and not served")
-            return
-        if why is None:
-            before = self._other_copy(partition, kind, path)
-            if before is not None:
-                self._refused.append(Refusal(path, None, f"{before} has the same partition"))
-            self._served_from.add(directory.path)
-            if directory.path in self._failed and predicted.unserved is None:
-                predicted = replace(predicted, unserved="its data directory is offline")
-        else:
+        if why is not None:
             predicted = replace(predicted, outcome=Outcome.STRAY, notes=(*predicted.notes, why))
+            self._partitions.append(predicted)
+            return
+        before = self._seen.setdefault((partition, kind), path)
+        if before != path:
+            self._refused.append(Refusal(path, None, f"{before} has the same partition"))
+        self._served_from.add(directory.path)
+        self._topic_ids[path] = topic_id
         self._partitions.append(predicted)
+
+    def _refuse(
+        self,
+        predicted: PartitionPrediction,
+        directory: DirectoryFiles,
+        error: StartRefusedError,
+        kind: type[KafkaIndexError],
+    ) -> None:
+        """Note what a partition that is not loaded does to the start."""
+        refusal = refusal_of(error)
+        if issubclass(kind, NotPredictedError):
+            unknown = f"{error.path}: {refusal.reason}"
+            self._partitions.append(replace(predicted, outcome=Outcome.LOADED, unknown=unknown))
+            return
+        if issubclass(kind, DirectoryFailsError):
+            self._failed.setdefault(directory.path, refusal)
+            if issubclass(kind, OfflineAtOnceError):
+                self._offline.add(directory.path)
+        else:
+            self._refused.append(refusal)
+        self._partitions.append(replace(predicted, refusal=refusal))
+
+    def _judged(
+        self,
+        predicted: PartitionPrediction,
+        files: FoundFiles,
+        loaded: LoadedPartition,
+        topic_id: str | None,
+        directory: DirectoryFiles,
+    ) -> PartitionPrediction:
+        """Return a prediction with what a broker serves of the partition, and deletes later."""
+        partition = TopicPartition(predicted.topic, predicted.partition)
+        unserved = [
+            *files.unserved,
+            *filter(None, [why_unreadable(loaded)]),
+            *filter(None, [self._why_unreachable(topic_id, partition)]),
+        ]
+        predicted = with_known_start(predicted, loaded, directory)
+        retention = self._topics.retention(partition.topic, self._node_id)
+        self._has_unknown_retention |= not retention.is_known and not retention.malformed
+        self._malformed.update(retention.malformed)
+        watermark = directory.high_watermarks.get(partition, 0)
+        predicted = replace(
+            predicted,
+            unserved="; ".join(unserved) or None,
+            high_watermark=min(
+                max(watermark, loaded.log.log_start_offset), loaded.log.log_end_offset
+            ),
+        )
+        return with_retention(predicted, loaded, retention, self._conditions.clock())
+
+    def _placed_in(self, topic_id: str | None, partition: int) -> str | None:
+        """Return the data directory in which the metadata places a partition; None without one."""
+        cluster, node_id = self._conditions.cluster, self._node_id
+        topic = None if cluster is None else cluster.topics.get(topic_id or "")
+        image = None if topic is None else topic.partitions.get(partition)
+        if image is None or node_id is None:
+            return None
+        placed = dict(zip(image.replicas, image.directories, strict=False)).get(node_id, "")
+        known = self._identity.by_directory.items()
+        return next((path for path, one in known if one.directory_id == placed), None)
+
+    def _replace_by_futures(self) -> None:
+        """Let future replicas replace current ones where the metadata places them already.
+
+        Notes
+        -----
+        LogManager.recoverAbandonedFutureLogs
+        """
+        by_path = {one.directory: one for one in self._partitions}
+        for (partition, kind), path in self._seen.items():
+            future = by_path.get(path)
+            if kind is not DirectoryKind.FUTURE or future is None or future.loaded is None:
+                continue
+            directory = os.path.dirname(path)
+            topic_id = self._topic_ids.get(path)
+            at = self._seen.get((partition, DirectoryKind.LIVE), "")
+            is_beside = os.path.dirname(at) == directory
+            if self._conditions.cluster is not None:
+                if self._placed_in(topic_id, partition.partition) != directory:
+                    continue
+                current = by_path.get(at) if self._topic_ids.get(at) == topic_id else None
+                paths = [directory, *([os.path.dirname(at)] if current is not None else ())]
+                offline = next((one for one in paths if one in self._failed), None)
+                if offline is not None:
+                    reason = f"a broker that renames it exits, as {offline} is offline"
+                    self._refused.append(Refusal(path, None, reason))
+                    continue
+                if not is_beside:
+                    self._replaced[partition] = path
+                    if current is not None:
+                        at_row = self._partitions.index(current)
+                        self._partitions[at_row] = replaced_by(current, future)
+            if is_beside:
+                self._refused.append(Refusal(path, None, f"{at} has the same partition"))
 
     def _known_offsets(self, partition: TopicPartition, directory: DirectoryFiles) -> KnownOffsets:
         """Return what is known of a partition's offsets besides its logs."""
@@ -439,17 +515,13 @@ class _Start:
 
     def _missing_partitions(self) -> None:
         """Add the partitions that the metadata places here, and that are not here."""
-        cluster, node_id = self._conditions.cluster, self._node_id
-        by_id = {one.directory_id: path for path, one in self._identity.by_directory.items()}
-        by_id.pop(None, None)
-        if cluster is None or node_id is None:
-            return
-        for topic in cluster.topics.values():
-            for number, image in topic.partitions.items():
-                placed = dict(zip(image.replicas, image.directories, strict=False))
+        cluster = self._conditions.cluster
+        for topic_id, topic in ({} if cluster is None else cluster.topics).items():
+            for number in topic.partitions:
                 partition = TopicPartition(topic.name, number)
-                directory = by_id.get(placed.get(node_id, ""))
-                is_here = (partition, DirectoryKind.LIVE) in self._seen
+                directory = self._placed_in(topic_id, number)
+                is_here = (partition, DirectoryKind.LIVE) in self._here
+                is_here |= partition in self._replaced or directory in self._failed
                 if directory is None or directory not in self._paths or is_here:
                     continue
                 path = os.path.join(directory, partition.directory_name)
@@ -458,32 +530,9 @@ class _Start:
                     PartitionPrediction(topic.name, number, path, Outcome.EMPTIED, notes=(note,))
                 )
 
-
-def _unknown_start(path: str, loaded: LoadedPartition, directory: DirectoryFiles) -> str | None:
-    """Return what is not known of where a log starts, by what its epochs say.
-
-    A broker drops the epochs before a log start: the first that is left begins there.
-    """
-    if loaded.log.log_end_offset <= loaded.log.log_start_offset:
-        return None
-    epochs = parse_leader_epoch_checkpoint(
-        (read_root_file(os.path.join(path, LEADER_EPOCH_CHECKPOINT)) or b"").decode()
-    )
-    first = min((one.start_offset for one in epochs), default=None)
-    name = os.path.basename(path)
-    if first is None:
-        text = f"the log start of {name} is lost: records that were deleted may come back"
-        was_started = directory.recovery_points or directory.high_watermarks
-        return text if was_started and not directory.has_log_starts else None
-    count = records_that_come_back(loaded, first)
-    if not count:
-        return None
-    start = loaded.log.log_start_offset
-    return (
-        f"the log start of {name} is lost: {count} records that were deleted come back, offsets "
-        f"{start} to {first - 1}"
-    )
-
-
-def _refusal(error: KafkaIndexError) -> Refusal:
-    return refusal_of(StartRefusedError.of(error, error.path or ""))
+    def _leave_offline(self) -> None:
+        """Leave the partitions of data directories that are offline in the end unserved."""
+        for row, one in enumerate(self._partitions):
+            if one.outcome is Outcome.LOADED and os.path.dirname(one.directory) in self._failed:
+                unserved = one.unserved or "its data directory is offline"
+                self._partitions[row] = replace(one, unserved=unserved)

@@ -51,8 +51,8 @@ class DirectoryFiles:
         The checkpoint of the cleaner, by partition.
     has_log_starts : bool
         Whether the log starts are known: that checkpoint has content, which can be read.
-    offline : Refusal or None
-        Why a broker takes the directory offline.
+    offline, offline_later : Refusal or None
+        Why a broker takes the directory offline, before it loads a partition or after all.
     refused : Refusal or None
         Why it exits.
     unserved : list of str
@@ -69,6 +69,7 @@ class DirectoryFiles:
     cleaned_to: Offsets = field(default_factory=dict)
     has_log_starts: bool = False
     offline: Refusal | None = None
+    offline_later: Refusal | None = None
     refused: Refusal | None = None
     unserved: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -123,6 +124,8 @@ class DirectoryFiles:
         if name == CLEANER_CHECKPOINT:
             text = "the cleaner fails on it, and the broker takes the directory offline"
             self.unserved.append(f"{why.file}: {why.reason}: {text}")
+        elif name == REPLICATION_CHECKPOINT:
+            self.offline_later = why
         elif self.offline is None:
             self.offline = why
 

@@ -16,13 +16,19 @@ from kafka_index.growing.log_loader import OFFSET_BACKWARD, OffsetsGoBackError
 from kafka_index.growing.settings import LogSettings
 from kafka_index.index import IN_MEMORY, OffsetIndex, TimeIndex, TransactionIndex
 from kafka_index.layout.index_entries import OFFSET_ENTRY, TIME_ENTRY
+from kafka_index.layout.integers import INT32_MAX
 from kafka_index.layout.names import OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX
 from kafka_index.layout.records import NO_TIMESTAMP
+from kafka_index.records.batch_source import OFFSET_OVERFLOW
 from kafka_index.scan.file_records import LogBatches, LogOffsetPosition, open_log, scan_to_end
 from kafka_index.scan.index_builder import IndexBuilder
 from kafka_index.startup.found_files import FoundSegment
 from kafka_index.startup.offset_search import check_stop, find_batch
-from kafka_index.startup.prediction import DirectoryFailsError, StartRefusedError
+from kafka_index.startup.prediction import (
+    DirectoryFailsError,
+    NotPredictedError,
+    StartRefusedError,
+)
 from kafka_index.storage import Bytes, MappedFile
 from kafka_index.stores.inputs import refuse_linked_out
 
@@ -207,6 +213,13 @@ class LoadedSegment:
         if stop is not None:
             if stop.code == OFFSET_BACKWARD:
                 raise OffsetsGoBackError(f"at byte {stop.position_bytes}")
+            self._use_index(index)
+            largest = self.base_offset + INT32_MAX
+            if stop.code == OFFSET_OVERFLOW and self.next_offset() > largest + 1:
+                raise NotPredictedError(
+                    "a broker splits the segment, whose last offset does not fit its name",
+                    path=self.path,
+                )
             raise StartRefusedError(
                 f"the segment cannot be recovered: {stop.name}",
                 path=self.path,
@@ -214,9 +227,7 @@ class LoadedSegment:
                 expected=stop.expected,
                 found=stop.found,
             )
-        if self._index is not None:
-            self._index.close()
-        self._index = index
+        self._use_index(index)
         return self.cut_at(builder.valid_bytes)
 
     def stored_batches(self) -> Iterator[IncomingBatches]:
@@ -234,10 +245,13 @@ class LoadedSegment:
 
     def cut_whole(self) -> int:
         """Cut everything, as for offsets that go back (``LogSegment.truncateTo``)."""
+        self._use_index(OffsetIndex(IN_MEMORY, self.base_offset, _NO_INDEX_BYTES, growing=True))
+        return self.cut_at(0)
+
+    def _use_index(self, index: OffsetIndex) -> None:
         if self._index is not None:
             self._index.close()
-        self._index = OffsetIndex(IN_MEMORY, self.base_offset, _NO_INDEX_BYTES, growing=True)
-        return self.cut_at(0)
+        self._index = index
 
     def resize_indexes(self) -> None:
         """Refuse index files that are larger than the settings allow (``resizeIndexes``)."""

@@ -37,7 +37,12 @@ from kafka_index.layout.quoted_content import quote_content
 from kafka_index.startup.found_files import FoundFiles
 from kafka_index.startup.java_texts import EPOCH_FIELDS, checkpoint_fault, java_lines
 from kafka_index.startup.loaded_segment import LoadedSegment
-from kafka_index.startup.prediction import DirectoryFailsError, LoadedLog, StartRefusedError
+from kafka_index.startup.prediction import (
+    DirectoryFailsError,
+    LoadedLog,
+    OfflineAtOnceError,
+    StartRefusedError,
+)
 from kafka_index.startup.root_bytes import read_root_file
 from kafka_index.state.snapshots import decode_snapshot, snapshot_path
 
@@ -120,6 +125,10 @@ class Loading:
         Of its topic.
     clock : callable
         Returns the time in ms.
+    is_offline : bool
+        Whether the data directory is offline already.
+    is_deleted : bool
+        Whether the partition is one to be deleted.
     """
 
     is_clean: bool
@@ -127,6 +136,8 @@ class Loading:
     log_start_offset: int
     settings: LogSettings
     clock: Clock
+    is_offline: bool = False
+    is_deleted: bool = False
 
 
 @dataclass(slots=True)
@@ -219,11 +230,16 @@ def _load(directory: str, files: _PredictedFiles, loading: Loading) -> LoadedPar
             lambda: ProducerStateManager(
                 snapshots, loading.settings.producer_id_expiration_ms, loading.clock
             ),
-            LoadConditions(loading.is_clean, loading.recovery_point, loading.log_start_offset),
+            LoadConditions(
+                loading.is_clean,
+                loading.recovery_point,
+                loading.log_start_offset,
+                loading.is_deleted,
+            ),
         )
         offsets = loader.load()
         producers = loader.producer_state.producers
-        _look_up_unstable(files.segments, producers, offsets)
+        _look_up_unstable(files.segments, producers, offsets, loading)
     log = LoadedLog(
         offsets.log_start_offset,
         offsets.log_end_offset,
@@ -242,7 +258,7 @@ def _check_epochs(directory: str) -> None:
 
     Raises
     ------
-    DirectoryFailsError
+    OfflineAtOnceError
         It takes the data directory offline.
     StartRefusedError
         It exits.
@@ -251,11 +267,11 @@ def _check_epochs(directory: str) -> None:
     try:
         lines = java_lines(read_root_file(path, may_dangle=False) or b"")
     except UnicodeDecodeError as error:
-        raise DirectoryFailsError("not UTF-8 text", path=path) from error
+        raise OfflineAtOnceError("not UTF-8 text", path=path) from error
     fault = checkpoint_fault(lines, EPOCH_FIELDS)
     if fault is None:
         return
-    error_class = DirectoryFailsError if fault.is_input_output else StartRefusedError
+    error_class = OfflineAtOnceError if fault.is_input_output else StartRefusedError
     raise error_class(
         f"the checkpoint is malformed ({fault.exception})",
         path=path,
@@ -265,7 +281,10 @@ def _check_epochs(directory: str) -> None:
 
 
 def _look_up_unstable(
-    segments: Sequence[LoadedSegment], producers: Producers, offsets: LoadedOffsets
+    segments: Sequence[LoadedSegment],
+    producers: Producers,
+    offsets: LoadedOffsets,
+    loading: Loading,
 ) -> None:
     """Look up the first unstable offset, as a broker does that has loaded a log.
 
@@ -275,6 +294,11 @@ def _look_up_unstable(
     first = min((offset for offset in unstable if offset is not None), default=None)
     if first is None:
         return
+    if loading.is_offline:
+        raise StartRefusedError(
+            f"a transaction is open from offset {first}: a broker that looks it up in a data "
+            "directory which is offline by then exits"
+        )
     offset = max(first, offsets.log_start_offset)
     if not segments[0].base_offset <= offset < offsets.log_end_offset:
         return

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from kafka_index.errors import KafkaIndexError
 from kafka_index.layout.checkpoints import EpochEntry
-from kafka_index.scan.missing_offsets import MissingRange
+from kafka_index.scan.missing_offsets import Cause, MissingRange
 
 
 class SegmentAction(Enum):
@@ -30,6 +30,7 @@ class Outcome(Enum):
     LOADED = "loaded"
     STRAY = "stray"
     EMPTIED = "emptied"
+    REPLACED = "replaced"
     REFUSED = "refused"
 
 
@@ -61,6 +62,19 @@ class StartRefusedError(KafkaIndexError):
 
 class DirectoryFailsError(StartRefusedError):
     """A broker takes the data directory offline; it exits where that is its only one."""
+
+
+class OfflineAtOnceError(DirectoryFailsError):
+    """A broker takes the data directory offline before it loads the rest of its partitions.
+
+    Notes
+    -----
+    LogDirFailureChannel.maybeAddOfflineLogDir
+    """
+
+
+class NotPredictedError(StartRefusedError):
+    """Whether a broker starts with it is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +210,8 @@ class PartitionPrediction:
     missing : tuple of MissingRange
         Offsets that no log has, and that compaction does not explain: a broker serves what is
         around them, and says nothing.
+    records_back : int
+        How many records that were deleted come back.
     unserved : str or None
         Why what is there is not served, or not all of it.
     unknown : str or None
@@ -220,9 +236,21 @@ class PartitionPrediction:
     segments: tuple[SegmentPrediction, ...] = ()
     refusal: Refusal | None = None
     missing: tuple[MissingRange, ...] = ()
+    records_back: int = 0
     unserved: str | None = None
     unknown: str | None = None
     notes: tuple[str, ...] = ()
+
+    @property
+    def loses(self) -> bool:
+        """Whether records are lost, hidden or missing, or deleted ones come back."""
+        return bool(
+            self.outcome is Outcome.EMPTIED
+            or self.lost.records
+            or self.torn_bytes
+            or self.records_back
+            or any(each.cause is Cause.LOST for each in self.missing)
+        )
 
 
 @dataclass(frozen=True, slots=True)

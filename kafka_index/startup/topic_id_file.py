@@ -13,7 +13,7 @@ from kafka_index.layout.message_fields import ZERO_UUID
 from kafka_index.layout.names import PARTITION_METADATA
 from kafka_index.layout.quoted_content import quote_content
 from kafka_index.startup.java_texts import java_lines, parse_java_uuid
-from kafka_index.startup.prediction import DirectoryFailsError, StartRefusedError
+from kafka_index.startup.prediction import OfflineAtOnceError, StartRefusedError
 from kafka_index.startup.root_bytes import read_root_file
 
 _SPLIT = re.compile(r":[ \t\n\v\f\r]+")
@@ -24,7 +24,7 @@ def read_topic_id(directory: str) -> str | None:
 
     Raises
     ------
-    DirectoryFailsError
+    OfflineAtOnceError
         The file is malformed: a broker takes the data directory offline.
     StartRefusedError
         A broker exits: a line is missing, or the id is not one.
@@ -36,12 +36,12 @@ def read_topic_id(directory: str) -> str | None:
     try:
         lines = java_lines(data)
     except UnicodeDecodeError as error:
-        raise DirectoryFailsError(
+        raise OfflineAtOnceError(
             "malformed partition metadata: not UTF-8 text", path=path, position_bytes=error.start
         ) from error
     version = parse_java_integer(_value(lines, 0, path), INT32_MAX)
     if version is None or version < 0:
-        raise DirectoryFailsError(
+        raise OfflineAtOnceError(
             "malformed partition metadata",
             path=path,
             expected="version: 0 and topic_id",
@@ -50,7 +50,7 @@ def read_topic_id(directory: str) -> str | None:
         )
     topic_id = parse_java_uuid(_value(lines, 1, path))
     if topic_id is None or topic_id == ZERO_UUID:
-        error_class = StartRefusedError if topic_id is None else DirectoryFailsError
+        error_class = StartRefusedError if topic_id is None else OfflineAtOnceError
         raise error_class(
             "no topic id in the partition metadata",
             path=path,
@@ -73,7 +73,7 @@ def _value(lines: list[str], at: int, path: str) -> str:
     while len(parts) > 1 and not parts[-1]:
         parts.pop()
     if len(parts) != 2:
-        raise DirectoryFailsError(
+        raise OfflineAtOnceError(
             "malformed partition metadata",
             path=path,
             expected="version: 0" if at == 0 else "topic_id: ID",

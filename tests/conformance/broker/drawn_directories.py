@@ -392,16 +392,21 @@ class Drawn:
         folder = draw.choice(self.partitions())
         other = self.data[1] if folder.parent == self.data[0] else self.data[0]
         kind = draw.choice(
-            ("moved", "copied", "removed", "file", "linked", "no logs", "no indexes")
+            ("moved", "copied", "removed", "file", "linked", "no logs", "no indexes", "replaced")
         )
         kind = draw.choice((kind, "no snapshots"))
-        if os.path.lexists(other / folder.name) and kind in ("moved", "copied"):
+        if os.path.lexists(other / folder.name) and kind in ("moved", "copied", "replaced"):
             return "nothing"
         match kind:
             case "moved":
                 shutil.move(folder, other / folder.name)
             case "copied":
                 shutil.copytree(folder, other / folder.name, symlinks=True)
+            case "replaced":
+                # A future replica, where the metadata has the partition already.
+                shutil.move(folder, other / folder.name)
+                future = folder.with_name(f"{folder.name}.abc-future")
+                shutil.copytree(other / folder.name, future, symlinks=True)
             case "linked":
                 aside = self.root / f"aside-{len(self.changes)}"
                 shutil.move(folder, aside)

@@ -11,7 +11,7 @@ from typing import Self
 
 import google_crc32c
 
-_ENTRY = re.compile(rb"(\S+) (\d+) ([+-]?\d+)")
+_ENTRY = re.compile(r"(\S+) (\d+) ([+-]?\d+)")
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 
 
@@ -63,10 +63,11 @@ def visible(
     starts = dict(starts)
     for directory in directories:
         path = directory / "log-start-offset-checkpoint"
-        lines = path.read_bytes().splitlines()[2:] if path.is_file() else []
+        data = path.read_bytes() if path.is_file() else b""
+        lines = data.decode(errors="replace").splitlines()[2:]
         for line in lines:
             entry = _ENTRY.fullmatch(line)
-            name = f"{entry[1].decode()}-{entry[2].decode()}" if entry else ""
+            name = f"{entry[1]}-{int(entry[2])}" if entry else ""
             if entry and (directory / name).is_dir():
                 starts[name] = max(starts.get(name, 0), int(entry[3]))
     return {
