@@ -36,18 +36,7 @@ _AFTER_A_STOP = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run ``kafka-index``.
-
-    Parameters
-    ----------
-    arguments : sequence of str, optional
-        Without the program's name; by default those of this process.
-
-    Returns
-    -------
-    int
-        The exit code.
-    """
+    """Run ``kafka-index``, by default with this process's arguments, and return the exit code."""
     if os.environ.get(COMPLETE_VARIABLE):
         return complete(console_script, PROGRAM)
     given = sys.argv[1:] if arguments is None else list(arguments)
@@ -91,18 +80,8 @@ def _leave_out_pandas() -> None:
 def job_main(name: str, arguments: Sequence[str] | None = None) -> None:
     """Run one command as a job of ``spark-submit``: the same options, always on Spark.
 
-    Parameters
-    ----------
-    name : str
-        The command, such as ``build``.
-    arguments : sequence of str, optional
-        Without the job file's name; by default those of this process.
-
-    Raises
-    ------
-    SystemExit
-        With any exit code but 0: some clusters count a driver that raises ``SystemExit(0)`` as
-        failed.
+    The arguments come without the job file's name. Raises `SystemExit` with any exit code but 0:
+    some clusters count a driver that raises ``SystemExit(0)`` as failed.
     """
     given = sys.argv[1:] if arguments is None else list(arguments)
     program = os.path.basename(sys.argv[0]) or name

@@ -72,10 +72,7 @@ class BuildOptions:
 def run_build(options: BuildOptions) -> ExitCode:
     """Run a build, print its summary, and return its exit code.
 
-    Raises
-    ------
-    KafkaIndexError
-        The run as a whole cannot start or continue.
+    Raises `KafkaIndexError` if the run as a whole cannot start or continue.
     """
     if _wants_parquet(options):
         if options.topics is not None:
@@ -200,16 +197,9 @@ def _print_plan(
     counts: Sequence[tuple[TopicPartition, int, int]],
     skipped: Sequence[Skipped],
 ) -> ExitCode:
-    """Print what a dry run would build: a row per partition, and the totals.
+    """Print the plan of a dry run: a row per partition, and the totals.
 
-    Parameters
-    ----------
-    options : BuildOptions
-        The options.
-    counts : sequence of tuple
-        Partition, number of segments, and size of their logs; a partition may come several times.
-    skipped : sequence of Skipped
-        Entries that the listing skipped.
+    The counts are numbers of segments and sizes of their logs; a partition may come several times.
     """
     paint = Paint(sys.stdout)
     sums: dict[TopicPartition, tuple[int, int]] = {}

@@ -47,14 +47,7 @@ EXPLAINED = {
 class BuildOutcome(Outcome):
     """The listener of an engine that builds; a context manager around its run.
 
-    Parameters
-    ----------
-    writer : ReportWriter, optional
-        The writer of the report.
-    total_segments, total_bytes : int
-        The segments to build, and the bytes of their logs; 0 when unknown.
-    detail : Detail
-        How much to print.
+    Totals are 0 when unknown.
     """
 
     def __init__(
@@ -111,12 +104,7 @@ class BuildOutcome(Outcome):
     def print_summary(self, skipped: Sequence[Skipped], target: str) -> ExitCode:
         """Print the summary and return the exit code.
 
-        Parameters
-        ----------
-        skipped : sequence of Skipped
-            Entries that the listing skipped.
-        target : str
-            Where the index files are, as printed.
+        `target` is the place of the index files, as printed.
         """
         self._record()
         missing = self._total_segments - self._finished()

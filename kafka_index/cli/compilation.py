@@ -1,4 +1,4 @@
-"""What a command shows while its kernels are compiled, once, for all later runs."""
+"""The display of a command while its kernels are compiled, once, for all later runs."""
 
 from __future__ import annotations
 

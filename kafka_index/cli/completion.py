@@ -14,15 +14,7 @@ _PATHS = ("PATH", "FILE", "DIR", "URI")
 
 
 def complete(cli: click.Group, program: str) -> int:
-    """Print the script that a shell loads, or the completions of a line, and return the exit code.
-
-    Parameters
-    ----------
-    cli : click.Group
-        The program.
-    program : str
-        Its name.
-    """
+    """Print the script that a shell loads, or the completions of a line; return the exit code."""
     return shell_complete(cli, {}, program, COMPLETE_VARIABLE, os.environ[COMPLETE_VARIABLE])
 
 

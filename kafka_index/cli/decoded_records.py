@@ -1,4 +1,4 @@
-"""What is printed of a record that Kafka itself has written, and who decodes it."""
+"""The text of a record that Kafka itself has written, and its decoder."""
 
 from __future__ import annotations
 
@@ -11,16 +11,9 @@ from kafka_index.layout.names import INTERNAL_PREFIX, parse_partition_directory
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """A record, decoded.
+    """A decoded record: key and value as JSON, None for none, or the error.
 
-    Parameters
-    ----------
-    key, value : str or None
-        JSON; None where there is none.
-    error : str or None
-        Why it is not decoded.
-    hides_value : bool
-        Whether the bytes of the value must not be shown.
+    `hides_value`: the bytes of the value must not be shown.
     """
 
     key: str | None = None

@@ -95,13 +95,7 @@ _WITH_TIMES = (LOG_SUFFIX, TIME_INDEX_SUFFIX)
 
 
 def make_command(*, as_job: bool) -> click.Command:
-    """Return the ``dump`` command, which does not run as a job.
-
-    Parameters
-    ----------
-    as_job : bool
-        Must be false.
-    """
+    """Return the ``dump`` command, which does not run as a job."""
     refuse_job("dump", as_job=as_job)
 
     def dump(

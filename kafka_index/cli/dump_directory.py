@@ -36,10 +36,7 @@ _SCHEMA = pa.schema(
 def dump_directory(path: str, output: DumpOutput, *, verify_crc: bool) -> list[KafkaIndexError]:
     """Print the segments of a data directory or a partition directory; return their damage.
 
-    Raises
-    ------
-    InputError
-        It holds no segments.
+    Raises `InputError` if it holds no segments.
     """
     segments = list_dump([path], topics=None).segments
     sizes = format_count(sum(segment.log_size_bytes for segment in segments))

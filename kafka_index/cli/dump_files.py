@@ -16,16 +16,9 @@ from kafka_index.stores import Bytes, is_remote, store_of
 
 @dataclass(frozen=True, slots=True)
 class DumpedFile:
-    """A file that can be dumped.
+    """A file that can be dumped, by path or URI.
 
-    Parameters
-    ----------
-    path : str
-        Path or URI.
-    base_offset : int
-        The offset that its name holds; 0 for a checkpoint.
-    kind : str
-        Its suffix, or its name.
+    The base offset is that of its name, 0 for a checkpoint; the kind is its suffix, or its name.
     """
 
     path: str
@@ -61,18 +54,9 @@ class DumpedFile:
 def dumped_files(given: Iterable[str], kinds: Collection[str]) -> list[DumpedFile]:
     """Return the files to dump; refuse unknown ones before any output.
 
-    Parameters
-    ----------
-    given : iterable of str
-        Paths or URIs. A glob of a URI is expanded, as the shell does for paths, to what can be
-        dumped.
-    kinds : collection of str
-        The suffixes and names of files that can be dumped.
-
-    Raises
-    ------
-    InputError
-        A file does not exist, is not a file, or is of another kind.
+    A glob of a URI is expanded, as the shell does for paths, to files that can be dumped. The kinds
+    are their suffixes and names. Raises `InputError` if a file does not exist, is not a file, or is
+    of another kind.
     """
     files: list[DumpedFile] = []
     for path in given:

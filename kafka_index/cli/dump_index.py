@@ -24,16 +24,8 @@ _ENTRY = ("entry", "entries")
 class _Form:
     """The differences between the two kinds of index.
 
-    Parameters
-    ----------
-    kind : str
-        Name of the kind, as printed.
-    names : tuple of str
-        Names of the two columns.
-    offset_column : int
-        The column that holds the offset.
-    strict : tuple of bool
-        Per column: whether it ascends with every entry, or may repeat.
+    `names` are those of the two columns, and `offset_column` is the one with the offset. `strict`,
+    per column: it ascends with every entry; otherwise it may repeat.
     """
 
     kind: str

@@ -67,23 +67,10 @@ _RANKS = {name: rank for rank, name in enumerate(_RANKED)}
 
 
 class DumpOutput:
-    """Prints the rows of one file after another.
+    """Prints the rows of one file after another, as columns or as JSON objects and nothing else.
 
-    Parameters
-    ----------
-    stream : TextIO
-        Usually stdout.
-    as_json : bool
-        Print rows as JSON objects, and nothing else.
-    is_wide : bool
-        Print all columns also where the terminal is narrower.
-    selection : Selection, optional
-        The rows to print; all by default.
-
-    Attributes
-    ----------
-    printed : int
-        Rows of the file that were printed.
+    `is_wide` prints all columns also where the terminal is narrower. `printed` counts the rows of
+    the file that were printed.
     """
 
     def __init__(
@@ -208,17 +195,8 @@ class AlignedRows:
     """Formats the batches of one file as a table.
 
     A column is as wide as its widest cell so far: the table may widen from one batch to the next,
-    but no cell is cut.
-
-    Parameters
-    ----------
-    max_width : int, optional
-        Leave out the least important columns of a table that is wider with its first batch.
-
-    Attributes
-    ----------
-    left_out : tuple of str
-        Their names.
+    but no cell is cut. If the table is wider than `max_width` with its first batch, the least
+    important columns are left out; `left_out` has their names.
     """
 
     def __init__(self, max_width: int | None = None) -> None:

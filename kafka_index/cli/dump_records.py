@@ -32,12 +32,9 @@ def dump_records(
     verify_crc: bool,
     budget: DecompressionBudget,
 ) -> KafkaIndexError | None:
-    """Print the records of a log.
+    """Print the records of a log; return the first damage.
 
-    Returns
-    -------
-    KafkaIndexError or None
-        The first damage. The dump continues after a batch whose records cannot be read.
+    The dump continues after a batch whose records cannot be read.
     """
     path, size_bytes = file.path, file.size_bytes
     title = f"records, base offset {file.base_offset}, {format_count(size_bytes)} bytes"

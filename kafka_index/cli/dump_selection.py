@@ -1,4 +1,4 @@
-"""Which rows a dump prints: those of an offset or of a range of times, and how many at most."""
+"""The rows that a dump prints: by offset or range of times, and up to a number."""
 
 from __future__ import annotations
 
@@ -21,17 +21,11 @@ TIME_COLUMNS = (("base_timestamp_ms", "max_timestamp_ms"), ("timestamp_ms", "tim
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The rows that a dump prints of each file.
+    """The rows that a dump prints of each file, at most `limit`.
 
-    Parameters
-    ----------
-    offset : int, optional
-        Batches and transactions that span it, records at it, and the index entry from which a
-        search for it starts.
-    from_ms, to_ms : int, optional
-        Records and entries from a time on, and before another, and batches that may hold such.
-    limit : int, optional
-        At most so many rows of a file.
+    By offset: batches and transactions that span it, records at it, and the index entry from which
+    a search for it starts. By time: records and entries from a time on, and before another, and
+    batches that may hold such.
     """
 
     offset: int | None = None

@@ -57,10 +57,7 @@ class ExitCode(IntEnum):
     def of_part(cls, *, retriable: bool) -> ExitCode:
         """Return the code of a failure that left the rest of the run intact.
 
-        Parameters
-        ----------
-        retriable : bool
-            Whether the environment was at fault, not the data.
+        `retriable`: the environment was at fault, not the data.
         """
         return cls.ENVIRONMENT if retriable else cls.DAMAGE
 

@@ -89,10 +89,7 @@ class ExportOptions:
 def run_export(options: ExportOptions, read: InputOptions) -> ExitCode:
     """Export records, and print a summary.
 
-    Raises
-    ------
-    KafkaIndexError
-        The run as a whole cannot start or continue.
+    Raises `KafkaIndexError` if the run as a whole cannot start or continue.
     """
     starts = None if options.offsets is None else read_offsets_file(options.offsets)
     refuse_overlap(absolute_path(options.output), options.output, read.folders)
@@ -180,15 +177,7 @@ def _make_folder(output: str) -> None:
 
 
 class ExportOutcome(Outcome):
-    """The listener of an engine that exports; a context manager around its run.
-
-    Parameters
-    ----------
-    plan : ExportPlan
-        What is exported.
-    detail : Detail
-        How much to print.
-    """
+    """The listener of an engine that exports; a context manager around its run."""
 
     def __init__(self, plan: ExportPlan, detail: Detail) -> None:
         works = plan.works

@@ -51,12 +51,9 @@ class FindOptions:
 
 
 def run_find(options: FindOptions, read: InputOptions) -> ExitCode:
-    """Print the records that meet the conditions, and on stderr what was searched for them.
+    """Print the records that meet the conditions, and the searched range on stderr.
 
-    Raises
-    ------
-    KafkaIndexError
-        The run as a whole cannot start or continue.
+    Raises `KafkaIndexError` if the run as a whole cannot start or continue.
     """
     settings = _settings(options)
     listed = list_partitions(

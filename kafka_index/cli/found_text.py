@@ -19,14 +19,9 @@ _GAP = "  "
 
 
 class FoundText(RecordText):
-    """Formats records of several partitions.
+    """Formats records of several partitions, as JSON objects or columns for people.
 
-    Parameters
-    ----------
-    as_json : bool
-        Lines are JSON objects; else columns for people.
-    values : str
-        How values are shown, one of `FORMS`.
+    `values` is the form of values, one of `FORMS`.
     """
 
     def __init__(self, *, as_json: bool, values: str) -> None:

@@ -56,10 +56,7 @@ _FINAL = (ExitCode.DONE, ExitCode.DAMAGE)
 def run_lookup(options: BulkOptions, where: LogOptions) -> ExitCode:
     """Answer the queries of files, and print a summary.
 
-    Raises
-    ------
-    KafkaIndexError
-        The run as a whole cannot start or continue.
+    Raises `KafkaIndexError` if the run as a whole cannot start or continue.
     """
     by = By(options.by)
     resolve = by.default_resolve if where.resolve is None else Resolve(where.resolve)
@@ -179,14 +176,8 @@ def _with_failing(
 class LookupOutcome(Outcome):
     """The listener of an engine that answers queries; a context manager around its run.
 
-    Parameters
-    ----------
-    report : ReportFile, optional
-        Gets the rows of the splits that were answered when an error or a signal ends the run.
-    total_queries : int, optional
-        Number of queries; None when unknown.
-    detail : Detail
-        How much to print.
+    The report gets the rows of the splits that were answered when an error or a signal ends the
+    run. The number of queries is None when unknown.
     """
 
     def __init__(
@@ -222,12 +213,7 @@ class LookupOutcome(Outcome):
     def print_summary(self, skipped: Sequence[Skipped], target: str) -> ExitCode:
         """Print the summary and return the exit code.
 
-        Parameters
-        ----------
-        skipped : sequence of Skipped
-            Files of the dump that were skipped.
-        target : str
-            Where the answers are, as printed.
+        `target` is the place of the answers, as printed.
         """
         findings, paint = self.totals.findings, self._paint
         queries = self.totals.queries_of_status

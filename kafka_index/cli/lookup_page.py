@@ -18,13 +18,7 @@ from kafka_index.storage.segment_table import PartitionSegments
 
 
 def lookup_page(inventory: Inventory) -> PageMaker:
-    """Return the maker of the page of ``lookup``.
-
-    Parameters
-    ----------
-    inventory : Inventory
-        The logs that are asked.
-    """
+    """Return the maker of the page of ``lookup`` over the logs of an inventory."""
     texts = {
         **{status.text: text for status, text in EXPLAINED.items()},
         NO_INDEX: "a segment without index files: built in memory",

@@ -47,25 +47,10 @@ def answer_question(
     as_json: bool,
     show_record: bool = False,
 ) -> ExitCode:
-    """Answer a question.
+    """Answer a question, as one JSON object if asked for.
 
-    Parameters
-    ----------
-    question : Question
-        The query.
-    where : LogOptions
-        The logs, and the level of the answer.
-    detail : Detail
-        QUIET: print only the answer, and damage.
-    as_json : bool
-        Print one JSON object.
-    show_record : bool
-        Print the record that is found, too.
-
-    Raises
-    ------
-    KafkaIndexError
-        There is no such partition, or it cannot be listed.
+    With QUIET, only the answer and damage are printed; `show_record` prints the record that is
+    found, too. Raises `KafkaIndexError` if there is no such partition, or it cannot be listed.
     """
     partition = TopicPartition(question.topic, question.partition)
     by = By(question.by)

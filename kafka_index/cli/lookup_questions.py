@@ -15,18 +15,10 @@ _PLACES = range(-6, 0)
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A query about one partition.
+    """A query about one partition, by ``offset`` or ``timestamp``.
 
-    Parameters
-    ----------
-    topic, partition
-        What it asks about.
-    by : str
-        ``offset`` or ``timestamp``.
-    key : int
-        The offset, or milliseconds since 1970.
-    specials : bool
-        Whether -1, -2 and -3 are places instead of times.
+    The key is the offset, or milliseconds since 1970. `specials`: -1, -2 and -3 are special
+    timestamps instead of times.
     """
 
     topic: str
@@ -38,20 +30,10 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class TopicQuestion:
-    """A query about several partitions, each by itself.
+    """A query about several partitions of a topic, or all (an empty tuple), each by itself.
 
-    Parameters
-    ----------
-    topic : str
-        The topic.
-    partitions : tuple of int
-        Which partitions; none for all.
-    by : str, optional
-        ``offset`` or ``timestamp``; None asks only where partitions begin and end.
-    key, specials
-        As for `Question`.
-    form : str
-        ``table``, ``offsets`` or ``json``.
+    By ``offset`` or ``timestamp``; None asks only for the bounds of partitions. Key and specials
+    are as for `Question`. The form is ``table``, ``offsets`` or ``json``.
     """
 
     topic: str

@@ -1,4 +1,4 @@
-"""What a lookup reports: its summary, findings, and the exit code."""
+"""The report of a lookup: its summary, findings, and the exit code."""
 
 from __future__ import annotations
 
@@ -105,16 +105,8 @@ def damage_lines(
 ) -> list[str]:
     """Return the damage that prevents answers, if any.
 
-    Parameters
-    ----------
-    findings : iterable of Finding
-        Of all kinds.
-    queries : int
-        Queries without an answer because of it.
-    left_out : int
-        Findings that are not listed.
-    paint : Paint
-        Colours.
+    The findings are of all kinds, `queries` counts those without an answer because of damage, and
+    `left_out` findings are not listed.
     """
     damage = [finding for finding in findings if finding.kind == UNREADABLE]
     if not (damage or queries):

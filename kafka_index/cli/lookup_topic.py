@@ -29,10 +29,7 @@ _NOTHING = "-"
 def answer_topic(question: TopicQuestion, where: LogOptions, detail: Detail) -> ExitCode:
     """Answer a question about partitions of a topic, all of them or some.
 
-    Raises
-    ------
-    KafkaIndexError
-        There is no such topic or partition, or it cannot be listed.
+    Raises `KafkaIndexError` if there is no such topic or partition, or it cannot be listed.
     """
     local = where.tiered is None
     inventory = collect_inventory(

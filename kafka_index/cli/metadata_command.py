@@ -47,13 +47,7 @@ _ERRORS_SHOWN = 10
 
 
 def make_command(*, as_job: bool) -> click.Command:
-    """Return the ``metadata`` command, which does not run as a job.
-
-    Parameters
-    ----------
-    as_job : bool
-        Must be false.
-    """
+    """Return the ``metadata`` command, which does not run as a job."""
     refuse_job("metadata", as_job=as_job)
 
     def metadata(

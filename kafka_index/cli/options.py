@@ -41,7 +41,7 @@ Decorator = Callable[[Callable[..., int]], Callable[..., int]]
 
 
 class Detail(Enum):
-    """How much a command prints."""
+    """The amount of output of a command."""
 
     QUIET = "quiet"
     NORMAL = "normal"
@@ -215,14 +215,9 @@ def topics_option() -> Decorator:
 
 
 def report_option(rows: str, *, has_page: bool = False) -> Decorator:
-    """Return the option for a report of these rows: ``report``, a path or URI.
+    """Return the option for a report of these rows, named in the help: ``report``, a path or URI.
 
-    Parameters
-    ----------
-    rows : str
-        What it has a row of, for the help.
-    has_page : bool
-        Whether it can be a page of HTML.
+    `has_page`: it can be a page of HTML.
     """
     endings = ".parquet, .json (JSON lines)" + (", .csv or .html" if has_page else " or .csv")
 

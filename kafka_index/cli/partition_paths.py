@@ -23,21 +23,10 @@ _PARTITIONS_SHOWN = 10
 def partition_directories(
     logs: Sequence[str], topic: str, partitions: Sequence[int] = ()
 ) -> list[str]:
-    """Return the directories of some partitions of a topic.
+    """Return the directories of some partitions of a topic, or of all.
 
-    Parameters
-    ----------
-    logs : sequence of str
-        Data directories, topic-partition directories, or globs of either.
-    topic : str
-        The topic.
-    partitions : sequence of int
-        Which partitions; none for all.
-
-    Raises
-    ------
-    InputError
-        A path does not exist, or one of the partitions is in none of them.
+    The logs are data directories, topic-partition directories, or globs of either. Raises
+    `InputError` if a path does not exist, or one of the partitions is in none of them.
     """
     given = expand_directories(logs)
     if not is_legal_topic(topic):

@@ -68,13 +68,7 @@ _EXAMPLES = """
 
 
 def make_command(*, as_job: bool) -> click.Command:
-    """Return the ``predict`` command, which does not run as a job.
-
-    Parameters
-    ----------
-    as_job : bool
-        Must be false.
-    """
+    """Return the ``predict`` command, which does not run as a job."""
     refuse_job("predict", as_job=as_job)
 
     def predict(

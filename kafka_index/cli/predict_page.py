@@ -18,14 +18,9 @@ from kafka_index.storage.segment_table import SegmentTable
 
 
 def predict_page(predicted: Callable[[], Prediction | None], directories: list[str]) -> PageMaker:
-    """Return the maker of the page of ``predict``.
+    """Return the maker of the page of ``predict`` for a broker's data directories.
 
-    Parameters
-    ----------
-    predicted : callable
-        What a broker does; None before that is known.
-    directories : list of str
-        Its data directories.
+    The prediction is None before it is known.
     """
     command = "kafka-index predict --verbose --input {directory}"
     explained = {

@@ -34,7 +34,7 @@ _WORST_FIRST = (
 
 
 class Shown(Enum):
-    """How much of a prediction is printed."""
+    """The part of a prediction that is printed."""
 
     QUIET = "quiet"
     BRIEF = "brief"

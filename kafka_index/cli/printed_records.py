@@ -51,16 +51,8 @@ class Row(NamedTuple):
 class PrintedRecords:
     """Records to be printed, as columns.
 
-    Parameters
-    ----------
-    numbers : pa.RecordBatch
-        Columns of `RECORD_SCHEMA` that are numbers.
-    keys, values : pa.Array of binary
-        A row for each record.
-    header_counts : ndarray of int64, shape (n,)
-        How many headers each record has.
-    header_names, header_values : pa.Array of binary
-        Those of all records, in order.
+    `numbers` are columns of `RECORD_SCHEMA`. `header_counts` has the number of headers of each
+    record; their names and values, of all records, come in order.
     """
 
     numbers: pa.RecordBatch

@@ -33,23 +33,11 @@ _BAR_WIDTH = 20
 class Progress:
     """Shows the work done, its rate, and the time left.
 
-    Parameters
-    ----------
-    total : int
-        Number of items; 0 when unknown.
-    total_bytes : int, optional
-        Their size, where bytes measure the work; None where every item counts the same.
-    stream : TextIO
-        Usually stderr. A terminal gets one line that changes in place, anything else log lines.
-    enabled : bool
-        Whether to show anything.
-    nouns : tuple of str
-        The name of an item, singular and plural.
-
-    Notes
-    -----
-    A context manager; `advance` may be called from any thread. A separate thread writes, so that
-    workers never wait for a slow terminal. If the stream is closed, only the display ends.
+    A total of 0 is unknown. Bytes, if given, measure the work; otherwise every item counts the
+    same. A terminal gets one line that changes in place, any other stream log lines. The nouns are
+    singular and plural of an item. A context manager; `advance` may be called from any thread. A
+    separate thread writes, so that workers never wait for a slow terminal. If the stream is closed,
+    only the display ends.
     """
 
     def __init__(
@@ -189,18 +177,9 @@ class Progress:
 
 
 class Outcome:
-    """What the listeners of all engines share; a context manager around an engine's run.
+    """The common part of the listeners of all engines; a context manager around an engine's run.
 
-    Parameters
-    ----------
-    total : int
-        Number of items; 0 when unknown.
-    total_bytes : int, optional
-        Their size, where bytes measure the work.
-    detail : Detail
-        How much to print. QUIET prints only damage, to stderr.
-    nouns : tuple of str
-        The name of an item, singular and plural.
+    Totals and nouns are those of `Progress`. QUIET prints only damage, to stderr.
     """
 
     def __init__(

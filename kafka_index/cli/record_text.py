@@ -40,17 +40,11 @@ _GAP = "  "
 
 
 class RecordText:
-    """Formats records.
+    """Formats records, as JSON objects or as columns for people, as wide as the rows so far.
 
-    Parameters
-    ----------
-    as_json : bool
-        Lines are JSON objects; else columns for people, as wide as the rows so far.
-    keys, values : str or None
-        One of `FORMS` each; that of values applies to headers too. By default text.
-    decode : callable, optional
-        Decodes the records of one of Kafka's own topics. People get what it returns instead of
-        keys and values, unless these are asked for; JSON has both.
+    Keys and values have one of `FORMS` each; that of values applies to headers too. By default they
+    are text. `decode` decodes the records of one of Kafka's own topics. People get its result
+    instead of keys and values, unless these are asked for; JSON has both.
     """
 
     def __init__(
@@ -72,16 +66,8 @@ class RecordText:
     ) -> Iterator[str]:
         """Yield the lines of records in pieces, line ends included.
 
-        Parameters
-        ----------
-        records : PrintedRecords
-            The records.
-        select : callable, optional
-            Returns those that are printed; all by default.
-
-        Notes
-        -----
-        The first line of all is preceded by the names of the columns.
+        The first line of all is preceded by the names of the columns. `select` returns the rows
+        that are printed; all by default.
         """
         rows = records.rows() if select is None else select(records.rows())
         if self._decode is not None:

@@ -1,4 +1,4 @@
-"""What the pages of all commands share: see `pages.page`."""
+"""The common parts of the pages of all commands: see `pages.page`."""
 
 from __future__ import annotations
 

@@ -71,10 +71,7 @@ class RewriteOptions:
 def run_rewrite(options: RewriteOptions) -> ExitCode:
     """Run a rewrite, print its summary, and return its exit code.
 
-    Raises
-    ------
-    KafkaIndexError
-        The run as a whole cannot start, or is refused.
+    Raises `KafkaIndexError` if the run as a whole cannot start, or is refused.
     """
     budget = shared_budget(options.settings.max_decompressed_bytes)
     cluster = None

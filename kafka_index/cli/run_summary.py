@@ -33,21 +33,10 @@ _LIBRARIES = ("numba", "pyarrow", "pyspark")
 
 
 class RunSummary:
-    """What a run did. A context manager around the run.
+    """The summary of a run; a context manager around the run.
 
-    Parameters
-    ----------
-    command : str
-        The name of the command.
-
-    Attributes
-    ----------
-    run_id : str
-        16 hexadecimal digits: the id of the run in reports and in the names of scratch files.
-    error : str, optional
-        The error that ended the run.
-    outcome : str, optional
-        What came out, where the name of the exit code would not say it.
+    The run id, 16 hexadecimal digits, is in reports and in the names of scratch files. `error`
+    ended the run; `outcome` is the result where the name of the exit code does not tell it.
     """
 
     def __init__(self, command: str = "") -> None:
@@ -79,7 +68,7 @@ class RunSummary:
 
     @property
     def started_ms(self) -> int:
-        """When the run began, in ms since the epoch: the one instant that is now in all of it."""
+        """The start of the run, in ms since the epoch: the one instant that is now in all of it."""
         return int(self._started_at.timestamp() * 1000)
 
     def about(self) -> dict[str, str]:
@@ -119,12 +108,8 @@ class RunSummary:
     def open(self, path: str) -> None:
         """Open the file that the summary is written to; ``-`` is stdout.
 
-        Then whatever else the command prints to stdout goes to stderr.
-
-        Raises
-        ------
-        PublishError
-            It cannot be written; found out here, before any work is done.
+        Then all other output to stdout goes to stderr. Raises `PublishError` if the file cannot be
+        written, before any work is done.
         """
         if path == STDOUT:
             self._to_stdout = True
@@ -138,17 +123,8 @@ class RunSummary:
     def write(self, exit_code: int, outcome: str) -> None:
         """Write the summary, if it was asked for, and was not written yet.
 
-        Parameters
-        ----------
-        exit_code : int
-            The exit code of the run.
-        outcome : str
-            Its name.
-
-        Raises
-        ------
-        OSError, PublishError
-            It cannot be written.
+        The outcome is the name of the exit code. Raises `OSError` or `PublishError` if it cannot be
+        written.
         """
         file, to_stdout = self._file, self._to_stdout
         self._file, self._to_stdout = None, False

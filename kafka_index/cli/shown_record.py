@@ -19,15 +19,7 @@ from kafka_index.tables import read_records
 
 @dataclass(frozen=True, slots=True)
 class ShownRecord:
-    """A record to be printed.
-
-    Parameters
-    ----------
-    records : PrintedRecords
-        The record alone.
-    partition : TopicPartition
-        Its partition.
-    """
+    """A record to be printed, and its partition."""
 
     records: PrintedRecords
     partition: TopicPartition
@@ -51,10 +43,7 @@ class ShownRecord:
 def read_record(topic: str, partition: int, offset: int, where: LogOptions) -> ShownRecord | None:
     """Return a record; None where a place without a record was found, such as the end.
 
-    Raises
-    ------
-    KafkaIndexError
-        Its batch cannot be read.
+    Raises `KafkaIndexError` if its batch cannot be read.
     """
     paths = where.logs
     if where.tiered is None:

@@ -1,4 +1,4 @@
-"""What people read: styled lines that wrap at words, tables that fit the terminal, log lines.
+"""Output for people: styled lines that wrap at words, tables that fit the terminal, log lines.
 
 rich does the work on terminals, and is imported when it has some: a single answer does without it.
 Off a terminal nothing wraps and nothing is styled, and lines on stderr start with the time.
@@ -33,17 +33,10 @@ _STYLE = re.compile("(\x1b\\[(?:[0-2]|3[1-3])m)")
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table to print.
+    """A table to print, a cell per column, which `kafka_index.cli.text.Paint` may have styled.
 
-    Parameters
-    ----------
-    header : sequence of str
-        Column titles.
-    rows : sequence of sequence of str
-        A cell per column, in which `kafka_index.cli.text.Paint` may have styled text.
-    left : sequence of int
-        Columns of text, aligned to the left, which wrap where the terminal is narrow. The others
-        hold figures: they are aligned to the right and never wrap.
+    `left` are the columns of text, aligned to the left, which wrap where the terminal is narrow.
+    The others hold figures: they are aligned to the right and never wrap.
     """
 
     header: Sequence[str]
@@ -92,13 +85,8 @@ def terminal_size(stream: TextIO) -> tuple[int, int]:
 def print_text(stream: TextIO, items: Iterable[str | Table]) -> None:
     """Print lines and tables; on a terminal they fit its width.
 
-    Parameters
-    ----------
-    stream : TextIO
-        Usually stdout.
-    items : iterable of str or Table
-        Lines, in which `kafka_index.cli.text.Paint` may have styled text. A word that is longer
-        than the terminal is wide, such as a path, is not cut.
+    `kafka_index.cli.text.Paint` may have styled the lines. A word that is longer than the terminal
+    is wide, such as a path, is not cut.
     """
     for item in items:
         lines: Iterable[str]

@@ -1,4 +1,4 @@
-"""How numbers, bytes, durations, tables and colours are printed."""
+"""Formats of numbers, bytes, durations, tables and colours."""
 
 from __future__ import annotations
 
@@ -53,13 +53,7 @@ def plural(count: int, noun: str, nouns: str | None = None) -> str:
 
 
 class Paint:
-    """Colours on a terminal, unless ``NO_COLOR`` is set.
-
-    Parameters
-    ----------
-    stream : TextIO
-        The stream that the text is printed to.
-    """
+    """Colours on a terminal, unless ``NO_COLOR`` is set."""
 
     def __init__(self, stream: TextIO) -> None:
         self._enabled = is_styled(stream)
@@ -97,16 +91,7 @@ def status_table(
 ) -> Table:
     """Return a table of statuses, each coloured and explained.
 
-    Parameters
-    ----------
-    header, rows
-        As for `Table`; the first cell is the status.
-    explained : mapping of str to str
-        What each status means.
-    colours : mapping of str to callable
-        How each status is painted; as `Paint.notable` by default.
-    paint : Paint
-        Colours.
+    The first cell of a row is the status. A status without a colour is painted as `Paint.notable`.
     """
     shown = [
         (colours.get(status, paint.notable)(status), *cells, explained[status])

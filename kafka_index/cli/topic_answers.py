@@ -1,4 +1,4 @@
-"""Where the partitions of a topic begin and end, when, and what each answers to one question."""
+"""The bounds and times of the partitions of a topic, and the answer of each to one question."""
 
 from __future__ import annotations
 
@@ -25,20 +25,10 @@ from kafka_index.reading.findings import Finding
 
 @dataclass(frozen=True, slots=True)
 class PartitionAnswer:
-    """A partition, and its answer; what is not known is None.
+    """A partition, and its answer; unknown fields are None.
 
-    Parameters
-    ----------
-    partition : int
-        Its number.
-    start_offset, end_offset : int, optional
-        The first offset that it has, and the end of what is asked about, exclusive.
-    first_timestamp_ms, max_timestamp_ms : int, optional
-        The timestamp of its first record, and its largest one.
-    status : Status, optional
-        The outcome of the question; None where none was asked.
-    found_offset, found_timestamp_ms : int, optional
-        The answer.
+    The end offset is the exclusive end of the question; the timestamps are that of its first
+    record, and its largest one. The status is None where no question was asked.
     """
 
     partition: int
@@ -64,18 +54,9 @@ def answer_partitions(
     config: LogConfig,
     question: tuple[By, Keys] | None,
 ) -> tuple[list[PartitionAnswer], list[Finding]]:
-    """Return what the partitions of a topic answer, and the findings about their logs.
+    """Return the answers of the partitions of a topic, and the findings about their logs.
 
-    Parameters
-    ----------
-    inventory : Inventory
-        The partitions, of this topic or of several.
-    topic : str
-        The topic.
-    config : LogConfig
-        Kafka's settings.
-    question : tuple of By and Keys, optional
-        What every partition is asked, one key.
+    The inventory may have several topics; the question has one key, asked of every partition.
     """
     rows = inventory.partitions.select(["topic", "partition", "segment_count"]).to_pylist()
     asked = [(code, row) for code, row in enumerate(rows) if row["topic"] == topic]

@@ -54,10 +54,7 @@ class VerifyOptions:
 def run_verify(options: VerifyOptions) -> ExitCode:
     """Verify a dump, print a summary, and return its exit code.
 
-    Raises
-    ------
-    KafkaIndexError
-        The run as a whole cannot start or continue.
+    Raises `KafkaIndexError` if the run as a whole cannot start or continue.
     """
     listing = list_logs(options.inputs, options.tiered, topics=options.topics)
     segments = SegmentTable.of(listing.segments)

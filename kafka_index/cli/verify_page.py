@@ -12,13 +12,7 @@ from kafka_index.verification import FileClass, FileKind
 
 
 def verify_page(segments: SegmentTable) -> PageMaker:
-    """Return the maker of the page of ``verify``.
-
-    Parameters
-    ----------
-    segments : SegmentTable
-        What is verified.
-    """
+    """Return the maker of the page of ``verify`` for these segments."""
     good = (FileClass.IDENTICAL, FileClass.SOUND, FileClass.VALID, FileClass.PREFIX)
     severities = dict.fromkeys(map(str, EXPLAINED), NOTABLE)
     severities |= dict.fromkeys(map(str, good), GOOD)

@@ -61,17 +61,7 @@ _COLUMNS = ("path", "kind", "class", "harmful", "position_bytes", "entry", "foun
 
 
 class VerifyOutcome(Outcome):
-    """The listener of an engine that verifies; a context manager around its run.
-
-    Parameters
-    ----------
-    writer : ReportFile, optional
-        The report.
-    total_segments, total_bytes : int
-        The segments to verify, and the bytes of their logs.
-    detail : Detail
-        How much to print.
-    """
+    """The listener of an engine that verifies; a context manager around its run."""
 
     def __init__(
         self, writer: ReportFile | None, total_segments: int, total_bytes: int, detail: Detail
@@ -129,16 +119,7 @@ class VerifyOutcome(Outcome):
     ) -> ExitCode:
         """Print the summary and return the exit code.
 
-        Parameters
-        ----------
-        skipped : sequence of Skipped
-            Entries that the listing skipped.
-        cluster : FoundCluster
-            What the metadata log said.
-        fast : bool
-            Checksums were not verified.
-        topics : re.Pattern, optional
-            Others were not looked at.
+        `fast`: checksums were not verified. Only the topics that match were verified.
         """
         paint, seconds = self._paint, self._seconds
         harmful = self._harmful.total()

@@ -27,13 +27,7 @@ _HELP = """Compile all kernels and keep their machine code, so that no later run
 
 
 def make_command(*, as_job: bool) -> click.Command:
-    """Return the ``warm-up`` command, which does not run as a job.
-
-    Parameters
-    ----------
-    as_job : bool
-        Must be false.
-    """
+    """Return the ``warm-up`` command, which does not run as a job."""
     if as_job:
         raise ValueError("warm-up does not run as a job")
 

@@ -60,30 +60,13 @@ def stage_logs(
 ) -> DataFrame:
     """Scan segments into scratch files, one task per bin.
 
-    Parameters
-    ----------
-    work : DataFrame
-        A row per segment, as `WORK_SCHEMA` says; `bin` is 0..bins - 1.
-    settings : BuildSettings
-        How and where to.
-    bins : int
-        Number of bins, and so of tasks.
-    fail_fast : bool
-        A task stops after its first failed segment. Tasks that run beside it end by themselves,
-        so that no report row is lost; segments that were not begun have none.
-    target : SharedTarget, optional
-        Checked by every task before it writes.
-
-    Returns
-    -------
-    DataFrame
-        `STAGED_SCHEMA`, for `publish_partitions`. Nothing runs before it is read, and reading it
-        twice scans twice.
-
-    Notes
-    -----
-    A work row holds all that its segment needs. If the input of a task ends early, as it can when
-    the job is cancelled, fewer segments are scanned and none is scanned wrongly.
+    The work has a row of `WORK_SCHEMA` per segment; `bin` is 0..bins - 1. With `fail_fast`, a task
+    stops after its first failed segment. Tasks that run beside it end by themselves, so that no
+    report row is lost; segments that were not begun have none. Every task checks the target before
+    it writes. Returns `STAGED_SCHEMA`, for `publish_partitions`; nothing runs before it is read,
+    and reading it twice scans twice. A work row holds all that its segment needs. If the input of a
+    task ends early, as it can when the job is cancelled, fewer segments are scanned and none is
+    scanned wrongly.
     """
     function = partial(stage_bin, settings=settings, fail_fast=fail_fast)
     work = work.select(*WORK_SCHEMA.names)
@@ -95,24 +78,11 @@ def stage_logs(
 def publish_partitions(
     staged: DataFrame, settings: BuildSettings, bins: int, *, target: SharedTarget | None = None
 ) -> DataFrame:
-    """Fold partitions and publish their files, one task per bin.
+    """Fold partitions and publish their files, one task per bin; return the build report.
 
-    Parameters
-    ----------
-    staged : DataFrame
-        `PUBLISHING_SCHEMA`: every segment of each partition, and how many those are.
-    settings : BuildSettings
-        Those of `stage_logs`.
-    bins : int
-        Number of bins.
-    target : SharedTarget, optional
-        As for `stage_logs`.
-
-    Returns
-    -------
-    DataFrame
-        The build report; nothing runs before it is read. A partition of which a row is missing,
-        as can be when the job is cancelled, is left alone.
+    The staged rows, of `PUBLISHING_SCHEMA`, are every segment of each partition, and their number.
+    Nothing runs before the report is read. A partition with a missing row, as can be when the job
+    is cancelled, is left alone.
     """
     staged = staged.select(*PUBLISHING_SCHEMA.names)
     function = partial(publish_bin, settings=settings)
@@ -133,31 +103,12 @@ def build_waves(
 ) -> Generator[pa.Table, None, None]:
     """Build wave after wave and yield the report of each, once its files are in place.
 
-    Two waves are built at a time: the tasks of the second fill the cores that the end of the
-    first, or the publishing of its partitions, leaves idle.
-
-    Parameters
-    ----------
-    session : SparkSession
-        Classic or Connect.
-    waves : sequence of SegmentTable
-        Whole partitions each, as `kafka_index.build.plan.plan_waves` returns them.
-    settings : BuildSettings
-        How and where to.
-    cores : int
-        Tasks that run at a time.
-    fail_fast : bool
-        As for `stage_logs`; one wave at a time, so that none is begun after a failure.
-    jobs : Jobs, optional
-        Follows the segments.
-    target : SharedTarget, optional
-        As for `stage_logs`.
-
-    Raises
-    ------
-    BaseException
-        A job failed, as PySpark or py4j raise it, or a signal stopped the run, once the reports of
-        all that is in place have been yielded.
+    Two waves are built at a time: the tasks of the second fill the cores that the end of the first,
+    or the publishing of its partitions, leaves idle. With `fail_fast` it is one wave at a time, so
+    that none is begun after a failure. A wave has whole partitions, as
+    `kafka_index.build.plan.plan_waves` returns them; `cores` is the number of tasks that run at a
+    time. A failure of a job, as PySpark or py4j raise it, or of a signal is raised once the reports
+    of all that is in place have been yielded.
     """
     run = Jobs(session) if jobs is None else jobs
 
@@ -243,22 +194,10 @@ def build_logs(
     target: SharedTarget | None = None,
     on_staged: Callable[[pa.Table], None] | None = None,
 ) -> pa.Table:
-    """Build the segments of a plan and return the whole report.
+    """Build the segments of a plan, every one of each partition, and return the whole report.
 
-    Parameters
-    ----------
-    session : SparkSession
-        Classic or Connect.
-    plan : pa.Table
-        `WORK_SCHEMA`, every segment of each partition in it.
-    settings, bins, fail_fast
-        As for `stage_logs`.
-    jobs : Jobs, optional
-        Follows the segments.
-    target : SharedTarget, optional
-        As for `stage_logs`.
-    on_staged : callable, optional
-        Called with the rows of the scan, before anything is published.
+    The plan has `WORK_SCHEMA`. `on_staged` is called with the rows of the scan, before anything is
+    published; the other parameters are as for `stage_logs`.
     """
     run = Jobs(session) if jobs is None else jobs
     segments = f"{plan.num_rows:,} segments"

@@ -133,17 +133,7 @@ class SplitGroup(InputPartition):
 class KafkaLogReader(DataSourceReader):
     """Reads the records of log directories.
 
-    Parameters
-    ----------
-    options : SourceOptions
-        What to read.
-    schema : StructType
-        The columns.
-
-    Raises
-    ------
-    InputError
-        The schema has a column that there is not, or one of another type.
+    Raises `InputError` if the schema has an unknown column, or one of another type.
     """
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:

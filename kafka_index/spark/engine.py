@@ -15,13 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SparkEngine:
-    """Spark.
-
-    Parameters
-    ----------
-    master : str, optional
-        Spark master; without it that of ``spark-submit``, else this machine's cores.
-    """
+    """Spark, on a master, or that of ``spark-submit``, else this machine's cores."""
 
     master: str | None = None
 

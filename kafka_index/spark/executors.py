@@ -1,4 +1,4 @@
-"""What the executors of a cluster have: asked before a run, so that what they lack is one line."""
+"""The check of the executors of a cluster before a run, so that a fault of theirs is one line."""
 
 from __future__ import annotations
 
@@ -40,18 +40,10 @@ _SHOWN = 3
 
 @dataclass(frozen=True, slots=True)
 class ExecutorReport:
-    """What one task found.
+    """The report of one task: its node and Python, and the faults.
 
-    Parameters
-    ----------
-    host, python, version : str
-        Where it ran: the node, the interpreter and its version.
-    missing : list of str
-        Modules that cannot be imported.
-    unseen : list of str
-        Inputs and markers that are not there.
-    unwritable : dict of str to str
-        Folders in which no file can be made, with the reason.
+    `missing` modules cannot be imported, `unseen` inputs and markers are not found, and
+    `unwritable` folders do not accept a file, with the reason.
     """
 
     host: str
@@ -74,36 +66,12 @@ def check_executors(
     inputs: Sequence[str] = (),
     outputs: Sequence[str] = (),
 ) -> int:
-    """Check that the executors can do the work, and count them.
+    """Check that the executors can do the work; return the number of tasks that run at a time.
 
-    Parameters
-    ----------
-    session : SparkSession
-        Classic or Connect.
-    jobs : Jobs
-        Names the jobs.
-    target : SharedTarget, optional
-        Where tasks will write.
-    inputs : sequence of str
-        Some of the files that tasks will read. Those on disks are looked for.
-    outputs : sequence of str
-        Folders that tasks will write to.
-
-    Returns
-    -------
-    int
-        How many tasks run at a time.
-
-    Raises
-    ------
-    EngineError
-        An executor lacks a Python package, does not see a file that the driver sees, or cannot
-        write.
-
-    Notes
-    -----
-    A task for each core. An executor that joins later is not asked: `SharedTarget.check` in every
-    task, and the error of a job that fails, say the same of it.
+    Some of the inputs on disks are looked for, and the target and outputs are written to. There is
+    a task for each core. An executor that joins later is not asked: `SharedTarget.check` in every
+    task, and the error of a job that fails, report the same. Raises `EngineError` if an executor
+    lacks a Python package, does not see a file that the driver sees, or cannot write.
     """
     # A cluster without free cores lets a job wait for as long as it takes.
     notice = threading.Timer(_PATIENCE_SECONDS, _LOGGER.warning, [_WAITING])

@@ -50,10 +50,8 @@ _CHATTER = (b"NOTE: Picked up ", b"Picked up ", b"WARNING: Using incubator modul
 def check_java() -> None:
     """Check that there is a Java that Spark runs on.
 
-    Raises
-    ------
-    EngineError
-        There is no ``java`` in JAVA_HOME or on the PATH, or it is too old or does not run.
+    Raises `EngineError` if there is no ``java`` in JAVA_HOME or on the PATH, or it is too old or
+    does not run.
     """
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home, "bin", "java")) if home else shutil.which("java")
@@ -80,22 +78,11 @@ def check_java() -> None:
 
 @contextlib.contextmanager
 def owned_jvm(conf: SparkConf) -> Iterator[None]:
-    """Start a JVM for PySpark, unless it has one; kill it if what is done in the context fails.
+    """Start a JVM for PySpark, unless it has one; kill it if the context fails.
 
-    Parameters
-    ----------
-    conf : SparkConf
-        The settings of the application.
-
-    Raises
-    ------
-    EngineError
-        The JVM ended before it was ready.
-
-    Notes
-    -----
-    As long as the context is open, what the JVM writes to stderr is held back: the error says the
-    cause in its one line, and has the rest as a note, which only a traceback shows.
+    As long as the context is open, the stderr of the JVM is held back: the error has the cause in
+    its one line, and the rest as a note, which only a traceback shows. Raises `EngineError` if the
+    JVM ends before it is ready.
     """
     from pyspark import SparkContext
 

@@ -29,20 +29,10 @@ def import_tables(
     *,
     jobs: Jobs,
 ) -> None:
-    """Import files of records into a data directory.
+    """Import files of records, each read by one task, into a data directory.
 
-    Parameters
-    ----------
-    files : sequence of TableFile
-        Each is read by one task.
-    root : str
-        The data directory, which driver and executors share.
-    settings : ImportSettings
-        How.
-    properties : dict of str to str
-        The settings under Kafka's names, as they were given.
-    jobs : Jobs
-        Names the job.
+    Driver and executors share the directory. The properties are the settings under Kafka's names,
+    as they were given.
     """
     schema = table_schema(files[0], settings.order_by)
     check_columns(schema.remove(len(schema) - 1), settings)

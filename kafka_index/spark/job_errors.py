@@ -1,4 +1,4 @@
-"""Why a Spark job failed, in one line: what a task raised, or what Spark reports."""
+"""The reason why a Spark job failed, in one line: an error of a task, or a report of Spark."""
 
 from __future__ import annotations
 
@@ -28,23 +28,11 @@ _JAVA_PACKAGE = re.compile(
 
 
 def job_failure(error: Exception, hint: str) -> Exception:
-    """Return the error of a job that failed.
+    """Return the error of a job that failed, as PySpark or py4j raised it.
 
-    Parameters
-    ----------
-    error : Exception
-        As PySpark or py4j raised it.
-    hint : str
-        What to do next, where the error itself does not say.
-
-    Returns
-    -------
-    EngineError
-        The cluster or its environment is at fault.
-    KafkaIndexError
-        A task failed because of its data.
-    RuntimeError
-        A task failed because of an error in this package.
+    `EngineError`: the cluster or its environment is at fault. `KafkaIndexError`: a task failed
+    because of its data. `RuntimeError`: a task failed because of an error in this package. The hint
+    is for errors without their own.
     """
     from pyspark.errors import PythonException
 

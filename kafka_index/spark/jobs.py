@@ -40,18 +40,9 @@ class _Job:
 class Jobs:
     """Names the jobs of a run, and counts the items that they have finished.
 
-    Parameters
-    ----------
-    session : SparkSession
-        Classic (its status is polled by a thread) or Connect (it reports progress to a handler).
-    items : int
-        What the run has to do, such as segments.
-    on_progress : callable, optional
-        Called while jobs run. What it is called with never decreases.
-
-    Notes
-    -----
-    A context manager. Jobs of several threads may run at a time.
+    A session of Spark Classic is polled by a thread; one of Connect reports progress to a handler.
+    Items are units of the run, such as segments. `on_progress` is called while jobs run, with
+    numbers that never decrease. A context manager; jobs of several threads may run at a time.
     """
 
     def __init__(
@@ -96,16 +87,10 @@ class Jobs:
 
     @contextlib.contextmanager
     def job(self, description: str, *, items: int = 0, stages: int = 1) -> Iterator[None]:
-        """Name the job that this thread runs in the context.
+        """Name the job that this thread runs in the context, for the Spark UI.
 
-        Parameters
-        ----------
-        description : str
-            For the Spark UI (a Connect server describes jobs itself).
-        items : int
-            How many of the run's items are done with the job.
-        stages : int
-            How many stages work on them, after the one that distributes the plan.
+        A Connect server describes jobs itself. So many of the run's items are done with the job,
+        and so many stages work on them, after the one that distributes the plan.
         """
         with self._guard:
             self._started += 1

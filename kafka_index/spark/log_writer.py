@@ -43,7 +43,7 @@ _MAX_OPEN = 512
 
 @dataclass
 class PartitionsWritten(WriterCommitMessage):
-    """What a task has written aside."""
+    """The partitions that a task has written aside."""
 
     partitions: tuple[ImportedPartition, ...]
 
@@ -51,21 +51,10 @@ class PartitionsWritten(WriterCommitMessage):
 class KafkaLogWriter(DataSourceArrowWriter):
     """Writes records to log directories.
 
-    Parameters
-    ----------
-    options : mapping of str to str
-        ``path``, ``orderBy``, ``topicIds``, and settings under Kafka's names.
-    schema : StructType
-        The columns.
-    overwrite : bool
-        Replace what an earlier import has written, instead of continuing it.
-
-    Raises
-    ------
-    InputError, ConfigError
-        The columns or options are not right.
-    PublishError
-        A broker or another run holds the directory.
+    The options are ``path``, ``orderBy``, ``topicIds``, and settings under Kafka's names.
+    `overwrite` replaces the output of an earlier import, instead of continuing it. Raises
+    `InputError` or `ConfigError` if the columns or options are not right, and `PublishError` if a
+    broker or another run holds the directory.
     """
 
     def __init__(self, options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> None:
@@ -113,12 +102,9 @@ class KafkaLogWriter(DataSourceArrowWriter):
         return PartitionsWritten(written)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Publish what all tasks have written.
+        """Publish the partitions of all tasks.
 
-        Raises
-        ------
-        InputError
-            A partition came from two tasks. Nothing has been published.
+        Raises `InputError` if a partition came from two tasks. Nothing has been published then.
         """
         partitions = _partitions(messages)
         with ImportTarget(self._root, self._settings.mode, staging=self._staging) as target:

@@ -40,34 +40,13 @@ def answer_queries(
     starting_offsets: bool = False,
     jobs: Jobs | None = None,
 ) -> list[SplitReport]:
-    """Answer all queries into the target, without publishing it.
+    """Answer all queries into the target, without publishing it; return a report for each split.
 
-    Parameters
-    ----------
-    session : SparkSession
-        Classic or Connect. Its executors see queries, logs, indexes and target under the paths
-        that the driver uses.
-    queries, inventory, settings, target
-        As for `kafka_index.lookup.run_local`.
-    workers : int
-        Tasks that run at a time.
-    unindexed : Unindexed, optional
-        Remote segments without index files: those that queries ask are read once, before the
-        lookups. By default each worker reads those that it needs and no other has read before.
-    starting_offsets : bool
-        Whether the reports hold where to start reading.
-    jobs : Jobs, optional
-        Follows the splits.
-
-    Returns
-    -------
-    list of SplitReport
-        A report for each split, in their order.
-
-    Raises
-    ------
-    InputError
-        Queries cannot be read.
+    The executors see queries, logs, indexes and target under the paths that the driver uses. So
+    many tasks as workers run at a time. Of the unindexed remote segments, those that queries ask
+    are read once, before the lookups. By default each worker reads those that it needs and no other
+    has read before. The other parameters are as for `kafka_index.lookup.run_local`. Raises
+    `InputError` if queries cannot be read.
     """
     bins = _bins(queries, workers)
     owners = balance([split.size_bytes for split in queries.splits], bins)

@@ -50,16 +50,8 @@ _open: dict[str, Lookups] = {}
 class SharedLookups:
     """Makes the `Lookups` of a run, once in every worker.
 
-    Parameters
-    ----------
-    run_id : str
-        No two runs share it.
-    settings : LookupSettings
-        How to look up.
-    packed : bytes
-        The inventory, pickled: it can be large, and most tasks need not unpack it.
-    folder : IndexFolder, optional
-        Where workers share the indexes that they build.
+    The inventory is pickled: it can be large, and most tasks need not unpack it. Workers share the
+    indexes that they build in the folder. No two runs share a run id.
     """
 
     run_id: str
@@ -110,10 +102,7 @@ def manifest_table(
 def read_done(rows: pa.Table) -> list[SplitReport]:
     """Return the reports in rows of `DONE_SCHEMA`, in the order of the splits.
 
-    Raises
-    ------
-    InputError
-        The queries of a split cannot be read.
+    Raises `InputError` if the queries of a split cannot be read.
     """
     reports = []
     for packed in rows.sort_by(SPLIT).column("report").to_pylist():

@@ -31,20 +31,11 @@ _NOT_SPARK = "what answers there is not a Spark master"
 
 
 def check_master(master: str, *, is_plain: bool = True) -> None:
-    """Check that something answers at the address of a master.
+    """Check that a server answers at the address of a master, if it names a host and a port.
 
-    Parameters
-    ----------
-    master : str
-        Any Spark master. Only those that name a host and a port are checked.
-    is_plain : bool
-        Whether a standalone master speaks Spark's protocol without authentication and encryption;
-        only then can it be told from another server.
-
-    Raises
-    ------
-    EngineError
-        Nothing answers, or what answers is not a standalone master.
+    `is_plain`: a standalone master speaks Spark's protocol without authentication and encryption;
+    only then can it be told from another server. Raises `EngineError` if nothing answers, or the
+    server is not a standalone master.
     """
     addresses = _addresses(master)
     if not addresses:
@@ -69,7 +60,7 @@ def check_master(master: str, *, is_plain: bool = True) -> None:
 
 
 class _NotSparkError(Exception):
-    """What answers does not speak Spark's protocol."""
+    """The server does not speak Spark's protocol."""
 
 
 def _addresses(master: str) -> list[tuple[str, int]]:

@@ -56,18 +56,8 @@ def build_missing_indexes(
 ) -> None:
     """Build the indexes that the splits of a manifest need, into the folder of the run.
 
-    Parameters
-    ----------
-    session : SparkSession
-        Classic or Connect.
-    manifest : DataFrame
-        `kafka_index.spark.lookup_tasks.MANIFEST_SCHEMA`, distributed to tasks.
-    lookups : SharedLookups
-        With a folder.
-    unindexed : Unindexed
-        Segments without index files, one at least.
-    jobs : Jobs
-        Names the jobs.
+    The manifest has `kafka_index.spark.lookup_tasks.MANIFEST_SCHEMA`, distributed to tasks. There
+    is at least one segment without index files.
     """
     by_time = lookups.settings.by is By.TIMESTAMP
     bare = session.createDataFrame(unindexed.rows)

@@ -32,15 +32,8 @@ _DIGEST_DIGITS = 16
 def ship_package(session: SparkSession) -> None:
     """Send this package to the executors of a session, for all tasks that start from now on.
 
-    Parameters
-    ----------
-    session : SparkSession
-        Classic or Connect. An executor that has the package installed uses the one sent.
-
-    Notes
-    -----
-    The modules of tasks are imported from the zip, and everything that the package depends on
-    from the Python of the executors.
+    An executor that has the package installed uses the one sent. The modules of tasks are imported
+    from the zip, and everything that the package depends on from the Python of the executors.
     """
     if is_connect(session):
         session.addArtifact(str(package_file()), pyfile=True)

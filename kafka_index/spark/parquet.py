@@ -85,31 +85,11 @@ def build_parquet(
 ) -> pa.Table:
     """Build from a Parquet input and return the whole report.
 
-    A segment is published only when all the rows that were counted have been read.
-
-    Parameters
-    ----------
-    session : SparkSession
-        Classic or Connect; executors read the files under the paths that the driver knows.
-    source : ParquetInput
-        As `kafka_index.build.parquet_input.open_parquet` returns it.
-    settings : BuildSettings
-        `target_root` is needed, and every segment is built, whatever is there.
-    bins : int
-        Number of tasks.
-    fail_fast : bool
-        As for `kafka_index.spark.build.stage_logs`.
-    limits : GatherLimits
-        Bounds of the memory of a task.
-    jobs : Jobs, optional
-        Follows the build, in `SHARES`.
-    target : SharedTarget, optional
-        As for `kafka_index.spark.build.stage_logs`.
-
-    Raises
-    ------
-    InputError
-        As `kafka_index.build.parquet.build_parquet`.
+    A segment is published only when all the rows that were counted have been read. Executors read
+    the files under the paths that the driver knows. A target root is needed, and every segment is
+    built, whatever exists. The jobs follow the build, in `SHARES`; `fail_fast` and `target` are as
+    for `kafka_index.spark.build.stage_logs`. Raises the errors of
+    `kafka_index.build.parquet.build_parquet`.
     """
     check_settings(source, settings)
     run = Jobs(session) if jobs is None else jobs
@@ -154,7 +134,7 @@ def stage_rows(
     settings: BuildSettings,
     fail_fast: bool,
 ) -> Iterator[pa.RecordBatch]:
-    """As `stage_work`, from the rows of the segments of a bin, sorted."""
+    """Do the work of `stage_work` from the rows of the segments of a bin, sorted."""
     schema = source.schema.append(pa.field(ROW_COUNT, pa.int64()))
     canonical = (batch.select(schema.names).cast(schema) for batch in batches)
     staged = stage_stream(canonical, source, settings, attempt_id=current_attempt_id())

@@ -29,10 +29,7 @@ def count_segments(
 ) -> list[SegmentCount]:
     """Count the rows of each segment, row group by row group.
 
-    Raises
-    ------
-    InputError
-        As `kafka_index.build.parquet_plan.count_segments`.
+    Raises the errors of `kafka_index.build.parquet_plan.count_segments`.
     """
     bins = min(bins, len(groups))
     if not bins:

@@ -41,18 +41,7 @@ def shuffled_rows(
 ) -> DataFrame:
     """Return the rows of segments with their number, sorted, a partition of the frame a bin.
 
-    Parameters
-    ----------
-    session, source
-        As for `kafka_index.spark.parquet.build_parquet`.
-    groups : sequence of RowGroup
-        Of the input, by number.
-    segments : sequence of SegmentCount
-        The segments.
-    bins : int
-        Tasks that the rows go to.
-    readers : int
-        Tasks that read, at most.
+    The row groups are by number; at most `readers` tasks read.
     """
     works = _shuffled_groups(groups, segments, bins)
     readers = min(readers, len(works))

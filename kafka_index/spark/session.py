@@ -71,21 +71,10 @@ def open_session(
 ) -> Iterator[SparkSession]:
     """Start a session, stop it at the end, and turn Spark's errors into those of this package.
 
-    Parameters
-    ----------
-    master, app_name : str
-        As for `build_session`.
-    after_failure : str
-        Hint for the error of a job that fails.
-
-    Raises
-    ------
-    EngineError
-        Spark does not start, or a job fails because of the cluster or its environment.
-    KafkaIndexError
-        A task fails because of its data.
-    RuntimeError
-        A task fails because of an error in this package.
+    `after_failure` is the hint for the error of a job that fails. Raises `EngineError` if Spark
+    does not start, or a job fails because of the cluster or its environment, `KafkaIndexError` if a
+    task fails because of its data, and `RuntimeError` if one fails because of an error in this
+    package.
     """
     session = build_session(master, app_name)
     from py4j.protocol import Py4JError
@@ -109,21 +98,10 @@ def prepare_executors(
     inputs: Sequence[str],
     outputs: Sequence[str],
 ) -> int:
-    """Check what the executors of a cluster have; return how many tasks run at a time.
+    """Check the executors of a cluster; return the number of tasks that run at a time.
 
-    Parameters
-    ----------
-    session, jobs, target
-        As for `kafka_index.spark.executors.check_executors`.
-    inputs : sequence of str
-        What tasks will read; a few of them are looked for.
-    outputs : sequence of str
-        Where tasks will write.
-
-    Raises
-    ------
-    EngineError
-        As `kafka_index.spark.executors.check_executors`.
+    A few of the inputs are looked for. Raises `EngineError` as
+    `kafka_index.spark.executors.check_executors`.
     """
     from kafka_index.spark.executors import check_executors
     from kafka_index.spark.jobs import is_connect
@@ -137,18 +115,10 @@ def prepare_executors(
 def build_session(master: str | None, app_name: str) -> SparkSession:
     """Start a Spark session, or return the one that is running.
 
-    Parameters
-    ----------
-    master : str, optional
-        ``local[N]``, ``spark://host:port``, ``yarn``, or ``sc://host:port`` for Spark Connect.
-        Without it: that of ``spark-submit``, else all cores of this machine.
-    app_name : str
-        Name of the application, unless ``spark-submit`` was given one.
-
-    Raises
-    ------
-    EngineError
-        PySpark is not installed, there is no Java to run it, or Spark does not start.
+    The master is ``local[N]``, ``spark://host:port``, ``yarn``, or ``sc://host:port`` for Spark
+    Connect; by default that of ``spark-submit``, else all cores of this machine. The name of the
+    application counts unless ``spark-submit`` was given one. Raises `EngineError` if PySpark is not
+    installed, there is no Java to run it, or Spark does not start.
     """
     for needed in ("pyspark", "pandas"):  # mapInArrow asks for pandas, without using it
         if importlib.util.find_spec(needed) is None:
@@ -241,16 +211,9 @@ def known_settings(*, submitted: bool) -> SparkConf:
 
 
 def settle(conf: SparkConf, master: str | None, app_name: str, *, submitted: bool) -> SparkConf:
-    """Complete the settings of a classic session; what is set already stays.
+    """Complete the settings of a classic session, from `known_settings`; existing ones stay.
 
-    Parameters
-    ----------
-    conf : SparkConf
-        From `known_settings`; changed.
-    master, app_name : str
-        As for `build_session`.
-    submitted : bool
-        Whether ``spark-submit`` runs this process.
+    `submitted`: ``spark-submit`` runs this process.
     """
     settings = dict(_SETTINGS)
     if not submitted or conf.get("spark.master", None) is None:

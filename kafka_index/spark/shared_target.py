@@ -29,13 +29,10 @@ _LEFTOVER = re.compile(r"\.kafka-index\.[0-9a-f]{16}\.shared")
 
 @dataclass(frozen=True, slots=True)
 class SharedTarget:
-    """What a task needs to recognise the folders that the driver means.
+    """Markers by which a task recognises the folders of the driver.
 
-    Parameters
-    ----------
-    markers : tuple of str
-        A path in each folder that exists as long as the run. Stores that are no file systems are
-        the same from everywhere and need none.
+    Each is a path in a folder that exists as long as the run. Stores that are no file systems are
+    the same from everywhere and need none.
     """
 
     markers: tuple[str, ...] = ()
@@ -43,10 +40,7 @@ class SharedTarget:
     def check(self) -> None:
         """Look for the markers, in a task.
 
-        Raises
-        ------
-        EngineError
-            This executor does not see one.
+        Raises `EngineError` if this executor does not see one.
         """
         for marker in self.markers:
             if not os.path.exists(marker):
@@ -59,19 +53,10 @@ class SharedTarget:
 
 @contextlib.contextmanager
 def shared_target(directories: Sequence[str]) -> Iterator[SharedTarget]:
-    """Mark folders as those of this run, as long as the context is open.
+    """Mark existing folders, or URIs, as those of this run, as long as the context is open.
 
-    Enter it while holding their locks: a marker that lies there was left by a killed run.
-
-    Parameters
-    ----------
-    directories : sequence of str
-        Existing folders, or URIs.
-
-    Raises
-    ------
-    PublishError
-        A marker cannot be written.
+    Enter it while holding their locks: a marker that exists was left by a killed run. Raises
+    `PublishError` if a marker cannot be written.
     """
     name = _MARKER.format(run_id=new_run_id())
     markers: list[str] = []

@@ -72,10 +72,7 @@ _IGNORED = frozenset(
 def check_names(names: Iterable[str]) -> list[str]:
     """Return the options without effect, by their names in lower case.
 
-    Raises
-    ------
-    InputError
-        There is no such option, or it cannot be honoured.
+    Raises `InputError` if there is no such option, or it cannot be honoured.
     """
     ignored = []
     for name in names:

@@ -51,7 +51,7 @@ _TIERED_COMPANIONS = ("tieredformat", "keyprefix", "tieredkeys", "topicids")
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """What a read of ``kafka-log`` asks for.
+    """The options of a read of ``kafka-log``.
 
     Parameters
     ----------
@@ -105,19 +105,10 @@ class SourceOptions:
 
 
 def parse_options(given: Mapping[str, str], *, now: int | None = None) -> SourceOptions:
-    """Parse the options of a read.
+    """Parse the options of a read, with names in any case.
 
-    Parameters
-    ----------
-    given : mapping of str to str
-        As Spark has them; names in any case.
-    now : int, optional
-        The instant that times are relative to, in ms; by default that of the call.
-
-    Raises
-    ------
-    InputError
-        An option is malformed, contradicts another, or cannot be honoured.
+    Times are relative to `now`, in ms, by default the instant of the call. Raises `InputError` if
+    an option is malformed, contradicts another, or cannot be honoured.
     """
     options = {name.lower(): value for name, value in given.items()}
     ignored = check_names(options)

@@ -11,13 +11,10 @@ from kafka_index.spark.source_options import SourceOptions
 
 
 def check_partitions(options: SourceOptions, files: Sequence[PartitionFiles]) -> None:
-    """Refuse what names other partitions than those that are there, as Spark's Kafka source does.
+    """Refuse names of partitions that the dump does not have, as Spark's Kafka source does.
 
-    Raises
-    ------
-    InputError
-        A topic or a partition that is named is not in the dump, or bounds by partition leave one
-        out.
+    Raises `InputError` if a topic or a partition that is named is not in the dump, or bounds by
+    partition leave one out.
     """
     found = {(one.topic, one.partition) for one in files}
     topics = {topic for topic, _ in found}

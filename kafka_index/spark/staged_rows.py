@@ -82,20 +82,8 @@ def read_staged(table: pa.Table) -> list[StagedSegment]:
 def plan_publishing(staged: pa.Table, plan: pa.Table, *, bins: int) -> pa.Table:
     """Spread the partitions of staged segments over bins of about equal numbers of segments.
 
-    Parameters
-    ----------
-    staged : pa.Table
-        `STAGED_SCHEMA`.
-    plan : pa.Table
-        `kafka_index.build.WORK_SCHEMA`: the segments that were to be staged. It says how many a
-        partition has; nothing is published of one that lacks a row.
-    bins : int
-        How many bins, 1 or more.
-
-    Returns
-    -------
-    pa.Table
-        `PUBLISHING_SCHEMA`.
+    The plan, of `kafka_index.build.WORK_SCHEMA`, has the segments that were to be staged. A
+    partition that lacks a row is not published. Returns `PUBLISHING_SCHEMA`.
     """
     expected = _segments_of(plan)
     found = _segments_of(staged)
@@ -113,13 +101,10 @@ def _segments_of(rows: pa.Table) -> pa.Table:
 
 
 def whole_partitions(batches: Iterable[pa.RecordBatch]) -> Iterator[list[StagedSegment]]:
-    """Yield the segments of each partition whose rows have all arrived.
+    """Yield the segments of each partition whose rows have all arrived, in any order.
 
-    Parameters
-    ----------
-    batches : iterable of pa.RecordBatch
-        `PUBLISHING_SCHEMA`, in any order. An input that ends early looks like one that is done (a
-        cancelled Spark task sees that), so the count decides.
+    An input of `PUBLISHING_SCHEMA` that ends early looks like one that is done (a cancelled Spark
+    task sees that), so the count decides.
     """
     table = pa.Table.from_batches(batches, schema=PUBLISHING_SCHEMA)
     table = table.sort_by(_ORDER)

@@ -1,4 +1,4 @@
-"""What the Spark jobs share: tasks, Arrow schemas as Spark ones, and the id of an attempt."""
+"""The common parts of Spark jobs: tasks, Arrow schemas as Spark ones, and the id of an attempt."""
 
 from __future__ import annotations
 

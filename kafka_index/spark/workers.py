@@ -47,19 +47,10 @@ def session_workers(
     inputs: Sequence[str] = (),
     outputs: Sequence[str] = (),
 ) -> Iterator[SparkWorkers]:
-    """Check what the executors of a session have, and return its workers.
+    """Check the executors of a session, and return its workers.
 
-    Parameters
-    ----------
-    session : SparkSession
-        Classic or Connect.
-    listener, works, inputs, outputs
-        As for `kafka_index.execution.Engine.start`.
-
-    Raises
-    ------
-    EngineError
-        An executor lacks something.
+    The parameters are those of `kafka_index.execution.Engine.start`. Raises `EngineError` if an
+    executor lacks something.
     """
     on_progress = None if listener is None else listener.on_share
     with (
@@ -73,19 +64,7 @@ def session_workers(
 
 
 class SparkWorkers:
-    """The tasks of a session.
-
-    Parameters
-    ----------
-    session : SparkSession
-        Classic or Connect.
-    jobs : Jobs
-        Names and follows the jobs.
-    target : SharedTarget
-        The folders that are written to.
-    count : int
-        Tasks that run at a time.
-    """
+    """The tasks of a session, `count` of them at a time, with the folders that they write to."""
 
     def __init__(self, session: SparkSession, jobs: Jobs, target: SharedTarget, count: int) -> None:
         self.session = session

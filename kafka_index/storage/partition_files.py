@@ -78,16 +78,9 @@ class SegmentFile:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """An entry that a broker would not load as a segment, or is not read, and why.
+    """An entry that a broker would not load as a segment, or is not read, with the reason.
 
-    Parameters
-    ----------
-    path : str
-        The entry.
-    reason : str
-        Why it is skipped.
-    target : str
-        Where the link leads that is not followed; empty for others.
+    `target` is the end of a link that is not followed; empty for others.
     """
 
     path: str
@@ -239,15 +232,10 @@ _HEADERS_WINDOW_BYTES = 64 << 10
 
 @dataclass(frozen=True, slots=True)
 class SwappedRange:
-    """The offsets that swapped logs hold, and that they replace.
+    """The offsets that swapped logs hold and replace: lowest base to highest next offset.
 
-    Parameters
-    ----------
-    first_offset, end_offset : int
-        From the lowest base offset to the highest next offset, exclusive.
-    doubts : dict of str to str
-        Logs whose end is doubtful, by path, and why: a broker does not start with one that is
-        damaged.
+    `doubts` has the logs whose end is doubtful, by path, and the reason: a broker does not start
+    with a damaged one.
     """
 
     first_offset: int

@@ -248,19 +248,9 @@ _ANY_DEPTH = "**"
 
 
 def expand_uri(uri: str, given: str) -> list[str]:
-    """Return the URIs that a URI names: itself where it exists, otherwise what it matches.
+    """Return the URI, without a slash at its end, if it exists, otherwise the URIs that it matches.
 
-    Parameters
-    ----------
-    uri : str
-        Without a slash at its end.
-    given : str
-        The same as the user gave it, for errors.
-
-    Raises
-    ------
-    InputError
-        Nothing is there, or nothing matches.
+    `given` is the URI of the user, for errors. Raises `InputError` if nothing exists or matches.
     """
     if _exists(uri):
         return [uri]

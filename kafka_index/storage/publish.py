@@ -240,14 +240,9 @@ def _folders(publication: Publication) -> tuple[str, ...]:
 
 
 class TargetFiles:
-    """The files of a target folder. One of a store is listed once, when first asked for.
+    """The files of a target folder; one of a store is listed once, when first asked for.
 
-    Parameters
-    ----------
-    directory : str
-        Path or URI.
-    is_new : bool
-        Whether nothing is there (`is_new_folder`).
+    `is_new`: the folder is empty (`is_new_folder`).
     """
 
     def __init__(self, directory: str, *, is_new: bool = False) -> None:

@@ -212,26 +212,10 @@ _ODD_ENDINGS = (SWAP_SUFFIX, CLEANED_SUFFIX, DELETED_SUFFIX)
 
 
 def list_plain_partition(partition: TopicPartition, directory: str) -> PartitionSegments | None:
-    """Return the segments of a local partition directory.
+    """Return the segments of a local partition directory, or None to list it entry by entry.
 
-    Parameters
-    ----------
-    partition : TopicPartition
-        Whose directory it is.
-    directory : str
-        Its path.
-
-    Returns
-    -------
-    PartitionSegments or None
-        None where the directory has to be listed entry by entry: it has traces of an interrupted
-        compaction, split or deletion, a link, or a log that is not a plain file or cannot be
-        inspected.
-
-    Raises
-    ------
-    OSError
-        The directory cannot be read.
+    That is needed if it has traces of an interrupted compaction, split or deletion, or a log that
+    is not a plain file or cannot be inspected. Raises `OSError` if the directory cannot be read.
     """
     names: list[str] = []
     sizes: list[int] = []

@@ -80,14 +80,9 @@ class WindowWalk:
 
 
 class StreamWalk:
-    """Hands out windows of a file that is not on a local disk, front to back.
+    """Hands out windows of a file that is not on a local disk, front to back from a start.
 
-    Parameters
-    ----------
-    file : ByteSource
-        The file; its errors are raised by `window`.
-    start_bytes : int
-        Where to begin.
+    The errors of the file are raised by `window`.
     """
 
     def __init__(self, file: ByteSource, start_bytes: int = 0) -> None:
@@ -99,12 +94,7 @@ class StreamWalk:
     def window(self, position_bytes: int, size_bytes: int = WINDOW_BYTES) -> Bytes:
         """Return a window that begins at a position, not before that of the last one.
 
-        Parameters
-        ----------
-        position_bytes : int
-            Where to continue.
-        size_bytes : int
-            How much is wanted at least; the end of the file gives less.
+        It has at least `size_bytes`, less only at the end of the file.
         """
         end = min(position_bytes + size_bytes, self._size_bytes)
         while self._end_bytes < end and self._read():

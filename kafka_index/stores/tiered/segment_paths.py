@@ -143,13 +143,7 @@ def inner_root(root: str) -> tuple[Layout, str]:
 
 
 def parse_segment_path(path: str) -> SegmentPath:
-    """Return the segment and the file that a path names.
-
-    Raises
-    ------
-    InputError
-        It has another form.
-    """
+    """Return the segment and the file that a path names; raises `InputError` for another form."""
     scheme, separator, rest = path.partition("://")
     match = _PATH.fullmatch(rest)
     if not separator or match is None:

@@ -28,14 +28,7 @@ _MAX_INDEXES = 16
 class TieredStore:
     """The segments of a store of Aiven's plugin, or of LocalTieredStorage; read-only.
 
-    Parameters
-    ----------
-    layout : Layout
-        Of the objects.
-    objects : Store
-        Where they are.
-    keys : KeyRing
-        The key pairs of encrypted segments.
+    The layout is that of the objects, and the keys are for encrypted segments.
     """
 
     has_rename = False
@@ -60,10 +53,7 @@ class TieredStore:
     def open(self, path: str, info: FileInfo | None = None) -> ByteSource:
         """Open a log; the indexes are read whole, by `read`.
 
-        Raises
-        ------
-        CorruptObjectError
-            Its objects contradict each other, or what was listed.
+        Raises `CorruptObjectError` if its objects contradict each other, or the listing.
         """
         file = parse_segment_path(path)
         if file.file_suffix != LOG_SUFFIX:
@@ -90,12 +80,8 @@ class TieredStore:
     def read(self, path: str, max_bytes: int | None = None) -> bytes:
         """Return an index, or the first bytes of it.
 
-        Raises
-        ------
-        FileNotFoundError
-            The segment has no such index.
-        CorruptObjectError
-            The objects of the segment contradict each other.
+        Raises `FileNotFoundError` if the segment has no such index, and `CorruptObjectError` if its
+        objects contradict each other.
         """
         file = parse_segment_path(path)
         if file.file_suffix == LOG_SUFFIX:
@@ -211,12 +197,8 @@ class TieredStore:
 def read_manifest(objects: Store, name: str) -> SegmentManifest:
     """Read the manifest of a segment, by the path of its objects without suffix.
 
-    Raises
-    ------
-    CorruptObjectError
-        It is missing, damaged, or that of another segment.
-    InputError
-        It has another version.
+    Raises `CorruptObjectError` if it is missing, damaged, or that of another segment, and
+    `InputError` for another version.
     """
     path = name + MANIFEST_SUFFIX
     try:
