@@ -71,7 +71,13 @@ from kafka_index.restore.seed import (
     write_seed,
 )
 from kafka_index.restore.threads import Runner
-from kafka_index.restore.until import check_offsets, check_reached, check_times, open_transactions
+from kafka_index.restore.until import (
+    check_offsets,
+    check_reached,
+    check_times,
+    cleaned_after,
+    open_transactions,
+)
 from kafka_index.storage import DirectoryLock, SegmentFile
 
 OnRestored = Callable[[RestoredPartition], None]
@@ -333,14 +339,22 @@ class RestoreJob:
             )
 
     def _cut_apart(self, restored: Restored) -> list[str]:
-        """Return the transactions that the ends that were asked for cut apart, for people."""
+        """Return what the ends that were asked for cut apart, for people."""
         limited = [each for each in restored.partitions if each.is_limited]
         if not limited:
             return []
-        return open_transactions(
-            {each.partition: each.open_producers for each in limited},
-            read_transactions(self.output.path, self._budget()),
-        )
+        bases = {each.partition: each.base for each in self.plan.partitions}
+        cleaned = {}
+        for each in limited:
+            base = bases[each.partition]
+            cleaned[each.partition] = base.root.cleaned_to(base.partition) or 0, each.log_end_offset
+        return [
+            *open_transactions(
+                {each.partition: each.open_producers for each in limited},
+                read_transactions(self.output.path, self._budget()),
+            ),
+            *cleaned_after(cleaned),
+        ]
 
     def _beyond_end(self, restored: Restored) -> list[OffsetBeyondEnd]:
         """Return the offsets that groups committed after the ends of logs; clamp them if asked."""

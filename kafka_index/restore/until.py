@@ -129,6 +129,22 @@ def open_transactions(
     ]
 
 
+def cleaned_after(partitions: Mapping[TopicPartition, tuple[int, int]]) -> list[str]:
+    """Return the partitions whose cleaner had passed their new end, for people.
+
+    Parameters
+    ----------
+    partitions : mapping of TopicPartition to tuple of int
+        Up to which offset the log was cleaned, and where it ends now.
+    """
+    return [
+        f"{partition.directory_name} ends at offset {end}, and was cleaned up to offset {cleaned}: "
+        "of keys that were written again in between, the records before its end are gone"
+        for partition, (cleaned, end) in sorted(partitions.items())
+        if cleaned > end
+    ]
+
+
 def check_reached(until: Until, logs: Iterable[Replica]) -> None:
     """Refuse a point in time that is before all records: nothing would be restored.
 

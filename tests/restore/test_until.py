@@ -174,3 +174,16 @@ def test_a_restore_to_a_relative_time_keeps_the_time_of_its_first_run(
 
 def _full(*_: object) -> None:
     raise OSError("disk")
+
+
+@pytest.mark.parametrize(("offset", "is_named"), [(2000, True), (2700, False)])
+def test_a_partition_that_was_cleaned_beyond_its_new_end_is_named(
+    tmp_path: Path, offset: int, *, is_named: bool
+) -> None:
+    dump = copy_dump(tmp_path / "dump", "customer-profiles-0")
+    limits = tmp_path / "limits.csv"
+    limits.write_text(f"customer-profiles,0,{offset}\n")
+
+    run = restore(dump, tmp_path / "out", "--until", limits)
+
+    assert ("was cleaned up to offset 2637" in " ".join(run.done.stdout.split())) == is_named
