@@ -80,6 +80,7 @@ conformance: $(STAMP) ## compare with Kafka's own code; CASES=100000 draws more,
 CAMPAIGN := tests/restore/test_interrupted.py tests/verification/test_interrupted.py \
 	tests/endtoend/test_record_kill.py tests/endtoend/test_remote_faults.py tests/conformance/broker/test_drawn_starts.py \
 	tests/conformance/broker/test_drawn_directories.py tests/conformance/broker/test_metadata_damage.py \
+	tests/conformance/broker/test_killed_restores.py tests/conformance/broker/test_three_brokers.py \
 	tests/restore/test_failing_calls.py \
 	tests/endtoend/test_failing_calls.py tests/endtoend/test_secrets.py \
 	tests/tables/test_log_ends.py tests/writing/test_condition.py tests/writing/test_revival.py

@@ -108,6 +108,8 @@ class Broker:
         Kafka's.
     more_settings
         Settings of this broker alone.
+    voters
+        The controllers and their ports, where node 1 is not the only one.
     """
 
     def __init__(
@@ -118,12 +120,14 @@ class Broker:
         java_options: tuple[str, ...] = QUICK_START,
         version: str = DEFAULT_VERSION,
         more_settings: Mapping[str, str] | None = None,
+        voters: Mapping[int, int] | None = None,
     ) -> None:
         self.home = home
         self._more_settings = dict(more_settings or {})
         port, free = free_ports(2)
         self.bootstrap = f"127.0.0.1:{port}"
-        self.controller_port = controller_port or free
+        self._voters = voters or {1: controller_port or free}
+        self.controller_port = self._voters.get(node_id, self._voters[1])
         self._settings_file = home.root / "server.properties"
         self._java_options = java_options
         self._class_path = class_path(version)
@@ -223,13 +227,15 @@ class Broker:
 
     def _settings(self, node_id: int) -> str:
         listeners = f"PLAINTEXT://{self.bootstrap}"
-        if node_id == 1:
+        if node_id in self._voters:
             listeners += f",CONTROLLER://127.0.0.1:{self.controller_port}"
         own = {
             "node.id": str(node_id),
-            "process.roles": "broker,controller" if node_id == 1 else "broker",
+            "process.roles": "broker,controller" if node_id in self._voters else "broker",
             "listeners": listeners,
-            "controller.quorum.voters": f"1@127.0.0.1:{self.controller_port}",
+            "controller.quorum.voters": ",".join(
+                f"{node}@127.0.0.1:{port}" for node, port in self._voters.items()
+            ),
             "log.dirs": str(self.home.data),
             "metadata.log.dir": str(self.home.metadata),
             **self._more_settings,

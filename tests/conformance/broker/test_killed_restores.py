@@ -1,0 +1,208 @@
+"""Restores that are killed at drawn moments, judged by Kafka's own start after each.
+
+Before the same command line is run again, a broker exits over the output, or all of it is there;
+afterwards all of it is. The judge is that of drawn directories (``Starting.java``), and for some a
+broker. ``make campaign`` kills three hundred, of which four are on Spark; other runs a few.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from kafka_index.metadata import ClusterImage, read_cluster
+from kafka_index.records.decompression import DecompressionBudget
+from kafka_index.restore.journal import JOURNAL_FILE
+from tests.conformance.judge import Judge
+from tests.support.campaign import drawn
+from tests.support.command_line import COMMAND, environment
+from tests.support.killed_runs import Failure, KilledRuns
+from tests.support.killing import killed_command
+from tests.support.restoring import MARKER, contents
+
+from .broker import Broker, BrokerError, Home
+from .client import ISOLATIONS, Client, Digest
+from .started_directories import Started, readable
+from .topics import Topic, Traffic, Transactions
+
+TOPICS = (
+    Topic("killed", (Traffic(batches=60),), {"internal.segment.bytes": "20480"}, 3),
+    Topic("killed.payments", (Transactions(batches=40),), {"internal.segment.bytes": "20480"}),
+)
+NAMES = [topic.name for topic in TOPICS]
+NODE = 1
+IN_FULL = drawn(10) == 10
+KILLS = drawn(296, one_in=60)
+#: Of these a broker is started, too, before and after.
+STARTED = set(range(0, KILLS, 24))
+_SEED = 20
+
+
+@dataclass(frozen=True)
+class Dump:
+    """The directories of a broker that was killed, what consumers had got, and their restore.
+
+    `steps` is how many file system calls a restore makes at which it can be killed.
+    """
+
+    home: Home
+    cluster: ClusterImage
+    digests: dict[str, dict[str, Digest]]
+    written: dict[str, set[int]]
+    files: dict[str, bytes]
+    steps: int
+
+    def differences(self, root: Path) -> list[str]:
+        """Return the files of a restore that was not killed which an output has not, or others."""
+        found = contents(root)
+        return [name for name, data in self.files.items() if found.get(name) != data]
+
+
+def command(dump: Home, root: Path, *more: object) -> list[str]:
+    inputs = ("restore", "--input", dump.data, dump.metadata, "--cluster", "same", "--quiet")
+    output = ("--output", root / "data", "--metadata-output", root / "metadata")
+    return [str(one) for one in (*inputs, *output, *more)]
+
+
+@pytest.fixture(scope="module")
+def runs() -> Iterator[KilledRuns]:
+    with KilledRuns("restore", "--help") as forked:
+        yield forked
+
+
+@pytest.fixture(scope="module")
+def dump(room: Path, runs: KilledRuns) -> Dump:
+    broker = Broker(Home(room / "restores-killed"))
+    broker.start()
+    try:
+        with Client(broker.bootstrap, room) as client:
+            for topic in TOPICS:
+                client.create(topic)
+                client.fill(topic)
+            digests = {isolation: client.digests(isolation, NAMES) for isolation in ISOLATIONS}
+    finally:
+        broker.kill()
+    home = broker.home
+    whole = room / "restores-whole"
+    whole.mkdir()
+    counted = room / "restores-counted"
+    counted.mkdir()
+    with killed_command(counted, command(home, counted, "--threads", 1)) as once:
+        steps = once.calls()
+    assert not runs.run(whole, 1 << 30, *command(home, whole, "--threads", 1))
+    cluster = read_cluster([str(home.metadata)], budget=DecompressionBudget(2**24))
+    written = readable([home.data])
+    return Dump(home, cluster, digests, written, contents(whole), steps)
+
+
+@pytest.fixture(scope="module")
+def judge() -> Iterator[Judge]:
+    """A judge of its own: it keeps what it has started."""
+    with Judge() as started:
+        yield started
+
+
+def judged(judge: Judge, dump: Dump, root: Path) -> Started:
+    """Start a copy of an output."""
+    copy = root.with_name(f"{root.name}-judged")
+    shutil.copytree(root, copy)
+    topics = [
+        f"{topic.name}={topic_id}={len(topic.partitions)}={NODE}="
+        + ",".join(topic.partitions[one].directories[0] for one in sorted(topic.partitions))
+        for topic_id, topic in dump.cluster.topics.items()
+    ]
+    (copy / "data").mkdir(exist_ok=True)
+    reply = judge.demand("start", NODE, copy / "metadata", copy / "data", *topics)
+    shutil.rmtree(copy)
+    return Started.of(reply[1:])
+
+
+def check(judge: Judge, dump: Dump, root: Path, *, is_over: bool) -> None:
+    """Check that a broker exits over an output, or that all of it is there."""
+    started = judged(judge, dump, root)
+    has_marker = (root / "data" / MARKER).exists()
+    assert started.starts or not (is_over or has_marker), started.reason
+    if started.starts:
+        assert started.faults(dump.written, {}) == {}
+        # The marker is the last.
+        assert dump.differences(root) == ([] if has_marker else [f"data/{MARKER}"])
+
+
+def check_broker(dump: Dump, root: Path, *, is_over: bool) -> None:
+    """Start a broker on a copy of an output, and compare what consumers get, if it starts."""
+    copy = root.with_name(f"{root.name}-started")
+    shutil.copytree(root, copy)
+    (copy / "data").mkdir(exist_ok=True)
+    broker = Broker(Home(copy))
+    try:
+        broker.start()
+    except BrokerError:
+        assert not is_over
+    else:
+        try:
+            with Client(broker.bootstrap, copy) as client:
+                for isolation, digests in dump.digests.items():
+                    assert client.digests(isolation, NAMES) == digests
+        finally:
+            broker.kill()
+    shutil.rmtree(copy)
+
+
+@pytest.mark.parametrize("number", range(KILLS))
+def test_a_killed_restore_is_not_started_on_or_is_whole(
+    tmp_path: Path, dump: Dump, judge: Judge, runs: KilledRuns, number: int
+) -> None:
+    draw = random.Random(_SEED * KILLS + number)
+    # The last steps are those that make a directory one that starts.
+    last = max(dump.steps - 40, 1) if number % 3 == 0 else 1
+    root = tmp_path / "out"
+    root.mkdir()
+    threads = draw.choice((1, 3))
+    given = command(dump.home, root, "--threads", threads)
+    was_killed = runs.run(root, draw.randrange(last, dump.steps + 1), *given)
+    is_over = (root / "data" / MARKER).exists() and not (root / "data" / JOURNAL_FILE).exists()
+    assert was_killed or is_over
+    check(judge, dump, root, is_over=is_over)
+    if number in STARTED:
+        check_broker(dump, root, is_over=is_over)
+
+    code = runs.failing(root, 1 << 30, Failure.KILL, *given)
+
+    assert code == (2 if is_over else 0)
+    assert dump.differences(root) == []
+    if number in STARTED:
+        check(judge, dump, root, is_over=True)
+        check_broker(dump, root, is_over=True)
+
+
+@pytest.mark.skipif(not IN_FULL, reason="make campaign kills these")
+@pytest.mark.parametrize("number", range(4))
+def test_a_restore_on_spark_that_is_killed_is_completed(
+    tmp_path: Path, dump: Dump, judge: Judge, number: int
+) -> None:
+    root = tmp_path / "out"
+    root.mkdir()
+    given = [*COMMAND, *command(dump.home, root, "--engine", "spark")]
+    process = subprocess.Popen(given, env=environment(), start_new_session=True)
+    # In the midst of the partitions: some are there, and not all of them.
+    wanted = number * len(dump.written) // 4
+    while process.poll() is None and len(list(root.glob("data/*/*.log"))) < wanted:
+        time.sleep(0.001)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    is_over = process.returncode == 0
+    check(judge, dump, root, is_over=is_over)
+
+    done = subprocess.run(given, env=environment(), check=False, capture_output=True, text=True)
+
+    assert done.returncode == (2 if is_over else 0), done.stderr
+    check(judge, dump, root, is_over=True)

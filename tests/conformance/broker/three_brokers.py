@@ -1,0 +1,280 @@
+"""Three brokers that are controllers too, their load, and what was acknowledged of it."""
+
+from __future__ import annotations
+
+import subprocess
+import zlib
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple, Self
+
+from tests.conformance.kafka_jars import class_path
+from tests.support.timeouts import TIMEOUT_SECONDS, wait_for
+
+from .broker import Broker, Home, free_ports, java
+from .client import Client, ensure_classes
+from .topics import Topic
+
+NODES = (1, 2, 3)
+_SMALL = {"internal.segment.bytes": "60000", "message.timestamp.type": "LogAppendTime"}
+_COMPACT = {
+    "cleanup.policy": "compact",
+    "min.cleanable.dirty.ratio": "0.3",
+    "internal.segment.bytes": "20000",
+}
+PLAIN, PAYMENTS, PROFILES, COPIES = (
+    f"load.{name}" for name in ("plain", "payments", "profiles", "copies")
+)
+TOPICS = (
+    Topic(PLAIN, (), _SMALL, 2),
+    Topic(PAYMENTS, (), _SMALL, 2),
+    Topic(PROFILES, (), _SMALL | _COMPACT),
+    Topic(COPIES, (), _SMALL, 2),
+)
+#: The topics that brokers keep groups and transactions in.
+INTERNAL = ("__consumer_offsets", "__transaction_state")
+_JAVA = ("-Xms64m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+_SETTINGS = {
+    "default.replication.factor": "3",
+    "min.insync.replicas": "2",
+    "offsets.topic.replication.factor": "3",
+    "transaction.state.log.replication.factor": "3",
+    "transaction.state.log.min.isr": "2",
+    "metadata.log.max.record.bytes.between.snapshots": "20000",
+    "group.initial.rebalance.delay.ms": "0",
+    # A broker is fenced late on a busy machine, and a killed one is back soon.
+    "broker.session.timeout.ms": "6000",
+}
+
+
+class Three:
+    """A cluster of three nodes below a folder, running while its context does; killed at its end.
+
+    Parameters
+    ----------
+    root : path
+        Of the three homes, ``1`` to ``3``.
+    """
+
+    def __init__(self, root: Path) -> None:
+        ports = dict(zip(NODES, free_ports(len(NODES)), strict=True))
+        self.homes = [Home(root / str(node)) for node in NODES]
+        self.brokers = [
+            Broker(home, node, java_options=_JAVA, more_settings=_SETTINGS, voters=ports)
+            for node, home in zip(NODES, self.homes, strict=True)
+        ]
+
+    @property
+    def bootstrap(self) -> str:
+        """The addresses of all of them."""
+        return ",".join(broker.bootstrap for broker in self.brokers)
+
+    def __enter__(self) -> Self:
+        try:
+            # None of them is ready before two of them are there.
+            with ThreadPoolExecutor(len(NODES)) as threads:
+                list(threads.map(Broker.start, self.brokers))
+        except BaseException:
+            self.kill()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.kill()
+
+    def kill(self) -> None:
+        """End them with SIGKILL, one right after another."""
+        for broker in self.brokers:
+            broker.kill()
+
+    def copy_to(self, root: Path) -> list[Home]:
+        """Copy the folders of all, which may be written to meanwhile."""
+        for home in self.homes:
+            target = root / home.root.name
+            target.mkdir(parents=True)
+            # Files may be gone before they are copied.
+            subprocess.run(
+                ["cp", "-a", "--sparse=always", str(home.data), str(home.metadata), str(target)],
+                check=False,
+                stderr=subprocess.DEVNULL,
+            )
+        return dumped(root)
+
+    def surprises(self, texts: Iterable[str]) -> list[str]:
+        """Return the lines of the brokers' logs that have one of these texts."""
+        texts = tuple(texts)
+        return [
+            line
+            for broker in self.brokers
+            for line in broker.log_text().splitlines()
+            if any(text in line for text in texts)
+        ]
+
+
+def dumped(root: Path) -> list[Home]:
+    """Return the homes below a folder."""
+    return [Home(root / str(node)) for node in NODES]
+
+
+class Got(NamedTuple):
+    """A record that was acknowledged or consumed."""
+
+    offset: int
+    timestamp_ms: int
+    crc: int
+    id: str
+
+
+@dataclass
+class Ledger:
+    """What was acknowledged, by kind and partition, and the commits of groups."""
+
+    records: dict[str, dict[tuple[str, int], list[Got]]] = field(
+        default_factory=lambda: defaultdict(lambda: defaultdict(list))
+    )
+    commits: dict[tuple[str, str, int], list[tuple[int, int, int]]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
+    ends: dict[tuple[str, int], int] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, path: Path, size: int | None = None) -> Self:
+        """Read a ledger, or what it had when it was of a size."""
+        found = cls()
+        for line in path.read_bytes()[:size].decode().splitlines():
+            kind, *fields = line.split("\t")
+            if kind == "group":
+                group, topic, number, *rest = fields
+                offset, began, ended = map(int, rest)
+                found.commits[group, topic, int(number)].append((offset, began, ended))
+            elif kind == "end":
+                topic, number, at = fields
+                found.ends[topic, int(number)] = int(at)
+            else:
+                topic, number, at, time, crc, name = fields
+                got = Got(int(at), int(time), int(crc), name)
+                found.records[kind][topic, int(number)].append(got)
+        return found
+
+    def acknowledged(self) -> dict[tuple[str, int], list[Got]]:
+        """Return the records that a consumer has to get, by partition and in order."""
+        found: dict[tuple[str, int], list[Got]] = defaultdict(list)
+        for kind in ("ack", "commit"):
+            for partition, records in self.records[kind].items():
+                found[partition] += records
+        return {partition: sorted(records) for partition, records in found.items()}
+
+    def count(self) -> dict[str, int]:
+        """Return how many of each kind there are, commits of groups included."""
+        kinds = {
+            kind: sum(map(len, by_partition.values()))
+            for kind, by_partition in self.records.items()
+        }
+        return kinds | {"group": sum(map(len, self.commits.values()))}
+
+
+@contextmanager
+def loading(
+    bootstrap: str, path: Path, prefix: str, suffix: str = ""
+) -> Iterator[Callable[[], None]]:
+    """Put load on a cluster meanwhile; yields what ends it in an orderly way."""
+    process = subprocess.Popen(
+        _load(bootstrap, "load", str(path), prefix, *filter(None, [suffix])),
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+
+    def end() -> None:
+        _, errors = process.communicate(timeout=TIMEOUT_SECONDS)
+        assert process.returncode == 0, errors.decode()[-4000:]
+
+    try:
+        yield end
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def await_load(path: Path, more: int, since: int = 0) -> None:
+    """Wait until a ledger has so many more records of each kind than it had at a size."""
+    before = Ledger.read(path, since).count() if since else {}
+
+    def is_there() -> bool:
+        found = Ledger.read(path).count() if path.exists() else {}
+        return all(
+            found.get(kind, 0) - before.get(kind, 0) >= more // share
+            for kind, share in {"ack": 1, "commit": 2, "abort": 4, "group": 30}.items()
+        )
+
+    wait_for(is_there, 60, f"{more} records in {path.name}")
+
+
+def consumed(bootstrap: str, path: Path, isolation: str, topics: Sequence[str]) -> Ledger:
+    """Consume topics from their starts to their ends."""
+    _run(bootstrap, "consume", str(path), isolation, *topics)
+    return Ledger.read(path)
+
+
+def committed(bootstrap: str) -> dict[tuple[str, str, int], int]:
+    """Return the committed offsets of all groups."""
+    lines = [line.split("\t") for line in _run(bootstrap, "groups").splitlines()]
+    return {(group, topic, int(number)): int(at) for group, topic, number, at in lines}
+
+
+def crc_of(name: str) -> int:
+    """Return the checksum of the value that a record of an id has (``Load.sendAs``)."""
+    code = 0
+    for letter in name:
+        code = (code * 31 + ord(letter)) & 0xFFFFFFFF
+    signed = code - (1 << 32) if code >> 31 else code
+    return zlib.crc32(f"{name}|{f'{code:x}' * (1 + signed % 40)}".encode())
+
+
+def replicas_differ(homes: Sequence[Home], topics: Iterable[str]) -> list[str]:
+    """Return the partitions whose logs are not the same bytes at every node."""
+    found = []
+    for topic in topics:
+        for folder in sorted(homes[0].data.glob(f"{topic}-[0-9]*")):
+            logs = {
+                b"".join(
+                    log.read_bytes() for log in sorted((home.data / folder.name).glob("*.log"))
+                )
+                for home in homes
+            }
+            if len(logs) != 1:
+                found.append(folder.name)
+    return found
+
+
+def create_topics(cluster: Three, room: Path) -> None:
+    """Create the topics of the load, with a replica at each node."""
+    with Client(cluster.bootstrap, room) as client:
+        for topic in TOPICS:
+            client.create(topic, NODES)
+
+
+def _load(bootstrap: str, *arguments: str) -> list[str]:
+    classes = f"{ensure_classes()}:{class_path()}"
+    return java("-cp", classes, "Load", bootstrap, *arguments, options=_JAVA, level="error")
+
+
+def _run(bootstrap: str, *arguments: str) -> str:
+    done = subprocess.run(
+        _load(bootstrap, *arguments),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=TIMEOUT_SECONDS,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return done.stdout
