@@ -13,7 +13,7 @@ from kafka_index.cli.verify_summary import VerifyOutcome
 from kafka_index.config import LogConfig
 from kafka_index.execution import Engine
 from kafka_index.growing.growing_segment import system_clock
-from kafka_index.layout.names import CLEANER_CHECKPOINT, TopicPartition
+from kafka_index.layout.names import TopicPartition
 from kafka_index.metadata.found_cluster import FoundCluster, find_cluster
 from kafka_index.records.decompression import shared_budget
 from kafka_index.storage import Listing, list_dump
@@ -120,7 +120,7 @@ def _by_partition(listing: Listing) -> dict[TopicPartition, CopySegments]:
     return {
         each.partition: CopySegments(
             each.files(),
-            roots.of(each.directory).offset(CLEANER_CHECKPOINT, each.partition) or 0,
+            roots.of(each.directory).cleaned_to(each.partition) or 0,
         )
         for each in SegmentTable.of(listing.segments).partitions
     }

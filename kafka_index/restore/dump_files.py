@@ -15,13 +15,9 @@ from kafka_index.errors import InputError, KafkaIndexError, is_retriable
 from kafka_index.layout.checkpoints import parse_offset_checkpoint
 from kafka_index.layout.names import (
     CLEAN_SHUTDOWN,
-    CLEANER_CHECKPOINT,
     CLUSTER_METADATA_TOPIC,
-    LOG_START_CHECKPOINT,
     META_PROPERTIES,
     OFFSET_CHECKPOINTS,
-    RECOVERY_POINT_CHECKPOINT,
-    REPLICATION_CHECKPOINT,
     TopicPartition,
 )
 from kafka_index.scan import LogFileSource
@@ -29,7 +25,7 @@ from kafka_index.startup.directory_files import read_properties, refuse_held
 from kafka_index.startup.topic_id_file import read_topic_id
 from kafka_index.storage import Listing, SegmentFile, Skipped, expand_directories
 from kafka_index.storage.listing import list_any
-from kafka_index.storage.log_directory import read_checkpoint_text
+from kafka_index.storage.log_directory import RootOffsets, read_checkpoint_text
 from kafka_index.storage.segment_table import PartitionSegments, SegmentTable
 from kafka_index.storage.tiered_partition import TieredPartition
 from kafka_index.stores import is_remote
@@ -40,12 +36,10 @@ _WHILE_RUNNING = "restore from a snapshot or a copy, or after the broker has sto
 
 
 @dataclass(slots=True)
-class DumpDirectory:
+class DumpDirectory(RootOffsets):
     """A data directory of a dump, and what the files at its root say."""
 
-    path: str
     properties: dict[str, str] = field(default_factory=dict)
-    offsets: dict[str, dict[TopicPartition, int]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     is_clean: bool = False
 
@@ -73,26 +67,6 @@ class DumpDirectory:
             directory._note(error)
         return directory
 
-    def log_start(self, partition: TopicPartition) -> int | None:
-        """Return the checkpointed log start; None where there is none."""
-        return self._offset(LOG_START_CHECKPOINT, partition)
-
-    def cleaned_to(self, partition: TopicPartition) -> int | None:
-        """Return up to where a compacted log was cleaned; None where that is not known."""
-        return self._offset(CLEANER_CHECKPOINT, partition)
-
-    def committed_to(self, partition: TopicPartition) -> int:
-        """Return an offset up to which the log was there once: committed, or flushed."""
-        names = REPLICATION_CHECKPOINT, RECOVERY_POINT_CHECKPOINT
-        return max(self._offset(name, partition) or 0 for name in names)
-
-    def high_watermark(self, partition: TopicPartition) -> int | None:
-        """Return the checkpointed high watermark; None where there is none."""
-        return self._offset(REPLICATION_CHECKPOINT, partition)
-
-    def _offset(self, name: str, partition: TopicPartition) -> int | None:
-        return self.offsets.get(name, {}).get(partition)
-
     def _note(self, error: KafkaIndexError) -> None:
         if is_retriable(error):
             raise error
@@ -117,9 +91,7 @@ class Replica:
             for name, offsets in self.root.offsets.items()
             if self.partition in offsets
         }
-        return replace(
-            self, root=DumpDirectory(self.root.path, {}, own, is_clean=self.root.is_clean)
-        )
+        return replace(self, root=DumpDirectory(self.root.path, own, is_clean=self.root.is_clean))
 
 
 @dataclass(slots=True)

@@ -132,7 +132,7 @@ def _missing_in(
     else:
         lost_ends = lost_logs_of(plan.base.segments)
     copies = (plan.base, *plan.others)
-    committed = max(each.root.committed_to(each.partition) for each in copies)
+    committed = max(each.root.committed_end(each.partition) for each in copies)
     return missing_offsets(
         [
             SeenLog(

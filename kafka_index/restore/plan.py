@@ -249,4 +249,4 @@ def _log_start(base: Replica, choices: RestoreChoices) -> int | None:
         return given
     if base.tiered is not None:
         return base.tiered.log_start_offset
-    return base.root.log_start(base.partition)
+    return base.root.log_start_offset(base.partition)

@@ -8,7 +8,11 @@ from dataclasses import dataclass, replace
 
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES
 from kafka_index.layout.checkpoints import parse_leader_epoch_checkpoint
-from kafka_index.layout.names import LEADER_EPOCH_CHECKPOINT
+from kafka_index.layout.names import (
+    LEADER_EPOCH_CHECKPOINT,
+    RECOVERY_POINT_CHECKPOINT,
+    REPLICATION_CHECKPOINT,
+)
 from kafka_index.records.decompression import shared_budget
 from kafka_index.scan.missing_offsets import (
     Cause,
@@ -188,7 +192,8 @@ def with_known_start(
     # An epoch after the log end is none that a broker left.
     first = min((one.start_offset for one in epochs if one.start_offset <= end), default=None)
     if first is None:
-        was_started = directory.recovery_points or directory.high_watermarks
+        names = RECOVERY_POINT_CHECKPOINT, REPLICATION_CHECKPOINT
+        was_started = any(directory.offsets.get(name) for name in names)
         if directory.has_log_starts or not was_started:
             return predicted
         text = "the log start is lost: records that were deleted may come back"

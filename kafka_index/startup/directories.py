@@ -332,8 +332,8 @@ class _Start:
         is_used = kind in (DirectoryKind.LIVE, DirectoryKind.FUTURE)
         loading = Loading(
             is_clean,
-            directory.recovery_points.get(partition, 0),
-            directory.log_starts.get(partition, 0),
+            directory.recovery_point(partition),
+            directory.log_start_offset(partition) or 0,
             self._topics.log_settings(partition.topic),
             self._conditions.clock,
             is_offline=directory.path in self._offline,
@@ -418,7 +418,7 @@ class _Start:
         retention = self._topics.retention(partition.topic, self._node_id)
         self._has_unknown_retention |= not retention.is_known and not retention.malformed
         self._malformed.update(retention.malformed)
-        watermark = directory.high_watermarks.get(partition, 0)
+        watermark = directory.high_watermark(partition) or 0
         predicted = replace(
             predicted,
             unserved="; ".join(unserved) or None,
@@ -481,15 +481,12 @@ class _Start:
         return KnownOffsets(
             Cleaning.of(
                 partition.topic,
-                directory.cleaned_to.get(partition),
+                directory.cleaned_to(partition),
                 policy,
                 is_topic_known=has_topic or policy is not None,
             ),
-            directory.log_starts.get(partition),
-            max(
-                directory.high_watermarks.get(partition, 0),
-                directory.recovery_points.get(partition, 0),
-            ),
+            directory.log_start_offset(partition),
+            directory.committed_end(partition),
             directory.is_clean,
         )
 

@@ -30,13 +30,20 @@ from kafka_index.startup.java_texts import (
 )
 from kafka_index.startup.prediction import DirectoryFailsError, Refusal, StartRefusedError
 from kafka_index.startup.root_bytes import read_root_file
-from kafka_index.storage.log_directory import read_checkpoint_text
+from kafka_index.storage.log_directory import RootOffsets, read_checkpoint_text
 
 Offsets = dict[TopicPartition, int]
+# As a broker reads them: the first that it fails on is the reason.
+_IN_ORDER = (
+    RECOVERY_POINT_CHECKPOINT,
+    LOG_START_CHECKPOINT,
+    REPLICATION_CHECKPOINT,
+    CLEANER_CHECKPOINT,
+)
 
 
 @dataclass(slots=True)
-class DirectoryFiles:
+class DirectoryFiles(RootOffsets):
     """The checkpoints of a data directory, and its marker.
 
     Parameters
@@ -45,10 +52,8 @@ class DirectoryFiles:
         The directory.
     is_clean : bool
         Whether the marker of a clean shutdown is there.
-    recovery_points, log_starts, high_watermarks : dict
-        The checkpoints, by partition.
-    cleaned_to : dict
-        The checkpoint of the cleaner, by partition.
+    offsets : dict of str to dict
+        The checkpoints, by name and partition.
     has_log_starts : bool
         Whether the log starts are known: that checkpoint has content, which can be read.
     offline, offline_later : Refusal or None
@@ -61,12 +66,7 @@ class DirectoryFiles:
         What a broker only warns about.
     """
 
-    path: str
     is_clean: bool = False
-    recovery_points: Offsets = field(default_factory=dict)
-    log_starts: Offsets = field(default_factory=dict)
-    high_watermarks: Offsets = field(default_factory=dict)
-    cleaned_to: Offsets = field(default_factory=dict)
     has_log_starts: bool = False
     offline: Refusal | None = None
     offline_later: Refusal | None = None
@@ -84,13 +84,11 @@ class DirectoryFiles:
             They cannot be read by this process.
         """
         files = cls(path, is_clean=os.path.exists(os.path.join(path, CLEAN_SHUTDOWN)))
-        files.recovery_points = files._offsets(RECOVERY_POINT_CHECKPOINT)
-        files.log_starts = files._offsets(LOG_START_CHECKPOINT)
-        files.high_watermarks = files._offsets(REPLICATION_CHECKPOINT)
-        files.cleaned_to = files._offsets(CLEANER_CHECKPOINT)
+        for name in _IN_ORDER:
+            files.offsets[name] = files._read_offsets(name)
         return files
 
-    def _offsets(self, name: str) -> Offsets:
+    def _read_offsets(self, name: str) -> Offsets:
         """Return a checkpoint; nothing where a broker resets it, or fails on it."""
         path = os.path.join(self.path, name)
         try:

@@ -1,13 +1,14 @@
-"""One data directory of a broker, and the checkpoints at its root."""
+"""The checkpoints at the root of a data directory of a broker."""
 
 from __future__ import annotations
 
 import os
-from functools import cached_property
+from dataclasses import dataclass, field
 
 from kafka_index.errors import InputError
 from kafka_index.layout.checkpoints import parse_offset_checkpoint
 from kafka_index.layout.names import (
+    CLEANER_CHECKPOINT,
     LOG_START_CHECKPOINT,
     RECOVERY_POINT_CHECKPOINT,
     REPLICATION_CHECKPOINT,
@@ -17,61 +18,76 @@ from kafka_index.stores import is_remote, store_of
 from kafka_index.stores.inputs import refuse_linked_out
 
 
-class LogDirectory:
-    """The root checkpoints of a data directory, each read when first asked for.
+@dataclass(slots=True)
+class RootOffsets:
+    """The offsets that the checkpoints at the root of a data directory have of its partitions.
 
-    A directory without checkpoints (a lone copied partition's parent) is fine.
+    `offsets` has the entries of each checkpoint by its name. There is none for a partition of which
+    nothing was noted.
     """
 
-    def __init__(self, path: str) -> None:
-        self.path = path
+    path: str
+    offsets: dict[str, dict[TopicPartition, int]] = field(default_factory=dict)
+
+    def offset(self, name: str, partition: TopicPartition) -> int | None:
+        """Return the entry of a partition in a checkpoint."""
+        return self.offsets.get(name, {}).get(partition)
 
     def log_start_offset(self, partition: TopicPartition) -> int | None:
-        """Return the checkpointed log start offset; None without an entry.
-
-        A broker writes one only where it is above the first segment's base offset. Raises
-        `InputError` if the checkpoint cannot be read or is malformed.
-        """
-        offsets = self._log_start_offsets
-        return None if offsets is None else offsets.get(partition)
+        """Return the log start, which a broker notes only above the first segment's base offset."""
+        return self.offset(LOG_START_CHECKPOINT, partition)
 
     def high_watermark(self, partition: TopicPartition) -> int | None:
-        """Return the checkpointed high watermark; None without an entry.
+        """Return the high watermark."""
+        return self.offset(REPLICATION_CHECKPOINT, partition)
+
+    def recovery_point(self, partition: TopicPartition) -> int:
+        """Return the recovery point, 0 without one."""
+        return self.offset(RECOVERY_POINT_CHECKPOINT, partition) or 0
+
+    def cleaned_to(self, partition: TopicPartition) -> int | None:
+        """Return up to where a compacted log was cleaned."""
+        return self.offset(CLEANER_CHECKPOINT, partition)
+
+    def committed_end(self, partition: TopicPartition) -> int:
+        """Return where a log ends at the earliest: what is before was committed, or flushed."""
+        return max(self.high_watermark(partition) or 0, self.recovery_point(partition))
+
+
+class LogDirectory(RootOffsets):
+    """A data directory whose checkpoints are read when an entry of them is first asked for.
+
+    A directory without checkpoints, such as the parent of a lone copied partition, is fine.
+    """
+
+    __slots__ = ("_is_there",)
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self._is_there: dict[str, bool] = {}
+
+    def offset(self, name: str, partition: TopicPartition) -> int | None:
+        """Return the entry of a partition in a checkpoint.
 
         Raises `InputError` if the checkpoint cannot be read or is malformed.
         """
-        offsets = self._high_watermarks
-        return None if offsets is None else offsets.get(partition)
-
-    def committed_end(self, partition: TopicPartition) -> int:
-        """Return the earliest end of a log: all offsets before it were committed, or flushed.
-
-        Raises `InputError` if a checkpoint cannot be read or is malformed.
-        """
-        flushed = (self._recovery_points or {}).get(partition, 0)
-        return max(self.high_watermark(partition) or 0, flushed)
+        self._read(name)
+        return super().offset(name, partition)
 
     @property
     def has_high_watermarks(self) -> bool:
         """Whether there is a checkpoint of high watermarks at all."""
-        return self._high_watermarks is not None
-
-    @cached_property
-    def _log_start_offsets(self) -> dict[TopicPartition, int] | None:
-        return self._read(LOG_START_CHECKPOINT)
-
-    @cached_property
-    def _high_watermarks(self) -> dict[TopicPartition, int] | None:
         return self._read(REPLICATION_CHECKPOINT)
 
-    @cached_property
-    def _recovery_points(self) -> dict[TopicPartition, int] | None:
-        return self._read(RECOVERY_POINT_CHECKPOINT)
-
-    def _read(self, name: str) -> dict[TopicPartition, int] | None:
-        path = os.path.join(self.path, name)
-        text = read_checkpoint_text(path)
-        return None if text is None else parse_offset_checkpoint(text, path=path)
+    def _read(self, name: str) -> bool:
+        """Read a checkpoint, once; return whether there is one."""
+        if name not in self._is_there:
+            path = os.path.join(self.path, name)
+            text = read_checkpoint_text(path)
+            if text is not None:
+                self.offsets[name] = parse_offset_checkpoint(text, path=path)
+            self._is_there[name] = text is not None
+        return self._is_there[name]
 
 
 def read_checkpoint_text(path: str) -> str | None:

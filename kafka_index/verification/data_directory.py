@@ -31,7 +31,7 @@ from kafka_index.startup.meta_properties import METADATA_DIRECTORY, MetaProperti
 from kafka_index.startup.metadata_log import why_not_snapshots
 from kafka_index.startup.prediction import Refusal
 from kafka_index.startup.quorum_state import why_not_quorum_state
-from kafka_index.storage.log_directory import read_checkpoint_text
+from kafka_index.storage.log_directory import RootOffsets, read_checkpoint_text
 from kafka_index.stores import is_remote
 from kafka_index.verification.findings import FileClass, FileKind, Finding, Judgement
 
@@ -51,7 +51,7 @@ _NOT_A_NUMBER = {
 
 
 @dataclass(slots=True)
-class DataDirectory:
+class DataDirectory(RootOffsets):
     """The root of a data directory.
 
     `present` are the root files that exist, `offsets` the readable checkpoints by name and
@@ -60,9 +60,7 @@ class DataDirectory:
     the directory.
     """
 
-    path: str
     present: set[str] = field(default_factory=set)
-    offsets: dict[str, dict[TopicPartition, int]] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
     identity: MetaProperties | None = None
     refused: tuple[Refusal, ...] = ()
@@ -95,23 +93,6 @@ class DataDirectory:
     def is_clean(self) -> bool:
         """Whether the marker of a clean shutdown is there."""
         return CLEAN_SHUTDOWN in self.present
-
-    def offset(self, name: str, partition: TopicPartition) -> int | None:
-        """Return the entry of a partition in a checkpoint; None without one."""
-        return self.offsets.get(name, {}).get(partition)
-
-    def recovery_point(self, partition: TopicPartition) -> int:
-        """Return the recovery point of a partition, 0 without one."""
-        return self.offset(RECOVERY_POINT_CHECKPOINT, partition) or 0
-
-    def log_start_offset(self, partition: TopicPartition) -> int:
-        """Return the log start of a partition, 0 without one."""
-        return self.offset(LOG_START_CHECKPOINT, partition) or 0
-
-    def known_end(self, partition: TopicPartition) -> int:
-        """Return an offset up to which the log was there once: committed, or flushed."""
-        names = REPLICATION_CHECKPOINT, RECOVERY_POINT_CHECKPOINT
-        return max(self.offset(name, partition) or 0 for name in names)
 
     def partition_findings(
         self, partition: TopicPartition, log_end_offset: int

@@ -13,8 +13,6 @@ from kafka_index.build.report import FAILED, SegmentReport
 from kafka_index.errors import is_retriable
 from kafka_index.growing.growing_segment import floor_segment
 from kafka_index.layout.names import (
-    CLEANER_CHECKPOINT,
-    LOG_START_CHECKPOINT,
     TXN_INDEX_SUFFIX,
     TopicPartition,
     index_name_for,
@@ -84,7 +82,7 @@ class PartitionVerification:
 
     def check(self, segment: SegmentFile, attempt_id: str) -> SegmentCheck:
         """Scan a segment."""
-        cleaned_to = self._root.offset(CLEANER_CHECKPOINT, self.partition) or 0
+        cleaned_to = self._root.cleaned_to(self.partition) or 0
         return check_segment(
             segment, self.place(segment), self._settings, cleaned_to, attempt_id=attempt_id
         )
@@ -186,7 +184,7 @@ class _Finish:
     def _log_start(self) -> int:
         partition = self.verification.partition
         tiered = self.settings.tiered.get(partition)
-        return self.root.log_start_offset(partition) if tiered is None else tiered.log_start_offset
+        return tiered.log_start_offset if tiered else self.root.log_start_offset(partition) or 0
 
     def _missing_offsets(
         self, rows: Sequence[SegmentReport], lost_ends: Mapping[int, int]
@@ -206,15 +204,15 @@ class _Finish:
             ],
             Cleaning.of(
                 partition.topic,
-                root.offset(CLEANER_CHECKPOINT, partition),
+                root.cleaned_to(partition),
                 None if topic is None else topic.cleanup_policy,
                 is_topic_known=topic is not None,
             ),
             shared_budget(self.settings.config.max_decompressed_bytes),
             start_offset=None
             if partition in self.settings.tiered
-            else root.offset(LOG_START_CHECKPOINT, partition),
-            known_end=root.known_end(partition),
+            else root.log_start_offset(partition),
+            known_end=root.committed_end(partition),
             is_start_exact=root.is_clean,
             lost_ends=lost_ends,
         )

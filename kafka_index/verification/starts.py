@@ -116,7 +116,7 @@ def _loading(partition: TopicPartition, root: DataDirectory, settings: VerifySet
     return Loading(
         root.is_clean,
         root.recovery_point(partition),
-        root.log_start_offset(partition),
+        root.log_start_offset(partition) or 0,
         LogSettings(
             index_interval_bytes=config.index_interval_bytes,
             segment_index_bytes=config.index_size_max_bytes,
