@@ -86,6 +86,8 @@ _KEPT_FILES = frozenset(
     {*OFFSET_CHECKPOINTS, *ROOT_FILES, LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA, "quorum-state"}
 )
 _METADATA_SNAPSHOT = re.compile(r"[0-9]{20}-[0-9]{10}\.checkpoint(\.part|\.deleted)?")
+# A file of a remote segment in a folder of tiered storage, other than its log.
+_REMOTE_OBJECT = re.compile(r"[0-9]{20}-[A-Za-z0-9_-]{22}\.(?!log$)[a-z_-]+")
 # In the names of what a build keeps beside its files.
 _RECORD = "kafka-index"
 
@@ -197,7 +199,8 @@ def is_kept_file(name: str) -> bool:
     if parsed is not None:
         return parsed.kind != LOG_SUFFIX
     is_record = name.startswith(".") and _RECORD in name
-    return is_record or name in _KEPT_FILES or _METADATA_SNAPSHOT.fullmatch(name) is not None
+    is_named = name in _KEPT_FILES or _METADATA_SNAPSHOT.fullmatch(name) is not None
+    return is_record or is_named or _REMOTE_OBJECT.fullmatch(name) is not None
 
 
 def index_name_for(log_name: str, suffix: str) -> str:

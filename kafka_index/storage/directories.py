@@ -7,7 +7,6 @@ from collections.abc import Hashable
 from typing import Protocol
 
 from kafka_index.errors import InputError
-from kafka_index.layout.names import is_kept_file
 from kafka_index.stores import DirectoryEntry, FileInfo, is_remote, store_of
 from kafka_index.stores.inputs import kept_listings, linked_out
 
@@ -88,7 +87,7 @@ class LocalEntry:
 
     def linked_out(self) -> str | None:
         """Return where it leads as a link out of the input that is not followed."""
-        if not self._entry.is_symlink() or not is_kept_file(self.name):
+        if not self._entry.is_symlink():
             return None
         found = linked_out(self.path)
         return None if found is None else found.target

@@ -11,7 +11,8 @@ from kafka_index.layout.names import LOG_SUFFIX, TXN_INDEX_SUFFIX
 from kafka_index.storage import Skipped
 from kafka_index.storage.directories import directory_exists
 from kafka_index.storage.paths import absolute_path
-from kafka_index.stores import store_of
+from kafka_index.stores import is_remote, store_of
+from kafka_index.stores.inputs import admit_inputs
 from kafka_index.stores.tiered.manifest import INDEX_NAMES
 from kafka_index.stores.tiered.segment_paths import (
     UUID_PATTERN,
@@ -85,6 +86,8 @@ def list_remote_objects(options: TieredOptions) -> tuple[list[RemoteObjects], li
         root = absolute_path(uri).rstrip("/")
         if not directory_exists(root):
             raise InputError("the folder of tiered storage does not exist", path=uri)
+        if not is_remote(root):
+            admit_inputs([root])
         segments, iceberg = _list_root(root, options)
         if iceberg and not segments:
             raise InputError(

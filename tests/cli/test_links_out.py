@@ -15,6 +15,7 @@ import pytest
 
 import kafka_index
 from tests.support.command_line import DUMP, Argument, run_here
+from tests.support.tiered import setting
 
 _opened: list[str] = []
 
@@ -275,3 +276,28 @@ def test_functions_of_the_package(dump: Path, tmp_path: Path, opened: list[str])
     )
     kafka_index.read_records(dump, follow_links=True).read_all()
     kafka_index.restore_dump(dump, tmp_path / "d", follow_links=True)
+
+
+def test_a_folder_of_tiered_storage(tmp_path: Path, opened: list[str]) -> None:
+    at = setting("local")
+    remote = tmp_path / "remote"
+    shutil.copytree(at.remote, remote)
+    path = next(remote.rglob("*.timeindex"))
+    target = link_out(path, tmp_path)
+    opened.clear()
+    given = ("--input", at.data, "--tiered", remote)
+    done = run_here("verify", *given)
+    assert done.returncode == 1
+    assert f"{path} -> {target}" in done.stderr
+    assert not {str(path), str(target)}.intersection(opened)
+    assert run_here("verify", *given, "--follow-links").stderr == ""
+
+
+def test_links_of_other_names_are_named(dump: Path, tmp_path: Path) -> None:
+    (tmp_path / "anything").write_text("")
+    (dump / "payments-0" / "anything").symlink_to(tmp_path / "anything")
+    (dump / "payments-0" / "nothing").symlink_to("nowhere")
+    (dump / "payments-0" / "folder").symlink_to(tmp_path)
+    done = run_here("verify", "--input", dump)
+    assert done.returncode == 1
+    assert f"{dump / 'payments-0' / 'anything'} -> {tmp_path / 'anything'};" in done.stderr
