@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 
@@ -46,6 +47,7 @@ class VerifyOptions:
     topics: re.Pattern[str] | None
     fast: bool
     config: LogConfig
+    properties: Mapping[str, str] | None
     report: str | None
     engine: Engine
     detail: Detail
@@ -93,7 +95,8 @@ def _verify(
         tiered=listing.tiered,
         topics=known_topics(cluster.image, segments),
     )
-    outcome.on_table(findings_table(root_findings(listing, settings, options.metadata)))
+    findings = root_findings(listing, settings, options.metadata, options.properties)
+    outcome.on_table(findings_table(findings))
     with options.engine.start(
         "verify",
         after_failure="the report has what was verified: run again",

@@ -17,7 +17,7 @@ from kafka_index.cli.options import (
     topics_option,
 )
 from kafka_index.cli.tiered_options import check_input, tiered_options
-from kafka_index.config import LogConfig
+from kafka_index.config import LogConfig, read_properties
 from kafka_index.execution import Engine
 from kafka_index.tiered.options import TieredOptions
 
@@ -87,6 +87,7 @@ def make_command(*, as_job: bool) -> click.Command:
                 topics=topics,
                 fast=fast,
                 config=config,
+                properties=None if config_path is None else read_properties(config_path),
                 report=report,
                 engine=engine,
                 detail=detail,

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from kafka_index.config import LogConfig
 from kafka_index.errors import KafkaIndexError, is_retriable
 from kafka_index.growing.growing_segment import Clock, system_clock
-from kafka_index.layout.integers import INT32_MAX, parse_java_integer
 from kafka_index.layout.names import (
     BOOTSTRAP_CHECKPOINT,
     CLEAN_SHUTDOWN,
@@ -23,6 +22,7 @@ from kafka_index.layout.names import (
     TopicPartition,
 )
 from kafka_index.metadata import ClusterImage
+from kafka_index.metadata.found_cluster import settings_of
 from kafka_index.scan.missing_offsets import Cleaning
 from kafka_index.startup.bootstrap_file import why_not_bootstrap
 from kafka_index.startup.description import KnownOffsets, describe, replaced_by, with_known_start
@@ -33,6 +33,8 @@ from kafka_index.startup.meta_properties import (
     METADATA_DIRECTORY,
     Identity,
     check_identity,
+    configured_directories,
+    configured_node,
     refusal_of,
 )
 from kafka_index.startup.metadata_log import why_not_metadata_log
@@ -134,8 +136,7 @@ def metadata_directory_of(
     configured = settings.get("metadata.log.dir")
     if configured:
         # The settings of a broker on another machine name a directory of that machine.
-        logs = (settings.get("log.dirs") or settings.get("log.dir") or "").split(",")
-        is_here = {os.path.abspath(one.strip()) for one in logs if one.strip()} >= set(directories)
+        is_here = configured_directories(settings) >= set(directories)
         return os.path.abspath(configured) if is_here and os.path.isdir(configured) else None
     holding = [one for one in directories if os.path.isdir(os.path.join(one, METADATA_DIRECTORY))]
     return min(holding, default=None)
@@ -173,10 +174,8 @@ class _Start:
             paths, conditions.properties, conditions.metadata_directory
         )
         self._node_id = conditions.node_id
-        settings = conditions.properties or {}
-        if self._node_id is None and (settings.get("node.id") or settings.get("broker.id")):
-            text = settings.get("node.id") or settings.get("broker.id") or ""
-            self._node_id = parse_java_integer(text.strip(), INT32_MAX)
+        if self._node_id is None:
+            self._node_id = configured_node(conditions.properties)
         self._identity = Identity({}, {}, ())
 
     def predict(self) -> Prediction:
@@ -191,6 +190,10 @@ class _Start:
         if self._node_id is None:
             known = (one.node_id for one in self._identity.by_directory.values())
             self._node_id = next((one for one in known if one is not None), None)
+        conditions = self._conditions
+        if conditions.cluster is not None:
+            config = settings_of(conditions.cluster, conditions.config, self._node_id)
+            self._topics = replace(self._topics, config=config)
         # Nothing is touched before all of them are known to belong together.
         if not self._refused:
             for path in self._paths:

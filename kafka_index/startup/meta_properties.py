@@ -143,6 +143,20 @@ class Identity:
     refused: tuple[Refusal, ...]
 
 
+def configured_node(properties: Mapping[str, str] | None) -> int | None:
+    """Return the node id in a broker's settings; None where they have none."""
+    settings = properties or {}
+    text = settings.get("node.id") or settings.get("broker.id") or ""
+    return parse_java_integer(text.strip(), INT32_MAX)
+
+
+def configured_directories(properties: Mapping[str, str] | None) -> frozenset[str]:
+    """Return the data directories in a broker's settings."""
+    settings = properties or {}
+    texts = (settings.get("log.dirs") or settings.get("log.dir") or "").split(",")
+    return frozenset(os.path.abspath(text.strip()) for text in texts if text.strip())
+
+
 def check_identity(
     directories: list[str], metadata_directory: str | None, node_id: int | None
 ) -> Identity:

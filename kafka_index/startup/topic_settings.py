@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import overload
 
 from kafka_index.config import LogConfig, parse_integer
 from kafka_index.growing.settings import LogSettings
 from kafka_index.metadata import ClusterImage
 from kafka_index.startup.retention import Retention
 
-_INTERVAL, _INDEX_SIZE = "index.interval.bytes", "segment.index.bytes"
 _RETENTION_MS, _RETENTION_BYTES = "retention.ms", "retention.bytes"
 # The first of them that is there counts (AbstractKafkaConfig.logRetentionTimeMillis).
 _BROKER_RETENTION = (
@@ -45,10 +43,10 @@ class TopicSettings:
 
     def log_settings(self, topic: str) -> LogSettings:
         """Return what loading a log of a topic goes by."""
-        index, configs = self.config.for_topic(topic), self._configs(topic)
+        index = self.config.for_topic(topic)
         return LogSettings(
-            index_interval_bytes=_number(configs, _INTERVAL, index.index_interval_bytes),
-            segment_index_bytes=_number(configs, _INDEX_SIZE, index.index_size_max_bytes),
+            index_interval_bytes=index.index_interval_bytes,
+            segment_index_bytes=index.index_size_max_bytes,
             producer_id_expiration_ms=self.config.producer_id_expiration_ms,
         )
 
@@ -79,7 +77,7 @@ class TopicSettings:
         def limit(*names: tuple[Mapping[str, str], str, int], default: int) -> int | None:
             for settings, name, factor in names:
                 if name in settings:
-                    number = _number(settings, name, None)
+                    number = parse_integer(settings[name].strip())
                     if number is None:
                         malformed.append(f"{name}={settings[name]}")
                         return None
@@ -100,12 +98,3 @@ class TopicSettings:
 
     def _configs(self, topic: str) -> Mapping[str, str]:
         return {} if self.cluster is None else self.cluster.topic_configs(topic)
-
-
-@overload
-def _number(configs: Mapping[str, str], name: str, default: int) -> int: ...
-@overload
-def _number(configs: Mapping[str, str], name: str, default: int | None) -> int | None: ...
-def _number(configs: Mapping[str, str], name: str, default: int | None) -> int | None:
-    value = parse_integer(configs.get(name, "").strip())
-    return default if value is None else value

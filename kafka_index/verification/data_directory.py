@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -27,7 +27,13 @@ from kafka_index.layout.names import (
 )
 from kafka_index.layout.quoted_content import quote_content
 from kafka_index.startup.directories import metadata_directory_of
-from kafka_index.startup.meta_properties import METADATA_DIRECTORY, MetaProperties, check_identity
+from kafka_index.startup.meta_properties import (
+    METADATA_DIRECTORY,
+    MetaProperties,
+    check_identity,
+    configured_directories,
+    configured_node,
+)
 from kafka_index.startup.metadata_log import why_not_snapshots
 from kafka_index.startup.prediction import Refusal
 from kafka_index.startup.quorum_state import why_not_quorum_state
@@ -252,11 +258,16 @@ class DataDirectories:
             return self._known[path]
 
 
-def identity_findings(roots: Sequence[DataDirectory], metadata: str | None) -> Iterator[Finding]:
+def identity_findings(
+    roots: Sequence[DataDirectory],
+    metadata: str | None,
+    properties: Mapping[str, str] | None = None,
+) -> Iterator[Finding]:
     """Yield a row for each reason why directories of one broker do not belong together.
 
     The directories may be of several brokers; the metadata log that was given counts if it is of
-    the same broker.
+    the same broker. The settings are those of the broker with their node id, or with their data
+    directories; where no directory has that node id, each is compared with it.
     """
     given = None
     if metadata is not None and not is_remote(metadata):
@@ -267,7 +278,14 @@ def identity_findings(roots: Sequence[DataDirectory], metadata: str | None) -> I
         if root.identity is not None and not root.refused:
             key = root.identity.cluster_id, root.identity.node_id
             brokers.setdefault(key, {})[root.path] = root.identity
+    configured = configured_node(properties)
+    is_found = any(node_id == configured for _, node_id in brokers)
     for key, members in brokers.items():
+        is_configured = (
+            not is_found
+            or key[1] == configured
+            or not configured_directories(properties).isdisjoint(members)
+        )
         is_given = (
             given is not None
             and (given.cluster_id, given.node_id) == key
@@ -279,8 +297,8 @@ def identity_findings(roots: Sequence[DataDirectory], metadata: str | None) -> I
             )
         )
         paths = sorted(members)
-        place = metadata_directory_of(paths, None, metadata if is_given else None)
-        for refusal in check_identity(paths, place, None).refused:
+        place = metadata_directory_of(paths, properties, metadata if is_given else None)
+        for refusal in check_identity(paths, place, configured if is_configured else None).refused:
             yield _refused_row(refusal, _EXITS)
     for root in roots:
         yield from _metadata_log_findings(os.path.join(root.path, METADATA_DIRECTORY))

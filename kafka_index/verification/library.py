@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kafka_index.config import LogConfig, topics_pattern
@@ -56,6 +56,7 @@ def verify(
     config: LogConfig | None = None,
     tiered: TieredOptions | None = None,
     metadata: str | os.PathLike[str] | None = None,
+    properties: Mapping[str, str] | None = None,
     fast: bool = False,
     threads: int | None = None,
     now_ms: Time | None = None,
@@ -79,6 +80,9 @@ def verify(
     metadata : path, optional
         The directory of the metadata log, by default the one in the dump: it says which topics are
         compacted, and their ids.
+    properties : mapping of str to str, optional
+        The settings of the broker, as in its ``server.properties``: its node id and the directory
+        of its metadata log are compared with the directories.
     fast : bool
         Read the headers of batches only: checksums are not verified.
     threads : int, optional
@@ -124,5 +128,5 @@ def verify(
     with ThreadEngine(threads or os.cpu_count() or 1).start("verify") as workers:
         found.partitions += verify_partitions(workers, segments, settings)
     found.partitions.sort(key=lambda one: (one.topic, one.partition))
-    found.root_findings += root_findings(listing, settings, place)
+    found.root_findings += root_findings(listing, settings, place, properties)
     return found

@@ -7,7 +7,7 @@ a broker loads them as well, before it looks at their suffixes.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from kafka_index.errors import KafkaIndexError, is_retriable
@@ -59,16 +59,20 @@ def started(
 
 
 def root_findings(
-    listing: Listing, settings: VerifySettings, metadata: str | None
+    listing: Listing,
+    settings: VerifySettings,
+    metadata: str | None,
+    properties: Mapping[str, str] | None = None,
 ) -> Iterator[Finding]:
     """Yield the findings in data directories outside the partitions that are verified.
 
-    `metadata` is the directory of the metadata log that was given.
+    `metadata` is the directory of the metadata log that was given, `properties` are all settings of
+    the broker.
     """
     roots = [DataDirectory.read(path) for path in sorted(set(listing.data_directories))]
     for root in roots:
         yield from root.findings
-    yield from identity_findings(roots, metadata)
+    yield from identity_findings(roots, metadata, properties)
     yield from _unlisted_findings(listing, roots, settings)
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from kafka_index.config import LogConfig
+from kafka_index.config import IndexConfig, LogConfig
 from kafka_index.metadata import ClusterImage, PartitionImage, TopicImage
 from kafka_index.metadata.sensitive import ALL_BROKERS, BROKER_RESOURCE, TOPIC_RESOURCE
-from kafka_index.startup import PartitionPrediction, Prediction, StartConditions
+from kafka_index.startup import PartitionPrediction, Prediction, StartConditions, Verdict
 from kafka_index.startup.directories import predict_directories
 from kafka_index.startup.topic_id_file import read_topic_id
 from kafka_index.startup.topic_settings import TopicSettings
@@ -41,6 +41,7 @@ def predict(
     configs: dict[str, str],
     properties: dict[str, str] | None = DEFAULTS,
     brokers: dict[str, str] | None = None,
+    config: LogConfig | None = None,
 ) -> Prediction:
     topic_id = read_topic_id(str(data / PARTITION))
     assert topic_id is not None
@@ -52,7 +53,9 @@ def predict(
             (BROKER_RESOURCE, ALL_BROKERS): brokers or {},
         },
     )
-    conditions = StartConditions(LogConfig(), cluster, clock=lambda: NOW_MS, properties=properties)
+    conditions = StartConditions(
+        config or LogConfig(), cluster, clock=lambda: NOW_MS, properties=properties
+    )
     return predict_directories([str(data)], conditions)
 
 
@@ -189,3 +192,18 @@ def test_what_a_limit_deletes_that_is_not_a_number_is_not_known(data: Path, name
     assert only(found).log_start_retained is None
     assert any("not known" in note and f"{name}=abc" in note for note in found.notes)
     assert not any("without --config" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(
+    ("config", "verdict"),
+    [
+        (LogConfig(), Verdict.DOES_NOT_START),
+        (LogConfig(IndexConfig(index_size_max_bytes=1 << 20)), Verdict.SAFE),
+    ],
+)
+def test_given_settings_of_indexes_count_before_those_of_the_topic(
+    data: Path, config: LogConfig, verdict: Verdict
+) -> None:
+    found = predict(data, {"segment.index.bytes": "8", "retention.ms": "-1"}, config=config)
+
+    assert found.verdict is verdict

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -124,15 +124,18 @@ _STARTS: dict[str, Change] = {
 }
 
 
-def refuses(data: Path) -> tuple[bool, bool]:
+def refuses(
+    data: Path, properties: dict[str, str] | None = None, directories: Sequence[str] = ()
+) -> tuple[bool, bool]:
     """Return whether a row of a verification says so, and whether a prediction does."""
-    directories = sorted(str(path) for path in data.parent.iterdir())
-    found = verify(directories, threads=1)
+    directories = directories or sorted(str(path) for path in data.parent.iterdir())
+    found = verify(directories, threads=1, properties=properties)
     rows = [*found.root_findings, *(row for one in found.partitions for row in one.findings)]
     harmful = [row for row in rows if row.harmful]
     assert found.is_harmful is bool(harmful)
     assert all(row.effect for row in harmful)
-    predicted = predict_directories(directories, StartConditions(LogConfig(), properties={}))
+    conditions = StartConditions(LogConfig(), properties=properties or {})
+    predicted = predict_directories(directories, conditions)
     return bool(harmful), predicted.verdict is Verdict.DOES_NOT_START
 
 
@@ -164,3 +167,34 @@ def test_a_metadata_log_beside_that_of_the_same_broker_is_harmful(data: Path) ->
     assert rows() == [str(data / "__cluster_metadata-0")]
     property_of("node.id", "9")(log.parent)
     assert rows() == []
+
+
+def metadata_elsewhere(data: Path) -> dict[str, str]:
+    """Put a metadata log beside the data directory that has one, and name it in the settings."""
+    (data / "__cluster_metadata-0").mkdir()
+    directory = data.parent / "metadata"
+    directory.mkdir()
+    shutil.copy(data / "meta.properties", directory)
+    property_of("directory.id", _ID)(directory)
+    return {"log.dirs": str(data), "metadata.log.dir": str(directory)}
+
+
+_SETTINGS: dict[str, tuple[Callable[[Path], dict[str, str]], bool]] = {
+    "the node": (lambda _data: {"node.id": "1"}, False),
+    "another node": (lambda _data: {"node.id": "9"}, True),
+    "another broker": (lambda _data: {"broker.id": "9"}, True),
+    "the metadata log elsewhere": (metadata_elsewhere, True),
+    "the metadata log of another machine": (
+        lambda data: {**metadata_elsewhere(data), "log.dirs": "/not/here"},
+        False,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", _SETTINGS)
+def test_the_settings_of_the_broker_are_compared_with_its_directories(
+    data: Path, case: str
+) -> None:
+    settings, is_refused = _SETTINGS[case]
+
+    assert refuses(data, settings(data), [str(data)]) == (is_refused, is_refused)
