@@ -12,6 +12,8 @@ from typing import Any
 from tests.support.command_line import DUMP, SETTINGS, Argument, run_here
 
 MARKER = ".kafka_cleanshutdown"
+_DAMAGED = "audit.trail-0"
+_IDENTITY = "version=1\ncluster.id=fresh\nnode.id=7\ndirectory.id=ZZZZZZZZZZZZZZZZZZZZ{}\n"
 
 
 @dataclass(frozen=True)
@@ -85,3 +87,58 @@ def partition_contents(root: Path, partition: str) -> dict[str, bytes]:
 def logs(directory: Path) -> list[Path]:
     """The logs of a partition, by base offset."""
     return sorted(directory.glob("*.log"))
+
+
+@dataclass(frozen=True)
+class Places:
+    """A formatted output, a formatted controller, and the folder of the report."""
+
+    root: Path
+
+    def make(self) -> Places:
+        for name, tag in (("out", "Ag"), ("metadata", "Bg")):
+            (self.root / name).mkdir(parents=True, exist_ok=True)
+            (self.root / name / "meta.properties").write_text(_IDENTITY.format(tag))
+        shutil.copy2(DUMP / "bootstrap.checkpoint", self.root / "metadata")
+        (self.root / "reports").mkdir(exist_ok=True)
+        return self
+
+    @property
+    def output(self) -> Path:
+        return self.root / "out"
+
+    def command(self, dump: Path) -> list[Argument]:
+        return [
+            *("restore", "--input", dump, "--config", SETTINGS, "--threads", 1, "--quiet"),
+            *("--output", self.output, "--seed", self.root / "metadata"),
+            *("--report", self.root / "reports/restore.json"),
+            *("--summary", self.root / "reports/summary.json"),
+        ]
+
+    def written(self) -> dict[str, bytes]:
+        """All files but the summary, which has times; paths of this place are those of any."""
+        return {
+            name: data.replace(str(self.root).encode(), b"ROOT")
+            for name, data in contents(self.root).items()
+            if "summary" not in name
+        }
+
+
+def damaged_dump(target: Path) -> Path:
+    """Copy partitions, groups and the metadata log of the example dump, and damage a log."""
+    dump = copy_dump(target, _DAMAGED, "payments-0", "__consumer_offsets-0", "__cluster_metadata-0")
+    log = logs(dump / _DAMAGED)[1]
+    data = bytearray(log.read_bytes())
+    data[len(data) // 2] ^= 1
+    log.write_bytes(data)
+    return dump
+
+
+def check_mountable_only_if_whole(written: dict[str, bytes], whole: dict[str, bytes]) -> None:
+    """Check the files of `Places`: with an identity all is there, and with a marker so is that."""
+    if "out/meta.properties" in written:
+        # All that a broker reads is there, and all that was lost is told.
+        missing = {name for name in whole if written.get(name) != whole[name]}
+        assert missing <= {f"out/{MARKER}"}
+    if f"out/{MARKER}" in written:
+        assert whole.items() <= written.items()
