@@ -20,11 +20,12 @@ import numpy as np
 
 from benchmarks.dumps import build
 from kafka_index.build import BuildSettings
+from kafka_index.execution import ThreadEngine
 from kafka_index.records import BatchFields, Record, write_record_batch
 from kafka_index.restore.job import RestoreJob
 from kafka_index.restore.log_files import Link
+from kafka_index.restore.partition_restoring import restore_on
 from kafka_index.restore.request import RestoreRequest
-from kafka_index.restore.threads import on_threads
 from kafka_index.storage import list_dump
 
 _SEGMENTS = 32
@@ -76,7 +77,7 @@ def _build(dump: Path, output: Path) -> None:
 
 def _restore(dump: Path, output: Path, link: Link) -> None:
     job = RestoreJob.prepare(RestoreRequest([str(dump)], str(output), link=link))
-    result = job.run(on_threads(1), lambda _: None)
+    result = job.run(restore_on(ThreadEngine(1)), lambda _: None)
     if any(each.is_left_out or each.lost for each in result.partitions):
         raise RuntimeError(f"{dump} was not restored")
 

@@ -12,14 +12,14 @@ from kafka_index.cli.restore_page import restore_page
 from kafka_index.cli.restore_summary import RestoreOutcome
 from kafka_index.cli.run_summary import run_summary
 from kafka_index.cli.terminal import print_log
-from kafka_index.execution import Engine, ThreadEngine
+from kafka_index.execution import Engine
 from kafka_index.restore.job import RestoreJob
 from kafka_index.restore.log_files import Link
+from kafka_index.restore.partition_restoring import restore_on
 from kafka_index.restore.report import RESTORE_SCHEMA, report_rows
 from kafka_index.restore.request import RestoreRequest
 from kafka_index.restore.restored_partition import RestoreResult
 from kafka_index.restore.root_files import sync_directory, write_durably
-from kafka_index.restore.threads import Runner, on_tasks, on_threads
 from kafka_index.storage.report_file import ReportFile
 from kafka_index.stores import is_remote
 
@@ -63,16 +63,9 @@ def run_restore(
                 run_summary().write(code, code.name.lower())
 
             job.run(
-                _runner(engine, outcome),
+                restore_on(engine, outcome),
                 outcome.on_restored,
                 report=write_report,
                 conclude=conclude,
             )
     return code
-
-
-def _runner(engine: Engine, outcome: RestoreOutcome) -> Runner:
-    if not isinstance(engine, ThreadEngine):
-        return on_tasks(engine, outcome)
-    outcome.on_begin()
-    return on_threads(engine.threads)

@@ -37,7 +37,7 @@ from kafka_index.restore.output import (
     refuse_unknown_topics,
     same_cluster_identity,
 )
-from kafka_index.restore.partition_restoring import PartitionTask
+from kafka_index.restore.partition_restoring import PartitionTask, Runner
 from kafka_index.restore.plan import (
     RestorePlan,
     as_begun,
@@ -70,7 +70,6 @@ from kafka_index.restore.seed import (
     refuse_used,
     write_seed,
 )
-from kafka_index.restore.threads import Runner
 from kafka_index.restore.until import (
     check_offsets,
     check_reached,

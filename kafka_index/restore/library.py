@@ -8,13 +8,14 @@ from collections.abc import Mapping, Sequence
 from os import PathLike
 
 from kafka_index.config import LogConfig, choice_of, topics_pattern
+from kafka_index.execution import ThreadEngine
 from kafka_index.layout.times import Time, now_ms
 from kafka_index.layout.uri_passwords import refuse_passwords
 from kafka_index.restore.job import RestoreJob
 from kafka_index.restore.log_files import Link
+from kafka_index.restore.partition_restoring import restore_on
 from kafka_index.restore.request import RestoreRequest
 from kafka_index.restore.restored_partition import RestoreResult, Salvage
-from kafka_index.restore.threads import on_threads
 from kafka_index.restore.until import Until
 from kafka_index.stores.inputs import reading_inputs
 
@@ -97,4 +98,4 @@ def restore_dump(
     )
     with reading_inputs(follow_links=follow_links):
         job = RestoreJob.prepare(request)
-    return job.run(on_threads(threads or os.cpu_count() or 1), lambda _: None)
+    return job.run(restore_on(ThreadEngine(threads or os.cpu_count() or 1)), lambda _: None)

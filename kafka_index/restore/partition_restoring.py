@@ -1,9 +1,9 @@
 """Partitions as units of work: restored in a folder of their own, and renamed when they are whole.
 
-Both engines call `restore_partitions` with groups of partitions. The logs are scanned where they
-will stay: a rename takes them into the output. The index files, snapshots and leader epochs are
-those of a build over these logs. A partition takes its name in the output when all of its files are
-durable.
+The works of both engines are groups of partitions (`divide`), and the parts of a work are logs. A
+log is scanned in the file that a rename takes into the output. The index files, snapshots and
+leader epochs are those of a build over these logs. A partition takes its name in the output when
+all of its files are durable.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 
 from kafka_index.build import BuildSettings, publish_partitions
 from kafka_index.build.partition_start import PartitionStart
@@ -21,6 +22,7 @@ from kafka_index.build.publish import GROUP_SEGMENTS
 from kafka_index.build.report import FAILED, SegmentReport
 from kafka_index.config import LogConfig
 from kafka_index.errors import KafkaIndexError, is_retriable
+from kafka_index.execution import Engine, Listener, Parts, Waves
 from kafka_index.execution.tasks import new_run_id
 from kafka_index.layout.names import LOG_SUFFIX, TopicPartition, segment_file_name
 from kafka_index.restore.gaps import cleaned_places, gap_losses, log_end, with_fills
@@ -50,14 +52,7 @@ _GROUP_BYTES = 64 << 20
 
 #: A log, or the error that it ended with: the rest of its partition is awaited all the same.
 FoundLog = RestoredLog | KafkaIndexError
-#: Calls a function for each log, here or on threads, and returns what it returned in order.
-EachLog = Callable[
-    [
-        Callable[[tuple[SegmentFile, LogContext]], FoundLog],
-        Sequence[tuple[SegmentFile, LogContext]],
-    ],
-    Iterable[FoundLog],
-]
+OnSettled = Callable[[Sequence[RestoredPartition]], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +69,11 @@ class PartitionTask:
     def size_bytes(self) -> int:
         """Size of its logs."""
         return int(self.plan.base.segments.sizes_bytes.sum())
+
+    @property
+    def log_count(self) -> int:
+        """Number of its logs."""
+        return len(self.plan.base.segments.base_offsets)
 
     def alone(self) -> PartitionTask:
         """Return the task without what the root of a dump says of other partitions."""
@@ -115,31 +115,94 @@ def grouped(tasks: Iterable[PartitionTask]) -> list[list[PartitionTask]]:
     groups: list[list[PartitionTask]] = []
     room = segments = 0
     for task in sorted(tasks, key=lambda each: -each.size_bytes):
-        count = len(task.plan.base.segments.base_offsets)
-        if not groups or task.size_bytes > room or segments + count > GROUP_SEGMENTS:
+        if not groups or task.size_bytes > room or segments + task.log_count > GROUP_SEGMENTS:
             groups.append([])
             room, segments = _GROUP_BYTES, 0
         groups[-1].append(task)
-        room, segments = room - task.size_bytes, segments + count
+        room, segments = room - task.size_bytes, segments + task.log_count
     return groups
 
 
-def restore_partitions(
-    group: Sequence[PartitionTask], *, each_log: EachLog = map
-) -> list[RestoredPartition]:
-    """Restore partitions in a folder of this attempt's own, and let each appear whole."""
-    output, salvage = group[0].output, group[0].salvage
-    root = os.path.join(output, f"{STAGING}{new_run_id()}")
+#: Restores partitions on some engine, and calls back with each group that is settled.
+Runner = Callable[[Sequence[PartitionTask], OnSettled], None]
+
+
+def restore_on(engine: Engine, listener: Listener | None = None) -> Runner:
+    """Return what restores partitions on an engine."""
+
+    def run(tasks: Sequence[PartitionTask], on_settled: OnSettled) -> None:
+        groups = grouped(each.alone() for each in tasks)
+        with engine.start(
+            "restore",
+            after_failure="finished partitions are kept: run again to continue",
+            listener=listener,
+            works=len(groups),
+            inputs=sorted({each.plan.base.directory for each in tasks}),
+            outputs=[tasks[0].output],
+        ) as workers:
+            for group in workers.run_parts(
+                groups,
+                divide,
+                sizes=[sum(each.size_bytes for each in group) for group in groups],
+                what="restore {:,} groups of partitions",
+                waves=Waves.KEPT,
+            ):
+                on_settled(group)
+
+    return run
+
+
+def divide(group: Sequence[PartitionTask]) -> Parts[list[RestoredPartition]]:
+    """Return the work on partitions: a part for each log, in a folder of this attempt's own.
+
+    Joined, each partition appears whole in the output, or it is left out and not there.
+    """
+    root = os.path.join(group[0].output, f"{STAGING}{new_run_id()}")
     settings = BuildSettings(
         config=group[0].config, target_root=root, run_id=new_run_id(), keeps_record=False
     )
+    parts = [
+        partial(_restore_log, log, task=task, settings=settings)
+        for task in group
+        for log in task.logs()
+    ]
+    return Parts(parts, partial(_finish, group=group, root=root, settings=settings))
+
+
+def _restore_log(
+    log: tuple[SegmentFile, LogContext],
+    _attempt_id: str,
+    *,
+    task: PartitionTask,
+    settings: BuildSettings,
+) -> FoundLog:
+    source, context = log
+    directory = task.directory_in(settings.target_root or "")
+    try:
+        make_directory(directory)
+        return restore_log(source, directory, task.link, task.salvage, settings, context=context)
+    except KafkaIndexError as error:
+        return error
+
+
+def _finish(
+    found: list[FoundLog],
+    _attempt_id: str,
+    *,
+    group: Sequence[PartitionTask],
+    root: str,
+    settings: BuildSettings,
+) -> list[RestoredPartition]:
+    """Let each partition whose logs are there appear whole in the output."""
+    output, salvage = group[0].output, group[0].salvage
+    logs = iter(found)
     every = [task.unsettled() for task in group]
     sound = []
     try:
-        for task, found in zip(group, every, strict=True):
-            with _leaving_out([found]):
-                logs = _restore_logs(task, task.directory_in(root), settings, each_log)
-                ready = _prepare(found, task, logs, salvage, settings)
+        for task, row in zip(group, every, strict=True):
+            own = list(islice(logs, task.log_count))
+            with _leaving_out([row]):
+                ready = _prepare(row, task, _sound_logs(own), salvage, settings)
                 if ready is not None:
                     sound.append(ready)
         with _leaving_out([each.found for each in sound]):
@@ -148,7 +211,8 @@ def restore_partitions(
             _sync(sound)
             for each in sound:
                 with _leaving_out([each.found]):
-                    _rename(each.directory, each.task.directory_in(output))
+                    if not each.found.is_left_out:
+                        _rename(each.directory, each.task.directory_in(output))
             sync_directory(output)
     finally:
         # What cannot be removed now, the end of the run removes, or fails.
@@ -156,30 +220,14 @@ def restore_partitions(
     return every
 
 
-def _restore_logs(
-    task: PartitionTask, directory: str, settings: BuildSettings, each_log: EachLog
-) -> list[RestoredLog]:
-    make_directory(directory)
-    restore = partial(_restore_log, task=task, directory=directory, settings=settings)
-    found = list(each_log(restore, task.logs()))
+def _sound_logs(found: Iterable[FoundLog]) -> list[RestoredLog]:
+    """Return the logs of a partition, or raise the error that one of them ended with."""
+    logs = []
     for each in found:
         if isinstance(each, KafkaIndexError):
             raise each
-    return [each for each in found if isinstance(each, RestoredLog)]
-
-
-def _restore_log(
-    log: tuple[SegmentFile, LogContext],
-    *,
-    task: PartitionTask,
-    directory: str,
-    settings: BuildSettings,
-) -> FoundLog:
-    source, context = log
-    try:
-        return restore_log(source, directory, task.link, task.salvage, settings, context=context)
-    except KafkaIndexError as error:
-        return error
+        logs.append(each)
+    return logs
 
 
 @contextmanager

@@ -14,10 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafka_index.config import IndexConfig, LogConfig
+from kafka_index.execution import ThreadEngine
 from kafka_index.restore.job import RestoreJob
+from kafka_index.restore.partition_restoring import restore_on
 from kafka_index.restore.request import RestoreRequest
 from kafka_index.restore.restored_partition import Salvage
-from kafka_index.restore.threads import on_threads
 from kafka_index.scan import read_batches
 from tests.support.recovered_segments import PARTITION
 
@@ -68,7 +69,8 @@ def restored(root: Path, output: Path, case: Case, salvage: Salvage) -> Restored
         salvage=salvage,
         config=LogConfig(IndexConfig(index_interval_bytes=case.interval)),
     )
-    (found,) = RestoreJob.prepare(request).run(on_threads(1), lambda _: None).partitions
+    result = RestoreJob.prepare(request).run(restore_on(ThreadEngine(1)), lambda _: None)
+    (found,) = result.partitions
     return found
 
 

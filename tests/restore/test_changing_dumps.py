@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from kafka_index.execution import ThreadEngine
 from kafka_index.restore.job import RestoreJob
 from kafka_index.restore.log_files import Link
+from kafka_index.restore.partition_restoring import restore_on
 from kafka_index.restore.request import RestoreRequest
-from kafka_index.restore.threads import on_threads
 from tests.support.command_line import SETTINGS, environment
 from tests.support.restoring import MARKER, copy_dump, logs, restore
 from tests.support.timeouts import TIMEOUT_SECONDS
@@ -62,7 +63,7 @@ def test_a_log_that_changes_before_it_is_read_fails_its_partition(
     log = logs(dump / CHANGED)[1]
     change(log)
 
-    result = job.run(on_threads(2), lambda _: None)
+    result = job.run(restore_on(ThreadEngine(2)), lambda _: None)
 
     by_name = {each.partition.directory_name: each for each in result.partitions}
     assert by_name[CHANGED].is_left_out

@@ -12,12 +12,13 @@ from pathlib import Path
 import pytest
 
 from kafka_index.errors import InputError
+from kafka_index.execution import ThreadEngine
 from kafka_index.metadata import read_metadata
 from kafka_index.records.decompression import DecompressionBudget
 from kafka_index.restore.cluster import ClusterMode
 from kafka_index.restore.job import RestoreJob
+from kafka_index.restore.partition_restoring import restore_on
 from kafka_index.restore.request import RestoreRequest
-from kafka_index.restore.threads import on_threads
 from tests.support.command_line import DUMP, run_here
 from tests.support.metadata import cluster_record, log_batch, uuid_of
 from tests.support.restoring import MARKER, RestoreRun, contents, copy_dump, logs, restore
@@ -148,7 +149,7 @@ def test_a_controller_that_has_started_meanwhile_is_not_seeded(
     before = contents(controller)
 
     with pytest.raises(InputError, match="has records"):
-        job.run(on_threads(1), lambda _: None)
+        job.run(restore_on(ThreadEngine(1)), lambda _: None)
 
     assert contents(controller) == before
     assert not (tmp_path / "out" / MARKER).exists()

@@ -12,20 +12,20 @@ import pytest
 
 from kafka_index.config import LogConfig
 from kafka_index.errors import InputError
+from kafka_index.execution import ThreadEngine
 from kafka_index.restore.job import RestoreJob
 from kafka_index.restore.journal import JOURNAL_FILE
-from kafka_index.restore.partition_restoring import PartitionTask
+from kafka_index.restore.partition_restoring import OnSettled, PartitionTask, restore_on
 from kafka_index.restore.request import RestoreRequest
-from kafka_index.restore.threads import OnSettled, on_threads
 from tests.support.campaign import drawn
 from tests.support.command_line import SETTINGS, Argument
 from tests.support.killed_runs import KilledRuns
 from tests.support.restoring import MARKER, contents, copy_dump, restore
 
 PARTITIONS = ("payments-0", "audit.trail-0", "orders.eu-west-1", "reserved-for.later-0")
-_STEPS = (3, 100, 400, 446)
+_STEPS = (3, 100, 400, 430)
 # A restore of this dump has about this many of them.
-_LAST_STEP = 452
+_LAST_STEP = 436
 _DRAWN = drawn(300)
 
 
@@ -123,7 +123,7 @@ def test_what_was_finished_is_not_read_again(
 
 def test_only_what_was_not_finished_is_restored_again(tmp_path: Path, dump: Path) -> None:
     def half(tasks: Sequence[PartitionTask], on_settled: OnSettled) -> None:
-        on_threads(1)(tasks[:2], on_settled)
+        restore_on(ThreadEngine(1))(tasks[:2], on_settled)
         raise KeyboardInterrupt
 
     restore(dump, tmp_path / "whole")
@@ -135,7 +135,7 @@ def test_only_what_was_not_finished_is_restored_again(tmp_path: Path, dump: Path
     before = {path: path.stat().st_ino for path in out.glob("*-[0-9]/*")}
     assert len({path.parent for path in before}) == 2
 
-    RestoreJob.prepare(request).run(on_threads(1), lambda _: None)
+    RestoreJob.prepare(request).run(restore_on(ThreadEngine(1)), lambda _: None)
 
     assert {path: path.stat().st_ino for path in before} == before
     assert contents(out) == contents(tmp_path / "whole")
@@ -199,11 +199,11 @@ def test_a_restore_that_another_run_has_completed_meanwhile_is_left_alone(
 ) -> None:
     request = RestoreRequest(inputs=[str(dump)], output=str(tmp_path / "out"))
     first, second = RestoreJob.prepare(request), RestoreJob.prepare(request)
-    first.run(on_threads(1), lambda _: None)
+    first.run(restore_on(ThreadEngine(1)), lambda _: None)
     before = contents(tmp_path / "out")
 
     with pytest.raises(InputError, match="not empty"):
-        second.run(on_threads(1), lambda _: None)
+        second.run(restore_on(ThreadEngine(1)), lambda _: None)
 
     assert contents(tmp_path / "out") == before
 
@@ -221,7 +221,7 @@ def test_a_restore_that_another_run_has_begun_meanwhile_is_completed_with_its_id
     with pytest.raises(KeyboardInterrupt):
         first.run(_interrupted, lambda _: None)
 
-    job.run(on_threads(1), lambda _: None)
+    job.run(restore_on(ThreadEngine(1)), lambda _: None)
 
     made = (out / "payments-0/partition.metadata").read_text()
     assert prepared not in made

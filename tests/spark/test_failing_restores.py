@@ -12,22 +12,21 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from pathlib import Path
 
 import pytest
-from pyspark.errors import PySparkException
+from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
-import kafka_index.spark.restore
+from kafka_index.execution import Parts, ThreadEngine
 from kafka_index.restore import LostRange, RestoreResult
 from kafka_index.restore import partition_restoring as units
 from kafka_index.restore.job import RestoreJob
-from kafka_index.restore.partition_restoring import PartitionTask
+from kafka_index.restore.partition_restoring import PartitionTask, divide, restore_on
 from kafka_index.restore.request import RestoreRequest
 from kafka_index.restore.restored_partition import RestoredPartition
-from kafka_index.restore.threads import OnSettled, Runner, on_threads
-from kafka_index.spark.jobs import Jobs
-from kafka_index.spark.shared_target import shared_target
+from tests.spark.session_engine import SessionEngine
 from tests.support.builds import kill, start
 from tests.support.campaign import drawn
 from tests.support.command_line import SETTINGS, Argument
@@ -60,7 +59,7 @@ class Whole:
         return RestoreJob.prepare(RestoreRequest([str(self.dump)], str(output)))
 
     def check_completed(self, output: Path) -> None:
-        result = self.job(output).run(on_threads(2), lambda _: None)
+        result = self.job(output).run(restore_on(ThreadEngine(2)), lambda _: None)
         assert result.runbook is not None
         assert losses(result) == self.lost
         assert contents(output) == self.files
@@ -79,7 +78,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
     data[len(data) // 2] ^= 1
     log.write_bytes(data)
     job = RestoreJob.prepare(RestoreRequest([str(dump)], str(folder / "whole")))
-    lost = losses(job.run(on_threads(2), lambda _: None))
+    lost = losses(job.run(restore_on(ThreadEngine(2)), lambda _: None))
     assert lost
     return Whole(dump, contents(folder / "whole"), lost)
 
@@ -89,25 +88,14 @@ def _each_partition_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(units, "_GROUP_BYTES", 0)
 
 
-def on_spark(spark: SparkSession) -> Runner:
-    def run(tasks: Sequence[PartitionTask], on_settled: OnSettled) -> None:
-        with shared_target([tasks[0].output]) as target, Jobs(spark) as jobs:
-            for group in kafka_index.spark.restore.restore_in_tasks(
-                spark, tasks, workers=2, jobs=jobs, target=target
-            ):
-                on_settled(group)
-
-    return run
-
-
 def failing_at(
     step: int, failure: Failure, folder: str, counted: str
-) -> Callable[[Sequence[PartitionTask]], list[RestoredPartition]]:
-    """Return the unit of work, whose n-th call below a folder fails, in whichever worker it is."""
+) -> Callable[[Sequence[PartitionTask]], Parts[list[RestoredPartition]]]:
+    """Return works of which the n-th call below a folder fails, in whichever worker it is."""
     number, stays = failure.value
 
     # Sent by value, since workers do not import the tests.
-    def restore_group(group: Sequence[PartitionTask]) -> list[RestoredPartition]:
+    def restore(group: Sequence[PartitionTask], attempt_id: str) -> list[RestoredPartition]:
         named = {"os.rename", "os.remove", "os.truncate", "os.mkdir", "os.link", "os.utime", "open"}
         is_at_work = True
 
@@ -143,13 +131,13 @@ def failing_at(
         # Hooks cannot be removed: this one does nothing after its work.
         sys.addaudithook(lambda name, given: fail(str(given[:2])) if name in named else None)
         try:
-            return units.restore_partitions(group)
+            return divide(group).run(attempt_id)
         finally:
             is_at_work = False
             for name, call in kept.items():
                 setattr(os, name, call)
 
-    return restore_group
+    return lambda group: Parts([partial(restore, group)], lambda pieces, _: pieces[0])
 
 
 @pytest.mark.parametrize("failure", list(Failure))
@@ -164,13 +152,12 @@ def test_no_broker_starts_on_a_part_and_a_rerun_completes_it(
 ) -> None:
     out, counted = tmp_path / "out", tmp_path / "counted"
     step = 1 + number * _CALLS // _DRAWN
-    unit = failing_at(step, failure, str(out), str(counted))
-    monkeypatch.setattr(kafka_index.spark.restore, "restore_partitions", unit)
-
     runbook = None
     try:
-        runbook = whole.job(out).run(on_spark(spark), lambda _: None).runbook
-    except PySparkException:
+        with monkeypatch.context() as patch:
+            patch.setattr(units, "divide", failing_at(step, failure, str(out), str(counted)))
+            runbook = whole.job(out).run(restore_on(SessionEngine(spark)), lambda _: None).runbook
+    except Py4JError:
         # The job of the worker that was killed.
         assert failure is Failure.KILL
 

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from kafka_index.execution import ThreadEngine
 from kafka_index.restore.job import RestoreJob
+from kafka_index.restore.partition_restoring import restore_on
 from kafka_index.restore.request import RestoreRequest
 from kafka_index.restore.restored_partition import RestoredPartition
-from kafka_index.restore.threads import on_tasks, on_threads
 from tests.spark.session_engine import SessionEngine
 from tests.support.restoring import contents, copy_dump
 
@@ -30,10 +31,10 @@ def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_output_is_that_of_threads(spark: SparkSession, dump: Path, tmp_path: Path) -> None:
     results = []
-    for name, runner in (("threads", on_threads(2)), ("spark", on_tasks(SessionEngine(spark)))):
+    for name, engine in (("threads", ThreadEngine(2)), ("spark", SessionEngine(spark))):
         seen: list[RestoredPartition] = []
         job = RestoreJob.prepare(RestoreRequest([str(dump)], str(tmp_path / name)))
-        result = job.run(runner, seen.append)
+        result = job.run(restore_on(engine), seen.append)
         assert len(seen) == len(PARTITIONS)
         results.append(result.partitions)
 
