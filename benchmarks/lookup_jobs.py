@@ -37,6 +37,7 @@ from benchmarks import spark_joins
 from benchmarks.dumps import make_dump
 from benchmarks.logs import records_in, write_log
 from benchmarks.recover import seconds
+from kafka_index.execution import ThreadEngine
 from kafka_index.index import OffsetIndex
 from kafka_index.layout.names import OFFSET_INDEX_SUFFIX, index_name_for
 from kafka_index.lookup import (
@@ -44,15 +45,15 @@ from kafka_index.lookup import (
     By,
     LookupSettings,
     LookupTotals,
+    answer_queries,
     collect_inventory,
     open_queries,
-    run_local,
 )
 from kafka_index.reading.answers import ANSWER_SCHEMA, Resolve, Status
-from kafka_index.spark.lookup import answer_queries, lookup_offsets
-from kafka_index.spark.lookup_frames import raw_columns, with_answers
+from kafka_index.spark.lookup import lookup_offsets, raw_columns, with_answers
 from kafka_index.spark.session import build_session
 from kafka_index.spark.tasks import spark_schema
+from kafka_index.spark.workers import session_workers
 
 _PARTITIONS = 16
 _ENTRIES = 65_536
@@ -256,9 +257,9 @@ def _spark_lookup(session: SparkSession, path: Path, dump: Path, out: Path) -> N
     settings = LookupSettings(By.OFFSET, Resolve.INDEX)
     totals = LookupTotals()
     with AnswerTarget(str(out), queries) as target:
-        reports = answer_queries(session, queries, inventory, settings, target, workers=_THREADS)
-        for report in reports:
-            totals.add(report)
+        with session_workers(session) as workers:
+            for report in answer_queries(workers, queries, inventory, settings, target):
+                totals.add(report)
         target.publish(totals.rows_of_split)
 
 
@@ -268,7 +269,9 @@ def _local_lookup(path: Path, dump: Path, out: Path) -> None:
     settings = LookupSettings(By.OFFSET, Resolve.INDEX)
     totals = LookupTotals()
     with AnswerTarget(str(out), queries) as target:
-        run_local(queries, inventory, settings, target, threads=_THREADS, on_split=totals.add)
+        with ThreadEngine(_THREADS).start("lookup") as workers:
+            for report in answer_queries(workers, queries, inventory, settings, target):
+                totals.add(report)
         target.publish(totals.rows_of_split)
 
 

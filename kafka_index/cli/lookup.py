@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from types import TracebackType
+from typing import TYPE_CHECKING, cast
 
 from kafka_index.cli.build_summary import skipped_lines
 from kafka_index.cli.exit_code import ExitCode
@@ -26,8 +29,8 @@ from kafka_index.cli.run_summary import run_summary
 from kafka_index.cli.side_files import refuse_side_files
 from kafka_index.cli.terminal import Table, print_error, print_log, print_text
 from kafka_index.cli.text import format_count, format_seconds, plural, status_table
-from kafka_index.engines import lookup_engines as engines
 from kafka_index.errors import InputError, KafkaIndexError
+from kafka_index.execution import Engine, Workers
 from kafka_index.lookup import (
     LOOKUP_REPORT_SCHEMA,
     By,
@@ -35,6 +38,7 @@ from kafka_index.lookup import (
     LookupTotals,
     SplitReport,
     StartingOffset,
+    answer_queries,
     answer_target,
     collect_inventory,
     open_queries,
@@ -42,12 +46,17 @@ from kafka_index.lookup import (
     starting_offsets_json,
 )
 from kafka_index.lookup.answer_record import AnswerRecord, inputs_digest, written
+from kafka_index.lookup.answering import Prepare
 from kafka_index.lookup.output import format_of_answers
+from kafka_index.lookup.unindexed import Unindexed
 from kafka_index.reading.answers import Resolve, Status, UpperBound
 from kafka_index.storage import Skipped
 from kafka_index.storage.paths import absolute_path
 from kafka_index.storage.report_file import ReportFile
 from kafka_index.stores.staged_file import whole_file
+
+if TYPE_CHECKING:
+    from kafka_index.spark.workers import SparkWorkers
 
 # What a run over the same inputs would end with again.
 _FINAL = (ExitCode.DONE, ExitCode.DAMAGE)
@@ -117,16 +126,26 @@ def run_lookup(options: BulkOptions, where: LogOptions) -> ExitCode:
         unindexed = warn_of_unindexed(inventory, by, options.detail)
         warn_of_starts(inventory, options.detail)
         with LookupOutcome(report, queries.rows, options.detail) as outcome:
-            engines.run_lookup(
-                options.engine,
-                queries,
-                inventory,
-                settings,
-                target,
-                outcome,
-                unindexed=unindexed,
-                starting_offsets=bool(texts),
-            )
+            folder = os.path.dirname(target.part_path(queries.splits[0]))
+            directories = inventory.partitions["directory"].to_pylist()
+            with options.engine.start(
+                "lookup",
+                after_failure="no answers were written: run again",
+                listener=outcome,
+                works=len(queries.splits),
+                inputs=[*directories, *queries.files],
+                outputs=[folder],
+            ) as workers:
+                for split in answer_queries(
+                    workers,
+                    queries,
+                    inventory,
+                    settings,
+                    target,
+                    starting_offsets=bool(texts),
+                    prepare=_prepare(options.engine, workers, unindexed),
+                ):
+                    outcome.on_split(split)
         if not outcome.totals.rows:
             # A run without queries must not report success.
             raise InputError("there are no queries", path=options.queries, hint="check --queries")
@@ -150,6 +169,15 @@ def run_lookup(options: BulkOptions, where: LogOptions) -> ExitCode:
             # The answers are whole: only a rerun will not know it.
             print_log(f"the run is not recorded: {error}")
     return _with_failing(code, queries_of_status, options)
+
+
+def _prepare(engine: Engine, workers: Workers, unindexed: Unindexed) -> Prepare | None:
+    """Return what builds missing indexes once for all tasks; threads share what they build."""
+    if not engine.on_spark or not unindexed.segments:
+        return None
+    from kafka_index.spark.missing_indexes import build_missing_indexes  # noqa: PLC0415, PySpark
+
+    return partial(build_missing_indexes, cast("SparkWorkers", workers), unindexed)
 
 
 def _print_done(done: AnswerRecord, output: str, options: BulkOptions) -> ExitCode:
@@ -205,9 +233,8 @@ class LookupOutcome(Outcome):
         error.add_note("no answers were written")
 
     def on_split(self, report: SplitReport) -> None:
-        """Add the report of a finished split; called from any thread."""
-        with self._guard:
-            self.totals.add(report)
+        """Add the report of a finished split; called by one thread at a time."""
+        self.totals.add(report)
         self._progress.advance(report.rows)
 
     def print_summary(self, skipped: Sequence[Skipped], target: str) -> ExitCode:

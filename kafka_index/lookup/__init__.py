@@ -4,7 +4,7 @@ A run lists the dump (`inventory`), divides the queries into splits (`queries`),
 writes each split (`answering`), reports (`report`), and puts the output in place (`output`).
 """
 
-from kafka_index.lookup.answering import answer_split, run_local
+from kafka_index.lookup.answering import answer_queries, answer_split
 from kafka_index.lookup.inventory import Inventory, collect_inventory
 from kafka_index.lookup.keys import By, Keys
 from kafka_index.lookup.library import lookup_offsets, lookup_timestamps
@@ -40,6 +40,7 @@ __all__ = [
     "SplitReport",
     "SplitTally",
     "StartingOffset",
+    "answer_queries",
     "answer_split",
     "answer_target",
     "check_columns",
@@ -49,6 +50,5 @@ __all__ = [
     "open_queries",
     "read_split",
     "reset_offsets_csv",
-    "run_local",
     "starting_offsets_json",
 ]

@@ -1,20 +1,18 @@
-"""Answering: a split of queries into a part of the output, and all splits on threads.
-
-`answer_split` is what both engines run.
-"""
+"""Answering: all splits of queries, each into a part of the output."""
 
 from __future__ import annotations
 
 import os
-import threading
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
 
 import pyarrow as pa
 
 from kafka_index.errors import InputError
+from kafka_index.execution import Workers
 from kafka_index.lookup.answer_files import open_answers
-from kafka_index.lookup.divided_lookups import DividedLookups
 from kafka_index.lookup.inventory import Inventory
 from kafka_index.lookup.lookups import Lookups, LookupSettings
 from kafka_index.lookup.output import ARROW_ENDING, AnswerTarget
@@ -22,12 +20,10 @@ from kafka_index.lookup.parquet_queries import READ_ROWS, SPLIT_ROWS
 from kafka_index.lookup.queries import Queries, read_split
 from kafka_index.lookup.query_files import QueryFormat
 from kafka_index.lookup.report import SplitReport
+from kafka_index.lookup.shared_lookups import SharedLookups
 from kafka_index.lookup.splits import QuerySplit
 from kafka_index.lookup.tally import SplitTally
 from kafka_index.stores.staged_file import whole_file
-
-# With fewer, a thread answers alone.
-_MIN_HELPERS = 2
 
 
 def answer_split(
@@ -79,63 +75,64 @@ def answer_split(
     return tally.report()
 
 
-def run_local(
+@dataclass(frozen=True, slots=True)
+class SplitWork:
+    """A split of the queries, and where its answers go."""
+
+    split: QuerySplit
+    part_path: str
+
+
+#: Called before queries are answered, with what answers them and all splits.
+Prepare = Callable[[SharedLookups, Sequence[SplitWork]], None]
+
+
+def answer_queries(
+    workers: Workers,
     queries: Queries,
     inventory: Inventory,
     settings: LookupSettings,
     target: AnswerTarget,
     *,
-    threads: int,
-    on_split: Callable[[SplitReport], None],
     starting_offsets: bool = False,
-) -> None:
-    """Answer all queries into the target on threads of this process, without publishing it.
+    prepare: Prepare | None = None,
+) -> Generator[SplitReport, None, None]:
+    """Answer all queries into the target, without publishing it.
 
     The target has been entered. Each thread has a `Lookups` of its own, a split at a time, and
     holds one batch. For remote logs, threads without a split answer for some partitions of
-    another's. The callback gets the report of each split, from one thread at a time. Raises
-    `InputError` if queries cannot be read, and `PublishError` if answers cannot be written.
+    another's. `prepare` is called before anything is answered. Raises `InputError` if queries
+    cannot be read, and `PublishError` if answers cannot be written.
     """
-    splits = iter(queries.splits)
-    lock = threading.Lock()
-    stopped = threading.Event()
+    works = [SplitWork(each, target.part_path(each)) for each in queries.splits]
+    helpers = workers.count // max(len(works), 1) if inventory.is_remote else 1
+    with SharedLookups(inventory, settings, target.index_folder, helpers=helpers) as lookups:
+        if prepare is not None:
+            prepare(lookups, works)
+        done = workers.run(
+            works,
+            partial(_answer, lookups=lookups, starting_offsets=starting_offsets),
+            sizes=[each.split.size_bytes for each in works],
+            what="answer {:,} splits of queries",
+        )
+        with closing(done):
+            for report in done:
+                if isinstance(report, InputError):
+                    raise report
+                yield report
 
-    def next_split() -> QuerySplit | None:
-        with lock:
-            return None if stopped.is_set() else next(splits, None)
 
-    # Threads that would have no split help those that do.
-    helpers = threads // max(len(queries.splits), 1) if inventory.is_remote else 1
-
-    def open_lookups() -> Lookups:
-        if helpers < _MIN_HELPERS:
-            return Lookups(inventory, settings)
-        return DividedLookups(inventory, settings, helpers)
-
-    def run() -> None:
-        try:
-            with open_lookups() as lookups:
-                while (split := next_split()) is not None:
-                    report = answer_split(
-                        split,
-                        lookups,
-                        target.part_path(split),
-                        attempt_id="local",
-                        starting_offsets=starting_offsets,
-                    )
-                    with lock:
-                        on_split(report)
-        except BaseException:
-            stopped.set()
-            raise
-
-    threads = max(min(threads, len(queries.splits)), 1)
-    inventory.fetched_indexes.share(target.index_folder)
-    with ThreadPoolExecutor(threads, thread_name_prefix="lookup") as pool:
-        try:
-            for future in [pool.submit(run) for _ in range(threads)]:
-                future.result()
-        finally:
-            # After an interrupt the other threads need not continue.
-            stopped.set()
-            inventory.fetched_indexes.share(None)
+def _answer(
+    work: SplitWork, attempt_id: str, *, lookups: SharedLookups, starting_offsets: bool
+) -> SplitReport | InputError:
+    """Answer a split, or return why its queries cannot be read: another attempt cannot either."""
+    try:
+        return answer_split(
+            work.split,
+            lookups.open(),
+            work.part_path,
+            attempt_id=attempt_id,
+            starting_offsets=starting_offsets,
+        )
+    except InputError as error:
+        return error

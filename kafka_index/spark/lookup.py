@@ -1,70 +1,221 @@
-"""Files of queries, answered on Spark: tasks read and answer them and write, split by split."""
+"""Lookups of DataFrames: queries in, the same rows with their answers out."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from functools import partial
 
-from pyspark.sql import SparkSession
-
-from kafka_index.execution.tasks import BIN, balance
-from kafka_index.lookup import AnswerTarget, Inventory, LookupSettings, Queries, SplitReport
-from kafka_index.lookup.unindexed import Unindexed
-from kafka_index.spark.jobs import Jobs
-from kafka_index.spark.lookup_frames import lookup_offsets, lookup_timestamps
-from kafka_index.spark.lookup_tasks import (
-    DONE_SCHEMA,
-    SharedLookups,
-    answer_splits,
-    manifest_table,
-    read_done,
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import (
+    ByteType,
+    DataType,
+    DateType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StringType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
 )
-from kafka_index.spark.missing_indexes import build_missing_indexes
+
+from kafka_index.config import LogConfig, choice_of
+from kafka_index.errors import InputError
+from kafka_index.lookup import By, Inventory, Keys, LookupSettings
+from kafka_index.lookup.query_columns import PARTITION, TOPIC, check_names
+from kafka_index.lookup.shared_lookups import SharedLookups
+from kafka_index.reading.answers import ANSWER_SCHEMA, NULL, VALUE_COLUMNS, Answers, Resolve, Status
 from kafka_index.spark.tasks import spark_schema, task
 
-__all__ = ["answer_queries", "lookup_offsets", "lookup_timestamps"]
+# The more queries are answered together, the more of them share what a segment costs.
+_ROWS_TOGETHER = 250_000
+_BYTES_TOGETHER = 64 << 20
+# Small enough to stay in the processor's cache while the JVM makes rows of them.
+_ROWS_RETURNED = 50_000
+# Columns that only exist between a worker and the JVM.
+_RAW = "__kafka_index_"
+_INSTANT = "__kafka_index_instant"
+_STATUS = "status"
+# Of entries of time indexes, which no lookup by offset reads.
+_OF_TIME_INDEXES = "entry_timestamp_ms"
 
-_BINS_PER_CORE = 4
-_BIN_BYTES = 256 << 20
-_MAX_BINS = 20_000
+_INTEGERS = (ByteType, ShortType, IntegerType, LongType)
+_TIMES = (TimestampType, TimestampNTZType, DateType)
+_NEEDED: dict[str, tuple[tuple[type[DataType], ...], str]] = {
+    TOPIC: ((StringType,), "a string"),
+    PARTITION: (_INTEGERS, "an integer"),
+    By.OFFSET.column: (_INTEGERS, "an integer"),
+    By.TIMESTAMP.column: ((*_INTEGERS, *_TIMES), "an integer, a timestamp or a date"),
+}
 
 
-def answer_queries(
-    session: SparkSession,
-    queries: Queries,
+def lookup_offsets(
+    queries: DataFrame,
     inventory: Inventory,
-    settings: LookupSettings,
-    target: AnswerTarget,
     *,
-    workers: int,
-    unindexed: Unindexed | None = None,
-    starting_offsets: bool = False,
-    jobs: Jobs | None = None,
-) -> list[SplitReport]:
-    """Answer all queries into the target, without publishing it; return a report for each split.
+    resolve: Resolve | str = Resolve.BATCH,
+    config: LogConfig | None = None,
+) -> DataFrame:
+    """Look up offsets.
 
-    The executors see queries, logs, indexes and target under the paths that the driver uses. So
-    many tasks as workers run at a time. Of the unindexed remote segments, those that queries ask
-    are read once, before the lookups. By default each worker reads those that it needs and no other
-    has read before. The other parameters are as for `kafka_index.lookup.run_local`. Raises
-    `InputError` if queries cannot be read.
+    Parameters
+    ----------
+    queries : DataFrame
+        Columns topic (string), partition and offset (integers); others pass through.
+    inventory : Inventory
+        The logs (`kafka_index.lookup.collect_inventory`), under paths that executors know, too.
+    resolve : Resolve or str
+        How far to go: ``index``, ``batch`` or ``record``.
+    config : LogConfig, optional
+        Kafka's settings, for indexes that are missing.
+
+    Returns
+    -------
+    DataFrame
+        The columns of the queries, followed by those of `ANSWER_SCHEMA`; a row for each
+        query, in the order in which the rows of a partition come.
+
+    Raises
+    ------
+    InputError
+        Columns are missing, of the wrong type, or named like those of answers.
+
+    Notes
+    -----
+    What is wrong with a log is a status, ``unreadable``; the command reports why.
     """
-    bins = _bins(queries, workers)
-    owners = balance([split.size_bytes for split in queries.splits], bins)
-    manifest = session.createDataFrame(manifest_table(queries.splits, target, owners))
-    lookups = SharedLookups.of(inventory, settings, target.index_folder)
-    jobs = jobs or Jobs(session)
-    distributed = manifest.repartitionById(bins, BIN)
-    if unindexed is not None and unindexed.segments:
-        build_missing_indexes(session, distributed, lookups, unindexed, jobs)
-    function = partial(answer_splits, lookups=lookups, starting_offsets=starting_offsets)
-    done = distributed.mapInArrow(task(function), spark_schema(DONE_SCHEMA))
-    count = len(queries.splits)
-    with jobs.job(f"answer {count:,} splits of queries", items=count):
-        rows = done.toArrow()
-    return read_done(rows)
+    return _look_up(queries, inventory, _settings(By.OFFSET, resolve, config))
 
 
-def _bins(queries: Queries, workers: int) -> int:
-    """Return enough bins to keep all workers busy to the end, none of them too large to repeat."""
-    wanted = max(_BINS_PER_CORE * workers, queries.size_bytes // _BIN_BYTES)
-    return max(min(len(queries.splits), wanted, _MAX_BINS), 1)
+def lookup_timestamps(
+    queries: DataFrame,
+    inventory: Inventory,
+    *,
+    resolve: Resolve | str = Resolve.RECORD,
+    config: LogConfig | None = None,
+) -> DataFrame:
+    """Look up timestamps.
+
+    Parameters
+    ----------
+    queries : DataFrame
+        As for `lookup_offsets`, with a column timestamp: an integer (milliseconds since 1970; -1,
+        -2 and -3 ask for the end, the start, and the largest timestamp), or a timestamp or date.
+        Those without a zone are in the time zone of the session, as in Spark.
+    inventory, resolve, config
+        As for `lookup_offsets`.
+
+    Returns
+    -------
+    DataFrame
+        As from `lookup_offsets`.
+
+    Raises
+    ------
+    InputError
+        As `lookup_offsets`.
+    """
+    settings = _settings(By.TIMESTAMP, resolve, config)
+    return _look_up(queries, inventory, settings)
+
+
+def answer_rows(
+    batches: Iterable[pa.RecordBatch], *, lookups: SharedLookups, key: str, raw: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    """Answer the queries of one task, whose keys are in the column `key`, with `raw` columns."""
+    opened = lookups.open()
+    filled = [VALUE_COLUMNS.index(name.removeprefix(_RAW)) for name in raw.names[1:]]
+    for rows in gather(batches):
+        keys = Keys.of(rows.column(key), lookups.settings.by)
+        found = opened.answer(rows.column(TOPIC), rows.column(PARTITION), keys)
+        columns = rows.drop_columns([_INSTANT]) if key == _INSTANT else rows
+        answered = pa.RecordBatch.from_arrays(
+            [*columns.columns, pa.array(found.status), *(found.values[place] for place in filled)],
+            schema=pa.schema([*columns.schema, *raw]),
+        )
+        for first in range(0, answered.num_rows, _ROWS_RETURNED):
+            yield answered.slice(first, _ROWS_RETURNED)
+    # Nothing here reports findings, and the process outlives the task.
+    opened.drain_findings()
+
+
+def gather(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Concatenate batches until there are enough rows, or bytes, to answer together."""
+    kept: list[pa.RecordBatch] = []
+    rows = size_bytes = 0
+    for batch in batches:
+        kept.append(batch)
+        rows += batch.num_rows
+        size_bytes += batch.nbytes
+        if rows >= _ROWS_TOGETHER or size_bytes >= _BYTES_TOGETHER:
+            yield pa.concat_batches(kept)
+            kept, rows, size_bytes = [], 0, 0
+    if rows:
+        yield pa.concat_batches(kept)
+
+
+def _settings(by: By, resolve: Resolve | str, config: LogConfig | None) -> LookupSettings:
+    return LookupSettings(by, choice_of(Resolve, resolve, "resolve"), config or LogConfig())
+
+
+def _look_up(queries: DataFrame, inventory: Inventory, settings: LookupSettings) -> DataFrame:
+    """Add the answers as columns.
+
+    Python workers return numbers that are never null, and only those that the lookup can fill:
+    nulls, the texts of statuses and whole columns of nulls are cheaper to make in the JVM.
+    """
+    by = settings.by
+    _check_columns(queries.schema, by)
+    raw = raw_columns(settings)
+    schema = StructType([*queries.schema.fields, *spark_schema(raw).fields])
+    key = by.column
+    if isinstance(queries.schema[key].dataType, DateType | TimestampNTZType):
+        queries = queries.withColumn(_INSTANT, F.col(key).cast("timestamp"))
+        key = _INSTANT
+    lookups = SharedLookups(inventory, settings)
+    answered = queries.mapInArrow(
+        task(partial(answer_rows, lookups=lookups, key=key, raw=raw)), schema
+    )
+    return with_answers(answered, raw)
+
+
+def with_answers(answered: DataFrame, raw: pa.Schema) -> DataFrame:
+    """Return rows with the columns of `ANSWER_SCHEMA` in place of those that workers return."""
+    return answered.select("*", *_answer_columns(raw)).drop(*raw.names)
+
+
+def raw_columns(settings: LookupSettings) -> pa.Schema:
+    """Return the columns of answers as workers return them: the status, and `NULL` for null."""
+    names = list(VALUE_COLUMNS[: len(Answers.empty(0, settings.resolve).values)])
+    if settings.by is By.OFFSET:
+        names.remove(_OF_TIME_INDEXES)
+    fields = [pa.field(_RAW + name, pa.int64(), nullable=False) for name in names]
+    return pa.schema([pa.field(_RAW + _STATUS, pa.int8(), nullable=False), *fields])
+
+
+def _answer_columns(raw: pa.Schema) -> list[Column]:
+    """Return the columns of `ANSWER_SCHEMA`, from those that workers return."""
+    text = F.lit(Status.FOUND.text)
+    for status in reversed(Status):
+        text = F.when(F.col(_RAW + _STATUS) == status.value, status.text).otherwise(text)
+    columns = [text.alias(_STATUS)]
+    for field in spark_schema(ANSWER_SCHEMA).fields[1:]:
+        value = F.lit(None)
+        if _RAW + field.name in raw.names:
+            number = F.col(_RAW + field.name)
+            value = F.when(number != NULL, number)
+        columns.append(value.cast(field.dataType).alias(field.name))
+    return columns
+
+
+def _check_columns(schema: StructType, by: By) -> None:
+    check_names(schema.names, by)
+    problems = [
+        f"{name} is {schema[name].dataType.simpleString()}, not {wanted}"
+        for name, (kinds, wanted) in _NEEDED.items()
+        if name in (TOPIC, PARTITION, by.column) and not isinstance(schema[name].dataType, kinds)
+    ]
+    if problems:
+        raise InputError(f"columns of the wrong type: {', '.join(problems)}")

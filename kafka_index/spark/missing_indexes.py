@@ -8,29 +8,27 @@ folder of the run.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from kafka_index.errors import InputError
-from kafka_index.execution.tasks import BIN, balance
 from kafka_index.layout.integers import Longs
 from kafka_index.lookup import By, Inventory, Keys, Lookups, QueryBatch, read_split
+from kafka_index.lookup.answering import SplitWork
 from kafka_index.lookup.keys import integers, plain_array
 from kafka_index.lookup.partition_codes import NO_PARTITION
+from kafka_index.lookup.shared_lookups import SharedLookups
 from kafka_index.lookup.unindexed import Unindexed
 from kafka_index.reading.answers import Resolve
-from kafka_index.spark.jobs import Jobs
-from kafka_index.spark.lookup_tasks import SharedLookups, read_manifest
 from kafka_index.spark.tasks import spark_schema, task
+from kafka_index.spark.workers import SparkWorkers, read_works
 
-_MAX_BINS = 20_000
 _CODE, _SEGMENT, _KEY = "code", "segment", "key"
 # Instead of a segment's number: the latest time asked for. A special timestamp, which is negative,
 # stands for itself.
@@ -43,30 +41,25 @@ NEED_SCHEMA = pa.schema(
         pa.field(_KEY, pa.int64(), nullable=False),
     ]
 )
-_WORK_SCHEMA = pa.schema([pa.field(BIN, pa.int32(), nullable=False), *NEED_SCHEMA])
-_BUILT_SCHEMA = pa.schema([pa.field("needs", pa.int64(), nullable=False)])
 
 
 def build_missing_indexes(
-    session: SparkSession,
-    manifest: DataFrame,
-    lookups: SharedLookups,
+    workers: SparkWorkers,
     unindexed: Unindexed,
-    jobs: Jobs,
+    lookups: SharedLookups,
+    works: Sequence[SplitWork],
 ) -> None:
-    """Build the indexes that the splits of a manifest need, into the folder of the run.
+    """Build the indexes that splits of queries need, into the folder of the run.
 
-    The manifest has `kafka_index.spark.lookup_tasks.MANIFEST_SCHEMA`, distributed to tasks. There
-    is at least one segment without index files.
+    There is at least one segment without index files, and the lookups have a folder.
     """
     by_time = lookups.settings.by is By.TIMESTAMP
-    bare = session.createDataFrame(unindexed.rows)
+    bare = workers.session.createDataFrame(unindexed.rows)
+    splits = workers.frame(works, [each.split.size_bytes for each in works])
     place = [_CODE] if by_time else [_CODE, _SEGMENT]
-    with jobs.job("find the segments without index files that are asked"):
+    with workers.jobs.job("find the segments without index files that are asked"):
         needs = (
-            manifest.mapInArrow(
-                task(partial(find_needs, lookups=lookups)), spark_schema(NEED_SCHEMA)
-            )
+            splits.mapInArrow(task(partial(find_needs, lookups=lookups)), spark_schema(NEED_SCHEMA))
             .groupBy(_CODE, _SEGMENT)
             .agg(F.max(_KEY).alias(_KEY))
             .join(bare.groupBy(place).agg(F.sum("size_bytes").alias("size_bytes")), place)
@@ -78,15 +71,17 @@ def build_missing_indexes(
         return
     # All that is asked of a partition by time is asked by one task.
     owners = needs[_CODE].to_numpy() if by_time else np.arange(needs.num_rows)
-    _, firsts, items = np.unique(owners, return_index=True, return_inverse=True)
-    sizes = needs["size_bytes"].to_numpy()[firsts].tolist()
-    bins = min(len(sizes), _MAX_BINS)
-    bin_of_item = np.array(balance(sizes, bins), np.int32)
-    work = pa.table([bin_of_item[items], *needs.select(NEED_SCHEMA.names)], schema=_WORK_SCHEMA)
-    with jobs.job(f"build indexes for {len(sizes):,} {'partitions' if by_time else 'segments'}"):
-        session.createDataFrame(work).repartitionById(bins, BIN).mapInArrow(
-            task(partial(build_needed, lookups=lookups)), spark_schema(_BUILT_SCHEMA)
-        ).toArrow()
+    firsts = np.flatnonzero(np.diff(owners, prepend=-1))
+    asked = list(zip(*(needs[name].to_pylist() for name in NEED_SCHEMA.names), strict=True))
+    ends = [*firsts[1:].tolist(), len(asked)]
+    built = workers.run(
+        [asked[first:end] for first, end in zip(firsts.tolist(), ends, strict=True)],
+        partial(build_needed, lookups=lookups),
+        sizes=needs["size_bytes"].to_numpy()[firsts].tolist(),
+        what=f"build indexes for {{:,}} {'partitions' if by_time else 'segments'}",
+    )
+    for _ in built:
+        pass
 
 
 def find_needs(
@@ -95,7 +90,7 @@ def find_needs(
     """Reduce the queries of splits to those whose answers need all the same indexes."""
     inventory = lookups.open().inventory
     largest: dict[tuple[int, int], int] = {}
-    for work in read_manifest(batches):
+    for work in read_works(batches):
         # The task that answers the split meets the same error, and reports it.
         with suppress(InputError):
             for batch in read_split(work.split):
@@ -152,25 +147,21 @@ def _needs(
 
 
 def build_needed(
-    batches: Iterable[pa.RecordBatch], *, lookups: SharedLookups
-) -> Iterator[pa.RecordBatch]:
+    needs: Sequence[tuple[int, int, int]], _attempt_id: str, *, lookups: SharedLookups
+) -> None:
     """Ask what `find_needs` found, so that the indexes are built and shared."""
-    inventory, settings = lookups.open().inventory, lookups.settings
+    opened = lookups.open()
+    inventory, settings = opened.inventory, opened.settings
     by_time = settings.by is By.TIMESTAMP
     needs_end = not by_time and settings.resolve is not Resolve.INDEX
     if not by_time:
         # The index of a segment is looked up, and no other segment read.
         settings = replace(settings, resolve=Resolve.INDEX)
-    count = 0
     # What is wrong with a segment is found again, and reported, by the lookups themselves.
     with Lookups(inventory, settings) as own:
-        for batch in batches:
-            for need in batch.to_pylist():
-                code = need[_CODE]
-                topic, partition = inventory.name_of(code)
-                if needs_end and need[_SEGMENT] == len(inventory.base_offsets(code)) - 1:
-                    own.end_offset(code)
-                key = Keys.of(pa.array([need[_KEY]], pa.int64()), settings.by)
-                own.answer(pa.array([topic]), pa.array([partition], pa.int32()), key)
-                count += 1
-    yield pa.record_batch([[count]], schema=_BUILT_SCHEMA)
+        for code, segment, asked in needs:
+            topic, partition = inventory.name_of(code)
+            if needs_end and segment == len(inventory.base_offsets(code)) - 1:
+                own.end_offset(code)
+            key = Keys.of(pa.array([asked], pa.int64()), settings.by)
+            own.answer(pa.array([topic]), pa.array([partition], pa.int32()), key)

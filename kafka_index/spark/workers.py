@@ -6,10 +6,10 @@ import pickle
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from kafka_index.execution import Listener, Parts, Waves
 from kafka_index.execution.tasks import BIN, balance, split_waves
@@ -107,6 +107,20 @@ class SparkWorkers:
         function = partial(_run_parts, divide=divide)
         return self.run(works, function, sizes=sizes, what=what, waves=waves, ordered=ordered)
 
+    def frame(self, works: Sequence[object], costs: Sequence[int]) -> DataFrame:
+        """Return works as rows for `read_works`, distributed to tasks of about equal costs."""
+        wanted = max(_BINS_PER_WORKER * self.count, sum(costs) // _BIN_BYTES)
+        bins = max(min(len(works), wanted, _MAX_BINS), 1)
+        manifest = pa.table(
+            [
+                balance(costs, bins),
+                list(range(len(works))),
+                [pickle.dumps(work) for work in works],
+            ],
+            schema=_MANIFEST_SCHEMA,
+        )
+        return self.session.createDataFrame(manifest).repartitionById(bins, BIN)
+
     def _collect(
         self,
         works: Sequence[_Work],
@@ -118,28 +132,21 @@ class SparkWorkers:
 
         They are unpacked one by one: a driver holds what the results of a job are packed.
         """
-        wanted = max(_BINS_PER_WORKER * self.count, sum(costs) // _BIN_BYTES)
-        bins = max(min(len(works), wanted, _MAX_BINS), 1)
-        manifest = pa.table(
-            [
-                balance(costs, bins),
-                list(range(len(works))),
-                [pickle.dumps(work) for work in works],
-            ],
-            schema=_MANIFEST_SCHEMA,
-        )
-        done = (
-            self.session.createDataFrame(manifest)
-            .repartitionById(bins, BIN)
-            .mapInArrow(
-                task(partial(_run, function=function), self.target), spark_schema(_RESULT_SCHEMA)
-            )
+        done = self.frame(works, costs).mapInArrow(
+            task(partial(_run, function=function), self.target), spark_schema(_RESULT_SCHEMA)
         )
         with self.jobs.job(description, items=len(works)):
             rows = done.toArrow()
         # Sorted as pairs, for Arrow cannot sort a column of more than 2 GiB.
         found = zip(rows.column(_NUMBER).to_pylist(), rows.column(_RESULT).to_pylist(), strict=True)
         return [packed for _, packed in sorted(found, reverse=True)]
+
+
+def read_works(batches: Iterable[pa.RecordBatch]) -> Iterator[Any]:
+    """Yield the works in rows of `SparkWorkers.frame`."""
+    for batch in batches:
+        for packed in batch.column(_WORK).to_pylist():
+            yield pickle.loads(packed)  # noqa: S301, written by our own driver
 
 
 def _run(

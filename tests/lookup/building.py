@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from kafka_index.execution import ThreadEngine
 from kafka_index.lookup import (
     AnswerTarget,
     By,
@@ -18,10 +19,10 @@ from kafka_index.lookup import (
     LookupSettings,
     LookupTotals,
     QueryFormat,
+    answer_queries,
     collect_inventory,
     open_queries,
     read_split,
-    run_local,
 )
 from kafka_index.reading.answers import ANSWER_SCHEMA, Resolve
 from tests.support.segments import batch
@@ -113,15 +114,11 @@ def run(
     totals = LookupTotals()
     settings = LookupSettings(by, resolve or by.default_resolve)
     with AnswerTarget(str(output), opened, overwrite=overwrite) as target:
-        run_local(
-            opened,
-            inventory,
-            settings,
-            target,
-            threads=threads,
-            on_split=totals.add,
-            starting_offsets=starting_offsets,
-        )
+        with ThreadEngine(threads).start("lookup") as workers:
+            for report in answer_queries(
+                workers, opened, inventory, settings, target, starting_offsets=starting_offsets
+            ):
+                totals.add(report)
         target.publish(totals.rows_of_split)
     return totals
 

@@ -267,7 +267,7 @@ def test_an_output_that_cannot_be_written_is_refused(work: Path, queries: Querie
 _KILLED = """
 import os, signal, sys
 from kafka_index.lookup import *
-from kafka_index.lookup import exchange
+from kafka_index.execution import ThreadEngine
 from kafka_index.lookup import exchange
 from kafka_index.reading.answers import Resolve
 
@@ -279,11 +279,12 @@ def die(*_):
 
 with AnswerTarget(sys.argv[3], queries, overwrite=True) as target:
     done = []
-    if sys.argv[4] == "before the end":
-        run_local(queries, collect_inventory([sys.argv[2]]), settings, target, threads=1,
-                  on_split=lambda report: die() if report.number == 1 else None)
-    run_local(queries, collect_inventory([sys.argv[2]]), settings, target, threads=1,
-              on_split=done.append)
+    with ThreadEngine(1).start("lookup") as workers:
+        inventory = collect_inventory([sys.argv[2]])
+        for report in answer_queries(workers, queries, inventory, settings, target):
+            done.append(report)
+            if sys.argv[4] == "before the end" and report.number == 1:
+                die()
     rename, calls = os.rename, []
     def rename_and_die(*paths):
         rename(*paths)

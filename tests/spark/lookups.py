@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 from kafka_index.build import build_segments
+from kafka_index.execution import Listener, ThreadEngine, Workers
 from kafka_index.lookup import (
     AnswerTarget,
     By,
@@ -20,13 +22,12 @@ from kafka_index.lookup import (
     LookupSettings,
     LookupTotals,
     Queries,
+    answer_queries,
     collect_inventory,
     open_queries,
-    run_local,
 )
 from kafka_index.reading.answers import Resolve
-from kafka_index.spark.jobs import Jobs
-from kafka_index.spark.lookup import answer_queries
+from kafka_index.spark.workers import session_workers
 from kafka_index.storage import list_dump
 from tests.support.dumps import Log, Segment, dump, settings, write_logs
 
@@ -86,35 +87,20 @@ def answer(
     spark: SparkSession | None = None,
     resolve: Resolve | None = None,
     starting_offsets: bool = False,
-    jobs: Jobs | None = None,
+    listener: Listener | None = None,
 ) -> LookupTotals:
     """Answer query files, found by now or not, into an output, here or on Spark."""
     opened = queries if isinstance(queries, Queries) else open_queries(str(queries), by)
     settings = LookupSettings(by, resolve or by.default_resolve)
     totals = LookupTotals()
     with AnswerTarget(str(output), opened) as target:
-        if spark is None:
-            run_local(
-                opened,
-                inventory,
-                settings,
-                target,
-                threads=2,
-                on_split=totals.add,
-                starting_offsets=starting_offsets,
-            )
-        else:
-            reports = answer_queries(
-                spark,
-                opened,
-                inventory,
-                settings,
-                target,
-                workers=2,
-                starting_offsets=starting_offsets,
-                jobs=jobs,
-            )
-            for report in reports:
+        started: AbstractContextManager[Workers] = ThreadEngine(2).start("lookup")
+        if spark is not None:
+            started = session_workers(spark, listener=listener, works=len(opened.splits))
+        with started as workers:
+            for report in answer_queries(
+                workers, opened, inventory, settings, target, starting_offsets=starting_offsets
+            ):
                 totals.add(report)
         target.publish(totals.rows_of_split)
     return totals

@@ -22,7 +22,7 @@ import sys
 from pyspark.sql import SparkSession
 from kafka_index.lookup import By, collect_inventory
 from kafka_index.spark.lookup import lookup_offsets
-from kafka_index.spark.jobs import Jobs, is_connect
+from kafka_index.spark.jobs import is_connect
 from tests.spark.lookups import answer
 from pathlib import Path
 
@@ -31,12 +31,17 @@ session = SparkSession.builder.remote("local[2]").getOrCreate()
 assert is_connect(session)
 inventory = collect_inventory([str(folder / "logs")], indexes=str(folder / "indexes"))
 seen = []
-with Jobs(session, items=3, on_progress=lambda done, total: seen.append((done, total))) as jobs:
-    answer(
-        folder / "queries", inventory, By.OFFSET, folder / "out", spark=session, jobs=jobs
-    )
-    queries = session.read.parquet(str(folder / "queries"))
-    found = lookup_offsets(queries, inventory).where("status = 'found'").count()
+
+class Seen:
+    def on_begin(self):
+        pass
+
+    def on_share(self, done, total):
+        seen.append((done, total))
+
+answer(folder / "queries", inventory, By.OFFSET, folder / "out", spark=session, listener=Seen())
+queries = session.read.parquet(str(folder / "queries"))
+found = lookup_offsets(queries, inventory).where("status = 'found'").count()
 assert found > 100, found
 assert seen == sorted(seen) and seen[-1] == (3, 3), seen
 session.stop()

@@ -12,9 +12,9 @@ from pyspark.errors import PythonException
 from pyspark.sql import SparkSession
 
 from kafka_index.errors import InputError
-from kafka_index.lookup import AnswerTarget, By, LookupSettings, open_queries
+from kafka_index.lookup import AnswerTarget, By, LookupSettings, answer_queries, open_queries
 from kafka_index.reading.answers import Resolve, Status
-from kafka_index.spark.lookup import answer_queries
+from kafka_index.spark.workers import session_workers
 from tests.spark.lookups import answer, files, make_dump, make_queries, write_queries
 from tests.support.dumps import dump, leftovers
 
@@ -166,13 +166,9 @@ def test_a_part_that_cannot_be_written_fails_the_run_and_leaves_no_output(
     )
     with AnswerTarget(str(tmp_path / "out"), opened) as target:
         Path(target.part_path(opened.splits[0])).mkdir()
-        with pytest.raises(PythonException, match="PublishError"):
-            answer_queries(
-                spark,
-                opened,
-                inventory,
-                LookupSettings(By.OFFSET, Resolve.BATCH),
-                target,
-                workers=2,
-            )
+        settings = LookupSettings(By.OFFSET, Resolve.BATCH)
+        with session_workers(spark) as workers:
+            reports = answer_queries(workers, opened, inventory, settings, target)
+            with pytest.raises(PythonException, match="PublishError"):
+                next(reports)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["indexes", "logs", "queries"]

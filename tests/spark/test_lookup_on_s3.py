@@ -8,10 +8,17 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from kafka_index.lookup import By, LookupSettings, LookupTotals, answer_target, collect_inventory
+from kafka_index.lookup import (
+    By,
+    LookupSettings,
+    LookupTotals,
+    answer_queries,
+    answer_target,
+    collect_inventory,
+)
 from kafka_index.lookup import open_queries as open_
 from kafka_index.reading.answers import Resolve
-from kafka_index.spark.lookup import answer_queries
+from kafka_index.spark.workers import session_workers
 from tests.servers.s3 import S3Server
 from tests.spark.lookups import answer, files, make_dump, make_queries, write_queries
 from tests.support.remote import configured_bucket, download, upload
@@ -37,8 +44,9 @@ def test_tasks_write_what_the_local_engine_does_with_local_files(
     totals = LookupTotals()
     with answer_target(f"{bucket}/out", asked) as target:
         settings = LookupSettings(By.OFFSET, Resolve.RECORD)
-        for report in answer_queries(spark, asked, inventory, settings, target, workers=2):
-            totals.add(report)
+        with session_workers(spark) as workers:
+            for report in answer_queries(workers, asked, inventory, settings, target):
+                totals.add(report)
         target.publish(totals.rows_of_split)
 
     assert download(f"{bucket}/out") == files(tmp_path / "local")

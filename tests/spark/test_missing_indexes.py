@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,26 +12,37 @@ import pytest
 from pyspark.sql import SparkSession
 
 from kafka_index.lookup import (
+    AnswerTarget,
     By,
     Keys,
     LookupSettings,
     LookupTotals,
+    Queries,
+    answer_queries,
+    answer_split,
     answer_target,
     collect_inventory,
     open_queries,
 )
+from kafka_index.lookup.answering import SplitWork
+from kafka_index.lookup.shared_lookups import SharedLookups
 from kafka_index.lookup.splits import QueryBatch
 from kafka_index.lookup.unindexed import find_unindexed
 from kafka_index.reading.answers import Resolve
 from kafka_index.reading.segment_indexes import SegmentIndexes
-from kafka_index.spark import lookup_tasks, missing_indexes
-from kafka_index.spark.lookup import answer_queries
-from kafka_index.spark.lookup_tasks import SharedLookups, answer_splits, manifest_table, read_done
-from kafka_index.spark.missing_indexes import build_needed, find_needs
+from kafka_index.spark import missing_indexes
+from kafka_index.spark.missing_indexes import build_missing_indexes, build_needed, find_needs
+from kafka_index.spark.workers import session_workers
 from tests.servers.faults import fault_proxy
 from tests.servers.s3 import S3Server
 from tests.spark.lookups import answer, files, make_dump, make_queries, write_queries
 from tests.support.remote import configured_bucket, upload
+
+
+def rows_of(asked: Queries, target: AnswerTarget) -> list[pa.RecordBatch]:
+    """Splits of queries as a task gets them."""
+    works = [SplitWork(split, target.part_path(split)) for split in asked.splits]
+    return [pa.record_batch({"work": [pickle.dumps(work) for work in works]})]
 
 
 @pytest.mark.parametrize("by", list(By), ids=lambda by: by.value)
@@ -47,17 +60,18 @@ def test_tasks_that_answer_find_every_index_built(
     ):
         inventory = collect_inventory([upload(tmp_path / "logs", f"{uri}/logs")])
         settings = LookupSettings(by, by.default_resolve)
-        lookups = SharedLookups.of(inventory, settings, target.index_folder)
-        manifest = manifest_table(asked.splits, target, [0, 1]).to_batches()
-
-        needs = pa.Table.from_batches(find_needs(manifest, lookups=lookups))
-        list(build_needed(needs.to_batches(), lookups=lookups))
-        # As another worker begins.
-        lookup_tasks._open.clear()
-        with monkeypatch.context() as patch:
-            patch.delattr(SegmentIndexes, "_build_once")
-            done = list(answer_splits(manifest, lookups=lookups, starting_offsets=False))
-        reports = read_done(pa.Table.from_batches(done))
+        with SharedLookups(inventory, settings, target.index_folder) as lookups:
+            needs = find_needs(rows_of(asked, target), lookups=lookups)
+            asked_of = [tuple(row.values()) for rows in needs for row in rows.to_pylist()]
+            build_needed(asked_of, "test", lookups=lookups)
+            # As another worker begins.
+            another: SharedLookups = pickle.loads(pickle.dumps(lookups))  # noqa: S301, its own
+            with monkeypatch.context() as patch:
+                patch.delattr(SegmentIndexes, "_build_once")
+                reports = [
+                    answer_split(split, another.open(), target.part_path(split), attempt_id="1")
+                    for split in asked.splits
+                ]
         target.publish({report.number: report.rows for report in reports})
     assert files(tmp_path / "out") == files(tmp_path / "local")
 
@@ -68,9 +82,8 @@ def test_offsets_that_no_log_has_need_the_index_of_the_end_alone(tmp_path: Path)
     asked = open_queries(str(write_queries(tmp_path / "queries", [table])), By.OFFSET)
     with answer_target(str(tmp_path / "out"), asked) as target:
         settings = LookupSettings(By.OFFSET, Resolve.BATCH)
-        lookups = SharedLookups.of(inventory, settings, target.index_folder)
-        manifest = manifest_table(asked.splits, target, [0])
-        needs = pa.Table.from_batches(find_needs(manifest.to_batches(), lookups=lookups))
+        with SharedLookups(inventory, settings, target.index_folder) as lookups:
+            needs = pa.Table.from_batches(find_needs(rows_of(asked, target), lookups=lookups))
     assert needs["segment"].to_pylist() == [1]
 
 
@@ -85,9 +98,8 @@ def test_queries_of_no_partition_need_no_index(tmp_path: Path, by: By, rows: int
     asked = open_queries(str(write_queries(tmp_path / "queries", [table])), by)
     with answer_target(str(tmp_path / "out"), asked) as target:
         settings = LookupSettings(by, by.default_resolve)
-        lookups = SharedLookups.of(inventory, settings, target.index_folder)
-        manifest = manifest_table(asked.splits, target, range(len(asked.splits)))
-        needs = pa.Table.from_batches(find_needs(manifest.to_batches(), lookups=lookups))
+        with SharedLookups(inventory, settings, target.index_folder) as lookups:
+            needs = pa.Table.from_batches(find_needs(rows_of(asked, target), lookups=lookups))
     assert needs.num_rows == 0
     batch = QueryBatch(
         pa.RecordBatch.from_pydict({"topic": topics}), topics, codes, Keys.of(keys, by)
@@ -117,10 +129,12 @@ def test_each_log_is_read_by_one_request_of_one_worker(
         )
         # At this level nothing of a log is read but what an index is built from.
         settings = LookupSettings(By.OFFSET, Resolve.INDEX)
-        for report in answer_queries(
-            spark, asked, inventory, settings, target, workers=2, unindexed=unindexed
-        ):
-            totals.add(report)
+        with session_workers(spark) as workers:
+            prepare = partial(build_missing_indexes, workers, unindexed)
+            for report in answer_queries(
+                workers, asked, inventory, settings, target, prepare=prepare
+            ):
+                totals.add(report)
         target.publish(totals.rows_of_split)
         reads = Counter(request.path for request in proxy.gets(".log"))
     assert files(tmp_path / "out") == files(tmp_path / "local")
