@@ -53,6 +53,9 @@ class RestoreOutcome(Outcome):
         partitions, output, runbook = result.partitions, result.output, result.runbook
         lines: list[str | Table] = [self._table(partitions), *self._choice_lines(partitions)]
         damage = [*self._damage_lines(partitions), *self._offset_lines(result)]
+        if result.lacks_metadata:
+            text = "the metadata log is damaged: a controller cuts it there, and loses what follows"
+            damage += ["", text]
         if runbook is None:
             damage += ["", self._paint.bad(f"{output} is not complete: run again to continue")]
             rest = []
@@ -145,7 +148,7 @@ def _exit_code(result: RestoreResult) -> ExitCode:
     partitions = result.partitions
     codes = [ExitCode.of_part(retriable=each.retriable) for each in partitions if each.is_left_out]
     codes += [ExitCode.DAMAGE for each in partitions if each.lost]
-    codes += [ExitCode.DAMAGE] * result.has_unclamped
+    codes += [ExitCode.DAMAGE] * (result.has_unclamped or result.lacks_metadata)
     return ExitCode.first(codes)
 
 

@@ -314,7 +314,12 @@ class RestoreJob:
             beyond_end,
         )
         return RestoreResult(
-            restored.partitions, runbook(facts), output.path, beyond_end, request.clamp_groups
+            restored.partitions,
+            runbook(facts),
+            output.path,
+            beyond_end,
+            request.clamp_groups,
+            request.cluster is ClusterMode.SAME and self.old.is_damaged,
         )
 
     def let_start(self) -> None:

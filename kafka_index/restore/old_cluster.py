@@ -118,6 +118,7 @@ class OldCluster:
     image: ClusterImage | None = None
     offsets: Sequence[CommittedOffset] = ()
     notes: list[str] = field(default_factory=list)
+    is_damaged: bool = False
 
     @classmethod
     def read(cls, dump: Dump, budget: DecompressionBudget, *, with_groups: bool) -> OldCluster:
@@ -132,6 +133,7 @@ class OldCluster:
                 cluster._note(error)
                 continue
             cluster.notes += [f"the metadata log: {each}" for each in found.faults.first]
+            cluster.is_damaged |= bool(found.faults.first)
             if found.cluster is not None and found.sources[0].end_offset > latest:
                 cluster.image, latest = found.cluster, found.sources[0].end_offset
         directories = [

@@ -183,6 +183,8 @@ class RestoreResult:
         Offsets that groups committed after the ends of logs.
     clamps : bool
         Whether they were to be clamped.
+    lacks_metadata : bool
+        Whether the metadata log that was copied is damaged.
     """
 
     partitions: Sequence[RestoredPartition]
@@ -190,6 +192,7 @@ class RestoreResult:
     output: str
     beyond_end: Sequence[OffsetBeyondEnd] = ()
     clamps: bool = False
+    lacks_metadata: bool = False
 
     @property
     def has_unclamped(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 from collections.abc import Callable
@@ -558,3 +559,26 @@ def test_the_same_cluster_is_not_restored_in_part(tmp_path: Path, dump: Path) ->
     assert run.code == 2
     assert "--topics" in run.done.stderr
     assert not contents(tmp_path / "out")
+
+
+def test_a_torn_metadata_log_is_copied_and_called_damaged(tmp_path: Path) -> None:
+    dump = copy_dump(tmp_path / "dump")
+    log = max((dump / "__cluster_metadata-0").glob("*.log"))
+    os.truncate(log, log.stat().st_size - 7)
+
+    run = restore(dump, tmp_path / "out", "--cluster", "same")
+
+    assert run.code == 1
+    assert "the metadata log is damaged" in " ".join(run.done.stdout.split())
+    assert (tmp_path / "out" / MARKER).exists()
+
+
+def test_a_quorum_state_that_no_node_starts_on_is_refused(tmp_path: Path) -> None:
+    dump = copy_dump(tmp_path / "dump")
+    (dump / "__cluster_metadata-0/quorum-state").write_text("")
+
+    run = restore(dump, tmp_path / "out", "--cluster", "same")
+
+    assert run.code == 2
+    assert "quorum-state" in run.done.stderr
+    assert not (tmp_path / "out").exists()

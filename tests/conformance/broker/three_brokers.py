@@ -47,8 +47,11 @@ _SETTINGS = {
     "transaction.state.log.min.isr": "2",
     "metadata.log.max.record.bytes.between.snapshots": "20000",
     "group.initial.rebalance.delay.ms": "0",
-    # A broker is fenced late on a busy machine, and a killed one is back soon.
-    "broker.session.timeout.ms": "6000",
+    # A busy machine is slow: elections and registrations wait for it.
+    "controller.quorum.election.timeout.ms": "5000",
+    "controller.quorum.fetch.timeout.ms": "15000",
+    "controller.quorum.request.timeout.ms": "15000",
+    "initial.broker.registration.timeout.ms": "600000",
 }
 
 
