@@ -78,7 +78,7 @@ conformance: $(STAMP) ## compare with Kafka's own code; CASES=100000 draws more,
 
 # What draws a tenth or less elsewhere draws all here (tests/support/campaign.py).
 CAMPAIGN := tests/restore/test_interrupted.py tests/verification/test_interrupted.py \
-	tests/endtoend/test_record_kill.py tests/endtoend/test_remote_faults.py tests/conformance/broker/test_drawn_starts.py \
+	tests/endtoend/test_remote_faults.py tests/conformance/broker/test_drawn_starts.py \
 	tests/conformance/broker/test_drawn_directories.py tests/conformance/broker/test_metadata_damage.py \
 	tests/conformance/broker/test_killed_restores.py tests/conformance/broker/test_three_brokers.py \
 	tests/restore/test_failing_calls.py tests/restore/test_full_disk.py \

@@ -21,7 +21,7 @@ from kafka_index.build.parquet_columns import (
     has_metadata,
 )
 from kafka_index.errors import InputError
-from kafka_index.storage.directories import list_stored_input
+from kafka_index.storage.directories import list_stored_input, walk
 from kafka_index.storage.paths import expand_input
 from kafka_index.stores import FileInfo, is_remote, store_of
 from kafka_index.stores.arrow_files import readable
@@ -122,7 +122,7 @@ def _files(root: str) -> list[FileInfo]:
     if not os.path.isdir(root):
         return [_local_file(root)]
     found = []
-    for folder, folders, names in os.walk(root):
+    for folder, folders, names in walk(root):
         folders[:] = sorted(name for name in folders if not name.startswith(("_", ".")))
         found += [os.path.join(folder, name) for name in names if _is_wanted(name)]
     return [_local_file(path) for path in sorted(found)]

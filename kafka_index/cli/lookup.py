@@ -29,7 +29,7 @@ from kafka_index.cli.run_summary import run_summary
 from kafka_index.cli.side_files import refuse_side_files
 from kafka_index.cli.terminal import Table, print_error, print_log, print_text
 from kafka_index.cli.text import format_count, format_seconds, plural, status_table
-from kafka_index.errors import InputError, KafkaIndexError
+from kafka_index.errors import InputError, KafkaIndexError, ReadError
 from kafka_index.execution import Engine, Workers
 from kafka_index.lookup import (
     LOOKUP_REPORT_SCHEMA,
@@ -97,8 +97,7 @@ def run_lookup(options: BulkOptions, where: LogOptions) -> ExitCode:
         return _print_done(done, output, options)
 
     def announce(sizes: Mapping[str, int]) -> None:
-        if digest is not None:
-            AnswerRecord.of_unfinished(digest, sizes).write(output)
+        AnswerRecord.of_unfinished(digest, sizes).write(output)
 
     with ExitStack() as stack:
         # A file that cannot be written ends the run before the work.
@@ -149,6 +148,15 @@ def run_lookup(options: BulkOptions, where: LogOptions) -> ExitCode:
         if not outcome.totals.rows:
             # A run without queries must not report success.
             raise InputError("there are no queries", path=options.queries, hint="check --queries")
+        unread = next(
+            (each for each in outcome.totals.findings if each.retriable and each.queries), None
+        )
+        if files and unread is not None:
+            raise ReadError(
+                f"no starting offsets: {unread.reason}",
+                path=unread.path,
+                hint="fix that and run again",
+            )
         for file, render in files:
             file.write(render(outcome.totals.starting_offsets).encode())
         if report is not None:
@@ -161,13 +169,11 @@ def run_lookup(options: BulkOptions, where: LogOptions) -> ExitCode:
     queries_of_status = tuple(
         (status.text, count) for status, count in outcome.totals.queries_of_status.items()
     )
-    if digest is not None:
-        try:
-            record = AnswerRecord(digest, written(output, others), queries_of_status, code)
-            record.write(output)
-        except (KafkaIndexError, OSError) as error:
-            # The answers are whole: only a rerun will not know it.
-            print_log(f"the run is not recorded: {error}")
+    try:
+        AnswerRecord(digest, written(output, others), queries_of_status, code).write(output)
+    except (KafkaIndexError, OSError) as error:
+        # The answers are whole: only a rerun will not know it.
+        print_log(f"the run is not recorded: {error}")
     return _with_failing(code, queries_of_status, options)
 
 

@@ -16,7 +16,7 @@ from typing import Self
 
 import pyarrow as pa
 
-from kafka_index.errors import KafkaIndexError
+from kafka_index.errors import KafkaIndexError, is_retriable
 from kafka_index.layout.names import (
     OFFSET_INDEX_SUFFIX,
     SNAPSHOT_SUFFIX,
@@ -39,8 +39,6 @@ _ENVIRONMENT = 3
 _INDEXES = (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX)
 # What the last stable offset is found with besides.
 _TRANSACTIONS = (TXN_INDEX_SUFFIX, SNAPSHOT_SUFFIX)
-# Of more segments the index files are not looked at one by one, and no run is recorded.
-_MAX_SEGMENTS = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +68,9 @@ class AnswerRecord:
                 queries=tuple((status, count) for status, count in found["queries"]),
                 exit_code=found["exit_code"],
             )
-        except (OSError, KafkaIndexError, ValueError, KeyError, TypeError, AttributeError):
+        except (OSError, KafkaIndexError, ValueError, KeyError, TypeError, AttributeError) as error:
+            if is_retriable(error):
+                raise
             return None
 
     def write(self, output: str) -> None:
@@ -82,16 +82,18 @@ class AnswerRecord:
             file.write(json.dumps({"version": _VERSION, **asdict(self)}).encode())
             file.commit()
 
-    def is_of(self, inputs: str | None, output: str, others: Sequence[str]) -> bool:
+    def is_of(self, inputs: str, output: str, others: Sequence[str]) -> bool:
         """Return whether a run over inputs of this digest would write the files that exist already.
 
         `others` are files that it is to write besides the output.
         """
         try:
             found = written(output, others)
-        except (OSError, KafkaIndexError):
+        except (OSError, KafkaIndexError) as error:
+            if is_retriable(error):
+                raise
             return False
-        if inputs is None or inputs != self.inputs:
+        if inputs != self.inputs:
             return False
         if any(not change for _, _, change in self.files):
             found = tuple((path, size, "") for path, size, _ in found if path not in others)
@@ -128,13 +130,8 @@ def inputs_digest(
     *,
     output_format: QueryFormat,
     upper_bound: UpperBound,
-) -> str | None:
-    """Return the digest of all that determines the answers.
-
-    None means that there are too many index files to look at each.
-    """
-    if inventory.segment_count > _MAX_SEGMENTS:
-        return None
+) -> str:
+    """Return the digest of all that determines the answers."""
     digest = hashlib.sha256()
     for path in queries.files:
         digest.update(repr(_file_state(path)).encode())

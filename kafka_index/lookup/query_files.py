@@ -12,7 +12,7 @@ from enum import Enum
 
 from kafka_index.errors import InputError
 from kafka_index.storage import expand_input
-from kafka_index.storage.directories import scan_directory
+from kafka_index.storage.directories import scan_directory, walk
 from kafka_index.storage.paths import absolute_path
 from kafka_index.stores import is_remote, store_of
 from kafka_index.stores.arrow_files import COMPRESSIONS, input_stream
@@ -163,11 +163,7 @@ def _walk(root: str) -> Iterator[str]:
     if is_remote(root):
         yield from _walk_stored(root)
         return
-
-    def fail(error: OSError) -> None:
-        raise InputError(f"cannot read the folder: {error.strerror}", path=error.filename)
-
-    for folder, folders, names in os.walk(root, onerror=fail, followlinks=True):
+    for folder, folders, names in walk(root, follows_links=True):
         folders[:] = sorted(name for name in folders if not _is_hidden(name))
         for name in folders:
             _refuse_column(os.path.join(folder, name))

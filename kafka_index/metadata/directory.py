@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 
-from kafka_index.errors import CorruptLogError, CorruptRecordError, InputError
+from kafka_index.errors import CorruptLogError, CorruptRecordError, InputError, is_retriable
 from kafka_index.layout.message_bytes import MessageReader
 from kafka_index.layout.names import (
     BOOTSTRAP_CHECKPOINT,
@@ -61,9 +61,9 @@ def read_metadata(
     snapshots = _snapshots(paths) if CLUSTER_METADATA_TOPIC in topics else {}
     try:
         segments = list_dump(paths, topics=re.compile("|".join(topics))).segments
-    except InputError:
+    except InputError as error:
         # A metadata log may be nothing but a snapshot.
-        if not any(snapshots.values()):
+        if is_retriable(error) or not any(snapshots.values()):
             raise
         segments = []
     by_topic = {

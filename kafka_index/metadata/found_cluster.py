@@ -90,7 +90,9 @@ def _node_id(directories: Sequence[str]) -> int | None:
     for directory in directories:
         try:
             text = read_checkpoint_text(os.path.join(directory, META_PROPERTIES)) or ""
-        except InputError:
+        except InputError as error:
+            if is_retriable(error):
+                raise
             continue
         found |= {parse_integer(each) for each in _NODE_ID.findall(text)}
     return found.pop() if len(found) == 1 else None

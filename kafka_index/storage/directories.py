@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import glob
 import os
-from collections.abc import Hashable
+import stat
+from collections.abc import Hashable, Iterator
 from typing import Protocol
 
-from kafka_index.errors import InputError
+from kafka_index.errors import InputError, is_retriable
 from kafka_index.stores import DirectoryEntry, FileInfo, is_remote, store_of
 from kafka_index.stores.inputs import kept_listings, linked_out
 
@@ -144,11 +146,7 @@ def scan_directory(directory: str) -> list[Entry]:
         with os.scandir(directory) as entries:
             return [LocalEntry(entry) for entry in entries]
     except OSError as error:
-        raise InputError(
-            f"cannot read the directory: {error.strerror}",
-            path=directory,
-            hint="check its permissions, or leave it out of the input",
-        ) from error
+        raise _unreadable(error, directory) from error
 
 
 def scan_input(directory: str) -> list[Entry]:
@@ -170,11 +168,46 @@ def list_stored_input(directory: str) -> list[DirectoryEntry]:
 def directory_exists(path: str) -> bool:
     """Return whether there is a directory; in an object store, whether it holds anything.
 
-    Raises `KafkaIndexError` if the store cannot be reached.
+    Raises `KafkaIndexError` if the store cannot be reached, or the path cannot be inspected.
     """
     if is_remote(path):
         return bool(store_of(path).list_directory(path))
-    return os.path.isdir(path)
+    try:
+        return stat.S_ISDIR(os.stat(path).st_mode)
+    except OSError as error:
+        if is_retriable(error):
+            raise _unreadable(error, path) from error
+        return False
+
+
+def walk(root: str, *, follows_links: bool = False) -> Iterator[tuple[str, list[str], list[str]]]:
+    """Yield each local folder from a root on with its folders and files, as `os.walk` does.
+
+    Raises `InputError` if a folder cannot be read.
+    """
+
+    def fail(error: OSError) -> None:
+        raise _unreadable(error, error.filename) from error
+
+    return os.walk(root, onerror=fail, followlinks=follows_links)
+
+
+def matches(pattern: str) -> list[str]:
+    """Return the local paths that a glob matches, sorted.
+
+    Raises `InputError` if a folder that could hold a match cannot be read.
+    """
+    parts = pattern.split(os.sep)
+    for number, part in enumerate(parts):
+        if glob.has_magic(part):
+            for folder in glob.glob(os.sep.join(parts[:number]) or os.sep, recursive=True):
+                if directory_exists(folder):
+                    scan_directory(folder)
+    if "**" in parts:
+        for folder in glob.glob(os.sep.join(parts[: parts.index("**")]) or os.sep):
+            for _ in walk(folder):
+                pass
+    return sorted(glob.glob(pattern, recursive=True))
 
 
 def identity_of(directory: str) -> Hashable:
@@ -187,5 +220,13 @@ def identity_of(directory: str) -> Hashable:
     try:
         found = os.stat(directory)
     except OSError as error:
-        raise InputError(f"cannot read the directory: {error.strerror}", path=directory) from error
+        raise _unreadable(error, directory) from error
     return found.st_dev, found.st_ino
+
+
+def _unreadable(error: OSError, path: str) -> InputError:
+    return InputError(
+        f"cannot read the directory: {error.strerror}",
+        path=path,
+        hint="check its permissions, or leave it out of the input",
+    )

@@ -12,7 +12,7 @@ from urllib.parse import unquote
 
 from kafka_index.errors import InputError, PublishError
 from kafka_index.layout.names import TopicPartition, is_legal_topic
-from kafka_index.storage.directories import directory_exists, list_stored_input
+from kafka_index.storage.directories import directory_exists, list_stored_input, matches
 from kafka_index.stores import is_remote, store_of
 from kafka_index.stores.durable_files import publish_error
 from kafka_index.stores.inputs import admit_inputs
@@ -100,9 +100,8 @@ def expand_input(path: str) -> list[str]:
         os.stat(plain)
     except OSError as error:
         if glob.has_magic(plain):
-            matches = sorted(glob.glob(plain, recursive=True))
-            if matches:
-                return [os.path.normpath(match) for match in matches]
+            if found := matches(plain):
+                return [os.path.normpath(match) for match in found]
             raise InputError("no path matches this glob", path=path) from None
         raise InputError(
             f"cannot read the input: {error.strerror}", path=path, hint="check the path"

@@ -59,6 +59,10 @@ _KNOWN: dict[int, tuple[str, str]] = {
         "a directory stands where a file is to be written",
         "move it away or choose another --output",
     ),
+    errno.EMFILE: (
+        "too many open files",
+        "raise the limit (ulimit -n) or use fewer --threads, then run again",
+    ),
 }
 _KNOWN[errno.EEXIST] = _KNOWN[errno.ENOTDIR]
 

@@ -55,7 +55,8 @@ class MappedFile:
         except (OSError, ValueError) as error:
             # ValueError: the file shrank between fstat and mmap.
             os.close(descriptor)
-            raise InputError(f"cannot map the file: {error}", path=path) from error
+            reason = getattr(error, "strerror", None) or error
+            raise InputError(f"cannot map the file: {reason}", path=path) from error
         except InputError:
             os.close(descriptor)
             raise

@@ -56,7 +56,7 @@ def judge_snapshots(
     }
     try:
         found = list_snapshots(directory)
-    except (OSError, KafkaIndexError):
+    except FileNotFoundError:
         found = []
     for offset in found:
         finding = _finding(partition, directory, offset)

@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 
 import pyarrow as pa
 
 from kafka_index.errors import InputError, PublishError
-from kafka_index.storage import workspace
+from kafka_index.storage import publish_error, workspace
 from kafka_index.writing.import_columns import check_columns
 from kafka_index.writing.import_settings import ImportSettings
 from kafka_index.writing.table_files import ROW_NUMBER, TableFile, read_tables, table_schema
 
 _BATCH_ROWS = 64 * 1024
 _MEMORY = "1GB"
+_NEEDED_FILES = 16
 
 
 def sorted_records(
@@ -32,10 +33,11 @@ def sorted_records(
     # It takes a while, and only imports need it.
     import duckdb  # noqa: PLC0415
 
+    folder = os.path.join(workspace(), "sort")
+    _refuse_few_files(folder)
     schema = table_schema(files[0], settings.order_by)
     check_columns(schema.remove(len(schema) - 1), settings)
     by = "offset" if settings.order_by is None else settings.order_by.replace('"', '""')
-    folder = os.path.join(workspace(), "sort")
     options: dict[str, str | bool | int | float | list[str]] = {
         "memory_limit": _MEMORY,
         "threads": threads,
@@ -63,6 +65,16 @@ def sorted_records(
             ) from error
         except duckdb.Error as error:
             raise InputError(f"cannot sort the records: {error}") from error
+
+
+def _refuse_few_files(folder: str) -> None:
+    """Raise PublishError where few files can be opened: DuckDB would abort the process."""
+    with ExitStack() as stack:
+        try:
+            for _ in range(_NEEDED_FILES):
+                stack.callback(os.close, os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+        except OSError as error:
+            raise publish_error(error, folder, "sort the records") from error
 
 
 class _Tables:

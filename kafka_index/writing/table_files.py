@@ -25,7 +25,7 @@ from kafka_index.errors import InputError, ReadError, is_retriable
 from kafka_index.layout.times import is_between_milliseconds, parse_iso_time
 from kafka_index.records.record_table import RECORD_SCHEMA
 from kafka_index.storage import expand_input
-from kafka_index.storage.directories import directory_exists
+from kafka_index.storage.directories import directory_exists, walk
 from kafka_index.stores import is_remote, store_of
 from kafka_index.stores.arrow_files import input_stream, readable
 
@@ -103,7 +103,7 @@ def _files_below(root: str) -> list[str]:
         pages = store_of(root).list_tree(root)
         paths = [f"{root}/{path}" for page in pages for path in page.column("path").to_pylist()]
     else:
-        paths = [os.path.join(at, name) for at, _, names in os.walk(root) for name in names]
+        paths = [os.path.join(at, name) for at, _, names in walk(root) for name in names]
     # Names with these marks are not data: _SUCCESS, .part-0.crc, unfinished files.
     return sorted(
         path

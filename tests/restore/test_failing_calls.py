@@ -57,7 +57,7 @@ def test_no_broker_starts_on_a_part_and_a_rerun_is_as_if_nothing_had_failed(
 ) -> None:
     places = Places(tmp_path / "root").make()
     step = 1 + number * _LAST_STEP[failure] // _DRAWN
-    code = runs.failing(places.root, step, failure, *places.command(dump))
+    code = runs.failing(places.root, step, failure, *places.command(dump)).code
 
     assert code in (_DAMAGE, _ENVIRONMENT, -signal.SIGKILL)
     written = places.written()
@@ -78,6 +78,6 @@ def test_a_restore_is_over_once_its_exit_code_says_so(
     places = Places(tmp_path / "root").make()
 
     step = _LAST_STEP[Failure.DISK]
-    assert runs.failing(places.root, step, Failure.DISK, *places.command(dump)) == _DAMAGE
+    assert runs.failing(places.root, step, Failure.DISK, *places.command(dump)).code == _DAMAGE
     assert places.written() == whole
     assert run_here(*map(str, places.command(dump))).returncode == _USAGE

@@ -7,12 +7,16 @@ file system call of some kinds below a folder kills the process, or fails.
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
 from types import TracebackType
@@ -30,12 +34,42 @@ class Failure(StrEnum):
     DISK = "disk"
     #: The disk is full, from now on.
     FULL = "full"
+    #: The process may not do that, this once.
+    DENIED = "denied"
+    #: The process may have no more open files than this many besides those of its start.
+    FILES = "files"
 
 
-_NAMED = {"open", "os.rename", "os.remove", "os.truncate", "os.mkdir", "os.link", "os.utime"}
+_NUMBERS = {Failure.DISK: errno.EIO, Failure.FULL: errno.ENOSPC, Failure.DENIED: errno.EACCES}
+_NAMED = {
+    *("open", "os.rename", "os.remove", "os.rmdir", "os.truncate", "os.mkdir", "os.link"),
+    *("os.utime", "os.listdir", "os.scandir"),
+}
+_READS = ("read", "pread", "preadv")
 _WRITES = ("write", "pwrite", "fsync", "ftruncate", "copy_file_range")
 _NEEDS_ROOM = {"os.mkdir", "os.link", *_WRITES}
 _MAKES_FILE = os.O_CREAT | os.O_TRUNC
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A run that has ended.
+
+    Attributes
+    ----------
+    code
+        The exit code; the number of the signal, negative, that ended it.
+    place
+        The file or folder of the call that failed; empty if none has.
+    calls
+        How many calls there were that could have failed.
+    """
+
+    code: int
+    stdout: str
+    stderr: str
+    place: str
+    calls: int
 
 
 class KilledRuns:
@@ -56,7 +90,7 @@ class KilledRuns:
             text=True,
             env=environment(),
         )
-        self._send("", 0, Failure.KILL, warm_up)
+        self.warm_up(*warm_up)
 
     def __enter__(self) -> Self:
         return self
@@ -69,62 +103,113 @@ class KilledRuns:
     ) -> None:
         self._process.communicate()
 
+    def warm_up(self, *arguments: Argument) -> None:
+        """Run a command to its end in the process itself, which then has imported all of it."""
+        assert self._send("", 0, Failure.KILL, arguments).code in (0, 1), arguments
+
     def run(self, folder: Path, step: int, *arguments: Argument) -> bool:
         """Run a command that is killed at a step below a folder; whether it was."""
-        code = self.failing(folder, step, Failure.KILL, *arguments)
+        code = self.failing(folder, step, Failure.KILL, *arguments).code
         assert code in (0, -signal.SIGKILL), arguments
         return code != 0
 
-    def failing(self, folder: Path, step: int, failure: Failure, *arguments: Argument) -> int:
-        """Run a command with a failure at a step below a folder; return its exit code."""
-        self._send(str(folder), step, failure, arguments)
-        assert self._process.stdout is not None
-        return int(self._process.stdout.readline())
+    def failing(self, folder: Path, step: int, failure: Failure, *arguments: Argument) -> Ended:
+        """Run a command with a failure at a step below a folder."""
+        return self._send(str(folder), step, failure, arguments)
 
     def _send(
         self, folder: str, step: int, failure: Failure, arguments: tuple[Argument, ...]
-    ) -> None:
+    ) -> Ended:
         assert self._process.stdin is not None
+        assert self._process.stdout is not None
         line = json.dumps([folder, step, failure, list(map(str, arguments))])
         self._process.stdin.write(line + "\n")
         self._process.stdin.flush()
+        return Ended(**json.loads(self._process.stdout.readline()))
 
 
-def _let_fail(folder: str, step: int, failure: Failure) -> None:
-    """Let the n-th call below a folder fail in this process."""
-    left = step
+class _Failing:
+    """The n-th call below a folder fails in this process; the log has a line for each call."""
 
-    def fail(place: str, *, takes_room: bool) -> None:
-        nonlocal left
-        if folder not in place or (failure is Failure.FULL and not takes_room):
+    def __init__(self, folder: str, step: int, failure: Failure, log: int) -> None:
+        self._folder, self._left = folder, step
+        self._failure, self._log = failure, log
+        self._write = os.write
+
+    def begin(self) -> None:
+        if self._failure is Failure.FILES:
+            unused = os.open("/", os.O_RDONLY)
+            most = unused + self._left
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+            os.close(unused)
             return
-        left -= 1
-        if left > 0 or (left < 0 and failure is not Failure.FULL):
+        if self._failure is not Failure.KILL:
+            # An open descriptor has its permissions, but for some network file systems.
+            named = (*_READS, *_WRITES) if self._failure is not Failure.DENIED else ("ftruncate",)
+            for name in named:
+                setattr(os, name, self._failing(name))
+        sys.addaudithook(self._on_call)
+
+    def _fail(self, place: str, *, takes_room: bool) -> None:
+        if self._folder not in place or (self._failure is Failure.FULL and not takes_room):
             return
-        if failure is Failure.KILL:
+        self._left -= 1
+        self._write(self._log, b".")
+        if self._left > 0 or (self._left < 0 and self._failure is not Failure.FULL):
+            return
+        self._write(self._log, os.fsencode(f"\n{place}\n"))
+        if self._failure is Failure.KILL:
             os.kill(os.getpid(), signal.SIGKILL)
-        number = errno.ENOSPC if failure is Failure.FULL else errno.EIO
+        number = _NUMBERS[self._failure]
         raise OSError(number, os.strerror(number), place)
 
-    def on_call(name: str, given: tuple[object, ...]) -> None:
-        if name in _NAMED:
-            flags = given[2] if name == "open" and isinstance(given[2], int) else 0
-            fail(str(given[:2]), takes_room=name in _NEEDS_ROOM or bool(flags & _MAKES_FILE))
+    def _on_call(self, name: str, given: tuple[object, ...]) -> None:
+        if name not in _NAMED:
+            return
+        flags = given[2] if name == "open" and isinstance(given[2], int) else 0
+        takes_room = name in _NEEDS_ROOM or bool(flags & _MAKES_FILE)
+        path = next((each for each in given[:2] if self._folder in str(each)), None)
+        if isinstance(path, str | bytes | os.PathLike):
+            self._fail(os.fsdecode(path), takes_room=takes_room)
 
-    def failing(name: str) -> Callable[..., object]:
+    def _failing(self, name: str) -> Callable[..., object]:
         call = getattr(os, name)
 
         def called(descriptor: int, *more: object) -> object:
             target = more[0] if name == "copy_file_range" else descriptor
-            fail(os.readlink(f"/proc/self/fd/{target}"), takes_room=True)
+            takes_room = name in _WRITES
+            self._fail(os.readlink(f"/proc/self/fd/{target}"), takes_room=takes_room)
             return call(descriptor, *more)
 
         return called
 
-    if failure is not Failure.KILL:
-        for name in _WRITES:
-            setattr(os, name, failing(name))
-    sys.addaudithook(on_call)
+
+def _ended(folder: str, step: int, failure: Failure, arguments: list[str]) -> Ended:
+    """Fork a run, and wait for its end."""
+    from kafka_index.cli import main  # noqa: PLC0415, so that only the process that forks has it
+
+    with (
+        tempfile.TemporaryFile() as stdout,
+        tempfile.TemporaryFile() as stderr,
+        tempfile.TemporaryFile() as log,
+    ):
+        child = os.fork()
+        if not child:
+            os.dup2(stdout.fileno(), 1)
+            os.dup2(stderr.fileno(), 2)
+            for file in (stdout, stderr, log):
+                fcntl.fcntl(file, fcntl.F_SETFD, fcntl.FD_CLOEXEC)
+            _Failing(folder, step, failure, log.fileno()).begin()
+            code = main(arguments)
+            sys.stdout.flush()
+            os._exit(code)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        out, err, calls = (
+            (file.seek(0), file.read().decode(errors="replace"))[1]
+            for file in (stdout, stderr, log)
+        )
+    lines = calls.split("\n")
+    return Ended(code, out, err, "".join(lines[1:2]), sum(map(len, lines[::2])))
 
 
 def _serve() -> None:
@@ -134,14 +219,11 @@ def _serve() -> None:
     os.dup2(2, 1)
     for line in sys.stdin:
         folder, step, failure, arguments = json.loads(line)
-        if not step:
-            main(arguments)
-            continue
-        child = os.fork()
-        if not child:
-            _let_fail(folder, step, Failure(failure))
-            os._exit(main(arguments))
-        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), file=answers, flush=True)
+        if step:
+            ended = _ended(folder, step, Failure(failure), arguments)
+        else:
+            ended = Ended(main(arguments), "", "", "", 0)
+        print(json.dumps(asdict(ended)), file=answers, flush=True)
 
 
 if __name__ == "__main__":
