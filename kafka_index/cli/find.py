@@ -123,7 +123,12 @@ def _searched_lines(
     lines = [f"{found} in {format_bytes(plan.size_bytes)} of {where}"]
     if damage:
         lines[0] = f"{found} in what can be read of {format_bytes(plan.size_bytes)} of {where}"
-        lines.append(paint.bad(f"{plural(damage, 'place')} of damage passed over: not searched"))
+        lines.append(
+            paint.bad(
+                f"{plural(damage, 'place')} of damage, or of a read that failed, passed over: not "
+                "searched"
+            )
+        )
     if Isolation(options.isolation) is Isolation.READ_COMMITTED:
         lines.append("records of aborted and open transactions were not searched (--isolation)")
     deleted = sum(one.log_start_offset > one.segments[0].base_offset for one in listed.files)

@@ -28,9 +28,9 @@ EXPLAINED: Mapping[Status, str] = {
     Status.LOG_END: "the next offset to be written: an empty read",
     Status.AFTER_LOG_END: "above the end of the log: out of range",
     Status.NO_RECORD_AT_OR_AFTER: "no record is that late, or remains at or after the offset",
-    Status.UNKNOWN_PARTITION: "no segments of that partition",
+    Status.UNKNOWN_PARTITION: "no segments of that partition in what was read",
     Status.INVALID_QUERY: "malformed, null, negative, or not possible at this level",
-    Status.UNREADABLE: "damage prevents the answer",
+    Status.UNREADABLE: "damage, or a read that failed, prevents the answer",
 }
 
 
@@ -111,7 +111,8 @@ def damage_lines(
     damage = [finding for finding in findings if finding.kind == UNREADABLE]
     if not (damage or queries):
         return []
-    title = f"{plural(queries, 'query', 'queries')} not answered because of damage:"
+    cause = "what could not be read" if any(each.retriable for each in damage) else "damage"
+    title = f"{plural(queries, 'query', 'queries')} not answered because of {cause}:"
     lines = ["", paint.bad(title), *_finding_lines(damage, _SHOWN)]
     if left_out:
         lines.append(f"  and up to {format_count(left_out)} more")

@@ -10,11 +10,12 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
+from kafka_index.cli.build_summary import skipped_lines
 from kafka_index.cli.exit_code import ExitCode
 from kafka_index.cli.options import Detail
 from kafka_index.cli.run_summary import run_summary
 from kafka_index.cli.terminal import Table, print_error, print_log, print_text
-from kafka_index.cli.text import format_count, plural
+from kafka_index.cli.text import Paint, format_count, plural
 from kafka_index.errors import (
     CorruptLogError,
     InputError,
@@ -26,6 +27,7 @@ from kafka_index.execution import Engine
 from kafka_index.metadata import read_cluster
 from kafka_index.metadata.found_cluster import FoundCluster, find_cluster
 from kafka_index.records.decompression import shared_budget
+from kafka_index.storage import Skipped
 from kafka_index.storage.report_file import ReportFile
 from kafka_index.tiered.options import TieredOptions
 from kafka_index.writing.rewrite_output import RewriteOutput
@@ -67,6 +69,11 @@ class RewriteOptions:
     engine: Engine
     detail: Detail
 
+    @property
+    def of_topics(self) -> str:
+        """What was looked at where it is not the whole input, for people."""
+        return "" if self.topics is None else f" of the topics that match {self.topics.pattern!r}"
+
 
 def run_rewrite(options: RewriteOptions) -> ExitCode:
     """Run a rewrite, print its summary, and return its exit code.
@@ -77,7 +84,8 @@ def run_rewrite(options: RewriteOptions) -> ExitCode:
     cluster = None
     if options.metadata is not None:
         cluster = read_cluster([options.metadata], budget=budget)
-    plans, directories = plan_rewrite(options.inputs, options.topics, cluster, options.tiered)
+    plans, listing = plan_rewrite(options.inputs, options.topics, cluster, options.tiered)
+    directories = listing.data_directories
     found = FoundCluster(cluster) if cluster else find_cluster(None, directories, budget)
     settings = replace(options.settings, config=found.settings(options.settings.config))
     options = replace(options, settings=settings)
@@ -104,7 +112,7 @@ def run_rewrite(options: RewriteOptions) -> ExitCode:
         outcomes: _Outcomes = [(each, each.error) for each in matched]
         if output is None:
             try:
-                _decide(matched, force=options.force)
+                _decide(matched, options, listing.skipped)
             except InputError as error:
                 print_log(f"would be refused: {error}")
         elif output.is_finished:
@@ -113,7 +121,7 @@ def run_rewrite(options: RewriteOptions) -> ExitCode:
             ]
             print_log(f"{output.root}: finished by an earlier run, and not written again")
         else:
-            _decide(matched, force=options.force)
+            _decide(matched, options, listing.skipped)
             output.begin()
             sound = [each for each in matched if each.error is None]
             written = list(
@@ -130,12 +138,15 @@ def run_rewrite(options: RewriteOptions) -> ExitCode:
                 output.finish(directories, done, tiered_starts(plans))
         if report is not None:
             report.write_table(_report(outcomes, is_dry=output is None))
-    _print(matched, outcomes, options, None if output is None else output.root)
+    root = None if output is None else output.root
+    _print(matched, outcomes, options, root, listing.skipped)
     errors = [error for _, error in outcomes if error is not None]
     return ExitCode.first(ExitCode.of_part(retriable=is_retriable(error)) for error in errors)
 
 
-def _decide(matched: Sequence[MatchedPartition], *, force: bool) -> None:
+def _decide(
+    matched: Sequence[MatchedPartition], options: RewriteOptions, skipped: Sequence[Skipped]
+) -> None:
     """Refuse what is hardly meant."""
     found = [each.match for each in matched if each.match is not None]
     for each in matched:
@@ -148,7 +159,7 @@ def _decide(matched: Sequence[MatchedPartition], *, force: bool) -> None:
                 hint="drop the whole key; or give --metadata, where the topic is not compacted; or "
                 "--allow-revive",
             )
-    if force or not found:
+    if options.force or not found:
         return
     records = sum(each.records for each in found)
     dropped = sum(each.dropped for each in found)
@@ -160,15 +171,19 @@ def _decide(matched: Sequence[MatchedPartition], *, force: bool) -> None:
             f"be: {unread[0]}"
         )
     if not dropped:
+        looked_at = plural(records, "record") + options.of_topics
+        if skipped:
+            entries = plural(len(skipped), "entry", "entries")
+            looked_at += f"; skipped {entries}, such as {skipped[0].path}: {skipped[0].reason}"
         raise InputError(
             "no record matches, so that the output would be a copy",
-            found=plural(records, "record"),
+            found=looked_at,
             hint="correct the keys or the condition, or give --force",
         )
     if dropped == records:
         raise InputError(
             "every record matches",
-            found=plural(records, "record"),
+            found=plural(records, "record") + options.of_topics,
             hint="correct the keys or the condition, or give --force",
         )
 
@@ -199,6 +214,7 @@ def _print(
     outcomes: _Outcomes,
     options: RewriteOptions,
     root: str | None,
+    skipped: Sequence[Skipped],
 ) -> None:
     topics: Mapping[str, tuple[int, int, int]] = summary_by_topic(matched)
     records = sum(records for _, records, _ in topics.values())
@@ -223,6 +239,10 @@ def _print(
     ]
     kept = plural(len(matched) - len(left_out), "partition")
     where = "; nothing is written" if root is None else f"; {kept} in {root}"
-    total = f"{format_count(dropped)} of {plural(records, 'record')} dropped{where}"
+    total = (
+        f"{format_count(dropped)} of {plural(records, 'record')}{options.of_topics} dropped{where}"
+    )
     table = Table(["topic", "partitions", "records", "dropped"], rows)
-    print_text(sys.stdout, [*([table] if rows else []), total])
+    every = options.detail is Detail.VERBOSE
+    lines = skipped_lines(skipped, Paint(sys.stdout), every=every)
+    print_text(sys.stdout, [*([table] if rows else []), total, *lines])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
@@ -17,7 +17,7 @@ from kafka_index.growing.growing_segment import system_clock
 from kafka_index.layout.names import TopicPartition
 from kafka_index.metadata.found_cluster import FoundCluster, find_cluster
 from kafka_index.records.decompression import shared_budget
-from kafka_index.storage import Listing, list_dump
+from kafka_index.storage import Listing, Skipped, list_dump
 from kafka_index.storage.paths import index_root_of
 from kafka_index.storage.report_file import ReportFile
 from kafka_index.storage.segment_table import SegmentTable
@@ -68,18 +68,17 @@ def run_verify(options: VerifyOptions) -> ExitCode:
         writer = None
         if options.report is not None:
             writer = stack.enter_context(
-                ReportFile(options.report, VERIFY_SCHEMA, verify_page(segments))
+                ReportFile(options.report, VERIFY_SCHEMA, verify_page(segments, options.topics))
             )
+        skipped = listing.skipped
         outcome = VerifyOutcome(writer, len(segments), segments.total_bytes, options.detail)
         with outcome:
             if options.against:
-                _compare(options, listing, outcome)
+                skipped = [*listing.skipped, *_compare(options, listing, outcome)]
             else:
                 _verify(options, listing, cluster, outcome)
         # Printed first: where the report cannot be finished, the answer is not lost.
-        return outcome.print_summary(
-            listing.skipped, cluster, fast=options.fast, topics=options.topics
-        )
+        return outcome.print_summary(skipped, cluster, fast=options.fast, topics=options.topics)
 
 
 def _verify(
@@ -108,14 +107,16 @@ def _verify(
             outcome.on_partition(found)
 
 
-def _compare(options: VerifyOptions, listing: Listing, outcome: VerifyOutcome) -> None:
-    ours = _by_partition(listing)
-    theirs = _by_partition(list_dump(options.against, topics=options.topics))
+def _compare(options: VerifyOptions, listing: Listing, outcome: VerifyOutcome) -> Sequence[Skipped]:
+    """Compare with the other copies; return the entries that their listing skipped."""
+    against = list_dump(options.against, topics=options.topics)
+    ours, theirs = _by_partition(listing), _by_partition(against)
     empty = CopySegments(())
     pairs = [(ours.get(each, empty), theirs.get(each, empty)) for each in sorted({*ours, *theirs})]
     with options.engine.start("verify", after_failure="run again", listener=outcome) as workers:
         for row in compare_partitions(workers, pairs):
             outcome.on_table(findings_table([row]))
+    return against.skipped
 
 
 def _by_partition(listing: Listing) -> dict[TopicPartition, CopySegments]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from kafka_index.cli.report_page import BAD, DUMP, GOOD, NOTABLE, explain, page_maker
 from kafka_index.cli.text import plural
 from kafka_index.cli.verify_summary import EXPLAINED
@@ -11,8 +13,9 @@ from kafka_index.storage.segment_table import SegmentTable
 from kafka_index.verification import FileClass, FileKind
 
 
-def verify_page(segments: SegmentTable) -> PageMaker:
-    """Return the maker of the page of ``verify`` for these segments."""
+def verify_page(segments: SegmentTable, topics: re.Pattern[str] | None) -> PageMaker:
+    """Return the maker of the page of ``verify`` for these segments of these topics."""
+    where = "" if topics is None else f" in the topics that match {topics.pattern!r}"
     good = (FileClass.IDENTICAL, FileClass.SOUND, FileClass.VALID, FileClass.PREFIX)
     severities = dict.fromkeys(map(str, EXPLAINED), NOTABLE)
     severities |= dict.fromkeys(map(str, good), GOOD)
@@ -29,7 +32,7 @@ def verify_page(segments: SegmentTable) -> PageMaker:
             )
         if unread := totals.found[FileClass.UNREADABLE]:
             return Verdict(NOTABLE, f"{plural(unread, 'file')} could not be read")
-        return Verdict(GOOD, "nothing harmful was found")
+        return Verdict(GOOD, f"nothing harmful was found{where}")
 
     kinds = tuple(kind.value for kind in FileKind if kind is not FileKind.PARTITION)
     page = Page(

@@ -57,6 +57,8 @@ EXPLAINED: Mapping[str, str] = {
     FileClass.DIVERGED: "the copies hold different batches",
     FileClass.UNREADABLE: "could not be read, or changed meanwhile",
 }
+#: Of two copies, whose rows are of partitions.
+_EXPLAINED_COPIES = {**EXPLAINED, FileClass.IDENTICAL: "the same batches, by their headers"}
 _COLUMNS = ("path", "kind", "class", "harmful", "position_bytes", "entry", "found", "effect")
 
 
@@ -136,7 +138,7 @@ class VerifyOutcome(Outcome):
             status_table(
                 ("class", self._noun(2), "harmful"),
                 rows,
-                EXPLAINED,
+                _EXPLAINED_COPIES if self._is_comparison else EXPLAINED,
                 {str(name): colour for name, colour in colours.items()},
                 paint,
             ),
@@ -157,7 +159,12 @@ class VerifyOutcome(Outcome):
                 "the metadata log of the dump is damaged, so that it is not known which topics are "
                 f"compacted: {cluster.fault}"
             )
-        if fast:
+        if self._is_comparison:
+            lines.append(
+                "headers were compared: a wrong checksum, and a change inside records, is not seen "
+                "(verify each copy)"
+            )
+        elif fast:
             lines.append(
                 "--fast reads headers only: a wrong checksum, and a change inside records, is not "
                 "seen"
@@ -168,7 +175,8 @@ class VerifyOutcome(Outcome):
             where = f"in {plural(self._partitions, 'partition')}" if self._partitions else ""
             if topics is not None:
                 where += f" of the topics that match {topics.pattern!r}"
-            lines += ["", paint.good(f"nothing harmful was found {where}".rstrip())]
+            what = "no harmful difference" if self._is_comparison else "nothing harmful"
+            lines += ["", paint.good(f"{what} was found {where}".rstrip())]
         self._print(lines, [*self._damage_lines(), *self._unread_lines()])
         codes = [ExitCode.DAMAGE] if harmful or self._harmful_partitions else []
         if self._retriable:

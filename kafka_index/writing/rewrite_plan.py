@@ -11,7 +11,7 @@ from itertools import groupby
 from kafka_index.build.plan import partition_of
 from kafka_index.layout.names import INTERNAL_TOPICS, REMOTE_LOG_METADATA_TOPIC, TopicPartition
 from kafka_index.metadata import ClusterImage
-from kafka_index.storage import SegmentFile
+from kafka_index.storage import Listing, SegmentFile
 from kafka_index.storage.log_directory import LogDirectory
 from kafka_index.storage.tiered_partition import TieredPartition
 from kafka_index.stores.tiered.segment_paths import is_segment_path
@@ -74,8 +74,8 @@ def plan_rewrite(
     topics: re.Pattern[str] | None,
     cluster: ClusterImage | None = None,
     tiered: TieredOptions | None = None,
-) -> tuple[list[PartitionPlan], list[str]]:
-    """Return the partitions of a dump, and its data directories.
+) -> tuple[list[PartitionPlan], Listing]:
+    """Return the partitions of a dump, and its listing.
 
     The cluster knows the settings of topics. With tiered storage all segments become local ones, so
     that the topic in which brokers keep the states of remote segments is left out. Raises the
@@ -92,7 +92,7 @@ def plan_rewrite(
         for partition, members in groupby(listing.segments, key=partition_of)
         if tiered is None or partition.topic != REMOTE_LOG_METADATA_TOPIC
     ]
-    return plans, listing.data_directories
+    return plans, listing
 
 
 def _may_be_compacted(topic: str, cluster: ClusterImage | None) -> bool:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.support.command_line import DUMP, Argument, copy_partitions, run_here
+from tests.support.permissions import without_override
 from tests.support.record_tables import batch_of, write_partition
+from tests.support.restoring import copy_dump
 
 COMMANDS: dict[str, tuple[Argument, ...]] = {
     "build": ("--output", "OUT"),
@@ -18,17 +22,87 @@ COMMANDS: dict[str, tuple[Argument, ...]] = {
     "export": ("--output", "OUT"),
     "rewrite": ("--output", "OUT", "--drop-keys", "KEYS"),
 }
+#: Commands that look at all they are given, or say so: with another question, where one is asked.
+LOOKING: dict[str, tuple[Argument, ...]] = {
+    **COMMANDS,
+    "find none": ("--key", "absent"),
+    "rewrite some": ("--output", "OUT", "--drop-where", "offset < 5", "--allow-revive"),
+    "verify copies": ("--against", DUMP),
+    "predict": (),
+}
+#: What is said only of what was looked at.
+CLAIMS = re.compile(
+    r"(nothing|no record|no harmful|all that|every log|records? lost|dropped|^safe).*", re.MULTILINE
+)
+#: The partition that is spoiled; it lies beside a sound one.
+SPOILED = "audit.trail-0"
 
 
 def run(command: str, data: Path, folder: Path, *more: Argument) -> tuple[int, str]:
     folder.mkdir(exist_ok=True)
     (folder / "KEYS").write_text("absent\n")
-    (folder / "QUERIES.csv").write_text("topic,partition,offset\npayments,0,1\n")
+    (folder / "QUERIES.csv").write_text(
+        "topic,partition,offset\npayments,0,1\naudit.trail,0,2000\n"
+    )
     names = {"OUT": folder / "out", "KEYS": folder / "KEYS", "QUERIES": folder / "QUERIES.csv"}
-    given = [names.get(str(each), each) for each in COMMANDS[command]]
+    given = [names.get(str(each), each) for each in LOOKING[command]]
     flag = "--logs" if command == "lookup" else "--input"
-    done = run_here(command, flag, data, *given, *more)
+    done = run_here(command.partition(" ")[0], flag, data, *given, *more)
     return done.returncode, done.stdout + done.stderr
+
+
+def _second_log(data: Path) -> Path:
+    return sorted((data / SPOILED).glob("*.log"))[1]
+
+
+def _damage(data: Path) -> None:
+    log = _second_log(data)
+    content = bytearray(log.read_bytes())
+    content[len(content) // 2] ^= 1
+    log.write_bytes(content)
+
+
+def _mark_for_deletion(data: Path) -> None:
+    (data / SPOILED).rename(data / f"{SPOILED}.0123456789abcdef0123456789abcdef-delete")
+
+
+#: What is done to the partition, the exit code, and what names it.
+SPOILING: dict[str, tuple[Callable[[Path], object], int | None, str]] = {
+    "log unreadable": (lambda data: _second_log(data).chmod(0), 3, r"1475\.log: cannot open"),
+    "folder unreadable": (
+        lambda data: (data / SPOILED).chmod(0),
+        3,
+        r"audit\.trail-0: cannot read",
+    ),
+    "damaged": (_damage, 1, r"1475\.log: |audit\.trail-0: offsets"),
+    "marked for deletion": (_mark_for_deletion, None, "skipped 1 entry|-delete"),
+    "filtered": (lambda _: None, None, "match 'payments'"),
+}
+
+
+@pytest.mark.parametrize("how", SPOILING)
+@pytest.mark.parametrize("command", LOOKING)
+def test_a_conclusion_is_of_what_was_looked_at(command: str, how: str, tmp_path: Path) -> None:
+    spoil, code, named = SPOILING[how]
+    data = copy_dump(tmp_path / "data", "payments-0", SPOILED)
+    spoil(data)
+    if how == "filtered" and command == "predict":
+        pytest.skip("it has no filter")
+    more = ("--topics", "payments") if how == "filtered" else ()
+    with without_override():
+        found, text = run(command, data, tmp_path / "run", *more)
+    if (data / SPOILED).exists():
+        (data / SPOILED).chmod(0o755)
+
+    if how == "damaged" and command in ("verify copies", "lookup"):
+        # They do not read what is inside the batches, and one of them says so.
+        assert command == "lookup" or "a wrong checksum, and a change inside records" in text
+        return
+    assert code in (None, found), text
+    if code is not None or CLAIMS.search(text):
+        assert re.search(named, text), text
+    if code == 3:
+        assert not re.search(r"nothing harmful|^safe|all that the dump has\n.*\Z", text), text
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -42,7 +116,7 @@ def test_topics_that_match_nothing_are_wrong_usage_with_near_names(
     assert not (tmp_path / "run" / "out").exists()
 
 
-@pytest.mark.parametrize("command", [name for name in COMMANDS if name != "rewrite"])
+@pytest.mark.parametrize("command", COMMANDS)
 def test_what_a_broker_would_not_load_is_named(command: str, tmp_path: Path) -> None:
     data = copy_partitions(tmp_path / "data", "payments-0")
     (data / "old-0.0123456789abcdef0123456789abcdef-delete").mkdir()

@@ -49,11 +49,11 @@ def rewrite_on_spark(
     topics: re.Pattern[str] | None = None,
     tiered: TieredOptions | None = None,
 ) -> None:
-    plans, directories = plan_rewrite([source], topics, tiered=tiered)
+    plans, listing = plan_rewrite([source], topics, tiered=tiered)
     budget = shared_budget(DEFAULT_MAX_DECOMPRESSED_BYTES)
     settings = RewriteSettings(
         Selection(condition=Condition.parse(CONDITION)),
-        find_cluster(None, directories, budget).settings(LogConfig()),
+        find_cluster(None, listing.data_directories, budget).settings(LogConfig()),
         allows_revival=True,
     )
     with (
@@ -67,7 +67,7 @@ def rewrite_on_spark(
             each.plan.partition: None if each.match is None else each.match.end_offset
             for each in matched
         }
-        output.finish(directories, ends, tiered_starts(plans))
+        output.finish(listing.data_directories, ends, tiered_starts(plans))
     assert {error for _, error in written} == {None}
 
 
