@@ -99,7 +99,7 @@ CASES: dict[str, Case] = {
     "lookup-parquet": Case(
         (
             *("lookup", *_LOGS, "--by", "offset", "--queries", "{data}/asked"),
-            *("--output", "{out}/answers.parquet", "--output-format", "parquet", *_OFF),
+            *("--output", "{out}/answers.parquet", *_OFF),
             *("--report", "{out}/run-report.html"),
         )
     ),
