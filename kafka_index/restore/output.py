@@ -16,6 +16,7 @@ from kafka_index.layout.names import (
     CLEAN_SHUTDOWN,
     CLEANER_CHECKPOINT,
     CLUSTER_METADATA_TOPIC,
+    CONSUMER_OFFSETS_TOPIC,
     FIRST_SNAPSHOT,
     LOG_START_CHECKPOINT,
     META_PROPERTIES,
@@ -266,6 +267,15 @@ def same_cluster_identity(request: RestoreRequest, dump: Dump, old: OldCluster) 
             "begin empty",
         )
     _refuse_metadata_log(dump, request)
+    offsets = None if old.image is None else old.image.topic_named(CONSUMER_OFFSETS_TOPIC)
+    replicas = () if offsets is None else tuple(offsets.partitions.values())
+    # Each replica would get its records at its own end: they diverge within a leader epoch.
+    if request.clamp_groups and any(len(each.replicas) > 1 for each in replicas):
+        raise InputError(
+            "--clamp-groups writes to one replica, and __consumer_offsets has several",
+            hint="restore without it, and set the offsets that are named beyond_end with "
+            "kafka-consumer-groups.sh once the brokers run",
+        )
     return same_identity(dump, old.image, all_brokers_restored=request.all_brokers_restored)
 
 

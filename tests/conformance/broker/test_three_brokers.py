@@ -85,7 +85,6 @@ WAYS = (
     Way("killed", "new", "time", renamed=True),
     Way("live", "same", "time"),
     Way("live", "new", renamed=True),
-    Way("live", "same", "offsets"),
     Way("one", "new"),
 )
 
@@ -194,6 +193,7 @@ def _restored(loaded: Loaded, way: Way, room: Path, limits: Limits) -> tuple[Res
     more = _until(limits, room)
     runs = []
     if way.cluster == "same":
+        more = [word for word in more if word != "--clamp-groups"]
         for home in homes:
             target = Home(root / home.root.name)
             target.root.mkdir(parents=True)
