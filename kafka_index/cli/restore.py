@@ -18,7 +18,7 @@ from kafka_index.restore.log_files import Link
 from kafka_index.restore.partition_restoring import restore_on
 from kafka_index.restore.report import RESTORE_SCHEMA, report_rows
 from kafka_index.restore.request import RestoreRequest
-from kafka_index.restore.restored_partition import RestoreResult
+from kafka_index.restore.restored_partition import LostRange, RestoreResult
 from kafka_index.restore.root_files import sync_directory, write_durably
 from kafka_index.storage.report_file import ReportFile
 from kafka_index.stores import is_remote
@@ -34,12 +34,12 @@ def run_restore(
     """Run a restore, print its summary and runbook, and return its exit code."""
     job = RestoreJob.prepare(request)
     code = ExitCode.DONE
+    lost: list[LostRange] = []
     with ExitStack() as reporting:
-        file = (
-            None
-            if report is None
-            else reporting.enter_context(ReportFile(report, RESTORE_SCHEMA, restore_page(job)))
-        )
+        file = None
+        if report is not None:
+            page = restore_page(job, lost)
+            file = reporting.enter_context(ReportFile(report, RESTORE_SCHEMA, page))
         if request.link is Link.HARD and detail is not Detail.QUIET:
             print_log(_HARD_LINKS)
         with ExitStack() as progress:
@@ -49,6 +49,7 @@ def run_restore(
                 progress.close()
                 if file is None:
                     return
+                lost.extend(one for each in result.partitions for one in each.lost)
                 file.write_table(report_rows(result.partitions, result.beyond_end))
                 reporting.close()
                 if not is_remote(file.path):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from kafka_index.cli.report_page import BAD, DUMP, GOOD, NOTABLE, explain, page_maker
-from kafka_index.cli.restore_summary import EXPLAINED
+from kafka_index.cli.restore_summary import EXPLAINED, lost_texts
 from kafka_index.cli.text import plural
 from kafka_index.pages.page import Explained, Page, Totals, Verdict
 from kafka_index.restore.job import RestoreJob
 from kafka_index.restore.report import LEFT_OUT, LOST, RESTORED, SALVAGED
-from kafka_index.restore.restored_partition import BEYOND_END, CLAMPED
+from kafka_index.restore.restored_partition import BEYOND_END, CLAMPED, LostRange
 from kafka_index.storage.report_file import PageMaker
 from kafka_index.storage.segment_table import PartitionSegments
 
@@ -17,8 +19,8 @@ _CLAMPED = "an offset of a group after the end of its log, set to that end"
 _BEYOND_END = "an offset of a group after the end of its log, which stays"
 
 
-def restore_page(job: RestoreJob) -> PageMaker:
-    """Return the maker of the page of ``restore``."""
+def restore_page(job: RestoreJob, lost_ranges: Sequence[LostRange]) -> PageMaker:
+    """Return the maker of the page of ``restore``; the lost ranges are there with its rows."""
     severities = {RESTORED: GOOD, SALVAGED: NOTABLE, LEFT_OUT: BAD}
     explained = explain(
         EXPLAINED, severities, dict.fromkeys(severities, "kafka-index verify --input {path}")
@@ -37,7 +39,8 @@ def restore_page(job: RestoreJob) -> PageMaker:
         lost, left_out = totals.others[LOST], totals.found[LEFT_OUT]
         text = f"{partitions} restored, nothing lost{chosen}"
         if lost or left_out:
-            text = f"{plural(lost, 'range')} lost, {left_out:,} of {partitions} left out"
+            ranges = lost_texts(lost_ranges) or ([f"{plural(lost, 'range')} lost"] if lost else [])
+            text = ", ".join([*ranges, f"{left_out:,} of {partitions} left out"])
         clamped, beyond = totals.others[CLAMPED], totals.others[BEYOND_END]
         if clamped:
             text += f", {plural(clamped, 'committed offset')} clamped"

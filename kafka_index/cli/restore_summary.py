@@ -114,12 +114,7 @@ class RestoreOutcome(Outcome):
         left_out = [each for each in partitions if each.is_left_out]
         run_summary().add_count("lost_ranges", len(lost))
         lines = []
-        known = [one for one in lost if one.is_known]
-        if known:
-            lines += ["", self._paint.bad(_lost_text(known))]
-        if len(lost) > len(known):
-            ranges = plural(len(lost) - len(known), "range")
-            text = f"{ranges} of offsets missing: whether they are lost cannot be known"
+        for text in lost_texts(lost):
             lines += ["", self._paint.bad(text)]
         if left_out:
             lines += ["", self._paint.bad(f"{plural(len(left_out), 'partition')} left out:")]
@@ -152,21 +147,35 @@ def _exit_code(result: RestoreResult) -> ExitCode:
     return ExitCode.first(codes)
 
 
-def _lost_text(lost: Sequence[LostRange]) -> str:
-    """Return how much is lost: records where the dump shows how many, else offsets."""
-    ranges = plural(len(lost), "range")
+def lost_texts(lost: Sequence[LostRange]) -> list[str]:
+    """Return how much is lost, and how much is missing and perhaps lost; nothing for no range."""
+    known = [one for one in lost if one.is_known]
+    unknown = [one for one in lost if not one.is_known]
+    texts = []
+    if known:
+        texts.append(f"{_amount(known)} lost in {plural(len(known), 'range')}")
+    if unknown:
+        texts.append(
+            f"{_amount(unknown)} missing in {plural(len(unknown), 'range')}: whether they are lost "
+            "cannot be known"
+        )
+    return texts
+
+
+def _amount(lost: Sequence[LostRange]) -> str:
+    """Return the records of ranges where the dump shows how many, and the offsets of the others."""
     records = sum(one.records or 0 for one in lost)
-    text = f"{plural(records, 'record')} lost in {ranges}"
-    unknown = [one for one in lost if one.records is None]
-    if not unknown:
-        return text
-    offsets = sum(
+    rest = [one for one in lost if one.records is None]
+    sized = [
         one.last_offset - one.first_offset + 1
-        for one in unknown
+        for one in rest
         if one.first_offset is not None and one.last_offset is not None
-    )
-    if records:
-        return f"at least {text}"
-    if not offsets:
-        return f"records lost in {ranges}; how many is not known"
-    return f"{plural(offsets, 'offset')} lost in {ranges}"
+    ]
+    amounts = []
+    if records or not rest:
+        amounts.append(plural(records, "record"))
+    if sized:
+        amounts.append(plural(sum(sized), "offset"))
+    if len(sized) == len(rest):
+        return " and ".join(amounts)
+    return f"at least {' and '.join(amounts)}" if amounts else "an unknown number of records"

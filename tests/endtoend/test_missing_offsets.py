@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import zlib
 from pathlib import Path
@@ -173,6 +174,8 @@ def test_without_the_checkpoint_nothing_is_called_lost(tmp_path: Path, form: Cle
     done = run_here("restore", "--input", root, "--output", tmp_path / "out")
     assert "record lost" not in done.stdout
     assert "records lost" not in done.stdout
+    named = re.findall(r"\d+ offsets? missing in .* cannot be known", done.stdout)
+    assert len(named) == code
 
 
 def is_gap(finding: Finding) -> bool:

@@ -14,7 +14,7 @@ from kafka_index.restore import Link, Salvage
 from kafka_index.restore.cluster import ClusterMode
 from kafka_index.restore.request import RestoreRequest
 from kafka_index.scan import read_batches
-from tests.support.command_line import run_here
+from tests.support.command_line import Argument, run_here
 from tests.support.restoring import RestoreRun, contents, copy_dump, logs, restore
 
 PARTITION = "audit.trail-0"
@@ -92,6 +92,7 @@ def test_only_the_bad_batches_are_dropped_where_that_is_asked_for(
 
     assert run.code == 1
     assert [row["records"] for row in run.lost] == counts_at(second, 5, 9)
+    assert f"{dropped} records lost in 2 ranges" in run.done.stdout
     assert records(tmp_path / "out" / PARTITION) == before - dropped
     done = run_here("predict", "--input", tmp_path / "out")
     assert "0 records lost or hidden, 24 offsets missing" in done.stdout
@@ -234,6 +235,30 @@ def test_a_segment_that_is_missing_is_a_loss(tmp_path: Path, dump: Path) -> None
         third - 1,
     )
     assert f"{third - second:,} offsets lost in 1 range" in run.done.stdout
+
+
+def test_summary_and_page_count_records_and_offsets(tmp_path: Path, dump: Path) -> None:
+    first, second, third = logs(dump / PARTITION)[:3]
+    damage_batch(first, 5)
+    second.unlink()
+    page = tmp_path / "restore.html"
+    again: list[Argument] = [
+        "--input",
+        dump,
+        "--output",
+        tmp_path / "again",
+        "--salvage",
+        "batches",
+    ]
+
+    run = restore(dump, tmp_path / "out", "--salvage", "batches")
+    run_here("restore", *again, "--report", page)
+
+    lost = sum(row["records"] or 0 for row in run.lost)
+    gap = int(third.stem) - int(second.stem)
+    text = f"{lost} records and {gap:,} offsets lost in 2 ranges"
+    assert text in run.done.stdout
+    assert text in page.read_text()
 
 
 def test_the_state_of_share_groups_is_not_compacted(tmp_path: Path, dump: Path) -> None:
