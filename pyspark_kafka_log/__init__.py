@@ -1,4 +1,4 @@
-"""What Spark finds: it imports modules named ``pyspark_*`` and registers their ``DefaultSource``.
+"""The door for Spark, which imports modules ``pyspark_*`` and registers their ``DefaultSource``.
 
 Nothing here may fail or load anything heavy, since that would break the lookup of every Python data
 source on a cluster. The source itself is `kafka_index.spark.data_source`, loaded when it is used.

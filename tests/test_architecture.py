@@ -1,4 +1,4 @@
-"""The page on the architecture names rooms and modules that exist."""
+"""The page on the architecture names rooms and modules that exist, and docstrings name things."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from kafka_index.layout import names
+from tools import docstrings
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
@@ -60,3 +61,21 @@ def test_a_name_of_a_format_is_written_in_its_home_alone(literal: str, home: str
         if f'"{literal}"' in path.read_text(encoding="utf-8")
     ]
     assert found == [home]
+
+
+@pytest.mark.parametrize(
+    ("text", "is_fault"),
+    [
+        ("What a batch says.", True),
+        ("Return those that overlap.", True),
+        ("The end. Of a damaged log, the last batch counts.", True),
+        ("Whether the log is whole.", False),
+        ("The end of a log; of two that overlap, the later one.", False),
+    ],
+)
+def test_a_docstring_names_the_thing_first(text: str, is_fault: bool) -> None:  # noqa: FBT001
+    assert bool(list(docstrings.faults(text))) == is_fault
+
+
+def test_all_docstrings_name_the_thing_first() -> None:
+    assert docstrings.check_all() == []

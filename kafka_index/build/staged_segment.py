@@ -84,7 +84,7 @@ class SegmentPaths:
         )
 
     def published(self, settings: BuildSettings) -> tuple[str, ...]:
-        """Return those that are to appear, in order: the index last."""
+        """Return the files that are to appear, in order: the index last."""
         # Without a record of the partition, nobody would know what the state belongs to.
         has_index = Output.INDEX in settings.outputs
         wanted = (

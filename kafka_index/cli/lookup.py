@@ -192,7 +192,7 @@ def _print_done(done: AnswerRecord, output: str, options: BulkOptions) -> ExitCo
         run_summary().add_count(f"queries_{status}", count)
     if options.detail is not Detail.QUIET:
         total = plural(sum(count for _, count in done.queries), "query", "queries")
-        line = f"answers in {output} are of these inputs already, by size and time: {total}"
+        line = f"answers in {output} are up to date with these inputs, by size and time: {total}"
         print_text(sys.stdout, [f"{line}, nothing to do"])
     return _with_failing(ExitCode(done.exit_code), done.queries, options)
 

@@ -35,8 +35,8 @@ from kafka_index.restore.until import Until
 from kafka_index.tables.offsets_file import read_offsets_file
 from kafka_index.tiered.options import TieredOptions
 
-_HELP = """Make a data directory that a broker of 4.3.1 mounts at once: it reads nothing again, and
-    loses nothing that is in the dump. The input is never changed.
+_HELP = """Make a data directory that a broker of 4.3.1 mounts at once: it recovers no log,
+    and no record of the dump is lost. The input is never changed.
 
     PATH is a data directory, a partition directory, or a glob of either; a partition may be in
     several of them. --output is a local directory, empty or freshly formatted, or an unfinished

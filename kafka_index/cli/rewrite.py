@@ -71,7 +71,7 @@ class RewriteOptions:
 
     @property
     def of_topics(self) -> str:
-        """What was looked at where it is not the whole input, for people."""
+        """The restriction to some topics, for people; empty for the whole input."""
         return "" if self.topics is None else f" of the topics that match {self.topics.pattern!r}"
 
 

@@ -26,7 +26,7 @@ _HELP = """Compare every file of the dump below PATH with what it should be; not
     PATH is a data directory of a broker, a topic-partition directory, or a glob of either, or the
     URI of one. Each log is read once, as `build` reads it, and what a build would write is compared
     with what lies there: logs, indexes, snapshots, epochs, and the files at the root of the data
-    directory. A file that differs and is as right is valid; one that would make a broker lose or
+    directory. A file that differs and is correct is valid; one that would make a broker lose or
     hide records, answer wrongly or not start is harmful, and the report says what it does.
 
     `--fast` reads the headers of batches only, and so finds no wrong checksum. With `--against`

@@ -37,7 +37,7 @@ _SHOWN = 20
 EXPLAINED: Mapping[str, str] = {
     FileClass.IDENTICAL: "as a build writes it",
     FileClass.SOUND: "a log whose batches are whole, and none is missing",
-    FileClass.VALID: "differs from a build, and is as right",
+    FileClass.VALID: "differs from a build, and is correct",
     FileClass.EMPTY: "a log without batches",
     FileClass.PREFIX: "one copy ends before the other, and is equal up to there",
     FileClass.PADDED: "followed by zeros",

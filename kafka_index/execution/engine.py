@@ -1,4 +1,4 @@
-"""What commands ask of an engine: `Workers`, which run a function over works."""
+"""The engines of commands, and their `Workers`, which run a function over works."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Workers(Protocol):
 
     @property
     def count(self) -> int:
-        """How many works are done at a time."""
+        """The number of works that are done at a time."""
 
     def run(
         self,
@@ -105,7 +105,7 @@ class Workers(Protocol):
         waves: Waves = Waves.ONE,
         ordered: bool = False,
     ) -> Generator[Result, None, None]:
-        """As `run`, where threads share the parts of a work; a task of Spark does all of them."""
+        """Run works whose parts threads share; a task of Spark does all parts of one."""
 
 
 class Engine(Protocol):

@@ -177,8 +177,8 @@ class LoadConditions:
     """The conditions under which a partition is loaded.
 
     `is_clean`: there was a clean shutdown, because its data directory has the marker. The offsets
-    are its entries in the checkpoints, 0 without one. Of a directory that `is_deleted`, nothing is
-    recovered, and the end is not looked for.
+    are its entries in the checkpoints, 0 without one. Nothing of a directory that `is_deleted` is
+    recovered, and its end is not looked for.
     """
 
     is_clean: bool

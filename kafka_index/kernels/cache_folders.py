@@ -43,7 +43,7 @@ _VERSIONS = "kernels-{}".format(
 
 
 class CacheFolders(NamedTuple):
-    """Where compiled kernels are looked for, and where they are kept; None where they cannot be."""
+    """The folders that compiled kernels are read from, and the one to keep them in, or None."""
 
     readable: tuple[Path, ...]
     writable: Path | None

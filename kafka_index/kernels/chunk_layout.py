@@ -1,4 +1,4 @@
-"""Where the columns of a chunk of records are, as `decode_batches` takes it."""
+"""The addresses of the columns of a chunk of records, for `decode_batches`."""
 
 from __future__ import annotations
 

@@ -155,7 +155,7 @@ class _Kernel(_CachedDispatcher):
 
     @property
     def _numba_type_(self) -> Any:
-        """What the name of the kernel is to numba, inside of others."""
+        """The type of the kernel's name for numba, inside of others."""
         return types.Dispatcher(self._linked)
 
 

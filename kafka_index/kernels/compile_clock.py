@@ -1,4 +1,4 @@
-"""How long this process has compiled kernels, for displays of progress and for who waits."""
+"""The time that this process has compiled kernels, for displays and for callers that wait."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ COUNTS = _record(
 
 
 class ProducerTables(NamedTuple):
-    """What is known of the producers of a stretch of a log.
+    """The state of the producers of a stretch of a log.
 
     Parameters
     ----------

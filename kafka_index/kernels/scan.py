@@ -101,7 +101,7 @@ class BatchColumns(NamedTuple):
 
     @property
     def is_control(self) -> NDArray[np.bool_]:
-        """Which are control batches (``RecordBatch.isControlBatch``): no message of magic 0 or 1.
+        """Whether each is a control batch (``isControlBatch``): no message of magic 0 or 1.
 
         In the attributes of a message this bit has no meaning.
         """

@@ -46,7 +46,7 @@ _ALL_BITS = -1
 
 
 class ShortRun(NamedTuple):
-    """What follows a run: the address of the next record, its row, and bytes of keys and values."""
+    """The end of a run: the address of the next record, its row, and bytes of keys and values."""
 
     cursor: np.uint64
     row: Integer

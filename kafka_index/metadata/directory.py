@@ -1,7 +1,7 @@
 """Reading the state of a cluster from the directories of brokers and controllers.
 
 The metadata log is read as a broker reads it: its newest snapshot (``.checkpoint``), then the
-records of the log after it. Of the other topics, every partition that is there is read.
+records of the log after it. All partitions of the other topics are read.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ class AbortedTransactions:
         return cls(*(column[order] for column in columns))
 
     def within(self, first_offset: int, last_offset: int) -> AbortedTransactions:
-        """Return those that overlap with a range of offsets."""
+        """Return the transactions that overlap with a range of offsets."""
         kept = (self.first_offsets <= last_offset) & (self.last_offsets >= first_offset)
         return AbortedTransactions(
             self.producer_ids[kept], self.first_offsets[kept], self.last_offsets[kept]

@@ -343,7 +343,7 @@ class RestoreJob:
             )
 
     def _cut_apart(self, restored: Restored) -> list[str]:
-        """Return what the ends that were asked for cut apart, for people."""
+        """Return the transactions and compacted logs that the requested ends cut, for people."""
         limited = [each for each in restored.partitions if each.is_limited]
         if not limited:
             return []

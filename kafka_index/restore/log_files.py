@@ -27,7 +27,7 @@ _PROBE = ".kafka-index-probe"
 
 
 class Link(StrEnum):
-    """How logs get into the output."""
+    """The way logs get into the output."""
 
     AUTO = "auto"
     REFLINK = "reflink"

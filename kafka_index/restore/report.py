@@ -164,7 +164,7 @@ def _written(facts: RunbookFacts) -> Iterator[str]:
     yield f"  {facts.output}: {len(kept)} partitions, {segments} segments"
     yield f"  The logs are {logs}."
     yield "  Every log was verified with its checksums, and .kafka_cleanshutdown says so: the"
-    yield "  broker reads nothing again. Do not change a file before the broker has started."
+    yield "  broker recovers no log. Do not change a file before the broker has started."
 
 
 def _remaining(facts: RunbookFacts) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""What a broker does to log directories when it starts, predicted without touching them."""
+"""The effect of a broker's start on log directories, predicted without touching them."""
 
 from kafka_index.startup.directories import (
     StartConditions,

@@ -1,4 +1,4 @@
-"""What a prediction says of a partition that is loaded: its segments, what is lost, and notes."""
+"""The prediction of a partition that is loaded: its segments, lost records, and notes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from kafka_index.startup.served_records import records_that_come_back
 
 @dataclass(frozen=True, slots=True)
 class KnownOffsets:
-    """What the files of a data directory and the metadata say of the offsets of a partition.
+    """The offsets of a partition in the files of a data directory and in the metadata.
 
     Parameters
     ----------

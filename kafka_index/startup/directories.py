@@ -1,4 +1,4 @@
-"""What a broker does to its data directories when it starts.
+"""The start of a broker on its data directories.
 
 Source: Kafka's ``KafkaRaftServer.initializeLogDirs``, ``LogManager.loadLogs`` and ``loadLog``, and
 ``ReplicaManager.applyDelta``. The metadata log is not among the logs that these load.
@@ -63,7 +63,7 @@ _SERVED = (Outcome.LOADED, Outcome.REPLACED)
 
 @dataclass(frozen=True, slots=True)
 class StartConditions:
-    """What a broker starts with, besides its directories.
+    """The conditions of a start, besides the directories.
 
     Parameters
     ----------

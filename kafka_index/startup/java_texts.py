@@ -102,7 +102,7 @@ def _unescaped(match: re.Match[str]) -> str:
 
 
 class CheckpointFault(NamedTuple):
-    """Why Java does not read a checkpoint: the exception, and the line."""
+    """The reason why Java does not read a checkpoint: the exception, and the line."""
 
     exception: str
     line: int

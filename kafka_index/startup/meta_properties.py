@@ -30,7 +30,7 @@ _CONTROLS = "".join(map(chr, range(33)))
 
 @dataclass(frozen=True, slots=True)
 class MetaProperties:
-    """What a ``meta.properties`` says.
+    """The content of a ``meta.properties``.
 
     Parameters
     ----------
@@ -126,7 +126,7 @@ class MetaProperties:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What the directories of a broker say of themselves together.
+    """The identity of a broker, from all of its directories.
 
     Parameters
     ----------

@@ -113,7 +113,7 @@ class PredictedEpochs(EpochFile):
 
 @dataclass(slots=True)
 class Loading:
-    """How a partition is loaded.
+    """The loading of a partition.
 
     Parameters
     ----------

@@ -15,7 +15,7 @@ from kafka_index.scan.missing_offsets import Cause, MissingRange
 
 
 class SegmentAction(Enum):
-    """What happens to a segment."""
+    """The action of a start on a segment."""
 
     KEEP = "keep"
     REBUILD = "rebuild"
@@ -25,7 +25,7 @@ class SegmentAction(Enum):
 
 
 class Outcome(Enum):
-    """What happens to a partition."""
+    """The outcome of a start for a partition."""
 
     LOADED = "loaded"
     STRAY = "stray"
@@ -35,7 +35,7 @@ class Outcome(Enum):
 
 
 class Verdict(Enum):
-    """What the start amounts to."""
+    """The verdict on a start."""
 
     SAFE = "safe"
     LOSES = "loses"
@@ -79,7 +79,7 @@ class NotPredictedError(StartRefusedError):
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a broker does not start.
+    """The reason why a broker does not start.
 
     Parameters
     ----------
@@ -98,7 +98,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class SegmentPrediction:
-    """What happens to a segment.
+    """The prediction for a segment.
 
     Parameters
     ----------
@@ -176,7 +176,7 @@ class LoadedLog:
 
 @dataclass(frozen=True, slots=True)
 class PartitionPrediction:
-    """What happens to a partition.
+    """The prediction for a partition.
 
     Parameters
     ----------
@@ -255,7 +255,7 @@ class PartitionPrediction:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What a broker does to its directories.
+    """The prediction of a start on the directories of a broker.
 
     Parameters
     ----------

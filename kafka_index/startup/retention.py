@@ -1,4 +1,4 @@
-"""What retention deletes of a partition soon after the start, and not by the start itself.
+"""The records that retention deletes soon after the start, and not by the start itself.
 
 Source: Kafka's ``UnifiedLog.deleteOldSegments``, which ``LogManager`` calls 30 seconds after it
 has started.

@@ -158,7 +158,7 @@ class ObjectStore:
                     if not _are_sorted(found):
                         found.clear()
                         last = first
-                    # From where it broke off.
+                    # Resume after the last page that arrived.
                     pages, page = repeated(following)
         except LIBRARY_ERRORS as error:
             raise read_error(error, path, "list the objects") from None

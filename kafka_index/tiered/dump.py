@@ -160,7 +160,7 @@ class _Union:
     def _add_local(self, partition: TopicPartition) -> None:
         """Record a tiered partition without any upload yet.
 
-        Of a partition that is not tiered, a broker checkpoints the log start only where it is
+        A broker checkpoints the log start of a partition that is not tiered only where it is
         above the first segment (UnifiedLog.logStartOffset, LogManager.checkpointLogStartOffsets).
         """
         local = self._local(partition)

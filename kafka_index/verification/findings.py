@@ -33,7 +33,7 @@ class FileClass(StrEnum):
 
     #: The bytes of a rebuild.
     IDENTICAL = "identical"
-    #: Other bytes, and as right.
+    #: Other bytes, and correct.
     VALID = "valid"
     #: Right, and followed by zeros.
     PADDED = "padded"

@@ -88,7 +88,7 @@ def verify(
     threads : int, optional
         Segments scanned at a time; by default one a core.
     now_ms : time, optional
-        The time of the start that is thought of, by default now: producers that are idle then do
+        The time at which the broker would start, by default now: producers that are idle then do
         not count.
     follow_links : bool
         Whether index files, checkpoints and snapshots are read also where they are links that lead

@@ -146,7 +146,7 @@ class _Feed:
         """Add records once there is room; return False where the task has ended already."""
         room = self._room
         with room.changed:
-            # Larger ones than there is ever room for go alone.
+            # A batch larger than the whole room is accepted while some of it is free.
             while room.free_bytes <= 0 and not self._is_closed:
                 room.changed.wait()
             if self._is_closed:
