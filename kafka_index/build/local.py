@@ -9,11 +9,12 @@ making files durable.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import groupby
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from kafka_index.build.plan import partition_groups, partition_of
 from kafka_index.build.publish import GROUP_SEGMENTS, publish_partitions
@@ -21,6 +22,7 @@ from kafka_index.build.report import FAILED, SegmentReport
 from kafka_index.build.scan import stage_segments
 from kafka_index.build.settings import BuildSettings
 from kafka_index.build.staged_segment import StagedSegment
+from kafka_index.execution import Parts, ThreadEngine
 from kafka_index.layout.names import TopicPartition
 from kafka_index.storage import SegmentFile
 from kafka_index.storage.directories import Entry
@@ -29,8 +31,6 @@ from kafka_index.storage.segment_table import SegmentTable
 # A group is at most this, and at most a small share of the run, so that all threads publish.
 _GROUP_BYTES = 256 << 20
 _GROUPS_PER_THREAD = 8
-
-_Work = TypeVar("_Work")
 
 
 class BuildListener(Protocol):
@@ -65,22 +65,25 @@ def run_local(
         if each.start_entries is not None
     }
     publisher = Publisher(map(len, planned), settings, listener, fail_fast=fail_fast, listed=listed)
-    waiting = _numbered(planned)
-    lock = threading.Lock()
 
-    def scan(attempt_id: str) -> None:
-        """Scan segments until there are none left."""
-        while not publisher.stopped.is_set():
-            with lock:
-                work = next(waiting, None)
-            if work is None:
-                return
-            number, segment = work
+    def scan(number: int, segment: SegmentFile, attempt_id: str) -> None:
+        if not publisher.stopped.is_set():
             for staged in stage_segments([segment], settings, attempt_id=attempt_id):
                 publisher.add(number, staged, attempt_id)
 
-    attempts = [f"thread{number}" for number in range(threads)]
-    return publisher.run_threads(attempts, scan, threads=threads)
+    def divide(number: int) -> Parts[None]:
+        # The largest of a group first: the last one, which the others wait for, is short.
+        group = sorted(planned[number], key=lambda segment: -segment.log_size_bytes)
+        return Parts([partial(scan, number, segment) for segment in group], _nothing)
+
+    with ThreadEngine(threads).start("build") as workers:
+        sizes = [group.total_bytes for group in planned]
+        done = workers.run_parts(range(len(planned)), divide, sizes=sizes, what="build {:,} groups")
+        return publisher.finish(done)
+
+
+def _nothing(_pieces: Sequence[None], _attempt_id: str) -> None:
+    """Return that a group is done, which the publisher has reported."""
 
 
 def _plan(segments: SegmentTable, threads: int) -> list[SegmentTable]:
@@ -91,14 +94,6 @@ def _plan(segments: SegmentTable, threads: int) -> list[SegmentTable]:
         max_bytes=min(_GROUP_BYTES, segments.total_bytes // share),
         max_segments=min(GROUP_SEGMENTS, -(-len(segments) // share)),
     )
-
-
-def _numbered(groups: Sequence[SegmentTable]) -> Iterator[tuple[int, SegmentFile]]:
-    """Yield the segments with the numbers of their groups; those of one group exist at a time."""
-    for number, group in enumerate(groups):
-        # The largest of a group first: the last one, which the others wait for, is short.
-        for segment in sorted(group, key=lambda segment: -segment.log_size_bytes):
-            yield number, segment
 
 
 @dataclass(eq=False)
@@ -133,19 +128,17 @@ class Publisher:
         self._fail_fast = fail_fast
         self._lock = threading.Lock()
 
-    def run_threads(
-        self, works: Sequence[_Work], run: Callable[[_Work], None], *, threads: int
-    ) -> bool:
-        """Run each work on one of some threads; return False when a failed segment stopped it."""
-        with ThreadPoolExecutor(threads, thread_name_prefix="build") as pool:
-            try:
-                for future in [pool.submit(run, work) for work in works]:
-                    future.result()
-            finally:
-                # After an interrupt, or an error of our own, the other threads finish what they
-                # scan.
-                was_stopped = self.stopped.is_set()
-                self.stopped.set()
+    def finish(self, done: Generator[object, None, None]) -> bool:
+        """Wait for all works that add segments; return False when a failed one stopped them."""
+        try:
+            with closing(done):
+                for _ in done:
+                    if self.stopped.is_set():
+                        break
+        finally:
+            # After an interrupt, or an error of our own, the threads finish what they scan.
+            was_stopped = self.stopped.is_set()
+            self.stopped.set()
         self._report_unfinished()
         return not was_stopped
 

@@ -28,10 +28,13 @@ from kafka_index.build.segment_counts import SegmentCount, SegmentKey
 from kafka_index.build.settings import BuildSettings
 from kafka_index.build.staged_segment import StagedSegment
 from kafka_index.errors import InputError, KafkaIndexError
+from kafka_index.execution import ThreadEngine
 from kafka_index.layout.names import LOG_SUFFIX, TopicPartition, segment_file_name
 from kafka_index.storage import SegmentFile
 from kafka_index.storage.partition_files import NO_LOG_MTIME_NS
 
+#: How far a build on Spark is, in all.
+SHARES = 100
 #: Reason codes of segments that were not built from their rows.
 UNORDERED = "unordered_positions"
 NO_SEGMENT = "no_segment"
@@ -75,18 +78,19 @@ def build_parquet(
             staged = failed_segment(source, segment, settings, UNORDERED, _UNORDERED)
             publisher.add(group_of[segment.key], staged, "unordered")
 
-    def build(numbered: tuple[int, list[SegmentCount]]) -> None:
+    row_groups = dict(enumerate(groups))
+
+    def build(work: Sequence[SegmentCount], attempt_id: str) -> None:
         if publisher.stopped.is_set():
             return
-        number, work = numbered
-        attempt_id = f"bin{number}"
-        row_groups = dict(enumerate(groups))
         for staged in stage_bin(source, row_groups, work, settings, attempt_id=attempt_id):
             publisher.add(group_of[_key_of(staged)], staged, attempt_id)
             if publisher.stopped.is_set():
                 return
 
-    publisher.run_threads(list(enumerate(bins)), build, threads=threads)
+    with ThreadEngine(threads).start("build") as workers:
+        sizes = [sum(segment.size_bytes for segment in work) for work in bins]
+        publisher.finish(workers.run(bins, build, sizes=sizes, what="build {:,} bins"))
 
 
 def stage_bin(

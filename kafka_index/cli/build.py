@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, cast
 
-from kafka_index.build import ALL_OUTPUTS, INDEX_OUTPUTS, BuildSettings, Output
-from kafka_index.build.parquet import check_settings
+from kafka_index.build import ALL_OUTPUTS, INDEX_OUTPUTS, BuildSettings, Output, run_local
+from kafka_index.build.parquet import SHARES, build_parquet, check_settings
 from kafka_index.build.parquet_input import ParquetInput, is_parquet_path, open_parquet
 from kafka_index.build.parquet_plan import count_segments, list_row_groups
+from kafka_index.build.partition_record import UnchangedPartitions
+from kafka_index.build.plan import plan_waves
 from kafka_index.build.report_writer import ReportWriter
 from kafka_index.build.target import held_target
 from kafka_index.cli.build_page import build_page
@@ -22,7 +26,6 @@ from kafka_index.cli.run_summary import run_summary
 from kafka_index.cli.terminal import Table, print_text
 from kafka_index.cli.text import Paint, format_bytes, format_count, plural
 from kafka_index.config import LogConfig
-from kafka_index.engines import build_engines as engines
 from kafka_index.errors import InputError
 from kafka_index.execution import Engine
 from kafka_index.layout.names import TopicPartition
@@ -41,6 +44,12 @@ from kafka_index.storage.paths import absolute_path
 from kafka_index.storage.segment_table import SegmentTable
 from kafka_index.tiered.listing import list_logs
 from kafka_index.tiered.options import TieredOptions
+
+if TYPE_CHECKING:
+    from kafka_index.spark.workers import SparkWorkers
+
+_BINS_PER_CORE = 4
+_AFTER_FAILURE = "finished segments are kept: run again to continue"
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,9 +135,9 @@ def _build_logs(options: BuildOptions, listing: Listing) -> ExitCode:
         )
         settings = replace(_settings(options, target_root, ALL_OUTPUTS), tiered=listing.tiered)
         with BuildOutcome(writer, len(segments), segments.total_bytes, options.detail) as outcome:
-            engines.run_build(
-                options.engine, segments, settings, outcome, fail_fast=options.fail_fast
-            )
+            left = _keep_unchanged(segments, settings, outcome)
+            if left:
+                _run_build(options, left, settings, outcome)
         if writer is not None:
             writer.write_rest(listing.skipped)
         where = "beside the logs" if target_root is None else f"in {target_root}"
@@ -137,6 +146,56 @@ def _build_logs(options: BuildOptions, listing: Listing) -> ExitCode:
         if assumed is not None and options.detail is not Detail.QUIET:
             print_text(sys.stdout, [assumed])
         return code
+
+
+def _keep_unchanged(
+    segments: SegmentTable, settings: BuildSettings, outcome: BuildOutcome
+) -> SegmentTable:
+    """Report the partitions that are right as they are; return the segments of the others."""
+    left = []
+    for members, rows in UnchangedPartitions(settings).split(segments):
+        if rows is None:
+            left.append(members)
+        else:
+            outcome.on_unchanged(rows)
+    return SegmentTable(left)
+
+
+def _run_build(
+    options: BuildOptions, segments: SegmentTable, settings: BuildSettings, outcome: BuildOutcome
+) -> None:
+    directories = [each.directory for each in segments.partitions]
+    outputs = sorted({os.path.dirname(each) for each in directories})
+    with options.engine.start(
+        "build",
+        after_failure=_AFTER_FAILURE,
+        listener=outcome,
+        works=len(segments),
+        inputs=directories,
+        outputs=outputs if settings.target_root is None else [settings.target_root],
+    ) as workers:
+        if not options.engine.on_spark:
+            run_local(
+                segments,
+                settings,
+                threads=workers.count,
+                listener=outcome,
+                fail_fast=options.fail_fast,
+            )
+            return
+        from kafka_index.spark.build import build_waves  # noqa: PLC0415, PySpark
+
+        tasks = cast("SparkWorkers", workers)
+        for rows in build_waves(
+            tasks.session,
+            plan_waves(segments, cores=tasks.count),
+            settings,
+            cores=tasks.count,
+            fail_fast=options.fail_fast,
+            jobs=tasks.jobs,
+            target=tasks.target,
+        ):
+            outcome.on_table(rows)
 
 
 def _build_parquet(options: BuildOptions, source: ParquetInput) -> ExitCode:
@@ -151,12 +210,45 @@ def _build_parquet(options: BuildOptions, source: ParquetInput) -> ExitCode:
         stack.enter_context(lock_of_output(target_root, settings.run_id))
         stack.enter_context(swept_target(target_root, [], run_id=settings.run_id))
         with BuildOutcome(writer, 0, 0, options.detail) as outcome:
-            engines.run_parquet_build(
-                options.engine, source, settings, outcome, fail_fast=options.fail_fast
-            )
+            _run_parquet_build(options, source, settings, outcome)
         if writer is not None:
             writer.write_rest([])
         return outcome.print_summary([], f"in {target_root}")
+
+
+def _run_parquet_build(
+    options: BuildOptions, source: ParquetInput, settings: BuildSettings, outcome: BuildOutcome
+) -> None:
+    with options.engine.start(
+        "build",
+        after_failure=_AFTER_FAILURE,
+        listener=outcome,
+        works=SHARES,
+        inputs=[file.path for file in source.files],
+        outputs=[settings.target_root or ""],
+    ) as workers:
+        if not options.engine.on_spark:
+            build_parquet(
+                source,
+                settings,
+                threads=workers.count,
+                listener=outcome,
+                fail_fast=options.fail_fast,
+            )
+            return
+        from kafka_index.spark import parquet  # noqa: PLC0415, PySpark
+
+        tasks = cast("SparkWorkers", workers)
+        rows = parquet.build_parquet(
+            tasks.session,
+            source,
+            settings,
+            bins=_BINS_PER_CORE * tasks.count,
+            fail_fast=options.fail_fast,
+            jobs=tasks.jobs,
+            target=tasks.target,
+        )
+    outcome.on_table(rows)
 
 
 def _report(options: BuildOptions, stack: ExitStack) -> ReportWriter | None:

@@ -7,6 +7,7 @@ import os
 import click
 
 from kafka_index.cli.exit_code import ExitCode
+from kafka_index.cli.import_tables import run_import
 from kafka_index.cli.options import (
     SUBMITTED,
     Decorator,
@@ -18,7 +19,6 @@ from kafka_index.cli.options import (
 from kafka_index.cli.run_summary import run_summary
 from kafka_index.cli.terminal import print_log
 from kafka_index.cli.text import format_bytes, format_count, plural
-from kafka_index.engines.import_engines import run_import
 from kafka_index.errors import ConfigError, InputError
 from kafka_index.execution import Engine
 from kafka_index.layout.message_bytes import uuid_bytes

@@ -21,6 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from kafka_index.build import BuildSettings
 from kafka_index.build.parquet import (
     DEFAULT_LIMITS,
+    SHARES,
     check_settings,
     split_refused,
     stage_bin,
@@ -51,8 +52,7 @@ from kafka_index.spark.staged_rows import STAGED_SCHEMA, plan_publishing
 from kafka_index.spark.tasks import current_attempt_id, spark_schema, task
 from kafka_index.spark.work_rows import read_work, work_rows
 
-#: How far a build is, in all, and of these the first job.
-SHARES = 100
+# How far a build is after its first job.
 _COUNT_SHARES = 10
 # Rows are read, and sorted; what needs no shuffle is staged beside the second.
 _SHUFFLE_STAGES = 2

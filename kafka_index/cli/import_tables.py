@@ -1,14 +1,13 @@
-"""Imports on either engine."""
+"""An import on threads or on Spark, which shuffles: journal, import, and what is in its place."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
 
-from kafka_index.engines import Engine, Listener, master_of, threads_of
 from kafka_index.errors import InputError, KafkaIndexError, is_retriable
+from kafka_index.execution import Engine, Listener, ThreadEngine
 from kafka_index.layout.names import TopicPartition
-from kafka_index.spark.session import open_session, prepare_executors
 from kafka_index.storage import DirectoryLock
 from kafka_index.writing.import_record import (
     ImportCounts,
@@ -22,9 +21,6 @@ from kafka_index.writing.import_target import ImportTarget
 from kafka_index.writing.local_import import import_sorted
 from kafka_index.writing.sorted_records import sorted_records
 from kafka_index.writing.table_files import TableFile
-
-_APP_NAME = "kafka-index import"
-_AFTER_FAILURE = "run again to continue"
 
 OnPartition = Callable[[TopicPartition, ImportCounts], None]
 
@@ -59,13 +55,13 @@ def run_import(
         Whether anything was to do: an import that has finished is not run again.
     """
     digest = digest_of_import(files, settings)
-    if not engine.on_spark:
+    if isinstance(engine, ThreadEngine):
         listener.on_begin()
         with ImportTarget(root, settings.mode) as target:
             finished = finished_import(root, digest, settings.mode)
             if not finished:
                 with journal(root, digest, settings) as continued:
-                    _import_here(engine, files, target, continued, on_partition)
+                    _import_here(engine.threads, files, target, continued, on_partition)
     else:
         os.makedirs(root, exist_ok=True)
         # A running broker is refused before anything is written, and again by the job.
@@ -88,19 +84,19 @@ def run_import(
 
 
 def _import_here(
-    engine: Engine,
+    threads: int,
     files: Sequence[TableFile],
     target: ImportTarget,
     settings: ImportSettings,
     on_partition: OnPartition,
 ) -> None:
-    batches = sorted_records(files, settings, threads=threads_of(engine))
+    batches = sorted_records(files, settings, threads=threads)
     import_sorted(
         batches,
         target,
         settings,
         lambda each: on_partition(each.staged.partition, each.counts),
-        threads=threads_of(engine),
+        threads=threads,
     )
     # While the journal is there: without it the run is not continued.
     target.remove_staging()
@@ -114,16 +110,16 @@ def _import_on_spark(
     properties: dict[str, str],
     listener: Listener,
 ) -> None:
-    from kafka_index.spark.import_tables import import_tables
-    from kafka_index.spark.jobs import Jobs
-    from kafka_index.spark.shared_target import shared_target
+    from kafka_index.spark.import_tables import import_tables  # noqa: PLC0415, PySpark
+    from kafka_index.spark.workers import SparkWorkers  # noqa: PLC0415, PySpark
 
-    with (
-        open_session(master_of(engine), _APP_NAME, after_failure=_AFTER_FAILURE) as session,
-        shared_target([root]) as target,
-        Jobs(session) as jobs,
-    ):
-        inputs = [each.path for each in files]
-        prepare_executors(session, jobs, target, inputs=inputs, outputs=[root])
+    with engine.start(
+        "import",
+        after_failure="run again to continue",
+        inputs=[each.path for each in files],
+        outputs=[root],
+    ) as workers:
+        if not isinstance(workers, SparkWorkers):
+            raise TypeError("an import runs on threads or on Spark")
         listener.on_begin()
-        import_tables(session, files, root, settings, properties, jobs=jobs)
+        import_tables(workers.session, files, root, settings, properties, jobs=workers.jobs)
