@@ -16,6 +16,7 @@ from kafka_index.cli.compilation import announce_compilation
 from kafka_index.cli.exit_code import ExitCode
 from kafka_index.cli.numbers import Whole
 from kafka_index.cli.run_summary import run_summary, summary_option
+from kafka_index.cli.spark_engine import SparkEngine
 from kafka_index.cli.terminal import print_error, print_log
 from kafka_index.cli.text import plural
 from kafka_index.config import DEFAULT_MAX_DECOMPRESSED_BYTES, read_properties
@@ -23,7 +24,6 @@ from kafka_index.errors import ConfigError, InputError
 from kafka_index.execution import Engine, ThreadEngine
 from kafka_index.layout.integers import INT32_MAX
 from kafka_index.layout.uri_passwords import refuse_passwords
-from kafka_index.spark.engine import SparkEngine
 
 # What Spark takes (SparkContext.createTaskScheduler, SparkSubmit), and a Connect server.
 _COUNT = r"\s*(?:\*|[0-9]+)\s*"
