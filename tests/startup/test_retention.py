@@ -204,6 +204,6 @@ def test_what_a_limit_deletes_that_is_not_a_number_is_not_known(data: Path, name
 def test_given_settings_of_indexes_count_before_those_of_the_topic(
     data: Path, config: LogConfig, verdict: Verdict
 ) -> None:
-    found = predict(data, {"segment.index.bytes": "8", "retention.ms": "-1"}, config=config)
+    found = predict(data, {"segment.index.bytes": "12", "retention.ms": "-1"}, config=config)
 
     assert found.verdict is verdict
