@@ -7,6 +7,7 @@ rename, for which a full disk has room.
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from collections.abc import Mapping
@@ -28,6 +29,7 @@ from kafka_index.storage import AtomicFile, make_durable, publish_error
 STAGING = ".kafka-index-restoring."
 #: Where the meta.properties is meanwhile: no broker starts without one.
 HIDDEN_PROPERTIES = ".kafka-index-restore.properties"
+_TRIES = 100
 
 
 def make_directory(path: str) -> None:
@@ -97,7 +99,7 @@ def remove_staging(output: str) -> None:
     try:
         for entry in list(os.scandir(output)):
             if entry.name.startswith(STAGING):
-                shutil.rmtree(entry.path)
+                _remove_tree(entry.path)
             elif entry.name.startswith((".kafka-index-probe", ".kafka-index.")):
                 os.unlink(entry.path)
     except OSError as error:
@@ -132,6 +134,19 @@ def _rename(output: str, name: str, new_name: str) -> None:
     except OSError as error:
         raise publish_error(error, os.path.join(output, name), "rename the file") from error
     sync_directory(output)
+
+
+def _remove_tree(path: str) -> None:
+    """Remove a folder in which tasks of a killed run on Spark may still write and remove files."""
+    for _ in range(_TRIES):
+        try:
+            return shutil.rmtree(path)
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ENOTEMPTY):
+                raise
+            if not os.path.lexists(path):
+                return None
+    return shutil.rmtree(path)
 
 
 def remove_directory(directory: str) -> None:
