@@ -12,7 +12,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from kafka_index.errors import EngineError
-from kafka_index.spark.jobs import Jobs
+from kafka_index.spark.jobs import Jobs, is_connect
+from kafka_index.spark.session import is_on_this_machine
 from kafka_index.spark.shared_target import NOT_SHARED_HINT, SharedTarget
 from kafka_index.stores import is_remote, scheme_of
 from kafka_index.stores.uris import HDFS_SCHEME, OBJECT_SCHEMES
@@ -36,6 +37,7 @@ _WAITING = (
 # More than a cluster has; a range of it is split by the cores of the server.
 _MAX_CORES = 1 << 16
 _SHOWN = 3
+_SAMPLED_INPUTS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,18 +63,22 @@ class ExecutorReport:
 def check_executors(
     session: SparkSession,
     jobs: Jobs,
+    target: SharedTarget,
     *,
-    target: SharedTarget | None = None,
     inputs: Sequence[str] = (),
     outputs: Sequence[str] = (),
 ) -> int:
     """Check that the executors can do the work; return the number of tasks that run at a time.
 
-    Some of the inputs on disks are looked for, and the target and outputs are written to. There is
-    a task for each core. An executor that joins later is not asked: `SharedTarget.check` in every
-    task, and the error of a job that fails, report the same. Raises `EngineError` if an executor
-    lacks a Python package, does not see a file that the driver sees, or cannot write.
+    Those of this machine see what the driver sees. On a cluster, a few of the inputs on disks are
+    looked for, and the target and outputs are written to, by a task for each core. An executor that
+    joins later is not asked: `SharedTarget.check` in every task, and the error of a job that fails,
+    report the same. Raises `EngineError` if an executor lacks a Python package, does not see a file
+    that the driver sees, or cannot write.
     """
+    if not is_connect(session) and is_on_this_machine(session.sparkContext.master or ""):
+        return session.sparkContext.defaultParallelism
+    sample = sorted({*inputs[:: max(len(inputs) // _SAMPLED_INPUTS, 1)], *inputs[-1:]})
     # A cluster without free cores lets a job wait for as long as it takes.
     notice = threading.Timer(_PATIENCE_SECONDS, _LOGGER.warning, [_WAITING])
     notice.daemon = True
@@ -83,11 +89,10 @@ def check_executors(
             cores = max(splits.count(), 1)
     finally:
         notice.cancel()
-    markers = () if target is None else target.markers
     # Pickled whole, and without Arrow: it must run where nothing of ours is installed.
-    on_disk = tuple(path for path in inputs if not is_remote(path))
-    modules = _modules_for([*inputs, *outputs])
-    probe = F.udf(_probe_of(modules, on_disk, markers), "string", useArrow=False)
+    on_disk = tuple(path for path in sample if not is_remote(path))
+    modules = _modules_for([*sample, *outputs])
+    probe = F.udf(_probe_of(modules, on_disk, target.markers), "string", useArrow=False)
     with jobs.job(f"check the executors, {cores:,} tasks"):
         rows = session.range(0, cores, 1, cores).select(probe("id")).collect()
     reports = [ExecutorReport(**json.loads(row[0])) for row in rows]

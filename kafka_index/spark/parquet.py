@@ -50,7 +50,7 @@ from kafka_index.spark.report_rows import collect_report, staged_batches
 from kafka_index.spark.shared_target import SharedTarget
 from kafka_index.spark.staged_rows import STAGED_SCHEMA, plan_publishing
 from kafka_index.spark.tasks import current_attempt_id, spark_schema, task
-from kafka_index.spark.work_rows import read_work, work_rows
+from kafka_index.spark.workers import read_works, work_rows
 
 # How far a build is after its first job.
 _COUNT_SHARES = 10
@@ -118,7 +118,7 @@ def stage_work(
     """Stage the segments of one bin: a task's function."""
 
     def staged() -> Iterator[StagedSegment]:
-        for work in read_work(batches):
+        for work in read_works(batches):
             attempt_id = current_attempt_id()
             yield from stage_bin(
                 source, work.groups, work.segments, settings, attempt_id=attempt_id

@@ -15,7 +15,7 @@ from kafka_index.build.segment_counts import SegmentCount
 from kafka_index.errors import InputError
 from kafka_index.execution.tasks import BIN, balance
 from kafka_index.spark.tasks import spark_schema, task
-from kafka_index.spark.work_rows import read_work, work_rows
+from kafka_index.spark.workers import read_works, work_rows
 
 # A row per row group: its number, and what `count_row_group` found or why it cannot, pickled.
 _GROUP, _COUNTED = "row_group", "counted"
@@ -52,7 +52,7 @@ def count_bin(
     batches: Iterator[pa.RecordBatch], *, source: ParquetInput
 ) -> Iterator[pa.RecordBatch]:
     """Count the row groups of one bin: the function that a task of the first job runs."""
-    for number, group in read_work(batches):
+    for number, group in read_works(batches):
         counted: list[SegmentPart] | InputError
         try:
             counted = count_row_group(source, group)

@@ -18,7 +18,7 @@ from kafka_index.build.parquet_rows import batch_rows_of, keep_segments, values_
 from kafka_index.build.segment_counts import SegmentCount, SegmentKey
 from kafka_index.execution.tasks import BIN, balance
 from kafka_index.spark.tasks import spark_schema, task
-from kafka_index.spark.work_rows import read_work, work_rows
+from kafka_index.spark.workers import read_works, work_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ def read_shuffled(
 ) -> Iterator[pa.RecordBatch]:
     """Read the rows of segments that are to be shuffled, with their bins: a task's function."""
     schema = _shuffled_schema(source)
-    for work in read_work(batches):
+    for work in read_works(batches):
         group = work.group
         for batch in read_row_group(source, group, list(source.columns), batch_rows_of(group)):
             kept = keep_segments(batch, work.row_counts)

@@ -16,7 +16,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,9 +31,6 @@ from kafka_index.spark.masters import CONNECT_SCHEME, check_master
 if TYPE_CHECKING:
     from pyspark import SparkConf
     from pyspark.sql import SparkSession
-
-    from kafka_index.spark.jobs import Jobs
-    from kafka_index.spark.shared_target import SharedTarget
 
 #: What spark-submit turns on in every JVM that Python programs start, unless it is told not to.
 _PROGRESS = "spark.ui.showConsoleProgress"
@@ -61,7 +58,6 @@ _WORKER_PATH = "spark.executorEnv.PYTHONPATH"
 _LOG_CONFIGURATION = "log4j2.configurationFile"
 # A standalone master that wants these speaks first to those who authenticate or encrypt.
 _SECURE_SETTINGS = ("spark.authenticate", "spark.ssl.enabled", "spark.ssl.rpc.enabled")
-_SAMPLED_INPUTS = 4
 _DATABRICKS = "DATABRICKS_RUNTIME_VERSION"
 
 
@@ -88,28 +84,6 @@ def open_session(
         # A notebook's or a job's session on Databricks is not ours to stop.
         if _DATABRICKS not in os.environ:
             session.stop()
-
-
-def prepare_executors(
-    session: SparkSession,
-    jobs: Jobs,
-    target: SharedTarget,
-    *,
-    inputs: Sequence[str],
-    outputs: Sequence[str],
-) -> int:
-    """Check the executors of a cluster; return the number of tasks that run at a time.
-
-    A few of the inputs are looked for. Raises `EngineError` as
-    `kafka_index.spark.executors.check_executors`.
-    """
-    from kafka_index.spark.executors import check_executors
-    from kafka_index.spark.jobs import is_connect
-
-    if not is_connect(session) and is_on_this_machine(session.sparkContext.master or ""):
-        return session.sparkContext.defaultParallelism
-    sample = {*inputs[:: max(len(inputs) // _SAMPLED_INPUTS, 1)], *inputs[-1:]}
-    return check_executors(session, jobs, target=target, inputs=sorted(sample), outputs=outputs)
 
 
 def build_session(master: str | None, app_name: str) -> SparkSession:

@@ -13,8 +13,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from kafka_index.execution import Listener, Parts, Waves
 from kafka_index.execution.tasks import BIN, balance, split_waves
+from kafka_index.spark.executors import check_executors
 from kafka_index.spark.jobs import Jobs
-from kafka_index.spark.session import prepare_executors
 from kafka_index.spark.shared_target import SharedTarget, shared_target
 from kafka_index.spark.tasks import current_attempt_id, spark_schema, task
 
@@ -57,7 +57,7 @@ def session_workers(
         shared_target(outputs) as target,
         Jobs(session, items=works, on_progress=on_progress) as jobs,
     ):
-        count = prepare_executors(session, jobs, target, inputs=inputs, outputs=outputs)
+        count = check_executors(session, jobs, target, inputs=inputs, outputs=outputs)
         if listener is not None:
             listener.on_begin()
         yield SparkWorkers(session, jobs, target, count)
@@ -111,15 +111,8 @@ class SparkWorkers:
         """Return works as rows for `read_works`, distributed to tasks of about equal costs."""
         wanted = max(_BINS_PER_WORKER * self.count, sum(costs) // _BIN_BYTES)
         bins = max(min(len(works), wanted, _MAX_BINS), 1)
-        manifest = pa.table(
-            [
-                balance(costs, bins),
-                list(range(len(works))),
-                [pickle.dumps(work) for work in works],
-            ],
-            schema=_MANIFEST_SCHEMA,
-        )
-        return self.session.createDataFrame(manifest).repartitionById(bins, BIN)
+        rows = work_rows(self.session, works, balance(costs, bins))
+        return rows.repartitionById(bins, BIN)
 
     def _collect(
         self,
@@ -142,8 +135,15 @@ class SparkWorkers:
         return [packed for _, packed in sorted(found, reverse=True)]
 
 
+def work_rows(session: SparkSession, works: Sequence[object], bins: Sequence[int]) -> DataFrame:
+    """Return a row per work, pickled, with the number of its bin."""
+    packed = [pickle.dumps(work) for work in works]
+    manifest = pa.table([list(bins), list(range(len(works))), packed], schema=_MANIFEST_SCHEMA)
+    return session.createDataFrame(manifest)
+
+
 def read_works(batches: Iterable[pa.RecordBatch]) -> Iterator[Any]:
-    """Yield the works in rows of `SparkWorkers.frame`."""
+    """Yield the works in rows of `work_rows`."""
     for batch in batches:
         for packed in batch.column(_WORK).to_pylist():
             yield pickle.loads(packed)  # noqa: S301, written by our own driver
