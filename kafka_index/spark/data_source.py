@@ -4,23 +4,35 @@
     spark.read.format("kafka-log").option("path", "/dump/broker-1").option("subscribe", "orders")
 
 A thin layer over `kafka_index.tables`: the driver plans, each task reads a group of splits. It uses
-no JVM API, so it works on Spark Connect as well.
+no JVM API, so it works on Spark Connect as well. Filters that Spark pushes
+(``spark.sql.python.filterPushdown.enabled``) narrow the read: offsets to byte ranges, topics and
+partitions to their logs, timestamps and keys to records. Spark evaluates all of them again: the
+meaning of a filter is Spark's to decide.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
     DataSourceReader,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
     InputPartition,
+    LessThan,
+    LessThanOrEqual,
 )
-from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -36,17 +48,20 @@ from pyspark.sql.types import (
 )
 
 from kafka_index.errors import InputError
+from kafka_index.layout.integers import INT64_MAX
 from kafka_index.layout.times import now_ms
 from kafka_index.reading import PartitionFiles
 from kafka_index.records.record_table import CORRUPT_RECORD
 from kafka_index.spark.source_options import SourceOptions, parse_options
 from kafka_index.spark.source_partitions import check_partitions
+from kafka_index.spark.tasks import arrow_schema
 from kafka_index.storage import expand_directories
 from kafka_index.stores import configure_stores, is_remote
 from kafka_index.stores.inputs import reading_inputs
 from kafka_index.tables import OnDamage, ReadPlan, ReadSettings, RecordReader, RecordSplit
 from kafka_index.tables.batch_reader import BatchReader, batch_schema
 from kafka_index.tables.records import list_partitions, plan_partitions
+from kafka_index.tables.settings import RecordFilter
 
 _log = logging.getLogger(__name__)
 
@@ -102,8 +117,6 @@ class KafkaLogSource(DataSource):
         if not options.push_filters:
             return KafkaLogReader(options, schema)
         # A reader that has the method fails where Spark's setting is off, as it is by default.
-        from kafka_index.spark.filtering_reader import FilteringReader  # noqa: PLC0415
-
         return FilteringReader(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:  # noqa: FBT001, because Spark calls it so
@@ -252,11 +265,120 @@ def _groups(splits: Sequence[RecordSplit], task_bytes: int) -> list[SplitGroup]:
     return [SplitGroup(group) for group in groups]
 
 
-def arrow_schema(schema: StructType) -> pa.Schema:
-    """Return the schema that Spark expects of record batches."""
-    try:
-        found: pa.Schema = to_arrow_schema(schema, timezone="UTC")
-    except TypeError:
-        # Spark before 4.2, where that is not a parameter.
-        found = to_arrow_schema(schema)
-    return found
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MS = timedelta(milliseconds=1)
+
+
+@dataclass(slots=True)
+class _Range:
+    """Values that filters leave, both ends inclusive."""
+
+    least: int = -INT64_MAX - 1
+    most: int = INT64_MAX
+
+    def narrow(self, one: Filter, value: int, *, is_exact: bool = True) -> None:
+        """Apply a comparison; an inexact value is one that was rounded down."""
+        match one:
+            case EqualTo():
+                self.least, self.most = max(self.least, value), min(self.most, value)
+            case GreaterThan():
+                self.least = max(self.least, value + 1 if is_exact else value)
+            case GreaterThanOrEqual():
+                self.least = max(self.least, value)
+            case LessThan():
+                self.most = min(self.most, value - 1 if is_exact else value)
+            case LessThanOrEqual():
+                self.most = min(self.most, value)
+
+
+class FilteringReader(KafkaLogReader):
+    """A reader that reads less where filters allow it; parameters are those of `KafkaLogReader`."""
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        super().__init__(options, schema)
+        self._offsets = _Range()
+        self._times = _Range()
+        self._key: bytes | None = None
+        self._topics: frozenset[str] | None = None
+        self._partitions: frozenset[int] | None = None
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802, Spark's name
+        """Keep what narrows the read; return all filters, for Spark to evaluate."""
+        for one in filters:
+            name: tuple[str, ...] = getattr(one, "attribute", ())
+            apply = self._appliers.get(".".join(name))
+            value = getattr(one, "value", None)
+            if apply is not None and value is not None:
+                apply(one, value)
+        return filters
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Plan the read."""
+        if self._options.rows is None and self._has_record_filter:
+            # A filter of records passes over batches by their largest timestamps, too.
+            end = None if self._times.most == INT64_MAX else self._times.most + 1
+            start = None if self._times.least < -INT64_MAX else self._times.least
+            self._settings = replace(
+                self._settings, record_filter=RecordFilter(start, end, self._key)
+            )
+        return super().partitions()
+
+    @property
+    def _has_record_filter(self) -> bool:
+        return self._key is not None or self._times != _Range()
+
+    @property
+    def _appliers(self) -> Mapping[str, Callable[[Filter, Any], None]]:
+        if self._options.rows is not None:
+            return {"topic": self._apply_topic, "partition": self._apply_partition}
+        return {
+            "topic": self._apply_topic,
+            "partition": self._apply_partition,
+            "offset": self._apply_offset,
+            "timestamp": self._apply_timestamp,
+            "key": self._apply_key,
+        }
+
+    def _plan(self, files: Sequence[PartitionFiles], max_split_bytes: int) -> ReadPlan:
+        kept = [
+            one
+            for one in files
+            if (self._topics is None or one.topic in self._topics)
+            and (self._partitions is None or one.partition in self._partitions)
+        ]
+        self._within = (self._offsets.least, self._offsets.most)
+        return super()._plan(kept, max_split_bytes)
+
+    def _apply_offset(self, one: Filter, value: Any) -> None:
+        if type(value) is int:
+            self._offsets.narrow(one, value)
+
+    def _apply_timestamp(self, one: Filter, value: Any) -> None:
+        # Without a zone there is no telling which time it is.
+        if isinstance(value, datetime) and value.tzinfo is not None:
+            milliseconds, rest = divmod(value - _EPOCH, _MS)
+            self._times.narrow(one, milliseconds, is_exact=not rest)
+
+    def _apply_key(self, one: Filter, value: Any) -> None:
+        if isinstance(one, EqualTo) and isinstance(value, bytes | bytearray):
+            self._key = bytes(value)
+
+    def _apply_topic(self, one: Filter, value: Any) -> None:
+        found = _chosen(one, value, self._topics)
+        self._topics = None if found is None else frozenset(map(str, found))
+
+    def _apply_partition(self, one: Filter, value: Any) -> None:
+        found = _chosen(one, value, self._partitions)
+        self._partitions = None if found is None else frozenset(map(int, found))
+
+
+def _chosen(one: Filter, value: Any, before: frozenset[Any] | None) -> frozenset[Any] | None:
+    """Return the values that are left of those before, None for all."""
+    values: frozenset[Any]
+    if isinstance(one, EqualTo):
+        values = frozenset([value])
+    elif isinstance(one, In):
+        values = frozenset(value)
+    else:
+        return before
+    return values if before is None else values & before

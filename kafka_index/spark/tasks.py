@@ -7,7 +7,7 @@ from functools import partial
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from kafka_index.execution.tasks import attempt_id
@@ -43,6 +43,16 @@ def _run_task(
 def spark_schema(schema: pa.Schema) -> StructType:
     """Return an Arrow schema as a Spark one: the same names, types and nullability."""
     return from_arrow_schema(schema)
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """Return the schema that Spark expects of record batches."""
+    try:
+        found: pa.Schema = to_arrow_schema(schema, timezone="UTC")
+    except TypeError:
+        # Spark before 4.2, where that is not a parameter.
+        found = to_arrow_schema(schema)
+    return found
 
 
 def current_attempt_id() -> str:

@@ -7,21 +7,60 @@ ticket cache or HADOOP_USER_NAME.
 from __future__ import annotations
 
 import os
+import re
 import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from typing import Any
+from typing import Any, cast
 
 import hdfs_native
 import pyarrow as pa
 
 from kafka_index.errors import InputError, KafkaIndexError, PublishError, ReadError
+from kafka_index.stores import read_ahead
 from kafka_index.stores.claims import replace_by_claim
-from kafka_index.stores.hdfs_errors import publish_error, read_error, reason
-from kafka_index.stores.hdfs_file import HdfsFile
 from kafka_index.stores.options import StorageOptions
+from kafka_index.stores.remote_file import RemoteFile
 from kafka_index.stores.store import LISTING_SCHEMA, DirectoryEntry, FileInfo
 from kafka_index.stores.uris import split_uri
+
+_JAVA_ERROR = re.compile(r'"?(?:[a-z][\w]*\.)+(\w+Exception)"?, "?([^\n\\]{1,200})')
+
+
+def reason(error: Exception) -> str:
+    """Return what went wrong, without the stack of the name node."""
+    text = str(error)
+    match = _JAVA_ERROR.search(text)
+    if match is not None:
+        return f"{match[2].strip()} ({match[1]})"
+    first = text.splitlines()[0] if text else ""
+    return first[:200] or type(error).__name__
+
+
+def read_error(
+    error: Exception, path: str, action: str, position_bytes: int | None = None
+) -> ReadError:
+    """Return our error for what cannot be read: `action` follows "cannot"."""
+    return ReadError(
+        f"cannot {action}: {reason(error)}",
+        path=path,
+        position_bytes=position_bytes,
+        hint=_hint(error),
+    )
+
+
+def publish_error(error: Exception, path: str, action: str) -> PublishError:
+    """Return our error for what cannot be written: `action` follows "cannot"."""
+    return PublishError(f"cannot {action}: {reason(error)}", path=path, hint=_hint(error))
+
+
+def _hint(error: Exception) -> str | None:
+    if "AccessControlException" in str(error):
+        return "run as a user who may (HADOOP_USER_NAME, or a Kerberos ticket: kinit)"
+    if isinstance(error, OSError):
+        return "check the address and the network"
+    return None
+
 
 _WRITE_ATTEMPTS = 3
 _SLOW = "Failed to complete file in time"
@@ -243,3 +282,41 @@ def _batch(rows: list[tuple[str, int, int, str]]) -> pa.RecordBatch:
 
 def _has_settings() -> bool:
     return any(os.environ.get(variable) for variable in ("HADOOP_CONF_DIR", "HADOOP_HOME"))
+
+
+class HdfsFile(RemoteFile):
+    """A file of HDFS that is open for reading: its blocks are those of the moment it was opened."""
+
+    _NOUN = "file"
+    _WRONG_LENGTH = "the file ends early"
+
+    def __init__(self, store: HdfsStore, reader: Any, info: FileInfo) -> None:
+        super().__init__(info)
+        self._store = store
+        self._reader = reader
+
+    def changed(self) -> str | None:
+        """Return how the file differs from the one opened; None when it does not."""
+        try:
+            now = self._store.info(self.path)
+        except FileNotFoundError:
+            return "it was removed"
+        if (now.size_bytes, now.mtime_ns) != (self.size_bytes, self.mtime_ns):
+            return "it was modified"
+        return None
+
+    def _request(self, position_bytes: int, size_bytes: int) -> bytes:
+        try:
+            with read_ahead.request_slots:
+                return cast("bytes", self._reader.read_range(position_bytes, size_bytes))
+        except Exception as error:
+            how = self._changed_meanwhile()
+            if how is not None:
+                raise self._changed_error(how, position_bytes) from error
+            raise read_error(error, self.path, "read the file", position_bytes) from error
+
+    def _changed_meanwhile(self) -> str | None:
+        try:
+            return self.changed()
+        except KafkaIndexError:
+            return None

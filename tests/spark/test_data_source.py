@@ -18,8 +18,7 @@ from pyspark.sql.types import LongType, StructType
 import kafka_index
 from kafka_index.errors import InputError
 from kafka_index.scan import read_batches
-from kafka_index.spark.data_source import KafkaLogSource, SplitGroup
-from kafka_index.spark.filtering_reader import FilteringReader
+from kafka_index.spark.data_source import FilteringReader, KafkaLogSource, SplitGroup
 from kafka_index.spark.source_options import parse_options
 from kafka_index.tables import Isolation, OnDamage
 from kafka_index.tables.bounds import EARLIEST
