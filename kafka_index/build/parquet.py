@@ -10,21 +10,22 @@ from zlib import crc32
 import pyarrow as pa
 
 from kafka_index.build.local import BuildListener, Publisher
-from kafka_index.build.parquet_input import ParquetInput, RowGroup
-from kafka_index.build.parquet_plan import (
-    GatherLimits,
-    can_order,
+from kafka_index.build.parquet_input import ParquetInput
+from kafka_index.build.parquet_order import (
+    Bin,
+    SegmentCount,
+    SegmentKey,
     count_segments,
-    list_row_groups,
     pack,
+    read_bin,
+    sorted_input,
     why_no_segment,
 )
-from kafka_index.build.parquet_rows import read_bin, split_segments
+from kafka_index.build.parquet_rows import split_segments
 from kafka_index.build.parquet_source import segment_source
 from kafka_index.build.publish import GROUP_SEGMENTS
 from kafka_index.build.report import SegmentReport
 from kafka_index.build.scan import stage_segment
-from kafka_index.build.segment_counts import SegmentCount, SegmentKey
 from kafka_index.build.settings import BuildSettings
 from kafka_index.build.staged_segment import StagedSegment
 from kafka_index.errors import InputError, KafkaIndexError
@@ -36,13 +37,12 @@ from kafka_index.storage.partition_files import NO_LOG_MTIME_NS
 #: How far a build on Spark is, in all.
 SHARES = 100
 #: Reason codes of segments that were not built from their rows.
-UNORDERED = "unordered_positions"
 NO_SEGMENT = "no_segment"
 INPUT_CHANGED = "input_changed"
 
-_UNORDERED = f"{UNORDERED}; sort the input by segment and position, or use --engine spark"
 _GONE = "the input changed since it was counted: the rows of this segment are gone"
-DEFAULT_LIMITS = GatherLimits()
+# So that no thread waits long for the last one.
+_BINS_PER_THREAD = 4
 
 
 def build_parquet(
@@ -52,74 +52,59 @@ def build_parquet(
     threads: int,
     listener: BuildListener,
     fail_fast: bool = False,
-    limits: GatherLimits = DEFAULT_LIMITS,
 ) -> None:
     """Build from a Parquet input of `open_parquet` with threads of this process, one bin each.
 
     A target root is needed, and every segment is built, whatever exists. With `fail_fast`, no
     further bin begins once a segment has failed. Raises `InputError` without a target folder, for
     files that need columns which the input lacks, or if the input as a whole cannot be used
-    (`count_segments`).
+    (`count_segments`), and `PublishError` if there is no room to sort it.
     """
     check_settings(source, settings)
-    groups = list_row_groups(source)
-    known, refused = split_refused(source, count_segments(source, groups, threads=threads))
-    runnable = [each for each in known if can_order(each, source.form, limits)]
-    bins = list(pack(runnable, source.form, limits, threads))
-    planned = _partition_groups(known)
-    publisher = Publisher(
-        map(len, planned), settings, _PathListener(source.path, listener), fail_fast=fail_fast
-    )
-    for row in refused:
-        publisher.report(row)
-    group_of = {each.key: number for number, group in enumerate(planned) for each in group}
-    for segment in known:
-        if not can_order(segment, source.form, limits):
-            staged = failed_segment(source, segment, settings, UNORDERED, _UNORDERED)
-            publisher.add(group_of[segment.key], staged, "unordered")
+    with sorted_input(count_segments(source, threads=threads), threads=threads) as counted:
+        known, refused = split_refused(source, counted.segments)
+        bins = list(pack(counted, known, threads * _BINS_PER_THREAD))
+        planned = _partition_groups(known)
+        publisher = Publisher(
+            map(len, planned), settings, _PathListener(source.path, listener), fail_fast=fail_fast
+        )
+        for row in refused:
+            publisher.report(row)
+        group_of = {each.key: number for number, group in enumerate(planned) for each in group}
 
-    row_groups = dict(enumerate(groups))
-
-    def build(work: Sequence[SegmentCount], attempt_id: str) -> None:
-        if publisher.stopped.is_set():
-            return
-        for staged in stage_bin(source, row_groups, work, settings, attempt_id=attempt_id):
-            publisher.add(group_of[_key_of(staged)], staged, attempt_id)
+        def build(work: Bin, attempt_id: str) -> None:
             if publisher.stopped.is_set():
                 return
+            for staged in stage_bin(counted.source, work, settings, attempt_id=attempt_id):
+                publisher.add(group_of[_key_of(staged)], staged, attempt_id)
+                if publisher.stopped.is_set():
+                    return
 
-    with ThreadEngine(threads).start("build") as workers:
-        sizes = [sum(segment.size_bytes for segment in work) for work in bins]
-        publisher.finish(workers.run(bins, build, sizes=sizes, what="build {:,} bins"))
+        with ThreadEngine(threads).start("build") as workers:
+            sizes = [sum(segment.size_bytes for segment in work.segments) for work in bins]
+            publisher.finish(workers.run(bins, build, sizes=sizes, what="build {:,} bins"))
 
 
 def stage_bin(
-    source: ParquetInput,
-    groups: Mapping[int, RowGroup],
-    work: Sequence[SegmentCount],
-    settings: BuildSettings,
-    *,
-    attempt_id: str,
+    source: ParquetInput, work: Bin, settings: BuildSettings, *, attempt_id: str
 ) -> Iterator[StagedSegment]:
-    """Stage the segments of a bin, each of them once, also when reading fails midway.
-
-    `groups` has at least the row groups that hold them, by number. The attempt id names this
-    attempt's scratch files.
-    """
-    waiting = {segment.key: segment for segment in work}
+    """Stage the segments of a bin, each of them once, also when reading fails midway."""
+    waiting = {segment.key: segment for segment in work.segments}
+    counts = {segment.key: segment.row_count for segment in work.segments}
     failure: KafkaIndexError | None = None
     try:
-        rows = read_bin(source, groups, work)
-        for staged in stage_stream(rows, source, settings, attempt_id=attempt_id):
-            del waiting[_key_of(staged)]
+        rows = read_bin(source, work)
+        for staged in stage_stream(rows, source, settings, counts=counts, attempt_id=attempt_id):
+            # An input that has changed may have it twice.
+            del waiting[_key_of(staged)], counts[_key_of(staged)]
             yield staged
     except KafkaIndexError as error:
         failure = error
     for segment in waiting.values():
-        staged = failed_segment(source, segment, settings, INPUT_CHANGED, _GONE)
-        if failure is not None:
-            staged = replace(staged, report=staged.report.failed_by(failure))
-        yield staged
+        file = _segment_file(source, segment.key, settings)
+        row = SegmentReport(*segment.key, file.log_path, segment.size_bytes)
+        gone = row.failed(INPUT_CHANGED, _GONE)
+        yield StagedSegment(file, gone if failure is None else row.failed_by(failure))
 
 
 def stage_stream(
@@ -128,13 +113,10 @@ def stage_stream(
     settings: BuildSettings,
     *,
     attempt_id: str,
+    counts: Mapping[SegmentKey, int] | None = None,
 ) -> Iterator[StagedSegment]:
-    """Stage segments from rows in segment and position order.
-
-    The batches have the canonical columns of `source` and `ROW_COUNT`; the other parameters are as
-    for `stage_bin`.
-    """
-    for rows in split_segments(batches):
+    """Stage segments from rows in segment and position order, counted as for `split_segments`."""
+    for rows in split_segments(batches, counts):
         batches_of = segment_source(rows, source, verify_crc=settings.verify_crc)
         segment = _segment_file(source, (rows.topic, rows.partition, rows.base_offset), settings)
         staged = stage_segment(segment, batches_of, settings, attempt_id)
@@ -169,15 +151,6 @@ def split_refused(
             row = SegmentReport(*segment.key, source.path, segment.size_bytes)
             refused.append(row.failed(NO_SEGMENT, reason))
     return known, refused
-
-
-def failed_segment(
-    source: ParquetInput, segment: SegmentCount, settings: BuildSettings, code: str, reason: str
-) -> StagedSegment:
-    """Return a segment whose rows were counted and not built."""
-    file = _segment_file(source, segment.key, settings)
-    row = SegmentReport(*segment.key, file.log_path, segment.size_bytes)
-    return StagedSegment(file, row.failed(code, reason))
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, cast
 from kafka_index.build import ALL_OUTPUTS, INDEX_OUTPUTS, BuildSettings, Output, run_local
 from kafka_index.build.parquet import SHARES, build_parquet, check_settings
 from kafka_index.build.parquet_input import ParquetInput, is_parquet_path, open_parquet
-from kafka_index.build.parquet_plan import count_segments, list_row_groups
+from kafka_index.build.parquet_order import count_segments
 from kafka_index.build.partition_record import UnchangedPartitions
 from kafka_index.build.plan import plan_waves
 from kafka_index.build.report_writer import ReportWriter
@@ -91,7 +91,7 @@ def run_build(options: BuildOptions) -> ExitCode:
             return _build_parquet(options, source)
         sizes = [
             (TopicPartition(each.topic, each.partition), 1, each.size_bytes)
-            for each in count_segments(source, list_row_groups(source))
+            for each in count_segments(source).segments
         ]
         return _print_plan(options, sizes, [])
     listing = list_logs(options.inputs, options.tiered, topics=options.topics)

@@ -1,15 +1,15 @@
 """Building from Parquet on Spark: tasks read the row groups of their segments themselves.
 
 One job counts the rows of each segment, row group by row group; one stages segments, in parallel
-whatever their partition; and one folds and publishes partitions, as from logs. Spark moves rows
-only where a task would read much more than it needs: those of segments that are too large to be
-sorted in a task, or that are spread thinly over the input, are shuffled and sorted. Files are read
-by our own tasks in any case, from any store, with the credentials that each process finds.
+whatever their partition; and one folds and publishes partitions, as from logs. Where the rows of
+the input are in no order, Spark sorts them. Files are read by our own tasks in any case, from any
+store, with the credentials that each process finds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import pickle
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,35 +17,28 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
 
 from kafka_index.build import BuildSettings
-from kafka_index.build.parquet import (
-    DEFAULT_LIMITS,
-    SHARES,
-    check_settings,
-    split_refused,
-    stage_bin,
-    stage_stream,
-)
-from kafka_index.build.parquet_input import (
-    ROW_COUNT,
-    ParquetInput,
-    RowGroup,
-)
-from kafka_index.build.parquet_plan import (
-    GatherLimits,
-    can_order,
+from kafka_index.build.parquet import SHARES, check_settings, split_refused, stage_bin, stage_stream
+from kafka_index.build.parquet_columns import BATCH, KEY_COLUMNS, POSITION
+from kafka_index.build.parquet_input import ROW_COUNT, ParquetInput
+from kafka_index.build.parquet_order import (
+    CountedInput,
+    SegmentCount,
+    SegmentPart,
+    count_row_group,
+    join_counts,
     list_row_groups,
     pack,
+    read_row_groups,
 )
 from kafka_index.build.report import FAILED, REPORT_SCHEMA, has_failed, report_table
-from kafka_index.build.segment_counts import SegmentCount
 from kafka_index.build.staged_segment import StagedSegment
+from kafka_index.errors import InputError
 from kafka_index.execution.tasks import BIN, balance
 from kafka_index.spark.build import publish_partitions
 from kafka_index.spark.jobs import Jobs
-from kafka_index.spark.parquet_counts import count_segments
-from kafka_index.spark.parquet_shuffle import shuffled_rows
 from kafka_index.spark.report_rows import collect_report, staged_batches
 from kafka_index.spark.shared_target import SharedTarget
 from kafka_index.spark.staged_rows import STAGED_SCHEMA, plan_publishing
@@ -54,22 +47,16 @@ from kafka_index.spark.workers import read_works, work_rows
 
 # How far a build is after its first job.
 _COUNT_SHARES = 10
-# Rows are read, and sorted; what needs no shuffle is staged beside the second.
-_SHUFFLE_STAGES = 2
-# A bin that reads so many times the rows of its segments, in so many row groups, is shuffled.
-_MAX_READ_RATIO = 16
-_MIN_SHUFFLED_GROUPS = 16
+# Rows are read, and sorted.
+_SORT_STAGES = 2
 # Raw batches reach megabytes each, so rows alone do not bound a record batch.
 _BYTES_SETTING = "spark.sql.execution.arrow.maxBytesPerBatch"
 _BATCH_BYTES = 16 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class _BinWork:
-    """Segments that are read together, and the row groups that hold them."""
-
-    segments: Sequence[SegmentCount]
-    groups: Mapping[int, RowGroup]
+# A row per row group: its number, and what `count_row_group` found or why it cannot, pickled.
+_GROUP, _COUNTED = "row_group", "counted"
+_COUNTED_SCHEMA = pa.schema(
+    [pa.field(_GROUP, pa.int64(), nullable=False), pa.field(_COUNTED, pa.binary(), nullable=False)]
+)
 
 
 def build_parquet(
@@ -79,7 +66,6 @@ def build_parquet(
     *,
     bins: int,
     fail_fast: bool = False,
-    limits: GatherLimits = DEFAULT_LIMITS,
     jobs: Jobs | None = None,
     target: SharedTarget | None = None,
 ) -> pa.Table:
@@ -95,17 +81,58 @@ def build_parquet(
     run = Jobs(session) if jobs is None else jobs
     groups = list_row_groups(source)
     with run.job(f"count the batches of {len(groups):,} row groups", items=_COUNT_SHARES):
-        counts = count_segments(session, source, groups, bins=bins)
-    known, refused = split_refused(source, counts)
+        works = list(enumerate(groups))
+        weights = [group.rows for group in groups]
+        count = partial(count_groups, source=source)
+        rows = _distributed(session, works, weights, bins, count, _COUNTED_SCHEMA)
+        counted = join_counts(source, groups, _read_counts(rows.toArrow()) if groups else [])
+    known, refused = split_refused(source, counted.segments)
     tables = [report_table(refused)]
     if known and not (fail_fast and refused):
-        build = _Build(session, source, groups, settings, bins, fail_fast, run, target)
-        tables.append(build.build(known, *_split_known(source, groups, known, limits, bins)))
+        build = _Build(session, counted, settings, bins, fail_fast, run, target)
+        tables.append(build.build(known))
     report = pa.concat_tables(tables)
     # The logs have no files: their path is the input.
     place = report.schema.get_field_index("log_path")
     paths = pa.repeat(pa.scalar(source.path), report.num_rows)
     return report.set_column(place, REPORT_SCHEMA.field("log_path"), paths)
+
+
+def count_groups(
+    batches: Iterator[pa.RecordBatch], *, source: ParquetInput
+) -> Iterator[pa.RecordBatch]:
+    """Count the row groups of one bin: a task's function."""
+    for number, group in read_work(batches):
+        counted: list[SegmentPart] | InputError
+        try:
+            counted = count_row_group(source, group)
+        except InputError as error:
+            counted = error
+        yield pa.record_batch([[number], [pickle.dumps(counted)]], schema=_COUNTED_SCHEMA)
+
+
+def _read_counts(rows: pa.Table) -> Iterator[list[SegmentPart]]:
+    for packed in rows.sort_by(_GROUP).column(_COUNTED).to_pylist():
+        parts = pickle.loads(packed)  # noqa: S301, written by our own tasks
+        if isinstance(parts, InputError):
+            raise parts
+        yield parts
+
+
+def read_rows(
+    batches: Iterator[pa.RecordBatch], *, source: ParquetInput
+) -> Iterator[pa.RecordBatch]:
+    """Read the row groups of one bin: a task's function."""
+    schema = _row_schema(source)
+    for rows in read_row_groups(source, read_work(batches)):
+        yield rows.cast(schema)
+
+
+def _row_schema(source: ParquetInput) -> pa.Schema:
+    """Return the columns of an input as Spark has them."""
+    return pa.schema(
+        [pa.field(each.name, pa.binary()) if each.name == BATCH else each for each in source.schema]
+    )
 
 
 def stage_work(
@@ -120,9 +147,7 @@ def stage_work(
     def staged() -> Iterator[StagedSegment]:
         for work in read_works(batches):
             attempt_id = current_attempt_id()
-            yield from stage_bin(
-                source, work.groups, work.segments, settings, attempt_id=attempt_id
-            )
+            yield from stage_bin(source, work, settings, attempt_id=attempt_id)
 
     return staged_batches(staged(), fail_fast=fail_fast)
 
@@ -141,56 +166,28 @@ def stage_rows(
     return staged_batches(staged, fail_fast=fail_fast)
 
 
-def _split_known(
-    source: ParquetInput,
-    groups: Sequence[RowGroup],
-    segments: Sequence[SegmentCount],
-    limits: GatherLimits,
-    bins: int,
-) -> tuple[list[_BinWork], list[SegmentCount]]:
-    """Separate the segments that tasks read themselves, in bins, from those to shuffle."""
-    shuffled = [each for each in segments if not can_order(each, source.form, limits)]
-    runnable = [each for each in segments if can_order(each, source.form, limits)]
-    read = []
-    for work in pack(runnable, source.form, limits, bins):
-        numbers = sorted({number for segment in work for number in segment.row_groups})
-        rows = sum(segment.row_count for segment in work)
-        is_thin = sum(groups[number].rows for number in numbers) > _MAX_READ_RATIO * rows
-        if is_thin and len(numbers) >= _MIN_SHUFFLED_GROUPS:
-            shuffled += work
-        else:
-            read.append(_BinWork(work, {number: groups[number] for number in numbers}))
-    return read, shuffled
-
-
 @dataclass(frozen=True, slots=True)
 class _Build:
     """The jobs that stage and publish."""
 
     session: SparkSession
-    source: ParquetInput
-    groups: Sequence[RowGroup]
+    counted: CountedInput
     settings: BuildSettings
     bins: int
     fail_fast: bool
     jobs: Jobs
     target: SharedTarget | None
 
-    def build(
-        self,
-        known: Sequence[SegmentCount],
-        read: Sequence[_BinWork],
-        shuffled: Sequence[SegmentCount],
-    ) -> pa.Table:
-        """Return the report of the segments that are known, those to read and to shuffle."""
+    def build(self, known: Sequence[SegmentCount]) -> pa.Table:
+        """Return the report of the segments that a broker can have."""
         name = f"scan {len(known):,} segments"
-        stages = _SHUFFLE_STAGES if shuffled else 1
+        stages = 1 if self.counted.is_sorted else _SORT_STAGES
         with (
             self.jobs.job(name, items=SHARES - _COUNT_SHARES, stages=stages),
             _bounded_batches(self.session),
         ):
             settings = replace(self.settings, shares_staged=True)
-            staged = self._staged(settings, read, shuffled).toArrow()
+            staged = self._staged(settings, known).toArrow()
         found = staged.cast(STAGED_SCHEMA)
         if self.fail_fast and has_failed(found):
             return found.filter(pc.field("status") == FAILED).select(REPORT_SCHEMA.names)
@@ -202,31 +199,44 @@ class _Build:
             rows = self.session.createDataFrame(plan_publishing(found, plan, bins=self.bins))
             return collect_report(publish_partitions(rows, settings, self.bins, target=self.target))
 
-    def _staged(
-        self,
-        settings: BuildSettings,
-        read: Sequence[_BinWork],
-        shuffled: Sequence[SegmentCount],
-    ) -> DataFrame:
-        frames = []
-        if read:
-            tasks = min(self.bins, len(read))
-            weights = [sum(segment.row_count for segment in work.segments) for work in read]
-            works = work_rows(self.session, read, balance(weights, tasks))
-            frames.append((works.repartitionById(tasks, BIN), stage_work))
-        if shuffled:
-            tasks = min(self.bins, len(shuffled))
-            rows = shuffled_rows(
-                self.session, self.source, self.groups, shuffled, tasks, readers=self.bins
+    def _staged(self, settings: BuildSettings, known: Sequence[SegmentCount]) -> DataFrame:
+        source = self.counted.source
+        staging = partial(
+            stage_work if self.counted.is_sorted else stage_rows,
+            source=source,
+            settings=settings,
+            fail_fast=self.fail_fast,
+        )
+        if not self.counted.is_sorted:
+            stage = task(staging, self.target)
+            return self._sorted(known).mapInArrow(stage, spark_schema(STAGED_SCHEMA))
+        works = list(pack(self.counted, known, self.bins))
+        weights = [sum(segment.row_count for segment in work.segments) for work in works]
+        return _distributed(
+            self.session, works, weights, self.bins, staging, STAGED_SCHEMA, self.target
+        )
+
+    def _sorted(self, known: Sequence[SegmentCount]) -> DataFrame:
+        """Return the rows of segments with their number, sorted, a partition of the frame a bin."""
+        groups = self.counted.groups
+        weights = [group.rows for group in groups]
+        function = partial(read_rows, source=self.counted.source)
+        schema = _row_schema(self.counted.source)
+        rows = _distributed(self.session, groups, weights, self.bins, function, schema)
+        tasks = min(self.bins, len(known))
+        topics, partitions, bases = zip(*(each.key for each in known), strict=True)
+        counts = [each.row_count for each in known]
+        segments = self.session.createDataFrame(
+            pa.table(
+                [topics, partitions, bases, counts, pa.array(balance(counts, tasks), pa.int32())],
+                names=[*KEY_COLUMNS, ROW_COUNT, BIN],
             )
-            frames.append((rows, stage_rows))
-        staged = []
-        for rows, function in frames:
-            stage = partial(
-                function, source=self.source, settings=settings, fail_fast=self.fail_fast
-            )
-            staged.append(rows.mapInArrow(task(stage, self.target), spark_schema(STAGED_SCHEMA)))
-        return staged[0] if len(staged) == 1 else staged[0].unionAll(staged[1])
+        )
+        return (
+            rows.join(F.broadcast(segments), list(KEY_COLUMNS))
+            .repartitionById(tasks, BIN)
+            .sortWithinPartitions(*KEY_COLUMNS, POSITION)
+        )
 
 
 @contextmanager
@@ -238,3 +248,18 @@ def _bounded_batches(session: SparkSession) -> Iterator[None]:
         yield
     finally:
         session.conf.set(_BYTES_SETTING, str(before))
+
+
+def _distributed(
+    session: SparkSession,
+    works: Sequence[object],
+    weights: Sequence[int],
+    bins: int,
+    function: partial[Iterator[pa.RecordBatch]],
+    schema: pa.Schema,
+    target: SharedTarget | None = None,
+) -> DataFrame:
+    """Return the rows of `schema` that a function makes of pieces of work, spread over tasks."""
+    tasks = max(min(bins, len(works)), 1)
+    rows = work_rows(session, works, balance(weights, tasks))
+    return rows.repartitionById(tasks, BIN).mapInArrow(task(function, target), spark_schema(schema))

@@ -14,7 +14,6 @@ from kafka_index.build import build_segments
 from kafka_index.build.parquet import build_parquet
 from kafka_index.build.parquet_columns import ParquetForm
 from kafka_index.build.parquet_input import open_parquet
-from kafka_index.build.parquet_plan import GatherLimits
 from kafka_index.build.report import SegmentReport
 from kafka_index.errors import InputError
 from kafka_index.storage import list_dump
@@ -37,13 +36,8 @@ _Form = Callable[[dict[Segment, Log]], pa.Table]
 FORMS = pytest.mark.parametrize("form", [metadata_table, raw_table])
 ONE = {("t", 3, 30): dump()["orders", 0, 0][10:60]}
 
-#: Every segment is read alone; and gathered ones are, in bins of a few rows.
-SMALL = GatherLimits(rows=50, size_bytes=5000, unordered_rows=100)
 
-
-def _build(
-    table: pa.Table, tmp_path: Path, limits: GatherLimits | None = None, *, fail_fast: bool = False
-) -> list[SegmentReport]:
+def _build(table: pa.Table, tmp_path: Path, *, fail_fast: bool = False) -> list[SegmentReport]:
     source = open_parquet([write_parquet(tmp_path / "in.parquet", table)])
     collected = CollectedRows()
     build_parquet(
@@ -52,7 +46,6 @@ def _build(
         threads=2,
         listener=collected,
         fail_fast=fail_fast,
-        limits=limits or GatherLimits(),
     )
     return collected.rows
 
@@ -74,37 +67,15 @@ def _interleaved(table: pa.Table) -> pa.Table:
 
 
 @FORMS
-@pytest.mark.parametrize("limits", [GatherLimits(), SMALL])
-@pytest.mark.parametrize("arrange", [pa.Table.combine_chunks, _interleaved])
+@pytest.mark.parametrize("arrange", [pa.Table.combine_chunks, _interleaved, _shuffled])
 def test_parquet_gives_the_bytes_that_the_logs_give(
-    tmp_path: Path, form: _Form, limits: GatherLimits, arrange: Callable[[pa.Table], pa.Table]
+    tmp_path: Path, form: _Form, arrange: Callable[[pa.Table], pa.Table]
 ) -> None:
-    rows = _build(arrange(form(dump())), tmp_path, limits)
+    rows = _build(arrange(form(dump())), tmp_path)
 
     assert [row.status for row in rows] == ["built"] * 4
     assert index_files(tmp_path / "out") == _from_logs(tmp_path, dump())
     assert leftovers(tmp_path) == []
-
-
-@FORMS
-def test_rows_out_of_order_are_sorted_within_the_limits(tmp_path: Path, form: _Form) -> None:
-    _build(_shuffled(form(dump())), tmp_path)
-
-    assert index_files(tmp_path / "out") == _from_logs(tmp_path, dump())
-
-
-@FORMS
-def test_rows_out_of_order_beyond_the_limits_fail_with_a_way_out(
-    tmp_path: Path, form: _Form
-) -> None:
-    rows = _build(_shuffled(form(dump())), tmp_path, SMALL)
-
-    by_base = {(row.topic, row.partition, row.segment_base_offset): row for row in rows}
-    large = by_base["orders", 0, 0]
-    assert large.status == "failed"
-    assert (large.reason or "").startswith("unordered_positions; ")
-    assert "--engine spark" in (large.reason or "")
-    assert by_base["orders", 1, 0].status == "built"
 
 
 def test_the_rows_of_a_segment_may_lie_in_many_files(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from kafka_index.build import BuildSettings, SegmentReport, run_local
 from kafka_index.build.parquet import build_parquet
 from kafka_index.build.parquet_columns import OPTIONAL_COLUMNS
 from kafka_index.build.parquet_input import open_parquet
-from kafka_index.build.parquet_plan import GatherLimits
 from kafka_index.errors import InputError
 from kafka_index.storage import list_dump
 from tests.support.dumps import (
@@ -29,7 +28,6 @@ from tests.support.transactional_logs import built_files, segments, write
 _Form = Callable[[Path], pa.Table]
 FORMS = pytest.mark.parametrize("form", [batch_table, raw_batch_table])
 PARTITIONS = ("a.b-c-0", "a.b-c-1", "z-7")
-SMALL = GatherLimits(rows=50, size_bytes=5000, unordered_rows=100)
 
 
 def _data(root: Path) -> Path:
@@ -45,9 +43,7 @@ def _from_logs(data: Path, target: Path) -> list[SegmentReport]:
     return collected.rows
 
 
-def _from_parquet(
-    table: pa.Table, tmp_path: Path, limits: GatherLimits | None = None
-) -> list[SegmentReport]:
+def _from_parquet(table: pa.Table, tmp_path: Path) -> list[SegmentReport]:
     source = open_parquet([write_parquet(tmp_path / "in.parquet", table)])
     collected = CollectedRows()
     build_parquet(
@@ -55,7 +51,6 @@ def _from_parquet(
         BuildSettings(target_root=str(tmp_path / "out")),
         threads=2,
         listener=collected,
-        limits=limits or GatherLimits(),
     )
     return collected.rows
 
@@ -76,14 +71,11 @@ def _outcomes(rows: list[SegmentReport]) -> list[tuple[object, ...]]:
 
 
 @FORMS
-@pytest.mark.parametrize("limits", [GatherLimits(), SMALL])
-def test_parquet_gives_every_file_that_the_logs_give(
-    tmp_path: Path, form: _Form, limits: GatherLimits
-) -> None:
+def test_parquet_gives_every_file_that_the_logs_give(tmp_path: Path, form: _Form) -> None:
     data = _data(tmp_path / "logs")
     expected = _from_logs(data, tmp_path / "expected")
 
-    rows = _from_parquet(form(data), tmp_path, limits)
+    rows = _from_parquet(form(data), tmp_path)
 
     files = _public(built_files(tmp_path / "out"))
     assert files == _public(built_files(tmp_path / "expected"))

@@ -14,7 +14,6 @@ from pyspark.sql import SparkSession
 from kafka_index.build import BuildSettings, build_segments, run_local
 from kafka_index.build.parquet import build_parquet as build_locally
 from kafka_index.build.parquet_input import ROW_COUNT, ParquetInput, open_parquet
-from kafka_index.build.parquet_plan import GatherLimits
 from kafka_index.build.report import report_rows, report_table
 from kafka_index.errors import InputError
 from kafka_index.spark.parquet import build_parquet, stage_rows
@@ -42,8 +41,7 @@ from tests.support.transactional_logs import built_files, segments, write
 
 _Form = Callable[[dict[Segment, Log]], pa.Table]
 FORMS = pytest.mark.parametrize("form", [metadata_table, raw_table])
-#: The largest segment is shuffled.
-SMALL = GatherLimits(rows=50, size_bytes=5000, unordered_rows=100)
+ORDERED = pytest.mark.parametrize("is_sorted", [True, False], ids=["sorted", "shuffled"])
 
 
 def _from_logs(tmp_path: Path) -> dict[str, bytes]:
@@ -54,17 +52,16 @@ def _from_logs(tmp_path: Path) -> dict[str, bytes]:
 
 
 @FORMS
-@pytest.mark.parametrize("limits", [GatherLimits(), SMALL])
-def test_shuffled_parquet_gives_the_bytes_that_the_logs_give(
-    spark: SparkSession, tmp_path: Path, form: _Form, limits: GatherLimits
+@ORDERED
+def test_parquet_gives_the_bytes_that_the_logs_give(
+    spark: SparkSession, tmp_path: Path, form: _Form, *, is_sorted: bool
 ) -> None:
     table = form(dump())
-    shuffled = table.take(pa.array(np.random.default_rng(7).permutation(table.num_rows)))
-    source = open_parquet([write_parquet(tmp_path / "in.parquet", shuffled)])
+    if not is_sorted:
+        table = table.take(pa.array(np.random.default_rng(7).permutation(table.num_rows)))
+    source = open_parquet([write_parquet(tmp_path / "in.parquet", table)])
 
-    report = build_parquet(
-        spark, source, settings(tmp_path / "spark").indexes_alone(), bins=3, limits=limits
-    )
+    report = build_parquet(spark, source, settings(tmp_path / "spark").indexes_alone(), bins=3)
 
     assert index_files(tmp_path / "spark") == _from_logs(tmp_path)
     assert set(report["status"].to_pylist()) == {"built"}
@@ -77,10 +74,10 @@ def test_shuffled_parquet_gives_the_bytes_that_the_logs_give(
     assert leftovers(tmp_path) == []
 
 
-@pytest.mark.parametrize("limits", [GatherLimits(), SMALL])
+@ORDERED
 @pytest.mark.parametrize("form", [batch_table, raw_batch_table])
 def test_segments_of_a_partition_are_scanned_apart_and_folded_together(
-    spark: SparkSession, tmp_path: Path, form: Callable[[Path], pa.Table], limits: GatherLimits
+    spark: SparkSession, tmp_path: Path, form: Callable[[Path], pa.Table], *, is_sorted: bool
 ) -> None:
     data = tmp_path / "logs"
     for number, name in enumerate(("a-0", "a-1", "z-7")):
@@ -90,7 +87,7 @@ def test_segments_of_a_partition_are_scanned_apart_and_folded_together(
     logs_settings = BuildSettings(target_root=str(tmp_path / "expected"))
     run_local(listed, logs_settings, threads=2, listener=expected)
     table = form(data)
-    if limits is SMALL:
+    if not is_sorted:
         table = table.take(np.random.default_rng(7).permutation(table.num_rows))
     source = open_parquet([write_parquet(tmp_path / "in.parquet", table)])
 
@@ -99,7 +96,6 @@ def test_segments_of_a_partition_are_scanned_apart_and_folded_together(
         source,
         BuildSettings(target_root=str(tmp_path / "out")),
         bins=5,
-        limits=limits,
     )
 
     assert outcomes(report) == outcomes(report_table(expected.rows))
@@ -193,12 +189,13 @@ def test_rows_arrive_chunk_by_chunk_and_are_let_go(tmp_path: Path) -> None:
     assert pulled == 90
 
 
-@pytest.mark.parametrize("limits", [GatherLimits(), SMALL])
+@ORDERED
 def test_tasks_read_files_of_a_store_themselves(
-    spark: SparkSession, s3: S3Server, tmp_path: Path, limits: GatherLimits
+    spark: SparkSession, s3: S3Server, tmp_path: Path, *, is_sorted: bool
 ) -> None:
     table = raw_table(dump())
-    table = table.take(np.random.default_rng(7).permutation(table.num_rows))
+    if not is_sorted:
+        table = table.take(np.random.default_rng(7).permutation(table.num_rows))
     (tmp_path / "in").mkdir()
     write_parquet(tmp_path / "in" / "a.parquet", table.slice(0, 400))
     write_parquet(tmp_path / "in" / "b.parquet", table.slice(400))
@@ -208,7 +205,7 @@ def test_tasks_read_files_of_a_store_themselves(
     with configured_bucket(s3, tmp_path) as bucket:
         source = open_parquet([upload(tmp_path / "in", f"{bucket}/in")])
         remote = replace(local, target_root=f"{bucket}/out")
-        report = build_parquet(spark, source, remote, bins=3, limits=limits)
+        report = build_parquet(spark, source, remote, bins=3)
         written = download(f"{bucket}/out")
 
     assert set(report["status"].to_pylist()) == {"built"}
