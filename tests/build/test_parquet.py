@@ -15,8 +15,8 @@ from kafka_index.build.parquet import build_parquet
 from kafka_index.build.parquet_columns import ParquetForm
 from kafka_index.build.parquet_input import open_parquet
 from kafka_index.build.report import SegmentReport
-from kafka_index.errors import InputError
-from kafka_index.storage import list_dump
+from kafka_index.errors import InputError, PublishError
+from kafka_index.storage import list_dump, sorting
 from tests.support.dumps import (
     CollectedRows,
     Log,
@@ -284,4 +284,20 @@ def test_a_file_damaged_in_the_middle_gives_each_of_its_segments_a_row(tmp_path:
     build_parquet(source, settings(tmp_path / "out").indexes_alone(), threads=1, listener=collected)
 
     assert [row.status for row in collected.rows] == ["failed"] * 4
+    assert index_files(tmp_path) == {}
+
+
+def test_a_table_in_no_order_that_there_is_no_room_to_sort_is_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    (scratch / "sort").write_text("")
+    monkeypatch.setattr(sorting, "_MEMORY", "4MB")
+    monkeypatch.setattr(sorting, "workspace", lambda: str(scratch))
+    long = {("t", 0, 0): dump()["orders", 0, 0] * 200}
+
+    with pytest.raises(PublishError, match="cannot sort the batches of the input"):
+        _build(_shuffled(metadata_table(long)), tmp_path)
+
     assert index_files(tmp_path) == {}

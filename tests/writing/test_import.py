@@ -20,8 +20,8 @@ import kafka_index
 from kafka_index.errors import InputError
 from kafka_index.growing import GrowingPartitionLog
 from kafka_index.records.record_table import RECORD_SCHEMA
-from kafka_index.storage import DirectoryLock
-from kafka_index.writing import local_import, sorted_records
+from kafka_index.storage import DirectoryLock, sorting
+from kafka_index.writing import local_import
 from kafka_index.writing.import_settings import ImportMode, ImportSettings
 from kafka_index.writing.import_target import ImportTarget
 from kafka_index.writing.local_import import import_sorted
@@ -729,11 +729,11 @@ def test_a_sort_without_room_is_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Where DuckDB would keep what does not fit in its memory there is a file.
-    monkeypatch.setattr(sorted_records, "_MEMORY", "4MB")
+    monkeypatch.setattr(sorting, "_MEMORY", "4MB")
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     (scratch / "sort").write_text("")
-    monkeypatch.setattr(sorted_records, "workspace", lambda: str(scratch))
+    monkeypatch.setattr(sorting, "workspace", lambda: str(scratch))
     rows = table(100_000, value=[b"%d" % number * 40 for number in range(100_000)])
 
     stderr = refused(written(tmp_path / "tables", rows), tmp_path / "logs", code=3)
