@@ -102,7 +102,7 @@ def count_groups(
     batches: Iterator[pa.RecordBatch], *, source: ParquetInput
 ) -> Iterator[pa.RecordBatch]:
     """Count the row groups of one bin: a task's function."""
-    for number, group in read_work(batches):
+    for number, group in read_works(batches):
         counted: list[SegmentPart] | InputError
         try:
             counted = count_row_group(source, group)
@@ -124,7 +124,7 @@ def read_rows(
 ) -> Iterator[pa.RecordBatch]:
     """Read the row groups of one bin: a task's function."""
     schema = _row_schema(source)
-    for rows in read_row_groups(source, read_work(batches)):
+    for rows in read_row_groups(source, read_works(batches)):
         yield rows.cast(schema)
 
 
